@@ -1,0 +1,171 @@
+//! A set of logical CPU numbers, as the kernel writes them ("0-3,8").
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Logical CPUs 0..=255 as a bit set.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CpuSet([u64; 4]);
+
+impl CpuSet {
+    /// Highest CPU number that fits, plus one.
+    pub const CAPACITY: u32 = 256;
+
+    pub const fn empty() -> Self {
+        CpuSet([0; 4])
+    }
+
+    /// CPUs `lo..hi`.
+    pub fn range(lo: u32, hi: u32) -> Self {
+        (lo..hi).collect()
+    }
+
+    /// # Panics
+    /// If `cpu >= CAPACITY`: adapters refuse such machines when they discover them.
+    pub fn insert(&mut self, cpu: u32) {
+        assert!(cpu < Self::CAPACITY, "CPU {cpu} is beyond {}", Self::CAPACITY);
+        self.0[(cpu / 64) as usize] |= 1 << (cpu % 64);
+    }
+
+    pub fn remove(&mut self, cpu: u32) {
+        if cpu < Self::CAPACITY {
+            self.0[(cpu / 64) as usize] &= !(1 << (cpu % 64));
+        }
+    }
+
+    pub fn contains(&self, cpu: u32) -> bool {
+        cpu < Self::CAPACITY && self.0[(cpu / 64) as usize] >> (cpu % 64) & 1 == 1
+    }
+
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|w| w.count_ones()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..4).flat_map(move |i| {
+            let mut w = self.0[i as usize];
+            std::iter::from_fn(move || {
+                (w != 0).then(|| {
+                    let bit = w.trailing_zeros();
+                    w &= w - 1;
+                    i * 64 + bit
+                })
+            })
+        })
+    }
+
+    fn zip(self, o: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        CpuSet(std::array::from_fn(|i| f(self.0[i], o.0[i])))
+    }
+
+    pub fn union(self, o: Self) -> Self {
+        self.zip(o, |a, b| a | b)
+    }
+
+    pub fn intersection(self, o: Self) -> Self {
+        self.zip(o, |a, b| a & b)
+    }
+
+    /// CPUs of `self` that are not in `o`.
+    pub fn difference(self, o: Self) -> Self {
+        self.zip(o, |a, b| a & !b)
+    }
+
+    pub fn is_subset(&self, o: &Self) -> bool {
+        self.difference(*o).is_empty()
+    }
+
+    /// Parse the kernel's list format, e.g. "0-3,8". Empty text is the empty set.
+    ///
+    /// # Errors
+    /// One line that names the bad part.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut set = Self::empty();
+        for part in text.trim().split(',').filter(|p| !p.trim().is_empty()) {
+            let bad = || format!("\"{part}\" is not a CPU or a range of CPUs below {}", Self::CAPACITY);
+            let (lo, hi) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+            let (lo, hi): (u32, u32) = (lo.parse().map_err(|_| bad())?, hi.parse().map_err(|_| bad())?);
+            if lo > hi || hi >= Self::CAPACITY {
+                return Err(bad());
+            }
+            (lo..=hi).for_each(|c| set.insert(c));
+        }
+        Ok(set)
+    }
+}
+
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(it: I) -> Self {
+        let mut s = Self::empty();
+        it.into_iter().for_each(|c| s.insert(c));
+        s
+    }
+}
+
+impl fmt::Display for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut it = self.iter().peekable();
+        let mut first = true;
+        while let Some(lo) = it.next() {
+            let mut hi = lo;
+            while it.peek() == Some(&(hi + 1)) {
+                hi = it.next().unwrap_or(hi);
+            }
+            if !first {
+                f.write_str(",")?;
+            }
+            first = false;
+            if lo == hi {
+                write!(f, "{lo}")?;
+            } else {
+                write!(f, "{lo}-{hi}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuSet({self})")
+    }
+}
+
+impl Serialize for CpuSet {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for CpuSet {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        CpuSet::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's list format survives a round trip.
+    #[test]
+    fn list_format_round_trips() {
+        for text in ["", "0", "0-3,8", "1,3,5-7,64,127-130"] {
+            assert_eq!(CpuSet::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(CpuSet::parse("0-3,8\n").unwrap().len(), 5);
+    }
+
+    /// A malformed list is refused and the part is named.
+    #[test]
+    fn bad_lists_are_named() {
+        for text in ["x", "3-1", "0-999", "-1", "1-"] {
+            assert!(CpuSet::parse(text).unwrap_err().contains('"'), "{text}");
+        }
+    }
+}

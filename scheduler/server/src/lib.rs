@@ -1,0 +1,26 @@
+//! The words of Surefoot as types, and the port through which policies see a machine.
+//!
+//! No I/O and no dependency on a sibling crate. Adapters of [`Server`]: `surefoot-vserver` (virtual server) and
+//! `surefoot-linux` (this machine). Policies (`surefoot-policy`) turn an [`Observation`] into a [`Plan`].
+
+pub mod allocation;
+pub mod cpuset;
+pub mod features;
+pub mod layout;
+pub mod observation;
+pub mod plan;
+pub mod platform;
+pub mod server;
+pub mod validate;
+pub mod window;
+
+pub use allocation::Allocation;
+pub use cpuset::CpuSet;
+pub use features::{Features, FEATURE_NAMES};
+pub use observation::{Kind, Latency, Observation, ServiceView, Verdict};
+pub use plan::{Action, ActionKind, Plan, Report};
+pub use platform::{Llc, Mba, Platform};
+pub use server::{Applied, Server, ServerError, Tick};
+
+/// Name of one running service or job, unique on its server (two copies of xapian: `xapian`, `xapian-2`).
+pub type ServiceId = String;

@@ -1,0 +1,121 @@
+//! What a policy sees of a server every interval.
+
+use crate::allocation::Allocation;
+use crate::features::Features;
+use crate::ServiceId;
+use serde::{Deserialize, Serialize};
+
+/// Latency-critical service with a QoS target on p99, or best-effort job.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Kind {
+    Lc { qos_target_ms: f64 },
+    Be,
+}
+
+/// Whether a percentile can be believed (loadgen decides; a sample that is not valid never trains a model in silence).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    #[default]
+    Valid,
+    /// The load generator could not keep its schedule.
+    ClientLimited,
+    /// The service completed less than was offered; latency grows with the length of the run.
+    ServerOverloaded,
+    /// Too few requests for this percentile.
+    NotResolvable,
+}
+
+impl Verdict {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Valid => "valid",
+            Verdict::ClientLimited => "client-limited",
+            Verdict::ServerOverloaded => "server-overloaded",
+            Verdict::NotResolvable => "not-resolvable",
+        }
+    }
+}
+
+/// Response times of one window, counted from the intended send time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Requests completed in the window.
+    pub count: u64,
+    pub mean_ms: f64,
+    pub p50_ms: f64,
+    pub p95_ms: f64,
+    pub p99_ms: f64,
+    /// 95 % confidence interval of p99 from order statistics, where it is finite.
+    pub p99_low_ms: Option<f64>,
+    pub p99_high_ms: Option<f64>,
+    pub achieved_rps: f64,
+    pub errors: u64,
+    pub verdict: Verdict,
+}
+
+/// One service or job on a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServiceView {
+    pub id: ServiceId,
+    /// Catalogue or profile name ("xapian"); several ids may share it.
+    pub service: String,
+    pub kind: Kind,
+    pub threads: u32,
+    /// In force now.
+    pub allocation: Allocation,
+    /// False until the first plan that names it: it then holds everything, shared.
+    pub placed: bool,
+    pub features: Features,
+    /// The last interval; None for BE jobs, for a silent feed and for an interval without completions.
+    pub interval: Option<Latency>,
+    /// The last second (or longer, at rates where a second has too few requests): what QoS is judged by.
+    pub window: Option<Latency>,
+    /// Instructions per second, where known: the throughput of a BE job.
+    pub instr_per_s: Option<f64>,
+}
+
+impl ServiceView {
+    pub fn is_lc(&self) -> bool {
+        matches!(self.kind, Kind::Lc { .. })
+    }
+
+    pub fn qos_target_ms(&self) -> Option<f64> {
+        match self.kind {
+            Kind::Lc { qos_target_ms } => Some(qos_target_ms),
+            Kind::Be => None,
+        }
+    }
+
+    /// QoS = target / p99, above 1 when met. None for BE jobs and while latency is unknown.
+    pub fn qos(&self) -> Option<f64> {
+        Some(self.qos_target_ms()? / self.window?.p99_ms.max(1e-9))
+    }
+
+    /// QoS met over the last second; None while unknown.
+    pub fn qos_met(&self) -> Option<bool> {
+        self.qos().map(|q| q >= 1.0)
+    }
+}
+
+/// Everything on a server at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    pub t_ms: u64,
+    pub services: Vec<ServiceView>,
+}
+
+impl Observation {
+    pub fn get(&self, id: &str) -> Option<&ServiceView> {
+        self.services.iter().find(|s| s.id == id)
+    }
+
+    pub fn lc(&self) -> impl Iterator<Item = &ServiceView> {
+        self.services.iter().filter(|s| s.is_lc())
+    }
+
+    pub fn be(&self) -> impl Iterator<Item = &ServiceView> {
+        self.services.iter().filter(|s| !s.is_lc())
+    }
+}
