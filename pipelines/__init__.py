@@ -1,0 +1,1 @@
+"""The learning pipeline: one module a DVC stage (label, train, evaluate, bundle)."""
