@@ -1,0 +1,73 @@
+# `make demo` and `make test` each work as the first command in a fresh clone; the rest is for those who stay.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+export PATH := $(BIN):$(PATH)
+export MLFLOW_DISABLE_TELEMETRY := true
+export DVC_NO_ANALYTICS := true
+CARGO_BUILD := cargo build --release --locked --workspace --bins
+
+.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine bench lint fmt clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+setup: deps python rust ## everything that demo and test need: system packages (as root), Python environment, binaries
+
+deps:
+	@scripts/deps.sh
+
+python: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml scripts/python.sh
+	@scripts/python.sh $(VENV)
+	@touch $@
+
+rust: deps
+	$(CARGO_BUILD)
+
+engine: deps ## start the container engine if none answers
+	@scripts/engine.sh
+
+images: engine ## build the workload images
+	@scripts/images.sh
+
+demo: setup ## the whole story on this machine; ends with the path of a report
+	surefoot demo
+
+test: setup test-rust test-python test-engine ## every test
+	@echo "make test: all suites done"
+
+test-rust: setup
+	cargo test --release --locked --workspace
+	cargo test --release --locked -p surefoot-loadgen -- --ignored
+
+test-python: setup
+	python -m pytest -q tests
+
+test-engine: setup
+	@scripts/test-engine.sh
+
+bench: setup ## speed and memory; figures for docs/benchmarks.md
+	scripts/bench.sh
+
+lint: setup ## formatters, linters and type checkers, warnings are errors
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	ruff check .
+	ruff format --check .
+	mypy
+	yamllint --strict .
+	scripts/lint-shell.sh
+
+fmt: setup
+	cargo fmt --all
+	ruff format .
+
+clean: ## what was built; data sets and the environment stay
+	cargo clean
+	rm -rf out

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Says what this machine lacks; installs it from Debian's or Ubuntu's packages when run as root.
+set -euo pipefail
+
+fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
+
+# What a package brings is looked up by command, so that other sources of the same tool are fine.
+declare -A package_of=(
+  [cc]=gcc [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [iptables]=iptables [xz]=xz-utils
+)
+missing=()
+for command in "${!package_of[@]}"; do
+  command -v "$command" >/dev/null || missing+=("${package_of[$command]}")
+done
+command -v docker >/dev/null || command -v podman >/dev/null || missing+=(docker.io)
+# The client alone is not an engine.
+if command -v docker >/dev/null && ! command -v dockerd >/dev/null && ! docker info >/dev/null 2>&1 && ! command -v podman >/dev/null; then
+  missing+=(docker.io)
+fi
+[ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    printf 'surefoot: installing %s\n' "${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    apt-get install -y -q --no-install-recommends "${missing[@]}"
+  else
+    fail "missing: ${missing[*]}. Install them, e.g. 'sudo apt-get install ${missing[*]}', then run make again."
+  fi
+fi
+
+command -v cargo >/dev/null || fail "no Rust tool chain. Install Rust 1.88 or newer with rustup (see rust-lang.org), then run make again."
+have=$(rustc --version | sed -E 's/^rustc ([0-9]+)\.([0-9]+).*/\1 \2/')
+read -r major minor <<<"$have"
+if [ "$major" -lt 1 ] || { [ "$major" -eq 1 ] && [ "$minor" -lt 88 ]; }; then
+  fail "rustc $major.$minor is too old. Surefoot needs 1.88 or newer: 'rustup update'."
+fi

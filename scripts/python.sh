@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes the Python environment in $1 from the lock file (hashes checked).
+set -euo pipefail
+venv=${1:?usage: scripts/python.sh DIR}
+
+fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
+
+python=""
+for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+  [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
+  if "$candidate" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+    python=$candidate
+    break
+  fi
+done
+[ -n "$python" ] || fail "no Python 3.11 to 3.13. Install python3 and python3-venv, or set PYTHON=/path/to/python3."
+
+if [ ! -x "$venv/bin/python" ]; then
+  if ! "$python" -m venv "$venv" 2>/dev/null; then
+    rm -rf "$venv"
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+      apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv
+      "$python" -m venv "$venv"
+    else
+      fail "this Python cannot make environments. Install python3-venv."
+    fi
+  fi
+fi
+echo "surefoot: installing the locked Python packages into $venv (the README says what PyTorch costs)"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
