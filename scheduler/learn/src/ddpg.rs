@@ -1,0 +1,395 @@
+//! Model-C: deep deterministic policy gradient over seven scheduling actions (OSML+ paper, Sec. 3.2).
+//!
+//! The actor maps a state (scaled to 0..1) to seven probabilities; the critic maps state and probabilities to one Q-value.
+//! One step of learning, on a batch (s, a, r, s'):
+//!
+//! 1. critic: mean squared error between Q(s, a) and y = r + gamma Q'(s', pi'(s')), plus L2 on its weights;
+//! 2. actor: down the gradient of -mean Q(s, pi(s)), with the critic as just updated;
+//! 3. targets: theta' = tau theta + (1 - tau) theta', for both.
+//!
+//! A step whose loss or weights are not finite is refused and leaves no trace. A caller that judges further (say, by the
+//! regret of the last minute) takes a [`Snapshot`] first and restores it.
+
+use crate::mlp::{Adam, Mlp, Tape};
+use crate::model::{scale_into, InputError, InputSpec};
+use crate::rng::Rng;
+use serde::{Deserialize, Serialize};
+
+/// Actions of Model-C, by id (OSML+ paper, Table 5): cores up, down; ways up, down; bandwidth up, down; idle.
+pub const ACTIONS: usize = 7;
+
+/// Hyperparameters; defaults are the paper's and, where it is silent, its authors' code.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hyper {
+    /// Discount of future rewards.
+    pub gamma: f32,
+    /// Share of the new weights in a soft update.
+    pub tau: f32,
+    pub actor_rate: f32,
+    pub critic_rate: f32,
+    /// Adds `critic_l2 * weight` to the critic's gradient.
+    pub critic_l2: f32,
+    /// Rows of one step; no learning before the replay buffer holds as many.
+    pub batch: usize,
+    /// Transitions kept; the oldest is overwritten.
+    pub replay: usize,
+    /// Standard deviation of the Gaussian noise on the actor's output; 0 = no exploration.
+    pub noise: f32,
+    pub seed: u64,
+}
+
+impl Default for Hyper {
+    fn default() -> Self {
+        Hyper {
+            gamma: 0.99,
+            tau: 0.001,
+            actor_rate: 5e-4,
+            critic_rate: 5e-3,
+            critic_l2: 0.01,
+            batch: 256,
+            replay: 76_800,
+            noise: 0.0,
+            seed: 1,
+        }
+    }
+}
+
+/// What one step of learning did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LearnStats {
+    /// Mean squared temporal-difference error, without the L2 term.
+    pub critic_loss: f32,
+    /// -mean Q(s, pi(s)).
+    pub actor_loss: f32,
+}
+
+/// A step of learning was refused; weights are as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("learning step refused: the {0} is not finite; weights are as before the step. Check the rewards and states given to `remember`")]
+pub struct Refused(pub &'static str);
+
+/// All that learning changes, replay buffer apart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    actor: Mlp,
+    critic: Mlp,
+    actor_target: Mlp,
+    critic_target: Mlp,
+    actor_adam: Adam,
+    critic_adam: Adam,
+    steps: u64,
+}
+
+/// Experience pool: a ring of transitions in flat arrays, grown as it fills.
+#[derive(Clone, Debug, Default)]
+struct Replay {
+    state_len: usize,
+    capacity: usize,
+    /// Next row to write once the ring is full.
+    next: usize,
+    rewards: Vec<f32>,
+    states: Vec<f32>,
+    actions: Vec<f32>,
+    next_states: Vec<f32>,
+}
+
+impl Replay {
+    fn len(&self) -> usize {
+        self.rewards.len()
+    }
+
+    fn push(&mut self, s: &[f32], a: &[f32; ACTIONS], r: f32, s2: &[f32]) {
+        let n = self.state_len;
+        if self.len() < self.capacity {
+            self.rewards.push(r);
+            self.states.extend_from_slice(s);
+            self.actions.extend_from_slice(a);
+            self.next_states.extend_from_slice(s2);
+            return;
+        }
+        let i = self.next;
+        self.rewards[i] = r;
+        self.states[i * n..(i + 1) * n].copy_from_slice(s);
+        self.actions[i * ACTIONS..(i + 1) * ACTIONS].copy_from_slice(a);
+        self.next_states[i * n..(i + 1) * n].copy_from_slice(s2);
+        self.next = (i + 1) % self.capacity;
+    }
+}
+
+/// Buffers of a step of learning, reused.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    rows: Vec<usize>,
+    s: Vec<f32>,
+    s2: Vec<f32>,
+    sa: Vec<f32>,
+    y: Vec<f32>,
+    d_q: Vec<f32>,
+    d_sa: Vec<f32>,
+    d_a: Vec<f32>,
+    actor_grads: Vec<f32>,
+    critic_grads: Vec<f32>,
+    actor_tape: Tape,
+    critic_tape: Tape,
+}
+
+/// Model-C.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// The state: features and their bounds, in order.
+    pub inputs: Vec<InputSpec>,
+    pub hyper: Hyper,
+    net: Snapshot,
+    replay: Replay,
+    rng: Rng,
+    act_tape: Tape,
+    work: Work,
+    undo: Option<Box<Snapshot>>,
+}
+
+impl Agent {
+    /// From networks, e.g. a bundle's. None where their shapes do not fit: actor state -> 7, critic state + 7 -> 1.
+    pub fn from_networks(
+        inputs: Vec<InputSpec>,
+        actor: Mlp,
+        critic: Mlp,
+        actor_target: Mlp,
+        critic_target: Mlp,
+        hyper: Hyper,
+    ) -> Option<Self> {
+        let n = inputs.len();
+        let fits = actor.inputs() == n
+            && actor.outputs() == ACTIONS
+            && critic.inputs() == n + ACTIONS
+            && critic.outputs() == 1
+            && actor_target.sizes() == actor.sizes()
+            && critic_target.sizes() == critic.sizes();
+        if !fits || hyper.batch == 0 || hyper.replay < hyper.batch {
+            return None;
+        }
+        let net = Snapshot {
+            actor_adam: Adam::new(hyper.actor_rate, 0.0, actor.params().len()),
+            critic_adam: Adam::new(hyper.critic_rate, hyper.critic_l2, critic.params().len()),
+            actor,
+            critic,
+            actor_target,
+            critic_target,
+            steps: 0,
+        };
+        let replay = Replay { state_len: n, capacity: hyper.replay, ..Replay::default() };
+        let rng = Rng::new(hyper.seed);
+        Some(Agent { inputs, hyper, net, replay, rng, act_tape: Tape::default(), work: Work::default(), undo: None })
+    }
+
+    /// Raw features, in the order of [`Agent::inputs`], to the state that [`Agent::act`] and [`Agent::remember`] take.
+    ///
+    /// # Errors
+    /// [`InputError`] names the input that is missing or not finite.
+    pub fn state(&self, raw: &[Option<f64>]) -> Result<Vec<f32>, InputError> {
+        let mut out = Vec::with_capacity(self.inputs.len());
+        scale_into(&self.inputs, raw, &mut out)?;
+        Ok(out)
+    }
+
+    /// [`Agent::state`] by look-up of each input's name.
+    pub fn state_by(&self, value: impl Fn(&str) -> Option<f64>) -> Result<Vec<f32>, InputError> {
+        let raw: Vec<Option<f64>> = self.inputs.iter().map(|i| value(&i.name)).collect();
+        self.state(&raw)
+    }
+
+    /// Probabilities of the seven actions; the policy takes the highest that is possible. With `hyper.noise` above 0,
+    /// Gaussian noise is added, the sum clipped at 0 and brought back to sum 1.
+    pub fn act(&mut self, state: &[f32]) -> [f32; ACTIONS] {
+        let mut p = [0.0; ACTIONS];
+        p.copy_from_slice(self.net.actor.forward(state, 1, &mut self.act_tape));
+        if self.hyper.noise > 0.0 {
+            for v in &mut p {
+                *v = (*v + self.hyper.noise * self.rng.normal() as f32).max(0.0);
+            }
+            let sum: f32 = p.iter().sum();
+            // All clipped away: nothing is known, so every action is as likely.
+            p = if sum > 0.0 { p.map(|v| v / sum) } else { [1.0 / ACTIONS as f32; ACTIONS] };
+        }
+        p
+    }
+
+    /// Q(s, a) of the critic.
+    pub fn q(&mut self, state: &[f32], action: &[f32; ACTIONS]) -> f32 {
+        self.work.sa.clear();
+        self.work.sa.extend_from_slice(state);
+        self.work.sa.extend_from_slice(action);
+        self.net.critic.forward(&self.work.sa, 1, &mut self.act_tape)[0]
+    }
+
+    /// Put a transition into the experience pool. False (and nothing stored) where a value is not finite or a state has
+    /// the wrong length.
+    pub fn remember(&mut self, s: &[f32], a: &[f32; ACTIONS], r: f32, s2: &[f32]) -> bool {
+        let n = self.inputs.len();
+        let finite = r.is_finite() && s.iter().chain(a).chain(s2).all(|v| v.is_finite());
+        if !finite || s.len() != n || s2.len() != n {
+            return false;
+        }
+        self.replay.push(s, a, r, s2);
+        true
+    }
+
+    /// Transitions in the experience pool.
+    pub fn remembered(&self) -> usize {
+        self.replay.len()
+    }
+
+    /// Steps of learning so far.
+    pub fn steps(&self) -> u64 {
+        self.net.steps
+    }
+
+    /// One step of learning on a seeded draw (with replacement) of `hyper.batch` transitions; Ok(None) while the pool
+    /// holds fewer.
+    ///
+    /// # Errors
+    /// [`Refused`]: a loss or weight came out not finite; nothing has changed.
+    pub fn learn_step(&mut self) -> Result<Option<LearnStats>, Refused> {
+        let n = self.replay.len();
+        if n < self.hyper.batch {
+            return Ok(None);
+        }
+        let mut rows = std::mem::take(&mut self.work.rows);
+        rows.clear();
+        rows.extend((0..self.hyper.batch).map(|_| self.rng.below(n)));
+        let done = self.learn_on(&rows);
+        self.work.rows = rows;
+        done.map(Some)
+    }
+
+    /// One step of learning on the given rows of the pool (0 = first remembered, while the ring is not yet full).
+    ///
+    /// # Panics
+    /// On an empty list or a row beyond [`Agent::remembered`].
+    pub fn learn_on(&mut self, rows: &[usize]) -> Result<LearnStats, Refused> {
+        match &mut self.undo {
+            Some(u) => u.copy_from(&self.net),
+            None => self.undo = Some(Box::new(self.net.clone())),
+        }
+        let done = self.update(rows);
+        if done.is_err() {
+            if let Some(u) = &self.undo {
+                self.net.copy_from(u);
+            }
+        }
+        done
+    }
+
+    fn update(&mut self, rows: &[usize]) -> Result<LearnStats, Refused> {
+        let (n, batch) = (self.inputs.len(), rows.len());
+        assert!(batch > 0, "a step of learning needs rows");
+        let (w, net, pool) = (&mut self.work, &mut self.net, &self.replay);
+        let scale = 1.0 / batch as f32;
+        w.s.clear();
+        w.s2.clear();
+        for &i in rows {
+            w.s.extend_from_slice(&pool.states[i * n..(i + 1) * n]);
+            w.s2.extend_from_slice(&pool.next_states[i * n..(i + 1) * n]);
+        }
+
+        // y = r + gamma Q'(s', pi'(s'))
+        let a2 = net.actor_target.forward(&w.s2, batch, &mut w.actor_tape);
+        join(&w.s2, a2.chunks_exact(ACTIONS), n, &mut w.sa);
+        let q2 = net.critic_target.forward(&w.sa, batch, &mut w.critic_tape);
+        w.y.clear();
+        w.y.extend(rows.iter().zip(q2).map(|(&i, q)| pool.rewards[i] + self.hyper.gamma * q));
+
+        // Critic.
+        let actions = rows.iter().map(|&i| &pool.actions[i * ACTIONS..(i + 1) * ACTIONS]);
+        join(&w.s, actions, n, &mut w.sa);
+        let q = net.critic.forward(&w.sa, batch, &mut w.critic_tape);
+        w.d_q.clear();
+        w.d_q.extend(q.iter().zip(&w.y).map(|(q, y)| 2.0 * scale * (q - y)));
+        let critic_loss = q.iter().zip(&w.y).map(|(q, y)| (q - y) * (q - y)).sum::<f32>() * scale;
+        if !critic_loss.is_finite() {
+            return Err(Refused("critic's loss"));
+        }
+        w.critic_grads.resize(net.critic.params().len(), 0.0);
+        net.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, Some(&mut w.critic_grads), None);
+        net.critic_adam.step(net.critic.params_mut(), &w.critic_grads);
+        if !finite(net.critic.params()) {
+            return Err(Refused("critic"));
+        }
+
+        // Actor: -mean Q(s, pi(s)), through the updated critic to the actor's output.
+        let a = net.actor.forward(&w.s, batch, &mut w.actor_tape);
+        join(&w.s, a.chunks_exact(ACTIONS), n, &mut w.sa);
+        let q = net.critic.forward(&w.sa, batch, &mut w.critic_tape);
+        let actor_loss = -q.iter().sum::<f32>() * scale;
+        w.d_q.clear();
+        w.d_q.resize(batch, -scale);
+        w.d_sa.resize(batch * (n + ACTIONS), 0.0);
+        net.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, None, Some(&mut w.d_sa));
+        w.d_a.clear();
+        for row in w.d_sa.chunks_exact(n + ACTIONS) {
+            w.d_a.extend_from_slice(&row[n..]);
+        }
+        w.actor_grads.resize(net.actor.params().len(), 0.0);
+        net.actor.backward(&w.s, &w.d_a, &mut w.actor_tape, Some(&mut w.actor_grads), None);
+        net.actor_adam.step(net.actor.params_mut(), &w.actor_grads);
+        if !actor_loss.is_finite() || !finite(net.actor.params()) {
+            return Err(Refused("actor"));
+        }
+
+        soft_update(&mut net.actor_target, &net.actor, self.hyper.tau);
+        soft_update(&mut net.critic_target, &net.critic, self.hyper.tau);
+        net.steps += 1;
+        Ok(LearnStats { critic_loss, actor_loss })
+    }
+
+    /// The weights, targets and optimiser state as they are now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.net.clone()
+    }
+
+    /// Go back to a snapshot of this agent; the experience pool is kept.
+    pub fn restore(&mut self, snapshot: &Snapshot) {
+        self.net.clone_from(snapshot);
+    }
+
+    pub fn actor(&self) -> &Mlp {
+        &self.net.actor
+    }
+
+    pub fn critic(&self) -> &Mlp {
+        &self.net.critic
+    }
+
+    pub fn actor_target(&self) -> &Mlp {
+        &self.net.actor_target
+    }
+
+    pub fn critic_target(&self) -> &Mlp {
+        &self.net.critic_target
+    }
+}
+
+impl Snapshot {
+    fn copy_from(&mut self, other: &Snapshot) {
+        self.clone_from(other);
+    }
+}
+
+/// Rows of (state, action) side by side.
+fn join<'a>(states: &[f32], actions: impl Iterator<Item = &'a [f32]>, state_len: usize, out: &mut Vec<f32>) {
+    out.clear();
+    for (s, a) in states.chunks_exact(state_len).zip(actions) {
+        out.extend_from_slice(s);
+        out.extend_from_slice(a);
+    }
+}
+
+fn soft_update(target: &mut Mlp, from: &Mlp, tau: f32) {
+    for (t, p) in target.params_mut().iter_mut().zip(from.params()) {
+        *t = tau * p + (1.0 - tau) * *t;
+    }
+}
+
+fn finite(params: &[f32]) -> bool {
+    params.iter().all(|p| p.is_finite())
+}

@@ -1,0 +1,295 @@
+//! Dense networks on plain slices: forward, backward, Adam.
+//!
+//! Hidden layers are ReLU, the output is linear or softmax. All weights of a network are one flat vector, so an
+//! optimiser step, a soft update and a snapshot are each one loop. A layer's weights lie as [input][output]: the inner loop
+//! of the forward pass then runs over neighbouring outputs, which the compiler turns into vector instructions.
+
+use crate::rng::Rng;
+
+/// What happens after the last layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Linear,
+    Softmax,
+}
+
+/// A dense network. `sizes` = inputs, hidden..., outputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mlp {
+    sizes: Vec<usize>,
+    output: Output,
+    params: Vec<f32>,
+}
+
+/// Activations of one forward pass over a batch, kept for the backward pass; the caller owns and reuses it.
+#[derive(Clone, Debug, Default)]
+pub struct Tape {
+    /// acts[l]: (batch, sizes[l + 1]), after the activation function.
+    acts: Vec<Vec<f32>>,
+    /// Gradients while going back, two buffers of the widest layer.
+    grad: [Vec<f32>; 2],
+    batch: usize,
+}
+
+impl Tape {
+    /// Output of the last forward pass, (batch, outputs).
+    pub fn output(&self) -> &[f32] {
+        self.acts.last().map_or(&[], |a| a.as_slice())
+    }
+
+    fn fit(&mut self, net: &Mlp, batch: usize) {
+        let widest = net.sizes.iter().copied().max().unwrap_or(0);
+        self.batch = batch;
+        self.acts.resize(net.sizes.len() - 1, Vec::new());
+        for (a, &n) in self.acts.iter_mut().zip(&net.sizes[1..]) {
+            a.resize(batch * n, 0.0);
+        }
+        for g in &mut self.grad {
+            g.resize(batch * widest, 0.0);
+        }
+    }
+}
+
+impl Mlp {
+    /// All weights zero. `sizes` needs at least an input and an output, each not 0.
+    ///
+    /// # Panics
+    /// On fewer than two sizes or a size of 0; [`Mlp::from_layers`] is the door for data from outside.
+    pub fn zeros(sizes: &[usize], output: Output) -> Self {
+        assert!(sizes.len() >= 2 && sizes.iter().all(|&n| n > 0), "network sizes {sizes:?}");
+        let n = sizes.windows(2).map(|w| (w[0] + 1) * w[1]).sum();
+        Mlp { sizes: sizes.to_vec(), output, params: vec![0.0; n] }
+    }
+
+    /// Uniform in +-1/sqrt(inputs of the layer); the last layer in +-`last` (small: first actions are near uniform).
+    pub fn random(sizes: &[usize], output: Output, last: f32, rng: &mut Rng) -> Self {
+        let mut net = Self::zeros(sizes, output);
+        for l in 0..net.layers() {
+            let bound = if l + 1 == net.layers() { last } else { 1.0 / (sizes[l] as f32).sqrt() };
+            let (from, to) = net.span(l);
+            for p in &mut net.params[from..to] {
+                *p = (2.0 * rng.uniform() as f32 - 1.0) * bound;
+            }
+        }
+        net
+    }
+
+    /// From layers as PyTorch keeps them: weight (outputs, inputs) row by row, bias (outputs).
+    ///
+    /// Returns None where the lengths do not fit `sizes`.
+    pub fn from_layers(sizes: &[usize], output: Output, layers: &[(&[f32], &[f32])]) -> Option<Self> {
+        if sizes.len() < 2 || sizes.contains(&0) || layers.len() + 1 != sizes.len() {
+            return None;
+        }
+        let mut net = Self::zeros(sizes, output);
+        for (l, (weight, bias)) in layers.iter().enumerate() {
+            let (inputs, outputs) = (sizes[l], sizes[l + 1]);
+            if weight.len() != inputs * outputs || bias.len() != outputs {
+                return None;
+            }
+            let (from, to) = net.span(l);
+            let (w, b) = net.params[from..to].split_at_mut(inputs * outputs);
+            for o in 0..outputs {
+                for i in 0..inputs {
+                    w[i * outputs + o] = weight[o * inputs + i];
+                }
+            }
+            b.copy_from_slice(bias);
+        }
+        Some(net)
+    }
+
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.sizes[0]
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.sizes[self.sizes.len() - 1]
+    }
+
+    pub fn layers(&self) -> usize {
+        self.sizes.len() - 1
+    }
+
+    /// Flat weights: per layer [input][output], then its bias.
+    pub fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    pub fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    /// Where layer `l`'s weights and bias lie in [`Mlp::params`].
+    pub fn span(&self, l: usize) -> (usize, usize) {
+        let size = |w: &[usize]| (w[0] + 1) * w[1];
+        let from = self.sizes.windows(2).take(l).map(size).sum::<usize>();
+        (from, from + size(&self.sizes[l..l + 2]))
+    }
+
+    /// Forward pass of `batch` rows; `x` is (batch, inputs), the result (batch, outputs). Allocates only while `tape` grows.
+    pub fn forward<'t>(&self, x: &[f32], batch: usize, tape: &'t mut Tape) -> &'t [f32] {
+        assert_eq!(x.len(), batch * self.inputs(), "forward: rows x inputs");
+        tape.fit(self, batch);
+        let mut from = 0;
+        for l in 0..self.layers() {
+            let (inputs, outputs) = (self.sizes[l], self.sizes[l + 1]);
+            let to = from + (inputs + 1) * outputs;
+            let (w, b) = self.params[from..to].split_at(inputs * outputs);
+            from = to;
+            let (before, rest) = tape.acts.split_at_mut(l);
+            let x = before.last().map_or(x, |a| a.as_slice());
+            let y = &mut rest[0];
+            let hidden = l + 1 < self.layers();
+            for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(outputs)) {
+                affine(x, w, b, y);
+                if hidden {
+                    y.iter_mut().for_each(|v| *v = v.max(0.0));
+                } else if self.output == Output::Softmax {
+                    softmax(y);
+                }
+            }
+        }
+        tape.output()
+    }
+
+    /// Backward pass after [`Mlp::forward`] on the same `x`.
+    ///
+    /// `d_out` (batch, outputs) is the loss's gradient by the output (after softmax). `grads` is laid out as
+    /// [`Mlp::params`] and overwritten; `d_x` (batch, inputs), if asked for, likewise. Without `grads` only `d_x` is found.
+    pub fn backward(&self, x: &[f32], d_out: &[f32], tape: &mut Tape, mut grads: Option<&mut [f32]>, mut d_x: Option<&mut [f32]>) {
+        let batch = tape.batch;
+        assert_eq!(d_out.len(), batch * self.outputs(), "backward: rows x outputs");
+        if let Some(g) = grads.as_deref_mut() {
+            assert_eq!(g.len(), self.params.len());
+            g.fill(0.0);
+        }
+        let [dy_buf, dx_buf] = &mut tape.grad;
+        dy_buf[..d_out.len()].copy_from_slice(d_out);
+        if self.output == Output::Softmax {
+            let n = self.outputs();
+            for (d, s) in dy_buf.chunks_exact_mut(n).zip(tape.acts[self.layers() - 1].chunks_exact(n)) {
+                let inner: f32 = d.iter().zip(s).map(|(d, s)| d * s).sum();
+                d.iter_mut().zip(s).for_each(|(d, s)| *d = s * (*d - inner));
+            }
+        }
+        for l in (0..self.layers()).rev() {
+            let (inputs, outputs) = (self.sizes[l], self.sizes[l + 1]);
+            let (from, to) = self.span(l);
+            let w = &self.params[from..to - outputs];
+            let below = if l == 0 { x } else { tape.acts[l - 1].as_slice() };
+            let dy = &dy_buf[..batch * outputs];
+            if let Some(g) = grads.as_deref_mut() {
+                let (gw, gb) = g[from..to].split_at_mut(inputs * outputs);
+                for (x, dy) in below.chunks_exact(inputs).zip(dy.chunks_exact(outputs)) {
+                    for (row, &xi) in gw.chunks_exact_mut(outputs).zip(x) {
+                        row.iter_mut().zip(dy).for_each(|(g, d)| *g += xi * d);
+                    }
+                    gb.iter_mut().zip(dy).for_each(|(g, d)| *g += d);
+                }
+            }
+            if l == 0 && d_x.is_none() {
+                break;
+            }
+            let dx = match d_x.as_deref_mut() {
+                Some(d) if l == 0 => d,
+                _ => &mut dx_buf[..batch * inputs],
+            };
+            for ((dx, dy), x) in dx.chunks_exact_mut(inputs).zip(dy.chunks_exact(outputs)).zip(below.chunks_exact(inputs)) {
+                for ((d, row), &xi) in dx.iter_mut().zip(w.chunks_exact(outputs)).zip(x) {
+                    // ReLU passes nothing where it was off; the input layer has no ReLU.
+                    *d = if l == 0 || xi > 0.0 { dot(row, dy) } else { 0.0 };
+                }
+            }
+            std::mem::swap(dy_buf, dx_buf);
+        }
+    }
+}
+
+/// y = x W + b for one row; blocks of 16 outputs stay in registers.
+fn affine(x: &[f32], w: &[f32], b: &[f32], y: &mut [f32]) {
+    const N: usize = 16;
+    let outputs = y.len();
+    let mut o = 0;
+    while o + N <= outputs {
+        let mut acc = [0.0f32; N];
+        acc.copy_from_slice(&b[o..o + N]);
+        for (xi, row) in x.iter().zip(w.chunks_exact(outputs)) {
+            for (a, w) in acc.iter_mut().zip(&row[o..o + N]) {
+                *a += xi * w;
+            }
+        }
+        y[o..o + N].copy_from_slice(&acc);
+        o += N;
+    }
+    if o < outputs {
+        let rest = &mut y[o..];
+        rest.copy_from_slice(&b[o..]);
+        for (xi, row) in x.iter().zip(w.chunks_exact(outputs)) {
+            for (a, w) in rest.iter_mut().zip(&row[o..]) {
+                *a += xi * w;
+            }
+        }
+    }
+}
+
+/// Inner product in eight lanes: floating-point sums are not reordered by the compiler, so the lanes are written out.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const N: usize = 8;
+    let mut acc = [0.0f32; N];
+    let (ca, cb) = (a.chunks_exact(N), b.chunks_exact(N));
+    let tail: f32 = ca.remainder().iter().zip(cb.remainder()).map(|(x, y)| x * y).sum();
+    for (x, y) in ca.zip(cb) {
+        for ((s, x), y) in acc.iter_mut().zip(x).zip(y) {
+            *s += x * y;
+        }
+    }
+    acc.iter().sum::<f32>() + tail
+}
+
+fn softmax(y: &mut [f32]) {
+    let top = y.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    y.iter_mut().for_each(|v| *v = (*v - top).exp());
+    let sum: f32 = y.iter().sum();
+    y.iter_mut().for_each(|v| *v /= sum);
+}
+
+/// Adam (Kingma and Ba, 2015) with bias correction; `l2` adds `l2 * weight` to the gradient (0 for none).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adam {
+    pub rate: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub eps: f32,
+    pub l2: f32,
+    steps: i32,
+    m: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Adam {
+    /// Beta 0.9 and 0.999, eps 1e-8.
+    pub fn new(rate: f32, l2: f32, params: usize) -> Self {
+        Adam { rate, beta1: 0.9, beta2: 0.999, eps: 1e-8, l2, steps: 0, m: vec![0.0; params], v: vec![0.0; params] }
+    }
+
+    /// One step down the gradient. All three slices have the network's length.
+    pub fn step(&mut self, params: &mut [f32], grads: &[f32]) {
+        assert!(params.len() == self.m.len() && grads.len() == self.m.len());
+        self.steps = self.steps.saturating_add(1);
+        // Bias corrections in f64: 0.999^t loses digits in f32.
+        let c1 = 1.0 - f64::from(self.beta1).powi(self.steps);
+        let c2 = (1.0 - f64::from(self.beta2).powi(self.steps)).sqrt();
+        let (step, c2) = ((f64::from(self.rate) / c1) as f32, c2 as f32);
+        for (((p, g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
+            let g = g + self.l2 * *p;
+            *m += (1.0 - self.beta1) * (g - *m);
+            *v = self.beta2 * *v + (1.0 - self.beta2) * g * g;
+            *p -= step * *m / (v.sqrt() / c2 + self.eps);
+        }
+    }
+}
