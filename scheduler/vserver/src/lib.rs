@@ -1,0 +1,21 @@
+//! The virtual server: a mechanistic model of one processor socket on which LC services and BE jobs share CPUs, LLC and
+//! memory bandwidth.
+//!
+//! No latency surface is stored: RCliff, OAA and QoS follow from service demand, miss-ratio curves, bandwidth, frequency,
+//! SMT and queueing. Uses: [`Steady`] for sweeps, [`Plant`] (100 ms ticks) and its adapter to the port, [`VirtualServer`].
+//!
+//! Units: seconds, requests/s, GHz, ns where a name says so, MB = 2^20 bytes, GB/s = 10^9 bytes/s.
+
+pub mod math;
+pub mod plant;
+pub mod profile;
+pub mod queue;
+pub mod speeds;
+pub mod steady;
+pub mod tenant;
+
+pub use plant::{Change, Plant};
+pub use profile::{PlatformProfile, Profile, ProfileError, ProfileKind, Profiles, MAX_DOMAINS};
+pub use speeds::{Shared, Solver, Speed};
+pub use steady::{max_load_rps, rps_at_full_load, sample_series, LatencyMs, Sample, Series, Steady, HORIZON_S};
+pub use tenant::{check_tenants, place, stack_ways, Tenant, TenantError, WayMasks};

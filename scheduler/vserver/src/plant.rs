@@ -1,0 +1,557 @@
+//! The closed loop in ticks (SPEC.md, section 7): enforcement delays, cache warm-up, queues that carry over, seeded noise,
+//! and request-by-request simulation at low rates.
+//!
+//! Without a seed the plant is deterministic and mean-field: its percentiles are those of the ensemble of all runs. With
+//! a seed it is one run: the work left after each segment is drawn from its law, readings have noise, and services with
+//! few requests a tick are simulated request by request. All randomness is keyed by (seed, tenant, tick, ...): the same
+//! seed gives the same bits whatever else runs.
+//!
+//! Three places go beyond the reference prototype, all in seeded mode only: a change of rate rescales the time to the next
+//! arrival (the prototype keeps the old one, which at a rate near 0 never comes), a service that returns to
+//! request-by-request mode starts from the backlog and the time it has now (the prototype resumes at the time it left),
+//! and `max_outstanding` bounds the queue in that mode too.
+
+use crate::math::{gauss, ident_hash, uniform, QUANTILES};
+use crate::profile::PlatformProfile;
+use crate::queue::{wait_law, wait_quantile, Moments};
+use crate::speeds::{Instant, PerDomain, Solver, Speed};
+use crate::steady::{
+    counter_noise, dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, LatencyMs, Sample, FEW_REQUESTS,
+};
+use crate::tenant::{check_tenants, Tenant, TenantError, WayMasks, MAX_TENANTS};
+use crate::MAX_DOMAINS;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use surefoot_server::CpuSet;
+
+/// Two instants closer than this are one, seconds.
+const SAME_INSTANT_S: f64 = 1e-9;
+
+/// A change to one tenant; it takes effect after the platform's enforcement delay for its kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    Cpus(CpuSet),
+    Ways(WayMasks),
+    Mba(f64),
+    MemGb(Option<f64>),
+    CmsGb(f64),
+    RateRps(f64),
+}
+
+impl Change {
+    fn delay_s(&self, p: &PlatformProfile) -> f64 {
+        let e = &p.enforce;
+        1e-3 * match self {
+            Change::Cpus(_) => e.cpus_ms,
+            Change::Ways(_) => e.ways_ms,
+            Change::Mba(_) => e.mba_ms,
+            Change::MemGb(_) => e.mem_gb_ms,
+            Change::CmsGb(_) => e.cms_gb_ms,
+            Change::RateRps(_) => e.rate_ms,
+        }
+    }
+
+    fn put(&self, t: &mut Tenant) {
+        match *self {
+            Change::Cpus(x) => t.cpus = x,
+            Change::Ways(x) => t.ways = x,
+            Change::Mba(x) => t.mba = x,
+            Change::MemGb(x) => t.mem_gb = x,
+            Change::CmsGb(x) => t.cms_gb = x,
+            Change::RateRps(x) => t.rate_rps = x,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    at_s: f64,
+    tenant: u64,
+    change: Change,
+}
+
+/// Seconds in a heap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Time(f64);
+
+impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// What a tenant carries from segment to segment.
+#[derive(Clone, Debug)]
+struct State {
+    ident: String,
+    key: u64,
+    /// Distinguishes a tenant from an earlier one of the same name.
+    serial: u64,
+    /// Front station, worker pool.
+    queue: [Moments; 2],
+    /// Starts with the cache it would hold in equilibrium.
+    warm: bool,
+    requests: Requests,
+}
+
+/// Request-by-request mode.
+#[derive(Clone, Debug, Default)]
+struct Requests {
+    /// When each worker is free.
+    free: BinaryHeap<Reverse<Time>>,
+    /// Completion and response time of requests in the house.
+    done: BinaryHeap<Reverse<(Time, Time)>>,
+    next_s: Option<f64>,
+    seq: u64,
+    /// End of the last segment in this mode.
+    until_s: f64,
+}
+
+/// Averages over the segments of a tick.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    t_s: f64,
+    speed: Speed,
+    mean_s: f64,
+    q_s: [f64; 3],
+    lost: f64,
+    queued: f64,
+    /// Response times of completed requests, ms (request-by-request mode).
+    latencies_ms: Vec<f64>,
+    arrived: f64,
+    rejected: f64,
+}
+
+impl Tally {
+    fn reset(&mut self) {
+        let mut list = std::mem::take(&mut self.latencies_ms);
+        list.clear();
+        *self = Tally { latencies_ms: list, ..Tally::default() };
+    }
+}
+
+/// The plant: one socket in ticks.
+#[derive(Clone, Debug)]
+pub struct Plant {
+    solver: Solver,
+    seed: Option<u64>,
+    tick_s: f64,
+    /// Ticks since the start, and where the present tick length began.
+    ticks: u64,
+    origin: (u64, f64),
+    now_s: f64,
+    tenants: Vec<Tenant>,
+    states: Vec<State>,
+    occ_mb: Vec<PerDomain>,
+    pending: Vec<Pending>,
+    serial: u64,
+    // Buffers.
+    tallies: Vec<Tally>,
+    samples: Vec<Sample>,
+    backlog_s: Vec<f64>,
+    ins: Vec<PerDomain>,
+    target: Vec<PerDomain>,
+}
+
+impl Plant {
+    /// `seed` None: mean-field, without noise.
+    pub fn new(platform: Arc<PlatformProfile>, seed: Option<u64>, tick_s: f64) -> Self {
+        Plant {
+            solver: Solver::new(platform),
+            seed,
+            tick_s,
+            ticks: 0,
+            origin: (0, 0.0),
+            now_s: 0.0,
+            tenants: vec![],
+            states: vec![],
+            occ_mb: vec![],
+            pending: vec![],
+            serial: 0,
+            tallies: vec![],
+            samples: vec![],
+            backlog_s: vec![],
+            ins: vec![],
+            target: vec![],
+        }
+    }
+
+    pub fn platform(&self) -> &Arc<PlatformProfile> {
+        self.solver.platform()
+    }
+
+    pub fn now_s(&self) -> f64 {
+        self.now_s
+    }
+
+    pub fn tick_s(&self) -> f64 {
+        self.tick_s
+    }
+
+    /// Length of the coming ticks.
+    pub fn set_tick_s(&mut self, tick_s: f64) {
+        if tick_s != self.tick_s {
+            self.origin = (self.ticks, self.now_s);
+            self.tick_s = tick_s;
+        }
+    }
+
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
+    pub fn position(&self, ident: &str) -> Option<usize> {
+        self.states.iter().position(|s| s.ident == ident)
+    }
+
+    /// Samples of the last tick, in the order of [`Plant::tenants`].
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// Response times (ms) of the requests that completed in the last tick, if they were simulated one by one.
+    pub fn requests_ms(&self, tenant: usize) -> Option<&[f64]> {
+        (self.by_request(tenant) && tenant < self.samples.len()).then(|| &*self.tallies[tenant].latencies_ms)
+    }
+
+    fn by_request(&self, tenant: usize) -> bool {
+        let t = &self.tenants[tenant];
+        self.seed.is_some() && !t.profile.is_be() && t.rate_rps * self.tick_s < FEW_REQUESTS
+    }
+
+    /// Add a tenant now, with cold caches unless `warm`.
+    ///
+    /// # Errors
+    /// If it cannot exist on this platform; nothing is changed then.
+    ///
+    /// # Panics
+    /// If `ident` is taken.
+    pub fn add(&mut self, ident: &str, tenant: Tenant, warm: bool) -> Result<(), TenantError> {
+        assert!(self.position(ident).is_none(), "tenant {ident} is already there");
+        self.check(self.tenants.len(), &tenant)?;
+        self.serial += 1;
+        self.tenants.push(tenant);
+        self.states.push(State {
+            ident: ident.into(),
+            key: ident_hash(ident),
+            serial: self.serial,
+            queue: [Moments::default(); 2],
+            warm,
+            requests: Requests::default(),
+        });
+        self.occ_mb.push([0.0; MAX_DOMAINS]);
+        self.samples.clear();
+        Ok(())
+    }
+
+    /// Remove a tenant and its pending changes; false if there is none of that name.
+    pub fn remove(&mut self, ident: &str) -> bool {
+        let Some(i) = self.position(ident) else { return false };
+        let gone = self.states.remove(i);
+        self.tenants.remove(i);
+        self.occ_mb.remove(i);
+        self.pending.retain(|p| p.tenant != gone.serial);
+        self.samples.clear();
+        true
+    }
+
+    /// Schedule a change: it takes effect after its enforcement delay.
+    ///
+    /// # Errors
+    /// If the tenant could not exist with it; nothing is changed then.
+    ///
+    /// # Panics
+    /// If there is no tenant `ident`.
+    pub fn change(&mut self, ident: &str, change: Change) -> Result<(), TenantError> {
+        let i = self.position(ident).unwrap_or_else(|| panic!("no tenant {ident}"));
+        let mut probe = self.tenants[i].clone();
+        change.put(&mut probe);
+        self.check(i, &probe)?;
+        let at_s = self.now_s + change.delay_s(self.platform());
+        let after = self.pending.partition_point(|p| p.at_s <= at_s);
+        self.pending.insert(after, Pending { at_s, tenant: self.states[i].serial, change });
+        Ok(())
+    }
+
+    fn check(&self, index: usize, tenant: &Tenant) -> Result<(), TenantError> {
+        check_tenants(self.platform(), std::slice::from_ref(tenant)).map_err(|e| TenantError { index, ..e })?;
+        if index >= MAX_TENANTS {
+            return Err(TenantError {
+                index,
+                profile: tenant.profile.name.clone(),
+                field: "tenants",
+                what: format!("more than {MAX_TENANTS} on one server"),
+                remedy: "Remove some.".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Let one tick pass; one sample per tenant over it.
+    pub fn step(&mut self) -> &[Sample] {
+        let end = self.origin.1 + (self.ticks + 1 - self.origin.0) as f64 * self.tick_s;
+        self.tallies.resize_with(self.tenants.len(), Tally::default);
+        self.tallies.iter_mut().for_each(Tally::reset);
+        let mut segment = 0;
+        while self.now_s < end - SAME_INSTANT_S {
+            let due = self.pending.partition_point(|p| p.at_s <= self.now_s + SAME_INSTANT_S);
+            for i in 0..due {
+                self.enact(self.pending[i]);
+            }
+            self.pending.drain(..due);
+            let next = self.pending.first().map_or(end, |p| p.at_s.min(end));
+            self.run_segment(next - self.now_s, segment);
+            self.now_s = next;
+            segment += 1;
+        }
+        self.now_s = end;
+        self.samples.clear();
+        for i in 0..self.tenants.len() {
+            let s = self.reading(i);
+            self.samples.push(s);
+        }
+        fill_neighbours(&mut self.samples);
+        self.ticks += 1;
+        &self.samples
+    }
+
+    fn enact(&mut self, p: Pending) {
+        let Some(i) = self.states.iter().position(|s| s.serial == p.tenant) else { return };
+        let (t, s) = (&mut self.tenants[i], &mut self.states[i]);
+        let before = (t.workers(), t.cpus, t.rate_rps);
+        p.change.put(t);
+        if t.profile.is_be() {
+            return;
+        }
+        match p.change {
+            Change::Cpus(cpus) => {
+                // The requests in the queue stay; their drain time follows the number of workers.
+                let k = t.workers();
+                let x = f64::from(before.0) / f64::from(k);
+                let gained = t.threads.min(cpus.difference(before.1).len());
+                let moved = f64::from(gained) * self.solver.platform.os.migrate_us * 1e-6 / f64::from(k);
+                s.queue[1] = Moments { m: s.queue[1].m * x + moved, v: s.queue[1].v * x * x };
+                let free = &mut s.requests.free;
+                if !free.is_empty() {
+                    while free.len() > k as usize {
+                        free.pop();
+                    }
+                    while free.len() < k as usize {
+                        free.push(Reverse(Time(self.now_s)));
+                    }
+                }
+            }
+            Change::RateRps(rate) => {
+                if let Some(next) = &mut s.requests.next_s {
+                    if *next > self.now_s {
+                        // Memoryless: only the time scale of the wait changes.
+                        *next = self.now_s + (*next - self.now_s) * before.2.max(1e-9) / rate.max(1e-9);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn run_segment(&mut self, h: f64, segment: u64) {
+        let n = self.tenants.len();
+        let domains = self.platform().llc.domains as usize;
+        if (0..n).any(|i| self.states[i].warm && self.occ_mb[i].iter().sum::<f64>() == 0.0) {
+            self.solver.solve(&self.tenants, None);
+            for i in 0..n {
+                if self.states[i].warm {
+                    self.occ_mb[i] = self.solver.speeds()[i].cap_mb;
+                }
+            }
+        }
+        self.backlog_s.clear();
+        self.backlog_s.extend(self.states.iter().map(|s| s.queue[1].m));
+        self.solver.solve(&self.tenants, Some(Instant { backlog_s: &self.backlog_s, dt_s: h, occ_mb: &self.occ_mb }));
+        self.ins.clear();
+        self.ins.extend(self.solver.speeds().iter().map(|r| r.ins_gbs));
+        self.target.resize(n, [0.0; MAX_DOMAINS]);
+        self.solver.equilibrium_split(&self.ins, &mut self.target);
+        for d in 0..domains {
+            let everybody: f64 = self.ins.iter().map(|x| x[d]).sum();
+            for i in 0..n {
+                let (o, e) = (self.occ_mb[i][d], self.target[i][d]);
+                if o != e {
+                    // Filled by own misses, lost to everybody's.
+                    let mbps = if e > o { self.ins[i][d] } else { everybody } * 1e9 / (1u64 << 20) as f64;
+                    let mut keep = (-h * mbps / (e - o).abs().max(0.1 * e).max(0.01)).exp();
+                    let contested = (0..n).any(|j| j != i && self.tenants[j].ways[d] & self.tenants[i].ways[d] != 0);
+                    if contested {
+                        keep = keep.max(0.5);
+                    }
+                    self.occ_mb[i][d] = e + (o - e) * keep;
+                }
+            }
+        }
+        for i in 0..n {
+            let r = self.solver.speeds()[i];
+            let a = &mut self.tallies[i];
+            let w = h / (a.t_s + h);
+            a.t_s += h;
+            let old = a.speed;
+            let mix = |f: fn(&Speed) -> f64| f(&old) * (1.0 - w) + f(&r) * w;
+            a.speed.ipc = mix(|s| s.ipc);
+            a.speed.misses_per_s = mix(|s| s.misses_per_s);
+            a.speed.mbl_gbs = mix(|s| s.mbl_gbs);
+            a.speed.busy_cores = mix(|s| s.busy_cores);
+            a.speed.freq_ghz = mix(|s| s.freq_ghz);
+            a.speed.x = mix(|s| s.x);
+            a.speed.instr_per_s = mix(|s| s.instr_per_s);
+            self.states[i].warm = false;
+            if self.tenants[i].profile.is_be() {
+                continue;
+            }
+            match self.seed {
+                Some(seed) if self.by_request(i) => self.requests(i, &r, h, seed),
+                _ => self.queues(i, &r, h, w, segment),
+            }
+        }
+    }
+
+    /// Waiting by the diffusion law, whatever the request rate.
+    fn queues(&mut self, i: usize, r: &Speed, h: f64, w: f64, segment: u64) {
+        let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
+        let p = &*self.solver.platform;
+        let Some(lc) = t.profile.lc() else { return };
+        let mut half = extras(p, lc, r);
+        let mut full = half;
+        a.queued = 0.0;
+        for (j, st) in stations(p, t, lc, r).iter().enumerate() {
+            let from = s.queue[j];
+            let (at_half, law_half, _) = st.advance(from, 0.5 * h);
+            let (at, law, lost) = st.advance(from, h);
+            let mut floor_p = 0.0;
+            if self.seed.is_some() && st.s2() > 0.0 {
+                // One path cannot show the whole law within a window.
+                floor_p = 0.2 / (1.0 + 0.2 * self.tick_s * (st.rho() - 1.0).powi(2) / st.s2());
+            }
+            half.add(&wait_law(at_half, law_half, floor_p));
+            full.add(&wait_law(at, law, floor_p));
+            a.lost = a.lost.max(lost);
+            if at.m > 0.0 {
+                a.queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
+            }
+            s.queue[j] = at;
+            if let Some(seed) = self.seed.filter(|_| at.m > 0.0) {
+                // Draw the work really left; the next segment starts from it.
+                let y = uniform(&[seed, s.key, self.ticks, segment, j as u64]);
+                s.queue[j] = Moments { m: law.cap_s.min(wait_quantile(y, at, law.ell)), v: 0.0 };
+            }
+        }
+        let (x, y) = (half.total(), full.total());
+        a.mean_s = a.mean_s * (1.0 - w) + 0.5 * (x.mean + y.mean) * w;
+        for (k, q) in QUANTILES.iter().enumerate() {
+            a.q_s[k] = if *q > 0.9 { x.q[k].max(y.q[k]).max(a.q_s[k]) } else { a.q_s[k] * (1.0 - w) + 0.5 * (x.q[k] + y.q[k]) * w };
+        }
+    }
+
+    /// Request by request: Poisson batches, lognormal service, FCFS. Latencies count where they complete.
+    fn requests(&mut self, i: usize, r: &Speed, h: f64, seed: u64) {
+        let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
+        let p = &*self.solver.platform;
+        let Some(lc) = t.profile.lc() else { return };
+        let (now, end, key) = (self.now_s, self.now_s + h, s.key);
+        let q = &lc.queue;
+        let batch = (q.scv_arrival + 1.0) / 2.0;
+        let mean_gap = batch / t.rate_rps.max(1e-9);
+        let sigma = q.scv_service.ln_1p().sqrt();
+        let fixed_s = q.net_us * 1e-6 + dispatch_s(p, lc, r.freq_ghz);
+        let x = &mut s.requests;
+        if x.next_s.is_none() || x.until_s < now - SAME_INSTANT_S {
+            // New in this mode: workers are busy with the backlog that the diffusion law has left.
+            x.seq += u64::from(x.next_s.is_some());
+            x.done.clear();
+            x.free.clear();
+            x.free.extend((0..r.workers).map(|_| Reverse(Time(now + s.queue[1].m))));
+            x.next_s = Some(now - uniform(&[seed, key, x.seq, 1]).ln() * mean_gap);
+        }
+        let mut next = x.next_s.unwrap_or(end);
+        let complete = |done: &mut BinaryHeap<Reverse<(Time, Time)>>, until: f64, list: &mut Vec<f64>| {
+            while done.peek().is_some_and(|Reverse((at, _))| at.0 <= until) {
+                if let Some(Reverse((_, response))) = done.pop() {
+                    list.push(response.0 * 1e3);
+                }
+            }
+        };
+        while next < end {
+            complete(&mut x.done, next, &mut a.latencies_ms);
+            let size = batch_size(batch, || uniform(&[seed, key, x.seq, 2]));
+            for j in 0..size {
+                a.arrived += 1.0;
+                if x.done.len() as f64 >= q.max_outstanding {
+                    a.rejected += 1.0;
+                    continue;
+                }
+                let service = r.service_s * (sigma * gauss(&[seed, key, x.seq, 3 + j]) - sigma * sigma / 2.0).exp();
+                let free = x.free.pop().map_or(next, |Reverse(at)| at.0);
+                let done = free.max(next) + service;
+                x.free.push(Reverse(Time(done)));
+                x.done.push(Reverse((Time(done), Time(done - next + fixed_s))));
+            }
+            x.seq += 1;
+            next -= uniform(&[seed, key, x.seq, 1]).ln() * mean_gap;
+        }
+        complete(&mut x.done, end, &mut a.latencies_ms);
+        x.next_s = Some(next);
+        x.until_s = end;
+        let first_free = x.free.peek().map_or(end, |Reverse(at)| at.0);
+        s.queue[1] = Moments { m: (first_free - end).max(0.0), v: 0.0 };
+        a.lost = if a.arrived > 0.0 { a.rejected / a.arrived } else { 0.0 };
+    }
+
+    /// What a monitor reads of tenant `i` over the tick.
+    fn reading(&mut self, i: usize) -> Sample {
+        let by_request = self.by_request(i);
+        let (t, s, a) = (&self.tenants[i], &self.states[i], &mut self.tallies[i]);
+        let p = &*self.solver.platform;
+        let n = self.ticks;
+        let mut r = a.speed;
+        if let Some(seed) = self.seed {
+            let noise = |cv: f64, j: u64| counter_noise(cv, &[seed, s.key, n, 100 + j]);
+            r.ipc *= noise(p.noise.ipc, 0);
+            r.misses_per_s *= noise(p.noise.misses, 1);
+            r.mbl_gbs *= noise(p.noise.mbl, 2);
+            r.busy_cores *= noise(p.noise.cpu, 3);
+            r.freq_ghz *= noise(p.noise.freq, 4);
+        }
+        r.busy_cores = r.busy_cores.min(f64::from(t.cpus.len()));
+        let (mut latency, mut count) = (None, 0.0);
+        if !t.profile.is_be() {
+            count = r.x * self.tick_s;
+            let law = LatencyMs { mean: a.mean_s * 1e3, p50: a.q_s[0] * 1e3, p95: a.q_s[1] * 1e3, p99: a.q_s[2] * 1e3 };
+            latency = match self.seed {
+                Some(_) if by_request => {
+                    count = a.latencies_ms.len() as f64;
+                    nearest_rank(&mut a.latencies_ms)
+                }
+                Some(seed) if count > 0.0 => Some(quantile_noise(law, count, |j| gauss(&[seed, s.key, n, 110 + j]))),
+                _ => Some(law),
+            };
+        }
+        let mut out = sample(p, t, &r, latency, a.lost, a.queued);
+        out.count = count;
+        out
+    }
+}
+
+/// Geometric number of requests of one batch of mean `mean`.
+fn batch_size(mean: f64, u: impl Fn() -> f64) -> u64 {
+    if mean <= 1.0 {
+        1
+    } else {
+        1 + (u().ln() / (1.0 - 1.0 / mean).ln()) as u64
+    }
+}

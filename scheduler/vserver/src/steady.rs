@@ -1,0 +1,344 @@
+//! Response times, samples and the steady case of a sweep (SPEC.md, section 6).
+
+use crate::math::{gauss, ident_hash, uniform};
+use crate::profile::{LcDemand, PlatformProfile};
+use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
+use crate::speeds::{Solver, Speed};
+use crate::tenant::Tenant;
+
+/// Length of a steady case unless said otherwise, seconds (SPEC.md, section 6).
+pub const HORIZON_S: f64 = 120.0;
+/// Expected requests per interval below which requests are looked at one by one.
+pub const FEW_REQUESTS: f64 = 64.0;
+
+/// Response times of one interval, ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LatencyMs {
+    pub mean: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+}
+
+impl From<Part> for LatencyMs {
+    fn from(p: Part) -> Self {
+        LatencyMs { mean: p.mean * 1e3, p50: p.q[0] * 1e3, p95: p.q[1] * 1e3, p99: p.q[2] * 1e3 }
+    }
+}
+
+/// What one tenant shows in one interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    pub ipc: f64,
+    pub llc_misses_per_s: f64,
+    pub mbl_mbps: f64,
+    pub cpu_usage_cores: f64,
+    pub virt_mem_mb: f64,
+    pub res_mem_mb: f64,
+    pub alloc_cores: f64,
+    pub alloc_ways: f64,
+    pub alloc_cache_mb: f64,
+    pub core_freq_mhz: f64,
+    /// Sums over the other tenants.
+    pub nb_cores: f64,
+    pub nb_cache_mb: f64,
+    pub nb_mbl_mbps: f64,
+    pub instr_per_s: f64,
+    /// None for BE jobs and for an interval without completions.
+    pub latency: Option<LatencyMs>,
+    /// Requests completed per second; 0 for BE jobs.
+    pub achieved_rps: f64,
+    /// Share of the offered work that was lost (finite accumulation).
+    pub lost_frac: f64,
+    /// Requests that the latency is of: expected ones (steady, mean-field), or counted ones.
+    pub count: f64,
+}
+
+/// Front station (serial) and worker pool of an LC service.
+pub(crate) fn stations(p: &PlatformProfile, t: &Tenant, lc: &LcDemand, r: &Speed) -> [Station; 2] {
+    let q = &lc.queue;
+    let dispatch_s = dispatch_s(p, lc, r.freq_ghz);
+    // Variability of what leaves the front station.
+    let between = q.scv_arrival + (t.rate_rps * dispatch_s).min(1.0).powi(2) * (q.dispatch_scv - q.scv_arrival);
+    let n = q.max_outstanding;
+    let passed = if dispatch_s > 0.0 { t.rate_rps.min(1.0 / dispatch_s) } else { t.rate_rps };
+    [
+        Station::new(t.rate_rps, dispatch_s, 1, q.scv_arrival + q.dispatch_scv, n * dispatch_s),
+        Station::new(passed, r.service_s, r.workers, between + q.scv_service, n * r.service_s / f64::from(r.workers)),
+    ]
+}
+
+/// Service time of the serial front station; it scales with core speed.
+pub(crate) fn dispatch_s(p: &PlatformProfile, lc: &LcDemand, freq_ghz: f64) -> f64 {
+    lc.queue.dispatch_us * 1e-6 * p.cpu.cpi_scale * 2.8 / freq_ghz
+}
+
+/// Parts of the response time other than waiting.
+pub(crate) fn extras(p: &PlatformProfile, lc: &LcDemand, r: &Speed) -> Compose {
+    let q = &lc.queue;
+    let (fz, fd) = r.fault;
+    let mut sum = Compose::default();
+    sum.add(&Part { mean: r.service_s, q: q.service_factors.map(|f| r.service_s * f) });
+    sum.add(&fixed(q.net_us * 1e-6 + dispatch_s(p, lc, r.freq_ghz)));
+    if q.io_prob > 0.0 {
+        sum.add(&exp_mix(q.io_prob, q.io_ms * 1e-3 * p.os.disk_scale));
+    }
+    if r.p_other > 0.0 {
+        sum.add(&exp_mix(r.p_other * (1.0 - p.os.wake_preempt), p.os.timeslice_ms * 1e-3));
+    }
+    if fz + fd > 0.0 {
+        // A reclaim thread holds one of the k cores for a burst.
+        let hit = r.x * (fz + fd) * p.os.reclaim_us * 1e-6 / f64::from(r.workers);
+        sum.add(&exp_mix(hit, p.os.reclaim_burst_us * 1e-6));
+    }
+    if fd > 0.0 {
+        sum.add(&exp_mix(fd, p.os.disk_us * 1e-6 / (1.0 - (r.x * fd / p.os.disk_iops).min(0.98))));
+    }
+    sum
+}
+
+/// A sample from speeds (or their averages over a tick) and a latency.
+pub(crate) fn sample(p: &PlatformProfile, t: &Tenant, r: &Speed, latency: Option<LatencyMs>, lost: f64, queued: f64) -> Sample {
+    let m = &t.profile.memory;
+    let threads = f64::from(t.threads);
+    let virt = m.virt_mb + m.virt_mb_thread * threads;
+    let mut res = virt.min(m.res_mb + m.res_mb_thread * threads + m.res_mb_queued * queued);
+    if let Some(limit) = t.mem_gb {
+        res = res.min(limit * 1024.0);
+    }
+    let domains = p.llc.domains;
+    let ways = f64::from(t.ways[..domains as usize].iter().map(|w| w.count_ones()).sum::<u32>()) / f64::from(domains);
+    Sample {
+        ipc: r.ipc,
+        llc_misses_per_s: r.misses_per_s,
+        mbl_mbps: r.mbl_gbs * 1e3,
+        cpu_usage_cores: r.busy_cores,
+        virt_mem_mb: virt,
+        res_mem_mb: res,
+        alloc_cores: f64::from(t.cpus.len()),
+        alloc_ways: ways,
+        alloc_cache_mb: ways * p.llc.mb_per_way,
+        core_freq_mhz: r.freq_ghz * 1e3,
+        nb_cores: 0.0,
+        nb_cache_mb: 0.0,
+        nb_mbl_mbps: 0.0,
+        instr_per_s: r.instr_per_s,
+        latency,
+        achieved_rps: if t.profile.is_be() { 0.0 } else { r.x },
+        lost_frac: lost,
+        count: 0.0,
+    }
+}
+
+/// Neighbours' features are sums over the other tenants.
+pub(crate) fn fill_neighbours(all: &mut [Sample]) {
+    for i in 0..all.len() {
+        let (mut cores, mut cache, mut mbl) = (0.0, 0.0, 0.0);
+        for (j, s) in all.iter().enumerate() {
+            if i != j {
+                cores += s.alloc_cores;
+                cache += s.alloc_cache_mb;
+                mbl += s.mbl_mbps;
+            }
+        }
+        (all[i].nb_cores, all[i].nb_cache_mb, all[i].nb_mbl_mbps) = (cores, cache, mbl);
+    }
+}
+
+/// Steady cases on one platform: a [`Solver`] and a buffer. Give each thread its own.
+#[derive(Clone, Debug)]
+pub struct Steady {
+    pub solver: Solver,
+    samples: Vec<Sample>,
+}
+
+impl Steady {
+    pub fn new(platform: std::sync::Arc<PlatformProfile>) -> Self {
+        Steady { solver: Solver::new(platform), samples: vec![] }
+    }
+
+    /// A sweep case: start empty with warm caches, run `horizon_s`, report what the last instant shows of every tenant.
+    ///
+    /// Tenants must have passed [`crate::check_tenants`]. `count` is per second.
+    pub fn case(&mut self, tenants: &[Tenant], horizon_s: f64) -> &[Sample] {
+        self.case_for(tenants, horizon_s, tenants.len())
+    }
+
+    /// As [`Steady::case`], with latencies for the first `with_latency` tenants only (percentiles cost about as much as speeds).
+    pub fn case_for(&mut self, tenants: &[Tenant], horizon_s: f64, with_latency: usize) -> &[Sample] {
+        self.solver.solve(tenants, None);
+        let p = &self.solver.platform;
+        self.samples.clear();
+        for (i, (t, r)) in tenants.iter().zip(self.solver.speeds()).enumerate() {
+            let (mut latency, mut lost, mut queued) = (None, 0.0f64, 0.0);
+            if let Some(lc) = t.profile.lc().filter(|_| i < with_latency) {
+                let mut sum = extras(p, lc, r);
+                for st in stations(p, t, lc, r) {
+                    let (at, law, l) = st.advance(Moments::default(), horizon_s);
+                    sum.add(&wait_law(at, law, 0.0));
+                    lost = lost.max(l);
+                    if at.m > 0.0 {
+                        queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
+                    }
+                }
+                latency = Some(sum.total().into());
+            }
+            let mut s = sample(p, t, r, latency, lost, queued);
+            s.count = s.achieved_rps;
+            self.samples.push(s);
+        }
+        fill_neighbours(&mut self.samples);
+        &self.samples
+    }
+}
+
+/// Which readings of a steady case a series stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Series {
+    /// Length of the case before the first reading, seconds.
+    pub horizon_s: f64,
+    pub samples: u32,
+    /// Length of one reading, seconds.
+    pub interval_s: f64,
+    pub seed: u64,
+}
+
+/// `series.samples` readings of `interval_s` each of one tenant at the end of a steady case, as a monitor would take them.
+///
+/// Every reading is the steady sample with measurement noise: counters lognormal with the platform's `[noise]`,
+/// percentiles with the sampling error of an empirical quantile of the interval's requests (as in the closed loop). With
+/// fewer than [`FEW_REQUESTS`] expected requests, a Poisson number of them is drawn from the steady law and percentiles
+/// are by nearest rank; a reading without completions has no latency. Neighbours' bandwidth gets noise of its own.
+///
+/// Random numbers depend on (seed, `ident`, reading) only, never on threads or order. Nothing is allocated but what `out`
+/// grows by.
+pub fn sample_series(p: &PlatformProfile, steady: &Sample, be: bool, ident: &str, series: &Series, out: &mut Vec<Sample>) {
+    let key = ident_hash(ident);
+    for j in 0..u64::from(series.samples) {
+        out.push(reading(p, steady, be, key, j, series));
+    }
+}
+
+fn reading(p: &PlatformProfile, steady: &Sample, be: bool, key: u64, j: u64, series: &Series) -> Sample {
+    let seed = series.seed;
+    let mut s = *steady;
+    s.ipc *= counter_noise(p.noise.ipc, &[seed, key, j, 100]);
+    s.llc_misses_per_s *= counter_noise(p.noise.misses, &[seed, key, j, 101]);
+    s.mbl_mbps *= counter_noise(p.noise.mbl, &[seed, key, j, 102]);
+    s.cpu_usage_cores = (s.cpu_usage_cores * counter_noise(p.noise.cpu, &[seed, key, j, 103])).min(s.alloc_cores);
+    s.core_freq_mhz *= counter_noise(p.noise.freq, &[seed, key, j, 104]);
+    s.nb_mbl_mbps *= counter_noise(p.noise.mbl, &[seed, key, j, 105]);
+    let Some(law) = steady.latency.filter(|_| !be) else { return s };
+    let expected = steady.achieved_rps * series.interval_s;
+    if expected >= FEW_REQUESTS {
+        s.count = expected;
+        s.latency = Some(quantile_noise(law, expected, |i| gauss(&[seed, key, j, 110 + i])));
+        return s;
+    }
+    let mut few = [0.0; MOST_DRAWN];
+    let n = poisson(expected, uniform(&[seed, key, j, 200])).min(MOST_DRAWN);
+    for (i, x) in few[..n].iter_mut().enumerate() {
+        *x = quantile_of(&law, uniform(&[seed, key, j, 201 + i as u64]));
+    }
+    s.count = n as f64;
+    s.achieved_rps = n as f64 / series.interval_s;
+    s.latency = nearest_rank(&mut few[..n]);
+    s
+}
+
+/// Beyond any plausible draw of a Poisson law of mean below [`FEW_REQUESTS`].
+const MOST_DRAWN: usize = 160;
+
+/// Lognormal factor of mean 1.
+pub(crate) fn counter_noise(cv: f64, key: &[u64]) -> f64 {
+    (cv * gauss(key) - 0.5 * cv * cv).exp()
+}
+
+/// Sampling error of empirical percentiles of `count` requests with an exponential upper tail, at most 30 %, sorted again.
+pub(crate) fn quantile_noise(l: LatencyMs, count: f64, z: impl Fn(u64) -> f64) -> LatencyMs {
+    let tail = ((l.p99 - l.p95) / 5f64.ln()).max(0.0);
+    let mut q = [l.p50, l.p95, l.p99];
+    for (i, (x, q)) in q.iter_mut().zip(crate::math::QUANTILES).enumerate() {
+        let error = (tail * (q / ((1.0 - q) * count.max(1.0))).sqrt()).min(0.3 * *x);
+        *x = (0.2 * *x).max(*x + error * z(i as u64));
+    }
+    q.sort_by(f64::total_cmp);
+    LatencyMs { mean: l.mean, p50: q[0], p95: q[1], p99: q[2] }
+}
+
+/// Mean and percentiles by nearest rank; sorts. None without requests.
+pub(crate) fn nearest_rank(ms: &mut [f64]) -> Option<LatencyMs> {
+    let n = ms.len();
+    if n == 0 {
+        return None;
+    }
+    ms.sort_by(f64::total_cmp);
+    let at = |q: f64| ms[((q * n as f64).ceil() as usize - 1).min(n - 1)];
+    Some(LatencyMs { mean: ms.iter().sum::<f64>() / n as f64, p50: at(0.5), p95: at(0.95), p99: at(0.99) })
+}
+
+/// Quantile of the law that three percentiles stand for: linear in -ln(1 - q) between them and beyond the last, so that
+/// upper tails are exponential.
+fn quantile_of(l: &LatencyMs, u: f64) -> f64 {
+    let (e50, e95, e99) = (2f64.ln(), 20f64.ln(), 100f64.ln());
+    let e = -(1.0 - u).ln();
+    if e < e50 {
+        let slope = (l.p95 - l.p50) / (e95 - e50);
+        let least = (l.p50 - slope * e50).max(0.2 * l.p50);
+        return least + (l.p50 - least) * e / e50;
+    }
+    if e < e95 {
+        return l.p50 + (l.p95 - l.p50) * (e - e50) / (e95 - e50);
+    }
+    l.p95 + (l.p99 - l.p95) * (e - e95) / (e99 - e95)
+}
+
+/// Poisson number by inversion.
+fn poisson(mean: f64, u: f64) -> usize {
+    let (mut p, mut n) = ((-mean).exp(), 0);
+    let mut sum = p;
+    while u > sum && n < MOST_DRAWN {
+        n += 1;
+        p *= mean / n as f64;
+        sum += p;
+    }
+    n
+}
+
+/// RPS at load 1: listed in the profile for this platform, else computed by [`max_load_rps`]. None for BE jobs.
+pub fn rps_at_full_load(platform: &std::sync::Arc<PlatformProfile>, profile: &std::sync::Arc<crate::profile::Profile>) -> Option<f64> {
+    profile.lc()?.max_load_rps.get(&platform.name).copied().or_else(|| max_load_rps(platform, profile))
+}
+
+/// Highest RPS at which a service alone on all resources, one thread per CPU, meets its QoS target in a steady case.
+///
+/// For platforms that a profile's `[max_load_rps]` does not list. None if it misses its target at any load.
+pub fn max_load_rps(platform: &std::sync::Arc<PlatformProfile>, profile: &std::sync::Arc<crate::profile::Profile>) -> Option<f64> {
+    let lc = profile.lc()?;
+    let n = platform.logical_cpus();
+    let full = surefoot_server::allocation::full_mask(platform.llc.ways);
+    let mut tenant = [Tenant::new(profile.clone(), 0.0, n, platform.all_cpus(), full)];
+    let mut cases = Steady::new(platform.clone());
+    let mut meets = |rps: f64| {
+        tenant[0].rate_rps = rps;
+        let s = cases.case(&tenant, HORIZON_S)[0];
+        s.latency.is_some_and(|l| l.p99 <= lc.qos_target_ms)
+    };
+    let (mut lo, mut hi) = (0.0, 1.0);
+    while meets(hi) {
+        lo = hi;
+        hi *= 2.0;
+        if hi > 1e12 {
+            return Some(lo);
+        }
+    }
+    for _ in 0..40 {
+        let mid = 0.5 * (lo + hi);
+        if meets(mid) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    (lo > 0.0).then_some(lo)
+}
