@@ -3,9 +3,12 @@
 //! The actor maps a state (scaled to 0..1) to seven probabilities; the critic maps state and probabilities to one Q-value.
 //! One step of learning, on a batch (s, a, r, s'):
 //!
-//! 1. critic: mean squared error between Q(s, a) and y = r + gamma Q'(s', pi'(s')), plus L2 on its weights;
+//! 1. critic: mean squared error between Q(s, a) and y = r + gamma Q'(s', pi'(s')), plus `critic_l2` times the sum of its
+//!    squared weights (biases left out);
 //! 2. actor: down the gradient of -mean Q(s, pi(s)), with the critic as just updated;
 //! 3. targets: theta' = tau theta + (1 - tau) theta', for both.
+//!
+//! `a` is what was carried out: a one-hot vector ([`one_hot`]), not the actor's output.
 //!
 //! A step whose loss or weights are not finite is refused and leaves no trace. A caller that judges further (say, by the
 //! regret of the last minute) takes a [`Snapshot`] first and restores it.
@@ -26,9 +29,10 @@ pub struct Hyper {
     pub gamma: f32,
     /// Share of the new weights in a soft update.
     pub tau: f32,
-    pub actor_rate: f32,
-    pub critic_rate: f32,
-    /// Adds `critic_l2 * weight` to the critic's gradient.
+    /// Adam's rates.
+    pub lr_actor: f64,
+    pub lr_critic: f64,
+    /// Weight of the sum of squares of the critic's weights (not biases) in its loss.
     pub critic_l2: f32,
     /// Rows of one step; no learning before the replay buffer holds as many.
     pub batch: usize,
@@ -39,27 +43,26 @@ pub struct Hyper {
     pub seed: u64,
 }
 
+/// The action that was carried out, as the critic learns it.
+pub fn one_hot(action: usize) -> [f32; ACTIONS] {
+    let mut a = [0.0; ACTIONS];
+    a[action] = 1.0;
+    a
+}
+
 impl Default for Hyper {
     fn default() -> Self {
-        Hyper {
-            gamma: 0.99,
-            tau: 0.001,
-            actor_rate: 5e-4,
-            critic_rate: 5e-3,
-            critic_l2: 0.01,
-            batch: 256,
-            replay: 76_800,
-            noise: 0.0,
-            seed: 1,
-        }
+        Hyper { gamma: 0.99, tau: 0.001, lr_actor: 5e-4, lr_critic: 5e-3, critic_l2: 0.01, batch: 256, replay: 76_800, noise: 0.0, seed: 1 }
     }
 }
 
 /// What one step of learning did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnStats {
-    /// Mean squared temporal-difference error, without the L2 term.
+    /// Mean squared temporal-difference error plus the L2 term.
     pub critic_loss: f32,
+    /// Mean squared temporal-difference error alone.
+    pub td_mse: f32,
     /// -mean Q(s, pi(s)).
     pub actor_loss: f32,
 }
@@ -169,8 +172,8 @@ impl Agent {
             return None;
         }
         let net = Snapshot {
-            actor_adam: Adam::new(hyper.actor_rate, 0.0, actor.params().len()),
-            critic_adam: Adam::new(hyper.critic_rate, hyper.critic_l2, critic.params().len()),
+            actor_adam: Adam::new(hyper.lr_actor, actor.params().len()),
+            critic_adam: Adam::new(hyper.lr_critic, critic.params().len()),
             actor,
             critic,
             actor_target,
@@ -305,12 +308,14 @@ impl Agent {
         let q = net.critic.forward(&w.sa, batch, &mut w.critic_tape);
         w.d_q.clear();
         w.d_q.extend(q.iter().zip(&w.y).map(|(q, y)| 2.0 * scale * (q - y)));
-        let critic_loss = q.iter().zip(&w.y).map(|(q, y)| (q - y) * (q - y)).sum::<f32>() * scale;
+        let td_mse = q.iter().zip(&w.y).map(|(q, y)| (q - y) * (q - y)).sum::<f32>() * scale;
+        w.critic_grads.resize(net.critic.params().len(), 0.0);
+        net.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, Some(&mut w.critic_grads), None);
+        let l2 = self.hyper.critic_l2;
+        let critic_loss = td_mse + l2 * add_l2(&net.critic, l2, &mut w.critic_grads);
         if !critic_loss.is_finite() {
             return Err(Refused("critic's loss"));
         }
-        w.critic_grads.resize(net.critic.params().len(), 0.0);
-        net.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, Some(&mut w.critic_grads), None);
         net.critic_adam.step(net.critic.params_mut(), &w.critic_grads);
         if !finite(net.critic.params()) {
             return Err(Refused("critic"));
@@ -339,7 +344,7 @@ impl Agent {
         soft_update(&mut net.actor_target, &net.actor, self.hyper.tau);
         soft_update(&mut net.critic_target, &net.critic, self.hyper.tau);
         net.steps += 1;
-        Ok(LearnStats { critic_loss, actor_loss })
+        Ok(LearnStats { critic_loss, td_mse, actor_loss })
     }
 
     /// The weights, targets and optimiser state as they are now.
@@ -348,8 +353,11 @@ impl Agent {
     }
 
     /// Go back to a snapshot of this agent; the experience pool is kept.
+    ///
+    /// # Panics
+    /// On a snapshot of an agent with other network sizes.
     pub fn restore(&mut self, snapshot: &Snapshot) {
-        self.net.clone_from(snapshot);
+        self.net.copy_from(snapshot);
     }
 
     pub fn actor(&self) -> &Mlp {
@@ -370,8 +378,15 @@ impl Agent {
 }
 
 impl Snapshot {
+    /// Copy without allocating; both are of one agent.
     fn copy_from(&mut self, other: &Snapshot) {
-        self.clone_from(other);
+        self.actor.params_mut().copy_from_slice(other.actor.params());
+        self.critic.params_mut().copy_from_slice(other.critic.params());
+        self.actor_target.params_mut().copy_from_slice(other.actor_target.params());
+        self.critic_target.params_mut().copy_from_slice(other.critic_target.params());
+        self.actor_adam.copy_from(&other.actor_adam);
+        self.critic_adam.copy_from(&other.critic_adam);
+        self.steps = other.steps;
     }
 }
 
@@ -388,6 +403,20 @@ fn soft_update(target: &mut Mlp, from: &Mlp, tau: f32) {
     for (t, p) in target.params_mut().iter_mut().zip(from.params()) {
         *t = tau * p + (1.0 - tau) * *t;
     }
+}
+
+/// Gradient of `l2` times the sum of squared weights, added to `grads`; returns the sum. Biases are left out.
+fn add_l2(net: &Mlp, l2: f32, grads: &mut [f32]) -> f32 {
+    let mut sum = 0.0;
+    for l in 0..net.layers() {
+        let (from, to) = net.span(l);
+        let to = to - net.sizes()[l + 1];
+        for (g, p) in grads[from..to].iter_mut().zip(&net.params()[from..to]) {
+            *g += 2.0 * l2 * p;
+            sum += p * p;
+        }
+    }
+    sum
 }
 
 fn finite(params: &[f32]) -> bool {

@@ -13,6 +13,6 @@ pub mod model;
 pub mod rng;
 
 pub use bundle::{Bundle, BundleError, Expect, Manifest, TrustedKeys};
-pub use ddpg::{Agent, Hyper, LearnStats, Refused, Snapshot, ACTIONS};
+pub use ddpg::{one_hot, Agent, Hyper, LearnStats, Refused, Snapshot, ACTIONS};
 pub use mlp::{Adam, Mlp, Output, Tape};
 pub use model::{InputError, InputSpec, Model, OutputSpec, Scratch};

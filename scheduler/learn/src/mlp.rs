@@ -258,14 +258,13 @@ fn softmax(y: &mut [f32]) {
     y.iter_mut().for_each(|v| *v /= sum);
 }
 
-/// Adam (Kingma and Ba, 2015) with bias correction; `l2` adds `l2 * weight` to the gradient (0 for none).
+/// Adam (Kingma and Ba, 2015) with bias correction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam {
-    pub rate: f32,
-    pub beta1: f32,
-    pub beta2: f32,
-    pub eps: f32,
-    pub l2: f32,
+    pub rate: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
     steps: i32,
     m: Vec<f32>,
     v: Vec<f32>,
@@ -273,23 +272,151 @@ pub struct Adam {
 
 impl Adam {
     /// Beta 0.9 and 0.999, eps 1e-8.
-    pub fn new(rate: f32, l2: f32, params: usize) -> Self {
-        Adam { rate, beta1: 0.9, beta2: 0.999, eps: 1e-8, l2, steps: 0, m: vec![0.0; params], v: vec![0.0; params] }
+    pub fn new(rate: f64, params: usize) -> Self {
+        Adam { rate, beta1: 0.9, beta2: 0.999, eps: 1e-8, steps: 0, m: vec![0.0; params], v: vec![0.0; params] }
     }
 
-    /// One step down the gradient. All three slices have the network's length.
+    /// One step down the gradient. Both slices have the network's length.
     pub fn step(&mut self, params: &mut [f32], grads: &[f32]) {
-        assert!(params.len() == self.m.len() && grads.len() == self.m.len());
+        assert!(params.len() == self.m.len() && grads.len() == self.m.len(), "Adam: lengths differ");
         self.steps = self.steps.saturating_add(1);
-        // Bias corrections in f64: 0.999^t loses digits in f32.
-        let c1 = 1.0 - f64::from(self.beta1).powi(self.steps);
-        let c2 = (1.0 - f64::from(self.beta2).powi(self.steps)).sqrt();
-        let (step, c2) = ((f64::from(self.rate) / c1) as f32, c2 as f32);
+        // Coefficients in f64, then rounded: 1 - 0.999 and 0.999^t lose digits in f32.
+        let step = (self.rate / (1.0 - self.beta1.powi(self.steps))) as f32;
+        let c2 = (1.0 - self.beta2.powi(self.steps)).sqrt() as f32;
+        let (new1, keep2, new2, eps) = ((1.0 - self.beta1) as f32, self.beta2 as f32, (1.0 - self.beta2) as f32, self.eps as f32);
         for (((p, g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
-            let g = g + self.l2 * *p;
-            *m += (1.0 - self.beta1) * (g - *m);
-            *v = self.beta2 * *v + (1.0 - self.beta2) * g * g;
-            *p -= step * *m / (v.sqrt() / c2 + self.eps);
+            *m += new1 * (g - *m);
+            *v = keep2 * *v + new2 * g * g;
+            *p -= step * *m / (v.sqrt() / c2 + eps);
         }
+    }
+
+    pub(crate) fn copy_from(&mut self, other: &Adam) {
+        self.steps = other.steps;
+        self.m.copy_from_slice(&other.m);
+        self.v.copy_from_slice(&other.v);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loss = sum over rows and outputs of c * y, with fixed coefficients c: its gradient by y is c.
+    fn loss(net: &Mlp, x: &[f32], batch: usize, c: &[f32]) -> f64 {
+        let mut tape = Tape::default();
+        net.forward(x, batch, &mut tape).iter().zip(c).map(|(y, c)| f64::from(y * c)).sum()
+    }
+
+    fn draws(n: usize, rng: &mut Rng) -> Vec<f32> {
+        (0..n).map(|_| rng.normal() as f32).collect()
+    }
+
+    /// Every weight's and input's gradient equals the central difference of the loss. f32 leaves about 1e-7 / step of
+    /// noise, so single weights may be off by 1e-2; a step across a ReLU's corner is told by its one-sided differences.
+    fn check_gradients(output: Output, seed: u64) {
+        let mut rng = Rng::new(seed);
+        let (sizes, batch) = ([5, 19, 33, 8, 3], 4);
+        let mut net = Mlp::random(&sizes, output, 0.5, &mut rng);
+        let (x, c) = (draws(batch * 5, &mut rng), draws(batch * 3, &mut rng));
+        let mut tape = Tape::default();
+        net.forward(&x, batch, &mut tape);
+        let (mut grads, mut d_x) = (vec![9.0; net.params().len()], vec![9.0; x.len()]);
+        net.backward(&x, &c, &mut tape, Some(&mut grads), Some(&mut d_x));
+        let h = 2e-3f32;
+        let mut corners = 0;
+        let mut compare = |what: &str, got: f32, minus: f64, here: f64, plus: f64| {
+            let h = f64::from(h);
+            let (left, right) = ((here - minus) / h, (plus - here) / h);
+            if (left - right).abs() > 2e-2 {
+                corners += 1;
+                return;
+            }
+            let want = 0.5 * (left + right);
+            assert!((f64::from(got) - want).abs() < 5e-3 + 1e-2 * want.abs(), "{what}: {got} instead of {want}");
+        };
+        let here = loss(&net, &x, batch, &c);
+        for (i, &g) in grads.iter().enumerate() {
+            let p = net.params()[i];
+            net.params_mut()[i] = p - h;
+            let minus = loss(&net, &x, batch, &c);
+            net.params_mut()[i] = p + h;
+            let plus = loss(&net, &x, batch, &c);
+            net.params_mut()[i] = p;
+            compare("weight", g, minus, here, plus);
+        }
+        for i in 0..x.len() {
+            let (mut m, mut p) = (x.clone(), x.clone());
+            m[i] -= h;
+            p[i] += h;
+            compare("input", d_x[i], loss(&net, &m, batch, &c), here, loss(&net, &p, batch, &c));
+        }
+        assert!(corners * 20 < grads.len(), "{corners} of {} skipped", grads.len());
+        assert!(grads.iter().filter(|g| g.abs() > 1e-3).count() * 4 > grads.len(), "a test of zeros proves nothing");
+
+        // Only the inputs' gradient, without the weights': the same numbers.
+        let mut alone = vec![7.0; x.len()];
+        net.forward(&x, batch, &mut tape);
+        net.backward(&x, &c, &mut tape, None, Some(&mut alone));
+        assert_eq!(alone, d_x);
+    }
+
+    /// Backpropagation through a linear output equals finite differences.
+    #[test]
+    fn gradients_equal_finite_differences_linear() {
+        check_gradients(Output::Linear, 11);
+    }
+
+    /// Backpropagation through softmax equals finite differences.
+    #[test]
+    fn gradients_equal_finite_differences_softmax() {
+        check_gradients(Output::Softmax, 12);
+    }
+
+    /// A 2-2-1 network by hand: hidden = relu([1*1 + 2*3 + 0.5, 1*2 - 2*4 + 0.5]) = [7.5, 0], y = 2 * 7.5 + 9 * 0 - 1.
+    #[test]
+    fn known_answer_with_pytorch_layout() {
+        let layers: [(&[f32], &[f32]); 2] = [(&[1.0, 3.0, 2.0, -4.0], &[0.5, 0.5]), (&[2.0, 9.0], &[-1.0])];
+        let net = Mlp::from_layers(&[2, 2, 1], Output::Linear, &layers).unwrap();
+        assert_eq!(net.forward(&[1.0, 2.0], 1, &mut Tape::default()), [14.0]);
+        assert!(Mlp::from_layers(&[2, 3, 1], Output::Linear, &layers).is_none());
+        assert!(Mlp::from_layers(&[2, 1], Output::Linear, &layers).is_none());
+    }
+
+    /// A batch gives what its rows give one by one, bit for bit.
+    #[test]
+    fn a_batch_is_its_rows() {
+        let mut rng = Rng::new(3);
+        let net = Mlp::random(&[9, 32, 64, 32, 7], Output::Softmax, 0.3, &mut rng);
+        let x = draws(6 * 9, &mut rng);
+        let mut tape = Tape::default();
+        let all = net.forward(&x, 6, &mut tape).to_vec();
+        for (x, y) in x.chunks(9).zip(all.chunks(7)) {
+            assert_eq!(net.forward(x, 1, &mut tape), y);
+            assert!((y.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+        }
+    }
+
+    /// Softmax of large numbers neither overflows nor loses its sum.
+    #[test]
+    fn softmax_does_not_overflow() {
+        let mut y = [1000.0, 999.0, -1000.0];
+        softmax(&mut y);
+        // 1 / (1 + e^-1) = 0.7310586
+        assert!((y[0] - 0.731_058_6).abs() < 1e-6 && y[2] == 0.0, "{y:?}");
+    }
+
+    /// Adam's first step is rate * sign(gradient): m / c1 = g and sqrt(v) / c2 = |g|. The second, with the same gradient, too.
+    #[test]
+    fn adam_known_answer() {
+        let (mut adam, mut p) = (Adam::new(0.1, 2), [1.0f32, 1.0]);
+        adam.step(&mut p, &[3.0, -0.5]);
+        assert!((p[0] - 0.9).abs() < 1e-6 && (p[1] - 1.1).abs() < 1e-6, "{p:?}");
+        adam.step(&mut p, &[3.0, -0.5]);
+        assert!((p[0] - 0.8).abs() < 1e-6 && (p[1] - 1.2).abs() < 1e-6, "{p:?}");
+        // Then a gradient of 0: m = 0.9 * 0.19 * 3 = 0.513, / (1 - 0.729) = 1.892989;
+        // v = 0.999 * 0.001999 * 9 = 0.01797301, / (1 - 0.997002999) = 5.997002, root 2.448878; step 0.1 * 0.773003.
+        adam.step(&mut p, &[0.0, 0.0]);
+        assert!((p[0] - 0.722_699_7).abs() < 1e-5, "{p:?}");
     }
 }
