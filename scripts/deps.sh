@@ -6,7 +6,7 @@ fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 
 # What a package brings is looked up by command, so that other sources of the same tool are fine.
 declare -A package_of=(
-  [cc]=gcc [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [iptables]=iptables [xz]=xz-utils
+  [cc]=gcc [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
 )
 missing=()
 for command in "${!package_of[@]}"; do

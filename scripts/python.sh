@@ -29,3 +29,5 @@ fi
 echo "surefoot: installing the locked Python packages into $venv (the README says what PyTorch costs)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+# The lock leaves out the GPU libraries that PyTorch's wheel links against; a CPU never calls them.
+"$venv/bin/python" -m pipelines.cpu_torch

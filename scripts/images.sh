@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Build the workloads' container images: surefoot/<name> from workloads/<name>/Dockerfile.
+#
+#   scripts/images.sh [NAME...]   default: every folder of workloads/ with a Dockerfile
+#
+# An image whose content label fits the folder is left alone. The base image is pulled; where no registry can be reached it
+# is made from Debian's packages (mmdebstrap), under the same name.
+# SUREFOOT_ENGINE  docker, podman or a path
+# SUREFOOT_PULL    0 = do not try a registry for the base image
+set -euo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+state=${SUREFOOT_STATE:-$repo/.surefoot}
+engine=${SUREFOOT_ENGINE:-$(command -v docker || command -v podman || true)}
+base=debian:bookworm-slim
+
+say() { printf 'images: %s\n' "$*"; }
+die() { printf 'images: %s\n' "$*" >&2; exit 1; }
+
+[[ -n $engine ]] && "$engine" info >/dev/null 2>&1 || die "no container engine answers. Run: scripts/engine.sh start"
+mkdir -p "$state"
+
+# Options of this machine's apt that a base image made here must keep (a mirror frozen in time, for instance).
+apt_options() {
+    apt-config dump 2>/dev/null | grep -E '^Acquire::(Check-Valid-Until|Check-Date|http::Proxy|https::Proxy) ' | grep -v '""' || true
+}
+
+make_base() {
+    if ! command -v mmdebstrap >/dev/null; then
+        [[ $(id -u) == 0 ]] || die "$base cannot be pulled. Install mmdebstrap so that it can be made here: sudo apt-get install mmdebstrap"
+        say "installing mmdebstrap"
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap >"$state/mmdebstrap-install.log" 2>&1 \
+            || die "installing mmdebstrap failed; see $state/mmdebstrap-install.log"
+    fi
+    say "making $base from Debian's packages (about a minute)"
+    local options=() line sources=() tar=$state/base.part.tar
+    while IFS= read -r line; do [[ -z $line ]] || options+=("--aptopt=$line"); done < <(apt_options)
+    # On a Debian 12 host its own mirror is nearest.
+    if grep -q '^VERSION_CODENAME=bookworm$' /etc/os-release && [[ -s /etc/apt/sources.list.d/debian.sources ]]; then
+        sources=(/etc/apt/sources.list.d/debian.sources)
+    fi
+    mmdebstrap --format=tar --variant=minbase "${options[@]}" --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+        --dpkgopt='path-include=/usr/share/doc/*/copyright' bookworm "$tar" "${sources[@]}" >"$state/base.log" 2>&1 \
+        || { tail -n 5 "$state/base.log" >&2; rm -f "$tar"; die "$base can neither be pulled nor made; see $state/base.log"; }
+    "$engine" import --change 'CMD ["bash"]' --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' "$tar" "$base" >/dev/null
+    rm -f "$tar"
+}
+
+ensure_base() {
+    "$engine" image inspect "$base" >/dev/null 2>&1 && return
+    if [[ ${SUREFOOT_PULL:-1} != 0 ]] && timeout 90 "$engine" pull -q "$base" >"$state/pull.log" 2>&1; then return; fi
+    make_base
+}
+
+# What the image is made of: the folder's files (the catalogue entry is none of them) and the base image.
+content() {
+    { (cd "$1" && find . -type f ! -name workload.toml -print0 | sort -z | xargs -0 sha256sum); "$engine" image inspect -f '{{.Id}}' "$base"; } | sha256sum | cut -c1-16
+}
+
+build() {
+    local name=$1 dir=$repo/workloads/$1 want have args=() v
+    [[ -f $dir/Dockerfile ]] || die "no workloads/$name/Dockerfile. Known: $(known | tr '\n' ' ')"
+    want=$(content "$dir")
+    have=$("$engine" image inspect -f '{{index .Config.Labels "surefoot.content"}}' "surefoot/$name" 2>/dev/null || true)
+    if [[ $want == "$have" ]]; then
+        say "surefoot/$name is up to date"
+        return
+    fi
+    say "building surefoot/$name"
+    for v in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do [[ -z ${!v:-} ]] || args+=(--build-arg "$v"); done
+    # The host's network: package downloads work also where the engine has no bridge.
+    "$engine" build --network host --label "surefoot.content=$want" "${args[@]}" -t "surefoot/$name" "$dir" >"$state/image-$name.log" 2>&1 \
+        || { tail -n 10 "$state/image-$name.log" >&2; die "building surefoot/$name failed; see $state/image-$name.log"; }
+}
+
+known() { (cd "$repo/workloads" && for d in */Dockerfile; do dirname "$d"; done); }
+
+names=("$@")
+[[ ${#names[@]} -gt 0 ]] || mapfile -t names < <(known)
+ensure_base
+for name in "${names[@]}"; do build "$name"; done
