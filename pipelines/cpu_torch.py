@@ -58,7 +58,9 @@ def _readelf(*args: str) -> str:
     tool = shutil.which("readelf")
     if tool is None:
         raise StandInError("readelf not found: install binutils, or install a CPU-only build of PyTorch")
-    return subprocess.run([tool, "-W", *args], check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    return subprocess.run(
+        [tool, "-W", *args], check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    ).stdout
 
 
 def missing_libraries(torch_dir: Path) -> list[StandIn]:
@@ -136,7 +138,9 @@ def build(stand_in: StandIn, folder: Path) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pipelines.cpu_torch", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.cpu_torch", description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a library is missing")
     args = parser.parse_args(argv)
     folder = torch_folder()

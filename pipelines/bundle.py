@@ -1,0 +1,676 @@
+"""Bundles: the signed artefact that a node runs. The format is docs/bundle-format.md.
+
+    build    folder and one deterministic tar, signed with Ed25519
+    verify   every byte accounted for: signature, digests, sizes, shapes, bounds, no file missing, none extra
+    inspect  what is inside, as a dictionary
+
+A changed byte anywhere is found, and the error names the file that it is in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models import export
+from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
+from pipelines.errors import BadInput, BundleError
+from pipelines.io import canonical_json, fsync_folder, sha256_bytes, write_bytes
+
+FORMAT = "surefoot-bundle"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+SIGNATURE = "manifest.sig"
+SIGNATURE_TAG = "surefoot-bundle-v1"
+MAX_FILE_BYTES = 64 << 20
+
+_NAME = r"[a-z0-9](?:[a-z0-9_-]|\.(?=[a-z0-9]))*"
+ALLOWED_FILE = re.compile(rf"(?:platform\.toml|models/[abc]\.safetensors|services/{_NAME}\.toml)", re.ASCII)
+_SIGNATURE_LINE = re.compile(rb"surefoot-bundle-v1 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
+_HEX64 = r"^[0-9a-f]{64}$"
+_BLOCK = 512
+
+
+# ---------------------------------------------------------------- manifest
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class InputSpec(_Strict):
+    """One input; its value is scaled by (x - min) / (max - min) and clipped to [0, 1]."""
+
+    name: str
+    min: float
+    max: float
+
+
+class OutputSpec(_Strict):
+    """One output; natural units = network output x scale + offset."""
+
+    name: str
+    scale: float
+    offset: float
+
+
+class MlpSpec(_Strict):
+    """Model-A or Model-B."""
+
+    file: str
+    sha256: str = Field(pattern=_HEX64)
+    activation: Literal["relu"]
+    output_activation: Literal["linear"]
+    layers: list[tuple[int, int]]
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    qos_cap: float | None = None
+
+
+class DdpgSpec(_Strict):
+    """Model-C: actor, critic and their targets."""
+
+    file: str
+    sha256: str = Field(pattern=_HEX64)
+    activation: Literal["relu"]
+    output_activation: Literal["softmax"]
+    layers: list[tuple[int, int]]
+    critic_layers: list[tuple[int, int]]
+    inputs: list[InputSpec]
+    actions: list[str]
+    available_actions: list[str]
+    hyperparameters: dict[str, float]
+
+
+class ModelsSpec(_Strict):
+    a: MlpSpec
+    b: MlpSpec
+    c: DdpgSpec
+
+
+class PlatformSpec(_Strict):
+    name: str
+    cores: float = Field(gt=0)
+    core_step: float = Field(gt=0)
+    ways: int = Field(ge=0)
+    mb_per_way: float = Field(ge=0)
+    mba: bool
+
+
+class ServiceSpec(_Strict):
+    qos_target_ms: float = Field(gt=0)
+    max_load_rps: float | None = None
+
+
+class FileSpec(_Strict):
+    bytes: int = Field(ge=0, le=MAX_FILE_BYTES)
+    sha256: str = Field(pattern=_HEX64)
+
+
+class Provenance(_Strict):
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    data_sha256: str | None = None
+    mlflow_run_id: str | None = None
+    campaigns: list[str] = []
+    software: dict[str, str] = {}
+
+
+class Manifest(_Strict):
+    """manifest.json of a bundle."""
+
+    format: Literal["surefoot-bundle"]
+    format_version: Literal[1]
+    feature_set: Literal["full", "no-pmu"]
+    platform: PlatformSpec
+    services: dict[str, ServiceSpec]
+    models: ModelsSpec
+    files: dict[str, FileSpec]
+    metrics: dict[str, float]
+    provenance: Provenance
+    signer: str = Field(pattern=_HEX64)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A bundle that passed every check."""
+
+    manifest: Manifest
+    manifest_sha256: str
+    files: dict[str, bytes]
+
+    def weights(self, model: str) -> export.Weights:
+        return export.from_safetensors(self.files[f"models/{model}.safetensors"])
+
+
+# ---------------------------------------------------------------- keys
+
+
+def keys_folder() -> Path:
+    """`$SUREFOOT_KEYS`, or ~/.config/surefoot/keys."""
+    given = os.environ.get("SUREFOOT_KEYS")
+    return Path(given) if given else Path.home() / ".config" / "surefoot" / "keys"
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """SHA-256 of the raw public key, lower-case hex."""
+    return sha256_bytes(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
+
+
+def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
+    """The key that signs; without `path` the one in the keys folder, which the first call makes and trusts.
+
+    Raises:
+        BadInput: `path` is missing, readable by others, or not an Ed25519 key.
+    """
+    explicit = path is not None
+    path = path or keys_folder() / "signing.pem"
+    if not path.exists():
+        if explicit:
+            raise BadInput(f"--key {path}: no such file; leave --key out to use (and make) {keys_folder() / 'signing.pem'}")
+        key = Ed25519PrivateKey.generate()
+        try:
+            write_bytes(
+                path,
+                key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+                mode=0o600,
+            )
+            trust(key.public_key(), "own")
+        except OSError as error:
+            raise BadInput(f"{path}: cannot write a new signing key ({error.strerror}); set SUREFOOT_KEYS") from None
+        return key
+    if not explicit and path.stat().st_mode & 0o077:
+        raise BadInput(f"{path}: others can read the signing key; run: chmod 600 {path}")
+    try:
+        loaded = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{path}: not an unencrypted PEM private key ({error})") from None
+    if not isinstance(loaded, Ed25519PrivateKey):
+        raise BadInput(f"{path}: the key is {type(loaded).__name__}, want Ed25519")
+    return loaded
+
+
+def trust(key: Ed25519PublicKey, name: str, folder: Path | None = None) -> Path:
+    """Put a public key among the trusted ones."""
+    path = (folder or keys_folder() / "trusted") / f"{name}.pub.pem"
+    write_bytes(path, key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return path
+
+
+def load_public_key(path: Path) -> Ed25519PublicKey:
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: not a PEM public key ({error})") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise BadInput(f"{path}: the key is {type(key).__name__}, want Ed25519")
+    return key
+
+
+def trusted_keys(folder: Path | None = None) -> list[Ed25519PublicKey]:
+    folder = folder or keys_folder() / "trusted"
+    return [load_public_key(path) for path in sorted(folder.glob("*.pub.pem"))]
+
+
+# ---------------------------------------------------------------- tar
+
+
+def tar_header(name: str, size: int) -> bytes:
+    """The one ustar header that a member of this name and size may have: mode 0644, owner 0, time 0."""
+    encoded = name.encode("ascii")
+    if len(encoded) > 100:
+        raise BundleError(name, "name is longer than 100 bytes; rename the service")
+    head = bytearray(_BLOCK)
+    head[0 : len(encoded)] = encoded
+    head[100:108] = b"0000644\0"
+    head[108:116] = b"0000000\0"
+    head[116:124] = b"0000000\0"
+    head[124:136] = b"%011o\0" % size
+    head[136:148] = b"00000000000\0"
+    head[148:156] = b" " * 8
+    head[156:157] = b"0"
+    head[257:265] = b"ustar\x0000"
+    head[329:337] = b"0000000\0"
+    head[337:345] = b"0000000\0"
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head)
+
+
+def member_order(files: Sequence[str]) -> list[str]:
+    """Manifest and signature first, so that a reader can check while it streams; then by name."""
+    return [MANIFEST, SIGNATURE, *sorted(files)]
+
+
+def to_tar(files: Mapping[str, bytes]) -> bytes:
+    """The one byte form of these files as a tar."""
+    parts = []
+    for name in member_order([n for n in files if n not in (MANIFEST, SIGNATURE)]):
+        data = files[name]
+        parts += [tar_header(name, len(data)), data, b"\0" * (-len(data) % _BLOCK)]
+    parts.append(b"\0" * (2 * _BLOCK))
+    return b"".join(parts)
+
+
+def _tar_member(tar: bytes, at: int, name: str) -> tuple[bytes, int]:
+    """The member that must stand at offset `at`, and the offset behind it."""
+    head = tar[at : at + _BLOCK]
+    size_field = head[124:136]
+    if len(head) < _BLOCK or not re.fullmatch(rb"[0-7]{11}\0", size_field):
+        raise BundleError(name, f"tar header at byte {at} is damaged; fetch the bundle again")
+    size = int(size_field[:-1], 8)
+    if head != tar_header(name, size):
+        raise BundleError(name, f"tar header at byte {at} is not the one this member must have; fetch the bundle again")
+    start, end = at + _BLOCK, at + _BLOCK + size
+    padded = end + (-size % _BLOCK)
+    if size > MAX_FILE_BYTES or padded > len(tar):
+        raise BundleError(name, f"the tar ends inside this member ({size} bytes announced); fetch the bundle again")
+    if any(tar[end:padded]):
+        raise BundleError(name, "padding behind this member is not zero; fetch the bundle again")
+    return tar[start:end], padded
+
+
+# ---------------------------------------------------------------- verify
+
+
+def _read_folder(folder: Path) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            raise BundleError(name, "is a symbolic link; a bundle holds plain files only")
+        if path.is_dir():
+            if name not in ("models", "services"):
+                raise BundleError(name, "unknown folder in the bundle; remove it")
+            continue
+        if not path.is_file():
+            raise BundleError(name, "is not a plain file; remove it")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise BundleError(name, f"is larger than {MAX_FILE_BYTES} bytes")
+        files[name] = path.read_bytes()
+    return files
+
+
+def _check_signature(manifest: bytes, signature: bytes, trusted: Sequence[Ed25519PublicKey]) -> str:
+    """Returns the fingerprint of the signer."""
+    match = _SIGNATURE_LINE.fullmatch(signature)
+    if match is None:
+        raise BundleError(SIGNATURE, f"is not one line '{SIGNATURE_TAG} <digest> <signature>'; fetch or build the bundle again")
+    digest = match[1].decode()
+    signed = f"{SIGNATURE_TAG} {digest}".encode()
+    for key in trusted:
+        try:
+            key.verify(bytes.fromhex(match[2].decode()), signed)
+        except InvalidSignature:
+            continue
+        actual = sha256_bytes(manifest)
+        if actual != digest:
+            raise BundleError(MANIFEST, f"was changed after signing: SHA-256 is {actual}, signed {digest}")
+        return fingerprint(key)
+    claimed = re.search(rb'"signer": "([0-9a-f]{64})"', manifest)
+    if claimed and claimed[1].decode() not in {fingerprint(key) for key in trusted}:
+        raise BundleError(
+            SIGNATURE,
+            f"the signer {claimed[1].decode()[:16]} is not trusted here; if you trust that key, copy its .pub.pem to "
+            f"{keys_folder() / 'trusted'}",
+        )
+    raise BundleError(SIGNATURE, "the signature does not verify: the file was changed; fetch or build the bundle again")
+
+
+def _parse_manifest(data: bytes) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise BundleError(MANIFEST, f"field {where}: {first['msg']}; build the bundle again") from None
+    return manifest
+
+
+def _check_file(name: str, data: bytes, spec: FileSpec) -> None:
+    if len(data) != spec.bytes:
+        raise BundleError(name, f"has {len(data)} bytes, the manifest says {spec.bytes}; fetch the bundle again")
+    if (actual := sha256_bytes(data)) != spec.sha256:
+        raise BundleError(name, f"was changed: SHA-256 is {actual}, the manifest says {spec.sha256}; fetch the bundle again")
+
+
+def _check_layers(
+    file: str, weights: export.Weights, prefix: str, layers: Sequence[Sequence[int]], n_in: int, n_out: int
+) -> set[str]:
+    """Names of the tensors that belong to the network, after checking their shapes."""
+    names: set[str] = set()
+    width = n_in
+    for n, (rows, cols) in enumerate(layers):
+        for name, shape in ((f"{prefix}layers.{n}.weight", (rows, cols)), (f"{prefix}layers.{n}.bias", (rows,))):
+            tensor = weights.get(name)
+            if tensor is None or tensor.dtype != np.float32 or tensor.shape != shape:
+                found = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
+                raise BundleError(file, f"tensor {name} is {found}, the manifest says float32 {shape}")
+            if not np.all(np.isfinite(tensor)):
+                raise BundleError(file, f"tensor {name} holds values that are not finite; train again")
+            names.add(name)
+        if cols != width:
+            raise BundleError(MANIFEST, f"{prefix or file}: layer {n} takes {cols} values, the one before gives {width}")
+        width = rows
+    if width != n_out:
+        raise BundleError(MANIFEST, f"{prefix or file}: the last layer gives {width} values, {n_out} outputs are named")
+    return names
+
+
+def _check_models(manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    for letter in ("a", "b", "c"):
+        spec: MlpSpec | DdpgSpec = getattr(manifest.models, letter)
+        where = f"models.{letter}"
+        if spec.file != f"models/{letter}.safetensors":
+            raise BundleError(MANIFEST, f"{where}.file: {spec.file!r}, want 'models/{letter}.safetensors'")
+        if spec.sha256 != manifest.files[spec.file].sha256:
+            raise BundleError(MANIFEST, f"{where}.sha256 differs from files['{spec.file}'].sha256")
+        try:
+            for i in spec.inputs:
+                Bound(i.name, i.min, i.max)
+            if isinstance(spec, MlpSpec):
+                for o in spec.outputs:
+                    Scale(o.name, o.scale, o.offset)
+        except ValueError as error:
+            raise BundleError(MANIFEST, f"{where}: {error}") from None
+        names = [i.name for i in spec.inputs]
+        if not names or len(set(names)) != len(names):
+            raise BundleError(MANIFEST, f"{where}.inputs: empty, or a name twice")
+        try:
+            weights = export.from_safetensors(files[spec.file])
+        except Exception as error:  # the reader's own exception types are not part of its interface
+            raise BundleError(spec.file, f"is not a safetensors file ({error})") from None
+        if isinstance(spec, MlpSpec):
+            known = _check_layers(spec.file, weights, "", spec.layers, len(names), len(spec.outputs))
+        else:
+            if spec.actions != list(ACTIONS) or not set(spec.available_actions) <= set(ACTIONS):
+                raise BundleError(MANIFEST, f"{where}.actions: want {', '.join(ACTIONS)}")
+            known = set()
+            for net, layers, n_in, n_out in (
+                ("actor", spec.layers, len(names), len(spec.actions)),
+                ("critic", spec.critic_layers, len(names) + len(spec.actions), 1),
+            ):
+                for prefix in (f"{net}.", f"{net}_target."):
+                    known |= _check_layers(spec.file, weights, prefix, layers, n_in, n_out)
+        if extra := sorted(set(weights) - known):
+            raise BundleError(spec.file, f"holds a tensor that the manifest does not name: {extra[0]}")
+
+
+def verify(
+    path: Path,
+    *,
+    trusted: Sequence[Ed25519PublicKey] | None = None,
+    expect_feature_set: str | None = None,
+    expect_platform: str | None = None,
+) -> Verified:
+    """Check a bundle, folder or tar, and return its content.
+
+    Args:
+        trusted: public keys that may have signed; None: those in the keys folder.
+        expect_feature_set, expect_platform: refuse a bundle for another one.
+    Raises:
+        BundleError: names the file at fault.
+    """
+    if not path.exists():
+        raise BadInput(f"{path}: no such bundle; build one with `surefoot bundle build`")
+    trusted = trusted_keys() if trusted is None else trusted
+    if path.is_dir():
+        files = _read_folder(path)
+        for name in (MANIFEST, SIGNATURE):
+            if name not in files:
+                raise BundleError(name, "is missing; fetch the bundle again")
+        _check_signature(files[MANIFEST], files[SIGNATURE], trusted)
+        manifest = _parse_manifest(files[MANIFEST])
+        _check_names(manifest)
+        for name in sorted(set(files) - set(manifest.files) - {MANIFEST, SIGNATURE}):
+            raise BundleError(name, "is not in the manifest; remove it")
+        for name, spec in manifest.files.items():
+            if name not in files:
+                raise BundleError(name, "is missing; fetch the bundle again")
+            _check_file(name, files[name], spec)
+    else:
+        tar = path.read_bytes()
+        files = {}
+        files[MANIFEST], at = _tar_member(tar, 0, MANIFEST)
+        files[SIGNATURE], at = _tar_member(tar, at, SIGNATURE)
+        _check_signature(files[MANIFEST], files[SIGNATURE], trusted)
+        manifest = _parse_manifest(files[MANIFEST])
+        _check_names(manifest)
+        for name in sorted(manifest.files):
+            files[name], at = _tar_member(tar, at, name)
+            _check_file(name, files[name], manifest.files[name])
+        if tar[at:] != b"\0" * (2 * _BLOCK):
+            raise BundleError(path.name, f"the end of the archive (byte {at}) is not two zero blocks; fetch the bundle again")
+    _check_models(manifest, files)
+    if expect_feature_set is not None and manifest.feature_set != expect_feature_set:
+        raise BundleError(
+            MANIFEST,
+            f"feature_set: the bundle is for '{manifest.feature_set}', this host measures '{expect_feature_set}'; build one "
+            f"from a campaign of feature set '{expect_feature_set}'",
+        )
+    if expect_platform is not None and manifest.platform.name != expect_platform:
+        raise BundleError(
+            MANIFEST,
+            f"platform: the bundle is for '{manifest.platform.name}', wanted '{expect_platform}'; build one for "
+            f"'{expect_platform}' (surefoot onboard)",
+        )
+    return Verified(manifest, sha256_bytes(files[MANIFEST]), files)
+
+
+def _check_names(manifest: Manifest) -> None:
+    for name in manifest.files:
+        if not ALLOWED_FILE.fullmatch(name):
+            raise BundleError(MANIFEST, f"files: {name!r} is not a name that a bundle may hold")
+    wanted = {"platform.toml", *(f"models/{m}.safetensors" for m in "abc"), *(f"services/{s}.toml" for s in manifest.services)}
+    if difference := sorted(wanted ^ set(manifest.files)):
+        raise BundleError(MANIFEST, f"files: {difference[0]} is listed without need, or needed and not listed")
+
+
+# ---------------------------------------------------------------- build
+
+
+@dataclass
+class TrainedMlp:
+    """Model-A or Model-B, ready to be bundled."""
+
+    weights: Mapping[str, NDArray[np.float32]]
+    inputs: Sequence[Bound]
+    outputs: Sequence[Scale]
+    qos_cap: float | None = None
+
+
+@dataclass
+class TrainedDdpg:
+    """Model-C, ready to be bundled."""
+
+    weights: Mapping[str, NDArray[np.float32]]
+    inputs: Sequence[Bound]
+    hyperparameters: Mapping[str, float]
+    available_actions: Sequence[str] = ACTIONS
+
+
+@dataclass
+class BundleSpec:
+    """All that goes into a bundle."""
+
+    feature_set: str
+    platform: Mapping[str, Any]
+    services: Mapping[str, Mapping[str, Any]]
+    a: TrainedMlp
+    b: TrainedMlp
+    c: TrainedDdpg
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _toml(table: Mapping[str, Any]) -> bytes:
+    """A flat table as TOML, keys sorted."""
+    lines = []
+    for key in sorted(table):
+        value = table[key]
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, int | float):
+            text = repr(value)
+        elif isinstance(value, str):
+            text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        else:
+            raise BadInput(f"{key}: {type(value).__name__} does not fit a profile of a bundle")
+        lines.append(f"{key} = {text}\n")
+    return "".join(lines).encode()
+
+
+def _inputs(bounds: Sequence[Bound]) -> list[dict[str, Any]]:
+    return [{"name": b.name, "min": float(b.min), "max": float(b.max)} for b in bounds]
+
+
+def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
+    """The files of a bundle, signature included; equal input gives equal bytes."""
+    if spec.feature_set not in FEATURE_SETS:
+        raise BadInput(f"feature_set {spec.feature_set!r} is unknown; known: {', '.join(FEATURE_SETS)}")
+    platform = {
+        "name": str(spec.platform["name"]),
+        "cores": float(spec.platform["cores"]),
+        "core_step": float(spec.platform.get("core_step", 1.0)),
+        "ways": int(spec.platform.get("ways") or 0),
+        "mb_per_way": float(spec.platform.get("mb_per_way") or 0.0),
+        "mba": bool(spec.platform.get("mba", False)),
+    }
+    files = {
+        "platform.toml": _toml({"kind": "platform-limits", **platform}),
+        "models/a.safetensors": export.to_safetensors(spec.a.weights),
+        "models/b.safetensors": export.to_safetensors(spec.b.weights),
+        "models/c.safetensors": export.to_safetensors(spec.c.weights),
+    }
+    services: dict[str, dict[str, Any]] = {}
+    for name, service in sorted(spec.services.items()):
+        if not ALLOWED_FILE.fullmatch(f"services/{name}.toml"):
+            raise BadInput(f"service {name!r}: a name is made of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit")
+        max_load = service.get("max_load_rps")
+        services[name] = {
+            "qos_target_ms": float(service["qos_target_ms"]),
+            "max_load_rps": None if max_load is None else float(max_load),
+        }
+        files[f"services/{name}.toml"] = _toml({"kind": "lc", "name": name, **services[name]})
+    digests = {name: {"bytes": len(data), "sha256": sha256_bytes(data)} for name, data in files.items()}
+    models: dict[str, Any] = {}
+    for letter, mlp in (("a", spec.a), ("b", spec.b)):
+        file = f"models/{letter}.safetensors"
+        models[letter] = {
+            "file": file,
+            "sha256": digests[file]["sha256"],
+            "activation": "relu",
+            "output_activation": "linear",
+            "layers": export.layer_shapes(mlp.weights),
+            "inputs": _inputs(mlp.inputs),
+            "outputs": [{"name": o.name, "scale": float(o.scale), "offset": float(o.offset)} for o in mlp.outputs],
+            "qos_cap": mlp.qos_cap,
+        }
+    models["c"] = {
+        "file": "models/c.safetensors",
+        "sha256": digests["models/c.safetensors"]["sha256"],
+        "activation": "relu",
+        "output_activation": "softmax",
+        "layers": export.layer_shapes(spec.c.weights, "actor."),
+        "critic_layers": export.layer_shapes(spec.c.weights, "critic."),
+        "inputs": _inputs(spec.c.inputs),
+        "actions": list(ACTIONS),
+        "available_actions": list(spec.c.available_actions),
+        "hyperparameters": {k: float(v) for k, v in spec.c.hyperparameters.items()},
+    }
+    manifest = canonical_json(
+        {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "feature_set": spec.feature_set,
+            "platform": platform,
+            "services": services,
+            "models": models,
+            "files": digests,
+            "metrics": {k: float(v) for k, v in spec.metrics.items()},
+            "provenance": dict(spec.provenance),
+            "signer": fingerprint(key.public_key()),
+        }
+    )
+    signed = f"{SIGNATURE_TAG} {sha256_bytes(manifest)}"
+    files[MANIFEST] = manifest
+    files[SIGNATURE] = f"{signed} {key.sign(signed.encode()).hex()}\n".encode()
+    return files
+
+
+def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None) -> Verified:
+    """Write folder `out` and `out`.tar; both are checked before they take their names.
+
+    An existing bundle of that name is replaced; anything else there is left alone and refused.
+    """
+    key = key or signing_key()
+    files = assemble(spec, key)
+    tar_path = out.with_name(out.name + ".tar")
+    if out.exists() and not (out.is_dir() and ((out / MANIFEST).exists() or not any(out.iterdir()))):
+        raise BadInput(f"{out}: exists and is not a bundle; choose another --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+    try:
+        folder = scratch / "bundle"
+        for name, data in files.items():
+            write_bytes(folder / name, data)
+        for sub in (folder / "models", folder / "services", folder):
+            if sub.exists():
+                os.chmod(sub, 0o755)
+                fsync_folder(sub)
+        write_bytes(scratch / "bundle.tar", to_tar(files))
+        verified = verify(folder, trusted=[key.public_key()])
+        verify(scratch / "bundle.tar", trusted=[key.public_key()])
+        if out.exists():
+            os.replace(out, scratch / "old")
+        os.replace(folder, out)
+        os.replace(scratch / "bundle.tar", tar_path)
+        fsync_folder(out.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return verified
+
+
+# ---------------------------------------------------------------- inspect
+
+
+def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> dict[str, Any]:
+    """What a bundle holds. The bundle is verified first."""
+    checked = verify(path, trusted=trusted)
+    m = checked.manifest
+    return {
+        "path": str(path),
+        "manifest_sha256": checked.manifest_sha256,
+        "format_version": m.format_version,
+        "feature_set": m.feature_set,
+        "platform": m.platform.model_dump(),
+        "services": {name: s.model_dump() for name, s in m.services.items()},
+        "models": {
+            letter: {
+                "inputs": [i.name for i in spec.inputs],
+                "outputs": [o.name for o in spec.outputs] if isinstance(spec, MlpSpec) else spec.actions,
+                "layers": [list(shape) for shape in spec.layers],
+                "parameters": sum(int(w.size) for w in checked.weights(letter).values()),
+                "bytes": m.files[spec.file].bytes,
+            }
+            for letter, spec in (("a", m.models.a), ("b", m.models.b), ("c", m.models.c))
+        },
+        "metrics": m.metrics,
+        "provenance": m.provenance.model_dump(),
+        "signer": m.signer,
+        "files": {name: spec.bytes for name, spec in m.files.items()},
+    }

@@ -1,0 +1,37 @@
+"""Errors of the pipeline and of bundles.
+
+PipelineError          one clear message: what, where, remedy; exit code 1
+└── BadInput           the caller's file, field or flag is at fault; exit code 2
+    ├── NoFeasibleCell no measured allocation of a plane meets the QoS target
+    └── BundleError    a bundle is damaged, unsigned, or not the one that is wanted; `.file` names the culprit
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(RuntimeError):
+    """A stage failed; exit code 1."""
+
+    exit_code = 1
+
+
+class BadInput(PipelineError):
+    """Input that cannot be used; exit code 2."""
+
+    exit_code = 2
+
+
+class NoFeasibleCell(BadInput):
+    """No measured allocation meets the QoS target."""
+
+
+class BundleError(BadInput):
+    """A bundle that must not be used.
+
+    Attributes:
+        file: path inside the bundle of the file at fault.
+    """
+
+    def __init__(self, file: str, message: str) -> None:
+        super().__init__(f"{file}: {message}")
+        self.file = file

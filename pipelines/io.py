@@ -1,0 +1,68 @@
+"""Small file helpers: whole files or none, canonical JSON, hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import BadInput
+
+
+def sha256_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def canonical_json(value: Any) -> bytes:
+    """One byte form for one value: sorted keys, two spaces, ASCII, no NaN, a final newline."""
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, canonical_json(value))
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Read a JSON file; the error names the file and the position."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: {what} is missing") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {what} is not valid JSON ({error}); restore it or make it again") from None
