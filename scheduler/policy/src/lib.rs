@@ -1,0 +1,50 @@
+//! Policies: from an observation of a server to a plan for it.
+//!
+//! A policy is a function of what it observes and of its own past: no files, no clock, no threads, seeded randomness. It is
+//! called every 100 ms. An unknown latency (`window` is None: a silent feed) never counts as met or as violated, and takes
+//! nothing away from the service.
+//!
+//! | name | what it does | source |
+//! | --- | --- | --- |
+//! | `unmanaged` | everything is shared by everybody | the operating system's default |
+//! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as the OSML+ paper's heuristic baseline |
+//! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
+
+pub mod books;
+pub mod models;
+pub mod parties;
+pub mod unmanaged;
+
+#[cfg(test)]
+mod testing;
+
+pub use parties::{Parties, PartiesSettings};
+pub use unmanaged::Unmanaged;
+
+pub use models::{Area, BundleModels, Experience, Models, State};
+
+use surefoot_server::{Observation, Plan, Platform};
+
+/// Decides what every service of one server holds.
+pub trait Policy {
+    fn name(&self) -> &str;
+
+    /// Called every 100 ms with what was seen since the last call; an empty plan changes nothing.
+    fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan;
+}
+
+/// Every policy's name, as `--policy` takes it.
+pub const NAMES: &[&str] = &["unmanaged", "parties"];
+
+/// A policy by its name.
+///
+/// # Errors
+/// One line for an unknown name (lists the known ones) or a policy that needs models and got none.
+pub fn by_name(name: &str, platform: &Platform, models: Option<Box<dyn Models>>, seed: u64) -> Result<Box<dyn Policy>, String> {
+    let _ = (models, seed);
+    match name {
+        "unmanaged" => Ok(Box::new(Unmanaged::new(platform))),
+        "parties" => Ok(Box::new(Parties::new(platform, PartiesSettings::default()))),
+        _ => Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
+    }
+}

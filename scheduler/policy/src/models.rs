@@ -1,0 +1,155 @@
+//! What a policy asks of Models A, B and C, and the answer of a bundle's networks.
+//!
+//! Inputs go by name: the names of [`surefoot_server::FEATURE_NAMES`], `expected_cores` (cores) and `expected_cache_mb`
+//! (MB = 2^20 bytes) of an allocation in question, and `qos` = min(1, QoS target / p99).
+
+use std::cell::RefCell;
+use surefoot_learn::ddpg::one_hot;
+use surefoot_learn::{Agent, Bundle, Model, Scratch, ACTIONS};
+use surefoot_server::{Features, Platform, ServiceView};
+
+/// Model-A's answer: cores (not units) and ways, as predicted (not rounded).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Area {
+    pub oaa_cores: f64,
+    /// None where the LLC cannot be partitioned.
+    pub oaa_ways: Option<f64>,
+    /// Bandwidth that the OAA needs, MB/s; None where the host cannot measure it.
+    pub oaa_mbps: Option<f64>,
+    pub rcliff_cores: f64,
+    pub rcliff_ways: Option<f64>,
+}
+
+/// What a model is asked about: a service as it was seen, with its QoS of that moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct State {
+    pub features: Features,
+    /// QoS target / p99 (above 1 = met); None while latency is unknown.
+    pub qos: Option<f64>,
+}
+
+impl State {
+    pub fn of(s: &ServiceView) -> Self {
+        State { features: s.features, qos: s.qos() }
+    }
+
+    fn get(&self, name: &str) -> Option<f64> {
+        match name {
+            "qos" => self.qos.map(|q| q.min(1.0)),
+            _ => self.features.get(name),
+        }
+    }
+}
+
+/// One experience of Model-C (OSML+ paper, Sec. 3.2): what was seen, done, gained, and seen then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experience {
+    pub before: State,
+    /// Index into Table 5: cores up, down; ways up, down; bandwidth up, down; idle.
+    pub action: usize,
+    pub reward: f64,
+    pub after: State,
+}
+
+/// Models A, B and C. An Err says in one line why a model has no answer (a feature is missing, ...).
+///
+/// A service's name is passed along for implementations that know services; the networks do not use it.
+pub trait Models {
+    /// Model-A.
+    fn area(&self, service: &str, s: &State) -> Result<Area, String>;
+
+    /// Model-B: QoS = target / p99 on so many cores (not units) and ways, at the load of `s`.
+    fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String>;
+
+    /// Model-C's actor: probabilities of the seven actions.
+    fn act(&mut self, service: &str, s: &State) -> Result<[f32; ACTIONS], String>;
+
+    /// Keep an experience, and learn from the pool if it is large enough. False if it could not be used.
+    fn learn(&mut self, e: &Experience) -> bool;
+
+    /// Steps of learning so far.
+    fn steps(&self) -> u64 {
+        0
+    }
+}
+
+/// A bundle's networks.
+pub struct BundleModels {
+    a: Model,
+    b: Model,
+    c: Agent,
+    mb_per_way: f64,
+    scratch: RefCell<Scratch>,
+    out: [Option<usize>; 6],
+}
+
+impl BundleModels {
+    /// # Errors
+    /// One line, where Models A and B lack an output that every platform has.
+    pub fn new(bundle: &Bundle, platform: &Platform) -> Result<Self, String> {
+        Self::from_parts(bundle.a.clone(), bundle.b.clone(), bundle.c.clone(), platform)
+    }
+
+    /// # Errors
+    /// As [`BundleModels::new`].
+    pub fn from_parts(a: Model, b: Model, c: Agent, platform: &Platform) -> Result<Self, String> {
+        let of = |name: &str| a.output_index(name);
+        let out = [of("oaa_cores"), of("rcliff_cores"), of("oaa_ways"), of("rcliff_ways"), of("oaa_mbl_mbps"), b.output_index("qos")];
+        let named = [("A", "oaa_cores"), ("A", "rcliff_cores"), ("A", "oaa_ways"), ("A", "rcliff_ways"), ("", ""), ("B", "qos")];
+        for (i, (model, name)) in named.iter().enumerate() {
+            let needed = !(name.is_empty() || name.ends_with("ways") && platform.ways() == 0);
+            if needed && out[i].is_none() {
+                return Err(format!("bundle: Model-{model} has no output `{name}`. Build the bundle again with this version of surefoot"));
+            }
+        }
+        Ok(BundleModels { a, b, c, mb_per_way: platform.mb_per_way(), scratch: RefCell::default(), out })
+    }
+
+    /// Model-C as it has become.
+    pub fn agent(&self) -> &Agent {
+        &self.c
+    }
+}
+
+impl Models for BundleModels {
+    fn area(&self, _service: &str, s: &State) -> Result<Area, String> {
+        let mut scratch = self.scratch.borrow_mut();
+        let y = self.a.predict_by(|n| s.get(n), &mut scratch).map_err(|e| format!("Model-A: {e}"))?;
+        let at = |i: usize| self.out[i].and_then(|o| y.get(o)).copied();
+        let missing = || "Model-A: no output".to_string();
+        Ok(Area {
+            oaa_cores: at(0).ok_or_else(missing)?,
+            rcliff_cores: at(1).ok_or_else(missing)?,
+            oaa_ways: at(2),
+            rcliff_ways: at(3),
+            oaa_mbps: at(4),
+        })
+    }
+
+    fn qos(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+        let mut scratch = self.scratch.borrow_mut();
+        let value = |n: &str| match n {
+            "expected_cores" => Some(cores),
+            "expected_cache_mb" => Some(ways * self.mb_per_way),
+            _ => s.get(n),
+        };
+        let y = self.b.predict_by(value, &mut scratch).map_err(|e| format!("Model-B: {e}"))?;
+        self.out[5].and_then(|o| y.get(o)).copied().ok_or_else(|| "Model-B: no output".into())
+    }
+
+    fn act(&mut self, _service: &str, s: &State) -> Result<[f32; ACTIONS], String> {
+        let state = self.c.state_by(|n| s.get(n)).map_err(|e| format!("Model-C: {e}"))?;
+        Ok(self.c.act(&state))
+    }
+
+    fn learn(&mut self, e: &Experience) -> bool {
+        let state = |s: &State| self.c.state_by(|n| s.get(n));
+        let (Ok(before), Ok(after)) = (state(&e.before), state(&e.after)) else { return false };
+        // A refused step leaves no trace; the next one draws another batch.
+        self.c.remember(&before, &one_hot(e.action), e.reward as f32, &after) && self.c.learn_step().is_ok()
+    }
+
+    fn steps(&self) -> u64 {
+        self.c.steps()
+    }
+}

@@ -1,0 +1,53 @@
+//! Everything is shared by everybody: what an operating system does by default.
+
+use crate::Policy;
+use surefoot_server::{Action, ActionKind, Allocation, Observation, Plan, Platform};
+
+/// No partitioning.
+pub struct Unmanaged {
+    everything: Allocation,
+}
+
+impl Unmanaged {
+    pub fn new(platform: &Platform) -> Self {
+        Unmanaged { everything: Allocation::everything(platform) }
+    }
+}
+
+impl Policy for Unmanaged {
+    fn name(&self) -> &str {
+        "unmanaged"
+    }
+
+    fn step(&mut self, _now_ms: u64, seen: &Observation) -> Plan {
+        let mut plan = Plan::default();
+        for s in seen.services.iter().filter(|s| !s.placed || s.allocation != self.everything) {
+            plan.allocations.insert(s.id.clone(), self.everything.clone());
+            plan.actions.push(Action {
+                service: s.id.clone(),
+                kind: ActionKind::Place,
+                why: "unmanaged: everything, shared with everybody".into(),
+            });
+        }
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Plant;
+
+    /// Every service holds everything, and once that is so nothing changes any more.
+    #[test]
+    fn everything_is_shared_once_and_for_all() {
+        let p = Platform::regular("t", 8, 2, 11, 2.0);
+        let mut plant = Plant::new(&p).lc("a", 2.0, 5.0).be("x");
+        let mut policy = Unmanaged::new(&p);
+        let plan = policy.step(0, &plant.observe());
+        assert_eq!(plan.allocations.len(), 2);
+        plant.apply(&plan);
+        assert!(plant.observe().services.iter().all(|s| s.allocation == Allocation::everything(&p)));
+        assert!(policy.step(100, &plant.observe()).is_empty());
+    }
+}
