@@ -1,0 +1,32 @@
+//! Open-loop load generator: requests leave on a schedule fixed beforehand, whatever the server does.
+//!
+//! Three latencies are kept apart, because mixing them is how a stalled server hides (coordinated omission):
+//! - **service time**: actual send to reply;
+//! - **response time**: *intended* send to reply. Every "p99" of Surefoot means this one;
+//! - **send lag**: intended send to actual send. Its share that is this client's own fault is the **client lag**.
+//!
+//! Map: [`schedule`] when requests are due · [`driver`] the loop, against the ports `Clock` and `Transport` · [`net`] sockets ·
+//! [`sim`] virtual time and queueing servers · [`protocol`] memcached, RESP, HTTP · [`record`] histograms and windows ·
+//! [`quantile`] percentiles with intervals · [`verdict`] may a number be believed · [`feed`] the live datagram · [`run`] all of it.
+
+pub mod config;
+pub mod driver;
+pub mod error;
+pub mod feed;
+pub mod inproc;
+pub mod net;
+pub mod protocol;
+pub mod quantile;
+pub mod record;
+pub mod report;
+pub mod run;
+pub mod schedule;
+pub mod sim;
+pub mod verdict;
+
+pub use config::Config;
+pub use error::LoadgenError;
+pub use report::Report;
+pub use run::{run, RunOutput};
+pub use schedule::{Arrival, Arrivals, LoadProfile, Schedule};
+pub use verdict::{Verdict, VerdictKind};

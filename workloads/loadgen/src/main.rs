@@ -1,0 +1,351 @@
+//! Command line of the load generator. It only wires; see the library for what things mean.
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_target};
+use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
+use surefoot_loadgen::protocol::ProtocolKind;
+use surefoot_loadgen::quantile::{Latency, Quantile};
+use surefoot_loadgen::run::write_atomically;
+use surefoot_loadgen::{run, Arrivals, Config, LoadProfile, LoadgenError, Report};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: libc::c_int) {
+    STOP.store(true, Ordering::Relaxed);
+}
+
+/// Open-loop load generator: latency counts from the intended send time, so a stalled server cannot hide.
+///
+/// Exit code: 0 the run is done (read the verdict), 1 it failed, 2 bad input.
+#[derive(Parser)]
+#[command(name = "surefoot-loadgen", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    args: RunArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// How punctual is this machine? Offered against achieved rate and send lag, against a server in this process
+    Selftest {
+        /// Rates to try, requests per second
+        #[arg(long, value_delimiter = ',', default_values_t = [500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0])]
+        rates: Vec<f64>,
+        /// Time per rate
+        #[arg(long, default_value = "2s")]
+        duration: String,
+        #[arg(long, default_value_t = 20.0)]
+        spin_us: f64,
+        /// Pin the sending thread to these CPUs
+        #[arg(long)]
+        cpu: Option<String>,
+        /// Print the reports as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    /// HOST:PORT; only loopback and containers of this machine unless --allow-remote
+    #[arg(long)]
+    target: Option<String>,
+    /// memcached, resp or http
+    #[arg(long, default_value = "memcached")]
+    protocol: String,
+    /// Requests per second
+    #[arg(long, allow_hyphen_values = true, conflicts_with = "load")]
+    rps: Option<f64>,
+    /// Load steps, times from the end of the warm-up, e.g. 0s:2000,10s:6000
+    #[arg(long, allow_hyphen_values = true)]
+    load: Option<String>,
+    /// poisson or constant gaps
+    #[arg(long, default_value = "poisson")]
+    arrivals: String,
+    /// Measured time
+    #[arg(long, default_value = "10s")]
+    duration: String,
+    /// Same stream before the measured time, at the first step's rate
+    #[arg(long, default_value = "1s")]
+    warmup: String,
+    /// How long after the end to wait for replies
+    #[arg(long, default_value = "1s")]
+    grace: String,
+    #[arg(long, default_value_t = 16)]
+    connections: usize,
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Requests in flight per connection, at most [default: 64, http 1]
+    #[arg(long)]
+    pipeline: Option<usize>,
+    /// Requests due and unanswered, at most; the rest is dropped and counted
+    #[arg(long, default_value_t = 20_000)]
+    max_outstanding: usize,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Keys, drawn uniformly
+    #[arg(long, default_value_t = 10_000)]
+    key_space: u64,
+    #[arg(long, default_value_t = 200)]
+    value_bytes: usize,
+    /// Share of SETs, 0 to 1
+    #[arg(long, default_value_t = 0.0, allow_hyphen_values = true)]
+    set_ratio: f64,
+    /// Do not store the keys beforehand
+    #[arg(long)]
+    no_preload: bool,
+    /// HTTP path
+    #[arg(long, default_value = "/")]
+    path: String,
+    /// Pin sending threads to these CPUs, e.g. 0,2-3
+    #[arg(long)]
+    cpu: Option<String>,
+    /// Poll instead of sleeping for this long before a request is due: less send lag, more CPU time
+    #[arg(long, default_value_t = 20.0)]
+    spin_us: f64,
+    #[arg(long, default_value_t = 100)]
+    window_ms: u64,
+    /// Name in the report and in the feed
+    #[arg(long, default_value = "service")]
+    service: String,
+    /// Unix datagram socket that gets one datagram per window
+    #[arg(long)]
+    feed: Option<PathBuf>,
+    /// Confidence of the intervals
+    #[arg(long, default_value_t = 0.95)]
+    confidence: f64,
+    /// Take samples as independent: plain binomial intervals, too narrow where requests queue behind one another
+    #[arg(long)]
+    independent: bool,
+    /// The client's own send lag may reach this p99 before the run is client-limited (or 10 % of the response time's p99)
+    #[arg(long, default_value_t = 1.0)]
+    lag_limit_ms: f64,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the report (JSON) here
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Write one JSON line per window here
+    #[arg(long)]
+    windows: Option<PathBuf>,
+    /// Load a host that is not this machine. Only your own
+    #[arg(long)]
+    allow_remote: bool,
+}
+
+fn bad(text: impl Into<String>) -> LoadgenError {
+    LoadgenError::BadInput(text.into())
+}
+
+fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
+    let protocol: ProtocolKind = args.protocol.parse().map_err(|e| bad(format!("--protocol: {e}")))?;
+    let text = args.target.as_deref().ok_or_else(|| bad("--target is missing: give HOST:PORT, e.g. 127.0.0.1:11211"))?;
+    let load = match (args.rps, &args.load) {
+        (Some(rps), _) => LoadProfile::constant(rps)?,
+        (None, Some(load)) => parse_load(load)?,
+        (None, None) => return Err(bad("no load: give --rps 2000 or --load 0s:2000,10s:6000")),
+    };
+    let mut c = Config::new(parse_target(text, args.allow_remote)?, protocol, load);
+    c.host = text.into();
+    c.service = args.service.clone();
+    c.path = args.path.clone();
+    c.arrivals = match args.arrivals.as_str() {
+        "poisson" => Arrivals::Poisson,
+        "constant" => Arrivals::Constant,
+        other => return Err(bad(format!("--arrivals `{other}`: use poisson or constant"))),
+    };
+    c.warmup_ns = parse_duration_ns("--warmup", &args.warmup)?;
+    c.duration_ns = parse_duration_ns("--duration", &args.duration)?;
+    c.grace_ns = parse_duration_ns("--grace", &args.grace)?;
+    c.window_ns = args.window_ms.saturating_mul(1_000_000);
+    c.seed = args.seed;
+    c.connections = args.connections;
+    c.threads = args.threads;
+    c.pipeline = args.pipeline.unwrap_or(c.pipeline);
+    c.max_outstanding = args.max_outstanding;
+    c.key_space = args.key_space;
+    c.value_bytes = args.value_bytes;
+    c.set_ratio = args.set_ratio;
+    c.preload = !args.no_preload;
+    c.cpus = args.cpu.as_deref().map(parse_cpus).transpose()?.unwrap_or_default();
+    c.spin_ns = spin_ns(args.spin_us)?;
+    c.confidence = args.confidence;
+    c.independent = args.independent;
+    if !(args.lag_limit_ms.is_finite() && args.lag_limit_ms > 0.0) {
+        return Err(bad(format!("--lag-limit-ms {} must be above 0", args.lag_limit_ms)));
+    }
+    c.rules.lag_floor_ms = args.lag_limit_ms;
+    c.feed = args.feed.clone();
+    c.windows = args.windows.clone();
+    c.check()?;
+    Ok(c)
+}
+
+fn spin_ns(us: f64) -> Result<u64, LoadgenError> {
+    if (0.0..=1e6).contains(&us) {
+        Ok((us * 1e3) as u64)
+    } else {
+        Err(bad(format!("--spin-us {us} is not between 0 and 1000000")))
+    }
+}
+
+fn number(v: Option<f64>) -> String {
+    v.map_or("-".into(), |v| format!("{v:.3}"))
+}
+
+fn show_latency(name: &str, l: &Latency) {
+    let q = |q: &Quantile| match q.value_ms {
+        None => "-".into(),
+        Some(v) => format!("{v:.3} [{}, {}]", number(q.lower_ms), number(q.upper_ms)),
+    };
+    println!("{name:<14} {:<26} {:<26} {:<26} {:<26}", q(&l.p50), q(&l.p95), q(&l.p99), q(&l.p999));
+}
+
+fn show(r: &Report) {
+    println!(
+        "{} at {}: offered {:.1} rps, achieved {:.1} rps, {} completed of {} in {:.1} s",
+        r.service,
+        r.target,
+        r.offered_rps,
+        r.achieved_rps,
+        r.completed,
+        r.offered,
+        r.duration_ms * 1e-3
+    );
+    let lost = [
+        ("misses", r.misses),
+        ("errors", r.errors),
+        ("dropped (server)", r.dropped_server),
+        ("dropped (client)", r.dropped_client),
+        ("unfinished", r.unfinished),
+        ("reconnects", r.reconnects),
+        ("feed undelivered", r.feed_undelivered.unwrap_or(0)),
+    ];
+    for (name, count) in lost.iter().filter(|(_, count)| *count > 0) {
+        println!("  {name}: {count}");
+    }
+    if let Some(e) = &r.first_error {
+        println!("  first error: {e}");
+    }
+    let c = r.confidence * 100.0;
+    println!("ms [{c} % interval] p50                    p95                        p99                        p99.9");
+    show_latency("response time", &r.response_time);
+    show_latency("service time", &r.service_time);
+    show_latency("send lag", &r.send_lag);
+    println!("client CPU {} cores", number(r.client_cpu_cores));
+    println!("verdict: {} - {}", r.verdict.kind.as_str(), r.verdict.reason);
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), LoadgenError> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| LoadgenError::Failed(format!("report: {e}")))?;
+    println!("{text}");
+    Ok(())
+}
+
+fn run_once(args: &RunArgs) -> Result<(), LoadgenError> {
+    let config = config(args)?;
+    let report = run(&config, &STOP)?.report;
+    if let Some(path) = &args.out {
+        let mut text = serde_json::to_vec_pretty(&report).map_err(|e| LoadgenError::Failed(format!("report: {e}")))?;
+        text.push(b'\n');
+        write_atomically(path, &text)?;
+    }
+    if args.json {
+        print_json(&report)?;
+    } else {
+        show(&report);
+    }
+    if report.completed == 0 {
+        let why = report.first_error.as_deref().unwrap_or("no reply came");
+        return Err(LoadgenError::Failed(format!("no request to {} was answered: {why}", report.target)));
+    }
+    Ok(())
+}
+
+fn selftest(rates: &[f64], duration: &str, spin_us: f64, cpu: Option<&str>, json: bool) -> Result<(), LoadgenError> {
+    let duration_ns = parse_duration_ns("--duration", duration)?;
+    let cpus = cpu.map(parse_cpus).transpose()?.unwrap_or_default();
+    let loads: Vec<LoadProfile> = rates.iter().map(|&r| LoadProfile::constant(r)).collect::<Result<_, _>>()?;
+    let behaviour = Behaviour { value_bytes: 200, ..Behaviour::default() };
+    let server =
+        InProcessServer::start(ProtocolKind::Memcached, behaviour).map_err(|e| LoadgenError::Failed(format!("in-process server: {e}")))?;
+    let mut reports = Vec::new();
+    if !json {
+        println!("Against a server in this process (its CPU time is counted too). Times in ms.");
+        println!(
+            "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}  verdict",
+            "offered", "achieved", "lag p50", "lag p99", "lag p99.9", "resp p99", "CPUs"
+        );
+    }
+    for load in loads {
+        let mut c = Config::new(server.address, ProtocolKind::Memcached, load);
+        c.service = "selftest".into();
+        c.duration_ns = duration_ns;
+        c.warmup_ns = 200_000_000;
+        c.spin_ns = spin_ns(spin_us)?;
+        c.cpus.clone_from(&cpus);
+        c.preload = false;
+        let r = run(&c, &STOP)?.report;
+        if !json {
+            println!(
+                "{:>9.1} {:>9.1} {:>9} {:>9} {:>9} {:>9} {:>7}  {}",
+                r.offered_rps,
+                r.achieved_rps,
+                number(r.client_lag.p50.value_ms),
+                number(r.client_lag.p99.value_ms),
+                number(r.client_lag.p999.value_ms),
+                number(r.response_time.p99.value_ms),
+                number(r.client_cpu_cores),
+                r.verdict.kind.as_str()
+            );
+        }
+        reports.push(r);
+        if STOP.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    if json {
+        print_json(&reports)?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if !e.use_stderr() => {
+            // --help and --version.
+            let _ = e.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => {
+            let text = e.to_string();
+            let first = text.lines().next().unwrap_or("error: bad arguments");
+            eprintln!("{first} (see --help)");
+            return ExitCode::from(2);
+        }
+    };
+    let handler = on_signal as extern "C" fn(libc::c_int);
+    // SAFETY: the handler only stores to an atomic.
+    unsafe {
+        libc::signal(libc::SIGINT, handler as libc::sighandler_t);
+        libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
+    }
+    let result = match &cli.command {
+        Some(Command::Selftest { rates, duration, spin_us, cpu, json }) => selftest(rates, duration, *spin_us, cpu.as_deref(), *json),
+        None => run_once(&cli.args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::from(e.exit_code())
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! A run: connect, preload, send from each thread, collect in this one, report.
+
+use crate::config::Config;
+use crate::driver::{drive, Limits, Mark, Sample, Sink};
+use crate::error::{failed, LoadgenError};
+use crate::feed::{encode_histogram, FeedDatagram, FeedSender};
+use crate::net::{connect, monotonic_ns, preload, MonotonicClock, SocketTransport};
+use crate::protocol::{Protocol, ProtocolKind};
+use crate::record::{Recorder, RecorderConfig};
+use crate::report::{LoadStep, Report, WindowReport, FORMAT};
+use crate::schedule::{owner, Schedule};
+use hdrhistogram::Histogram;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+
+/// A report and, if asked for, every sample (warm-up included), in the order the requests ended.
+#[derive(Debug)]
+pub struct RunOutput {
+    pub report: Report,
+    pub samples: Option<Vec<Sample>>,
+}
+
+enum Message {
+    Window { samples: Vec<Sample>, mark: Mark, thread: usize },
+    Ended { result: Result<(), LoadgenError>, reconnects: u64, first_error: Option<String>, switches: u64 },
+}
+
+/// Hands samples to the collecting thread once per window, in buffers that come back: no allocation while sending.
+struct ChannelSink {
+    thread: usize,
+    buffer: Vec<Sample>,
+    to: Sender<Message>,
+    spare: Receiver<Vec<Sample>>,
+}
+
+impl Sink for ChannelSink {
+    fn sample(&mut self, sample: &Sample) {
+        self.buffer.push(*sample);
+    }
+    fn mark(&mut self, mark: Mark) {
+        let fresh = self.spare.try_recv().unwrap_or_else(|_| Vec::with_capacity(4096));
+        let samples = std::mem::replace(&mut self.buffer, fresh);
+        // The collector outlives every thread; if it is gone, nobody wants the samples.
+        let _ = self.to.send(Message::Window { samples, mark, thread: self.thread });
+    }
+}
+
+fn cpu_time_ns() -> Option<u64> {
+    // SAFETY: getrusage fills the structure.
+    let usage = unsafe {
+        let mut u: libc::rusage = std::mem::zeroed();
+        if libc::getrusage(libc::RUSAGE_SELF, &mut u) != 0 {
+            return None;
+        }
+        u
+    };
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+    Some(ns(usage.ru_utime) + ns(usage.ru_stime))
+}
+
+fn preemptions_of_this_thread() -> u64 {
+    // SAFETY: getrusage fills the structure.
+    unsafe {
+        let mut u: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut u);
+        u.ru_nivcsw as u64
+    }
+}
+
+/// Pin the calling thread and make its timers exact.
+fn settle_thread(cpu: Option<usize>) -> Result<(), LoadgenError> {
+    // SAFETY: plain system calls on this thread; the set is initialised by CPU_ZERO's equivalent, zeroed memory.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        if let Some(cpu) = cpu {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            if libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set) != 0 {
+                return Err(failed(format!(
+                    "--cpu {cpu}: cannot pin a thread there: {}; is it within this process's cpuset?",
+                    std::io::Error::last_os_error()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Write a file whole or not at all.
+///
+/// # Errors
+/// `Failed` naming the path.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), LoadgenError> {
+    let temporary = temporary_name(path);
+    let write = || -> std::io::Result<()> {
+        let mut f = std::fs::File::create(&temporary)?;
+        f.write_all(bytes)?;
+        f.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&temporary);
+        failed(format!("cannot write {}: {e}", path.display()))
+    })
+}
+
+fn temporary_name(path: &Path) -> std::path::PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.partial", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Windows as JSON lines under a temporary name until the run has ended.
+struct WindowFile {
+    file: std::io::BufWriter<std::fs::File>,
+    temporary: std::path::PathBuf,
+    path: std::path::PathBuf,
+    failed: Option<std::io::Error>,
+}
+
+impl WindowFile {
+    fn create(path: &Path) -> Result<Self, LoadgenError> {
+        let temporary = temporary_name(path);
+        let file = std::fs::File::create(&temporary).map_err(|e| failed(format!("cannot write --windows {}: {e}", path.display())))?;
+        Ok(WindowFile { file: std::io::BufWriter::new(file), temporary, path: path.into(), failed: None })
+    }
+
+    fn line(&mut self, w: &WindowReport) {
+        if self.failed.is_none() {
+            let mut text = serde_json::to_vec(w).expect("a window is plain data");
+            text.push(b'\n');
+            self.failed = self.file.write_all(&text).err();
+        }
+    }
+
+    fn commit(mut self) -> Result<(), LoadgenError> {
+        let result = match self.failed.take() {
+            Some(e) => Err(e),
+            None => {
+                self.file.flush().and_then(|()| self.file.get_ref().sync_all()).and_then(|()| std::fs::rename(&self.temporary, &self.path))
+            }
+        };
+        result.map_err(|e| failed(format!("cannot write --windows {}: {e}", self.path.display())))
+    }
+}
+
+impl Drop for WindowFile {
+    fn drop(&mut self) {
+        // After a commit the name is gone and this does nothing.
+        let _ = std::fs::remove_file(&self.temporary);
+    }
+}
+
+/// Run `config` to its end, or until `stop` is set (the report then says `interrupted`).
+///
+/// # Errors
+/// `BadInput` for a configuration that makes no sense; `Failed` if nothing listens, the preload is refused, a thread cannot be pinned,
+/// or a file cannot be written. Errors of single requests are counted in the report instead.
+pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError> {
+    config.check()?;
+    let protocol = Arc::new(Protocol::new(
+        config.protocol,
+        config.seed,
+        config.key_space,
+        config.set_ratio,
+        config.value_bytes,
+        &config.host,
+        &config.path,
+    ));
+    let mut window_file = config.windows.as_deref().map(WindowFile::create).transpose()?;
+    let mut feed = config.feed.as_deref().map(FeedSender::new).transpose().map_err(|e| failed(format!("feed: {e}")))?;
+
+    // Each thread has its connections; the first ones get the remainder.
+    let mut streams: Vec<Vec<std::net::TcpStream>> = (0..config.threads).map(|_| Vec::new()).collect();
+    for c in 0..config.connections {
+        streams[c % config.threads].push(connect(config.target)?);
+    }
+    if config.preload && config.protocol != ProtocolKind::Http {
+        preload(config.target, &protocol)?;
+    }
+
+    let cpu_before = cpu_time_ns();
+    // A little in the future, so that every thread waits for the first request and none begins late.
+    let start_ns = monotonic_ns() + 20_000_000;
+    let clock = MonotonicClock { start_ns };
+    let limits = Limits {
+        outstanding_cap: config.max_outstanding.div_ceil(config.threads),
+        window_ns: config.window_ns,
+        end_ns: config.warmup_ns + config.duration_ns,
+        grace_ns: config.grace_ns,
+        client_late_ns: (config.rules.lag_floor_ms * 1e6) as u64,
+    };
+
+    let mut kept = config.keep_samples.then(Vec::new);
+    let mut reconnects = 0;
+    let mut first_error = None;
+    let mut switches = 0;
+    let on_window = |w: &WindowReport, response: &Histogram<u64>| {
+        if let Some(file) = &mut window_file {
+            file.line(w);
+        }
+        if let Some(feed) = &mut feed {
+            feed.send(&FeedDatagram {
+                service: config.service.clone(),
+                t_ms: w.t_ms,
+                window_ms: config.window_ns / 1_000_000,
+                count: w.completed,
+                errors: w.errors,
+                unit: "ns".into(),
+                histogram: encode_histogram(response),
+                offered: w.offered,
+                dropped: w.dropped,
+                outstanding: w.outstanding,
+                oldest_ms: w.oldest_ms,
+                verdict: w.verdict.kind.as_str().into(),
+            });
+        }
+    };
+    let mut recorder = Recorder::new(
+        RecorderConfig {
+            warmup_ns: config.warmup_ns,
+            duration_ns: config.duration_ns,
+            window_ns: config.window_ns,
+            threads: config.threads,
+            confidence: config.confidence,
+            independent: config.independent,
+            rules: config.rules,
+            start_ns,
+        },
+        on_window,
+    );
+
+    let abort = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| -> Result<(), LoadgenError> {
+        let (to, from) = channel();
+        let mut spares = Vec::new();
+        for (thread, streams) in streams.into_iter().enumerate() {
+            let (spare_to, spare) = channel();
+            spares.push(spare_to);
+            let sink_to = to.clone();
+            let to = to.clone();
+            let (protocol, abort) = (protocol.clone(), &abort);
+            let cpu = (!config.cpus.is_empty()).then(|| config.cpus[thread % config.cpus.len()]);
+            std::thread::Builder::new()
+                .name(format!("send-{thread}"))
+                .spawn_scoped(scope, move || {
+                    let mut reconnects = 0;
+                    let mut first_error = None;
+                    let before = preemptions_of_this_thread();
+                    let result = settle_thread(cpu).and_then(|()| {
+                        let mut transport = SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, config.spin_ns)?;
+                        let mut sink = ChannelSink { thread, buffer: Vec::with_capacity(4096), to: sink_to, spare };
+                        let schedule = Schedule::new(config.arrivals, &config.load, config.warmup_ns, config.duration_ns, config.seed)
+                            .filter(move |a| owner(config.seed, a.index, config.threads) == thread);
+                        let r = drive(schedule, &clock, &mut transport, &limits, &mut sink, abort);
+                        reconnects = transport.reconnects;
+                        first_error = transport.first_error.take();
+                        r
+                    });
+                    let switches = preemptions_of_this_thread() - before;
+                    let _ = to.send(Message::Ended { result, reconnects, first_error, switches });
+                })
+                .map_err(|e| {
+                    abort.store(true, Ordering::Relaxed);
+                    failed(format!("cannot start a thread: {e}"))
+                })?;
+        }
+        drop(to);
+        let mut outcome = Ok(());
+        let mut running = config.threads;
+        while running > 0 {
+            if stop.load(Ordering::Relaxed) {
+                abort.store(true, Ordering::Relaxed);
+            }
+            let message = match from.recv_timeout(std::time::Duration::from_millis(50)) {
+                Ok(m) => m,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => continue,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            };
+            match message {
+                Message::Window { mut samples, mark, thread } => {
+                    for s in &samples {
+                        recorder.sample(s);
+                    }
+                    if let Some(kept) = &mut kept {
+                        kept.extend_from_slice(&samples);
+                    }
+                    samples.clear();
+                    let _ = spares[thread].send(samples);
+                    recorder.mark(mark);
+                }
+                Message::Ended { result, reconnects: r, first_error: e, switches: s } => {
+                    running -= 1;
+                    reconnects += r;
+                    switches += s;
+                    first_error = first_error.take().or(e);
+                    if let Err(e) = result {
+                        abort.store(true, Ordering::Relaxed);
+                        outcome = Err(e);
+                    }
+                }
+            }
+        }
+        outcome
+    });
+    result?;
+
+    let interrupted = stop.load(Ordering::Relaxed);
+    let elapsed_ns = monotonic_ns().saturating_sub(start_ns).max(1);
+    let cpu_used = cpu_before.zip(cpu_time_ns()).map(|(a, b)| (b - a) as f64 / elapsed_ns as f64);
+    let s = recorder.finish(interrupted);
+    if let Some(file) = window_file {
+        file.commit()?;
+    }
+    let seconds = s.duration_ns as f64 * 1e-9;
+    let report = Report {
+        format: FORMAT.into(),
+        service: config.service.clone(),
+        target: config.target.to_string(),
+        protocol: config.protocol,
+        arrivals: config.arrivals,
+        seed: config.seed,
+        load: config.load.steps().iter().map(|s| LoadStep { at_ms: s.at_ns as f64 * 1e-6, rps: s.rps }).collect(),
+        warmup_ms: config.warmup_ns as f64 * 1e-6,
+        duration_ms: s.duration_ns as f64 * 1e-6,
+        window_ms: config.window_ns as f64 * 1e-6,
+        connections: config.connections,
+        threads: config.threads,
+        pipeline: config.pipeline,
+        interrupted,
+        nominal_rps: config.load.expected(s.duration_ns) / seconds,
+        offered_rps: s.offered_rps,
+        achieved_rps: s.achieved_rps,
+        offered: s.counts.all(),
+        completed: s.counts.completed,
+        misses: s.counts.misses,
+        errors: s.counts.errors,
+        first_error,
+        dropped_server: s.counts.dropped_server,
+        dropped_client: s.counts.dropped_client,
+        unfinished: s.counts.unfinished,
+        reconnects,
+        backlog_growth: s.backlog_growth,
+        service_time: s.service_time,
+        response_time: s.response_time,
+        send_lag: s.send_lag,
+        client_lag: s.client_lag,
+        undelayed_p99_ms: s.undelayed_p99_ms,
+        confidence: config.confidence,
+        rules: config.rules,
+        verdict: s.verdict,
+        windows: s.windows,
+        client_cpu_cores: cpu_used,
+        involuntary_switches: Some(switches),
+        feed_delivered: feed.as_ref().map(|f| f.delivered),
+        feed_undelivered: feed.as_ref().map(|f| f.undelivered),
+    };
+    Ok(RunOutput { report, samples: kept })
+}
