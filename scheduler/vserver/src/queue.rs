@@ -84,6 +84,10 @@ fn tail_split(at: Moments, ell: f64) -> (f64, f64) {
     ((x / (b - ell)).min(1.0), b)
 }
 
+/// Squared CV up to which a law counts as not wider than the exponential. The equilibrium (v = m^2) sits right on the
+/// border, and after a change of workers it is scaled by k and k^2: rounding must not decide on which side it falls.
+const EXPONENTIAL: f64 = 1.0 + 1e-12;
+
 /// Moments of reflected Brownian motion (drift `mu`, variance rate `s2`) `t_end` seconds later: dm/dt = mu + r,
 /// dv/dt = s2 - 2 m r, r = s2/2 x density at zero, with a two-moment closure for the density.
 pub fn relax(from: Moments, mu: f64, s2: f64, t_end: f64) -> Moments {
@@ -108,7 +112,7 @@ pub fn relax(from: Moments, mu: f64, s2: f64, t_end: f64) -> Moments {
     let ell = s2 / (-2.0 * mu);
     let r_of = |m: f64, v: f64| {
         let c = v / (m * m);
-        if c <= 1.0 || mu >= 0.0 {
+        if c <= EXPONENTIAL || mu >= 0.0 {
             return s2 * g_of(c) / (2.0 * m);
         }
         let (p, b) = tail_split(Moments { m, v }, ell);
