@@ -1,59 +1,30 @@
-//! Load a bundle: verified in full before anything in it is used.
+//! Load a bundle: verified in full before anything in it is used (docs/bundle-format.md).
+//!
+//! Order of checks: form and signature of `manifest.sig`; digest and fields of `manifest.json`; names, size and SHA-256 of
+//! each file; shapes, bounds and finite weights; then whether it is for this host. All files are read once into memory, and
+//! what was verified is what is used. Nothing is unpacked to disk and nothing in a bundle is executed.
 
-use crate::ddpg::Agent;
+use crate::archive::{read_folder, Tar};
+use crate::ddpg::{Agent, ACTIONS};
+use crate::keys::{hex, TrustedKeys};
+use crate::manifest::{Manifest, ACTION_NAMES};
+use crate::mlp::{Mlp, Output};
 use crate::model::Model;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use safetensors::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use surefoot_server::Platform;
 
-/// `manifest.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    pub feature_set: String,
-}
+const MANIFEST: &str = "manifest.json";
+const SIGNATURE: &str = "manifest.sig";
+const TAG: &str = "surefoot-bundle-v1";
+const FETCH: &str = "Fetch the bundle again";
+const BUILD: &str = "Build the bundle again";
 
-/// What the caller needs the bundle to be for; None asks for nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Expect {
-    /// `full` or `no-pmu`.
-    pub feature_set: Option<String>,
-    pub logical_cpus: Option<u32>,
-    pub ways: Option<u32>,
-}
-
-/// Ed25519 public keys whose bundles this node runs.
-#[derive(Clone, Debug, Default)]
-pub struct TrustedKeys {
-    keys: Vec<(PathBuf, ed25519_dalek::VerifyingKey)>,
-}
-
-/// One `services/NAME.toml`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServiceFile {
-    pub name: String,
-    pub text: String,
-    pub toml: toml::Value,
-}
-
-/// A verified bundle.
-#[derive(Clone, Debug)]
-pub struct Bundle {
-    pub manifest: Manifest,
-    /// SHA-256 of manifest.json, lower hex: the bundle's identity.
-    pub digest: String,
-    /// Model-A: OAA and RCliff.
-    pub a: Model,
-    /// Model-B: QoS after a change of allocation.
-    pub b: Model,
-    /// Model-C: seven actions.
-    pub c: Agent,
-    pub platform_text: String,
-    pub platform: toml::Value,
-    pub services: Vec<ServiceFile>,
-}
-
-/// A bundle or a key was refused: file, field, remedy.
+/// A bundle or a key was refused: file at fault, field, problem, remedy. Bad input: exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {field}: {problem}. {remedy}")]
+#[error("{file}: {field}: {problem}. {remedy}.")]
 pub struct BundleError {
     pub file: String,
     pub field: String,
@@ -61,29 +32,277 @@ pub struct BundleError {
     pub remedy: String,
 }
 
-impl TrustedKeys {
-    /// The default folder: `${SUREFOOT_KEYS:-$HOME/.config/surefoot/keys}/trusted`.
-    pub fn default_folder() -> Option<PathBuf> {
-        let base = std::env::var_os("SUREFOOT_KEYS").filter(|v| !v.is_empty()).map(PathBuf::from);
-        Some(base.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config/surefoot/keys")))?.join("trusted"))
+impl BundleError {
+    pub(crate) fn new(file: &str, field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        BundleError { file: file.into(), field: field.into(), problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
+/// What the host needs the bundle to be for; None asks for nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Expect {
+    /// `full` or `no-pmu`.
+    pub feature_set: Option<String>,
+    /// Logical CPUs that services may use, and cores per allocation unit.
+    pub cores: Option<f64>,
+    pub core_step: Option<f64>,
+    pub ways: Option<u32>,
+    pub mb_per_way: Option<f64>,
+}
+
+impl Expect {
+    /// A bundle for this platform: its cores, steps and ways. Names may differ: the hardware counts.
+    pub fn platform(p: &Platform) -> Self {
+        Expect {
+            feature_set: None,
+            cores: Some(f64::from(p.managed.len())),
+            core_step: Some(p.core_step),
+            ways: Some(p.ways()),
+            mb_per_way: Some(p.mb_per_way()),
+        }
     }
 
-    /// One PEM public key, or a folder's `*.pub.pem`.
-    pub fn load(path: &Path) -> Result<Self, BundleError> {
-        let _ = path;
-        Ok(TrustedKeys { keys: Vec::new() })
+    pub fn feature_set(self, feature_set: &str) -> Self {
+        Expect { feature_set: Some(feature_set.into()), ..self }
     }
+
+    fn check(&self, m: &Manifest) -> Result<(), BundleError> {
+        if let Some(want) = self.feature_set.as_ref().filter(|f| **f != m.feature_set) {
+            let problem = format!("the bundle is for `{}`, this host measures `{want}`", m.feature_set);
+            let remedy = format!("Build one from a campaign of feature set `{want}`");
+            return Err(BundleError::new(MANIFEST, "feature_set", problem, remedy));
+        }
+        let p = &m.platform;
+        let pairs = [
+            ("cores", self.cores, p.cores),
+            ("core_step", self.core_step, p.core_step),
+            ("ways", self.ways.map(f64::from), f64::from(p.ways)),
+            ("mb_per_way", self.mb_per_way, p.mb_per_way),
+        ];
+        for (field, want, has) in pairs {
+            if let Some(want) = want.filter(|w| (w - has).abs() > 1e-6 * has.abs().max(1.0)) {
+                let problem = format!("the bundle is for platform `{}` with {has}, this host has {want}", p.name);
+                let remedy = "Build a bundle for this platform (`surefoot onboard`)";
+                return Err(BundleError::new(MANIFEST, format!("platform.{field}"), problem, remedy));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `platform.toml` or one `services/NAME.toml`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TomlFile {
+    /// `platform`, or the service's name.
+    pub name: String,
+    pub text: String,
+    pub table: toml::Value,
+}
+
+/// A verified bundle.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    pub manifest: Manifest,
+    /// SHA-256 of manifest.json, lower hex: the bundle's identity in journals.
+    pub digest: String,
+    /// Model-A: OAA and RCliff.
+    pub a: Model,
+    /// Model-B: QoS after a change of allocation.
+    pub b: Model,
+    /// Model-C: seven actions.
+    pub c: Agent,
+    pub platform: TomlFile,
+    pub services: Vec<TomlFile>,
 }
 
 impl Bundle {
     /// Load a folder or a tar file.
+    ///
+    /// # Errors
+    /// [`BundleError`] names the file at fault; nothing of a refused bundle is returned.
     pub fn load(path: &Path, keys: &TrustedKeys, expect: &Expect) -> Result<Self, BundleError> {
-        let _ = (keys.keys.len(), expect);
-        Err(BundleError {
-            file: path.display().to_string(),
-            field: "bundle".into(),
-            problem: "loading is not built yet".into(),
-            remedy: "Wait for the next commit of scheduler/learn".into(),
-        })
+        let (manifest, digest, files) = verified_files(path, keys)?;
+        let a = mlp_model(&manifest, 'a', &files)?;
+        let b = mlp_model(&manifest, 'b', &files)?;
+        let c = ddpg_agent(&manifest, &files)?;
+        let platform = toml_file(&files, "platform.toml", "platform")?;
+        let services = manifest.services.keys().map(|s| toml_file(&files, &format!("services/{s}.toml"), s)).collect::<Result<_, _>>()?;
+        expect.check(&manifest)?;
+        Ok(Bundle { manifest, digest, a, b, c, platform, services })
     }
+}
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// All files, with signature, names, sizes and digests checked.
+fn verified_files(path: &Path, keys: &TrustedKeys) -> Result<(Manifest, String, Files), BundleError> {
+    if path.is_dir() {
+        let mut found = read_folder(path)?;
+        let mut take = |name: &str| found.remove(name).ok_or_else(|| BundleError::new(name, "file", "is missing", FETCH));
+        let (manifest_bytes, signature) = (take(MANIFEST)?, take(SIGNATURE)?);
+        let (manifest, digest) = signed_manifest(&manifest_bytes, &signature, keys)?;
+        if let Some(extra) = found.keys().find(|n| !manifest.files.contains_key(*n)) {
+            return Err(BundleError::new(extra, "file", "is not in the manifest", "Remove it"));
+        }
+        let mut files = Files::new();
+        for name in manifest.files.keys() {
+            let data = found.remove(name).ok_or_else(|| BundleError::new(name, "file", "is missing", FETCH))?;
+            check_file(&manifest, name, &data)?;
+            files.insert(name.clone(), data);
+        }
+        Ok((manifest, digest, files))
+    } else {
+        let mut tar = Tar::open(path)?;
+        let (manifest_bytes, signature) = (tar.take(MANIFEST)?, tar.take(SIGNATURE)?);
+        let (manifest, digest) = signed_manifest(&manifest_bytes, &signature, keys)?;
+        let mut files = Files::new();
+        for name in manifest.files.keys() {
+            let data = tar.take(name)?;
+            check_file(&manifest, name, &data)?;
+            files.insert(name.clone(), data);
+        }
+        tar.end()?;
+        Ok((manifest, digest, files))
+    }
+}
+
+/// `manifest.sig` taken apart: digest in hex, signature. None where it is not in its one form.
+fn signature_line(line: &[u8]) -> Option<(&str, [u8; 64])> {
+    let line = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
+    let (digest, signature) = line.strip_prefix(TAG)?.strip_prefix(' ')?.split_once(' ')?;
+    if !crate::manifest::is_hex(digest, 32) || !crate::manifest::is_hex(signature, 64) {
+        return None;
+    }
+    let mut bytes = [0u8; 64];
+    for (i, b) in bytes.iter_mut().enumerate() {
+        *b = u8::from_str_radix(&signature[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some((digest, bytes))
+}
+
+fn signed_manifest(manifest: &[u8], signature: &[u8], keys: &TrustedKeys) -> Result<(Manifest, String), BundleError> {
+    let form = || BundleError::new(SIGNATURE, "form", format!("is not one line `{TAG} DIGEST SIGNATURE`"), FETCH);
+    let (digest, bytes) = signature_line(signature).ok_or_else(form)?;
+    if keys.signer(format!("{TAG} {digest}").as_bytes(), &bytes).is_none() {
+        return Err(not_signed(manifest, keys));
+    }
+    let actual = hex(&Sha256::digest(manifest));
+    if actual != digest {
+        let problem = format!("was changed after signing: it is {actual}, signed was {digest}");
+        return Err(BundleError::new(MANIFEST, "SHA-256", problem, FETCH));
+    }
+    let parsed: Manifest = serde_json::from_slice(manifest).map_err(|e| BundleError::new(MANIFEST, "fields", e.to_string(), BUILD))?;
+    parsed.check().map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
+    Ok((parsed, actual))
+}
+
+/// Tell an unknown signer from a damaged file. The manifest's word on its signer is used for this message only.
+fn not_signed(manifest: &[u8], keys: &TrustedKeys) -> BundleError {
+    let text = String::from_utf8_lossy(manifest);
+    let claimed = text.split_once("\"signer\": \"").and_then(|(_, rest)| rest.get(..64)).filter(|s| crate::manifest::is_hex(s, 32));
+    match claimed {
+        Some(signer) if !keys.trusts(signer) => {
+            let problem = format!("the signer {} is not trusted here", &signer[..16]);
+            let remedy = format!("If you trust that key, copy its .pub.pem to {}", keys.folder());
+            BundleError::new(SIGNATURE, "signature", problem, remedy)
+        }
+        _ => BundleError::new(SIGNATURE, "signature", "does not verify: the file was changed", FETCH),
+    }
+}
+
+fn check_file(manifest: &Manifest, name: &str, data: &[u8]) -> Result<(), BundleError> {
+    let spec = &manifest.files[name];
+    if data.len() as u64 != spec.bytes {
+        let problem = format!("is {} bytes, the manifest says {}", data.len(), spec.bytes);
+        return Err(BundleError::new(name, "size", problem, FETCH));
+    }
+    let actual = hex(&Sha256::digest(data));
+    if actual != spec.sha256 {
+        return Err(BundleError::new(name, "SHA-256", format!("is {actual}, the manifest says {}", spec.sha256), FETCH));
+    }
+    Ok(())
+}
+
+fn toml_file(files: &Files, file: &str, name: &str) -> Result<TomlFile, BundleError> {
+    let bad = |problem: String| BundleError::new(file, "TOML", problem, BUILD);
+    let text = String::from_utf8(files[file].clone()).map_err(|e| bad(e.to_string()))?;
+    let table = text.parse::<toml::Table>().map_err(|e| bad(e.message().to_string()))?;
+    Ok(TomlFile { name: name.into(), text, table: toml::Value::Table(table) })
+}
+
+/// Tensors of one model file; what is taken is ticked off, and nothing may be left over.
+struct Tensors<'a> {
+    file: &'a str,
+    data: SafeTensors<'a>,
+    left: BTreeSet<String>,
+}
+
+impl<'a> Tensors<'a> {
+    fn open(file: &'a str, files: &'a Files) -> Result<Self, BundleError> {
+        let data = SafeTensors::deserialize(&files[file])
+            .map_err(|e| BundleError::new(file, "safetensors", format!("cannot be read: {e}"), BUILD))?;
+        let left = data.names().into_iter().map(String::from).collect();
+        Ok(Tensors { file, data, left })
+    }
+
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, BundleError> {
+        let bad = |problem: String, remedy: &str| Err(BundleError::new(self.file, format!("tensor {name}"), problem, remedy));
+        let Ok(view) = self.data.tensor(name) else {
+            return bad("is missing".into(), BUILD);
+        };
+        if view.dtype() != Dtype::F32 || view.shape() != shape {
+            return bad(format!("is {:?} {:?}, the manifest says F32 {shape:?}", view.dtype(), view.shape()), BUILD);
+        }
+        let values: Vec<f32> = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        if !values.iter().all(|v| v.is_finite()) {
+            return bad("holds a value that is not finite".into(), "Train and build again");
+        }
+        self.left.remove(name);
+        Ok(values)
+    }
+
+    fn network(&mut self, prefix: &str, layers: &[(usize, usize)], output: Output) -> Result<Mlp, BundleError> {
+        let mut sizes = vec![layers[0].1];
+        let mut params = Vec::new();
+        for (n, &(rows, cols)) in layers.iter().enumerate() {
+            let weight = self.take(&format!("{prefix}layers.{n}.weight"), &[rows, cols])?;
+            let bias = self.take(&format!("{prefix}layers.{n}.bias"), &[rows])?;
+            sizes.push(rows);
+            params.push((weight, bias));
+        }
+        let borrowed: Vec<(&[f32], &[f32])> = params.iter().map(|(w, b)| (w.as_slice(), b.as_slice())).collect();
+        Mlp::from_layers(&sizes, output, &borrowed)
+            .ok_or_else(|| BundleError::new(self.file, format!("{prefix}layers"), "shapes do not fit together", BUILD))
+    }
+
+    fn done(self) -> Result<(), BundleError> {
+        match self.left.first() {
+            None => Ok(()),
+            Some(name) => Err(BundleError::new(self.file, format!("tensor {name}"), "is not named by the manifest", BUILD)),
+        }
+    }
+}
+
+fn mlp_model(manifest: &Manifest, letter: char, files: &Files) -> Result<Model, BundleError> {
+    let spec = if letter == 'a' { &manifest.models.a } else { &manifest.models.b };
+    let mut tensors = Tensors::open(&spec.file, files)?;
+    let mlp = tensors.network("", &spec.layers, Output::Linear)?;
+    tensors.done()?;
+    Model::new(spec.inputs.clone(), spec.outputs.clone(), mlp)
+        .ok_or_else(|| BundleError::new(MANIFEST, format!("models.{letter}"), "inputs or outputs do not fit the layers", BUILD))
+}
+
+fn ddpg_agent(manifest: &Manifest, files: &Files) -> Result<Agent, BundleError> {
+    let spec = &manifest.models.c;
+    let mut tensors = Tensors::open(&spec.file, files)?;
+    let actor = tensors.network("actor.", &spec.layers, Output::Softmax)?;
+    let actor_target = tensors.network("actor_target.", &spec.layers, Output::Softmax)?;
+    let critic = tensors.network("critic.", &spec.critic_layers, Output::Linear)?;
+    let critic_target = tensors.network("critic_target.", &spec.critic_layers, Output::Linear)?;
+    tensors.done()?;
+    let hyper = manifest.hyper().map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
+    let mut agent = Agent::from_networks(spec.inputs.clone(), actor, critic, actor_target, critic_target, hyper)
+        .ok_or_else(|| BundleError::new(MANIFEST, "models.c", "inputs, layers and hyperparameters do not fit together", BUILD))?;
+    agent.available = std::array::from_fn::<bool, ACTIONS, _>(|i| spec.available_actions.iter().any(|a| a == ACTION_NAMES[i]));
+    Ok(agent)
 }

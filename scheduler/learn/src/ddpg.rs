@@ -32,6 +32,9 @@ pub struct Hyper {
     /// Adam's rates.
     pub lr_actor: f64,
     pub lr_critic: f64,
+    pub adam_beta1: f64,
+    pub adam_beta2: f64,
+    pub adam_eps: f64,
     /// Weight of the sum of squares of the critic's weights (not biases) in its loss.
     pub critic_l2: f32,
     /// Rows of one step; no learning before the replay buffer holds as many.
@@ -52,7 +55,28 @@ pub fn one_hot(action: usize) -> [f32; ACTIONS] {
 
 impl Default for Hyper {
     fn default() -> Self {
-        Hyper { gamma: 0.99, tau: 0.001, lr_actor: 5e-4, lr_critic: 5e-3, critic_l2: 0.01, batch: 256, replay: 76_800, noise: 0.0, seed: 1 }
+        Hyper {
+            gamma: 0.99,
+            tau: 0.001,
+            lr_actor: 5e-4,
+            lr_critic: 5e-3,
+            adam_beta1: 0.9,
+            adam_beta2: 0.999,
+            adam_eps: 1e-8,
+            critic_l2: 0.01,
+            batch: 256,
+            replay: 76_800,
+            noise: 0.0,
+            seed: 1,
+        }
+    }
+}
+
+impl Hyper {
+    fn adam(&self, rate: f64, params: usize) -> Adam {
+        let mut adam = Adam::new(rate, params);
+        (adam.beta1, adam.beta2, adam.eps) = (self.adam_beta1, self.adam_beta2, self.adam_eps);
+        adam
     }
 }
 
@@ -143,6 +167,8 @@ pub struct Agent {
     /// The state: features and their bounds, in order.
     pub inputs: Vec<InputSpec>,
     pub hyper: Hyper,
+    /// Actions that the platform can carry out; [`Agent::best`] looks no further.
+    pub available: [bool; ACTIONS],
     net: Snapshot,
     replay: Replay,
     rng: Rng,
@@ -172,8 +198,8 @@ impl Agent {
             return None;
         }
         let net = Snapshot {
-            actor_adam: Adam::new(hyper.lr_actor, actor.params().len()),
-            critic_adam: Adam::new(hyper.lr_critic, critic.params().len()),
+            actor_adam: hyper.adam(hyper.lr_actor, actor.params().len()),
+            critic_adam: hyper.adam(hyper.lr_critic, critic.params().len()),
             actor,
             critic,
             actor_target,
@@ -182,7 +208,17 @@ impl Agent {
         };
         let replay = Replay { state_len: n, capacity: hyper.replay, ..Replay::default() };
         let rng = Rng::new(hyper.seed);
-        Some(Agent { inputs, hyper, net, replay, rng, act_tape: Tape::default(), work: Work::default(), undo: None })
+        Some(Agent {
+            inputs,
+            hyper,
+            available: [true; ACTIONS],
+            net,
+            replay,
+            rng,
+            act_tape: Tape::default(),
+            work: Work::default(),
+            undo: None,
+        })
     }
 
     /// Raw features, in the order of [`Agent::inputs`], to the state that [`Agent::act`] and [`Agent::remember`] take.
@@ -215,6 +251,12 @@ impl Agent {
             p = if sum > 0.0 { p.map(|v| v / sum) } else { [1.0 / ACTIONS as f32; ACTIONS] };
         }
         p
+    }
+
+    /// The likeliest available action (OSML+ paper: the action with the highest probability is executed).
+    pub fn best(&self, probabilities: &[f32; ACTIONS]) -> usize {
+        let open = (0..ACTIONS).filter(|&i| self.available[i]);
+        open.max_by(|&i, &j| probabilities[i].total_cmp(&probabilities[j]).then(j.cmp(&i))).unwrap_or(ACTIONS - 1)
     }
 
     /// Q(s, a) of the critic.

@@ -6,13 +6,18 @@
 //!
 //! No framework: the networks have some thousand weights, and [`mlp`] does forward, backward and Adam on plain slices.
 
+mod archive;
 pub mod bundle;
 pub mod ddpg;
+pub mod keys;
+pub mod manifest;
 pub mod mlp;
 pub mod model;
 pub mod rng;
 
-pub use bundle::{Bundle, BundleError, Expect, Manifest, TrustedKeys};
+pub use bundle::{Bundle, BundleError, Expect, TomlFile};
 pub use ddpg::{one_hot, Agent, Hyper, LearnStats, Refused, Snapshot, ACTIONS};
+pub use keys::TrustedKeys;
+pub use manifest::Manifest;
 pub use mlp::{Adam, Mlp, Output, Tape};
 pub use model::{InputError, InputSpec, Model, OutputSpec, Scratch};

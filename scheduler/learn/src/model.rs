@@ -2,7 +2,6 @@
 
 use crate::mlp::{Mlp, Tape};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// One input: raw values from `min` to `max` (natural units) map to 0..1, values beyond are clipped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +51,18 @@ pub struct Scratch {
     tape: Tape,
 }
 
+impl Scratch {
+    /// Inputs of the last prediction as the network saw them, 0..1.
+    pub fn normalised(&self) -> &[f32] {
+        &self.x
+    }
+
+    /// Outputs of the last prediction before they got their units.
+    pub fn network(&self) -> &[f32] {
+        self.tape.output()
+    }
+}
+
 /// A network in natural units (Model-A, Model-B).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
@@ -72,10 +83,7 @@ impl Model {
     /// [`InputError`] names the input that is missing or not finite.
     pub fn predict<'s>(&self, raw: &[Option<f64>], scratch: &'s mut Scratch) -> Result<&'s [f64], InputError> {
         scale_into(&self.inputs, raw, &mut scratch.x)?;
-        let net = self.mlp.forward(&scratch.x, 1, &mut scratch.tape);
-        scratch.y.clear();
-        scratch.y.extend(net.iter().zip(&self.outputs).map(|(v, o)| f64::from(*v) * o.scale + o.offset));
-        Ok(&scratch.y)
+        Ok(self.infer(scratch))
     }
 
     /// Predict from a look-up by input name, e.g. `|n| features.get(n)`.
@@ -84,10 +92,19 @@ impl Model {
         for spec in &self.inputs {
             scratch.x.push(scaled(spec, value(&spec.name))?);
         }
+        Ok(self.infer(scratch))
+    }
+
+    fn infer<'s>(&self, scratch: &'s mut Scratch) -> &'s [f64] {
         let net = self.mlp.forward(&scratch.x, 1, &mut scratch.tape);
         scratch.y.clear();
         scratch.y.extend(net.iter().zip(&self.outputs).map(|(v, o)| f64::from(*v) * o.scale + o.offset));
-        Ok(&scratch.y)
+        &scratch.y
+    }
+
+    /// How many inputs lie outside what the model was trained on (and are clipped).
+    pub fn beyond(&self, value: impl Fn(&str) -> Option<f64>) -> usize {
+        self.inputs.iter().filter(|i| value(&i.name).is_some_and(|v| !i.covers(v))).count()
     }
 
     /// Place of an output by name.
@@ -116,9 +133,46 @@ pub(crate) fn scale_into(specs: &[InputSpec], raw: &[Option<f64>], out: &mut Vec
     Ok(())
 }
 
-impl fmt::Display for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<String> = self.mlp.sizes().iter().map(usize::to_string).collect();
-        write!(f, "{}", sizes.join("-"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mlp::Output;
+
+    /// y = 3 x0 - x1 in network units; x0 spans 10..20, x1 spans 0..4; natural = 2 y + 100.
+    fn model() -> Model {
+        let mlp = Mlp::from_layers(&[2, 1], Output::Linear, &[(&[3.0, -1.0], &[0.0])]).unwrap();
+        let input = |name: &str, min, max| InputSpec { name: name.into(), min, max };
+        let outputs = vec![OutputSpec { name: "y".into(), offset: 100.0, scale: 2.0 }];
+        Model::new(vec![input("ipc", 10.0, 20.0), input("mbl_mbps", 0.0, 4.0)], outputs, mlp).unwrap()
+    }
+
+    /// x = (0.5, 0.25): 3 * 0.5 - 0.25 = 1.25, so 102.5; beyond the bounds the nearest bound is used: (1, 0) gives 106.
+    #[test]
+    fn natural_units_in_and_out() {
+        let (m, mut s) = (model(), Scratch::default());
+        assert_eq!(m.predict(&[Some(15.0), Some(1.0)], &mut s), Ok([102.5].as_slice()));
+        assert_eq!(m.predict(&[Some(1e9), Some(-3.0)], &mut s), Ok([106.0].as_slice()));
+        let by_name = |n: &str| if n == "ipc" { Some(15.0) } else { Some(1.0) };
+        assert_eq!(m.predict_by(by_name, &mut s), Ok([102.5].as_slice()));
+        assert_eq!((s.normalised(), s.network()), ([0.5, 0.25].as_slice(), [1.25].as_slice()));
+        assert_eq!((m.beyond(by_name), m.beyond(|_| Some(5.0)), m.beyond(|_| None)), (0, 2, 0));
+    }
+
+    /// A feature that the host did not measure stops the prediction, by name; it is never taken as 0.
+    #[test]
+    fn a_missing_input_is_an_error() {
+        let (m, mut s) = (model(), Scratch::default());
+        assert_eq!(m.predict(&[Some(15.0), None], &mut s), Err(InputError::Missing("mbl_mbps".into())));
+        assert_eq!(m.predict_by(|_| None, &mut s), Err(InputError::Missing("ipc".into())));
+        assert_eq!(m.predict(&[Some(f64::NAN), None], &mut s), Err(InputError::NotFinite("ipc".into())));
+        assert_eq!(m.predict(&[Some(1.0)], &mut s), Err(InputError::Count { expected: 2, got: 1 }));
+    }
+
+    /// Lists that do not fit the network make no model.
+    #[test]
+    fn shapes_must_fit() {
+        let m = model();
+        assert!(Model::new(m.inputs[..1].to_vec(), m.outputs.clone(), m.mlp.clone()).is_none());
+        assert!(Model::new(m.inputs.clone(), vec![], m.mlp).is_none());
     }
 }
