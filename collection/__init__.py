@@ -1,0 +1,25 @@
+"""The lab side of Surefoot: campaigns, their state and proof, the demo and its report. Entry point: `surefoot`."""
+
+from .errors import (
+    Busy,
+    CampaignError,
+    DataSetError,
+    InputError,
+    StepFailed,
+    SurefootError,
+    ToolFailed,
+    ToolMissing,
+    VerifyFailed,
+)
+
+__all__ = [
+    "Busy",
+    "CampaignError",
+    "DataSetError",
+    "InputError",
+    "StepFailed",
+    "SurefootError",
+    "ToolFailed",
+    "ToolMissing",
+    "VerifyFailed",
+]

@@ -1,0 +1,299 @@
+"""Campaigns: plan, run, follow. One target after another, each in its own folder, all summed up in one manifest.
+
+DIR/campaign.toml   copy of what was asked for
+DIR/manifest.json   what the targets hold together
+DIR/progress.json   the last word of the run: rate and time left
+DIR/.lock           held while a `campaign run` works here
+DIR/<target>/       one data set: manifest.json, journal.jsonl, shards/ (written by `surefootd sweep`)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from pipelines.io import write_bytes, write_json
+
+from . import dataset, spec, tools
+from .errors import Busy, CampaignError, DataSetError, ToolFailed
+
+SCHEMA_VERSION = 1
+PROGRESS = "progress.json"
+# how often the progress file is written at most
+_PROGRESS_EVERY_S = 0.5
+
+
+class Report(Protocol):
+    """Where the progress of a run goes. The shipped ones: `console.Progress` and `Silent`."""
+
+    def start(self, target: str, planned: int) -> None:
+        """A target starts, or goes on."""
+
+    def update(self, target: str, line: dict[str, Any]) -> None:
+        """A progress line of `surefootd sweep`."""
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def start(self, target: str, planned: int) -> None:
+        pass
+
+    def update(self, target: str, line: dict[str, Any]) -> None:
+        pass
+
+
+def plan(file: Path) -> dict[str, Any]:
+    """Count and preview the cases of each target. Changes nothing.
+
+    Raises:
+        CampaignError: the file or a target cannot be used.
+        ToolFailed: `surefootd` refuses the sweep; its message names file, field and remedy.
+    """
+    campaign = spec.load(file)
+    targets = [{"target": t.name, "server": t.server, **_plan(campaign, t)} for t in campaign.targets]
+    return {
+        "campaign": campaign.name,
+        "file": str(file),
+        "sha256": campaign.sha256,
+        "cases": sum(int(t["cases"]) for t in targets),
+        "targets": targets,
+    }
+
+
+def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any]:
+    found = tools.run_json(tools.SUREFOOTD, ["sweep", campaign.path, "--server", target.server, "--plan", "--json"])
+    if not isinstance(found, dict):
+        raise CampaignError(f"{campaign.path}: the plan for {target.server} is not an object. Rebuild surefootd: make setup")
+    return found
+
+
+def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report | None = None) -> dict[str, Any]:
+    """Run a campaign, or go on with the one that `out` holds.
+
+    Args:
+        file: campaign file.
+        out: folder of the data set.
+        inventory: Ansible inventory; only for `targets.hosts`, which is refused today.
+        report: where progress goes.
+    Returns:
+        The state, as `status` gives it.
+    Raises:
+        CampaignError: the file, or `out` holds another campaign.
+        Busy: another run works in `out`.
+        ToolFailed: a sweep failed; the same call goes on where it was.
+    """
+    report = report or Silent()
+    campaign = spec.load(file)
+    if inventory is not None:
+        raise CampaignError(f"--inventory {inventory}: {file} has no targets.hosts that it could be for. Leave it out")
+    # a bad campaign must not leave a folder behind
+    plans = {t.name: _plan(campaign, t) for t in campaign.targets}
+    _check_folder(campaign, out)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        copy = out / "campaign.toml"
+        if not copy.exists():
+            write_bytes(copy, file.read_bytes())
+        _write_summary(campaign, out, plans)
+        note = _Note(out / PROGRESS)
+        try:
+            for target in campaign.targets:
+                report.start(target.name, int(plans[target.name]["cases"]))
+                args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
+                args += ["--resume", "--progress", "json", "--die-with-parent"]
+                for line in tools.follow_json(tools.SUREFOOTD, args):
+                    report.update(target.name, line)
+                    note.take(target.name, line)
+        except ToolFailed as e:
+            # its remedies speak of its own flag
+            raise ToolFailed(e.tool, str(e).replace("--resume", "the same command"), e.code) from e
+        finally:
+            note.write()
+            _write_summary(campaign, out, plans)
+    return status(out)
+
+
+class _Note:
+    """Keeps the newest progress line of each target in a file, for `status`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told = _read_note(path)
+        self._written = 0.0
+
+    def take(self, target: str, line: dict[str, Any]) -> None:
+        self._told[target] = {"rate_per_s": line.get("rate_per_s"), "eta_s": line.get("eta_s")}
+        if time.monotonic() - self._written > _PROGRESS_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        write_json(self._path, self._told)
+        self._written = time.monotonic()
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}  # a hint only: without it rate and time left are unknown
+    return value if isinstance(value, dict) else {}
+
+
+def _check_folder(campaign: spec.Campaign, out: Path) -> None:
+    """Refuse a folder that holds something else."""
+    if out.exists() and not out.is_dir():
+        raise CampaignError(f"--out {out}: is a file. Give a folder")
+    copy = out / "campaign.toml"
+    if copy.exists():
+        held = spec.load(copy)
+        if held.sha256 != campaign.sha256:
+            raise CampaignError(
+                f"--out {out}: holds campaign {held.name!r} as {copy} describes it, and {campaign.path} differs from that. "
+                "Give another --out, or remove the folder"
+            )
+    elif out.exists() and any(p.name != ".lock" for p in out.iterdir()):
+        raise CampaignError(f"--out {out}: is not empty and holds no campaign. Give another folder")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a data set's lock; it goes with the process, however that ends.
+
+    Raises:
+        Busy: another process holds it.
+    """
+    with (folder / ".lock").open("a+") as file:
+        if not _try_lock(file):
+            file.seek(0)
+            who = file.read().strip()
+            raise Busy(
+                f"{folder}: a campaign run works here already{f' (process {who})' if who else ''}. "
+                f"Watch it: surefoot campaign status {folder}"
+            )
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _try_lock(file: IO[str]) -> bool:
+    """Take the lock. `status` looks at it for an instant, so one refusal is not the answer."""
+    end = time.monotonic() + 0.5
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str, Any]]) -> None:
+    """DIR/manifest.json."""
+    targets = []
+    for t in campaign.targets:
+        planned = int(plans[t.name]["cases"])
+        counts, rows, shards = dataset.Counts(planned), 0, 0
+        if (out / t.name / dataset.MANIFEST).exists():
+            manifest = dataset.read_manifest(out / t.name)
+            counts = dataset.count(out / t.name, planned)
+            rows, shards = manifest.rows, len(manifest.shards)
+        entry = {"name": t.name, "server": t.server, "folder": t.name, "cases": counts.as_json(), "rows": rows, "shards": shards}
+        targets.append(entry)
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "campaign": campaign.name,
+        "campaign_file_sha256": campaign.sha256,
+        "targets": targets,
+    }
+    write_json(out / dataset.MANIFEST, summary)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """DIR/manifest.json of a campaign's folder.
+
+    Raises:
+        DataSetError: there is none, or it is damaged.
+    """
+    if not folder.is_dir():
+        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
+    summary = dataset.read_json(
+        folder / dataset.MANIFEST, f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    )
+    targets = summary.get("targets")
+    if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(targets, list):
+        raise DataSetError(
+            f"{folder / dataset.MANIFEST}: schema_version is {summary.get('schema_version')!r}, or targets is no list; this version "
+            f"reads {SCHEMA_VERSION}. Rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+        )
+    return summary
+
+
+def each(folder: Path) -> Iterator[tuple[str, Path, int]]:
+    """Name, folder and planned cases of each target of a data set."""
+    for target in read_summary(folder)["targets"]:
+        try:
+            yield str(target["name"]), folder / str(target["folder"]), int(target["cases"]["planned"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise DataSetError(f"{folder / dataset.MANIFEST}: targets: {e} is missing or no number") from e
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """Cases by state, rate and ETA of each target, and the failed cases with their reasons.
+
+    Raises:
+        DataSetError: `folder` is not a campaign's.
+    """
+    summary = read_summary(folder)
+    running = is_running(folder)
+    told = _read_note(folder / PROGRESS)
+    targets, counts = [], []
+    for name, path, planned in each(folder):
+        found = dataset.count(path, planned)
+        started = (path / dataset.MANIFEST).exists()
+        manifest = dataset.read_manifest(path) if started else None
+        note = told.get(name, {})
+        counts.append(found)
+        targets.append(
+            {
+                "target": name,
+                "folder": str(path),
+                "cases": found.as_json(),
+                "rows": manifest.rows if manifest else 0,
+                "shards": len(manifest.shards) if manifest else 0,
+                "feature_set": manifest.feature_set if manifest else None,
+                "rate_per_s": note.get("rate_per_s"),
+                "eta_s": note.get("eta_s") if running and found.pending else None,
+                "failed": dataset.failures(path) if found.failed else [],
+            }
+        )
+    total = dataset.Counts.total(counts)
+    return {
+        "campaign": summary["campaign"],
+        "folder": str(folder),
+        "state": "running" if running else "done" if total.pending == 0 else "stopped",
+        "cases": total.as_json(),
+        "targets": targets,
+    }
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a `campaign run` holds the folder's lock."""
+    try:
+        with (folder / ".lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

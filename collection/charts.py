@@ -1,0 +1,417 @@
+"""The report's figures: each function draws one and returns it as an inline SVG string.
+
+Text stays text (it is searchable and takes the page's font); identifiers are made unique per figure, since all figures end
+up in one HTML document.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+INK = "#1c2330"
+MUTED = "#6b7484"
+GRID = "#e4e7ec"
+TARGET = "#c62839"
+POLICY_COLOURS = {
+    "unmanaged": "#8d95a3",
+    "parties": "#e08a1e",
+    "osml-plus": "#1d63c4",
+    "osml": "#7a5bc7",
+    "oracle": "#2a8c5a",
+}
+SERIES = ["#1d63c4", "#e08a1e", "#2a8c5a", "#7a5bc7", "#c2447d", "#1798a8", "#8a6d3b", "#555f6f"]
+# blue = meets the QoS target, paper white = at it, red = misses it
+_COLD = ["#0b3c7d", "#2f6fc0", "#8db9e4", "#e3eef9"]
+_HOT = ["#fdeee6", "#f5ac84", "#d6553f", "#7f0d1f"]
+
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "axes.edgecolor": "#b9c0cb",
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "text.color": INK,
+}
+
+_serial = itertools.count(1)
+
+
+def _svg(fig: Figure, label: str) -> str:
+    """The figure as an `<svg>` element that can stand in an HTML body beside others."""
+    salt = f"f{next(_serial)}"
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.04)
+    plt.close(fig)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    # element identifiers repeat from figure to figure ("axes_1"); references to them move along
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{salt}-\1"', svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{salt}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", svg)
+    svg = re.sub(r"font: ([\d.]+px) '[^']*'[^;\"]*", r"font: \1 var(--sans)", svg)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
+    safe = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
+
+
+def _ms(value: float) -> str:
+    if value >= 1000:
+        return f"{value / 1000:g} s"
+    return f"{value:g}"
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """p99 of one LC service over cores and ways at one load.
+
+    p99_ms: shape (len(cores), len(ways)), ms; NaN where the case was not measured.
+    rcliff, oaa: (cores, ways), or None where the labels have none.
+    requests_min, requests_max: requests behind each p99, None where unknown.
+    """
+
+    service: str
+    platform: str
+    rps: float
+    threads: int
+    cores: Sequence[float]
+    ways: Sequence[float]
+    p99_ms: np.ndarray
+    qos_target_ms: float
+    rcliff: tuple[float, float] | None = None
+    oaa: tuple[float, float] | None = None
+    requests_min: int | None = None
+    requests_max: int | None = None
+
+
+class _AroundTarget(Normalize):
+    """Log scale in two halves that meet at the QoS target."""
+
+    def __init__(self, low: float, target: float, high: float) -> None:
+        super().__init__(low, high)
+        self.target = target
+
+    def __call__(self, value, clip=None):  # type: ignore[no-untyped-def]
+        lo, mid, hi = (math.log10(x) for x in (self.vmin, self.target, self.vmax))  # type: ignore[arg-type]
+        with np.errstate(all="ignore"):
+            logs = np.log10(np.ma.filled(np.ma.asarray(value, float), np.nan))
+        return np.ma.masked_invalid(np.interp(logs, [lo, mid, hi], [0.0, 0.5, 1.0]))
+
+    def inverse(self, value):  # type: ignore[no-untyped-def]
+        lo, mid, hi = (math.log10(x) for x in (self.vmin, self.target, self.vmax))  # type: ignore[arg-type]
+        return 10 ** np.interp(value, [0.0, 0.5, 1.0], [lo, mid, hi])
+
+
+def heat_map(m: HeatMap) -> str:
+    """Draw one cores x ways plane: colour is p99 on a log scale that turns from blue to red at the QoS target."""
+    with matplotlib.rc_context(_STYLE):
+        fig, ax = plt.subplots(figsize=(4.1, 3.9))
+        seen = m.p99_ms[np.isfinite(m.p99_ms)]
+        low = min(float(seen.min()), m.qos_target_ms / 3) if seen.size else m.qos_target_ms / 3
+        high = max(float(seen.max()), m.qos_target_ms * 3) if seen.size else m.qos_target_ms * 3
+        norm = _AroundTarget(max(low, 1e-6), m.qos_target_ms, high)
+        colours = LinearSegmentedColormap.from_list("qos", [*_COLD, *_HOT])
+        colours.set_bad("#eceef2")
+        cores, ways = np.asarray(m.cores, float), np.asarray(m.ways, float)
+        mesh = ax.imshow(
+            np.ma.masked_invalid(m.p99_ms),
+            origin="lower",
+            aspect="auto",
+            cmap=colours,
+            norm=norm,
+            interpolation="nearest",
+            extent=(ways[0] - 0.5, ways[-1] + 0.5, cores[0] - 0.5, cores[-1] + 0.5),
+        )
+        _staircase(ax, m.p99_ms, cores, ways, m.qos_target_ms)
+        if m.rcliff is not None:
+            ax.plot(m.rcliff[1], m.rcliff[0], marker="X", ms=11, mfc="#111", mec="white", mew=1.4, ls="none", label="RCliff")
+        if m.oaa is not None:
+            ax.plot(m.oaa[1], m.oaa[0], marker="*", ms=17, mfc="#ffd23f", mec="#111", mew=1.1, ls="none", label="OAA")
+        ax.set_xlabel("LLC ways")
+        ax.set_ylabel("cores (logical CPUs)")
+        ax.grid(visible=False)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        bar = fig.colorbar(mesh, ax=ax, pad=0.03, fraction=0.07)
+        ticks = [t for t in (10.0**e for e in range(-3, 8)) if norm.vmin <= t <= norm.vmax]  # type: ignore[operator]
+        ticks = [t for t in ticks if abs(math.log10(t / m.qos_target_ms)) > 0.2]
+        bar.set_ticks([*ticks, m.qos_target_ms], labels=[*map(_ms, ticks), f"{_ms(m.qos_target_ms)} target"])
+        bar.ax.minorticks_off()
+        bar.set_label("p99, ms (log)")
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=3, handletextpad=0.3, columnspacing=1.2, borderpad=0.2)
+        return _svg(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
+
+
+def _staircase(ax: Axes, p99_ms: np.ndarray, cores: np.ndarray, ways: np.ndarray, target: float) -> None:
+    """Outline the cells that meet the QoS target."""
+    met = np.nan_to_num(p99_ms, nan=np.inf) <= target
+    lines: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for i, j in itertools.product(range(len(cores)), range(len(ways))):
+        if i + 1 < len(cores) and met[i, j] != met[i + 1, j]:
+            y = (cores[i] + cores[i + 1]) / 2
+            lines.append(((ways[j] - 0.5, ways[j] + 0.5), (y, y)))
+        if j + 1 < len(ways) and met[i, j] != met[i, j + 1]:
+            x = (ways[j] + ways[j + 1]) / 2
+            lines.append(((x, x), (cores[i] - 0.5, cores[i] + 0.5)))
+    for k, (xs, ys) in enumerate(lines):
+        ax.plot(xs, ys, color="#111", lw=1.3, solid_capstyle="projecting", label="QoS edge" if k == 0 else None)
+
+
+@dataclass(frozen=True)
+class QuotaPoint:
+    """One local case: p99 at a CPU quota, with its interval, requests and verdict."""
+
+    quota_cores: float
+    p99_ms: float
+    low_ms: float | None
+    high_ms: float | None
+    requests: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class QuotaCurve:
+    """p99 of a container over its CPU quota, one line a load level."""
+
+    service: str
+    qos_target_ms: float | None
+    levels: dict[float, list[QuotaPoint]] = field(default_factory=dict)
+
+
+def quota_curve(c: QuotaCurve) -> str:
+    """Draw the cliff over CPU: filled marks are valid percentiles, hollow ones have another verdict."""
+    with matplotlib.rc_context(_STYLE):
+        fig, ax = plt.subplots(figsize=(4.4, 3.3))
+        for k, (rps, points) in enumerate(sorted(c.levels.items())):
+            points = sorted(points, key=lambda p: p.quota_cores)
+            colour = SERIES[k % len(SERIES)]
+            x = [p.quota_cores for p in points]
+            y = [p.p99_ms for p in points]
+            ax.plot(x, y, color=colour, lw=1.6, label=f"{rps:,.0f} RPS", zorder=2)
+            bars = [p for p in points if p.low_ms is not None and p.high_ms is not None]
+            ax.errorbar(
+                [p.quota_cores for p in bars],
+                [p.p99_ms for p in bars],
+                yerr=[
+                    [max(0.0, p.p99_ms - (p.low_ms or 0.0)) for p in bars],
+                    [max(0.0, (p.high_ms or 0.0) - p.p99_ms) for p in bars],
+                ],
+                fmt="none",
+                ecolor=colour,
+                elinewidth=1.1,
+                capsize=2.5,
+                zorder=3,
+            )
+            for valid in (True, False):
+                some = [p for p in points if (p.verdict == "valid") == valid]
+                ax.plot(
+                    [p.quota_cores for p in some],
+                    [p.p99_ms for p in some],
+                    ls="none",
+                    marker="o",
+                    ms=5,
+                    mec=colour,
+                    mfc=colour if valid else "white",
+                    zorder=4,
+                )
+        if c.qos_target_ms is not None:
+            ax.axhline(c.qos_target_ms, color=TARGET, lw=1.2, ls=(0, (5, 3)), zorder=1)
+            ax.annotate(
+                f"QoS target {c.qos_target_ms:g} ms",
+                xy=(1, c.qos_target_ms),
+                xycoords=("axes fraction", "data"),
+                xytext=(-2, 3),
+                textcoords="offset points",
+                color=TARGET,
+                fontsize=8,
+                ha="right",
+            )
+        ax.set_yscale("log")
+        _log_ms(ax)
+        ax.set_xlabel("CPU quota, cores")
+        ax.set_ylabel("p99, ms (log)")
+        ax.set_title(c.service)
+        ax.legend(loc="upper right")
+        return _svg(fig, f"p99 of {c.service} over CPU quota")
+
+
+def _log_ms(ax: Axes) -> None:
+    ax.yaxis.set_major_locator(LogLocator(10))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One service in a closed-loop time line; every list is as long as `t_s`, None where nothing is known."""
+
+    name: str
+    kind: str
+    qos_target_ms: float | None
+    t_s: Sequence[float]
+    p99_ms: Sequence[float | None]
+    cores: Sequence[float | None]
+    ways: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class TimeLine:
+    """What one policy did to one workload. `marks` are (second, text): arrivals and load changes."""
+
+    workload: str
+    policy: str
+    lanes: Sequence[Lane]
+    marks: Sequence[tuple[float, str]] = ()
+    has_ways: bool = True
+
+
+def _floats(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([np.nan if v is None else v for v in values], float)
+
+
+def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
+    """Draw latency over target, and what each service held, over time.
+
+    Args:
+        t: the run.
+        span: limits of latency over target shared by several figures, so that they compare.
+    """
+    with matplotlib.rc_context(_STYLE):
+        rows = 3 if t.has_ways else 2
+        heights = [1.5, 1, 1][:rows]
+        fig, axes = plt.subplots(rows, 1, figsize=(4.5, 1.2 + 1.35 * rows), sharex=True, height_ratios=heights, squeeze=False)
+        latency, *held = axes[:, 0]
+        for k, lane in enumerate(t.lanes):
+            colour = SERIES[k % len(SERIES)]
+            x = np.asarray(lane.t_s, float)
+            dash = "-" if lane.kind == "lc" else (0, (2, 1.4))
+            if lane.qos_target_ms:
+                latency.plot(x, _floats(lane.p99_ms) / lane.qos_target_ms, color=colour, lw=1.2)
+            for ax, values in zip(held, (lane.cores, lane.ways), strict=False):
+                ax.step(x, _floats(values), where="post", color=colour, lw=1.4, ls=dash)
+            held[0].plot([], [], color=colour, ls=dash, label=lane.name + ("" if lane.kind == "lc" else " (BE)"))
+        latency.axhline(1, color=TARGET, lw=1.1, ls=(0, (5, 3)))
+        latency.set_yscale("log")
+        latency.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
+        latency.yaxis.set_minor_formatter(NullFormatter())
+        if span is not None:
+            latency.set_ylim(*span)
+        latency.set_ylabel("p99 / target")
+        for ax, name in zip(held, ("cores", "LLC ways"), strict=False):
+            ax.set_ylabel(name)
+            ax.set_ylim(bottom=0)
+        for at, _text in t.marks:
+            for ax in (latency, *held):
+                ax.axvline(at, color="#c9ced8", lw=0.9, zorder=0)
+        held[-1].set_xlabel("time, s")
+        latency.set_title(f"{t.policy}")
+        fig.align_ylabels()
+        handles, labels = held[0].get_legend_handles_labels()
+        fig.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.55, 0.005), ncols=min(4, max(1, len(labels))))
+        fig.subplots_adjust(hspace=0.12)
+        return _svg(fig, f"{t.workload} under {t.policy}: latency over target and allocations over time")
+
+
+def grouped_bars(groups: Sequence[str], series: dict[str, Sequence[float | None]], y_label: str, title: str) -> str:
+    """Draw one bar per group and series; a None leaves a cross, so that it cannot be read as zero."""
+    with matplotlib.rc_context(_STYLE):
+        fig, ax = plt.subplots(figsize=(9.2, 2.7))
+        width = 0.8 / max(1, len(series))
+        top = max((v for vs in series.values() for v in vs if v is not None), default=1.0) or 1.0
+        for k, (name, values) in enumerate(series.items()):
+            x = np.arange(len(groups)) + (k - (len(series) - 1) / 2) * width
+            colour = POLICY_COLOURS.get(name, SERIES[k % len(SERIES)])
+            ax.bar(x, [0.0 if v is None else v for v in values], width * 0.92, color=colour, label=name)
+            for at, v in zip(x, values, strict=True):
+                if v is None:
+                    ax.plot(at, top * 0.03, marker="x", color=colour, ms=6, mew=1.6)
+                elif v == 0:
+                    ax.plot([at - width * 0.4, at + width * 0.4], [0, 0], color=colour, lw=2.5, clip_on=False)
+        ax.set_xticks(np.arange(len(groups)), groups)
+        ax.grid(visible=False, axis="x")
+        ax.set_ylabel(y_label)
+        ax.set_title(title)
+        ax.legend(loc="upper right", ncols=len(series), bbox_to_anchor=(1.0, 1.15))
+        return _svg(fig, title)
+
+
+def real_loop(runs: dict[str, Lane], title: str, marks: Sequence[tuple[float, str]]) -> str:
+    """Draw p99 of one real service over time under several policies, and the CPU each gave it."""
+    with matplotlib.rc_context(_STYLE):
+        fig, (top, low) = plt.subplots(2, 1, figsize=(9.2, 4.3), sharex=True, height_ratios=[1.7, 1])
+        target = next((r.qos_target_ms for r in runs.values() if r.qos_target_ms), None)
+        for k, (policy, lane) in enumerate(runs.items()):
+            colour = POLICY_COLOURS.get(policy, SERIES[k % len(SERIES)])
+            x = np.asarray(lane.t_s, float)
+            top.plot(x, _floats(lane.p99_ms), color=colour, lw=1.3, label=policy)
+            low.step(x, _floats(lane.cores), where="post", color=colour, lw=1.5)
+        if target:
+            top.axhline(target, color=TARGET, lw=1.2, ls=(0, (5, 3)))
+            top.annotate(
+                f"QoS target {target:g} ms",
+                xy=(0, target),
+                xycoords=("axes fraction", "data"),
+                xytext=(4, 3),
+                textcoords="offset points",
+                color=TARGET,
+                fontsize=8,
+            )
+        top.set_yscale("log")
+        _log_ms(top)
+        top.set_ylabel("p99, ms (log)")
+        low.set_ylabel("cores held")
+        low.set_ylim(bottom=0)
+        low.set_xlabel("time, s")
+        for at, text in marks:
+            for ax in (top, low):
+                ax.axvline(at, color="#b9c0cb", lw=0.9, zorder=0)
+            top.annotate(
+                text,
+                xy=(at, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -9),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=MUTED,
+            )
+        top.set_title(title)
+        top.legend(loc="upper right", ncols=len(runs), bbox_to_anchor=(1.0, 1.13))
+        fig.subplots_adjust(hspace=0.1)
+        return _svg(fig, title)

@@ -1,0 +1,154 @@
+"""The command line `surefoot`: campaigns, bundles, the demo."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from . import console as show
+from .errors import SurefootError
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="surefoot", prog_name="surefoot")
+@click.pass_context
+def surefoot(context: click.Context, debug: bool) -> None:
+    """Collect samples, build bundles, show the whole story.
+
+    Exit codes: 0 done, 1 failed, 2 bad input.
+    """
+    context.obj = {"debug": debug}
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+_data_set = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@surefoot.group()
+def campaign() -> None:
+    """Plan, run, watch and verify campaigns."""
+
+
+@campaign.command("plan")
+@click.argument("file", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path))
+@_json
+def campaign_plan(file: Path, as_json: bool) -> None:
+    """Count and preview the cases of each target; estimate duration and disk. Changes nothing."""
+    from . import campaign as campaigns
+
+    plan = campaigns.plan(file)
+    if as_json:
+        _print_json(plan)
+    else:
+        show.plan(Console(), plan)
+
+
+@campaign.command("run")
+@click.argument("file", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the data set.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible inventory, for targets.hosts.")
+@_json
+def campaign_run(file: Path, out: Path, inventory: Path | None, as_json: bool) -> None:
+    """Run a campaign on its targets; goes on where it was if DIR holds a started one."""
+    from . import campaign as campaigns
+
+    with show.Progress(Console(stderr=True)) as progress:
+        summary = campaigns.run(file, out, inventory=inventory, report=progress)
+    if as_json:
+        _print_json(summary)
+    else:
+        show.status(Console(), summary)
+
+
+@campaign.command("status")
+@_data_set
+@_json
+def campaign_status(folder: Path, as_json: bool) -> None:
+    """Cases by state, rate, ETA, and the failed cases with their reasons."""
+    from . import campaign as campaigns
+
+    state = campaigns.status(folder)
+    if as_json:
+        _print_json(state)
+    else:
+        show.status(Console(), state)
+
+
+@campaign.command("verify")
+@_data_set
+@_json
+def campaign_verify(folder: Path, as_json: bool) -> None:
+    """Check every shard against the manifest, and manifest, journal and plan against each other."""
+    from . import verify
+
+    result = verify.verify(folder)
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        show.verification(Console(), result)
+    if not result.ok:
+        sys.exit(1)
+
+
+@surefoot.command("demo")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of the report and of what it is made from (default: out/demo).",
+)
+@_json
+def demo_command(out: Path | None, as_json: bool) -> None:
+    """The whole story on this machine, unattended; ends with the path of a report.
+
+    Stopped half-way, it goes on where it was.
+    """
+    from . import demo
+
+    result = demo.run(out, Console(stderr=True))
+    if as_json:
+        _print_json(result)
+    else:
+        click.echo(f"report: {result['report']}")
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point. Turns errors into one line on stderr and an exit code."""
+    debug = "--debug" in (sys.argv[1:] if args is None else args)
+    try:
+        surefoot.main(args=args, prog_name="surefoot", standalone_mode=False)
+    except click.exceptions.Exit as e:
+        sys.exit(e.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(e.exit_code)
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on where this one was", err=True)
+        sys.exit(130)
+    except SurefootError as e:
+        if debug:
+            raise
+        click.echo(f"error: {e}", err=True)
+        sys.exit(e.exit_code)
+    except OSError as e:
+        if debug:
+            raise
+        where = f"{e.filename}: " if e.filename else ""
+        click.echo(f"error: {where}{e.strerror or e}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

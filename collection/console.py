@@ -1,0 +1,157 @@
+"""What the commands print: tables and the progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from .verify import Result
+
+STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed")
+_COLOURS = {
+    "measured": "green",
+    "infeasible": "dim",
+    "client-limited": "yellow",
+    "overloaded": "yellow",
+    "failed": "red",
+    "pending": "cyan",
+}
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time as people say it."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 1:
+        return "under 1 s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, s = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {s:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def size(count: float | None) -> str:
+    """A number of bytes as people say it."""
+    if count is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def rate(per_s: float | None) -> str:
+    """Cases per second; per minute where a second is too short."""
+    if per_s is None:
+        return "unknown"
+    return f"{per_s:,.0f} cases/s" if per_s >= 10 else f"{per_s:.1f} cases/s" if per_s >= 1 else f"{per_s * 60:.1f} cases/min"
+
+
+def plain_table(columns: Iterable[tuple[str, bool]]) -> Table:
+    """A table without a frame; columns are (name, numeric)."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name, numeric in columns:
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
+    return table
+
+
+class Progress:
+    """A bar for each target: cases done of those planned, rate and time left, from `surefootd`'s progress lines."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def start(self, target: str, planned: int) -> None:
+        """A target starts, or goes on."""
+        self._tasks[target] = self._bar.add_task(target, total=planned, rate="", left="")
+
+    def update(self, target: str, line: dict[str, Any]) -> None:
+        """A progress line."""
+        done, eta = line.get("done"), line.get("eta_s")
+        if not isinstance(done, int):
+            return
+        self._bar.update(
+            self._tasks[target],
+            completed=done,
+            rate=rate(line.get("rate_per_s")) if line.get("rate_per_s") else "",
+            left=f"{duration(eta)} left" if eta else "",
+        )
+
+
+def status(console: Console, state: dict[str, Any]) -> None:
+    """Print what `campaign.status` found."""
+    console.print(f"[bold]{state['campaign']}[/] in {state['folder']}: {state['state']}")
+    columns = [
+        ("target", False),
+        ("planned", True),
+        *((s, True) for s in STATES),
+        ("to do", True),
+        ("rows", True),
+        ("rate", True),
+        ("left", True),
+    ]
+    table = plain_table(columns)
+    for target in state["targets"]:
+        cases = target["cases"]
+        cells = [target["target"], f"{cases['planned']:,}"]
+        cells += [Text(f"{cases[s]:,}", style=_COLOURS[s] if cases[s] else "dim") for s in STATES]  # type: ignore[misc]
+        running = state["state"] == "running" and cases["pending"]
+        cells += [
+            f"{cases['pending']:,}",
+            f"{target['rows']:,}",
+            rate(target["rate_per_s"]),
+            duration(target["eta_s"]) if running else "-",
+        ]
+        table.add_row(*cells)
+    console.print(table)
+    for target in state["targets"]:
+        for reason in target["failed"]:
+            console.print(f"[red]failed[/] {target['target']}: {reason['cases']} × {reason['reason']}", highlight=False)
+            console.print(f"  cases {', '.join(reason['examples'])}", style="dim", highlight=False)
+
+
+def verification(console: Console, result: Result) -> None:
+    """Print what `verify.verify` found."""
+    if result.ok:
+        console.print(
+            f"[green]ok[/] {result.folder}: {result.shards} shards, {result.rows:,} rows, {result.cases:,} cases add up",
+            highlight=False,
+        )
+        return
+    for finding in result.findings:
+        console.print(f"[red]bad[/] {finding.file}: {finding.what}", highlight=False, soft_wrap=True)
+        console.print(f"    {finding.remedy}", style="dim", highlight=False, soft_wrap=True)
+    console.print(f"{len(result.findings)} findings in {result.folder}", highlight=False)
+
+
+def plan(console: Console, found: dict[str, Any]) -> None:
+    """Print what `campaign.plan` found."""
+    console.print(f"[bold]{found['campaign']}[/]: {found['cases']:,} cases; nothing was changed", highlight=False)

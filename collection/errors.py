@@ -1,0 +1,66 @@
+"""Every error this package raises on purpose.
+
+SurefootError              exit code 1: something failed; the message says what and what to do
+├── InputError             exit code 2: the user's file, field or option is wrong; nothing was changed
+│   ├── CampaignError      a campaign file, or a target in it, cannot be used
+│   └── DataSetError       a folder is not a campaign's, or its manifest or journal cannot be read
+├── ToolMissing            a binary of this repository is not built
+├── ToolFailed             a binary ran and failed; carries its own message and exit code
+├── Busy                   another process works in the same folder
+├── VerifyFailed           a data set does not add up; carries the findings
+└── StepFailed             a step of the demo failed; carries the step's name
+"""
+
+from __future__ import annotations
+
+
+class SurefootError(Exception):
+    """Something failed. The message is one line a user can act on."""
+
+    exit_code = 1
+
+
+class InputError(SurefootError):
+    """What the user gave is wrong: file, field and remedy are in the message."""
+
+    exit_code = 2
+
+
+class CampaignError(InputError):
+    """A campaign file, or one of its targets, cannot be used."""
+
+
+class DataSetError(InputError):
+    """A folder is not a campaign's data set, or its manifest or journal cannot be read."""
+
+
+class ToolMissing(SurefootError):
+    """A binary of this repository is not built."""
+
+
+class ToolFailed(SurefootError):
+    """A binary ran and failed.
+
+    Args:
+        tool: its name.
+        message: its own message, in one or a few lines.
+        code: its exit code, negative for a signal; 2 (bad input) is handed on.
+    """
+
+    def __init__(self, tool: str, message: str, code: int) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.code = code
+        self.exit_code = 2 if code == 2 else 1
+
+
+class Busy(SurefootError):
+    """Another process works in the same folder."""
+
+
+class VerifyFailed(SurefootError):
+    """A data set does not add up; the findings were printed."""
+
+
+class StepFailed(SurefootError):
+    """A step of the demo failed; the message names it, its log and the remedy."""

@@ -1,0 +1,104 @@
+"""The report's page as plain data, and its rendering into one HTML file without external references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A verdict at the top of the page. state: "" (good), "missing" or "failed"."""
+
+    what: str
+    figure: str
+    more: str
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; style "note" for small print."""
+
+    text: str
+    style: str = ""
+    kind: str = field(default="text", init=False)
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+    kind: str = field(default="heading", init=False)
+
+
+@dataclass(frozen=True)
+class Callout:
+    """Something the reader must not miss, e.g. a part that could not be run."""
+
+    text: str
+    kind: str = field(default="callout", init=False)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: SVG text made by `charts`, and its caption."""
+
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    figures: Sequence[Drawing]
+    wide: bool = False
+    kind: str = field(default="figures", init=False)
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells are text, or `badge(...)`."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    kind: str = field(default="table", init=False)
+
+
+def badge(good: bool | None, text: str, more: str = "") -> dict[str, str]:
+    """A coloured word in a table: good, bad, or (None) a warning."""
+    return {"badge": "warn" if good is None else "good" if good else "bad", "text": text, "more": more}
+
+
+@dataclass
+class Section:
+    id: str
+    title: str
+    blocks: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Page:
+    title: str
+    lede: str
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    tiles: list[Tile] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    footer: str = ""
+
+
+def render(page: Page) -> str:
+    """HTML text of a page. Everything but the drawings is escaped."""
+    folder = files("collection") / "templates"
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((folder / "report.html.j2").read_text("utf-8"))
+    css = jinja2.utils.markupsafe.Markup((folder / "report.css").read_text("utf-8"))
+    return template.render(page=page, css=css)

@@ -1,0 +1,95 @@
+"""What a campaign file says about where it runs.
+
+Only `[targets]` and the name are read here. The sweep itself is parsed, checked and expanded by `surefootd sweep`, so that
+there is one reading of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import CampaignError
+
+_WORKING = 'targets that work: virtual = ["server-1"] (any platform profile), local = true'
+
+
+@dataclass(frozen=True)
+class Target:
+    """One server that a campaign runs on.
+
+    name: folder under the campaign's output, e.g. `server-1` or `local`.
+    server: what `surefootd --server` takes, e.g. `virtual:server-1` or `local`.
+    """
+
+    name: str
+    server: str
+
+    @property
+    def is_local(self) -> bool:
+        return self.server == "local"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign file as far as the lab side needs it. `sha256` is of the file's bytes."""
+
+    path: Path
+    name: str
+    targets: tuple[Target, ...]
+    sha256: str
+
+
+def load(path: Path) -> Campaign:
+    """Read a campaign file.
+
+    Raises:
+        CampaignError: no such file, not TOML, or targets that cannot be run.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as e:
+        raise CampaignError(f"{path}: no such campaign file. Start from one in examples/") from e
+    except OSError as e:
+        raise CampaignError(f"{path}: cannot be read ({e.strerror})") from e
+    try:
+        data = tomllib.loads(raw.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise CampaignError(f"{path}: not valid TOML: {e}") from e
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        raise CampaignError(f'{path}: name is missing. Give the campaign one, e.g. name = "server-1-common"')
+    return Campaign(path, name, _targets(path, data.get("targets")), hashlib.sha256(raw).hexdigest())
+
+
+def _targets(path: Path, table: Any) -> tuple[Target, ...]:
+    if not isinstance(table, dict) or not table:
+        raise CampaignError(f"{path}: [targets] is missing or empty; {_WORKING}")
+    unknown = sorted(set(table) - {"virtual", "hosts", "local"})
+    if unknown:
+        raise CampaignError(f"{path}: targets.{unknown[0]} is unknown; {_WORKING}")
+    if "hosts" in table:
+        raise CampaignError(f"{path}: targets.hosts: campaigns on Ansible hosts do not run yet; {_WORKING}")
+    found: list[Target] = []
+    virtual = table.get("virtual", [])
+    if not isinstance(virtual, list) or not all(isinstance(v, str) and v for v in virtual):
+        raise CampaignError(f'{path}: targets.virtual must be a list of platforms, e.g. ["server-1"]')
+    for name in virtual:
+        # the name becomes a folder, and is how `surefootd` finds the profile
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == "local":
+            raise CampaignError(f"{path}: targets.virtual: {name!r} is no platform's name. Give one like server-1")
+        if any(t.name == name for t in found):
+            raise CampaignError(f"{path}: targets.virtual names {name} twice. Remove one")
+        found.append(Target(name, f"virtual:{name}"))
+    local = table.get("local", False)
+    if not isinstance(local, bool):
+        raise CampaignError(f"{path}: targets.local must be true or false, not {local!r}")
+    if local:
+        found.append(Target("local", "local"))
+    if not found:
+        raise CampaignError(f"{path}: [targets] names no server; {_WORKING}")
+    return tuple(found)

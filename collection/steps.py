@@ -1,0 +1,101 @@
+"""Run a story step by step, so that it can be stopped anywhere and goes on where it was.
+
+A step that is done leaves a marker with its result, keyed on its inputs. A later run takes the marker's word as long as
+the key is the same; a changed input runs the step, and by their keys all that build on it, again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.io import sha256_file, write_json
+
+
+def key_of(*parts: Any) -> str:
+    """Key of a step's inputs: paths count with their contents, everything else as JSON.
+
+    A folder counts with the names and contents of all files under it.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            for file in sorted(p for p in part.rglob("*") if p.is_file()) if part.is_dir() else [part]:
+                digest.update(f"{file.name}:{sha256_file(file)}\n".encode())
+        else:
+            digest.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What became of a step. state: done, reused (marker found) or skipped (with the reason)."""
+
+    name: str
+    title: str
+    state: str
+    seconds: float
+    why: str = ""
+
+
+class Story:
+    """The steps of one run.
+
+    Args:
+        folder: where the markers are kept.
+        announce: called as each step starts; returns a context that lasts as long as the step.
+    """
+
+    def __init__(self, folder: Path, announce: Callable[[str], AbstractContextManager[Any]] | None = None) -> None:
+        self.folder = folder
+        self.records: list[StepRecord] = []
+        self._announce = announce or (lambda _title: nullcontext())
+
+    def step(self, name: str, title: str, key: str, work: Callable[[bool], Any], outputs: Iterable[Path] = ()) -> Any:
+        """Run `work`, or return what it returned before with the same key.
+
+        Args:
+            name: marker's name.
+            key: of the inputs, see `key_of`.
+            work: called with True if an earlier run with this key was cut short, so that its leftovers may be used.
+            outputs: what the step leaves behind; if one is gone, the step runs again.
+        Returns:
+            What `work` returned: a JSON value.
+        """
+        marker = self.folder / f"{name}.json"
+        old = _read(marker)
+        if old.get("key") == key and old.get("state") == "done" and all(p.exists() for p in outputs):
+            self.records.append(StepRecord(name, title, "reused", float(old.get("seconds", 0.0))))
+            return old["result"]
+        cut_short = old.get("key") == key
+        before = float(old.get("seconds", 0.0)) if cut_short and old.get("state") == "started" else 0.0
+        write_json(marker, {"key": key, "state": "started", "seconds": before})
+        start = time.monotonic()
+        try:
+            with self._announce(title):
+                result = work(cut_short)
+        except BaseException:
+            write_json(marker, {"key": key, "state": "started", "seconds": before + time.monotonic() - start})
+            raise
+        seconds = before + time.monotonic() - start
+        write_json(marker, {"key": key, "state": "done", "seconds": seconds, "result": result})
+        self.records.append(StepRecord(name, title, "done", seconds))
+        return result
+
+    def skip(self, name: str, title: str, why: str) -> None:
+        """Note a step that cannot be run here."""
+        self.records.append(StepRecord(name, title, "skipped", 0.0, why))
+
+
+def _read(marker: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(marker.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}  # no marker, or one cut short: the step simply runs
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,142 @@
+"""Find and run the repository's binaries.
+
+Order of the search: the environment (SUREFOOTD, SUREFOOT_LOADGEN), `target/release` under the repository, PATH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import ToolFailed, ToolMissing
+
+SUREFOOTD = "surefootd"
+LOADGEN = "surefoot-loadgen"
+_VARIABLES = {SUREFOOTD: "SUREFOOTD", LOADGEN: "SUREFOOT_LOADGEN"}
+
+
+def repo_root() -> Path:
+    """The repository this package was installed from (an editable install, as `make setup` does)."""
+    return Path(__file__).resolve().parent.parent
+
+
+def find(tool: str) -> Path:
+    """Path of one of the repository's binaries.
+
+    Raises:
+        ToolMissing: it is nowhere, or the environment names something that cannot be run.
+    """
+    variable = _VARIABLES[tool]
+    given = os.environ.get(variable)
+    if given:
+        path = Path(given)
+        if not (path.is_file() and os.access(path, os.X_OK)):
+            raise ToolMissing(f"{variable}={given} is not a program. Unset it, or build the binaries: make setup")
+        return path.resolve()
+    built = repo_root() / "target" / "release" / tool
+    if built.is_file() and os.access(built, os.X_OK):
+        return built
+    found = shutil.which(tool)
+    if found:
+        return Path(found)
+    raise ToolMissing(f"{tool} is not built (looked at ${variable}, target/release and PATH). Build it: make setup")
+
+
+def environment() -> dict[str, str]:
+    """Environment for child processes: the binaries under the names they look each other up by."""
+    env = dict(os.environ)
+    for tool, variable in _VARIABLES.items():
+        try:
+            env[variable] = str(find(tool))
+        except ToolMissing:
+            env.pop(variable, None)
+    return env
+
+
+def _message(tool: str, code: int, stderr: str) -> str:
+    errors = [line for line in stderr.splitlines() if line.lower().startswith("error:")]
+    text = errors[-1][len("error:") :].strip() if errors else stderr.strip()
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"{tool} was ended by {name}" + (f": {text}" if text else "")
+    return text or f"{tool} failed with exit code {code} and said nothing"
+
+
+def run_json(tool: str, args: Sequence[str | Path]) -> Any:
+    """Run a binary that prints one JSON document.
+
+    Raises:
+        ToolMissing: the binary is not built.
+        ToolFailed: it failed, or printed something else than JSON.
+    """
+    done = subprocess.run([str(find(tool)), *map(str, args)], capture_output=True, text=True, env=environment())
+    if done.returncode != 0:
+        raise ToolFailed(tool, _message(tool, done.returncode, done.stderr), done.returncode)
+    try:
+        return json.loads(done.stdout)
+    except ValueError as e:
+        raise ToolFailed(tool, f"{tool} {args[0]} did not print JSON ({e}). Rebuild it: make setup", 1) from e
+
+
+def follow_json(tool: str, args: Sequence[str | Path]) -> Iterator[dict[str, Any]]:
+    """Run a binary that prints JSON lines among its messages on stderr, and yield each as it comes.
+
+    The child leads its own process group: a Ctrl-C reaches it through us, once. On any way out of the loop it is
+    asked to stop (SIGTERM) and waited for, so that it can finish what it is writing.
+
+    Raises:
+        ToolMissing: the binary is not built.
+        ToolFailed: it failed.
+    """
+    child = subprocess.Popen(
+        [str(find(tool)), *map(str, args)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment(),
+        process_group=0,
+    )
+    assert child.stderr is not None
+    said: deque[str] = deque(maxlen=40)
+    try:
+        for line in child.stderr:
+            event = _event(line)
+            if event is None:
+                said.append(line)
+            else:
+                yield event
+        code = child.wait()
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        child.stderr.close()
+    if code != 0:
+        raise ToolFailed(tool, _message(tool, code, "".join(said)), code)
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and "event" in value else None
+
+
+def merged(env: Mapping[str, str]) -> dict[str, str]:
+    """The children's environment with some variables set."""
+    return {**environment(), **env}

@@ -1,0 +1,269 @@
+"""Prove that a data set is whole: every shard against the manifest, and manifest, journal and plan against each other."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines.io import sha256_file
+
+from . import campaign, dataset
+from .errors import DataSetError
+
+_FEATURES = (
+    "ipc",
+    "llc_misses_per_s",
+    "mbl_mbps",
+    "cpu_usage_cores",
+    "virt_mem_mb",
+    "res_mem_mb",
+    "alloc_cores",
+    "alloc_ways",
+    "alloc_cache_mb",
+    "core_freq_mhz",
+    "nb_cores",
+    "nb_cache_mb",
+    "nb_mbl_mbps",
+)
+_LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
+SCHEMA: dict[str, pl.DataType] = {
+    "campaign": pl.String(),
+    "platform": pl.String(),
+    "service": pl.String(),
+    "case_id": pl.String(),
+    "threads": pl.Int32(),
+    "rps": pl.Float64(),
+    "mba_pct": pl.Int32(),
+    "neighbours": pl.List(pl.Struct({"service": pl.String(), "cores": pl.Float64(), "ways": pl.Int32(), "rps": pl.Float64()})),
+    "repeat": pl.Int32(),
+    "t_ms": pl.Int64(),
+    **{name: pl.Float64() for name in _FEATURES},
+    **{f"latency_{name}_ms": pl.Float64() for name in _LATENCY},
+    "achieved_rps": pl.Float64(),
+    "errors": pl.Int64(),
+    "count": pl.Int64(),
+    "verdict": pl.String(),
+}
+"""Columns of a shard, in order (docs/sweep-output.md)."""
+
+# one damaged file must not drown the others
+_MOST_NAMED = 3
+_RESTORE = "restore it from a copy, or remove that target's folder and measure again"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: the file, what, and what to do."""
+
+    file: str
+    what: str
+    remedy: str
+
+
+@dataclass
+class Result:
+    """What was looked at, and what is wrong with it."""
+
+    folder: str
+    shards: int = 0
+    rows: int = 0
+    cases: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "folder": self.folder,
+            "ok": self.ok,
+            "shards": self.shards,
+            "rows": self.rows,
+            "cases": self.cases,
+            "findings": [{"file": f.file, "what": f.what, "remedy": f.remedy} for f in self.findings],
+        }
+
+
+def verify(folder: Path) -> Result:
+    """Check a campaign's folder, or the folder of one of its targets.
+
+    Raises:
+        DataSetError: the folder is no data set at all.
+    """
+    result = Result(str(folder))
+    if not folder.is_dir():
+        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
+    if (folder / dataset.JOURNAL).exists() or (folder / dataset.SHARDS).exists():
+        _target(folder, None, result)
+        return result
+    try:
+        targets = list(campaign.each(folder))
+    except DataSetError as e:
+        if not (folder / "campaign.toml").exists():
+            raise
+        manifest = folder / dataset.MANIFEST
+        remedy = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+        result.findings.append(Finding(str(manifest), _without(e, manifest), remedy))
+        targets = [(p.name, p, -1) for p in sorted(folder.iterdir()) if (p / dataset.MANIFEST).exists()]
+    if campaign.is_running(folder):
+        result.findings.append(Finding(str(folder), "a campaign run works here now", "wait for its end, then verify again"))
+    known = {path.name for _, path, _ in targets} | {"campaign.toml", dataset.MANIFEST, campaign.PROGRESS, ".lock"}
+    for stray in sorted(p for p in folder.iterdir() if p.name not in known):
+        result.findings.append(Finding(str(stray), "belongs to nothing in this data set", "remove it"))
+    for _name, path, planned in targets:
+        _target(path, planned if planned >= 0 else None, result)
+    return result
+
+
+def _without(e: Exception, path: Path) -> str:
+    return str(e).removeprefix(f"{path}: ").split("; ")[0]
+
+
+def _target(folder: Path, planned: int | None, result: Result) -> None:
+    again = f"surefoot campaign run {folder.parent}/campaign.toml --out {folder.parent}"
+    if not (folder / dataset.MANIFEST).exists():
+        result.findings.append(
+            Finding(str(folder / dataset.MANIFEST), "is missing", _RESTORE if any(folder.glob("*")) else f"go on: {again}")
+        )
+        return
+    try:
+        manifest = dataset.read_manifest(folder)
+    except DataSetError as e:
+        # the journal and the shards cannot be judged without it
+        result.findings.append(Finding(str(folder / dataset.MANIFEST), _without(e, folder / dataset.MANIFEST), _RESTORE))
+        return
+    journal = dataset.read_journal(folder)
+    result.findings.extend(_journal(folder, journal, manifest, planned, again))
+    result.findings.extend(_Rows(folder, manifest, journal, again).check())
+    result.cases += len(journal.lines)
+    result.shards += len(manifest.shards)
+    result.rows += manifest.rows
+
+
+def _journal(
+    folder: Path, journal: dataset.Journal, manifest: dataset.Manifest, planned: int | None, again: str
+) -> Iterator[Finding]:
+    file = str(folder / dataset.JOURNAL)
+    for number, cause in journal.damage[:_MOST_NAMED]:
+        yield Finding(f"{file}:{number}", f"is no journal line: {cause}", _RESTORE)
+    if journal.torn:
+        yield Finding(file, "the last line is cut off (a crash while writing)", f"go on, which trims it: {again}")
+    twice = [c for c, n in Counter(line.case_id for line in journal.lines).items() if n > 1]
+    if twice:
+        yield Finding(file, f"{_some(twice, 'case')}: more than once", _RESTORE)
+    cases = manifest.cases
+    if planned is not None and planned != cases.planned:
+        what = f"cases.planned is {cases.planned:,}, {folder.parent / dataset.MANIFEST} says {planned:,}"
+        yield Finding(str(folder / dataset.MANIFEST), what, f"bring them together: {again}")
+    if not manifest.complete:
+        # a stopped run's journal may be ahead of its manifest: that is not wrong, only unfinished
+        what = f"incomplete: {len(journal.lines):,} of {cases.planned:,} cases are done"
+        yield Finding(str(folder / dataset.MANIFEST), what, f"go on: {again}")
+        return
+    found = Counter(line.state for line in journal.lines)
+    told = {s: getattr(cases, s.replace("-", "_")) for s in dataset.STATES}
+    wrong = [f"{s} {found[s]:,} in the journal, {told[s]:,} in the manifest" for s in dataset.STATES if found[s] != told[s]]
+    if wrong:
+        yield Finding(file, f"journal and manifest do not add up: {'; '.join(wrong)}", f"go on, which counts again: {again}")
+    if sum(told.values()) != cases.planned:
+        what = f"complete is true, yet {sum(told.values()):,} of {cases.planned:,} planned cases are done"
+        yield Finding(str(folder / dataset.MANIFEST), what, f"measure what is missing: {again}")
+
+
+def _some(items: list[str], what: str) -> str:
+    named = ", ".join(items[:_MOST_NAMED])
+    more = len(items) - _MOST_NAMED
+    return f"{what}{'s' if len(items) > 1 else ''} {named}" + (f" and {more:,} more" if more > 0 else "")
+
+
+class _Rows:
+    """The shards of one target: each against the manifest, all against the journal."""
+
+    def __init__(self, folder: Path, manifest: dataset.Manifest, journal: dataset.Journal, again: str) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.again = again
+        self.expected: dict[str, dict[str, int]] = defaultdict(dict)
+        for line in journal.lines:
+            if line.rows:
+                self.expected[dataset.shard_file(line.shard)][line.case_id] = line.rows
+        self.seen: dict[str, str] = {}
+
+    def check(self) -> Iterator[Finding]:
+        manifest = str(self.folder / dataset.MANIFEST)
+        names = [s.file for s in self.manifest.shards]
+        if len(set(names)) != len(names):
+            yield Finding(manifest, "shards: a file is listed twice", _RESTORE)
+        folder = self.folder / dataset.SHARDS
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
+            name = path.relative_to(self.folder).as_posix()
+            # without `complete`, the journal may vouch for a shard that the manifest does not list yet
+            if path.is_file() and name not in names and (self.manifest.complete or name not in self.expected):
+                yield Finding(str(path), "is in no manifest", "remove it")
+        for name in sorted(set(self.expected) - set(names)) if self.manifest.complete else []:
+            yield Finding(
+                manifest, f"shards: {name} is missing; the journal has {len(self.expected[name])} cases in it", _RESTORE
+            )
+        for shard in self.manifest.shards:
+            yield from self._shard(shard)
+
+    def _shard(self, shard: dataset.Shard) -> Iterator[Finding]:
+        path = self.folder / shard.file
+        if Path(shard.file).is_absolute() or ".." in Path(shard.file).parts:
+            yield Finding(str(self.folder / dataset.MANIFEST), f"shards: {shard.file!r} leads out of the folder", _RESTORE)
+            return
+        if not path.is_file():
+            yield Finding(str(path), f"is missing ({shard.rows:,} rows)", f"measure it again: {self.again}")
+            return
+        # a shard that is gone is measured again, a bad one is not overwritten
+        remedy = f"restore it from a copy, or measure it again: rm {path} && {self.again}"
+        digest = sha256_file(path)
+        wrong = [] if digest == shard.sha256 else [f"SHA-256 is {digest[:16]}…, the manifest says {shard.sha256[:16]}…"]
+        try:
+            schema = pl.read_parquet_schema(path)
+            frame = pl.read_parquet(path, columns=["case_id"]) if "case_id" in schema else None
+        except Exception as e:  # polars and its Parquet reader raise whatever fits; any of it means: not readable
+            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+            yield Finding(str(path), "; ".join([*wrong, f"truncated or damaged, not readable as Parquet: {reason}"]), remedy)
+            return
+        wrong += _schema_differences(schema)
+        if frame is not None:
+            if frame.height != shard.rows:
+                wrong.append(f"has {frame.height:,} rows, the manifest says {shard.rows:,}")
+            wrong += self._cases(shard.file, dict(frame.group_by("case_id").len().iter_rows()))
+        if wrong:
+            yield Finding(str(path), "; ".join(wrong), remedy)
+
+    def _cases(self, file: str, rows_of: dict[str, int]) -> Iterator[str]:
+        expected = self.expected.get(file, {})
+        elsewhere = sorted(c for c in rows_of if c in self.seen)
+        if elsewhere:
+            yield f"{_some(elsewhere, 'case')}: in {self.seen[elsewhere[0]]} too"
+        unknown = sorted(set(rows_of) - set(expected) - set(elsewhere))
+        if unknown:
+            yield f"{_some(unknown, 'case')}: not in the journal for this shard"
+        lost = sorted(set(expected) - set(rows_of))
+        if lost:
+            yield f"{_some(lost, 'case')}: in the journal and not here"
+        unequal = sorted(c for c, n in rows_of.items() if c in expected and expected[c] != n)
+        if unequal:
+            yield f"{_some(unequal, 'case')}: {rows_of[unequal[0]]} rows, the journal says {expected[unequal[0]]}"
+        for case in rows_of:
+            self.seen.setdefault(case, file)
+
+
+def _schema_differences(schema: Any) -> Iterator[str]:
+    for name, kind in SCHEMA.items():
+        if name not in schema:
+            yield f"column {name} is missing"
+        elif schema[name] != kind:
+            yield f"column {name} is {schema[name]}, want {kind}"
+    for name in schema:
+        if name not in SCHEMA:
+            yield f"column {name} is not part of the format"
