@@ -306,3 +306,7 @@ fn ddpg_agent(manifest: &Manifest, files: &Files) -> Result<Agent, BundleError> 
     agent.available = std::array::from_fn::<bool, ACTIONS, _>(|i| spec.available_actions.iter().any(|a| a == ACTION_NAMES[i]));
     Ok(agent)
 }
+
+#[cfg(test)]
+#[path = "bundle_tests.rs"]
+mod tests;

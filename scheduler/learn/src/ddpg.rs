@@ -464,3 +464,176 @@ fn add_l2(net: &Mlp, l2: f32, grads: &mut [f32]) -> f32 {
 fn finite(params: &[f32]) -> bool {
     params.iter().all(|p| p.is_finite())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mlp::Output;
+
+    fn agent(state_len: usize, hyper: Hyper) -> Agent {
+        let mut rng = Rng::new(hyper.seed + 100);
+        let actor = Mlp::random(&[state_len, 32, 64, 32, ACTIONS], Output::Softmax, 3e-3, &mut rng);
+        let critic = Mlp::random(&[state_len + ACTIONS, 32, 64, 32, 1], Output::Linear, 3e-3, &mut rng);
+        let inputs = (0..state_len).map(|i| InputSpec { name: format!("s{i}"), min: 0.0, max: 1.0 }).collect();
+        Agent::from_networks(inputs, actor.clone(), critic.clone(), actor, critic, hyper).unwrap()
+    }
+
+    fn filled(hyper: Hyper, n: usize) -> Agent {
+        let mut a = agent(3, hyper);
+        let mut rng = Rng::new(5);
+        for _ in 0..n {
+            let mut draw = || rng.uniform() as f32;
+            let (s, r, s2) = ([draw(), draw(), draw()], draw(), [draw(), draw(), draw()]);
+            assert!(a.remember(&s, &one_hot((7.0 * draw()) as usize), r, &s2));
+        }
+        a
+    }
+
+    const SMALL: Hyper = Hyper {
+        gamma: 0.99,
+        tau: 0.001,
+        lr_actor: 5e-4,
+        lr_critic: 5e-3,
+        adam_beta1: 0.9,
+        adam_beta2: 0.999,
+        adam_eps: 1e-8,
+        critic_l2: 0.01,
+        batch: 32,
+        replay: 100,
+        noise: 0.0,
+        seed: 3,
+    };
+
+    /// Where the reward says which action is right in which half of the states, the actor learns it: state below 0.5 wants
+    /// action 2, above 0.5 action 5.
+    #[test]
+    fn the_actor_learns_what_is_rewarded() {
+        let hyper = Hyper { gamma: 0.0, critic_l2: 0.0, batch: 64, replay: 4000, ..SMALL };
+        let mut a = agent(1, hyper);
+        let right = |s: f32| if s < 0.5 { 2 } else { 5 };
+        let mut rng = Rng::new(17);
+        for _ in 0..4000 {
+            let (s, did) = (rng.uniform() as f32, rng.below(ACTIONS));
+            a.remember(&[s], &one_hot(did), if did == right(s) { 1.0 } else { 0.0 }, &[s]);
+        }
+        let grid: Vec<f32> = (0..100).map(|i| 0.005 + i as f32 / 100.0).collect();
+        let score = |a: &mut Agent| {
+            grid.iter()
+                .filter(|s| {
+                    let p = a.act(&[**s]);
+                    a.best(&p) == right(**s)
+                })
+                .count()
+        };
+        let before = score(&mut a);
+        let first = a.learn_step().unwrap().unwrap();
+        let mut last = first;
+        for _ in 0..3000 {
+            last = a.learn_step().unwrap().unwrap();
+        }
+        let after = score(&mut a);
+        assert!(before <= 50 && after >= 90, "{before} then {after} of 100 states right; {first:?} {last:?}");
+        assert!(last.td_mse < 0.2 * first.td_mse, "{first:?} {last:?}");
+    }
+
+    /// The same seed and the same experience give the same weights, bit for bit; another seed gives others.
+    #[test]
+    fn learning_is_repeatable() {
+        let run = |seed| {
+            let mut a = filled(Hyper { seed, ..SMALL }, 150);
+            (0..20).for_each(|_| assert!(a.learn_step().unwrap().is_some()));
+            a.snapshot()
+        };
+        assert_eq!(run(3), run(3));
+        assert_ne!(run(3), run(4));
+    }
+
+    /// No learning before the pool holds a batch; a full ring forgets the oldest.
+    #[test]
+    fn the_pool_is_a_ring() {
+        let mut a = filled(SMALL, 31);
+        assert_eq!((a.learn_step(), a.steps()), (Ok(None), 0));
+        for i in 31..250 {
+            assert!(a.remember(&[0.1; 3], &one_hot(6), i as f32, &[0.2; 3]));
+        }
+        assert_eq!(a.remembered(), 100);
+        let mut kept = a.replay.rewards.clone();
+        kept.sort_by(f32::total_cmp);
+        assert_eq!(kept, (150..250).map(|i| i as f32).collect::<Vec<_>>());
+        assert!(a.replay.states.chunks(3).all(|s| s == [0.1; 3]) && a.replay.next_states.len() == 300);
+    }
+
+    /// What is not finite, or of the wrong length, is not remembered.
+    #[test]
+    fn broken_transitions_are_not_remembered() {
+        let mut a = filled(SMALL, 3);
+        let (s, idle) = ([0.5; 3], one_hot(6));
+        assert!(!a.remember(&s, &idle, f32::NAN, &s));
+        assert!(!a.remember(&[0.5, f32::INFINITY, 0.5], &idle, 1.0, &s));
+        assert!(!a.remember(&s, &idle, 1.0, &[0.5; 2]));
+        assert_eq!(a.remembered(), 3);
+    }
+
+    /// A step that overflows is refused and leaves no trace: reward 1e30 squared is beyond f32.
+    #[test]
+    fn a_step_that_overflows_is_refused() {
+        let mut a = filled(SMALL, 60);
+        a.learn_step().unwrap();
+        let before = a.snapshot();
+        a.remember(&[0.5; 3], &one_hot(1), 1e30, &[0.5; 3]);
+        assert_eq!(a.learn_on(&[60]), Err(Refused("critic's loss")));
+        assert_eq!(a.snapshot(), before);
+        assert!(a.learn_on(&[0, 1, 2]).is_ok());
+    }
+
+    /// A caller can take a step back: after restoring, the agent acts and goes on learning as before.
+    #[test]
+    fn a_snapshot_brings_everything_back() {
+        let mut a = filled(SMALL, 80);
+        a.learn_on(&[0, 1, 2]).unwrap();
+        let (snap, p) = (a.snapshot(), a.act(&[0.2; 3]));
+        let once = a.learn_on(&[3, 4, 5]).unwrap();
+        assert_ne!(a.snapshot(), snap);
+        a.restore(&snap);
+        assert_eq!((a.snapshot(), a.act(&[0.2; 3])), (snap, p));
+        assert_eq!(a.learn_on(&[3, 4, 5]).unwrap(), once, "optimiser state came back too");
+    }
+
+    /// Exploration is off unless asked for; with it, probabilities still sum to 1 and actions vary.
+    #[test]
+    fn noise_is_off_by_default() {
+        let mut quiet = filled(SMALL, 1);
+        assert_eq!(Hyper::default().noise, 0.0);
+        assert_eq!(quiet.act(&[0.3; 3]), quiet.act(&[0.3; 3]));
+        let mut noisy = filled(Hyper { noise: 0.6, ..SMALL }, 1);
+        let mut seen = [0; ACTIONS];
+        for _ in 0..700 {
+            let p = noisy.act(&[0.3; 3]);
+            assert!((p.iter().sum::<f32>() - 1.0).abs() < 1e-5 && p.iter().all(|v| *v >= 0.0), "{p:?}");
+            seen[noisy.best(&p)] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 40), "{seen:?}");
+    }
+
+    /// The likeliest action among those that the platform has; the lower id where two are equal.
+    #[test]
+    fn unavailable_actions_are_passed_over() {
+        let mut a = filled(SMALL, 1);
+        let p = [0.1, 0.1, 0.1, 0.1, 0.3, 0.2, 0.1];
+        assert_eq!(a.best(&p), 4);
+        a.available = [true, true, true, true, false, false, true];
+        assert_eq!(a.best(&p), 0);
+    }
+
+    /// Networks that do not fit each other make no agent.
+    #[test]
+    fn shapes_must_fit() {
+        let inputs = vec![InputSpec { name: "s".into(), min: 0.0, max: 1.0 }];
+        let (actor, critic) = (Mlp::zeros(&[1, 4, 7], Output::Softmax), Mlp::zeros(&[8, 4, 1], Output::Linear));
+        let make = |a: &Mlp, c: &Mlp, ct: &Mlp, h| Agent::from_networks(inputs.clone(), a.clone(), c.clone(), a.clone(), ct.clone(), h);
+        assert!(make(&actor, &critic, &critic, SMALL).is_some());
+        assert!(make(&actor, &Mlp::zeros(&[7, 4, 1], Output::Linear), &critic, SMALL).is_none());
+        assert!(make(&actor, &critic, &Mlp::zeros(&[8, 5, 1], Output::Linear), SMALL).is_none());
+        assert!(make(&actor, &critic, &critic, Hyper { replay: 10, ..SMALL }).is_none());
+    }
+}

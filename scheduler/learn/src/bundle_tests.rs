@@ -1,0 +1,331 @@
+//! What a bundle must survive, and what it must not. Bundles are made from the repository's `tests/vectors`.
+
+use super::*;
+use crate::archive::to_tar;
+use ed25519_dalek::pkcs8::DecodePrivateKey;
+use ed25519_dalek::{Signer, SigningKey};
+use serde_json::{json, Value};
+use std::path::PathBuf;
+
+fn vectors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors")
+}
+
+fn keys() -> TrustedKeys {
+    TrustedKeys::load(&vectors().join("keys/trusted")).unwrap()
+}
+
+fn test_key() -> SigningKey {
+    let pem = std::fs::read_to_string(vectors().join("keys/TEST-ONLY-signing.pem")).unwrap();
+    SigningKey::from_pkcs8_pem(&pem).unwrap()
+}
+
+fn good() -> Files {
+    read_folder(&vectors().join("bundle-small")).unwrap()
+}
+
+fn write_folder(files: &Files) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, data) in files {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, data).unwrap();
+    }
+    dir
+}
+
+fn load(files: &Files) -> Result<Bundle, BundleError> {
+    let dir = write_folder(files);
+    let from_folder = Bundle::load(dir.path(), &keys(), &Expect::default());
+    // The tar of the same files says the same, where they can be put into one at all.
+    if files.contains_key(MANIFEST) && files.contains_key(SIGNATURE) {
+        let tar = dir.path().join("b.tar");
+        std::fs::write(&tar, to_tar(files)).unwrap();
+        let from_tar = Bundle::load(&tar, &keys(), &Expect::default());
+        assert_eq!(from_folder.is_ok(), from_tar.is_ok(), "{:?} / {:?}", from_folder.err(), from_tar.err());
+    }
+    from_folder
+}
+
+fn refused(files: &Files) -> BundleError {
+    let e = load(files).unwrap_err();
+    assert!(!e.remedy.is_empty() && !e.problem.is_empty() && !e.field.is_empty(), "{e:?}");
+    e
+}
+
+/// Digests, sizes and signature made right again after a change: what a careless signer would ship.
+fn signed(mut files: Files, change: impl FnOnce(&mut Value), key: &SigningKey) -> Files {
+    let mut manifest: Value = serde_json::from_slice(&files[MANIFEST]).unwrap();
+    let names: Vec<String> = manifest["files"].as_object().unwrap().keys().cloned().collect();
+    for name in names.iter().filter(|n| files.contains_key(*n)) {
+        let sha = hex(&Sha256::digest(&files[name]));
+        manifest["files"][name] = json!({ "bytes": files[name].len(), "sha256": sha });
+        if let Some(letter) = name.strip_prefix("models/") {
+            manifest["models"][&letter[..1]]["sha256"] = json!(sha);
+        }
+    }
+    change(&mut manifest);
+    files.insert(MANIFEST.into(), serde_json::to_vec(&manifest).unwrap());
+    sign(&mut files, key);
+    files
+}
+
+fn sign(files: &mut Files, key: &SigningKey) {
+    let text = format!("{TAG} {}", hex(&Sha256::digest(&files[MANIFEST])));
+    let line = format!("{text} {}\n", hex(&key.sign(text.as_bytes()).to_bytes()));
+    files.insert(SIGNATURE.into(), line.into_bytes());
+}
+
+/// The lab's bundle loads as folder and as tar, and shows what it is.
+#[test]
+fn the_labs_bundle_loads() {
+    let tar = Bundle::load(&vectors().join("bundle-small.tar"), &keys(), &Expect::default()).unwrap();
+    let folder = load(&good()).unwrap();
+    assert_eq!((&tar.manifest, &tar.digest, &tar.a, &tar.b), (&folder.manifest, &folder.digest, &folder.a, &folder.b));
+    assert_eq!(to_tar(&good()), std::fs::read(vectors().join("bundle-small.tar")).unwrap(), "the one byte form");
+    assert_eq!(folder.a.mlp.sizes(), [12, 32, 64, 32, 5]);
+    assert_eq!(folder.c.available, [true, true, true, true, false, false, true]);
+    assert_eq!(folder.platform.table["ways"].as_integer(), Some(20));
+    assert_eq!(folder.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["moses", "xapian"]);
+    assert_eq!(folder.manifest.services["moses"].qos_target_ms, 10.0);
+    assert_eq!(folder.manifest.models.b.qos_cap, Some(2.0));
+}
+
+/// One bit changed in any file is found, and the message names that file. Every byte of the signature, every 101st of the others.
+#[test]
+fn a_flipped_bit_is_named() {
+    let keys = keys();
+    let dir = write_folder(&good());
+    for (name, data) in good() {
+        let step = if name == SIGNATURE { 1 } else { 101 };
+        for at in (0..data.len()).step_by(step).chain([data.len() - 1]) {
+            let mut changed = data.clone();
+            changed[at] ^= 1 << (at % 8);
+            std::fs::write(dir.path().join(&name), &changed).unwrap();
+            let e = Bundle::load(dir.path(), &keys, &Expect::default()).unwrap_err();
+            assert_eq!(e.file, name, "byte {at}: {e}");
+        }
+        std::fs::write(dir.path().join(&name), &data).unwrap();
+    }
+    assert!(Bundle::load(dir.path(), &keys, &Expect::default()).is_ok(), "all changes undone");
+}
+
+/// One bit changed anywhere in the tar is found: headers, padding, data, end. The message names the member there.
+#[test]
+fn a_flipped_bit_in_the_tar_is_named() {
+    let keys = keys();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("b.tar");
+    let mut tar = to_tar(&good());
+    let members: Vec<&str> = [MANIFEST, SIGNATURE].into_iter().chain(good().into_keys().map(|k| -> &str { k.leak() })).collect();
+    // Where each member begins, header included.
+    let mut from = 0;
+    let mut spans = Vec::new();
+    for name in members.iter().enumerate().filter(|(i, n)| *i < 2 || (**n != MANIFEST && **n != SIGNATURE)).map(|(_, n)| *n) {
+        let to = from + 512 + good()[name].len().next_multiple_of(512);
+        spans.push((from, to, name.to_string()));
+        from = to;
+    }
+    spans.push((from, tar.len(), path.display().to_string()));
+    let headers = spans.iter().flat_map(|(from, _, _)| (*from..*from + 512).step_by(5));
+    let places: Vec<usize> = headers.chain((0..tar.len()).step_by(211)).collect();
+    for at in places {
+        tar[at] ^= 0x20;
+        std::fs::write(&path, &tar).unwrap();
+        let e = Bundle::load(&path, &keys, &Expect::default()).unwrap_err();
+        let (_, _, name) = spans.iter().find(|(from, to, _)| (*from..*to).contains(&at)).unwrap();
+        assert_eq!(e.file, *name, "byte {at}: {e}");
+        tar[at] ^= 0x20;
+    }
+    for len in [0, 511, 512, 513, 9000, tar.len() - 1024, tar.len() - 1] {
+        std::fs::write(&path, &tar[..len]).unwrap();
+        assert!(Bundle::load(&path, &keys, &Expect::default()).is_err(), "cut at {len}");
+    }
+    tar.push(0);
+    std::fs::write(&path, &tar).unwrap();
+    assert!(Bundle::load(&path, &keys, &Expect::default()).is_err(), "a byte too many");
+}
+
+/// Missing files, files too many, links and folders are refused by name.
+#[test]
+fn neither_fewer_nor_more_files() {
+    for name in good().keys() {
+        let mut files = good();
+        files.remove(name);
+        let dir = write_folder(&files);
+        let e = Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err();
+        assert_eq!((e.file.as_str(), e.problem.as_str()), (name.as_str(), "is missing"));
+    }
+    for extra in ["models/d.safetensors", "run.sh", "services/evil.toml"] {
+        let mut files = good();
+        files.insert(extra.into(), b"x".to_vec());
+        let dir = write_folder(&files);
+        assert_eq!(Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err().file, extra);
+    }
+    let dir = write_folder(&good());
+    std::fs::create_dir(dir.path().join("bin")).unwrap();
+    assert_eq!(Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err().file, "bin");
+    let dir = write_folder(&good());
+    let link = dir.path().join("platform.toml");
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(vectors().join("bundle-small/platform.toml"), &link).unwrap();
+    assert_eq!(Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err().file, "platform.toml");
+    let gone = Bundle::load(&dir.path().join("nowhere"), &keys(), &Expect::default()).unwrap_err();
+    assert!(gone.file.ends_with("nowhere"), "{gone}");
+}
+
+/// The signature is one line in one form, by a trusted key.
+#[test]
+fn only_the_one_form_of_signature_by_a_trusted_key() {
+    let line = String::from_utf8(good()[SIGNATURE].clone()).unwrap();
+    let upper = line.to_uppercase().replace(&TAG.to_uppercase(), TAG);
+    let forms = [
+        String::new(),
+        line.trim_end().to_string(),
+        format!("{line}\n"),
+        format!("{line}{line}"),
+        format!(" {line}"),
+        line.replace('\n', "\r\n"),
+        line.replacen(' ', "  ", 1),
+        line.replace("-v1", "-v2"),
+        upper,
+    ];
+    for form in forms {
+        let mut files = good();
+        files.insert(SIGNATURE.into(), form.clone().into_bytes());
+        let e = refused(&files);
+        assert_eq!((e.file.as_str(), e.field.as_str()), (SIGNATURE, "form"), "{form:?}: {e}");
+    }
+
+    let stranger = SigningKey::from_bytes(&[7; 32]);
+    let fingerprint = crate::keys::fingerprint(&stranger.verifying_key());
+    let files = signed(good(), |m| m["signer"] = json!(fingerprint), &stranger);
+    // serde_json writes `"signer":"..."`; the lab writes `"signer": "..."`, which the message looks for.
+    let spaced = String::from_utf8(files[MANIFEST].clone()).unwrap().replace("\"signer\":\"", "\"signer\": \"");
+    let mut files = files;
+    files.insert(MANIFEST.into(), spaced.into_bytes());
+    sign(&mut files, &stranger);
+    let e = refused(&files);
+    assert!(e.file == SIGNATURE && e.problem.contains("is not trusted here") && e.remedy.contains("trusted"), "{e}");
+    let dir = write_folder(&files);
+    let trusting = TrustedKeys::from_keys(vec![stranger.verifying_key()]);
+    assert!(Bundle::load(dir.path(), &trusting, &Expect::default()).is_ok(), "and a node that trusts the stranger loads it");
+    assert!(Bundle::load(&vectors().join("bundle-small"), &trusting, &Expect::default()).is_err());
+    let none = TrustedKeys::default();
+    assert_eq!(Bundle::load(&vectors().join("bundle-small"), &none, &Expect::default()).unwrap_err().file, SIGNATURE);
+}
+
+/// A trusted signature does not make a wrong manifest right: each field is checked and named.
+#[test]
+fn a_signed_mistake_is_still_a_mistake() {
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change); 24] = [
+        ("fields", |m| m["surprise"] = json!(1)),
+        ("fields", |m| drop(m.as_object_mut().unwrap().remove("metrics"))),
+        ("fields", |m| m["models"]["a"]["layers"][0][0] = json!(-32)),
+        ("format", |m| m["format_version"] = json!(2)),
+        ("feature_set", |m| m["feature_set"] = json!("some")),
+        ("platform", |m| m["platform"]["cores"] = json!(0.0)),
+        ("services.moses", |m| m["services"]["moses"]["qos_target_ms"] = json!(-1.0)),
+        ("files", |m| m["files"]["../platform.toml"] = m["files"]["platform.toml"].clone()),
+        ("files", |m| drop(m["files"].as_object_mut().unwrap().remove("services/moses.toml"))),
+        ("files.platform.toml.bytes", |m| m["files"]["platform.toml"]["bytes"] = json!(1u64 << 40)),
+        ("files.platform.toml.sha256", |m| m["files"]["platform.toml"]["sha256"] = json!("AB")),
+        ("models.a.file", |m| m["models"]["a"]["file"] = json!("models/b.safetensors")),
+        ("models.b.sha256", |m| m["models"]["b"]["sha256"] = m["models"]["a"]["sha256"].clone()),
+        ("models.a.layers", |m| m["models"]["a"]["layers"][1] = json!([64, 33])),
+        ("models.a.layers", |m| m["models"]["a"]["layers"][3] = json!([6, 32])),
+        ("models.a.inputs.ipc", |m| m["models"]["a"]["inputs"][0]["max"] = json!(0.0)),
+        ("models.b.inputs.ipc", |m| m["models"]["b"]["inputs"][1]["name"] = json!("ipc")),
+        ("models.b.outputs.qos", |m| m["models"]["b"]["outputs"][0]["scale"] = json!(0.0)),
+        ("models.a.activation", |m| m["models"]["a"]["activation"] = json!("tanh")),
+        ("models.c.activation", |m| m["models"]["c"]["output_activation"] = json!("linear")),
+        ("models.c.actions", |m| m["models"]["c"]["actions"][0] = json!("reboot")),
+        ("models.c.available_actions", |m| m["models"]["c"]["available_actions"] = json!([])),
+        ("models.c.hyperparameters.tau", |m| m["models"]["c"]["hyperparameters"]["tau"] = json!(1.5)),
+        ("models.c.critic_layers", |m| m["models"]["c"]["critic_layers"][0] = json!([32, 8])),
+    ];
+    for (field, change) in cases {
+        let files = signed(good(), change, &test_key());
+        let dir = write_folder(&files);
+        let e = Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err();
+        assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field), "{e}");
+    }
+    // The way of changing is not what is refused.
+    assert!(load(&signed(good(), |_| {}, &test_key())).is_ok());
+}
+
+/// Weights are checked tensor by tensor: missing, wrong shape, not finite, one too many, no safetensors file at all.
+#[test]
+fn weights_are_checked_by_name() {
+    use safetensors::tensor::TensorView;
+    type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+    let with = |change: &dyn Fn(&mut Tensors)| {
+        let mut files = good();
+        let old = files["models/c.safetensors"].clone();
+        let read = SafeTensors::deserialize(&old).unwrap();
+        let mut tensors: Tensors = read.tensors().into_iter().map(|(n, v)| (n, (v.shape().to_vec(), v.data().to_vec()))).collect();
+        change(&mut tensors);
+        let views = tensors.iter().map(|(n, (shape, data))| (n, TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
+        files.insert("models/c.safetensors".into(), safetensors::serialize(views, None).unwrap());
+        load(&signed(files, |_| {}, &test_key()))
+    };
+    assert!(with(&|_| {}).is_ok());
+    let name = "critic.layers.1.bias";
+    let put = |at: usize, v: f32| {
+        move |t: &mut Tensors| t.get_mut("critic.layers.1.bias").unwrap().1[at * 4..at * 4 + 4].copy_from_slice(&v.to_le_bytes())
+    };
+    let cases: [(&str, &str, &dyn Fn(&mut Tensors)); 6] = [
+        (name, "not finite", &put(63, f32::NAN)),
+        (name, "not finite", &put(0, f32::INFINITY)),
+        (name, "is missing", &|t| drop(t.remove("critic.layers.1.bias"))),
+        (name, "the manifest says F32 [64]", &|t| t.get_mut("critic.layers.1.bias").unwrap().0 = vec![8, 8]),
+        ("actor.layers.0.weight", "the manifest says F32 [32, 8]", &|t| t.get_mut("actor.layers.0.weight").unwrap().0 = vec![8, 32]),
+        ("extra", "not named by the manifest", &|t| drop(t.insert("extra".into(), (vec![1], vec![0; 4])))),
+    ];
+    for (tensor, problem, change) in cases {
+        let e = with(change).unwrap_err();
+        assert_eq!((e.file.as_str(), e.field), ("models/c.safetensors", format!("tensor {tensor}")));
+        assert!(e.problem.contains(problem), "{}", e.problem);
+    }
+    let mut files = good();
+    files.insert("models/a.safetensors".into(), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}".to_vec());
+    let e = refused(&signed(files, |_| {}, &test_key()));
+    assert_eq!((e.file.as_str(), e.field.as_str()), ("models/a.safetensors", "safetensors"));
+    let mut files = good();
+    files.insert("platform.toml".into(), b"ways = ".to_vec());
+    assert_eq!(refused(&signed(files, |_| {}, &test_key())).file, "platform.toml");
+}
+
+/// A bundle for another host is refused, with both sides in the message.
+#[test]
+fn a_bundle_for_another_host_is_refused() {
+    let ours = Expect::platform(&Platform::regular("any name", 18, 2, 20, 2.25)).feature_set("full");
+    let at = vectors().join("bundle-small");
+    assert!(Bundle::load(&at, &keys(), &ours).is_ok());
+    let others = [
+        ("feature_set", ours.clone().feature_set("no-pmu"), "no-pmu"),
+        ("platform.cores", Expect::platform(&Platform::regular("s2", 32, 2, 20, 2.25)), "64"),
+        ("platform.ways", Expect::platform(&Platform::regular("s3", 18, 2, 11, 2.25)), "11"),
+        ("platform.mb_per_way", Expect::platform(&Platform::regular("s4", 18, 2, 20, 3.25)), "3.25"),
+        ("platform.core_step", Expect { core_step: Some(0.1), ..Expect::default() }, "0.1"),
+    ];
+    for (field, expect, ours) in others {
+        let e = Bundle::load(&at, &keys(), &expect).unwrap_err();
+        assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field));
+        assert!(e.problem.contains(ours) && !e.remedy.is_empty(), "{e}");
+    }
+}
+
+/// Keys: a folder without any, a file that is none, and one file given by its path.
+#[test]
+fn keys_are_read_or_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = TrustedKeys::load(dir.path()).unwrap_err();
+    assert!(e.problem.contains("no *.pub.pem") && !e.remedy.is_empty(), "{e}");
+    assert!(TrustedKeys::load(&dir.path().join("nowhere")).is_err());
+    std::fs::write(dir.path().join("x.pub.pem"), "nonsense").unwrap();
+    assert!(TrustedKeys::load(dir.path()).unwrap_err().file.ends_with("x.pub.pem"));
+    let one = TrustedKeys::load(&vectors().join("keys/trusted/TEST-ONLY.pub.pem")).unwrap();
+    assert!(Bundle::load(&vectors().join("bundle-small"), &one, &Expect::default()).is_ok());
+}

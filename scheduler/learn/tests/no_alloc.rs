@@ -1,0 +1,63 @@
+//! Predicting, acting and learning allocate nothing once their buffers have grown.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+use surefoot_learn::{one_hot, Bundle, Expect, Scratch, TrustedKeys};
+
+thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged; only a counter is kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|c| c.set(c.get() + 1));
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.with(|c| c.set(c.get() + 1));
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = COUNT.with(Cell::get);
+    work();
+    COUNT.with(Cell::get) - before
+}
+
+/// The first call may allocate, the following ones may not.
+#[test]
+fn hot_paths_do_not_allocate() {
+    assert!(allocations(|| drop(std::hint::black_box(vec![1u8; 9]))) > 0, "the counter counts");
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors");
+    let keys = TrustedKeys::load(&vectors.join("keys/trusted")).unwrap();
+    let mut b = Bundle::load(&vectors.join("bundle-small"), &keys, &Expect::default()).unwrap();
+    let mut scratch = Scratch::default();
+    let raw = vec![Some(1.0); b.a.inputs.len()];
+    let mut infer = || {
+        b.a.predict(&raw, &mut scratch).unwrap();
+        b.b.predict_by(|_| Some(1.0), &mut scratch).unwrap();
+    };
+    infer();
+    assert_eq!(allocations(infer), 0);
+
+    let s = vec![0.5; b.c.inputs.len()];
+    for i in 0..b.c.hyper.replay {
+        b.c.remember(&s, &one_hot(i % 7), 1.0, &s);
+    }
+    let mut learn = || {
+        let p = b.c.act(&s);
+        b.c.remember(&s, &one_hot(b.c.best(&p)), 1.0, &s);
+        assert!(b.c.learn_step().unwrap().is_some());
+    };
+    learn();
+    assert_eq!(allocations(learn), 0);
+}
