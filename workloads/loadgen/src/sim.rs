@@ -32,12 +32,14 @@ pub struct SimServer {
     work: Work,
     seed: u64,
     drawn: u64,
-    free: usize,
+    /// What each server works on.
+    running: Vec<Option<(Pending, u64)>>,
+    free: Vec<usize>,
     /// Accepted and unsent (`flush` moves them on).
     accepted: Vec<Pending>,
     queue: VecDeque<(Pending, u64)>,
-    busy: BinaryHeap<Reverse<(u64, u64)>>,
-    running: std::collections::HashMap<u64, (Pending, u64)>,
+    /// When which server is done.
+    busy: BinaryHeap<Reverse<(u64, usize)>>,
     pipeline: usize,
     /// The server does nothing in this interval of time (work in progress pauses too).
     frozen: Option<(u64, u64)>,
@@ -50,11 +52,11 @@ impl SimServer {
             work,
             seed,
             drawn: 0,
-            free: servers,
+            running: vec![None; servers],
+            free: (0..servers).collect(),
             accepted: Vec::new(),
             queue: VecDeque::new(),
             busy: BinaryHeap::new(),
-            running: Default::default(),
             pipeline: usize::MAX,
             frozen: None,
         }
@@ -73,14 +75,13 @@ impl SimServer {
     }
 
     fn start(&mut self) {
-        while self.free > 0 {
+        while !self.free.is_empty() {
             let Some((p, sent)) = self.queue.pop_front() else { break };
             let work_ns = match self.work {
                 Work::Fixed { ns } => ns,
                 Work::Exponential { mean_ns } => (-unit(draw(self.seed, 77, self.drawn)).ln() * mean_ns) as u64,
             };
             self.drawn += 1;
-            self.free -= 1;
             let mut begin = self.clock.now_ns();
             let mut end = begin + work_ns;
             if let Some((from, to)) = self.frozen {
@@ -91,15 +92,16 @@ impl SimServer {
                     end += to - from;
                 }
             }
-            self.busy.push(Reverse((end, p.arrival.index)));
-            self.running.insert(p.arrival.index, (p, sent));
+            let server = self.free.pop().expect("checked");
+            self.busy.push(Reverse((end, server)));
+            self.running[server] = Some((p, sent));
         }
     }
 }
 
 impl Transport for SimServer {
     fn submit(&mut self, request: Pending) -> bool {
-        if self.accepted.len() + self.queue.len() + self.running.len() >= self.pipeline {
+        if self.accepted.len() + self.queue.len() + self.busy.len() >= self.pipeline {
             return false;
         }
         self.accepted.push(request);
@@ -118,11 +120,11 @@ impl Transport for SimServer {
     fn wait(&mut self, until_ns: u64, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
         self.start();
         match self.busy.peek() {
-            Some(&Reverse((end, index))) if end <= until_ns => {
+            Some(&Reverse((end, server))) if end <= until_ns => {
                 self.busy.pop();
                 self.clock.0.set(end);
-                let (p, sent) = self.running.remove(&index).expect("a busy server has a request");
-                self.free += 1;
+                let (p, sent) = self.running[server].take().expect("a busy server has a request");
+                self.free.push(server);
                 done.push(Sample::ended(&p, sent, end, Fate::Ok));
                 self.start();
             }
@@ -133,7 +135,8 @@ impl Transport for SimServer {
 
     fn abandon(&mut self, out: &mut Vec<Sample>) {
         let now = self.clock.now_ns();
-        let queued = self.queue.drain(..).chain(self.running.drain().map(|(_, v)| v));
+        let working = self.running.iter_mut().filter_map(Option::take);
+        let queued = self.queue.drain(..).chain(working);
         out.extend(queued.map(|(p, sent)| Sample::ended(&p, sent, now, Fate::Unfinished)));
         let unsent = self.accepted.drain(..);
         out.extend(unsent.map(|p| Sample::ended(&p, 0, now, Fate::Unfinished)));
