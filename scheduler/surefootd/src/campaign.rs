@@ -1,0 +1,405 @@
+//! campaign.toml: what to measure. The one place that reads the format (docs/campaign-format.md).
+
+use crate::error::{suggest, Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// A parsed campaign. Values are as written; [`crate::expand`] resolves them on a platform.
+#[derive(Clone, Debug, Serialize)]
+pub struct Campaign {
+    #[serde(skip)]
+    pub file: PathBuf,
+    /// For messages only: where each field stands.
+    #[serde(skip)]
+    text: String,
+    pub name: String,
+    pub strategy: Strategy,
+    pub seed: u64,
+    pub targets: Targets,
+    pub sweep: Sweep,
+    pub sampling: Sampling,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    Exhaustive,
+    Frontier,
+    Random,
+}
+
+impl Strategy {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Strategy::Exhaustive => "exhaustive",
+            Strategy::Frontier => "frontier",
+            Strategy::Random => "random",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Targets {
+    #[serde(rename = "virtual", default)]
+    pub virtual_: Vec<String>,
+    #[serde(default)]
+    pub hosts: Option<String>,
+    #[serde(default)]
+    pub local: bool,
+}
+
+/// One axis of the sweep, as written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Axis {
+    /// "all", "cores", "catalogue" or a range "a..b" / "a..b step s".
+    Text(String),
+    List(Vec<f64>),
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Sweep {
+    /// None = every service that the target knows ("all").
+    pub services: Option<Vec<String>>,
+    pub rps: Axis,
+    pub threads: Axis,
+    pub cores: Axis,
+    pub ways: Axis,
+    pub mba_pct: Axis,
+    pub neighbours: Neighbours,
+    #[serde(skip)]
+    spans: Spans,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Spans(Vec<(&'static str, Range<usize>)>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Neighbours {
+    pub count: Vec<u32>,
+    #[serde(default = "one")]
+    pub draws: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sampling {
+    pub warmup_ms: u64,
+    pub interval_ms: u64,
+    pub samples: u32,
+    pub repeats: u32,
+}
+
+// What the file may hold; everything else is an error.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    name: Spanned<String>,
+    #[serde(default)]
+    strategy: Option<Strategy>,
+    #[serde(default)]
+    seed: Option<Spanned<i64>>,
+    #[serde(default)]
+    targets: Targets,
+    sweep: RawSweep,
+    #[serde(default)]
+    sampling: RawSampling,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSweep {
+    services: Spanned<RawServices>,
+    #[serde(default)]
+    rps: Option<Spanned<RawAxis>>,
+    #[serde(default)]
+    threads: Option<Spanned<RawAxis>>,
+    #[serde(default)]
+    cores: Option<Spanned<RawAxis>>,
+    #[serde(default)]
+    ways: Option<Spanned<RawAxis>>,
+    #[serde(default)]
+    mba_pct: Option<Spanned<RawAxis>>,
+    #[serde(default)]
+    neighbours: Option<Spanned<Neighbours>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "give a list of service names, or \"all\"")]
+enum RawServices {
+    All(String),
+    List(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "give a number, a list of numbers, a range such as \"1..36\" or a word such as \"all\"")]
+enum RawAxis {
+    Number(f64),
+    Text(String),
+    List(Vec<f64>),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSampling {
+    warmup_ms: Option<Spanned<i64>>,
+    interval_ms: Option<Spanned<i64>>,
+    samples: Option<Spanned<i64>>,
+    repeats: Option<Spanned<i64>>,
+}
+
+impl Campaign {
+    /// # Errors
+    /// [`Error::BadInput`] names file, line, field and remedy.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|e| Error::BadInput(format!("{}: cannot be read: {e}. Give the path of a campaign.toml", file.display())))?;
+        Self::parse(file, &text)
+    }
+
+    /// `file` is for messages only.
+    ///
+    /// # Errors
+    /// See [`Campaign::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
+        let raw: Raw = toml::from_str(text).map_err(|e| toml_error(file, text, &e, "docs/campaign-format.md lists every field"))?;
+        let at = |field: &'static str, span: Range<usize>, what: String| {
+            Error::BadInput(format!("{}: {field}: {what}", place(file, text, &span)))
+        };
+        let name = raw.name.get_ref().clone();
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+            return Err(at("name", raw.name.span(), format!("{name:?} is no name. Use letters, digits, - _ and . only")));
+        }
+        let whole = |field: &'static str, v: Option<Spanned<i64>>, default: i64, range: Range<i64>| match v {
+            None => Ok(default),
+            Some(s) if range.contains(s.get_ref()) => Ok(*s.get_ref()),
+            Some(s) => {
+                let what = format!("{} is out of range. Give a whole number from {} to {}", s.get_ref(), range.start, range.end - 1);
+                Err(at(field, s.span(), what))
+            }
+        };
+        let seed = whole("seed", raw.seed, 1, 0..i64::MAX)? as u64;
+        let hour = 3_600_000;
+        let sampling = Sampling {
+            warmup_ms: whole("sampling.warmup_ms", raw.sampling.warmup_ms, 2000, 0..hour + 1)? as u64,
+            interval_ms: whole("sampling.interval_ms", raw.sampling.interval_ms, 100, 10..hour + 1)? as u64,
+            samples: whole("sampling.samples", raw.sampling.samples, 30, 1..100_001)? as u32,
+            repeats: whole("sampling.repeats", raw.sampling.repeats, 1, 1..10_001)? as u32,
+        };
+        let s = raw.sweep;
+        let mut spans = vec![("sweep.services", s.services.span())];
+        let services = match s.services.into_inner() {
+            RawServices::All(w) if w == "all" => None,
+            RawServices::All(w) => {
+                return Err(at("sweep.services", spans[0].1.clone(), format!("{w:?} is no list. Write [{w:?}], or \"all\"")));
+            }
+            RawServices::List(l) if l.is_empty() => {
+                return Err(at("sweep.services", spans[0].1.clone(), "is empty. Name at least one service, or write \"all\"".into()));
+            }
+            RawServices::List(l) => Some(l),
+        };
+        let mut axis = |field: &'static str, v: Option<Spanned<RawAxis>>, default: &str| -> Result<Axis> {
+            let Some(v) = v else { return Ok(Axis::Text(default.into())) };
+            let span = v.span();
+            spans.push((field, span.clone()));
+            let list = match v.into_inner() {
+                RawAxis::Text(t) => return Ok(Axis::Text(t)),
+                RawAxis::Number(x) => vec![x],
+                RawAxis::List(l) => l,
+            };
+            if list.is_empty() {
+                return Err(at(field, span, "is empty. Give at least one value".into()));
+            }
+            if let Some(x) = list.iter().find(|x| !x.is_finite()) {
+                return Err(at(field, span, format!("{x} is no number. Give finite numbers")));
+            }
+            Ok(Axis::List(list))
+        };
+        let rps = axis("sweep.rps", s.rps, "catalogue")?;
+        let threads = axis("sweep.threads", s.threads, "cores")?;
+        let cores = axis("sweep.cores", s.cores, "all")?;
+        let ways = axis("sweep.ways", s.ways, "all")?;
+        let mba_pct = match axis("sweep.mba_pct", s.mba_pct, "")? {
+            Axis::Text(t) if t.is_empty() => Axis::List(vec![100.0]),
+            other => other,
+        };
+        let neighbours = match s.neighbours {
+            None => Neighbours { count: vec![0], draws: 1 },
+            Some(n) => {
+                let span = n.span();
+                let n = n.into_inner();
+                if n.count.is_empty() {
+                    return Err(at("sweep.neighbours.count", span, "is empty. Give at least one count, e.g. [0, 1]".into()));
+                }
+                if let Some(c) = n.count.iter().find(|c| **c > 16) {
+                    return Err(at("sweep.neighbours.count", span, format!("{c} is too many. Give 0 to 16")));
+                }
+                if n.draws == 0 || n.draws > 10_000 {
+                    return Err(at("sweep.neighbours.draws", span, format!("{} is out of range. Give 1 to 10000", n.draws)));
+                }
+                spans.push(("sweep.neighbours", span));
+                n
+            }
+        };
+        let strategy = raw.strategy.unwrap_or(Strategy::Exhaustive);
+        let t = &raw.targets;
+        if t.virtual_.is_empty() && t.hosts.is_none() && !t.local {
+            let name = file.display();
+            return Err(Error::BadInput(format!(
+                "{name}: targets: none is named. Add [targets] with virtual = [\"server-1\"], local = true, or hosts = \"group\""
+            )));
+        }
+        Ok(Campaign {
+            file: file.into(),
+            text: text.into(),
+            name,
+            strategy,
+            seed,
+            targets: raw.targets,
+            sweep: Sweep { services, rps, threads, cores, ways, mba_pct, neighbours, spans: Spans(spans) },
+            sampling,
+        })
+    }
+
+    /// An error about one field: file, line, field, what and remedy.
+    pub fn wrong(&self, field: &str, what: impl std::fmt::Display) -> Error {
+        let span = self.sweep.spans.0.iter().find(|(f, _)| *f == field).map(|(_, s)| s.clone());
+        let at = match span {
+            Some(s) => place(&self.file, &self.text, &s),
+            None => self.file.display().to_string(),
+        };
+        Error::BadInput(format!("{at}: {field}: {what}"))
+    }
+
+    /// What the hash is of: every field that decides what is measured, as JSON.
+    pub fn canonical(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// Refuse what this version does not do, and targets that the file does not name.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`].
+    pub fn check_target(&self, virtual_name: Option<&str>) -> Result<()> {
+        if self.strategy != Strategy::Exhaustive {
+            return Err(Error::BadInput(format!(
+                "{}: strategy: this version measures \"exhaustive\" only, not \"{}\". Change it, or thin out cores and ways with a step",
+                self.file.display(),
+                self.strategy.as_str()
+            )));
+        }
+        let t = &self.targets;
+        match virtual_name {
+            Some(name) if !t.virtual_.iter().any(|v| v == name) => Err(Error::BadInput(format!(
+                "{}: targets.virtual: does not name \"{name}\" (it names {}). Add it there, or use another --server",
+                self.file.display(),
+                if t.virtual_.is_empty() { "none".to_string() } else { t.virtual_.join(", ") }
+            ))),
+            None if !t.local && t.hosts.is_none() => Err(Error::BadInput(format!(
+                "{}: targets: local is not true and no hosts are named. Add local = true, or use --server virtual:PLATFORM",
+                self.file.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// "file:line", for a span of the text.
+pub fn place(file: &Path, text: &str, span: &Range<usize>) -> String {
+    let line = 1 + text[..span.start.min(text.len())].matches('\n').count();
+    format!("{}:{line}", file.display())
+}
+
+/// One line from a TOML error: file, line, field, cause, remedy.
+pub fn toml_error(file: &Path, text: &str, e: &toml::de::Error, remedy: &str) -> Error {
+    let message = e.message().trim().replace('\n', "; ");
+    let Some(span) = e.span() else {
+        return Error::BadInput(format!("{}: {message}. Mend it: {remedy}", file.display()));
+    };
+    let start = span.start.min(text.len());
+    let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
+    let line = text[line_start..].lines().next().unwrap_or("");
+    let key = line.split('=').next().map(str::trim).filter(|k| line.contains('=') && !k.is_empty() && !k.starts_with('['));
+    let section = text[..line_start].lines().rev().find_map(|l| {
+        let l = l.trim();
+        l.starts_with('[').then(|| l.trim_start_matches('[').split(']').next().unwrap_or("").to_string())
+    });
+    let field = match (section, key) {
+        (Some(s), Some(k)) => format!("{s}.{k}: "),
+        (None, Some(k)) => format!("{k}: "),
+        _ => String::new(),
+    };
+    // serde lists what it expected; a near name is more help.
+    let near = message
+        .strip_prefix("unknown field `")
+        .and_then(|m| m.split_once('`'))
+        .map(|(bad, rest)| {
+            let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+            format!(". {}", suggest(bad, known).trim_end_matches('.'))
+        })
+        .unwrap_or_default();
+    let dot = if near.ends_with('?') { "" } else { "." };
+    Error::BadInput(format!("{}: {field}{message}{near}{dot} Mend that line: {remedy}", place(file, text, &span)))
+}
+
+/// Values of an axis.
+pub enum Values {
+    /// Depends on the platform or the catalogue: "all", "cores", "catalogue".
+    Word(String),
+    Numbers(Vec<f64>),
+}
+
+impl Axis {
+    /// Ranges are inclusive: "1..36" is 36 values. `step` defaults to `unit`.
+    ///
+    /// # Errors
+    /// What is wrong, with the remedy; the caller names file and field.
+    pub fn values(&self, unit: f64, words: &[&str]) -> std::result::Result<Values, String> {
+        let text = match self {
+            Axis::List(l) => return Ok(Values::Numbers(l.clone())),
+            Axis::Text(t) => t.trim(),
+        };
+        if words.contains(&text) {
+            return Ok(Values::Word(text.into()));
+        }
+        let bad = || {
+            let words: Vec<String> = words.iter().map(|w| format!("\"{w}\"")).collect();
+            let or = if words.is_empty() { String::new() } else { format!(", or {}", words.join(" or ")) };
+            format!("\"{text}\" is no range. Write \"1..36\", \"0.1..1.0 step 0.1\", a list{or}")
+        };
+        let (range, step) = match text.split_once("step") {
+            Some((r, s)) => (r.trim(), s.trim().parse::<f64>().map_err(|_| bad())?),
+            None => (text, unit),
+        };
+        let (a, b) = range.split_once("..").ok_or_else(bad)?;
+        let (a, b): (f64, f64) = (a.trim().parse().map_err(|_| bad())?, b.trim().parse().map_err(|_| bad())?);
+        if !(a.is_finite() && b.is_finite() && step.is_finite()) || a > b || step <= 0.0 {
+            return Err(format!("\"{text}\" holds no value. Write the smaller bound first and a step above 0"));
+        }
+        let n = ((b - a) / step + 1e-9).floor();
+        if n > 1e6 {
+            return Err(format!("\"{text}\" holds more than a million values. Use a wider step"));
+        }
+        // Rounded: 0.1 + 2 x 0.1 must be 0.3.
+        Ok(Values::Numbers((0..=n as u64).map(|i| round6(a + i as f64 * step)).collect()))
+    }
+}
+
+/// To six decimals: numbers that are written the same are the same.
+pub fn round6(x: f64) -> f64 {
+    (x * 1e6).round() / 1e6
+}
+
+/// SHA-256 as hex, with the name of the function in front.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}

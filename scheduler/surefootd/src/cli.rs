@@ -1,0 +1,208 @@
+//! Command line. Exit codes: 0 ok, 1 failed, 2 bad input.
+
+use crate::progress::Mode;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Keeps latency-critical services inside their QoS targets on one node: measures, learns from it, and allocates.
+#[derive(Debug, Parser)]
+#[command(
+    name = "surefootd",
+    version,
+    after_help = "Exit codes: 0 ok, 1 failed, 2 bad input. Logs go to stderr (SUREFOOT_LOG=debug for more)."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// What this host can and cannot do, each gap with its remedy
+    Check(Check),
+    /// Run the cases of a campaign on a server and write samples
+    Sweep(Sweep),
+    /// Closed-loop comparison of policies on virtual servers
+    Eval(Eval),
+    /// The daemon: observe, decide, apply, every 100 ms
+    Run(Run),
+    /// Give every resource back to the kernel's defaults
+    Reset(Reset),
+    /// Columns of samples and eval rows
+    #[command(hide = true)]
+    Schema(Schema),
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// "local", or "virtual:PLATFORM" (a platform file or the name of a shipped platform)
+    #[arg(long, value_name = "S", default_value = "local")]
+    pub server: String,
+    /// Further profiles (DIR/services, DIR/batch, DIR/platforms)
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// What to measure (docs/campaign-format.md)
+    pub campaign: PathBuf,
+    /// "local", or "virtual:PLATFORM" (a platform file or the name of a shipped platform)
+    #[arg(long, value_name = "S")]
+    pub server: String,
+    /// Folder for shards, journal and manifest
+    #[arg(long, value_name = "DIR", required_unless_present = "plan")]
+    pub out: Option<PathBuf>,
+    /// Go on with what an earlier run left in --out
+    #[arg(long)]
+    pub resume: bool,
+    /// Further profiles (DIR/services, DIR/batch, DIR/platforms); they override shipped ones by name
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// Threads on a virtual server; default: all CPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Count, preview and estimate; change nothing
+    #[arg(long)]
+    pub plan: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Progress on stderr
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: Mode,
+    /// Catalogue of workloads for --server local; default: workloads/ here or above the executable
+    #[arg(long, value_name = "DIR")]
+    pub catalogue: Option<PathBuf>,
+    /// Load generator for --server local; default: beside this executable
+    #[arg(long, value_name = "FILE")]
+    pub loadgen: Option<PathBuf>,
+    /// CPUs that services may use with --server local, e.g. "0-3"
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// End when the parent process ends
+    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
+    pub die_with_parent: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Eval {
+    /// Workload files, or folders of them (docs/workload-format.md)
+    #[arg(long, required = true, num_args = 1.., value_name = "DIR|FILE")]
+    pub workloads: Vec<PathBuf>,
+    /// Policies, comma-separated
+    #[arg(long, required = true, value_delimiter = ',', value_name = "NAMES")]
+    pub policies: Vec<String>,
+    /// A platform file or the name of a shipped platform
+    #[arg(long, value_name = "P")]
+    pub platform: String,
+    /// Models for the policies that need them
+    #[arg(long, value_name = "B")]
+    pub bundle: Option<PathBuf>,
+    /// Public key that must have signed the bundle; default: the keys this machine trusts
+    #[arg(long, value_name = "FILE")]
+    pub trust: Option<PathBuf>,
+    /// Further profiles (DIR/services, DIR/batch, DIR/platforms); they override shipped ones by name
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// Runs of each workload and policy, with seeds 1 to N
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub seeds: u32,
+    /// Folder for rows.parquet, rows.csv and timelines.parquet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Threads; default: all CPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Runs whose time line is kept
+    #[arg(long, value_enum, default_value = "first")]
+    pub timelines: Timelines,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Timelines {
+    /// Of the first seed
+    First,
+    /// Of every run
+    All,
+    None,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Policy
+    #[arg(long, value_name = "P")]
+    pub policy: String,
+    /// "local", or "virtual:PLATFORM" (a platform file or the name of a shipped platform)
+    #[arg(long, value_name = "S")]
+    pub server: String,
+    /// Models for the policies that need them
+    #[arg(long, value_name = "B")]
+    pub bundle: Option<PathBuf>,
+    /// Public key that must have signed the bundle; default: the keys this machine trusts
+    #[arg(long, value_name = "FILE")]
+    pub trust: Option<PathBuf>,
+    /// What runs here (docs/node-config.md)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// End after so many seconds; default: run until SIGTERM
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub duration_s: Option<u64>,
+    /// Record one JSON line per service and tick
+    #[arg(long, value_name = "FILE", alias = "timeline")]
+    pub events: Option<PathBuf>,
+    /// Further profiles for a virtual server
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// End when the parent process ends
+    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
+    pub die_with_parent: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// "local", or "virtual:PLATFORM"
+    #[arg(long, value_name = "S", default_value = "local")]
+    pub server: String,
+    /// Configuration of the run to undo (its journal says what was changed)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Schema {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `--server` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// Platform file or name.
+    Virtual(String),
+    Local,
+}
+
+impl Server {
+    /// # Errors
+    /// [`crate::error::Error::BadInput`] for anything but `local` and `virtual:...`.
+    pub fn parse(text: &str) -> crate::error::Result<Self> {
+        match text.split_once(':') {
+            None if text == "local" => Ok(Server::Local),
+            Some(("virtual", name)) if !name.is_empty() => Ok(Server::Virtual(name.into())),
+            _ => Err(crate::error::Error::BadInput(format!(
+                "--server {text}: is neither \"local\" nor \"virtual:PLATFORM\". Write e.g. --server virtual:server-1"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `surefootd sweep` and its `--plan`.
+
+use crate::campaign::Campaign;
+use crate::cli;
+use crate::error::{Error, Result};
+use crate::expand::{Case, Expansion};
+use crate::sweep::{self, rows, Bench, Job};
+use crate::target::Target;
+use crate::virtual_target::{VirtualBench, VirtualTarget};
+use serde_json::{json, Value};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Cases that a plan measures to learn speed and size.
+const PROBES: u64 = 64;
+const PREVIEW: u64 = 5;
+
+/// # Errors
+/// Bad input or a failure, on one line.
+pub fn run(args: &cli::Sweep) -> Result<()> {
+    if let Some(pid) = args.die_with_parent {
+        crate::stop::die_with_parent((pid > 0).then_some(pid))?;
+    }
+    crate::stop::install()?;
+    let server = cli::Server::parse(&args.server)?;
+    if let Some(n) = args.threads {
+        // Err only if a pool exists already, which then has the default size.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
+    }
+    let campaign = Campaign::read(&args.campaign)?;
+    match server {
+        cli::Server::Virtual(name) => {
+            let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
+            campaign.check_target(Some(&v.platform.name))?;
+            let target = v.target();
+            let cases = Expansion::new(&campaign, &target)?;
+            if args.plan {
+                return plan_virtual(args, &campaign, &target, &cases, &v);
+            }
+            let worker = || -> sweep::Worker {
+                let mut bench = VirtualBench::new(&v, &campaign.sampling);
+                Box::new(move |case| bench.measure(case))
+            };
+            finish(args, &campaign, &target, &cases, Bench::Parallel(&worker))
+        }
+        cli::Server::Local => crate::local_target::sweep(args, &campaign),
+    }
+}
+
+/// Run the sweep and print what came of it.
+///
+/// # Errors
+/// See [`sweep::run`].
+pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, bench: Bench) -> Result<()> {
+    let out = args.out.as_deref().ok_or_else(|| Error::BadInput("--out: is missing. Give a folder for the samples".into()))?;
+    let host = crate::host::facts();
+    let software = BTreeMap::from([("surefootd".to_string(), env!("CARGO_PKG_VERSION").to_string())]);
+    let start = Instant::now();
+    let job = Job { campaign, target, cases, out, resume: args.resume, progress: args.progress, host, software };
+    let m = sweep::run(&job, bench)?;
+    let rows: u64 = m.shards.iter().map(|s| s.rows).sum();
+    let elapsed_s = start.elapsed().as_secs_f64();
+    let c = &m.cases;
+    if args.json {
+        let v = json!({
+            "out": out, "campaign": m.campaign, "campaign_hash": m.campaign_hash, "platform": m.platform.name, "rows": rows,
+            "shards": m.shards.len(), "cases": m.cases, "elapsed_s": elapsed_s,
+        });
+        println!("{v}");
+    } else {
+        println!("{}: {} on {}: {} cases, {rows} rows, {elapsed_s:.1} s", out.display(), m.campaign, m.platform.name, c.planned);
+        println!(
+            "measured {}, infeasible {}, client-limited {}, overloaded {}, failed {}",
+            c.measured, c.infeasible, c.client_limited, c.overloaded, c.failed
+        );
+        c.reasons.iter().for_each(|r| println!("  {} x {}", r.cases, r.reason));
+    }
+    Ok(())
+}
+
+fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, v: &VirtualTarget) -> Result<()> {
+    // Speed and size of a few cases, spread evenly, say what all of them will take.
+    let n = cases.len().min(PROBES);
+    let mut bench = VirtualBench::new(v, &campaign.sampling);
+    let start = Instant::now();
+    let probes: Vec<_> = (0..n).map(|i| bench.measure(cases.case(i * (cases.len() / n)))).collect();
+    let bytes = rows::encode(&rows::batch(&campaign.name, &target.platform.name, &probes)?)?.len();
+    let threads = rayon::current_num_threads() as f64;
+    let share = cases.len() as f64 / n as f64;
+    print_plan(args, campaign, target, cases, start.elapsed().as_secs_f64() * share / threads, (bytes as f64 * share) as u64);
+    Ok(())
+}
+
+/// Counts, estimates and the first cases, as text or JSON.
+pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, duration_s: f64, disk_bytes: u64) {
+    let by_service = cases.by_service();
+    let infeasible = cases.infeasible();
+    let excluded: u64 = infeasible.values().sum();
+    let rows = (cases.len() - excluded) * u64::from(campaign.sampling.samples);
+    let preview: Vec<Case> = (0..cases.len().min(PREVIEW)).map(|i| cases.case(i)).collect();
+    if args.json {
+        let rules: Vec<Value> = infeasible.iter().map(|(rule, n)| json!({ "rule": rule, "cases": n })).collect();
+        let preview: Vec<Value> = preview
+            .iter()
+            .map(|c| {
+                let nb: Vec<Value> =
+                    c.neighbours.iter().map(|n| json!({ "service": n.service, "cores": n.cores, "ways": n.ways, "rps": n.rps })).collect();
+                json!({
+                    "case_id": c.case_id, "service": c.service, "rps": c.rps, "threads": c.threads, "cores": c.cores, "ways": c.ways,
+                    "mba_pct": c.mba_pct, "neighbours": nb, "repeat": c.repeat, "infeasible": c.infeasible,
+                })
+            })
+            .collect();
+        let v = json!({
+            "campaign": campaign.name, "strategy": campaign.strategy.as_str(), "server": args.server, "platform": target.platform.name,
+            "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": cases.len() - excluded,
+            "rows": rows, "estimated_duration_s": duration_s, "estimated_disk_bytes": disk_bytes, "preview": preview,
+        });
+        println!("{v}");
+        return;
+    }
+    println!("{} on {} ({}): {} cases", campaign.name, target.platform.name, args.server, cases.len());
+    by_service.iter().for_each(|(s, n)| println!("  {s:<18} {n:>10}"));
+    println!("infeasible: {excluded}");
+    infeasible.iter().for_each(|(rule, n)| println!("  {n:>10} x {rule}"));
+    println!("to measure: {}, {rows} rows", cases.len() - excluded);
+    println!("about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
+    println!("first cases:");
+    for c in preview {
+        let nb: Vec<String> =
+            c.neighbours.iter().map(|n| format!("{} {} RPS {} cores {} ways", n.service, n.rps, n.cores, n.ways)).collect();
+        let nb = if nb.is_empty() { "alone".to_string() } else { format!("beside {}", nb.join(", ")) };
+        let why = c.infeasible.map_or(String::new(), |w| format!(" - infeasible: {w}"));
+        println!(
+            "  {} {} {} RPS, {} threads, {} cores, {} ways, MBA {} %, {nb}{why}",
+            c.case_id, c.service, c.rps, c.threads, c.cores, c.ways, c.mba_pct
+        );
+    }
+}
+
+fn people_time(s: f64) -> String {
+    match s {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}

@@ -1,0 +1,103 @@
+//! How a command fails: bad input (exit code 2) or a failure on good input (exit code 1).
+
+use std::fmt;
+
+/// Each message is one line: file, field or step, what is wrong, what to do.
+#[derive(Debug)]
+pub enum Error {
+    /// What the caller gave cannot be used. Exit code 2.
+    BadInput(String),
+    /// The input was fine, the work did not succeed. Exit code 1.
+    Failed(String),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::BadInput(_) => 2,
+            Error::Failed(_) => 1,
+        }
+    }
+
+    /// A failed file operation; says so when the disk is full.
+    pub fn io(path: &std::path::Path, doing: &str, e: &std::io::Error) -> Self {
+        Error::Failed(match e.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                format!("{}: {doing}: the disk is full. Free some space and go on with --resume", path.display())
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                format!("{}: {doing}: {e}. Check the owner and the mode of that path", path.display())
+            }
+            _ => format!("{}: {doing}: {e}. Check the path and the file system", path.display()),
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Error::BadInput(m) | Error::Failed(m)) = self;
+        // One line whatever the cause brought along.
+        let mut words = m.split_whitespace();
+        if let Some(w) = words.next() {
+            f.write_str(w)?;
+        }
+        for w in words {
+            write!(f, " {w}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The known name nearest to a misspelt one, if any is near.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known.into_iter().map(|k| (distance(name, k), k)).min();
+    near.filter(|(d, k)| *d <= (k.chars().count() / 3).max(2)).map(|(_, k)| k)
+}
+
+/// A sentence: the nearest known name, or all of them.
+pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    match nearest(name, known.iter().copied()) {
+        Some(k) => format!("Did you mean \"{k}\"?"),
+        None if known.is_empty() => "None is known.".into(),
+        None => format!("Known: {}.", known.join(", ")),
+    }
+}
+
+/// Edit distance (insert, delete, replace).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let cost = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A misspelt service finds its name; a foreign one gets the list.
+    #[test]
+    fn nearest_name() {
+        assert_eq!(nearest("mosses", ["xapian", "moses"]), Some("moses"));
+        assert_eq!(suggest("qqqqqq", ["xapian", "moses"]), "Known: xapian, moses.");
+    }
+
+    /// Whatever a cause brings along, an error prints as one line.
+    #[test]
+    fn one_line() {
+        assert_eq!(Error::Failed("a\n  b".into()).to_string(), "a b");
+    }
+}

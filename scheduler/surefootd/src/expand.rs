@@ -1,0 +1,462 @@
+//! From a campaign and a platform to numbered cases.
+//!
+//! A plane is one (service, RPS, threads, neighbours); its cells are cores x ways x MBA x repeat. Cases are numbered
+//! plane by plane and are computed from their number, so a campaign of any size needs no memory. Neighbours belong to
+//! the plane: its cells differ in the allocation of the service only, and a cell that they leave no room for is
+//! infeasible. Everything random comes from (campaign seed, plane or case key).
+
+use crate::campaign::{round6, Axis, Campaign, Values};
+use crate::error::{suggest, Result};
+use crate::target::Target;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Share of the cores and ways that neighbours hold together at most.
+const NEIGHBOUR_SHARE: f64 = 0.75;
+
+/// One point of the sweep.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    pub index: u64,
+    /// 16 hex digits: hash of the canonical key.
+    pub case_id: String,
+    pub seed: u64,
+    pub service: String,
+    pub rps: f64,
+    pub threads: u32,
+    pub cores: f64,
+    /// 0 where the LLC cannot be partitioned.
+    pub ways: u32,
+    pub mba_pct: u8,
+    pub neighbours: Vec<Neighbour>,
+    pub repeat: u32,
+    /// Why this case cannot be set up at all; it is then not measured.
+    pub infeasible: Option<String>,
+}
+
+/// A service beside the measured one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Neighbour {
+    pub service: String,
+    pub cores: f64,
+    pub ways: u32,
+    pub rps: f64,
+}
+
+impl Neighbour {
+    /// One thread per core held, at least one.
+    pub fn threads(&self) -> u32 {
+        threads_for(self.cores)
+    }
+}
+
+/// Threads for `threads = "cores"`: one per (begun) core.
+pub fn threads_for(cores: f64) -> u32 {
+    (cores - 1e-9).ceil().max(1.0) as u32
+}
+
+#[derive(Clone, Debug)]
+enum Threads {
+    AsCores,
+    Counts(Vec<u32>),
+}
+
+/// All cases of a campaign on one target.
+#[derive(Clone, Debug)]
+pub struct Expansion {
+    campaign: String,
+    seed: u64,
+    target: Target,
+    /// Service and its RPS levels.
+    services: Vec<(String, Vec<f64>)>,
+    threads: Threads,
+    cores: Vec<f64>,
+    ways: Vec<u32>,
+    mba_pct: Vec<u8>,
+    /// (count, draw).
+    neighbours: Vec<(u32, u32)>,
+    repeats: u32,
+    len: u64,
+}
+
+impl Expansion {
+    /// Resolve the axes on a platform and check them.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::BadInput`] names file, line, field and remedy.
+    pub fn new(c: &Campaign, target: &Target) -> Result<Self> {
+        let p = &target.platform;
+        let names: Vec<String> = match &c.sweep.services {
+            None => target.services.keys().cloned().collect(),
+            Some(l) => l.clone(),
+        };
+        no_twice(c, "sweep.services", &names)?;
+        let mut services = vec![];
+        for name in names {
+            let Some(s) = target.services.get(&name) else {
+                let hint = if target.jobs.contains(&name) {
+                    "It is a BE job; a sweep measures LC services".to_string()
+                } else {
+                    format!(
+                        "{} Mend the name, or add a profile with --profiles",
+                        suggest(&name, target.services.keys().map(String::as_str))
+                    )
+                };
+                return Err(c.wrong("sweep.services", format!("unknown service \"{name}\". {hint}")));
+            };
+            let rps = match &c.sweep.rps {
+                Axis::Text(t) if t == "catalogue" => s.rps_levels.clone(),
+                Axis::Text(_) => numbers(c, "sweep.rps", &c.sweep.rps, 1.0, &["catalogue"])?,
+                Axis::List(l) => l.clone(),
+            };
+            if rps.is_empty() {
+                return Err(c.wrong("sweep.rps", format!("the catalogue has no RPS levels for \"{name}\". Give a list of RPS")));
+            }
+            if let Some(x) = rps.iter().find(|x| !(**x > 0.0 && x.is_finite())) {
+                return Err(c.wrong("sweep.rps", format!("{x} is not above 0. Give requests per second above 0")));
+            }
+            no_twice(c, "sweep.rps", &rps)?;
+            services.push((name, rps));
+        }
+        if services.is_empty() {
+            return Err(c.wrong("sweep.services", "no LC service is known on this target. Add profiles with --profiles"));
+        }
+
+        let have = f64::from(p.managed.len());
+        let step = p.core_step;
+        let cores = match axis(c, "sweep.cores", &c.sweep.cores, step, &["all"])? {
+            Values::Word(_) => (1..=p.core_units()).map(|u| p.cores(u)).collect(),
+            Values::Numbers(l) => l,
+        };
+        for x in &cores {
+            if *x < step - 1e-9 {
+                return Err(c.wrong("sweep.cores", format!("{x} is less than the {step} cores that a service needs. Start at {step}")));
+            }
+            if *x > have + 1e-9 {
+                let what = format!("{x} goes beyond the {have} cores of {}. Use {step} to {have}, or \"all\"", p.name);
+                return Err(c.wrong("sweep.cores", what));
+            }
+            if (p.cores(p.units(*x)) - x).abs() > 1e-6 {
+                return Err(c.wrong("sweep.cores", format!("{x} is no multiple of {step}, the core step of {}. Use multiples", p.name)));
+            }
+        }
+        no_twice(c, "sweep.cores", &cores)?;
+
+        let ways: Vec<u32> = match (axis(c, "sweep.ways", &c.sweep.ways, 1.0, &["all"])?, p.ways()) {
+            (Values::Word(_), 0) => vec![0],
+            (Values::Word(_), n) => (p.min_ways()..=n).collect(),
+            (Values::Numbers(l), 0) => {
+                if l != [0.0] {
+                    let what = format!("{} cannot partition its LLC. Leave ways out (null in the samples)", p.name);
+                    return Err(c.wrong("sweep.ways", what));
+                }
+                vec![0]
+            }
+            (Values::Numbers(l), n) => {
+                let l = whole(c, "sweep.ways", &l)?;
+                if let Some(w) = l.iter().find(|w| **w > n || **w < p.min_ways()) {
+                    let what = format!("{w} is outside the {} to {n} ways of {}. Use that range, or \"all\"", p.min_ways(), p.name);
+                    return Err(c.wrong("sweep.ways", what));
+                }
+                l
+            }
+        };
+        no_twice(c, "sweep.ways", &ways)?;
+
+        let threads = match axis(c, "sweep.threads", &c.sweep.threads, 1.0, &["cores"])? {
+            Values::Word(_) => Threads::AsCores,
+            Values::Numbers(l) => Threads::Counts(whole(c, "sweep.threads", &l)?),
+        };
+        if let Threads::Counts(l) = &threads {
+            if let Some(t) = l.iter().find(|t| **t == 0 || **t > 4096) {
+                return Err(c.wrong("sweep.threads", format!("{t} is out of range. Give 1 to 4096")));
+            }
+            no_twice(c, "sweep.threads", l)?;
+        }
+
+        let mba_pct = whole(c, "sweep.mba_pct", &numbers(c, "sweep.mba_pct", &c.sweep.mba_pct, 10.0, &[])?)?;
+        for m in &mba_pct {
+            let ok = *m == 100 || p.mba.is_some_and(|b| *m >= u32::from(b.min_pct) && *m < 100 && m % u32::from(b.step_pct) == 0);
+            if !ok {
+                let may = match p.mba {
+                    None => format!("{} has no MBA: only 100 is possible", p.name),
+                    Some(b) => format!("{} takes {} to 100 in steps of {}", p.name, b.min_pct, b.step_pct),
+                };
+                return Err(c.wrong("sweep.mba_pct", format!("{m} is not supported. {may}")));
+            }
+        }
+        no_twice(c, "sweep.mba_pct", &mba_pct)?;
+
+        let n = &c.sweep.neighbours;
+        no_twice(c, "sweep.neighbours", &n.count)?;
+        let draws = |count: u32| if count == 0 { 1 } else { n.draws };
+        let neighbours: Vec<(u32, u32)> = n.count.iter().flat_map(|k| (0..draws(*k)).map(|d| (*k, d))).collect();
+
+        let planes: u64 = services.iter().map(|(_, r)| r.len() as u64).sum();
+        let per = [
+            match &threads {
+                Threads::AsCores => 1,
+                Threads::Counts(l) => l.len(),
+            },
+            neighbours.len(),
+            cores.len(),
+            ways.len(),
+            mba_pct.len(),
+            c.sampling.repeats as usize,
+        ];
+        let len = per.iter().try_fold(planes, |n, k| n.checked_mul(*k as u64)).filter(|n| *n <= 1_000_000_000);
+        let Some(len) = len else {
+            return Err(c.wrong("sweep", "more than 1,000,000,000 cases. Thin out an axis with a step"));
+        };
+        Ok(Expansion {
+            campaign: c.name.clone(),
+            seed: c.seed,
+            target: target.clone(),
+            services,
+            threads,
+            cores,
+            ways,
+            mba_pct: mba_pct.iter().map(|m| *m as u8).collect(),
+            neighbours,
+            repeats: c.sampling.repeats,
+            len,
+        })
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Names of the measured services, in order.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.services.iter().map(|(s, _)| s.as_str())
+    }
+
+    fn thread_levels(&self) -> u64 {
+        match &self.threads {
+            Threads::AsCores => 1,
+            Threads::Counts(l) => l.len() as u64,
+        }
+    }
+
+    fn cells(&self) -> u64 {
+        (self.cores.len() * self.ways.len() * self.mba_pct.len()) as u64 * u64::from(self.repeats)
+    }
+
+    /// Cases of each service.
+    pub fn by_service(&self) -> BTreeMap<String, u64> {
+        let per_rps = self.thread_levels() * self.neighbours.len() as u64 * self.cells();
+        self.services.iter().map(|(s, r)| (s.clone(), r.len() as u64 * per_rps)).collect()
+    }
+
+    /// Cases that cannot be set up, by rule. Walks the planes, not the cases.
+    pub fn infeasible(&self) -> BTreeMap<String, u64> {
+        let mut out = BTreeMap::new();
+        let per_cell = self.mba_pct.len() as u64 * u64::from(self.repeats);
+        for plane in 0..self.len / self.cells() {
+            let around = self.around(plane);
+            for cores in &self.cores {
+                for ways in &self.ways {
+                    if let Some(why) = self.why_infeasible(&around, *cores, *ways) {
+                        *out.entry(rule(&why).to_string()).or_insert(0) += per_cell;
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// Case number `index`.
+    ///
+    /// # Panics
+    /// If `index >= len()`.
+    pub fn case(&self, index: u64) -> Case {
+        assert!(index < self.len, "case {index} of {}", self.len);
+        let (plane, mut cell) = (index / self.cells(), index % self.cells());
+        let around = self.around(plane);
+        let mut digit = |n: usize| {
+            let d = cell % n as u64;
+            cell /= n as u64;
+            d as usize
+        };
+        let repeat = digit(self.repeats as usize) as u32;
+        let mba_pct = self.mba_pct[digit(self.mba_pct.len())];
+        let ways = self.ways[digit(self.ways.len())];
+        let cores = self.cores[digit(self.cores.len())];
+        let infeasible = self.why_infeasible(&around, cores, ways);
+        let threads = around.threads.unwrap_or(threads_for(cores));
+        let key = format!(
+            "{}|{}|{}|{}|{}|{threads}|{cores}|{ways}|{mba_pct}|{}|{}|{repeat}",
+            self.campaign, self.seed, self.target.platform.name, around.service, around.rps, around.count, around.draw
+        );
+        let digest = Sha256::digest(key.as_bytes());
+        let word = |i: usize| u64::from_be_bytes(std::array::from_fn(|j| digest[i * 8 + j]));
+        Case {
+            index,
+            case_id: format!("{:016x}", word(0)),
+            seed: word(1),
+            service: around.service.to_string(),
+            rps: around.rps,
+            threads,
+            cores,
+            ways,
+            mba_pct,
+            neighbours: around.neighbours.unwrap_or_default(),
+            repeat,
+            infeasible,
+        }
+    }
+
+    fn around(&self, plane: u64) -> Around<'_> {
+        let (nb, rest) = (plane % self.neighbours.len() as u64, plane / self.neighbours.len() as u64);
+        let (t, mut level) = (rest % self.thread_levels(), rest / self.thread_levels());
+        let mut at = 0;
+        while level >= self.services[at].1.len() as u64 {
+            level -= self.services[at].1.len() as u64;
+            at += 1;
+        }
+        let (service, rps) = (self.services[at].0.as_str(), self.services[at].1[level as usize]);
+        let threads = match &self.threads {
+            Threads::AsCores => None,
+            Threads::Counts(l) => Some(l[t as usize]),
+        };
+        let (count, draw) = self.neighbours[nb as usize];
+        let neighbours = self.draw(service, rps, threads, count, draw);
+        Around { service, rps, threads, count, draw, neighbours }
+    }
+
+    /// Neighbours of a plane: which, at which catalogue RPS, and how much they hold. They leave at least one core and
+    /// the least ways to the service.
+    fn draw(&self, service: &str, rps: f64, threads: Option<u32>, count: u32, draw: u32) -> std::result::Result<Vec<Neighbour>, String> {
+        if count == 0 {
+            return Ok(vec![]);
+        }
+        let p = &self.target.platform;
+        let others: Vec<&String> =
+            self.target.services.iter().filter(|(n, s)| *n != service && !s.rps_levels.is_empty()).map(|(n, _)| n).collect();
+        let n = count as usize;
+        if others.len() < n {
+            return Err(format!("fewer other services than neighbours ({} known, {n} asked for)", others.len()));
+        }
+        let units = p.core_units();
+        let min_ways = p.min_ways();
+        if count >= units || (p.ways() > 0 && (count + 1) * min_ways > p.ways()) {
+            return Err(format!("more neighbours than the platform has room for ({count} on {})", p.name));
+        }
+        let threads = threads.map_or("cores".to_string(), |t| t.to_string());
+        let key = format!("{}|{}|{service}|{rps}|{threads}|{count}|{draw}", self.seed, p.name);
+        let digest = Sha256::digest(key.as_bytes());
+        let mut rng = Rng(u64::from_be_bytes(std::array::from_fn(|j| digest[j])));
+        let mut pool = others;
+        let chosen: Vec<&String> = (0..n).map(|_| pool.swap_remove(rng.below(pool.len() as u64) as usize)).collect();
+        let most = |all: u32, least_each: u32| ((f64::from(all) * NEIGHBOUR_SHARE) as u32).max(count * least_each);
+        let cores = rng.split(count, 1, most(units, 1).min(units - 1));
+        let ways = match p.ways() {
+            0 => vec![0; n],
+            all => rng.split(count, min_ways, most(all, min_ways).min(all - min_ways)),
+        };
+        Ok(chosen
+            .into_iter()
+            .zip(cores.into_iter().zip(ways))
+            .map(|(s, (c, w))| {
+                let levels = &self.target.services[s].rps_levels;
+                Neighbour { service: s.clone(), cores: p.cores(c), ways: w, rps: levels[rng.below(levels.len() as u64) as usize] }
+            })
+            .collect())
+    }
+
+    fn why_infeasible(&self, around: &Around, cores: f64, ways: u32) -> Option<String> {
+        let p = &self.target.platform;
+        let nb = match &around.neighbours {
+            Err(why) => return Some(why.clone()),
+            Ok(nb) => nb,
+        };
+        let left_cores = round6(f64::from(p.managed.len()) - nb.iter().map(|n| n.cores).sum::<f64>());
+        let left_ways = p.ways().saturating_sub(nb.iter().map(|n| n.ways).sum());
+        if cores > left_cores + 1e-9 {
+            Some(format!("neighbours leave too few cores ({cores} asked for, {left_cores} left)"))
+        } else if ways > left_ways {
+            Some(format!("neighbours leave too few ways ({ways} asked for, {left_ways} left)"))
+        } else {
+            None
+        }
+    }
+}
+
+/// What the cells of a plane have in common.
+struct Around<'a> {
+    service: &'a str,
+    rps: f64,
+    /// None: as many as cores.
+    threads: Option<u32>,
+    count: u32,
+    draw: u32,
+    neighbours: std::result::Result<Vec<Neighbour>, String>,
+}
+
+/// A reason without its numbers, for counting.
+pub fn rule(reason: &str) -> &str {
+    reason.split(" (").next().unwrap_or(reason)
+}
+
+fn axis(c: &Campaign, field: &str, axis: &Axis, unit: f64, words: &[&str]) -> Result<Values> {
+    axis.values(unit, words).map_err(|e| c.wrong(field, e))
+}
+
+fn numbers(c: &Campaign, field: &str, a: &Axis, unit: f64, words: &[&str]) -> Result<Vec<f64>> {
+    match axis(c, field, a, unit, words)? {
+        Values::Numbers(l) => Ok(l),
+        Values::Word(w) => Err(c.wrong(field, format!("\"{w}\" is no list of numbers. Give numbers"))),
+    }
+}
+
+fn whole(c: &Campaign, field: &str, l: &[f64]) -> Result<Vec<u32>> {
+    l.iter()
+        .map(|x| {
+            let fits = *x >= 0.0 && *x <= f64::from(u32::MAX) && x.fract() == 0.0;
+            fits.then_some(*x as u32).ok_or_else(|| c.wrong(field, format!("{x} is no whole number from 0 up. Give whole numbers")))
+        })
+        .collect()
+}
+
+fn no_twice<T: PartialEq + std::fmt::Debug>(c: &Campaign, field: &str, l: &[T]) -> Result<()> {
+    let seen: BTreeSet<String> = l.iter().map(|x| format!("{x:?}")).collect();
+    if seen.len() == l.len() {
+        return Ok(());
+    }
+    let twice = l.iter().enumerate().find(|(i, x)| l[..*i].contains(x)).map(|(_, x)| format!("{x:?}")).unwrap_or_default();
+    Err(c.wrong(field, format!("{twice} stands there twice. Name each value once; use sampling.repeats to measure again")))
+}
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in 0..n (n > 0).
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// `n` parts of at least `least`, whose sum is uniform in `n * least ..= most`.
+    fn split(&mut self, n: u32, least: u32, most: u32) -> Vec<u32> {
+        let spare = self.below(u64::from(most - n * least) + 1);
+        // Stars and bars with replacement: n - 1 cuts of the spare units.
+        let mut cuts: Vec<u64> = (1..n).map(|_| self.below(spare + 1)).collect();
+        cuts.push(0);
+        cuts.push(spare);
+        cuts.sort_unstable();
+        cuts.windows(2).map(|w| least + (w[1] - w[0]) as u32).collect()
+    }
+}

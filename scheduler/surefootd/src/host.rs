@@ -1,0 +1,30 @@
+//! Facts about this host for the manifest.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Kernel, CPU and memory; what cannot be read is left out.
+pub fn facts() -> BTreeMap<String, Value> {
+    let mut out = BTreeMap::new();
+    if let Ok(u) = nix::sys::utsname::uname() {
+        out.insert("os".into(), u.sysname().to_string_lossy().into());
+        out.insert("kernel".into(), u.release().to_string_lossy().into());
+        out.insert("machine".into(), u.machine().to_string_lossy().into());
+    }
+    if let Ok(n) = std::thread::available_parallelism() {
+        out.insert("cpus".into(), n.get().into());
+    }
+    if let Some(m) = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|t| field(&t, "model name")) {
+        out.insert("cpu_model".into(), m.into());
+    }
+    let memory_kb = std::fs::read_to_string("/proc/meminfo").ok().and_then(|t| field(&t, "MemTotal"));
+    if let Some(kb) = memory_kb.and_then(|m| m.split_whitespace().next()?.parse::<u64>().ok()) {
+        out.insert("memory_bytes".into(), (kb * 1024).into());
+    }
+    out
+}
+
+fn field(text: &str, key: &str) -> Option<String> {
+    let line = text.lines().find(|l| l.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}

@@ -1,0 +1,22 @@
+//! The node binary as a library: `main` only wires.
+//!
+//! | command | module |
+//! | --- | --- |
+//! | `sweep` | [`campaign`] (format), [`expand`] (cases), [`sweep`] (shards, journal, manifest), [`cmd_sweep`] |
+//! | `eval` | `workload` (format), `eval` |
+//! | `run` | `daemon` |
+//! | `check`, `reset` | `local_target` |
+
+pub mod campaign;
+pub mod cli;
+pub mod cmd_sweep;
+pub mod error;
+pub mod expand;
+pub mod files;
+pub mod host;
+pub mod local_target;
+pub mod progress;
+pub mod stop;
+pub mod sweep;
+pub mod target;
+pub mod virtual_target;

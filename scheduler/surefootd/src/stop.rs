@@ -1,0 +1,45 @@
+//! SIGTERM and SIGINT as a flag that loops look at; and dying with the parent.
+
+use crate::error::{Error, Result};
+use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: libc::c_int) {
+    // A second signal is for those who do not want to wait.
+    if STOP.swap(true, Ordering::SeqCst) {
+        unsafe { libc::_exit(130) }
+    }
+}
+
+/// True once somebody asked this process to end.
+pub fn requested() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// # Errors
+/// [`Error::Failed`].
+pub fn install() -> Result<()> {
+    // No SA_RESTART: blocking calls return, so that loops get to look.
+    let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        // SAFETY: the handler stores to an atomic and may call _exit, both async-signal-safe.
+        unsafe { sigaction(signal, &action) }.map_err(|e| Error::Failed(format!("{signal}: cannot be handled: {e}")))?;
+    }
+    Ok(())
+}
+
+/// Ask the kernel for SIGTERM when the parent ends. `parent` is the parent's pid as the parent knows it.
+///
+/// # Errors
+/// [`Error::Failed`] if the parent has ended already.
+pub fn die_with_parent(parent: Option<i32>) -> Result<()> {
+    let before = nix::unistd::getppid().as_raw();
+    nix::sys::prctl::set_pdeathsig(Signal::SIGTERM).map_err(|e| Error::Failed(format!("PR_SET_PDEATHSIG: {e}")))?;
+    // It may have ended before the call above.
+    if nix::unistd::getppid().as_raw() != parent.unwrap_or(before) {
+        return Err(Error::Failed("the parent process has ended. Start it again".into()));
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! manifest.json: what a sweep's folder holds, and of what.
+
+use super::rows::State;
+use crate::error::{Error, Result};
+use crate::expand::rule;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub const SCHEMA_VERSION: u32 = 1;
+/// Distinct reasons that are counted by themselves.
+const MOST_REASONS: usize = 100;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub schema_version: u32,
+    /// Name of the campaign.
+    pub campaign: String,
+    /// SHA-256 of everything that decides the results: `spec`, `platform`, `sources`.
+    pub campaign_hash: String,
+    pub strategy: String,
+    /// False while cases are missing.
+    pub complete: bool,
+    pub platform: PlatformFacts,
+    /// "full", or "no-pmu" where hardware counters are missing.
+    pub feature_set: String,
+    pub services: BTreeMap<String, ServiceFacts>,
+    pub software: BTreeMap<String, String>,
+    pub host: BTreeMap<String, serde_json::Value>,
+    pub shards: Vec<Shard>,
+    pub cases: Cases,
+    /// The campaign as it was understood.
+    pub spec: serde_json::Value,
+    /// Hash of each profile or catalogue entry that was used.
+    pub sources: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlatformFacts {
+    pub name: String,
+    /// Logical CPUs that services may use.
+    pub cores: u32,
+    /// 0 where the LLC cannot be partitioned.
+    pub ways: u32,
+    pub mb_per_way: f64,
+    /// Cores per allocation step: 1, or 0.1 where CPU quotas stand in for whole cores.
+    pub core_step: f64,
+    pub mba: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServiceFacts {
+    pub qos_target_ms: f64,
+    pub max_load_rps: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Relative to the folder of the manifest.
+    pub file: String,
+    pub rows: u64,
+    pub sha256: String,
+}
+
+/// planned = measured + infeasible + client_limited + overloaded + failed, once complete.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cases {
+    pub planned: u64,
+    pub measured: u64,
+    pub infeasible: u64,
+    pub client_limited: u64,
+    pub overloaded: u64,
+    pub failed: u64,
+    /// Cases by state and reason (without numbers).
+    pub reasons: Vec<Reason>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reason {
+    pub state: State,
+    pub reason: String,
+    pub cases: u64,
+}
+
+impl Cases {
+    pub fn done(&self) -> u64 {
+        self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed
+    }
+
+    pub fn add(&mut self, state: State, reason: Option<&str>) {
+        match state {
+            State::Measured => self.measured += 1,
+            State::Infeasible => self.infeasible += 1,
+            State::ClientLimited => self.client_limited += 1,
+            State::Overloaded => self.overloaded += 1,
+            State::Failed => self.failed += 1,
+        }
+        let Some(reason) = reason.map(rule) else { return };
+        let at = self.reasons.iter().position(|r| r.state == state && r.reason == reason);
+        if let Some(i) = at {
+            self.reasons[i].cases += 1;
+            return;
+        }
+        let reason = if self.reasons.len() < MOST_REASONS { reason } else { "other reasons, see journal.jsonl" };
+        match self.reasons.iter_mut().find(|r| r.state == state && r.reason == reason) {
+            Some(r) => r.cases += 1,
+            None => self.reasons.push(Reason { state, reason: reason.into(), cases: 1 }),
+        }
+    }
+}
+
+impl Manifest {
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut text = serde_json::to_vec_pretty(self).map_err(|e| Error::Failed(format!("manifest: {e}. Please report it")))?;
+        text.push(b'\n');
+        crate::files::write_whole(path, &text)
+    }
+
+    /// None if there is no such file.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for a manifest that cannot be understood.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let text = match std::fs::read(path) {
+            Ok(t) => t,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(path, "cannot be read", &e)),
+        };
+        let remedy = "Restore it from a copy, or remove this folder and measure again";
+        let m: Manifest = serde_json::from_slice(&text)
+            .map_err(|e| Error::BadInput(format!("{}: line {}: corrupt manifest: {e}. {remedy}", path.display(), e.line())))?;
+        if m.schema_version != SCHEMA_VERSION {
+            let name = path.display();
+            return Err(Error::BadInput(format!(
+                "{name}: schema_version: is {}, this surefootd reads {SCHEMA_VERSION}. Use the version that wrote it, or a new folder",
+                m.schema_version
+            )));
+        }
+        Ok(Some(m))
+    }
+
+    /// Refuse to go on with something else than what was started.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] names what changed.
+    pub fn same_campaign(&self, now: &Manifest, path: &Path) -> Result<()> {
+        if self.campaign_hash == now.campaign_hash {
+            return Ok(());
+        }
+        let mut changed = vec![];
+        differences("", &self.spec, &now.spec, &mut changed);
+        if self.platform != now.platform {
+            changed.push("platform".into());
+        }
+        let names: std::collections::BTreeSet<&String> = self.sources.keys().chain(now.sources.keys()).collect();
+        changed.extend(names.into_iter().filter(|n| self.sources.get(*n) != now.sources.get(*n)).map(|n| format!("profile of {n}")));
+        if changed.is_empty() {
+            changed.push("campaign_hash".into());
+        }
+        Err(Error::BadInput(format!(
+            "{}: the campaign is not the one that was started here; changed: {}. Put that back, or use another --out",
+            path.display(),
+            changed.join(", ")
+        )))
+    }
+}
+
+fn differences(at: &str, a: &serde_json::Value, b: &serde_json::Value, out: &mut Vec<String>) {
+    match (a.as_object(), b.as_object()) {
+        (Some(x), Some(y)) => {
+            let keys: std::collections::BTreeSet<&String> = x.keys().chain(y.keys()).collect();
+            for k in keys {
+                let null = serde_json::Value::Null;
+                let path = if at.is_empty() { k.clone() } else { format!("{at}.{k}") };
+                differences(&path, x.get(k).unwrap_or(&null), y.get(k).unwrap_or(&null), out);
+            }
+        }
+        _ if a != b => out.push(format!("{at} (was {a}, is {b})")),
+        _ => {}
+    }
+}

@@ -1,0 +1,28 @@
+//! What a campaign or a run may refer to: a platform and the services known on it.
+
+use std::collections::BTreeMap;
+use surefoot_server::Platform;
+
+/// An LC service as a sweep needs to know it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LcService {
+    pub qos_target_ms: f64,
+    /// Highest RPS that meets the target alone on all resources; None where nobody knows it yet.
+    pub max_load_rps: Option<f64>,
+    /// The catalogue's RPS levels.
+    pub rps_levels: Vec<f64>,
+}
+
+/// A server with its catalogue.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub is_virtual: bool,
+    pub platform: Platform,
+    pub services: BTreeMap<String, LcService>,
+    /// BE jobs, known so that an error can tell them from unknown names.
+    pub jobs: Vec<String>,
+    /// "full" or "no-pmu".
+    pub feature_set: String,
+    /// What besides the campaign decides the results: name and hash of each profile or catalogue entry.
+    pub sources: BTreeMap<String, String>,
+}

@@ -1,0 +1,202 @@
+//! Virtual servers as targets: where profiles are found, and one case of a sweep on them.
+
+use crate::campaign::sha256_hex;
+use crate::error::{suggest, Error, Result};
+use crate::expand::Case;
+use crate::sweep::rows::{Measured, Row, State};
+use crate::target::{LcService, Target};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use surefoot_server::window::MIN_COUNT_P99;
+use surefoot_server::{Platform, Verdict};
+use surefoot_vserver::{
+    place, platform_of, rps_at_full_load, sample_series, stack_ways, PlatformProfile, Profiles, Sample, Series, Steady, Tenant, HORIZON_S,
+};
+
+/// Completions below this share of the offered load are overload.
+const LEAST_COMPLETED: f64 = 0.99;
+
+/// Where profiles come from; later folders override earlier ones by name.
+///
+/// The shipped ones (under the current folder, above the executable, or installed), those named in SUREFOOT_PROFILES,
+/// those beside the platform file, those given by --profiles.
+pub fn profile_folders(platform_file: Option<&Path>, given: Option<&Path>) -> Vec<PathBuf> {
+    let holds = |d: &Path| ["platforms", "services", "batch"].iter().any(|part| d.join(part).is_dir());
+    let shipped = Path::new("scheduler/vserver/profiles");
+    let above = std::env::current_exe().ok().into_iter().flat_map(|exe| exe.ancestors().map(|a| a.join(shipped)).collect::<Vec<_>>());
+    let bases = std::iter::once(shipped.to_path_buf()).chain(above).chain([PathBuf::from("/usr/share/surefoot/profiles")]);
+    let mut folders: Vec<PathBuf> = bases.into_iter().find(|d| holds(d)).into_iter().collect();
+    if let Some(list) = std::env::var_os("SUREFOOT_PROFILES") {
+        folders.extend(std::env::split_paths(&list).filter(|d| !d.as_os_str().is_empty()));
+    }
+    let beside = platform_file.and_then(Path::parent).map(|d| d.join(".."));
+    folders.extend(beside.filter(|d| d.join("services").is_dir() || d.join("batch").is_dir()));
+    folders.extend(given.map(Path::to_path_buf));
+    folders
+}
+
+/// A platform and all profiles at hand.
+#[derive(Clone, Debug)]
+pub struct VirtualTarget {
+    pub profiles: Profiles,
+    pub profile: Arc<PlatformProfile>,
+    pub platform: Platform,
+}
+
+impl VirtualTarget {
+    /// `name` is a platform file, or the name of a platform in the profile folders.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] names file or name, and remedy.
+    pub fn open(name: &str, given: Option<&Path>) -> Result<Self> {
+        let file = Path::new(name);
+        let is_file = file.is_file();
+        let looks_like_file = name.ends_with(".toml") || name.contains('/');
+        if looks_like_file && !is_file {
+            return Err(Error::BadInput(format!("{name}: no such platform file. Give a path, or the bare name of a shipped platform")));
+        }
+        if let Some(dir) = given.filter(|d| !d.is_dir()) {
+            return Err(Error::BadInput(format!(
+                "--profiles {}: no such folder. Give one with platforms/, services/ or batch/",
+                dir.display()
+            )));
+        }
+        let folders = profile_folders(is_file.then_some(file), given);
+        let mut profiles = Profiles::load(&folders).map_err(bad)?;
+        let profile = if is_file {
+            let p = Arc::new(PlatformProfile::read(file).map_err(bad)?);
+            profiles.platforms.insert(p.name.clone(), p.clone());
+            p
+        } else {
+            let known = profiles.platforms.keys().map(String::as_str);
+            let missing = || {
+                let hint = suggest(name, known);
+                Error::BadInput(format!("--server virtual:{name}: unknown platform. {hint} Give a platform file, or --profiles"))
+            };
+            profiles.platforms.get(name).cloned().ok_or_else(missing)?
+        };
+        if !profiles.services.values().any(|s| s.lc().is_some()) {
+            return Err(Error::BadInput(
+                "no service profile was found. Point --profiles or SUREFOOT_PROFILES at a folder with services/".into(),
+            ));
+        }
+        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile })
+    }
+
+    /// The target of a campaign; only the profiles of `wanted` services need a max load (None = all).
+    pub fn target(&self) -> Target {
+        let mut services = BTreeMap::new();
+        let mut jobs = vec![];
+        let mut sources = BTreeMap::new();
+        let hash = |text: String| sha256_hex(text.as_bytes());
+        sources.insert(format!("platform {}", self.profile.name), hash(format!("{:?}", self.profile)));
+        for (name, s) in &self.profiles.services {
+            let Some(lc) = s.lc() else {
+                jobs.push(name.clone());
+                continue;
+            };
+            sources.insert(name.clone(), hash(format!("{s:?}")));
+            let max_load_rps = rps_at_full_load(&self.profile, s);
+            services.insert(name.clone(), LcService { qos_target_ms: lc.qos_target_ms, max_load_rps, rps_levels: lc.rps_levels.clone() });
+        }
+        Target { is_virtual: true, platform: self.platform.clone(), services, jobs, feature_set: "full".into(), sources }
+    }
+}
+
+/// A profile error is bad input, on one line.
+pub fn bad(e: surefoot_vserver::ProfileError) -> Error {
+    Error::BadInput(e.to_string())
+}
+
+/// Cases of a sweep on a virtual server. One per thread: it holds the solver's buffers.
+pub struct VirtualBench<'a> {
+    target: &'a VirtualTarget,
+    steady: Steady,
+    warmup_ms: u64,
+    interval_ms: u64,
+    samples: u32,
+    readings: Vec<Sample>,
+}
+
+impl<'a> VirtualBench<'a> {
+    pub fn new(target: &'a VirtualTarget, sampling: &crate::campaign::Sampling) -> Self {
+        VirtualBench {
+            target,
+            steady: Steady::new(target.profile.clone()),
+            warmup_ms: sampling.warmup_ms,
+            interval_ms: sampling.interval_ms,
+            samples: sampling.samples,
+            readings: vec![],
+        }
+    }
+
+    /// Steady state of the case, then readings with measurement noise from the case's seed.
+    pub fn measure(&mut self, case: Case) -> Measured {
+        if let Some(why) = case.infeasible.clone() {
+            return Measured { case, state: State::Infeasible, reason: Some(why), rows: vec![] };
+        }
+        let failed = |case: Case, why: String| Measured { case, state: State::Failed, reason: Some(why), rows: vec![] };
+        let p = &self.target.profile;
+        let mut counts = vec![case.cores as u32];
+        let mut ways = vec![case.ways];
+        counts.extend(case.neighbours.iter().map(|n| n.cores as u32));
+        ways.extend(case.neighbours.iter().map(|n| n.ways));
+        let (cpus, masks) = (place(p, &counts), stack_ways(p, &ways));
+        let mut tenants = Vec::with_capacity(counts.len());
+        for i in 0..counts.len() {
+            let (name, rps, threads) = match i.checked_sub(1).map(|j| &case.neighbours[j]) {
+                None => (&case.service, case.rps, case.threads),
+                Some(n) => (&n.service, n.rps, n.threads()),
+            };
+            let Some(profile) = self.target.profiles.services.get(name) else {
+                let why = format!("no profile of {name}");
+                return failed(case, why);
+            };
+            let mut t = Tenant::new(profile.clone(), rps, threads, cpus[i], masks[i]);
+            if i == 0 {
+                t.mba = f64::from(case.mba_pct) / 100.0;
+            }
+            tenants.push(t);
+        }
+        if let Err(e) = surefoot_vserver::check_tenants(p, &tenants) {
+            return failed(case, e.to_string());
+        }
+        let steady = self.steady.case_for(&tenants, HORIZON_S, 1)[0];
+        let overloaded = steady.achieved_rps < LEAST_COMPLETED * case.rps || steady.lost_frac > 1.0 - LEAST_COMPLETED;
+        let series = Series { samples: self.samples, interval_s: self.interval_ms as f64 * 1e-3, seed: case.seed };
+        self.readings.clear();
+        sample_series(p, &steady, &case.service, &series, &mut self.readings);
+        let row = |(j, s): (usize, &Sample)| {
+            let count = s.count.round().max(0.0) as i64;
+            Row {
+                t_ms: (self.warmup_ms + (j as u64 + 1) * self.interval_ms) as i64,
+                features: surefoot_vserver::server::features(s).values(),
+                mean_ms: s.latency.map(|l| l.mean),
+                p50_ms: s.latency.map(|l| l.p50),
+                p95_ms: s.latency.map(|l| l.p95),
+                p99_ms: s.latency.map(|l| l.p99),
+                p99_low_ms: None,
+                p99_high_ms: None,
+                achieved_rps: Some(s.achieved_rps),
+                errors: (s.lost_frac * case.rps * self.interval_ms as f64 * 1e-3).round() as i64,
+                count,
+                verdict: if overloaded {
+                    Verdict::ServerOverloaded
+                } else if count < MIN_COUNT_P99 as i64 {
+                    Verdict::NotResolvable
+                } else {
+                    Verdict::Valid
+                },
+            }
+        };
+        let rows = self.readings.iter().enumerate().map(row).collect();
+        let (state, reason) = if overloaded {
+            let done = steady.achieved_rps * (1.0 - steady.lost_frac);
+            (State::Overloaded, Some(format!("the service completes less than 99 % of the offered load ({done:.1} of {} RPS)", case.rps)))
+        } else {
+            (State::Measured, None)
+        };
+        Measured { case, state, reason, rows }
+    }
+}

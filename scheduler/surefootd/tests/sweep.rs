@@ -1,0 +1,400 @@
+//! `surefootd sweep` on virtual servers, as a process.
+
+mod common;
+
+use common::{ok, one_line, path, run, surefootd};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const CAMPAIGN: &str = r#"
+name = "test"
+strategy = "exhaustive"
+seed = 7
+[targets]
+virtual = ["server-1"]
+[sweep]
+services = ["moses", "img-dnn"]
+rps = "catalogue"
+threads = [16]
+cores = "1..36"
+ways = "1..20"
+neighbours = { count = [0, 1, 2], draws = 2 }
+[sampling]
+samples = 20
+"#;
+
+fn campaign(dir: &Path, text: &str) -> PathBuf {
+    let file = dir.join("campaign.toml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+fn small() -> String {
+    CAMPAIGN.replace("\"1..36\"", "[1, 8, 30]").replace("\"1..20\"", "[2, 15]").replace("samples = 20", "samples = 200")
+}
+
+/// Shards by name, as bytes.
+fn shards(out: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for e in fs::read_dir(out.join("shards")).unwrap() {
+        let e = e.unwrap();
+        all.insert(e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap());
+    }
+    all
+}
+
+fn manifest(out: &Path) -> Value {
+    serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap()
+}
+
+fn journal(out: &Path) -> Vec<Value> {
+    fs::read_to_string(out.join("journal.jsonl")).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn add_up(out: &Path) {
+    let m = manifest(out);
+    let n = |k: &str| m["cases"][k].as_u64().unwrap();
+    let states = n("measured") + n("infeasible") + n("client_limited") + n("overloaded") + n("failed");
+    assert_eq!(states, n("planned"));
+    assert_eq!(journal(out).len() as u64, n("planned"));
+    let ids: std::collections::BTreeSet<String> = journal(out).iter().map(|l| l["case_id"].to_string()).collect();
+    assert_eq!(ids.len() as u64, n("planned"), "no case twice");
+    let rows: u64 = journal(out).iter().map(|l| l["rows"].as_u64().unwrap()).sum();
+    assert_eq!(rows, m["shards"].as_array().unwrap().iter().map(|s| s["rows"].as_u64().unwrap()).sum::<u64>());
+    assert_eq!(m["complete"], true);
+}
+
+/// 2 services x 5 RPS levels x 5 neighbour sets (none, 2 x one, 2 x two) x 36 x 20 cells; states add up to the plan.
+#[test]
+fn expansion_counts_and_states_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), CAMPAIGN);
+    let plan: Value = serde_json::from_str(&ok(&["sweep", path(&file), "--server", "virtual:server-1", "--plan", "--json"])).unwrap();
+    let levels = plan["by_service"]["moses"].as_u64().unwrap() / (5 * 720);
+    assert_eq!(levels, 5);
+    assert_eq!(plan["cases"], plan["by_service"]["moses"].as_u64().unwrap() + plan["by_service"]["img-dnn"].as_u64().unwrap());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a plan writes nothing");
+
+    let out = dir.path().join("out");
+    ok(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]);
+    add_up(&out);
+    let m = manifest(&out);
+    assert_eq!(m["cases"]["planned"], plan["cases"]);
+    assert_eq!(m["cases"]["infeasible"], plan["infeasible"]["cases"]);
+    for state in ["measured", "infeasible", "overloaded"] {
+        assert!(m["cases"][state].as_u64().unwrap() > 0, "{state}");
+    }
+    assert_eq!(m["services"]["moses"]["qos_target_ms"], 10.0);
+    assert_eq!((&m["platform"]["cores"], &m["platform"]["ways"]), (&Value::from(36), &Value::from(20)));
+}
+
+/// Results depend on the campaign only: not on threads.
+#[test]
+fn threads_do_not_matter() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), &small());
+    let outs = ["1", "3"].map(|n| {
+        let out = dir.path().join(n);
+        ok(&["sweep", path(&file), "--server", "virtual:server-1", "--threads", n, "--out", path(&out)]);
+        shards(&out)
+    });
+    assert!(!outs[0].is_empty());
+    assert_eq!(outs[0], outs[1]);
+}
+
+/// kill -9 at five moments, each followed by a resume that is killed as well, then one that may finish: the shards are
+/// those of an undisturbed run to the last bit, no case is lost, none is there twice.
+#[test]
+fn killed_and_resumed_equals_undisturbed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), CAMPAIGN);
+    let server = ["--server", "virtual:server-1", "--threads", "1"];
+    let whole = dir.path().join("whole");
+    ok(&[&["sweep", path(&file)], &server[..], &["--out", path(&whole)]].concat());
+    let want = shards(&whole);
+    assert!(want.len() >= 8, "{} shards are too few to be hit between", want.len());
+
+    let out = dir.path().join("killed");
+    // SplitMix64 of a fixed seed: the moments, as bytes that the folder has grown to.
+    let mut state = 0x5EED_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % below
+    };
+    let size = |dir: &Path| -> u64 {
+        let files =
+            |d: PathBuf| fs::read_dir(d).into_iter().flatten().flatten().filter_map(|e| Some(e.metadata().ok()?.len())).sum::<u64>();
+        files(dir.join("shards")) + files(dir.to_path_buf())
+    };
+    let total = size(&whole);
+    let mut killed = 0;
+    for round in 0..5 {
+        let mut args = vec!["sweep", path(&file), "--out", path(&out)];
+        args.extend(server);
+        if out.exists() {
+            args.push("--resume");
+        }
+        let mut child = surefootd().args(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // A moment within the round's fifth of the work, so that every kill leaves something to do.
+        let moment = total * round / 5 + random(total / 6);
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while size(&out) < moment && child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "the sweep does not get on");
+            std::thread::yield_now();
+        }
+        if child.try_wait().unwrap().is_none() {
+            child.kill().unwrap();
+            killed += 1;
+        }
+        child.wait().unwrap();
+    }
+    assert!(killed >= 3, "only {killed} of 5 runs were still going");
+    ok(&[&["sweep", path(&file), "--resume", "--out", path(&out)], &server[..]].concat());
+    assert_eq!(shards(&out), want);
+    assert_eq!(journal(&out), journal(&whole));
+    assert_eq!(manifest(&out)["cases"], manifest(&whole)["cases"]);
+    assert_eq!(manifest(&out)["shards"], manifest(&whole)["shards"]);
+    add_up(&out);
+}
+
+fn finished(dir: &Path) -> (PathBuf, PathBuf) {
+    let file = campaign(dir, &small());
+    let out = dir.join("out");
+    ok(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]);
+    (file, out)
+}
+
+fn resume(file: &Path, out: &Path) -> std::process::Output {
+    run(&["sweep", path(file), "--server", "virtual:server-1", "--out", path(out), "--resume"])
+}
+
+/// A journal that a crash cut in the middle of a line is trimmed, and the sweep goes on to the same result.
+#[test]
+fn torn_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let (want, lines) = (shards(&out), journal(&out));
+    let path = out.join("journal.jsonl");
+    let text = fs::read(&path).unwrap();
+    for cut in [1, 40, text.len() / 2, text.len()] {
+        fs::write(&path, &text[..text.len() - cut]).unwrap();
+        assert!(resume(&file, &out).status.success());
+        assert_eq!((shards(&out), journal(&out)), (want.clone(), lines.clone()), "{cut} bytes cut");
+    }
+}
+
+/// Temporary files and shards that no journal line vouches for go away.
+#[test]
+fn orphans_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let want = shards(&out);
+    fs::write(out.join("shards/part-00099.parquet"), b"x").unwrap();
+    fs::write(out.join("shards/part-00000.parquet.tmp"), b"x").unwrap();
+    fs::write(out.join("manifest.json.tmp"), b"x").unwrap();
+    assert!(resume(&file, &out).status.success());
+    assert_eq!(shards(&out), want);
+    assert!(!out.join("manifest.json.tmp").exists());
+}
+
+/// A truncated shard is named with its remedy, and the remedy works.
+#[test]
+fn truncated_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let want = shards(&out);
+    let shard = out.join("shards/part-00000.parquet");
+    fs::write(&shard, &want["part-00000.parquet"][..1000]).unwrap();
+    let (code, says) = one_line(&resume(&file, &out));
+    assert_eq!(code, 2);
+    assert!(says.contains("part-00000.parquet") && says.contains("sha256") && says.contains("Remove that file"), "{says}");
+    fs::remove_file(&shard).unwrap();
+    assert!(resume(&file, &out).status.success());
+    assert_eq!(shards(&out), want);
+    add_up(&out);
+}
+
+/// A manifest that is no JSON, or of another version, or gone, is named with its remedy; nothing is changed.
+#[test]
+fn corrupt_manifest() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let path = out.join("manifest.json");
+    let good = fs::read_to_string(&path).unwrap();
+    let want = shards(&out);
+    let version = good.replace("\"schema_version\": 1", "\"schema_version\": 9");
+    for (bad, word) in [(&good[..100], "corrupt manifest"), (&version, "schema_version"), ("{}", "missing field"), ("", "corrupt manifest")]
+    {
+        fs::write(&path, bad).unwrap();
+        let (code, says) = one_line(&resume(&file, &out));
+        assert_eq!(code, 2);
+        assert!(says.contains("manifest.json") && says.contains(word), "{says}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), bad);
+    }
+    fs::remove_file(&path).unwrap();
+    let (code, says) = one_line(&resume(&file, &out));
+    assert!(code == 2 && says.contains("manifest.json: is missing"), "{says}");
+    assert_eq!(shards(&out), want);
+}
+
+/// A started folder is not overwritten without --resume, and not continued with another campaign.
+#[test]
+fn started_folder_and_drift() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let (code, says) = one_line(&run(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]));
+    assert!(code == 2 && says.contains("--resume"), "{says}");
+    fs::write(&file, small().replace("seed = 7", "seed = 8")).unwrap();
+    let (code, says) = one_line(&resume(&file, &out));
+    assert!(code == 2 && says.contains("changed: seed (was 7, is 8)"), "{says}");
+}
+
+/// A second sweep on the same folder is refused with the pid of the first.
+#[test]
+fn one_sweep_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), &small());
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let lock = fs::File::create(out.join(".lock")).unwrap();
+    let _held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusiveNonblock).map_err(|e| e.1).unwrap();
+    fs::write(out.join(".lock"), "4711").unwrap();
+    let (code, says) = one_line(&run(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]));
+    assert!(code == 1 && says.contains("pid 4711"), "{says}");
+}
+
+/// A mount that is gone when the test is.
+struct Tmpfs(PathBuf);
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount(&self.0);
+    }
+}
+
+/// On a full disk the sweep says so and ends with 1; with more room, resume ends as an undisturbed run does.
+#[test]
+fn disk_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), CAMPAIGN);
+    let at = dir.path().join("disk");
+    fs::create_dir(&at).unwrap();
+    let mount = |flags, size| nix::mount::mount(Some("tmpfs"), &at, Some("tmpfs"), flags, Some(size));
+    mount(nix::mount::MsFlags::empty(), "size=256k").expect("this test mounts a small tmpfs: run it as root (CAP_SYS_ADMIN)");
+    let _mounted = Tmpfs(at.clone());
+    let out = at.join("out");
+    let (code, says) = one_line(&run(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]));
+    assert!(code == 1 && says.contains("disk is full") && says.contains("--resume"), "{says}");
+    for name in shards(&out).keys() {
+        assert!(!name.ends_with(".tmp"), "{name} is half-written");
+    }
+    mount(nix::mount::MsFlags::MS_REMOUNT, "size=256m").unwrap();
+    let again = resume(&file, &out);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    add_up(&out);
+    let whole = dir.path().join("whole");
+    ok(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&whole)]);
+    assert_eq!(shards(&out), shards(&whole));
+}
+
+/// Each kind of bad input: exit code 2, one line, the file, the field and the remedy; nothing is written.
+#[test]
+fn bad_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = [
+        ("\"moses\"", "\"mosess\"", "sweep.services", "Did you mean \"moses\"?"),
+        ("\"moses\"", "\"stream\"", "sweep.services", "BE job"),
+        ("rps = \"catalogue\"", "rps = [100, -5]", "sweep.rps", "above 0"),
+        ("rps = \"catalogue\"", "rps = [0]", "sweep.rps", "above 0"),
+        ("rps = \"catalogue\"", "rps = [nan]", "sweep.rps", "finite"),
+        ("1..36", "1..40", "sweep.cores", "the 36 cores of server-1"),
+        ("\"1..36\"", "[0]", "sweep.cores", "Start at 1"),
+        ("\"1..36\"", "[1.5]", "sweep.cores", "multiple"),
+        ("1..20", "1..21", "sweep.ways", "1 to 20 ways"),
+        ("1..20", "20..1", "sweep.ways", "smaller bound first"),
+        ("1..20", "some", "sweep.ways", "1..36"),
+        ("threads = [16]", "threads = [0]", "sweep.threads", "1 to 4096"),
+        ("threads = [16]", "threads = [16, 16]", "sweep.threads", "twice"),
+        ("threads = [16]", "mba_pct = [50]", "sweep.mba_pct", "no MBA"),
+        ("draws = 2", "draws = 0", "sweep.neighbours.draws", "1 to 10000"),
+        ("samples = 20", "samples = 0", "sampling.samples", "1 to 100000"),
+        ("samples = 20", "sample = 20", "sampling.sample", "Did you mean \"samples\"?"),
+        ("seed = 7", "seed = -7", "seed", "from 0"),
+        ("exhaustive", "frontier", "strategy", "\"exhaustive\" only"),
+        ("exhaustive", "clever", "strategy", "exhaustive"),
+        ("\"server-1\"", "\"server-2\"", "targets.virtual", "does not name \"server-1\""),
+        ("name = \"test\"", "", "name", "missing field"),
+        ("name = \"test\"", "name = \"a/b\"", "name", "letters, digits"),
+        ("[sampling]", "[sampling", "]", "Mend that line"),
+    ];
+    for (from, to, field, remedy) in cases {
+        assert!(CAMPAIGN.contains(from), "{from}");
+        let file = campaign(dir.path(), &CAMPAIGN.replacen(from, to, 1));
+        let out = dir.path().join("out");
+        let (code, says) = one_line(&run(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]));
+        assert_eq!(code, 2, "{says}");
+        assert!(says.contains("campaign.toml") && says.contains(field) && says.contains(remedy), "{to}: {says}");
+        assert!(!out.exists(), "{to}: something was written");
+    }
+    let file = campaign(dir.path(), CAMPAIGN);
+    for (server, word) in
+        [("virtual:server-9", "Did you mean"), ("virtual:none.toml", "no such platform file"), ("cloud", "virtual:PLATFORM")]
+    {
+        let (code, says) = one_line(&run(&["sweep", path(&file), "--server", server, "--plan"]));
+        assert!(code == 2 && says.contains(server.trim_start_matches("virtual:")) && says.contains(word), "{says}");
+    }
+    let (code, says) = one_line(&run(&["sweep", "/nowhere/c.toml", "--server", "virtual:server-1", "--plan"]));
+    assert!(code == 2 && says.contains("/nowhere/c.toml"), "{says}");
+}
+
+/// Progress for programs: JSON lines on stderr, from 0 to all.
+#[test]
+fn progress_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), &small());
+    let out = run(&["sweep", path(&file), "--server", "virtual:server-1", "--progress", "json", "--out", path(&dir.path().join("out"))]);
+    assert!(out.status.success());
+    let text = String::from_utf8(out.stderr).unwrap();
+    let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!((&lines[0]["event"], &lines[0]["done"]), (&Value::from("start"), &Value::from(0)));
+    let last = lines.last().unwrap();
+    assert_eq!((&last["event"], &last["done"]), (&Value::from("end"), &last["planned"]));
+}
+
+/// A sweep ends when its parent does (the lab's process that was killed leaves nobody behind).
+#[test]
+fn dies_with_its_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = CAMPAIGN.replace("samples = 20", "samples = 20\nrepeats = 200");
+    let file = campaign(dir.path(), &text);
+    let out = dir.path().join("out");
+    // The shell starts the sweep, writes its pid and ends at once.
+    let script = format!(
+        "'{}' sweep '{}' --server virtual:server-1 --threads 1 --out '{}' --die-with-parent >/dev/null 2>&1 & echo $!; while ! [ -e '{}/journal.jsonl' ]; do :; done",
+        env!("CARGO_BIN_EXE_surefootd"),
+        path(&file),
+        path(&out),
+        path(&out)
+    );
+    let shell = std::process::Command::new("sh").arg("-c").arg(script).current_dir(common::root()).output().unwrap();
+    let pid: i32 = String::from_utf8(shell.stdout).unwrap().trim().parse().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let gone = |pid: i32| match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Err(_) => true,
+        // Ended, and nobody has collected it yet.
+        Ok(s) => s.rsplit(')').next().is_some_and(|s| s.trim_start().starts_with('Z')),
+    };
+    while !gone(pid) {
+        assert!(Instant::now() < deadline, "the sweep outlives its parent");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let m = manifest(&out);
+    assert_eq!(m["complete"], false);
+}
