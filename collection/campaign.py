@@ -107,7 +107,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
             for target in campaign.targets:
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
-                args += ["--resume", "--progress", "json", "--die-with-parent"]
+                args += ["--resume", "--progress", "json", f"--die-with-parent={os.getpid()}"]
                 for line in tools.follow_json(tools.SUREFOOTD, args):
                     report.update(target.name, line)
                     note.take(target.name, line)
@@ -227,14 +227,13 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
-    summary = dataset.read_json(
-        folder / dataset.MANIFEST, f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
-    )
+    rebuild = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    summary = dataset.read_json(folder / dataset.MANIFEST, rebuild)
     targets = summary.get("targets")
     if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(targets, list):
         raise DataSetError(
-            f"{folder / dataset.MANIFEST}: schema_version is {summary.get('schema_version')!r}, or targets is no list; this version "
-            f"reads {SCHEMA_VERSION}. Rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+            f"{folder / dataset.MANIFEST}: schema_version is {summary.get('schema_version')!r} (this version reads "
+            f"{SCHEMA_VERSION}), or targets is no list; {rebuild}"
         )
     return summary
 

@@ -124,17 +124,16 @@ class _AroundTarget(Normalize):
 
     def __init__(self, low: float, target: float, high: float) -> None:
         super().__init__(low, high)
-        self.target = target
+        self.low, self.target, self.high = low, target, high
+        self._logs = [math.log10(x) for x in (low, target, high)]
 
-    def __call__(self, value, clip=None):  # type: ignore[no-untyped-def]
-        lo, mid, hi = (math.log10(x) for x in (self.vmin, self.target, self.vmax))  # type: ignore[arg-type]
+    def __call__(self, value: Any, clip: bool | None = None) -> Any:
         with np.errstate(all="ignore"):
             logs = np.log10(np.ma.filled(np.ma.asarray(value, float), np.nan))
-        return np.ma.masked_invalid(np.interp(logs, [lo, mid, hi], [0.0, 0.5, 1.0]))
+        return np.ma.masked_invalid(np.interp(logs, self._logs, [0.0, 0.5, 1.0]))
 
-    def inverse(self, value):  # type: ignore[no-untyped-def]
-        lo, mid, hi = (math.log10(x) for x in (self.vmin, self.target, self.vmax))  # type: ignore[arg-type]
-        return 10 ** np.interp(value, [0.0, 0.5, 1.0], [lo, mid, hi])
+    def inverse(self, value: Any) -> Any:
+        return 10 ** np.interp(value, [0.0, 0.5, 1.0], self._logs)
 
 
 def heat_map(m: HeatMap) -> str:
@@ -168,12 +167,12 @@ def heat_map(m: HeatMap) -> str:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         bar = fig.colorbar(mesh, ax=ax, pad=0.03, fraction=0.07)
-        ticks = [t for t in (10.0**e for e in range(-3, 8)) if norm.vmin <= t <= norm.vmax]  # type: ignore[operator]
+        ticks = [t for t in (10.0**e for e in range(-3, 8)) if norm.low <= t <= norm.high]
         ticks = [t for t in ticks if abs(math.log10(t / m.qos_target_ms)) > 0.2]
         bar.set_ticks([*ticks, m.qos_target_ms], labels=[*map(_ms, ticks), f"{_ms(m.qos_target_ms)} target"])
         bar.ax.minorticks_off()
         bar.set_label("p99, ms (log)")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
         ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=3, handletextpad=0.3, columnspacing=1.2, borderpad=0.2)
         return _svg(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")

@@ -15,7 +15,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from .verify import Result
 
-STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed")
 _COLOURS = {
     "measured": "green",
     "infeasible": "dim",
@@ -83,14 +82,15 @@ class Progress:
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Progress:
-        self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        if self._tasks:
+            self._bar.stop()
 
     def start(self, target: str, planned: int) -> None:
         """A target starts, or goes on."""
+        self._bar.start()
         self._tasks[target] = self._bar.add_task(target, total=planned, rate="", left="")
 
     def update(self, target: str, line: dict[str, Any]) -> None:
@@ -108,34 +108,24 @@ class Progress:
 
 def status(console: Console, state: dict[str, Any]) -> None:
     """Print what `campaign.status` found."""
-    console.print(f"[bold]{state['campaign']}[/] in {state['folder']}: {state['state']}")
-    columns = [
-        ("target", False),
-        ("planned", True),
-        *((s, True) for s in STATES),
-        ("to do", True),
-        ("rows", True),
-        ("rate", True),
-        ("left", True),
-    ]
-    table = plain_table(columns)
+    console.print(f"[bold]{state['campaign']}[/] in {state['folder']}: {state['state']}", highlight=False, soft_wrap=True)
     for target in state["targets"]:
         cases = target["cases"]
-        cells = [target["target"], f"{cases['planned']:,}"]
-        cells += [Text(f"{cases[s]:,}", style=_COLOURS[s] if cases[s] else "dim") for s in STATES]  # type: ignore[misc]
-        running = state["state"] == "running" and cases["pending"]
-        cells += [
-            f"{cases['pending']:,}",
-            f"{target['rows']:,}",
-            rate(target["rate_per_s"]),
-            duration(target["eta_s"]) if running else "-",
-        ]
-        table.add_row(*cells)
-    console.print(table)
-    for target in state["targets"]:
+        line = Text.assemble((target["target"], "bold"), f": {cases['planned']:,} cases planned")
+        for name, colour in _COLOURS.items():
+            if cases[name] or name in ("measured", "failed"):
+                word = "to do" if name == "pending" else name
+                line.append(f", {cases[name]:,} {word}", style=colour if cases[name] else "")
+        console.print(line, soft_wrap=True)
+        facts = [f"{target['rows']:,} rows in {target['shards']} shards"]
+        if target["rate_per_s"]:
+            facts.append(rate(target["rate_per_s"]))
+        if target["eta_s"] is not None:
+            facts.append(f"{duration(target['eta_s'])} left")
+        console.print(f"    {', '.join(facts)}", style="dim", highlight=False, soft_wrap=True)
         for reason in target["failed"]:
-            console.print(f"[red]failed[/] {target['target']}: {reason['cases']} × {reason['reason']}", highlight=False)
-            console.print(f"  cases {', '.join(reason['examples'])}", style="dim", highlight=False)
+            console.print(f"    [red]failed[/] {reason['cases']:,} × {reason['reason']}", highlight=False, soft_wrap=True)
+            console.print(f"        cases {', '.join(reason['examples'])}", style="dim", highlight=False, soft_wrap=True)
 
 
 def verification(console: Console, result: Result) -> None:
@@ -155,3 +145,38 @@ def verification(console: Console, result: Result) -> None:
 def plan(console: Console, found: dict[str, Any]) -> None:
     """Print what `campaign.plan` found."""
     console.print(f"[bold]{found['campaign']}[/]: {found['cases']:,} cases; nothing was changed", highlight=False)
+    for target in found["targets"]:
+        infeasible = target["infeasible"]
+        console.print(f"\n[bold]{target['target']}[/] (platform {target['platform']}, {target['strategy']})", highlight=False)
+        table = plain_table([("service", False), ("cases", True)])
+        for service, cases in target["by_service"].items():
+            table.add_row(service, f"{cases:,}")
+        console.print(table)
+        for rule in infeasible["rules"]:
+            console.print(f"infeasible: {rule['cases']:,} × {rule['rule']}", style="dim", highlight=False)
+        console.print(
+            f"to measure: {target['to_measure']:,} cases, {target['rows']:,} rows, about "
+            f"{duration(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
+            highlight=False,
+        )
+        preview = plain_table(
+            [
+                ("first cases", False),
+                ("service", False),
+                ("RPS", True),
+                ("threads", True),
+                ("cores", True),
+                ("ways", True),
+                ("beside", False),
+            ]
+        )
+        for case in target["preview"]:
+            beside = ", ".join(f"{n['service']} at {n['rps']:g} RPS" for n in case["neighbours"]) or "alone"
+            numbers = [f"{case[k]:g}" for k in ("rps", "threads", "cores", "ways")]
+            preview.add_row(
+                case["case_id"],
+                case["service"],
+                *numbers,
+                beside if not case["infeasible"] else f"infeasible: {case['infeasible']}",
+            )
+        console.print(preview)

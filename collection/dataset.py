@@ -167,7 +167,8 @@ def read_manifest(folder: Path) -> Manifest:
     value = read_json(path, remedy)
     if value.get("schema_version") != SCHEMA_VERSION:
         raise DataSetError(
-            f"{path}: schema_version is {value.get('schema_version')!r}, this version reads {SCHEMA_VERSION}; use the version that wrote it"
+            f"{path}: schema_version is {value.get('schema_version')!r}, this version reads {SCHEMA_VERSION}; "
+            "use the version that wrote it"
         )
     try:
         return Manifest.model_validate(value)

@@ -61,8 +61,9 @@ def environment() -> dict[str, str]:
 
 
 def _message(tool: str, code: int, stderr: str) -> str:
-    errors = [line for line in stderr.splitlines() if line.lower().startswith("error:")]
-    text = errors[-1][len("error:") :].strip() if errors else stderr.strip()
+    # the error is the last line that the tool signs with its name; what stands before it is log
+    signed = [line for line in stderr.splitlines() if line.startswith((f"{tool}: ", "error: "))]
+    text = signed[-1].split(": ", 1)[1].strip() if signed else stderr.strip()
     if code < 0:
         name = signal.Signals(-code).name
         return f"{tool} was ended by {name}" + (f": {text}" if text else "")

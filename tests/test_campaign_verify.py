@@ -1,0 +1,239 @@
+"""`campaign verify` finds every kind of damage and names the file and the remedy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from collection import campaign, dataset, verify
+from collection.errors import DataSetError
+from pipelines.io import sha256_file
+
+CAMPAIGN = """\
+name = "proof"
+[targets]
+virtual = ["server-1"]
+[sweep]
+services = ["moses", "xapian", "img-dnn"]
+threads = [8]
+cores = "1..20"
+ways = "1..20"
+[sampling]
+interval_ms = 1000
+samples = 12
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole")
+    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
+    campaign.run(root / "campaign.toml", root / "out")
+    return root / "out"
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    """A data set of several shards, to be damaged."""
+    shutil.copytree(whole, tmp_path / "data")
+    assert len(list((tmp_path / "data/server-1/shards").iterdir())) >= 2
+    return tmp_path / "data"
+
+
+def shards(data: Path) -> list[Path]:
+    return sorted((data / "server-1" / "shards").iterdir())
+
+
+def only_finding(data: Path) -> verify.Finding:
+    result = verify.verify(data)
+    assert len(result.findings) == 1, result.findings
+    return result.findings[0]
+
+
+def change_manifest(data: Path, **fields: object) -> None:
+    path = data / "server-1" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **fields}), "utf-8")
+
+
+def seal(data: Path, shard: Path, frame: pl.DataFrame) -> None:
+    """Replace a shard and make the manifest agree with it."""
+    frame.write_parquet(shard, compression="zstd")
+    manifest = json.loads((data / "server-1/manifest.json").read_text("utf-8"))
+    for entry in manifest["shards"]:
+        if entry["file"].endswith(shard.name):
+            entry["sha256"], entry["rows"] = sha256_file(shard), frame.height
+    change_manifest(data, shards=manifest["shards"])
+
+
+def test_a_whole_data_set_passes(data: Path) -> None:
+    """Nothing wrong: every shard, row and case is counted. The folder of a target can be given as well."""
+    result = verify.verify(data)
+    assert result.ok
+    assert result.cases == 3 * 5 * 20 * 20
+    assert result.rows == result.cases * 12
+    assert verify.verify(data / "server-1").as_json() == {**result.as_json(), "folder": str(data / "server-1")}
+
+
+def test_truncated_shard(data: Path) -> None:
+    """A shard that lost its tail is named."""
+    shard = shards(data)[1]
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    finding = only_finding(data)
+    assert finding.file == str(shard)
+    assert "SHA-256" in finding.what
+    assert "truncated or damaged" in finding.what
+    assert f"rm {shard}" in finding.remedy
+
+
+def test_flipped_byte(data: Path) -> None:
+    """One changed byte in the middle of a shard is found."""
+    shard = shards(data)[0]
+    raw = bytearray(shard.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    shard.write_bytes(raw)
+    finding = only_finding(data)
+    assert finding.file == str(shard)
+    assert "SHA-256" in finding.what
+
+
+def test_remedy_of_a_bad_shard_works(data: Path) -> None:
+    """Doing as the remedy says gives back the data set as it was."""
+    shard = shards(data)[0]
+    good = shard.read_bytes()
+    shard.write_bytes(good[:100])
+    assert not verify.verify(data).ok
+    shard.unlink()
+    campaign.run(data / "campaign.toml", data)
+    assert shard.read_bytes() == good
+    assert verify.verify(data).ok
+
+
+def test_missing_shard(data: Path) -> None:
+    """A shard that is gone is named, with its rows."""
+    shard = shards(data)[1]
+    shard.unlink()
+    finding = only_finding(data)
+    assert finding.file == str(shard)
+    assert "is missing" in finding.what
+    assert "campaign run" in finding.remedy
+
+
+def test_orphan_file(data: Path) -> None:
+    """A shard that no manifest lists is named."""
+    stray = data / "server-1/shards/part-99999.parquet"
+    shutil.copy(shards(data)[0], stray)
+    finding = only_finding(data)
+    assert finding.file == str(stray)
+    assert "is in no manifest" in finding.what
+
+
+def test_duplicate_case_across_shards(data: Path) -> None:
+    """Rows of one case in two shards are found even if hashes and row counts agree."""
+    first, second = shards(data)[:2]
+    a, b = pl.read_parquet(first), pl.read_parquet(second)
+    case = a["case_id"][0]
+    seal(data, second, pl.concat([b, a.filter(pl.col("case_id") == case)]))
+    finding = only_finding(data)
+    assert finding.file == str(second)
+    assert f"case {case}: in shards/{first.name} too" in finding.what
+
+
+def test_duplicate_case_in_the_journal(data: Path) -> None:
+    """A case that is written down twice is found."""
+    journal = data / "server-1/journal.jsonl"
+    first = journal.read_text("utf-8").splitlines()[0]
+    with journal.open("a", encoding="utf-8") as file:
+        file.write(first + "\n")
+    what = " ".join(f.what for f in verify.verify(data).findings)
+    assert f"case {json.loads(first)['case_id']}: more than once" in what
+    assert "do not add up" in what
+
+
+def test_lost_rows(data: Path) -> None:
+    """Rows that are missing from a shard are found, although its hash agrees with the manifest."""
+    shard = shards(data)[0]
+    frame = pl.read_parquet(shard)
+    case = frame["case_id"][-1]
+    seal(data, shard, frame.head(frame.height - 1))
+    finding = only_finding(data)
+    assert finding.file == str(shard)
+    assert f"case {case}: 11 rows, the journal says 12" in finding.what
+
+
+def test_another_schema(data: Path) -> None:
+    """A column that is missing, renamed or of another type is found."""
+    shard = shards(data)[0]
+    seal(data, shard, pl.read_parquet(shard).rename({"ipc": "IPC"}).with_columns(pl.col("threads").cast(pl.Int64)))
+    what = only_finding(data).what
+    assert "column ipc is missing" in what
+    assert "column threads is Int64, want Int32" in what
+    assert "column IPC is not part of the format" in what
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}', '{"schema_version": 99}'])
+def test_corrupt_manifest_of_a_target(text: str, data: Path) -> None:
+    """A manifest that cannot be understood is one finding with the way out, not a traceback."""
+    (data / "server-1/manifest.json").write_text(text, "utf-8")
+    finding = only_finding(data)
+    assert finding.file == str(data / "server-1/manifest.json")
+    assert "restore it from a copy" in finding.remedy
+    with pytest.raises(DataSetError, match=r"manifest.json"):
+        campaign.status(data)
+
+
+def test_corrupt_summary(data: Path) -> None:
+    """The campaign's own manifest can be rebuilt, and verify says how; doing so works."""
+    (data / "manifest.json").write_text("nonsense", "utf-8")
+    finding = only_finding(data)
+    assert finding.file == str(data / "manifest.json")
+    assert "rebuild it: surefoot campaign run" in finding.remedy
+    campaign.run(data / "campaign.toml", data)
+    assert verify.verify(data).ok
+
+
+def test_counts_that_do_not_add_up(data: Path) -> None:
+    """A manifest whose counts differ from the journal is found."""
+    cases = json.loads((data / "server-1/manifest.json").read_text("utf-8"))["cases"]
+    change_manifest(data, cases={**cases, "measured": cases["measured"] - 1, "failed": cases["failed"] + 1})
+    finding = only_finding(data)
+    assert finding.file.endswith("journal.jsonl")
+    assert "do not add up: measured" in finding.what
+
+
+def test_damaged_journal(data: Path) -> None:
+    """A line that is no journal line is named with its number; a cut-off last line is told apart from damage."""
+    journal = data / "server-1/journal.jsonl"
+    good = journal.read_text("utf-8").splitlines(keepends=True)
+    journal.write_text("".join([good[0], "garbage\n", *good[2:]]), "utf-8")
+    findings = verify.verify(data).findings
+    assert any(f.file == f"{journal}:2" and "no journal line" in f.what for f in findings)
+    journal.write_text("".join(good) + good[0][:20], "utf-8")
+    finding = only_finding(data)
+    assert "cut off" in finding.what
+
+
+def test_command_line(data: Path) -> None:
+    """The command prints one finding a file and ends with exit code 1; with --json, the same as a document."""
+    command = [sys.executable, "-m", "collection.cli", "campaign", "verify", str(data)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ok ")
+    shards(data)[0].unlink()
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert found["ok"] is False
+    assert found["findings"][0]["file"] == str(shards(data)[0].with_name("part-00000.parquet"))
+
+
+def test_not_a_data_set(tmp_path: Path) -> None:
+    """A folder that never was a data set is bad input."""
+    with pytest.raises(DataSetError, match=r"no data set"):
+        verify.verify(tmp_path)
+    assert dataset.read_journal(tmp_path).lines == []
