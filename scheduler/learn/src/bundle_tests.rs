@@ -275,7 +275,8 @@ fn weights_are_checked_by_name() {
     let put = |at: usize, v: f32| {
         move |t: &mut Tensors| t.get_mut("critic.layers.1.bias").unwrap().1[at * 4..at * 4 + 4].copy_from_slice(&v.to_le_bytes())
     };
-    let cases: [(&str, &str, &dyn Fn(&mut Tensors)); 6] = [
+    type Case<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Tensors));
+    let cases: [Case; 6] = [
         (name, "not finite", &put(63, f32::NAN)),
         (name, "not finite", &put(0, f32::INFINITY)),
         (name, "is missing", &|t| drop(t.remove("critic.layers.1.bias"))),
