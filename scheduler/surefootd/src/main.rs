@@ -14,6 +14,11 @@ fn main() -> ExitCode {
         .init();
     let done = match Cli::parse().command {
         Command::Sweep(a) => surefootd::cmd_sweep::run(&a),
+        Command::Eval(a) => surefootd::eval::eval(&a),
+        Command::Schema(a) => {
+            surefootd::schema::print(&a);
+            Ok(())
+        }
         _ => Ok(()),
     };
     match done {

@@ -1,0 +1,326 @@
+//! `surefootd eval`: closed-loop comparison of policies on virtual servers.
+
+pub mod run;
+
+use crate::cli;
+use crate::error::{Error, Result};
+use crate::files::{create_folder, write_whole};
+use crate::models::{load_bundle, policy};
+use crate::progress::{Mode, Progress};
+use crate::sweep::rows::parquet_properties;
+use crate::virtual_target::VirtualTarget;
+use crate::workload::{self, Workload};
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use rayon::prelude::*;
+use run::{EvalRow, Moment};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Schema of the eval rows, in column order.
+pub fn row_schema() -> Schema {
+    let f = |n: &str, t: DataType, nullable| Field::new(n, t, nullable);
+    use DataType::{Boolean, Float64, Int64, Utf8};
+    Schema::new(vec![
+        f("workload", Utf8, false),
+        f("policy", Utf8, false),
+        f("platform", Utf8, false),
+        f("seed", Int64, false),
+        f("converged", Boolean, false),
+        f("convergence_s", Float64, true),
+        f("actions", Int64, false),
+        f("emu", Float64, true),
+        f("be_throughput", Float64, true),
+        f("qos_violation_s", Float64, false),
+        f("worst_slowdown", Float64, true),
+        f("cores_used", Float64, true),
+        f("ways_used", Float64, true),
+        f("mbw_used", Float64, true),
+        f("decision_us_p50", Float64, true),
+        f("decision_us_p99", Float64, true),
+        f("oracle_emu", Float64, true),
+        f("qos_violation_by_lc_s", Utf8, false),
+        f("offered_load", Float64, true),
+        f("refused_plans", Int64, false),
+    ])
+}
+
+/// Schema of the time lines, in column order.
+pub fn timeline_schema() -> Schema {
+    let f = |n: &str, t: DataType, nullable| Field::new(n, t, nullable);
+    use DataType::{Float64, Int32, Int64, Utf8};
+    Schema::new(vec![
+        f("workload", Utf8, false),
+        f("policy", Utf8, false),
+        f("seed", Int64, false),
+        f("t_ms", Int64, false),
+        f("service", Utf8, false),
+        f("kind", Utf8, false),
+        f("p99_ms", Float64, true),
+        f("qos_target_ms", Float64, true),
+        f("load", Float64, true),
+        f("cores", Float64, false),
+        f("ways", Float64, false),
+        f("mba_pct", Int32, false),
+        f("instr_per_s", Float64, true),
+    ])
+}
+
+/// # Errors
+/// Bad input or a failure, on one line.
+pub fn eval(args: &cli::Eval) -> Result<()> {
+    if let Some(n) = args.threads {
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
+    }
+    let at = VirtualTarget::open(&args.platform, args.profiles.as_deref())?;
+    let target = at.target();
+    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &at.platform, "full")).transpose()?;
+    for p in &args.policies {
+        policy(p, &at.platform, bundle.as_ref(), 1)?;
+    }
+    let mut workloads = vec![];
+    for file in workload::files(&args.workloads)? {
+        let w = Workload::read(&file, &target)?;
+        run::check_platform(&w, &at.platform.name)?;
+        if workloads.iter().any(|o: &Workload| o.name == w.name) {
+            return Err(Error::BadInput(format!("{}: a workload of this name is there already. Rename the file", file.display())));
+        }
+        workloads.push(w);
+    }
+    create_folder(&args.out)?;
+    let mut runs = vec![];
+    for w in &workloads {
+        for p in &args.policies {
+            runs.extend((1..=u64::from(args.seeds)).map(|seed| (w, p, seed)));
+        }
+    }
+    let progress = Progress::new(Mode::Auto, "eval", runs.len() as u64, 0);
+    let mut rows: Vec<EvalRow> = vec![];
+    let mut timelines = Timelines::new()?;
+    // In chunks, so that only the time lines of a few runs are held.
+    for chunk in runs.chunks(8 * rayon::current_num_threads()) {
+        let done: Vec<Result<(EvalRow, Vec<Moment>)>> = chunk
+            .par_iter()
+            .map(|(w, p, seed)| {
+                let keep = match args.timelines {
+                    cli::Timelines::First => *seed == 1,
+                    cli::Timelines::All => true,
+                    cli::Timelines::None => false,
+                };
+                let mut policy = policy(p, &at.platform, bundle.as_ref(), *seed)?;
+                let mut done = run::run(&at, w, policy.as_mut(), *seed, keep)?;
+                // The name that was asked for, whatever the policy calls itself.
+                done.0.policy = p.to_string();
+                progress.case();
+                Ok(done)
+            })
+            .collect();
+        for d in done {
+            let (row, moments) = d?;
+            timelines.add(&row, &moments)?;
+            rows.push(row);
+        }
+    }
+    progress.finish();
+    if args.timelines != cli::Timelines::None {
+        write_whole(&args.out.join("timelines.parquet"), &timelines.finish()?)?;
+    }
+    write_whole(&args.out.join("rows.parquet"), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
+    write_whole(&args.out.join("rows.csv"), csv(&rows).as_bytes())?;
+    let summary = summarise(&rows, &args.policies);
+    if args.json {
+        let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "workloads": workloads.len(), "policies": summary });
+        println!("{v}");
+    } else {
+        print_summary(&rows, &summary, args);
+    }
+    Ok(())
+}
+
+fn fault(e: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("Parquet: {e}. This is a fault of surefootd, please report it"))
+}
+
+fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
+    let text = |f: &dyn Fn(&EvalRow) -> String| Arc::new(StringArray::from_iter_values(rows.iter().map(f))) as ArrayRef;
+    let opt = |f: fn(&EvalRow) -> Option<f64>| Arc::new(Float64Array::from_iter(rows.iter().map(f))) as ArrayRef;
+    let int = |f: fn(&EvalRow) -> i64| Arc::new(Int64Array::from_iter_values(rows.iter().map(f))) as ArrayRef;
+    let columns: Vec<ArrayRef> = vec![
+        text(&|r| r.workload.clone()),
+        text(&|r| r.policy.clone()),
+        text(&|r| r.platform.clone()),
+        int(|r| r.seed as i64),
+        Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.converged)))),
+        opt(|r| r.convergence_s),
+        int(|r| r.actions),
+        opt(|r| r.emu),
+        opt(|r| r.be_throughput),
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.qos_violation_s))),
+        opt(|r| r.worst_slowdown),
+        opt(|r| r.cores_used),
+        opt(|r| r.ways_used),
+        opt(|r| r.mbw_used),
+        opt(|r| r.decision_us_p50),
+        opt(|r| r.decision_us_p99),
+        opt(|r| r.oracle_emu),
+        text(&|r| serde_json::to_string(&r.qos_violation_by_lc_s).unwrap_or_default()),
+        opt(|r| r.offered_load),
+        int(|r| r.refused_plans),
+    ];
+    RecordBatch::try_new(Arc::new(row_schema()), columns).map_err(fault)
+}
+
+fn csv(rows: &[EvalRow]) -> String {
+    let quote = |s: &str| if s.contains([',', '"', '\n']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.to_string() };
+    let opt = |x: Option<f64>| x.map_or(String::new(), |x| x.to_string());
+    let names: Vec<String> = row_schema().fields().iter().map(|f| f.name().clone()).collect();
+    let mut out = names.join(",") + "\n";
+    for r in rows {
+        let cells = [
+            quote(&r.workload),
+            quote(&r.policy),
+            quote(&r.platform),
+            r.seed.to_string(),
+            r.converged.to_string(),
+            opt(r.convergence_s),
+            r.actions.to_string(),
+            opt(r.emu),
+            opt(r.be_throughput),
+            r.qos_violation_s.to_string(),
+            opt(r.worst_slowdown),
+            opt(r.cores_used),
+            opt(r.ways_used),
+            opt(r.mbw_used),
+            opt(r.decision_us_p50),
+            opt(r.decision_us_p99),
+            opt(r.oracle_emu),
+            quote(&serde_json::to_string(&r.qos_violation_by_lc_s).unwrap_or_default()),
+            opt(r.offered_load),
+            r.refused_plans.to_string(),
+        ];
+        let _ = writeln!(out, "{}", cells.join(","));
+    }
+    out
+}
+
+/// Time lines, written run by run.
+struct Timelines {
+    writer: ArrowWriter<Vec<u8>>,
+}
+
+impl Timelines {
+    fn new() -> Result<Self> {
+        let writer = ArrowWriter::try_new(Vec::new(), Arc::new(timeline_schema()), Some(parquet_properties())).map_err(fault)?;
+        Ok(Timelines { writer })
+    }
+
+    fn add(&mut self, r: &EvalRow, m: &[Moment]) -> Result<()> {
+        if m.is_empty() {
+            return Ok(());
+        }
+        let text = |f: &dyn Fn(&Moment) -> String| Arc::new(StringArray::from_iter_values(m.iter().map(f))) as ArrayRef;
+        let opt = |f: fn(&Moment) -> Option<f64>| Arc::new(Float64Array::from_iter(m.iter().map(f))) as ArrayRef;
+        let columns: Vec<ArrayRef> = vec![
+            text(&|_| r.workload.clone()),
+            text(&|_| r.policy.clone()),
+            Arc::new(Int64Array::from_iter_values(m.iter().map(|_| r.seed as i64))),
+            Arc::new(Int64Array::from_iter_values(m.iter().map(|m| m.t_ms))),
+            text(&|m| m.service.clone()),
+            text(&|m| if m.is_lc { "lc".into() } else { "be".into() }),
+            opt(|m| m.p99_ms),
+            opt(|m| m.qos_target_ms),
+            opt(|m| m.load),
+            Arc::new(Float64Array::from_iter_values(m.iter().map(|m| m.cores))),
+            Arc::new(Float64Array::from_iter_values(m.iter().map(|m| m.ways))),
+            Arc::new(Int32Array::from_iter_values(m.iter().map(|m| m.mba_pct))),
+            opt(|m| m.instr_per_s),
+        ];
+        let batch = RecordBatch::try_new(Arc::new(timeline_schema()), columns).map_err(fault)?;
+        self.writer.write(&batch).map_err(fault)
+    }
+
+    fn finish(self) -> Result<Vec<u8>> {
+        self.writer.into_inner().map_err(fault)
+    }
+}
+
+/// One policy over all its runs.
+#[derive(serde::Serialize)]
+struct Summary {
+    policy: String,
+    runs: usize,
+    converged: usize,
+    convergence_s_mean: Option<f64>,
+    convergence_s_worst: Option<f64>,
+    emu_mean: Option<f64>,
+    be_throughput_mean: Option<f64>,
+    qos_violation_s_mean: f64,
+    actions_mean: f64,
+    decision_us_p50: Option<f64>,
+    decision_us_p99: Option<f64>,
+}
+
+fn mean(l: &[f64]) -> Option<f64> {
+    (!l.is_empty()).then(|| l.iter().sum::<f64>() / l.len() as f64)
+}
+
+fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
+    let one = |p: &String| {
+        let mine: Vec<&EvalRow> = rows.iter().filter(|r| r.policy == *p).collect();
+        let all = |f: fn(&EvalRow) -> Option<f64>| mine.iter().filter_map(|r| f(r)).collect::<Vec<f64>>();
+        let most = |l: Vec<f64>| l.into_iter().max_by(f64::total_cmp);
+        Summary {
+            policy: p.clone(),
+            runs: mine.len(),
+            converged: mine.iter().filter(|r| r.converged).count(),
+            convergence_s_mean: mean(&all(|r| r.convergence_s)),
+            convergence_s_worst: most(all(|r| r.convergence_s)),
+            emu_mean: mean(&all(|r| r.emu)),
+            be_throughput_mean: mean(&all(|r| r.be_throughput)),
+            qos_violation_s_mean: mean(&all(|r| Some(r.qos_violation_s))).unwrap_or(0.0),
+            actions_mean: mean(&all(|r| Some(r.actions as f64))).unwrap_or(0.0),
+            decision_us_p50: mean(&all(|r| r.decision_us_p50)),
+            decision_us_p99: most(all(|r| r.decision_us_p99)),
+        }
+    };
+    policies.iter().map(one).collect()
+}
+
+fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
+    let show = |x: Option<f64>, digits: usize| x.map_or("-".to_string(), |x| format!("{x:.digits$}"));
+    println!(
+        "{:<24} {:<14} {:>4} {:>10} {:>6} {:>6} {:>12} {:>8}",
+        "workload", "policy", "seed", "converged", "EMU", "BE", "violation s", "actions"
+    );
+    for r in rows.iter().filter(|r| r.seed == 1) {
+        let converged = if r.converged { format!("{} s", show(r.convergence_s, 1)) } else { "no".into() };
+        let (emu, be) = (show(r.emu, 2), show(r.be_throughput, 2));
+        println!(
+            "{:<24} {:<14} {:>4} {converged:>10} {emu:>6} {be:>6} {:>12.1} {:>8}",
+            r.workload, r.policy, r.seed, r.qos_violation_s, r.actions
+        );
+    }
+    println!();
+    let head = ("policy", "runs", "converged", "mean s", "worst s", "EMU", "BE", "violation s", "us p50", "us p99");
+    println!(
+        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>8} {:>8}",
+        head.0, head.1, head.2, head.3, head.4, head.5, head.6, head.7, head.8, head.9
+    );
+    for s in summary {
+        println!(
+            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>8} {:>8}",
+            s.policy,
+            s.runs,
+            s.converged,
+            show(s.convergence_s_mean, 1),
+            show(s.convergence_s_worst, 1),
+            show(s.emu_mean, 2),
+            show(s.be_throughput_mean, 2),
+            s.qos_violation_s_mean,
+            show(s.decision_us_p50, 1),
+            show(s.decision_us_p99, 1)
+        );
+    }
+    println!("written to {}", args.out.display());
+}

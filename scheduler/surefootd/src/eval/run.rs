@@ -1,0 +1,255 @@
+//! One workload under one policy on one virtual server, and what came of it.
+
+use crate::error::{Error, Result};
+use crate::virtual_target::VirtualTarget;
+use crate::workload::Workload;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use surefoot_policy::Policy;
+use surefoot_server::{Observation, Server, Tick};
+use surefoot_vserver::{Steady, Tenant, VirtualServer, HORIZON_S};
+
+pub const TICK_MS: u64 = 100;
+/// QoS must hold for this long (design, section 1).
+const HOLD_MS: u64 = 3_000;
+/// No convergence within this time: the workload failed (OSML+ paper, Sec. 4.1).
+const GIVE_UP_MS: u64 = 180_000;
+/// The end of the workload, over which EMU, throughput and resources are averaged.
+const SETTLED_MS: u64 = 10_000;
+
+/// One eval row (docs/eval-output.md). None where it does not exist.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvalRow {
+    pub workload: String,
+    pub policy: String,
+    pub platform: String,
+    pub seed: u64,
+    pub converged: bool,
+    pub convergence_s: Option<f64>,
+    pub actions: i64,
+    pub emu: Option<f64>,
+    pub be_throughput: Option<f64>,
+    pub qos_violation_s: f64,
+    pub worst_slowdown: Option<f64>,
+    pub cores_used: Option<f64>,
+    pub ways_used: Option<f64>,
+    pub mbw_used: Option<f64>,
+    pub decision_us_p50: Option<f64>,
+    pub decision_us_p99: Option<f64>,
+    pub oracle_emu: Option<f64>,
+    pub qos_violation_by_lc_s: BTreeMap<String, f64>,
+    pub offered_load: Option<f64>,
+    /// Plans that the server refused.
+    pub refused_plans: i64,
+}
+
+/// One service at one tick.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    pub t_ms: i64,
+    pub service: String,
+    pub is_lc: bool,
+    pub p99_ms: Option<f64>,
+    pub qos_target_ms: Option<f64>,
+    pub load: Option<f64>,
+    pub cores: f64,
+    pub ways: f64,
+    pub mba_pct: i32,
+    pub instr_per_s: Option<f64>,
+}
+
+/// What every service shows in an observation.
+pub fn moments<'a>(seen: &'a Observation, load: impl Fn(&str) -> Option<f64> + 'a) -> impl Iterator<Item = Moment> + 'a {
+    seen.services.iter().map(move |s| Moment {
+        t_ms: seen.t_ms as i64,
+        service: s.id.clone(),
+        is_lc: s.is_lc(),
+        p99_ms: s.window.map(|w| w.p99_ms),
+        qos_target_ms: s.qos_target_ms(),
+        load: load(&s.id),
+        cores: s.allocation.cores(),
+        ways: s.allocation.n_ways(),
+        mba_pct: i32::from(s.allocation.mba_pct),
+        instr_per_s: s.instr_per_s,
+    })
+}
+
+/// Finds the moment from which every LC service meets its QoS for 3 s.
+struct Convergence {
+    from_ms: u64,
+    streak_ms: Option<u64>,
+    at_ms: Option<u64>,
+}
+
+impl Convergence {
+    fn see(&mut self, seen: &Observation) {
+        if self.at_ms.is_some() || seen.t_ms < self.from_ms {
+            return;
+        }
+        // Unknown is not met.
+        if !seen.lc().all(|s| s.qos_met() == Some(true)) {
+            self.streak_ms = None;
+            return;
+        }
+        let since = *self.streak_ms.get_or_insert(seen.t_ms);
+        if seen.t_ms - since >= HOLD_MS && since - self.from_ms <= GIVE_UP_MS {
+            self.at_ms = Some(since);
+        }
+    }
+
+    fn over(&self, t_ms: u64) -> bool {
+        self.at_ms.is_some() || t_ms > self.from_ms + GIVE_UP_MS + HOLD_MS
+    }
+}
+
+/// Sums over the settled part of a run.
+#[derive(Default)]
+struct Settled {
+    ticks: u64,
+    emu: f64,
+    offered: f64,
+    be: f64,
+    be_ticks: u64,
+    cores: f64,
+    ways: f64,
+    mbw: f64,
+}
+
+/// Instructions/s of each job alone on the whole server.
+fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
+    let full = surefoot_server::allocation::full_mask(at.platform.ways());
+    let n = at.platform.logical_cpus();
+    let mut out = BTreeMap::new();
+    for b in &w.be {
+        let profile = at.profiles.service(&b.job).map_err(crate::virtual_target::bad)?.clone();
+        let tenant = [Tenant::new(profile, 0.0, n, at.platform.managed, full)];
+        out.insert(b.id.clone(), Steady::new(at.profile.clone()).case(&tenant, HORIZON_S)[0].instr_per_s);
+    }
+    Ok(out)
+}
+
+/// Run a workload to its end, and on until it has converged or failed to.
+///
+/// # Errors
+/// [`Error::BadInput`] for a workload that this platform cannot hold.
+pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64, keep_timeline: bool) -> Result<(EvalRow, Vec<Moment>)> {
+    let mut server = VirtualServer::new(at.profile.clone(), Some(seed));
+    w.announce(&mut server, at)?;
+    let alone = alone(at, w)?;
+    let from_ms = w.last_change_ms();
+    let mut convergence = Convergence { from_ms, streak_ms: None, at_ms: None };
+    let settled_from = from_ms.max(w.duration_ms.saturating_sub(SETTLED_MS));
+    let mut settled = Settled::default();
+    let mut timeline = vec![];
+    let mut decision_us: Vec<f64> = vec![];
+    let mut violation_ticks: BTreeMap<String, u64> = w.lc.iter().map(|l| (l.id.clone(), 0)).collect();
+    let mut worst: Option<f64> = None;
+    let (mut actions, mut refused) = (0, 0);
+    loop {
+        let now = server.now_ms();
+        let within = now <= w.duration_ms;
+        if !within && convergence.over(now) {
+            break;
+        }
+        let seen = server.observe();
+        let load = |id: &str| w.lc.iter().find(|l| l.id == id)?.load_at(now);
+        if within && now > 0 {
+            // This observation is of the tick that ended now.
+            for s in seen.lc() {
+                if s.qos_met() == Some(false) {
+                    *violation_ticks.entry(s.id.clone()).or_insert(0) += 1;
+                }
+                if let Some(q) = s.qos() {
+                    worst = Some(worst.unwrap_or(0.0).max(1.0 / q));
+                }
+            }
+            if now > settled_from {
+                add_settled(&mut settled, &seen, load, &alone);
+            }
+        }
+        if within && keep_timeline {
+            timeline.extend(moments(&seen, load));
+        }
+        convergence.see(&seen);
+        let start = Instant::now();
+        let plan = policy.step(now, &seen);
+        decision_us.push(start.elapsed().as_secs_f64() * 1e6);
+        if !plan.is_empty() {
+            match server.apply(&plan) {
+                Ok(_) if within => actions += plan.actions.len() as i64,
+                Ok(_) => {}
+                Err(e) => {
+                    tracing::debug!(workload = w.name, policy = policy.name(), t_ms = now, "plan refused: {e}");
+                    refused += 1;
+                }
+            }
+        }
+        server.advance(Tick { ms: TICK_MS });
+    }
+    decision_us.sort_by(f64::total_cmp);
+    let quantile = |q: f64| decision_us.get(((q * decision_us.len() as f64).ceil() as usize).saturating_sub(1)).copied();
+    let per_tick = |sum: f64, ticks: u64| (ticks > 0).then(|| sum / ticks as f64);
+    let seconds = |ticks: u64| ticks as f64 * TICK_MS as f64 / 1000.0;
+    let row = EvalRow {
+        workload: w.name.clone(),
+        policy: policy.name().into(),
+        platform: at.platform.name.clone(),
+        seed,
+        converged: convergence.at_ms.is_some(),
+        convergence_s: convergence.at_ms.map(|t| (t - from_ms) as f64 / 1000.0),
+        actions,
+        emu: per_tick(settled.emu, settled.ticks),
+        be_throughput: per_tick(settled.be, settled.be_ticks),
+        qos_violation_s: seconds(violation_ticks.values().sum()),
+        worst_slowdown: worst,
+        cores_used: per_tick(settled.cores, settled.ticks),
+        ways_used: per_tick(settled.ways, settled.ticks),
+        mbw_used: per_tick(settled.mbw, settled.ticks),
+        decision_us_p50: quantile(0.5),
+        decision_us_p99: quantile(0.99),
+        oracle_emu: None,
+        qos_violation_by_lc_s: violation_ticks.into_iter().map(|(id, n)| (id, seconds(n))).collect(),
+        offered_load: per_tick(settled.offered, settled.ticks),
+        refused_plans: refused,
+    };
+    Ok((row, timeline))
+}
+
+fn add_settled(sum: &mut Settled, seen: &Observation, load: impl Fn(&str) -> Option<f64>, alone: &BTreeMap<String, f64>) {
+    sum.ticks += 1;
+    let mut cpus = surefoot_server::CpuSet::empty();
+    let mut ways: Vec<u32> = vec![];
+    for s in seen.lc() {
+        let offered = load(&s.id).unwrap_or(0.0);
+        sum.offered += offered;
+        if s.qos_met() == Some(true) {
+            sum.emu += offered;
+        }
+        cpus = cpus.union(s.allocation.cpus);
+        ways.resize(ways.len().max(s.allocation.ways.len()), 0);
+        ways.iter_mut().zip(&s.allocation.ways).for_each(|(all, mine)| *all |= mine);
+    }
+    sum.cores += f64::from(cpus.len());
+    sum.ways += ways.iter().map(|m| f64::from(m.count_ones())).sum::<f64>() / ways.len().max(1) as f64;
+    sum.mbw += seen.services.iter().filter_map(|s| s.features.mbl_mbps).sum::<f64>();
+    let shares: Vec<f64> = seen.be().filter_map(|s| Some(s.instr_per_s? / alone.get(&s.id).filter(|a| **a > 0.0)?)).collect();
+    if !shares.is_empty() {
+        sum.be += shares.iter().sum::<f64>() / shares.len() as f64;
+        sum.be_ticks += 1;
+    }
+}
+
+/// A policy that a caller named but that cannot be built is bad input before anything runs.
+///
+/// # Errors
+/// [`Error::BadInput`].
+pub fn check_platform(w: &Workload, platform: &str) -> Result<()> {
+    match &w.platform {
+        Some(p) if p != platform => {
+            tracing::warn!("workload {}: written for {p}, run on {platform}", w.name);
+            Ok(())
+        }
+        _ if w.duration_ms == 0 => Err(Error::BadInput(format!("workload {}: duration_s is 0. Give at least 1", w.name))),
+        _ => Ok(()),
+    }
+}

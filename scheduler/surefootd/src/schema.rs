@@ -1,0 +1,25 @@
+//! `surefootd schema`: the columns of what this program writes, so that readers can be checked against them.
+
+use crate::cli;
+use arrow::datatypes::Schema;
+use serde_json::{json, Value};
+
+fn columns(s: &Schema) -> Vec<Value> {
+    s.fields().iter().map(|f| json!({ "name": f.name(), "type": f.data_type().to_string(), "nullable": f.is_nullable() })).collect()
+}
+
+pub fn print(args: &cli::Schema) {
+    let all =
+        [("samples", crate::sweep::rows::schema()), ("eval", crate::eval::row_schema()), ("timelines", crate::eval::timeline_schema())];
+    if args.json {
+        let all: serde_json::Map<String, Value> = all.iter().map(|(n, s)| (n.to_string(), Value::from(columns(s)))).collect();
+        println!("{}", Value::from(all));
+        return;
+    }
+    for (name, schema) in all {
+        println!("{name}");
+        for f in schema.fields() {
+            println!("  {:<24} {}{}", f.name(), f.data_type(), if f.is_nullable() { ", may be null" } else { "" });
+        }
+    }
+}
