@@ -11,13 +11,16 @@
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 
 pub mod books;
+pub mod deprive;
 pub mod models;
+pub mod osml_plus;
 pub mod parties;
 pub mod unmanaged;
 
 #[cfg(test)]
 mod testing;
 
+pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
 pub use unmanaged::Unmanaged;
 
@@ -34,17 +37,20 @@ pub trait Policy {
 }
 
 /// Every policy's name, as `--policy` takes it.
-pub const NAMES: &[&str] = &["unmanaged", "parties"];
+pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus"];
 
-/// A policy by its name.
+/// A policy by its name. `seed` feeds what is random in it (Model-C's exploration).
 ///
 /// # Errors
-/// One line for an unknown name (lists the known ones) or a policy that needs models and got none.
+/// One line for an unknown name (lists the known ones), or for a policy that needs models and got none.
 pub fn by_name(name: &str, platform: &Platform, models: Option<Box<dyn Models>>, seed: u64) -> Result<Box<dyn Policy>, String> {
-    let _ = (models, seed);
     match name {
         "unmanaged" => Ok(Box::new(Unmanaged::new(platform))),
         "parties" => Ok(Box::new(Parties::new(platform, PartiesSettings::default()))),
+        "osml-plus" => match models {
+            Some(models) => Ok(Box::new(OsmlPlus::new(platform, models, osml_plus::Settings::default(), seed))),
+            None => Err("policy \"osml-plus\" needs a bundle. Give --bundle B; `surefoot bundle build` (or `dvc repro`) makes one".into()),
+        },
         _ => Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
     }
 }

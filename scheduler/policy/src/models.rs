@@ -61,11 +61,19 @@ pub trait Models {
     /// Model-B: QoS = target / p99 on so many cores (not units) and ways, at the load of `s`.
     fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String>;
 
+    /// The largest QoS that Model-B was taught; above it "met" is all that it can say.
+    fn qos_cap(&self) -> f64 {
+        f64::INFINITY
+    }
+
     /// Model-C's actor: probabilities of the seven actions.
     fn act(&mut self, service: &str, s: &State) -> Result<[f32; ACTIONS], String>;
 
-    /// Keep an experience, and learn from the pool if it is large enough. False if it could not be used.
-    fn learn(&mut self, e: &Experience) -> bool;
+    /// Put an experience into Model-C's pool. False if it could not be used (a feature is missing).
+    fn remember(&mut self, e: &Experience) -> bool;
+
+    /// One step of learning from the pool. False if the pool is too small, or the step was refused.
+    fn learn(&mut self) -> bool;
 
     /// Steps of learning so far.
     fn steps(&self) -> u64 {
@@ -78,6 +86,7 @@ pub struct BundleModels {
     a: Model,
     b: Model,
     c: Agent,
+    qos_cap: f64,
     mb_per_way: f64,
     scratch: RefCell<Scratch>,
     out: [Option<usize>; 6],
@@ -87,12 +96,13 @@ impl BundleModels {
     /// # Errors
     /// One line, where Models A and B lack an output that every platform has.
     pub fn new(bundle: &Bundle, platform: &Platform) -> Result<Self, String> {
-        Self::from_parts(bundle.a.clone(), bundle.b.clone(), bundle.c.clone(), platform)
+        let cap = bundle.manifest.models.b.qos_cap;
+        Self::from_parts(bundle.a.clone(), bundle.b.clone(), bundle.c.clone(), cap, platform)
     }
 
     /// # Errors
     /// As [`BundleModels::new`].
-    pub fn from_parts(a: Model, b: Model, c: Agent, platform: &Platform) -> Result<Self, String> {
+    pub fn from_parts(a: Model, b: Model, c: Agent, qos_cap: Option<f64>, platform: &Platform) -> Result<Self, String> {
         let of = |name: &str| a.output_index(name);
         let out = [of("oaa_cores"), of("rcliff_cores"), of("oaa_ways"), of("rcliff_ways"), of("oaa_mbl_mbps"), b.output_index("qos")];
         let named = [("A", "oaa_cores"), ("A", "rcliff_cores"), ("A", "oaa_ways"), ("A", "rcliff_ways"), ("", ""), ("B", "qos")];
@@ -102,7 +112,8 @@ impl BundleModels {
                 return Err(format!("bundle: Model-{model} has no output `{name}`. Build the bundle again with this version of surefoot"));
             }
         }
-        Ok(BundleModels { a, b, c, mb_per_way: platform.mb_per_way(), scratch: RefCell::default(), out })
+        let qos_cap = qos_cap.unwrap_or(f64::INFINITY);
+        Ok(BundleModels { a, b, c, qos_cap, mb_per_way: platform.mb_per_way(), scratch: RefCell::default(), out })
     }
 
     /// Model-C as it has become.
@@ -137,16 +148,24 @@ impl Models for BundleModels {
         self.out[5].and_then(|o| y.get(o)).copied().ok_or_else(|| "Model-B: no output".into())
     }
 
+    fn qos_cap(&self) -> f64 {
+        self.qos_cap
+    }
+
     fn act(&mut self, _service: &str, s: &State) -> Result<[f32; ACTIONS], String> {
         let state = self.c.state_by(|n| s.get(n)).map_err(|e| format!("Model-C: {e}"))?;
         Ok(self.c.act(&state))
     }
 
-    fn learn(&mut self, e: &Experience) -> bool {
+    fn remember(&mut self, e: &Experience) -> bool {
         let state = |s: &State| self.c.state_by(|n| s.get(n));
         let (Ok(before), Ok(after)) = (state(&e.before), state(&e.after)) else { return false };
+        self.c.remember(&before, &one_hot(e.action), e.reward as f32, &after)
+    }
+
+    fn learn(&mut self) -> bool {
         // A refused step leaves no trace; the next one draws another batch.
-        self.c.remember(&before, &one_hot(e.action), e.reward as f32, &after) && self.c.learn_step().is_ok()
+        matches!(self.c.learn_step(), Ok(Some(_)))
     }
 
     fn steps(&self) -> u64 {

@@ -1,0 +1,1096 @@
+//! OSML+: three models under one control logic (OSML+ paper, Sec. 3.3, Algorithms 1 to 3).
+//!
+//! * **Arrival (Algorithm 1).** A new LC service is mapped on idle resources and what BE jobs can spare. After
+//!   [`Settings::sample_ms`] Model-A says its OAA and RCliff from what was seen there. It gets its OAA from what is free, else
+//!   by Algorithm 3, else what lies between RCliff and OAA. Services that arrive together are placed together.
+//! * **Under- and over-provision (Algorithm 2).** An LC service is under-provisioned while its QoS is missed, over-provisioned
+//!   while it has slack. Model-C proposes one of seven actions; actions that cannot be carried out, or that Model-B predicts to
+//!   be useless (growing) or harmful (shrinking), are masked, and the most probable one left is done. A reclaim that is followed
+//!   by a violation is withdrawn, and that resource of that service is left alone for a while.
+//! * **Deprivation (Algorithm 3).** BE jobs first; then at most three LC services whose QoS Model-B predicts to stay allowable;
+//!   then sharing with the one that suffers least, with a report to the upper scheduler.
+//!
+//! What the paper leaves open, and what is done here:
+//!
+//! * *Accumulated requests* keep p99 high after the cause is gone. While the backlog shrinks fast enough to be gone within
+//!   [`Settings::patience_ms`], nothing is added. Where Model-B holds an allocation for sufficient, it is enlarged beyond
+//!   only from what is free, and only by half, to drain faster.
+//! * *Load changes.* When throughput or CPU use has moved by [`Settings::load_change`], Model-A is asked again and the
+//!   service jumps there (up when it misses its target; down when Model-B agrees). The framework enables models as needed.
+//! * *Model-B is corrected* by what it gets wrong now: predicted QoS of a new allocation = B(new) + observed - B(current).
+//! * *Memory bandwidth.* Action 4 raises the service's own MBA; at 100 %, where memory is contended, it lowers that of the BE
+//!   jobs (they are deprived first). Their bandwidth returns step by step when all targets are met.
+//! * *A model that cannot answer* (a feature is missing) is replaced by a rule of thumb, and the action says so: OAA = busy
+//!   cores / 0.6 and an equal share of ways; grow cores when busy cores exceed 80 %, else ways; shrink only from QoS 1.5.
+//! * *Unknown latency* neither grows nor shrinks a service, nor is it deprived.
+
+use crate::books::{Amount, Books};
+use crate::deprive::{best_fit, Donor, Offer};
+use crate::models::{Experience, Models, State};
+use crate::Policy;
+use std::collections::{BTreeMap, VecDeque};
+use surefoot_learn::rng::Rng;
+use surefoot_server::{Action, ActionKind, Features, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict};
+
+/// Knobs; the defaults are the paper's where it names any.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a new service is watched on idle resources before Model-A is asked.
+    pub sample_ms: u64,
+    /// The same for services too slow for a p99 of their own in a second.
+    pub sample_slow_ms: u64,
+    /// Allowable slowdown: the QoS that Model-B must predict for a neighbour that is deprived.
+    pub neighbour_qos: f64,
+    /// Standing answer of the upper scheduler: resources are shared if the owner's predicted QoS stays above this.
+    pub shared_qos: f64,
+    /// QoS that Model-B must predict for a service that is to give up something itself.
+    pub own_qos: f64,
+    /// Below this QoS a service takes what is free; below 1 also what neighbours have.
+    pub grow_qos: f64,
+    /// Above this QoS a service is over-provisioned.
+    pub slack_qos: f64,
+    /// A backlog that is gone within so long needs no further resources.
+    pub patience_ms: u64,
+    /// QoS must have been met for so long before a service gives anything.
+    pub reclaim_after_ms: u64,
+    /// After a reclaim or deprivation the loser is watched for so long, and nothing else is taken from it.
+    pub watch_ms: u64,
+    /// A resource whose loss hurt is not taken again for so long (doubles each time, up to 16 times).
+    pub peace_ms: u64,
+    /// Model-C may answer "idle" so often in a row to an over-provisioned service before the next likely action is taken.
+    pub idle_patience: u32,
+    /// Change of throughput or CPU use that makes Model-A's last answer stale.
+    pub load_change: f64,
+    /// Standard deviation of the Gaussian noise on Model-C's probabilities (OSML+ paper, Sec. 3.2: exploration).
+    pub noise: f64,
+    /// Between two steps of on-line learning.
+    pub learn_every_ms: u64,
+    /// Busy share of the cores above which cores are taken to be what is lacking, and below which they may go.
+    pub busy: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            sample_ms: 300,
+            sample_slow_ms: 1000,
+            neighbour_qos: 1.1,
+            shared_qos: 0.8,
+            own_qos: 1.15,
+            grow_qos: 1.05,
+            slack_qos: 1.25,
+            patience_ms: 800,
+            reclaim_after_ms: 2000,
+            watch_ms: 1500,
+            peace_ms: 20_000,
+            idle_patience: 5,
+            load_change: 0.15,
+            noise: 0.05,
+            learn_every_ms: 500,
+            busy: 0.9,
+        }
+    }
+}
+
+/// Model-C's actions (OSML+ paper, Table 5).
+pub const CORES_UP: usize = 0;
+pub const CORES_DOWN: usize = 1;
+pub const WAYS_UP: usize = 2;
+pub const WAYS_DOWN: usize = 3;
+pub const MBA_UP: usize = 4;
+pub const MBA_DOWN: usize = 5;
+pub const IDLE: usize = 6;
+
+/// Intervals over which features are averaged.
+const SMOOTH: usize = 5;
+/// Share of the peak memory bandwidth above which memory is contended.
+const CONTENDED: f64 = 0.7;
+
+/// Model-A's answer in units, with where it came from.
+#[derive(Clone, Debug)]
+struct Target {
+    oaa: Amount,
+    rcliff: Amount,
+    why: String,
+}
+
+/// A loss under watch: taken back if QoS is violated within the watch.
+#[derive(Clone, Debug)]
+struct Watch {
+    until_ms: u64,
+    lost: Amount,
+    mba_pct: Option<u8>,
+    /// Who got it; None: the BE jobs, or nobody.
+    to: Option<ServiceId>,
+    strikes: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    t_ms: u64,
+    mean_ms: f64,
+    p99_ms: f64,
+}
+
+/// What OSML+ remembers of one LC service.
+#[derive(Clone, Debug, Default)]
+struct Life {
+    /// Mapped on idle resources since; None once Model-A has placed it.
+    sampling_since_ms: Option<u64>,
+    changed_ms: u64,
+    met_since_ms: Option<u64>,
+    missed_since_ms: Option<u64>,
+    features: VecDeque<Features>,
+    points: VecDeque<Point>,
+    rps: Option<f64>,
+    target: Option<Target>,
+    asked_ms: u64,
+    /// Throughput and CPU use when Model-A was asked.
+    asked_at: (Option<f64>, Option<f64>),
+    watch: Option<Watch>,
+    /// Cores and ways that must stay, and until when.
+    floor: Amount,
+    floor_until_ms: [u64; 2],
+    hurts: u32,
+    idles: u32,
+    /// The last growing action, how often in a row it brought nothing.
+    last_up: Option<(usize, f64)>,
+    reported: bool,
+}
+
+/// Whether and how a service needs more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Need {
+    None,
+    /// Missed, but the backlog is nearly gone, or the window still remembers it.
+    Draining,
+    /// Met with little to spare.
+    Comfort,
+    Missed,
+}
+
+/// The policy.
+pub struct OsmlPlus {
+    set: Settings,
+    models: Box<dyn Models>,
+    books: Books,
+    lives: BTreeMap<ServiceId, Life>,
+    pending: Vec<(ServiceId, State, usize, bool)>,
+    rng: Rng,
+    learnt_ms: u64,
+    reclaimed_ms: u64,
+    /// BE bandwidth: do not raise before; length of the next wait.
+    be_mba_wait: (u64, u64),
+    be_mba_raised: Option<u64>,
+}
+
+fn mean(all: &VecDeque<Features>) -> Features {
+    let Some(last) = all.back().copied() else { return Features::default() };
+    let m = |f: fn(&Features) -> Option<f64>| {
+        let known: Vec<f64> = all.iter().filter_map(f).collect();
+        f(&last).map(|_| known.iter().sum::<f64>() / known.len() as f64)
+    };
+    Features {
+        ipc: m(|f| f.ipc),
+        llc_misses_per_s: m(|f| f.llc_misses_per_s),
+        mbl_mbps: m(|f| f.mbl_mbps),
+        cpu_usage_cores: m(|f| f.cpu_usage_cores),
+        core_freq_mhz: m(|f| f.core_freq_mhz),
+        nb_mbl_mbps: m(|f| f.nb_mbl_mbps),
+        ..last
+    }
+}
+
+impl Life {
+    fn smooth(&self) -> Features {
+        mean(&self.features)
+    }
+
+    fn asleep(&self) -> bool {
+        self.sampling_since_ms.is_some()
+    }
+}
+
+fn act(plan: &mut Plan, service: &str, kind: ActionKind, why: String) {
+    plan.actions.push(Action { service: service.into(), kind, why });
+}
+
+impl OsmlPlus {
+    pub fn new(platform: &Platform, models: Box<dyn Models>, settings: Settings, seed: u64) -> Self {
+        OsmlPlus {
+            set: settings,
+            models,
+            books: Books::new(platform),
+            lives: BTreeMap::new(),
+            pending: vec![],
+            rng: Rng::new(seed),
+            learnt_ms: 0,
+            reclaimed_ms: 0,
+            be_mba_wait: (0, 2000),
+            be_mba_raised: None,
+        }
+    }
+
+    pub fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// Steps of on-line learning so far.
+    pub fn learning_steps(&self) -> u64 {
+        self.models.steps()
+    }
+
+    fn cores(&self, a: Amount) -> f64 {
+        self.books.platform.cores(a.cores)
+    }
+
+    fn state(&self, s: &ServiceView) -> State {
+        let features = self.lives.get(&s.id).map_or(s.features, Life::smooth);
+        State { features, qos: s.qos() }
+    }
+
+    /// Model-B on an allocation, as it stands.
+    fn b(&self, s: &ServiceView, a: Amount) -> Result<f64, String> {
+        let q = self.models.qos(&s.service, &self.state(s), self.cores(a), f64::from(a.ways))?;
+        if q.is_finite() {
+            Ok(q)
+        } else {
+            Err("Model-B: not a number".into())
+        }
+    }
+
+    /// Model-B on an allocation, corrected by its error on the present one.
+    fn b_corrected(&self, s: &ServiceView, a: Amount) -> Result<f64, String> {
+        let cap = self.models.qos_cap();
+        let now = self.b(s, self.books.usable(&s.id))?.min(cap);
+        let seen = s.qos().ok_or("latency unknown")?.min(cap);
+        Ok(self.b(s, a)? + seen - now)
+    }
+
+    fn busy_share(&self, s: &ServiceView) -> Option<f64> {
+        let f = self.lives.get(&s.id)?.smooth();
+        Some(f.cpu_usage_cores? / self.cores(self.books.usable(&s.id)))
+    }
+
+    /// Update what is remembered of every LC service.
+    fn look(&mut self, now_ms: u64, seen: &Observation) {
+        for s in seen.lc() {
+            let usable = self.books.usable(&s.id);
+            let life = self.lives.entry(s.id.clone()).or_default();
+            life.features.push_back(s.features);
+            if life.features.len() > SMOOTH {
+                life.features.pop_front();
+            }
+            if let Some(l) = s.interval {
+                life.points.push_back(Point { t_ms: now_ms, mean_ms: l.mean_ms, p99_ms: l.p99_ms });
+                if life.points.len() > 4 {
+                    life.points.pop_front();
+                }
+                life.rps = Some(life.rps.map_or(l.achieved_rps, |r| 0.7 * r + 0.3 * l.achieved_rps));
+            }
+            match s.qos_met() {
+                Some(true) => {
+                    life.missed_since_ms = None;
+                    life.met_since_ms.get_or_insert(now_ms);
+                }
+                Some(false) => {
+                    life.met_since_ms = None;
+                    life.missed_since_ms.get_or_insert(now_ms);
+                }
+                None => (life.met_since_ms, life.missed_since_ms) = (None, None),
+            }
+            for (i, until) in life.floor_until_ms.iter_mut().enumerate() {
+                if *until <= now_ms {
+                    if i == 0 {
+                        life.floor.cores = 0;
+                    } else {
+                        life.floor.ways = 0;
+                    }
+                }
+            }
+            life.floor = life.floor.at_most(usable);
+        }
+    }
+
+    /// Note that what a service holds has changed: its old readings say little now.
+    fn changed(&mut self, now_ms: u64, id: &str) {
+        if let Some(l) = self.lives.get_mut(id) {
+            l.changed_ms = now_ms;
+            l.features.clear();
+            l.points.clear();
+        }
+    }
+
+    /// Credit the actions of the last step with what they brought, and learn.
+    fn learn(&mut self, now_ms: u64, seen: &Observation) {
+        let known: Vec<f64> = seen.lc().filter_map(ServiceView::qos).collect();
+        for (id, before, action, predicted_met) in std::mem::take(&mut self.pending) {
+            let Some(s) = seen.get(&id).filter(|s| s.qos().is_some()) else { continue };
+            let reward = if known.iter().any(|q| *q < 1.0) {
+                f64::from(u8::from(predicted_met)) + known.iter().map(|q| q.min(1.0)).sum::<f64>() / known.len() as f64
+            } else {
+                2.0 + self.unused_share(seen)
+            };
+            self.models.remember(&Experience { before, action, reward, after: State::of(s) });
+        }
+        if now_ms >= self.learnt_ms + self.set.learn_every_ms {
+            self.learnt_ms = now_ms;
+            self.models.learn();
+        }
+    }
+
+    /// r_resource: mean over resources of the share that LC services leave.
+    fn unused_share(&self, seen: &Observation) -> f64 {
+        let (total, rest) = (self.books.total(), self.books.rest());
+        let mut shares = vec![f64::from(rest.cores) / f64::from(total.cores.max(1))];
+        if total.ways > 0 {
+            shares.push(f64::from(rest.ways) / f64::from(total.ways));
+        }
+        let used: Option<f64> = seen.lc().map(|s| s.features.mbl_mbps).sum();
+        if let (Some(peak), Some(used)) = (self.books.platform.mem_bw_mbps, used) {
+            shares.push((1.0 - used / peak).clamp(0.0, 1.0));
+        }
+        shares.iter().sum::<f64>() / shares.len() as f64
+    }
+
+    /// Model-C's probabilities, with a little noise to explore; all zero where it cannot answer.
+    fn propose(&mut self, s: &ServiceView) -> ([f64; 7], &'static str) {
+        let state = self.state(s);
+        match self.models.act(&s.service, &state) {
+            Ok(p) => (p.map(|p| f64::from(p) + self.set.noise * self.rng.normal()), "Model-C"),
+            Err(_) => ([0.0; 7], "rule of thumb"),
+        }
+    }
+
+    /// Keep an action for Model-C's pool; the reward follows in the next step.
+    fn expect(&mut self, s: &ServiceView, action: usize, result: Amount) {
+        let met = self.b(s, result).is_ok_and(|q| q >= 1.0);
+        self.pending.push((s.id.clone(), State::of(s), action, met));
+    }
+
+    // ---- Algorithm 2, line 11: rollback ---------------------------------------------------------------------------
+
+    /// Withdraw what was taken from a service that misses its target since.
+    fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        for s in seen.lc() {
+            let Some(target) = s.qos_target_ms() else { continue };
+            let Some(life) = self.lives.get_mut(&s.id) else { continue };
+            let Some(watch) = life.watch.as_mut() else { continue };
+            if now_ms >= watch.until_ms {
+                life.watch = None;
+                continue;
+            }
+            let high = s.interval.is_some_and(|l| l.p99_ms > target && l.verdict != Verdict::NotResolvable);
+            watch.strikes = if high { watch.strikes + 1 } else { 0 };
+            if watch.strikes < 2 && s.qos_met() != Some(false) {
+                continue;
+            }
+            let Some(watch) = life.watch.take() else { continue };
+            let peace = self.set.peace_ms << life.hurts.min(4);
+            life.hurts += 1;
+            let held = self.books.usable(&s.id);
+            for (i, lost) in [watch.lost.cores, watch.lost.ways].into_iter().enumerate() {
+                if lost > 0 {
+                    life.floor_until_ms[i] = now_ms + peace;
+                    let keep = held.plus(watch.lost);
+                    if i == 0 {
+                        life.floor.cores = keep.cores;
+                    } else {
+                        life.floor.ways = keep.ways;
+                    }
+                }
+            }
+            if let Some(pct) = watch.mba_pct {
+                self.books.set_mba(&s.id, pct);
+            }
+            let mut back = watch.lost.at_most(self.books.free());
+            if back != watch.lost {
+                if let Some(to) = watch.to.as_deref() {
+                    let take = watch.lost.minus(back).at_most(self.books.spare(to));
+                    if self.books.shrink(to, take) {
+                        self.changed(now_ms, to);
+                        act(plan, to, ActionKind::Rollback, format!("{} suffers from having given it", s.id));
+                        back = watch.lost.at_most(self.books.free());
+                    }
+                }
+            }
+            self.books.grow(&s.id, back);
+            self.changed(now_ms, &s.id);
+            let what = words(back, &self.books.platform);
+            act(plan, &s.id, ActionKind::Rollback, format!("QoS violated after the loss: {what} back"));
+        }
+    }
+
+    // ---- Algorithm 1 ----------------------------------------------------------------------------------------------
+
+    /// Map new services on what is free, each an equal part of it.
+    fn map_on_idle(&mut self, now_ms: u64, seen: &Observation, arrived: &[ServiceId], plan: &mut Plan) {
+        for (i, id) in arrived.iter().enumerate() {
+            let least = self.books.least();
+            if !least.fits_in(self.books.free()) {
+                let lack = least.minus(self.books.free());
+                self.deprive_for(now_ms, id, lack, seen, plan);
+            }
+            if !least.fits_in(self.books.free()) {
+                // Nobody can be asked by Model-B's leave: the best-off gives its last spare.
+                self.take_from_best_off(now_ms, id, least.minus(self.books.free()), seen, plan);
+            }
+            let left = (arrived.len() - i) as u32;
+            let free = self.books.free();
+            let part = Amount::new(free.cores / left, free.ways / left).at_least(least);
+            if self.books.admit(id, part) {
+                let life = self.lives.entry(id.clone()).or_default();
+                *life = Life { sampling_since_ms: Some(now_ms), changed_ms: now_ms, ..Life::default() };
+                act(plan, id, ActionKind::Place, format!("new: watched on idle resources, {}", words(part, &self.books.platform)));
+            } else if !self.books.is_crowded(id) {
+                self.books.crowd_in(id);
+                let why = "not even one core unit and the least ways are left".to_string();
+                plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+            }
+        }
+    }
+
+    /// Units from the services with most QoS to spare, whatever Model-B says; unknown latency gives nothing.
+    fn take_from_best_off(&mut self, now_ms: u64, whom: &str, mut lack: Amount, seen: &Observation, plan: &mut Plan) {
+        for unit in [Amount::new(1, 0), Amount::new(0, 1)] {
+            while !unit.at_most(lack).is_zero() {
+                let spare = |s: &&ServiceView| s.id != whom && unit.fits_in(self.books.spare(&s.id)) && s.qos().is_some();
+                let best = seen.lc().filter(spare).max_by(|a, b| a.qos().partial_cmp(&b.qos()).expect("known, not NaN"));
+                let Some(id) = best.map(|s| s.id.clone()) else { break };
+                self.books.shrink(&id, unit);
+                self.changed(now_ms, &id);
+                act(plan, &id, ActionKind::Deprive, format!("best off: {} to {whom}", words(unit, &self.books.platform)));
+                lack = lack.minus(unit);
+            }
+        }
+    }
+
+    /// Model-A's answer in units, or the rule of thumb.
+    fn ask_a(&self, s: &ServiceView) -> Target {
+        let p = &self.books.platform;
+        let (least, total) = (self.books.least(), self.books.total());
+        let state = self.state(s);
+        let up = |cores: f64| (cores / p.core_step - 0.3).ceil().clamp(1.0, f64::from(total.cores)) as u32;
+        let up_ways = |w: Option<f64>| w.map_or(0, |w| (w - 0.3).ceil().clamp(0.0, f64::from(total.ways)) as u32);
+        let holds = self.books.usable(&s.id);
+        let answer = self.models.area(&s.service, &state).and_then(|a| {
+            let sound = [Some(a.oaa_cores), Some(a.rcliff_cores), a.oaa_ways, a.rcliff_ways].into_iter().flatten().all(f64::is_finite);
+            if sound {
+                Ok(a)
+            } else {
+                Err("Model-A: not a number".to_string())
+            }
+        });
+        match answer {
+            Ok(a) => {
+                let rcliff = Amount::new(up(a.rcliff_cores), up_ways(a.rcliff_ways)).at_least(least);
+                let mut oaa = Amount::new(up(a.oaa_cores), up_ways(a.oaa_ways)).at_least(rcliff);
+                let mut why = format!("Model-A: OAA {}, RCliff {}", words(oaa, p), words(rcliff, p));
+                // Fewer cores than are busy cannot do; while a backlog drains they are busy for another reason.
+                if let Some(busy) = state.features.cpu_usage_cores.filter(|_| state.qos.is_some_and(|q| q >= 1.0)) {
+                    let floor = up(busy / self.set.busy).min(holds.cores.max(oaa.cores));
+                    if floor > oaa.cores {
+                        oaa.cores = floor;
+                        why += &format!("; {busy:.1} cores are busy");
+                    }
+                }
+                Target { oaa, rcliff, why }
+            }
+            Err(e) => {
+                let services = self.books.slots().len().max(1) as u32;
+                let cores = state.features.cpu_usage_cores.map_or(total.cores / (services + 1), |busy| up(busy / 0.6));
+                let oaa = Amount::new(cores, total.ways / (services + 1)).at_least(least).at_most(total);
+                Target { oaa, rcliff: oaa, why: format!("{e}; rule of thumb: {}", words(oaa, p)) }
+            }
+        }
+    }
+
+    /// Enlarge an OAA that Model-B does not believe in, by at most four steps and within `limit`.
+    fn check_with_b(&self, s: &ServiceView, mut t: Target, limit: Amount) -> Target {
+        for _ in 0..4 {
+            let Ok(q) = self.b(s, t.oaa) else { return t };
+            if q >= self.set.grow_qos {
+                return t;
+            }
+            let steps = [Amount::new(1, 0), Amount::new(0, 1)];
+            let best = steps
+                .iter()
+                .map(|u| t.oaa.plus(*u))
+                .filter(|a| a.fits_in(limit))
+                .filter_map(|a| Some((a, self.b(s, a).ok()?)))
+                .max_by(|a, b| a.1.total_cmp(&b.1));
+            let Some((a, better)) = best.filter(|b| b.1 > q + 0.01) else { return t };
+            t.why += &format!("; Model-B: QoS {q:.2} there, {better:.2} on {}", words(a, &self.books.platform));
+            t.oaa = a;
+        }
+        t
+    }
+
+    /// Place every service that has been watched long enough, together.
+    fn place_sampled(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        let mut ready: Vec<(ServiceId, Target)> = vec![];
+        for s in seen.lc() {
+            let Some(since) = self.lives.get(&s.id).and_then(|l| l.sampling_since_ms) else { continue };
+            let slow = s.window.is_none_or(|w| w.verdict == Verdict::NotResolvable);
+            let wait = if slow { self.set.sample_slow_ms } else { self.set.sample_ms };
+            // Without any latency the counters alone must do, after the longer time.
+            if now_ms < since + wait || s.features.cpu_usage_cores.is_none() && slow && now_ms < since + 2 * wait {
+                continue;
+            }
+            let limit = self.books.usable(&s.id).plus(self.books.free());
+            let target = self.check_with_b(s, self.ask_a(s), limit);
+            ready.push((s.id.clone(), target));
+        }
+        if ready.is_empty() {
+            return;
+        }
+        // All that is free, and what the ready ones hold for the time being.
+        let pool = ready.iter().fold(self.books.free(), |a, (id, _)| a.plus(self.books.slot(id).map_or(Amount::default(), |s| s.own)));
+        let fit = |of: fn(Amount) -> u32| {
+            // Share of the way from RCliff to OAA that all can have.
+            let sum = |t: f64| ready.iter().map(|(_, x)| between(of(x.rcliff), of(x.oaa), t)).sum::<u32>();
+            [1.0, 0.75, 0.5, 0.25, 0.0].into_iter().find(|t| sum(*t) <= of(pool))
+        };
+        let (tc, tw) = (fit(|a| a.cores), fit(|a| a.ways));
+        let least = self.books.least();
+        // First make room, then hand out: everybody down to the least, then up in order of arrival.
+        for (id, _) in &ready {
+            self.books.set(id, least);
+        }
+        for (i, (id, t)) in ready.iter().enumerate() {
+            let cores = tc.map_or(t.rcliff.cores, |x| between(t.rcliff.cores, t.oaa.cores, x));
+            let ways = tw.map_or(t.rcliff.ways, |x| between(t.rcliff.ways, t.oaa.ways, x));
+            let want = Amount::new(cores, ways).at_least(least);
+            let left = (ready.len() - i) as u32;
+            let free = self.books.free();
+            // Where not even RCliffs fit, an equal part is the most that one can have.
+            let most = |t: Option<f64>, free: u32| if t.is_some() { free } else { free / left };
+            let limit = least.plus(Amount::new(most(tc, free.cores), most(tw, free.ways)));
+            let got = want.at_most(limit);
+            self.books.set(id, got);
+            if let Some(life) = self.lives.get_mut(id) {
+                life.sampling_since_ms = None;
+                life.target = Some(t.clone());
+                life.asked_ms = now_ms;
+                life.asked_at = (life.rps, life.smooth().cpu_usage_cores);
+            }
+            self.changed(now_ms, id);
+            act(plan, id, ActionKind::Place, format!("{}: {}", t.why, words(got, &self.books.platform)));
+        }
+        for (id, t) in &ready {
+            let lack = t.oaa.minus(self.books.usable(id));
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) {
+                continue;
+            }
+            let lack = t.rcliff.minus(self.books.usable(id));
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(id, lack, seen, plan) {
+                continue;
+            }
+            let why = format!("{} wanted, {} got, and no neighbour can give or share more", words(t.oaa, &self.books.platform), {
+                words(self.books.usable(id), &self.books.platform)
+            });
+            plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+        }
+    }
+
+    // ---- Algorithm 3 ----------------------------------------------------------------------------------------------
+
+    /// Give `more` to a service: from what is free (idle, BE jobs), else by depriving LC services.
+    fn obtain(&mut self, now_ms: u64, id: &str, more: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+        let lack = more.minus(self.books.free());
+        if !lack.is_zero() && !self.deprive_for(now_ms, id, lack, seen, plan) {
+            return false;
+        }
+        if self.books.grow(id, more) {
+            self.changed(now_ms, id);
+            return true;
+        }
+        false
+    }
+
+    /// What a neighbour can be deprived of with an allowable QoS.
+    fn donor(&self, s: &ServiceView, need: Amount) -> Donor {
+        let mut donor = Donor { id: s.id.clone(), offers: vec![] };
+        let Some(life) = self.lives.get(&s.id) else { return donor };
+        // Unknown or missed, still watched, or hurt before: nothing.
+        let (Some(qos), None, false) = (s.qos().filter(|q| *q >= 1.0), &life.watch, life.asleep()) else { return donor };
+        let has = self.books.usable(&s.id);
+        let limit = need.at_most(self.books.spare(&s.id)).at_most(has.minus(life.floor));
+        let busy = life.smooth().cpu_usage_cores;
+        for cores in 0..=limit.cores {
+            let left = self.cores(has.minus(Amount::new(cores, 0)));
+            if cores > 0 && busy.is_some_and(|b| b / left > self.set.busy) {
+                break;
+            }
+            for ways in 0..=limit.ways {
+                let amount = Amount::new(cores, ways);
+                if amount.is_zero() {
+                    continue;
+                }
+                let predicted = match self.b_corrected(s, has.minus(amount)) {
+                    Ok(q) => q,
+                    // Rule of thumb: one unit from a service with QoS 1.5 or more costs a third of that.
+                    Err(_) if qos >= 1.5 && cores + ways == 1 => qos * 0.75,
+                    Err(_) => continue,
+                };
+                if predicted < self.set.neighbour_qos {
+                    break;
+                }
+                donor.offers.push(Offer { amount, qos: predicted, slowdown: (1.0 - predicted / qos).clamp(0.0, 1.0) });
+            }
+        }
+        donor
+    }
+
+    /// Deprive at most three LC services of exactly `lack`. False (and nothing changed) if there is no allowable solution.
+    fn deprive_for(&mut self, now_ms: u64, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+        let donors: Vec<Donor> = seen.lc().filter(|s| s.id != whom).map(|s| self.donor(s, lack)).filter(|d| !d.offers.is_empty()).collect();
+        let Some(solution) = best_fit(&donors, lack) else { return false };
+        for (id, offer) in solution {
+            self.books.shrink(&id, offer.amount);
+            self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
+            let what = words(offer.amount, &self.books.platform);
+            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; Model-B: QoS {:.2} left", offer.qos));
+            plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
+        }
+        true
+    }
+
+    fn watch(&mut self, now_ms: u64, id: &str, lost: Amount, mba_pct: Option<u8>, to: Option<ServiceId>) {
+        self.changed(now_ms, id);
+        if let Some(l) = self.lives.get_mut(id) {
+            l.watch = Some(Watch { until_ms: now_ms + self.set.watch_ms, lost, mba_pct, to, strikes: 0 });
+        }
+    }
+
+    /// Share what is lacking with the neighbour that suffers least, and tell the upper scheduler.
+    fn share_for(&mut self, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+        let cores = if self.books.platform.by_quota() { 0 } else { lack.cores };
+        let lack = Amount::new(cores, lack.ways);
+        let half = Amount::new(lack.cores.div_ceil(2), lack.ways.div_ceil(2));
+        let able = |s: &&ServiceView| {
+            s.id != whom
+                && s.qos_met() == Some(true)
+                && lack.fits_in(self.books.spare(&s.id))
+                && self.books.common_of(&s.id).is_none()
+                && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && !l.asleep())
+        };
+        // Two users of one CPU or way have about half of it each.
+        let after = |s: &ServiceView| {
+            let rest = self.books.usable(&s.id).minus(half);
+            self.b_corrected(s, rest).or_else(|_| s.qos().map(|q| q * 0.75).ok_or(String::new())).ok()
+        };
+        let best = seen.lc().filter(able).filter_map(|s| Some((s.id.clone(), after(s)?))).max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((owner, qos)) = best.filter(|(_, q)| *q >= self.set.shared_qos) else { return false };
+        if !self.books.share(&owner, whom, lack) {
+            return false;
+        }
+        let what = words(lack, &self.books.platform);
+        act(plan, &owner, ActionKind::Share, format!("{what} shared with {whom}; Model-B: QoS {qos:.2}"));
+        act(plan, whom, ActionKind::Share, format!("{what} shared by {owner}: nobody can be deprived of it"));
+        plan.reports.push(Report::ExpectedSlowdown { service: owner, qos });
+        true
+    }
+
+    /// End sharings as soon as what is shared can be had by both.
+    fn end_sharing(&mut self, now_ms: u64, plan: &mut Plan) {
+        for c in self.books.commons().to_vec() {
+            if c.amount.fits_in(self.books.free()) && self.books.unshare(&c.owner, true) {
+                for id in [&c.owner, &c.guest] {
+                    self.changed(now_ms, id);
+                    act(plan, id, ActionKind::Grow, "sharing ends: enough is free for both".into());
+                }
+            }
+        }
+    }
+
+    // ---- Algorithm 2 ----------------------------------------------------------------------------------------------
+
+    fn need(&self, now_ms: u64, s: &ServiceView) -> Need {
+        let (Some(qos), Some(life), Some(target)) = (s.qos(), self.lives.get(&s.id), s.qos_target_ms()) else { return Need::None };
+        if qos >= self.set.grow_qos {
+            return Need::None;
+        }
+        let Some(last) = life.points.back() else {
+            // Nothing seen since the last change: wait for a reading, but not for ever (slow services).
+            return if now_ms < life.changed_ms + 1000 { Need::Draining } else { Need::Missed };
+        };
+        if qos >= 1.0 {
+            return if last.p99_ms * self.set.grow_qos > target { Need::Comfort } else { Need::None };
+        }
+        let calm = life.points.iter().rev().take(2).all(|p| p.p99_ms <= target);
+        if calm {
+            // The window still remembers what is over; a second later it does not.
+            return Need::Draining;
+        }
+        let Some(first) = life.points.front().filter(|f| f.t_ms < last.t_ms) else { return Need::Draining };
+        let fall = (first.mean_ms - last.mean_ms) / (last.t_ms - first.t_ms) as f64;
+        let left = (last.p99_ms - target) / fall.max(1e-9);
+        if fall > 0.0 && left <= self.set.patience_ms as f64 {
+            Need::Draining
+        } else {
+            Need::Missed
+        }
+    }
+
+    /// True where memory bandwidth is short and BE jobs take a good part of it.
+    fn contended_by_be(&self, seen: &Observation) -> bool {
+        let Some(peak) = self.books.platform.mem_bw_mbps else { return false };
+        let sum = |be: bool| seen.services.iter().filter(|s| s.is_lc() != be).filter_map(|s| s.features.mbl_mbps).sum::<f64>();
+        let be = sum(true);
+        be + sum(false) > CONTENDED * peak && be > 0.25 * peak
+    }
+
+    fn changed_load(&self, s: &ServiceView) -> bool {
+        let Some(l) = self.lives.get(&s.id) else { return false };
+        let moved = |now: Option<f64>, then: Option<f64>| match (now, then) {
+            (Some(n), Some(t)) if t > 0.0 => (n / t - 1.0).abs() > self.set.load_change,
+            _ => false,
+        };
+        moved(l.rps, l.asked_at.0) || moved(l.smooth().cpu_usage_cores, l.asked_at.1)
+    }
+
+    fn remember_asked(&mut self, now_ms: u64, id: &str, target: Target) {
+        if let Some(l) = self.lives.get_mut(id) {
+            l.target = Some(target);
+            l.asked_ms = now_ms;
+            l.asked_at = (l.rps, l.smooth().cpu_usage_cores);
+        }
+    }
+
+    fn under_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        let mut order: Vec<(&ServiceView, Need)> = seen
+            .lc()
+            .filter(|s| self.books.slot(&s.id).is_some() && self.lives.get(&s.id).is_some_and(|l| !l.asleep()))
+            .map(|s| (s, self.need(now_ms, s)))
+            .filter(|(_, n)| matches!(n, Need::Missed | Need::Comfort))
+            .collect();
+        // Worst first.
+        order.sort_by(|a, b| a.0.qos().partial_cmp(&b.0.qos()).unwrap_or(std::cmp::Ordering::Equal));
+        for (s, need) in order {
+            self.grow_one(now_ms, s, need, seen, plan);
+        }
+    }
+
+    /// One growing action for one service, or a jump to a new OAA.
+    fn grow_one(&mut self, now_ms: u64, s: &ServiceView, need: Need, seen: &Observation, plan: &mut Plan) {
+        let has = self.books.usable(&s.id);
+        let life = &self.lives[&s.id];
+        let fresh = life.features.len() >= 2;
+        // Model-A again, after a change of load or a second of misery.
+        let misery = life.missed_since_ms.is_some_and(|t| now_ms >= t + 1000);
+        if need == Need::Missed && fresh && now_ms >= life.asked_ms + 1000 && (misery || self.changed_load(s)) {
+            let target = self.ask_a(s);
+            let more = target.oaa.minus(has);
+            self.remember_asked(now_ms, &s.id, target.clone());
+            if !more.is_zero() && self.obtain(now_ms, &s.id, more, seen, plan) {
+                act(plan, &s.id, ActionKind::Grow, format!("load changed; {}", target.why));
+                return;
+            }
+        }
+        let now = self.b(s, has).ok();
+        let busy = self.busy_share(s);
+        // Sufficient by all that is known: more only from what is free, to drain faster, and not beyond half as much again.
+        let enough = now.is_some_and(|q| q >= self.set.own_qos) && busy.is_none_or(|b| b < self.set.busy);
+        let oaa = self.lives[&s.id].target.as_ref().map_or(has, |t| t.oaa);
+        let most = Amount::new(oaa.cores + oaa.cores.div_ceil(2), oaa.ways + oaa.ways.div_ceil(2));
+        let only_free = need == Need::Comfort || enough && !misery;
+        let (proposal, from) = self.propose(s);
+        let free = self.books.free();
+        let total = self.books.total();
+        let mba = self.books.slot(&s.id).map_or(100, |x| x.mba_pct);
+        let mut options: Vec<(usize, f64, f64)> = vec![];
+        for (action, unit) in [(CORES_UP, Amount::new(1, 0)), (WAYS_UP, Amount::new(0, 1))] {
+            let to = has.plus(unit);
+            let within = to.fits_in(total) && (!enough || to.fits_in(most) || misery);
+            let can = unit.fits_in(free) || !only_free && self.could_deprive(&s.id, unit.minus(free), seen);
+            if !within || !can {
+                continue;
+            }
+            let gain = match (self.b(s, to), now) {
+                (Ok(b), Some(a)) => (b - a).max(0.0),
+                _ => 0.0,
+            };
+            // Busy cores are the plainest sign of all that cores are lacking.
+            let plain = match (busy, action) {
+                (Some(b), CORES_UP) if b > self.set.busy => 0.1,
+                (Some(b), WAYS_UP) if now.is_none() && b <= 0.8 => 0.1,
+                (Some(b), CORES_UP) if now.is_none() && b > 0.8 => 0.1,
+                _ => 0.0,
+            };
+            options.push((action, proposal[action], gain + plain));
+        }
+        let throttle_be = mba == 100 && self.books.has_be() && self.contended_by_be(seen);
+        let raise_own = self.books.mba_step(mba, true);
+        let lower_be = self.books.mba_step(self.books.be_mba_pct, false).filter(|_| throttle_be);
+        if raise_own.is_some() || lower_be.is_some() {
+            options.push((MBA_UP, proposal[MBA_UP], if throttle_be || raise_own.is_some() { 0.05 } else { 0.0 }));
+        }
+        // What did not help is not tried again at once, if there is anything else.
+        let p99 = s.interval.or(s.window).map_or(f64::INFINITY, |l| l.p99_ms);
+        if let Some((last, before)) = self.lives[&s.id].last_up {
+            let helped = p99 < before * 0.99;
+            if !helped && options.iter().any(|o| o.0 != last) {
+                for o in &mut options {
+                    if o.0 == last {
+                        o.2 *= 0.5;
+                    }
+                }
+            }
+        }
+        let best_gain = options.iter().map(|o| o.2).fold(0.0, f64::max);
+        // Under-provisioned services never idle: the most probable action that Model-B does not hold for useless.
+        let Some(choice) =
+            options.iter().filter(|o| o.2 >= 0.5 * best_gain).max_by(|a, b| (a.1, a.2).partial_cmp(&(b.1, b.2)).expect("finite"))
+        else {
+            self.last_resort(now_ms, s, need, seen, plan);
+            return;
+        };
+        let (action, p, gain) = *choice;
+        let why = format!("QoS {:.2}; {from}: p {p:.2}, Model-B: gain {gain:.2}", s.qos().unwrap_or(0.0));
+        let done = match action {
+            MBA_UP => {
+                if let Some(pct) = raise_own {
+                    self.books.set_mba(&s.id, pct);
+                } else if let Some(pct) = lower_be {
+                    self.books.be_mba_pct = pct;
+                    self.be_mba_wait.0 = now_ms + self.be_mba_wait.1;
+                }
+                self.expect(s, action, has);
+                act(plan, &s.id, ActionKind::Grow, format!("{why}; memory bandwidth (BE jobs {} %)", self.books.be_mba_pct));
+                true
+            }
+            _ => {
+                let unit = if action == CORES_UP { Amount::new(1, 0) } else { Amount::new(0, 1) };
+                self.expect(s, action, has.plus(unit));
+                let done = self.obtain_keeping_readings(now_ms, &s.id, unit, seen, plan);
+                if done {
+                    act(plan, &s.id, ActionKind::Grow, format!("{why}; {} more", words(unit, &self.books.platform)));
+                }
+                done
+            }
+        };
+        if let Some(l) = self.lives.get_mut(&s.id).filter(|_| done) {
+            l.last_up = Some((action, p99));
+            l.reported = false;
+        }
+    }
+
+    /// As [`Self::obtain`], but a single step leaves the readings nearly valid: the slope of a backlog is worth keeping.
+    fn obtain_keeping_readings(&mut self, now_ms: u64, id: &str, unit: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+        let kept = self.lives.get(id).map(|l| (l.features.clone(), l.points.back().copied()));
+        let done = self.obtain(now_ms, id, unit, seen, plan);
+        if let (true, Some(l), Some((features, last))) = (done, self.lives.get_mut(id), kept) {
+            l.features = features;
+            l.points.extend(last);
+        }
+        done
+    }
+
+    fn could_deprive(&self, whom: &str, lack: Amount, seen: &Observation) -> bool {
+        lack.is_zero() || {
+            let donors: Vec<Donor> = seen.lc().filter(|s| s.id != whom).map(|s| self.donor(s, lack)).collect();
+            best_fit(&donors, lack).is_some()
+        }
+    }
+
+    /// Nothing can be had: share (Algorithm 3, line 13), or tell the upper scheduler.
+    fn last_resort(&mut self, now_ms: u64, s: &ServiceView, need: Need, seen: &Observation, plan: &mut Plan) {
+        let life = &self.lives[&s.id];
+        let long = life.missed_since_ms.is_some_and(|t| now_ms >= t + 1500);
+        if need != Need::Missed || !long || now_ms < life.changed_ms + 500 {
+            return;
+        }
+        let has = self.books.usable(&s.id);
+        let oaa = life.target.as_ref().map_or(has, |t| t.oaa);
+        let lack = oaa.minus(has).at_least(Amount::new(1, u32::from(self.books.total().ways > 0)));
+        let shared = self.books.common_of(&s.id).is_none()
+            && [lack, Amount::new(lack.cores, 0), Amount::new(0, lack.ways)].into_iter().any(|l| self.share_for(&s.id, l, seen, plan));
+        if shared {
+            self.changed(now_ms, &s.id);
+        } else if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported) {
+            l.reported = true;
+            let why = format!("QoS {:.2}: nothing is free, and no neighbour can give or share more", s.qos().unwrap_or(0.0));
+            plan.reports.push(Report::CannotPlace { service: s.id.clone(), why });
+        }
+    }
+
+    /// Reclaim from services that have more than they need: one service, one action.
+    fn over_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        let all_met = seen.lc().filter(|s| s.qos().is_some()).all(|s| s.qos_met() == Some(true));
+        let sampling = self.lives.values().any(Life::asleep);
+        if !all_met || sampling || now_ms < self.reclaimed_ms + 200 {
+            return;
+        }
+        let calm = |l: &Life| {
+            !l.asleep()
+                && l.watch.is_none()
+                && l.met_since_ms.is_some_and(|t| now_ms >= t + self.set.reclaim_after_ms)
+                && now_ms >= l.changed_ms + 1000
+                && l.features.len() >= 3
+        };
+        let mut order: Vec<&ServiceView> = seen
+            .lc()
+            .filter(|s| s.qos().is_some_and(|q| q >= self.set.slack_qos) && self.lives.get(&s.id).is_some_and(calm))
+            .filter(|s| self.books.slot(&s.id).is_some())
+            .collect();
+        // Best first.
+        order.sort_by(|a, b| b.qos().partial_cmp(&a.qos()).unwrap_or(std::cmp::Ordering::Equal));
+        for s in order {
+            if self.shrink_one(now_ms, s, plan) {
+                self.reclaimed_ms = now_ms;
+                return;
+            }
+        }
+    }
+
+    /// One shrinking action for one service, or a jump down to a new OAA. False if it keeps what it has.
+    fn shrink_one(&mut self, now_ms: u64, s: &ServiceView, plan: &mut Plan) -> bool {
+        let Some(qos) = s.qos() else { return false };
+        let has = self.books.usable(&s.id);
+        let spare = self.books.spare(&s.id);
+        let floor = self.lives[&s.id].floor;
+        let busy = self.lives[&s.id].smooth().cpu_usage_cores;
+        let stale = now_ms >= self.lives[&s.id].asked_ms + 3000;
+        if self.lives[&s.id].target.is_none() || self.changed_load(s) || stale {
+            let t = self.ask_a(s);
+            self.remember_asked(now_ms, &s.id, t);
+        }
+        let Some(t) = self.lives[&s.id].target.clone() else { return false };
+        let fine = |me: &Self, to: Amount| {
+            let lost = has.minus(to);
+            let roomy = lost.cores == 0 || busy.is_none_or(|b| b / me.cores(to) <= me.set.busy);
+            let known = match me.b_corrected(s, to) {
+                Ok(q) => q >= me.set.own_qos,
+                Err(_) => qos >= 1.5 && lost.cores + lost.ways == 1,
+            };
+            lost.fits_in(spare) && roomy && known && floor.fits_in(to)
+        };
+        // Far above the OAA: go there at once, if Model-B agrees.
+        let jump = has.minus(t.oaa).at_most(spare);
+        let to = has.minus(jump);
+        if jump.cores + jump.ways >= 3 && fine(self, to) {
+            self.books.shrink(&s.id, jump);
+            self.watch(now_ms, &s.id, jump, None, None);
+            act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {}: {} less", t.why, words(jump, &self.books.platform)));
+            return true;
+        }
+        let (proposal, from) = self.propose(s);
+        let mut options: Vec<(usize, f64, Amount)> = vec![];
+        for (action, unit) in [(CORES_DOWN, Amount::new(1, 0)), (WAYS_DOWN, Amount::new(0, 1))] {
+            if !unit.fits_in(has) {
+                continue;
+            }
+            let to = has.minus(unit);
+            // One step off the RCliff at least, by Model-A.
+            let off_cliff = if action == CORES_DOWN { to.cores > t.rcliff.cores } else { to.ways > t.rcliff.ways };
+            if off_cliff && fine(self, to) {
+                options.push((action, proposal[action], unit));
+            }
+        }
+        if options.is_empty() {
+            return false;
+        }
+        let idles = self.lives[&s.id].idles;
+        let idle = proposal[IDLE];
+        let Some((action, p, unit)) = options.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)) else { return false };
+        if idle > p && idles < self.set.idle_patience {
+            self.expect(s, IDLE, has);
+            if let Some(l) = self.lives.get_mut(&s.id) {
+                l.idles += 1;
+            }
+            return false;
+        }
+        self.expect(s, action, has.minus(unit));
+        self.books.shrink(&s.id, unit);
+        self.watch(now_ms, &s.id, unit, None, None);
+        if let Some(l) = self.lives.get_mut(&s.id) {
+            l.idles = 0;
+        }
+        let what = words(unit, &self.books.platform);
+        act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {from}: p {p:.2}; {what} less"));
+        true
+    }
+
+    /// Give BE jobs their bandwidth back step by step; take it away again if somebody suffers.
+    fn be_bandwidth(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        if self.books.be_mba_pct >= 100 {
+            return;
+        }
+        let name = seen.be().next().map_or("be".to_string(), |s| s.id.clone());
+        let mut known = seen.lc().filter_map(ServiceView::qos).peekable();
+        if known.peek().is_none() {
+            return;
+        }
+        let worst = known.fold(f64::INFINITY, f64::min);
+        if let Some(at) = self.be_mba_raised {
+            if worst < 1.0 {
+                if let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false) {
+                    self.books.be_mba_pct = pct;
+                    act(plan, &name, ActionKind::Rollback, format!("QoS {worst:.2} after more bandwidth: back to {pct} %"));
+                }
+                self.be_mba_wait.1 = (self.be_mba_wait.1 * 2).min(60_000);
+                self.be_mba_wait.0 = now_ms + self.be_mba_wait.1;
+                self.be_mba_raised = None;
+                return;
+            }
+            if now_ms > at + self.set.watch_ms {
+                self.be_mba_raised = None;
+            }
+            return;
+        }
+        if worst >= 1.1 && now_ms >= self.be_mba_wait.0 {
+            if let Some(pct) = self.books.mba_step(self.books.be_mba_pct, true) {
+                self.books.be_mba_pct = pct;
+                self.be_mba_raised = Some(now_ms);
+                act(plan, &name, ActionKind::Grow, format!("all targets met: memory bandwidth {pct} %"));
+            }
+        }
+    }
+}
+
+/// Amount in words: "2 cores, 1 way".
+fn words(a: Amount, p: &Platform) -> String {
+    let mut s = format!("{} cores", p.cores(a.cores));
+    if p.ways() > 0 {
+        s += &format!(", {} ways", a.ways);
+    }
+    s
+}
+
+fn between(low: u32, high: u32, t: f64) -> u32 {
+    low + (f64::from(high.saturating_sub(low)) * t).floor() as u32
+}
+
+impl Policy for OsmlPlus {
+    fn name(&self) -> &str {
+        "osml-plus"
+    }
+
+    fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
+        let mut plan = Plan::default();
+        let news = self.books.follow(seen);
+        self.lives.retain(|id, _| seen.get(id).is_some());
+        self.look(now_ms, seen);
+        self.learn(now_ms, seen);
+        self.withdraw(now_ms, seen, &mut plan);
+        let lacks = self.books.be_lacks();
+        if !lacks.is_zero() {
+            self.take_from_best_off(now_ms, "the BE jobs", lacks, seen, &mut plan);
+        }
+        for id in &news.be_arrived {
+            act(&mut plan, id, ActionKind::Place, "BE: what LC services do not hold, shared with other BE jobs".into());
+        }
+        self.map_on_idle(now_ms, seen, &news.lc_arrived, &mut plan);
+        self.place_sampled(now_ms, seen, &mut plan);
+        self.end_sharing(now_ms, &mut plan);
+        self.under_provisioned(now_ms, seen, &mut plan);
+        self.over_provisioned(now_ms, seen, &mut plan);
+        self.be_bandwidth(now_ms, seen, &mut plan);
+        match self.books.plan(seen) {
+            Ok(p) => plan.allocations = p.allocations,
+            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+        }
+        plan
+    }
+}
