@@ -10,12 +10,14 @@ pub mod math;
 pub mod plant;
 pub mod profile;
 pub mod queue;
+pub mod server;
 pub mod speeds;
 pub mod steady;
 pub mod tenant;
 
 pub use plant::{Change, Plant};
 pub use profile::{PlatformProfile, Profile, ProfileError, ProfileKind, Profiles, MAX_DOMAINS};
+pub use server::{platform_of, VirtualServer};
 pub use speeds::{Shared, Solver, Speed};
 pub use steady::{max_load_rps, rps_at_full_load, sample_series, LatencyMs, Sample, Series, Steady, HORIZON_S};
 pub use tenant::{check_tenants, place, stack_ways, Tenant, TenantError, WayMasks};

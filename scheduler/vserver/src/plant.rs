@@ -52,7 +52,7 @@ impl Change {
         }
     }
 
-    fn put(&self, t: &mut Tenant) {
+    pub(crate) fn put(&self, t: &mut Tenant) {
         match *self {
             Change::Cpus(x) => t.cpus = x,
             Change::Ways(x) => t.ways = x,
@@ -277,8 +277,13 @@ impl Plant {
         change.put(&mut probe);
         self.check(i, &probe)?;
         let at_s = self.now_s + change.delay_s(self.platform());
-        let after = self.pending.partition_point(|p| p.at_s <= at_s);
-        self.pending.insert(after, Pending { at_s, tenant: self.states[i].serial, change });
+        let pending = Pending { at_s, tenant: self.states[i].serial, change };
+        if at_s <= self.now_s {
+            self.enact(pending);
+        } else {
+            let after = self.pending.partition_point(|p| p.at_s <= at_s);
+            self.pending.insert(after, pending);
+        }
         Ok(())
     }
 
@@ -431,8 +436,7 @@ impl Plant {
         a.queued = 0.0;
         for (j, st) in stations(p, t, lc, r).iter().enumerate() {
             let from = s.queue[j];
-            let (at_half, law_half, _) = st.advance(from, 0.5 * h);
-            let (at, law, lost) = st.advance(from, h);
+            let [(at_half, law_half, _), (at, law, lost)] = st.advance_half_and_full(from, h);
             let mut floor_p = 0.0;
             if self.seed.is_some() && st.s2() > 0.0 {
                 // One path cannot show the whole law within a window.

@@ -660,12 +660,15 @@ impl Keys {
         let x = match value {
             Value::Float(x) => *x,
             Value::Integer(i) => *i as f64,
-            other => return Err(self.wrong(key, format!("is {}, not a number", other.type_str()), format!("Give a number {}", range.text))),
+            other => {
+                return Err(self.wrong(key, format!("is {}, not a number", other.type_str()), format!("Give a number {}", range.text)))
+            }
         };
         if range.holds(x) {
             return Ok(x);
         }
-        let remedy = if x > HUGE { format!("Give a number {}, at most {HUGE:e}", range.text) } else { format!("Give a number {}", range.text) };
+        let remedy =
+            if x > HUGE { format!("Give a number {}, at most {HUGE:e}", range.text) } else { format!("Give a number {}", range.text) };
         Err(self.wrong(key, format!("{x} is out of range"), remedy))
     }
 

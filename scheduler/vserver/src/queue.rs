@@ -48,7 +48,17 @@ impl Station {
 
     /// The station `t_s` seconds later: state, law of the wait, share of the offered work that was lost.
     pub fn advance(&self, from: Moments, t_s: f64) -> (Moments, Law, f64) {
-        let mut at = relax(from, self.rho - 1.0, self.s2, t_s);
+        self.bounded(relax(from, self.rho - 1.0, self.s2, t_s), t_s)
+    }
+
+    /// [`Station::advance`] by `t_s / 2` and by `t_s`.
+    pub fn advance_half_and_full(&self, from: Moments, t_s: f64) -> [(Moments, Law, f64); 2] {
+        let (half, full) = Relaxation::new(self.rho - 1.0, self.s2).half_and_full(from, t_s);
+        [self.bounded(half, 0.5 * t_s), self.bounded(full, t_s)]
+    }
+
+    /// Finite accumulation, and the law that goes with the moments.
+    fn bounded(&self, mut at: Moments, t_s: f64) -> (Moments, Law, f64) {
         let mut lost = 0.0;
         if at.m > self.cap_s {
             lost = ((at.m - self.cap_s) / (self.rho * t_s).max(1e-12)).min(1.0);
@@ -88,68 +98,134 @@ fn tail_split(at: Moments, ell: f64) -> (f64, f64) {
 /// border, and after a change of workers it is scaled by k and k^2: rounding must not decide on which side it falls.
 const EXPONENTIAL: f64 = 1.0 + 1e-12;
 
+/// Near equilibrium the law may stop moving: relative change over the whole rest of the time that counts as none.
+const STILL: f64 = 1e-9;
+
 /// Moments of reflected Brownian motion (drift `mu`, variance rate `s2`) `t_end` seconds later: dm/dt = mu + r,
 /// dv/dt = s2 - 2 m r, r = s2/2 x density at zero, with a two-moment closure for the density.
 pub fn relax(from: Moments, mu: f64, s2: f64, t_end: f64) -> Moments {
-    let Moments { mut m, mut v } = from;
-    if t_end <= 0.0 {
-        return from;
+    Relaxation::new(mu, s2).run(from, t_end, None).0
+}
+
+/// The drift's constants.
+#[derive(Clone, Copy)]
+struct Relaxation {
+    mu: f64,
+    s2: f64,
+    tau: f64,
+    /// Mean in equilibrium, if mu < 0.
+    ell: f64,
+    inv_s2: f64,
+    inv_abs_mu: f64,
+}
+
+impl Relaxation {
+    fn new(mu: f64, s2: f64) -> Self {
+        let tau = if mu != 0.0 { s2 / (mu * mu) } else { f64::INFINITY };
+        Relaxation { mu, s2, tau, ell: s2 / (-2.0 * mu), inv_s2: 1.0 / s2, inv_abs_mu: 1.0 / mu.abs() }
     }
-    let tau = if mu != 0.0 { s2 / (mu * mu) } else { f64::INFINITY };
-    if mu < 0.0 && t_end > (m + 3.0 * (v + s2 * m / -mu).sqrt()) / -mu + 12.0 * tau {
-        // Long enough to forget the start.
-        let w = s2 / (-2.0 * mu);
-        return Moments { m: w, v: w * w };
+
+    /// Long enough to forget the start.
+    fn forgets(&self, from: Moments, t_end: f64) -> bool {
+        let drift = -self.mu;
+        drift > 0.0 && t_end > (from.m + 3.0 * (from.v + self.s2 * from.m / drift).sqrt()) / drift + 12.0 * self.tau
     }
-    let mut t = 0.0;
-    let t0 = t_end.min(0.02 * tau);
-    if m * m < s2 * t0 * 2.0 / PI {
-        // Leave the origin as a half-normal law.
-        m = (2.0 * s2 * t0 / PI).sqrt();
-        v = s2 * t0 * (1.0 - 2.0 / PI);
-        t = t0;
+
+    fn equilibrium(&self) -> Moments {
+        Moments { m: self.ell, v: self.ell * self.ell }
     }
-    let ell = s2 / (-2.0 * mu);
-    let r_of = |m: f64, v: f64| {
-        let c = v / (m * m);
-        if c <= EXPONENTIAL || mu >= 0.0 {
-            return s2 * g_of(c) / (2.0 * m);
+
+    /// State after `t_end / 2` and after `t_end`, as two separate calls would give them.
+    fn half_and_full(&self, from: Moments, t_end: f64) -> (Moments, Moments) {
+        let half = 0.5 * t_end;
+        if self.forgets(from, t_end) {
+            return (if self.forgets(from, half) { self.equilibrium() } else { self.run(from, half, None).0 }, self.equilibrium());
         }
-        let (p, b) = tail_split(Moments { m, v }, ell);
-        -mu * (1.0 - p + p * ell / b)
-    };
-    for _ in 0..200 {
-        let rem = t_end - t;
-        if rem <= 0.0 {
-            break;
+        if half < 0.02 * self.tau {
+            // The first step would differ.
+            return (self.run(from, half, None).0, self.run(from, t_end, None).0);
         }
-        let c = v / (m * m);
-        if mu >= 0.0 && c < 0.03 {
-            // Far from zero and leaving.
-            return Moments { m: m + mu * rem, v: v + s2 * rem };
+        let (full, at_half) = self.run(from, t_end, Some(half));
+        (at_half, full)
+    }
+
+    /// State after `t_end`, and after `mark` on the way (a step that would cross it is cut for that answer only).
+    fn run(&self, from: Moments, t_end: f64, mark: Option<f64>) -> (Moments, Moments) {
+        let Moments { mut m, mut v } = from;
+        if t_end <= 0.0 {
+            return (from, from);
         }
-        let mut dt = 0.25 * m * m / s2;
-        if mu != 0.0 {
-            dt = dt.min(0.25 * m.max(0.25 * s2 / mu.abs()) / mu.abs());
+        if self.forgets(from, t_end) {
+            return (self.equilibrium(), self.equilibrium());
         }
-        if mu < 0.0 && c < 0.03 {
-            dt = dt.max(-0.5 * m / mu);
+        let Relaxation { mu, s2, .. } = *self;
+        let mut t = 0.0;
+        let t0 = t_end.min(0.02 * self.tau);
+        if m * m < s2 * t0 * 2.0 / PI {
+            // Leave the origin as a half-normal law.
+            m = (2.0 * s2 * t0 / PI).sqrt();
+            v = s2 * t0 * (1.0 - 2.0 / PI);
+            t = t0;
         }
-        if mu < 0.0 && c > 1.0 {
-            dt = dt.max(0.05 * v.sqrt() / -mu);
+        let mut mark = mark;
+        let mut at_mark = Moments { m, v };
+        for _ in 0..200 {
+            let rem = t_end - t;
+            if rem <= 0.0 {
+                break;
+            }
+            let inv_m = 1.0 / m;
+            let c = v * inv_m * inv_m;
+            if mu >= 0.0 && c < 0.03 {
+                // Far from zero and leaving.
+                let after = |dt: f64| Moments { m: m + mu * dt, v: v + s2 * dt };
+                return (after(rem), mark.map_or(at_mark, |x| after(x - t)));
+            }
+            let r = self.reflection(m, v, inv_m, c);
+            if mu < 0.0 && ((mu + r) * rem).abs() < STILL * m && ((s2 - 2.0 * m * r) * rem).abs() < STILL * v {
+                break;
+            }
+            let mut dt = 0.25 * m * m * self.inv_s2;
+            if mu != 0.0 {
+                dt = dt.min(0.25 * m.max(0.25 * s2 * self.inv_abs_mu) * self.inv_abs_mu);
+            }
+            if mu < 0.0 && c < 0.03 {
+                dt = dt.max(0.5 * m * self.inv_abs_mu);
+            }
+            if mu < 0.0 && c > 1.0 {
+                dt = dt.max(0.05 * v.sqrt() * self.inv_abs_mu);
+            }
+            dt = dt.min(rem);
+            if let Some(x) = mark {
+                if t + dt >= x {
+                    at_mark = self.heun(m, v, r, x - t);
+                    mark = None;
+                }
+            }
+            Moments { m, v } = self.heun(m, v, r, dt);
+            t += dt;
         }
-        dt = dt.min(rem);
-        // Heun.
-        let r1 = r_of(m, v);
+        let end = Moments { m, v };
+        (end, if mark.is_some() { end } else { at_mark })
+    }
+
+    fn heun(&self, m: f64, v: f64, r1: f64, dt: f64) -> Moments {
+        let (mu, s2) = (self.mu, self.s2);
         let m1 = (m + dt * (mu + r1)).max(1e-12);
         let v1 = (v + dt * (s2 - 2.0 * m * r1)).max(0.0);
-        let r2 = r_of(m1, v1);
-        let m2 = (m + 0.5 * dt * (2.0 * mu + r1 + r2)).max(1e-12);
-        v = (v + dt * (s2 - m * r1 - m1 * r2)).max(0.0);
-        m = m2;
-        t += dt;
+        let inv_m1 = 1.0 / m1;
+        let r2 = self.reflection(m1, v1, inv_m1, v1 * inv_m1 * inv_m1);
+        Moments { m: (m + 0.5 * dt * (2.0 * mu + r1 + r2)).max(1e-12), v: (v + dt * (s2 - m * r1 - m1 * r2)).max(0.0) }
     }
-    Moments { m, v }
+
+    /// r = s2/2 x density at zero.
+    fn reflection(&self, m: f64, v: f64, inv_m: f64, c: f64) -> f64 {
+        if c <= EXPONENTIAL || self.mu >= 0.0 {
+            return 0.5 * self.s2 * g_of(c) * inv_m;
+        }
+        let (p, b) = tail_split(Moments { m, v }, self.ell);
+        -self.mu * (1.0 - p + p * self.ell / b)
+    }
 }
 
 /// Upper `p`-quantile in units of the mean of the law with squared CV `c` <= 1 (c = 1 exponential, c -> 0 normal).

@@ -192,34 +192,34 @@ impl Steady {
     }
 }
 
-/// Which readings of a steady case a series stands for.
+/// Readings of a steady case.
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
-    /// Length of the case before the first reading, seconds.
-    pub horizon_s: f64,
     pub samples: u32,
     /// Length of one reading, seconds.
     pub interval_s: f64,
     pub seed: u64,
 }
 
-/// `series.samples` readings of `interval_s` each of one tenant at the end of a steady case, as a monitor would take them.
+/// `series.samples` readings of `interval_s` each of one tenant at the end of a steady case, as a monitor would take them;
+/// `steady` is what [`Steady::case`] says of it.
 ///
 /// Every reading is the steady sample with measurement noise: counters lognormal with the platform's `[noise]`,
 /// percentiles with the sampling error of an empirical quantile of the interval's requests (as in the closed loop). With
 /// fewer than [`FEW_REQUESTS`] expected requests, a Poisson number of them is drawn from the steady law and percentiles
 /// are by nearest rank; a reading without completions has no latency. Neighbours' bandwidth gets noise of its own.
 ///
-/// Random numbers depend on (seed, `ident`, reading) only, never on threads or order. Nothing is allocated but what `out`
+/// `ident` must name the case and the tenant in it (e.g. the case id): random numbers depend on (seed, `ident`, reading)
+/// only, never on threads or order. Nothing is allocated but what `out`
 /// grows by.
-pub fn sample_series(p: &PlatformProfile, steady: &Sample, be: bool, ident: &str, series: &Series, out: &mut Vec<Sample>) {
+pub fn sample_series(p: &PlatformProfile, steady: &Sample, ident: &str, series: &Series, out: &mut Vec<Sample>) {
     let key = ident_hash(ident);
     for j in 0..u64::from(series.samples) {
-        out.push(reading(p, steady, be, key, j, series));
+        out.push(reading(p, steady, key, j, series));
     }
 }
 
-fn reading(p: &PlatformProfile, steady: &Sample, be: bool, key: u64, j: u64, series: &Series) -> Sample {
+fn reading(p: &PlatformProfile, steady: &Sample, key: u64, j: u64, series: &Series) -> Sample {
     let seed = series.seed;
     let mut s = *steady;
     s.ipc *= counter_noise(p.noise.ipc, &[seed, key, j, 100]);
@@ -228,7 +228,7 @@ fn reading(p: &PlatformProfile, steady: &Sample, be: bool, key: u64, j: u64, ser
     s.cpu_usage_cores = (s.cpu_usage_cores * counter_noise(p.noise.cpu, &[seed, key, j, 103])).min(s.alloc_cores);
     s.core_freq_mhz *= counter_noise(p.noise.freq, &[seed, key, j, 104]);
     s.nb_mbl_mbps *= counter_noise(p.noise.mbl, &[seed, key, j, 105]);
-    let Some(law) = steady.latency.filter(|_| !be) else { return s };
+    let Some(law) = steady.latency else { return s };
     let expected = steady.achieved_rps * series.interval_s;
     if expected >= FEW_REQUESTS {
         s.count = expected;

@@ -79,7 +79,11 @@ pub fn check_tenants(p: &PlatformProfile, tenants: &[Tenant]) -> Result<(), Tena
         let full = surefoot_server::allocation::full_mask(p.llc.ways);
         for (d, mask) in t.ways.iter().take(p.llc.domains as usize).enumerate() {
             if mask & !full != 0 {
-                return wrong("ways", format!("mask {mask:#x} of L3 domain {d} is beyond {} ways", p.llc.ways), format!("Use bits of {full:#x}"));
+                return wrong(
+                    "ways",
+                    format!("mask {mask:#x} of L3 domain {d} is beyond {} ways", p.llc.ways),
+                    format!("Use bits of {full:#x}"),
+                );
             }
         }
         let mba_ok = if p.mem.mba { t.mba > 0.0 && t.mba <= 1.0 } else { t.mba == 1.0 };

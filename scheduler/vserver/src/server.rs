@@ -1,0 +1,424 @@
+//! The virtual server behind the port: [`surefoot_server::Server`] on top of [`Plant`].
+//!
+//! Services and jobs come, change their load and leave at given times (the start of the first tick at or after them).
+//! A newcomer that no plan has named yet runs on everything, together with whoever holds it.
+
+use crate::plant::{Change, Plant};
+use crate::profile::{PlatformProfile, Profile};
+use crate::steady::{LatencyMs, Sample};
+use crate::tenant::{check_tenants, Tenant, WayMasks};
+use crate::MAX_DOMAINS;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use surefoot_server::window::{merge, MIN_COUNT_P99, WINDOW_MS};
+use surefoot_server::{
+    Allocation, Applied, Features, Kind, Latency, Llc, Mba, Observation, Plan, Platform, Server, ServerError, ServiceView, Tick, Verdict,
+};
+
+/// Longest window for a service with too few requests in a second, ms.
+pub const LONGEST_WINDOW_MS: u64 = 20_000;
+/// Completions below this share of what is offered mean overload.
+const KEEPS_UP: f64 = 0.98;
+const BYTES_PER_GB: f64 = (1u64 << 30) as f64;
+
+/// The platform of a profile in the words of the port: every CPU managed, whole cores.
+pub fn platform_of(p: &PlatformProfile) -> Platform {
+    let cpus = 0..p.logical_cpus();
+    Platform {
+        name: p.name.clone(),
+        physical_cores: p.cpu.physical_cores,
+        smt: p.cpu.smt,
+        l3_domain_of_cpu: cpus.clone().map(|c| p.domain_of(c)).collect(),
+        core_of_cpu: cpus.map(|c| c % p.cpu.physical_cores).collect(),
+        managed: p.all_cpus(),
+        core_step: 1.0,
+        llc: Some(Llc { ways: p.llc.ways, mb_per_way: p.llc.mb_per_way, min_ways: p.llc.min_ways }),
+        mba: p.mem.mba.then_some(Mba { min_pct: p.mem.mba_min_pct as u8, step_pct: p.mem.mba_step_pct as u8 }),
+        mem_bw_mbps: Some(p.mem.bw_gbs * 1e3),
+        max_freq_mhz: p.cpu.turbo_ghz.first().map(|f| f * 1e3),
+    }
+}
+
+/// Something that happens to the virtual server from outside.
+#[derive(Clone, Debug)]
+enum Event {
+    Add { id: String, profile: Arc<Profile>, rate_rps: f64, threads: u32 },
+    Remove { id: String },
+    Load { id: String, rate_rps: f64 },
+}
+
+/// One interval of one service.
+#[derive(Clone, Debug)]
+struct Interval {
+    end_ms: u64,
+    /// None without completions.
+    latency: Option<Latency>,
+    /// Requests simulated one by one: their response times are in `Entry::requests_ms`, this many.
+    requests: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    id: String,
+    profile: Arc<Profile>,
+    threads: u32,
+    allocation: Allocation,
+    placed: bool,
+    sample: Option<Sample>,
+    intervals: VecDeque<Interval>,
+    requests_ms: VecDeque<f64>,
+}
+
+/// One virtual server in closed loop.
+#[derive(Clone, Debug)]
+pub struct VirtualServer {
+    plant: Plant,
+    platform: Platform,
+    entries: Vec<Entry>,
+    /// In time order.
+    events: VecDeque<(u64, Event)>,
+    now_ms: u64,
+}
+
+impl VirtualServer {
+    /// `seed` None: mean-field and without noise, for comparisons with the golden vectors; a closed loop wants a seed.
+    pub fn new(platform: Arc<PlatformProfile>, seed: Option<u64>) -> Self {
+        VirtualServer {
+            platform: platform_of(&platform),
+            plant: Plant::new(platform, seed, 0.1),
+            entries: vec![],
+            events: VecDeque::new(),
+            now_ms: 0,
+        }
+    }
+
+    pub fn profile(&self) -> &Arc<PlatformProfile> {
+        self.plant.platform()
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Load offered to an LC service now, requests/s.
+    pub fn offered_rps(&self, id: &str) -> Option<f64> {
+        let i = self.plant.position(id)?;
+        let t = &self.plant.tenants()[i];
+        t.profile.lc().map(|_| t.rate_rps)
+    }
+
+    /// An LC service (at `rate_rps`) or a BE job (`rate_rps` is ignored) arrives at `at_ms`, with cold caches.
+    ///
+    /// # Errors
+    /// A service that cannot run here, or an `id` that is present or expected.
+    pub fn add(&mut self, at_ms: u64, id: &str, profile: Arc<Profile>, rate_rps: f64, threads: u32) -> Result<(), ServerError> {
+        if self.known_at(at_ms, id) {
+            return Err(ServerError::Invalid(format!("{id}: there is a service of this name already. Choose another, e.g. {id}-2")));
+        }
+        self.check(id, &self.newcomer(&profile, rate_rps, threads))?;
+        self.schedule(at_ms, Event::Add { id: id.into(), profile, rate_rps, threads });
+        Ok(())
+    }
+
+    /// The service or job leaves at `at_ms`.
+    ///
+    /// # Errors
+    /// If there is none of this name by then.
+    pub fn remove(&mut self, at_ms: u64, id: &str) -> Result<(), ServerError> {
+        self.must_know(at_ms, id)?;
+        self.schedule(at_ms, Event::Remove { id: id.into() });
+        Ok(())
+    }
+
+    /// The load of an LC service changes at `at_ms`.
+    ///
+    /// # Errors
+    /// If there is no such service by then, or the rate is no rate.
+    pub fn set_load(&mut self, at_ms: u64, id: &str, rate_rps: f64) -> Result<(), ServerError> {
+        self.must_know(at_ms, id)?;
+        if !(rate_rps.is_finite() && rate_rps >= 0.0) {
+            return Err(ServerError::Invalid(format!("{id}: a load of {rate_rps} RPS. Give 0 or more")));
+        }
+        self.schedule(at_ms, Event::Load { id: id.into(), rate_rps });
+        Ok(())
+    }
+
+    fn newcomer(&self, profile: &Arc<Profile>, rate_rps: f64, threads: u32) -> Tenant {
+        let full = surefoot_server::allocation::full_mask(self.platform.ways());
+        Tenant::new(profile.clone(), rate_rps, threads, self.platform.managed, full)
+    }
+
+    fn check(&self, id: &str, t: &Tenant) -> Result<(), ServerError> {
+        check_tenants(self.plant.platform(), std::slice::from_ref(t))
+            .map_err(|e| ServerError::Invalid(format!("{id}: {}: {}. {}", e.field, e.what, e.remedy.trim_end_matches('.'))))
+    }
+
+    /// Present at `at_ms`, as far as events known now tell.
+    fn known_at(&self, at_ms: u64, id: &str) -> bool {
+        let now = self.entries.iter().any(|e| e.id == id);
+        self.events.iter().filter(|(t, _)| *t <= at_ms).fold(now, |known, (_, e)| match e {
+            Event::Add { id: other, .. } if other == id => true,
+            Event::Remove { id: other } if other == id => false,
+            _ => known,
+        })
+    }
+
+    fn must_know(&self, at_ms: u64, id: &str) -> Result<(), ServerError> {
+        if self.known_at(at_ms, id) {
+            return Ok(());
+        }
+        let known: Vec<&str> = self.entries.iter().map(|e| e.id.as_str()).collect();
+        Err(ServerError::Invalid(format!("{id}: no service of this name at {at_ms} ms. Running: {}", known.join(", "))))
+    }
+
+    fn schedule(&mut self, at_ms: u64, event: Event) {
+        let after = self.events.partition_point(|(t, _)| *t <= at_ms);
+        self.events.insert(after, (at_ms, event));
+        self.happen();
+    }
+
+    /// Everything that is due.
+    fn happen(&mut self) {
+        while self.events.front().is_some_and(|(t, _)| *t <= self.now_ms) {
+            let Some((_, event)) = self.events.pop_front() else { return };
+            match event {
+                Event::Add { id, profile, rate_rps, threads } => {
+                    let tenant = self.newcomer(&profile, rate_rps, threads);
+                    // Checked when it was announced; only a full server can still refuse it.
+                    if self.entries.iter().any(|e| e.id == id) || self.plant.add(&id, tenant, false).is_err() {
+                        continue;
+                    }
+                    self.entries.push(Entry {
+                        id,
+                        profile,
+                        threads,
+                        allocation: Allocation::everything(&self.platform),
+                        placed: false,
+                        sample: None,
+                        intervals: VecDeque::new(),
+                        requests_ms: VecDeque::new(),
+                    });
+                }
+                Event::Remove { id } => {
+                    self.plant.remove(&id);
+                    self.entries.retain(|e| e.id != id);
+                }
+                Event::Load { id, rate_rps } => {
+                    if self.plant.position(&id).is_some() {
+                        // The rate was checked when the change was announced.
+                        let _ = self.plant.change(&id, Change::RateRps(rate_rps));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes that turn what a service holds into `to`.
+    fn changes(&self, from: &Allocation, to: &Allocation) -> Vec<Change> {
+        let gb = |b: Option<u64>| b.map(|b| b as f64 / BYTES_PER_GB);
+        let mut out = Vec::new();
+        if from.cpus != to.cpus {
+            out.push(Change::Cpus(to.cpus));
+        }
+        if from.ways != to.ways {
+            let mut ways: WayMasks = [0; MAX_DOMAINS];
+            for (w, x) in ways.iter_mut().zip(&to.ways) {
+                *w = *x;
+            }
+            out.push(Change::Ways(ways));
+        }
+        if from.mba_pct != to.mba_pct {
+            out.push(Change::Mba(f64::from(to.mba_pct) / 100.0));
+        }
+        if from.mem_limit_bytes != to.mem_limit_bytes {
+            out.push(Change::MemGb(gb(to.mem_limit_bytes)));
+        }
+        if from.zswap_max_bytes != to.zswap_max_bytes {
+            out.push(Change::CmsGb(gb(to.zswap_max_bytes).unwrap_or(0.0)));
+        }
+        out
+    }
+
+    /// Keep what the last tick showed.
+    fn record(&mut self, tick_ms: u64) {
+        let samples = self.plant.samples();
+        for (i, e) in self.entries.iter_mut().enumerate() {
+            let s = samples[i];
+            e.sample = Some(s);
+            if e.profile.is_be() {
+                continue;
+            }
+            let offered_rps = self.plant.tenants()[i].rate_rps;
+            let requests = self.plant.requests_ms(i);
+            let latency = s.latency.filter(|_| s.count >= 0.5).map(|l| {
+                // Completions are counted where requests are simulated, and computed elsewhere.
+                let achieved = if requests.is_some() { s.count * 1e3 / tick_ms as f64 } else { s.achieved_rps };
+                let errors = (s.lost_frac * offered_rps * tick_ms as f64 * 1e-3).round() as u64;
+                latency(
+                    l,
+                    s.count.round() as u64,
+                    achieved,
+                    errors,
+                    s.achieved_rps < KEEPS_UP * offered_rps || s.lost_frac > 1.0 - KEEPS_UP,
+                )
+            });
+            if let Some(list) = requests {
+                e.requests_ms.extend(list);
+            }
+            e.intervals.push_back(Interval { end_ms: self.now_ms, latency, requests: requests.map(<[f64]>::len) });
+            while e.intervals.front().is_some_and(|x| x.end_ms + LONGEST_WINDOW_MS <= self.now_ms) {
+                let gone = e.intervals.pop_front().and_then(|x| x.requests).unwrap_or(0);
+                e.requests_ms.drain(..gone);
+            }
+        }
+    }
+}
+
+fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, overloaded: bool) -> Latency {
+    let verdict = match (overloaded, count >= MIN_COUNT_P99) {
+        (true, _) => Verdict::ServerOverloaded,
+        (false, true) => Verdict::Valid,
+        (false, false) => Verdict::NotResolvable,
+    };
+    Latency {
+        count,
+        mean_ms: l.mean,
+        p50_ms: l.p50,
+        p95_ms: l.p95,
+        p99_ms: l.p99,
+        p99_low_ms: None,
+        p99_high_ms: None,
+        achieved_rps,
+        errors,
+        verdict,
+    }
+}
+
+impl Entry {
+    /// The last second, or as much more as it takes to count [`MIN_COUNT_P99`] requests, up to [`LONGEST_WINDOW_MS`].
+    fn window(&self, now_ms: u64, tick_ms: u64) -> Option<Latency> {
+        let (mut count, mut from) = (0, self.intervals.len());
+        for (i, x) in self.intervals.iter().enumerate().rev() {
+            if x.end_ms + WINDOW_MS <= now_ms && count >= MIN_COUNT_P99 {
+                break;
+            }
+            count += x.latency.map_or(0, |l| l.count);
+            from = i;
+        }
+        let recent = self.intervals.range(from..);
+        let few = recent.clone().map(|x| x.requests).sum::<Option<usize>>();
+        let list: Vec<Latency> = recent.clone().filter_map(|x| x.latency).collect();
+        let span_ms = (recent.len() as u64 * tick_ms) as f64;
+        match few {
+            Some(0) => None,
+            Some(n) => {
+                // Every request is at hand: exact percentiles.
+                let mut ms: Vec<f64> = self.requests_ms.range(self.requests_ms.len() - n..).copied().collect();
+                let l = crate::steady::nearest_rank(&mut ms)?;
+                let errors = list.iter().map(|l| l.errors).sum();
+                let overloaded = list.iter().any(|l| l.verdict == Verdict::ServerOverloaded);
+                Some(latency(l, n as u64, n as f64 * 1e3 / span_ms, errors, overloaded))
+            }
+            // `merge` spreads the count over its intervals; those without completions count as time too.
+            None => merge(&list, span_ms / list.len().max(1) as f64),
+        }
+    }
+
+    fn view(&self, now_ms: u64, tick_ms: u64) -> ServiceView {
+        let kind = match self.profile.lc() {
+            Some(lc) => Kind::Lc { qos_target_ms: lc.qos_target_ms },
+            None => Kind::Be,
+        };
+        ServiceView {
+            id: self.id.clone(),
+            service: self.profile.name.clone(),
+            kind,
+            threads: self.threads,
+            allocation: self.allocation.clone(),
+            placed: self.placed,
+            features: self.sample.as_ref().map(features).unwrap_or_default(),
+            interval: self.intervals.back().and_then(|x| x.latency),
+            window: self.window(now_ms, tick_ms),
+            instr_per_s: self.sample.map(|s| s.instr_per_s),
+        }
+    }
+}
+
+/// The features of a sample in the words of the port.
+pub fn features(s: &Sample) -> Features {
+    Features {
+        ipc: Some(s.ipc),
+        llc_misses_per_s: Some(s.llc_misses_per_s),
+        mbl_mbps: Some(s.mbl_mbps),
+        cpu_usage_cores: Some(s.cpu_usage_cores),
+        virt_mem_mb: Some(s.virt_mem_mb),
+        res_mem_mb: Some(s.res_mem_mb),
+        alloc_cores: Some(s.alloc_cores),
+        alloc_ways: Some(s.alloc_ways),
+        alloc_cache_mb: Some(s.alloc_cache_mb),
+        core_freq_mhz: Some(s.core_freq_mhz),
+        nb_cores: Some(s.nb_cores),
+        nb_cache_mb: Some(s.nb_cache_mb),
+        nb_mbl_mbps: Some(s.nb_mbl_mbps),
+    }
+}
+
+impl Server for VirtualServer {
+    fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    fn observe(&mut self) -> Observation {
+        let tick_ms = (self.plant.tick_s() * 1e3).round() as u64;
+        Observation { t_ms: self.now_ms, services: self.entries.iter().map(|e| e.view(self.now_ms, tick_ms)).collect() }
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
+        let mut all: BTreeMap<String, Allocation> = BTreeMap::new();
+        for e in self.entries.iter().filter(|e| e.placed) {
+            all.insert(e.id.clone(), e.allocation.clone());
+        }
+        for (id, a) in &plan.allocations {
+            let Some(e) = self.entries.iter().find(|e| e.id == *id) else {
+                let known: Vec<&str> = self.entries.iter().map(|e| e.id.as_str()).collect();
+                return Err(ServerError::Invalid(format!("{id}: no such service here. Running: {}", known.join(", "))));
+            };
+            if a.quota_cores.is_some() {
+                return Err(ServerError::Invalid(format!("{id}: CPU quota, but the virtual server gives whole CPUs. Leave it out")));
+            }
+            let mut t = self.newcomer(&e.profile, 0.0, e.threads);
+            self.changes(&e.allocation, a).iter().for_each(|c| c.put(&mut t));
+            self.check(id, &t)?;
+            all.insert(id.clone(), a.clone());
+        }
+        surefoot_server::validate::validate(&self.platform, &all).map_err(ServerError::Invalid)?;
+        let mut applied = Applied::default();
+        for (id, a) in &plan.allocations {
+            let Some(i) = self.entries.iter().position(|e| e.id == *id) else { continue };
+            let changes = self.changes(&self.entries[i].allocation, a);
+            for c in changes {
+                // Cannot fail: the whole plan has passed the same checks above.
+                self.plant.change(id, c).map_err(|e| ServerError::Invalid(e.to_string()))?;
+            }
+            let e = &mut self.entries[i];
+            if e.allocation != *a || !e.placed {
+                applied.changed.push(id.clone());
+            }
+            e.allocation = a.clone();
+            e.placed = true;
+        }
+        Ok(applied)
+    }
+
+    fn advance(&mut self, tick: Tick) {
+        self.happen();
+        if tick.ms == 0 {
+            return;
+        }
+        self.plant.set_tick_s(tick.ms as f64 / 1e3);
+        self.plant.step();
+        self.now_ms += tick.ms;
+        self.record(tick.ms);
+        self.happen();
+    }
+}

@@ -1,0 +1,255 @@
+//! The closed loop through the port: determinism, plans, arrivals, windows.
+
+mod common;
+
+use common::{platform, profiles};
+use std::collections::BTreeMap;
+use surefoot_server::{Allocation, CpuSet, Observation, Plan, Server, ServerError, Tick, Verdict};
+use surefoot_vserver::{place, platform_of, sample_series, stack_ways, Series, Steady, Tenant, VirtualServer, HORIZON_S};
+
+const TICK: Tick = Tick { ms: 100 };
+
+fn hold(v: &VirtualServer, lo: u32, hi: u32, mask: u32) -> Allocation {
+    Allocation {
+        cpus: CpuSet::range(lo, hi),
+        shared_cpus: CpuSet::empty(),
+        ways: vec![mask],
+        shared_ways: vec![0],
+        ..Allocation::everything(v.platform())
+    }
+}
+
+fn plan(list: &[(&str, Allocation)]) -> Plan {
+    Plan { allocations: list.iter().map(|(id, a)| (id.to_string(), a.clone())).collect(), ..Plan::default() }
+}
+
+fn server(seed: Option<u64>) -> VirtualServer {
+    let mut v = VirtualServer::new(platform("server-1"), seed);
+    for (id, rps) in [("xapian", 3400.0), ("ads", 8.0), ("streamcluster", 0.0)] {
+        v.add(0, id, profiles().service(id).unwrap().clone(), rps, 12).unwrap();
+    }
+    v
+}
+
+fn run(v: &mut VirtualServer, ticks: u32) -> Vec<Observation> {
+    (0..ticks)
+        .map(|_| {
+            v.advance(TICK);
+            v.observe()
+        })
+        .collect()
+}
+
+fn exclusive(v: &VirtualServer) -> Plan {
+    plan(&[("xapian", hold(v, 0, 8, 0xff)), ("ads", hold(v, 8, 18, 0xff00)), ("streamcluster", hold(v, 18, 24, 0xf0000))])
+}
+
+/// Same seed, same bits, run twice; another seed, other readings.
+#[test]
+fn same_seed_same_bits() {
+    let story = |seed| {
+        let mut v = server(seed);
+        let mut seen = run(&mut v, 20);
+        let p = exclusive(&v);
+        v.apply(&p).unwrap();
+        v.set_load(2500, "xapian", 5000.0).unwrap();
+        v.remove(4000, "streamcluster").unwrap();
+        seen.extend(run(&mut v, 40));
+        format!("{seen:?}")
+    };
+    assert_eq!(story(Some(1)), story(Some(1)));
+    assert_ne!(story(Some(1)), story(Some(2)));
+    assert_eq!(story(None), story(None));
+}
+
+/// A plan that breaks a rule changes nothing, and the error says so.
+#[test]
+fn an_invalid_plan_changes_nothing() {
+    let mut v = server(Some(3));
+    let good = exclusive(&v);
+    v.apply(&good).unwrap();
+    run(&mut v, 10);
+    let mut untouched = v.clone();
+    let bad = [
+        plan(&[("xapian", hold(&v, 0, 10, 0xff))]),
+        plan(&[("ads", hold(&v, 9, 18, 0xff00)), ("xapian", hold(&v, 0, 0, 0xff))]),
+        plan(&[("xapian", hold(&v, 0, 8, 0x5f))]),
+        plan(&[("xapian", hold(&v, 0, 8, 0x1ff))]),
+        plan(&[("nobody", hold(&v, 0, 1, 0x1))]),
+        plan(&[("xapian", Allocation { mba_pct: 50, ..hold(&v, 0, 8, 0xff) })]),
+        plan(&[("xapian", Allocation { quota_cores: Some(2.0), ..hold(&v, 0, 8, 0xff) })]),
+        plan(&[("xapian", Allocation { mem_limit_bytes: Some(0), ..hold(&v, 0, 8, 0xff) })]),
+    ];
+    for p in &bad {
+        let error = v.apply(p).unwrap_err();
+        assert!(matches!(error, ServerError::Invalid(_)) && error.to_string().ends_with("Nothing was changed."), "{error}");
+    }
+    assert_eq!(v.observe(), untouched.observe());
+    assert_eq!(run(&mut v, 20), run(&mut untouched, 20));
+}
+
+/// A plan takes effect and is reported: only what really changed.
+#[test]
+fn apply_says_what_changed() {
+    let mut v = server(Some(3));
+    assert!(!v.observe().services[0].placed);
+    let p = exclusive(&v);
+    assert_eq!(v.apply(&p).unwrap().changed, ["ads", "streamcluster", "xapian"]);
+    assert_eq!(v.apply(&p).unwrap().changed, [""; 0]);
+    let more = plan(&[("xapian", hold(&v, 0, 7, 0xff))]);
+    assert_eq!(v.apply(&more).unwrap().changed, ["xapian"]);
+    run(&mut v, 2);
+    let seen = v.observe();
+    assert_eq!(seen.get("xapian").unwrap().features.alloc_cores, Some(7.0));
+    assert_eq!(seen.get("xapian").unwrap().features.nb_cores, Some(16.0));
+    assert!(seen.services.iter().all(|s| s.placed));
+}
+
+/// Fewer cores than the load needs: p99 rises past the target and the interval says overloaded; more cores: it recovers.
+#[test]
+fn latency_follows_cores() {
+    let mut v = server(Some(5));
+    let p = exclusive(&v);
+    v.apply(&p).unwrap();
+    let p99 = |v: &mut VirtualServer| v.observe().get("xapian").unwrap().window.unwrap().p99_ms;
+    run(&mut v, 50);
+    let target = v.observe().get("xapian").unwrap().qos_target_ms().unwrap();
+    assert!(p99(&mut v) < target, "{} ms", p99(&mut v));
+    let starved = plan(&[("xapian", hold(&v, 0, 2, 0xff))]);
+    v.apply(&starved).unwrap();
+    run(&mut v, 30);
+    let seen = v.observe().get("xapian").unwrap().clone();
+    assert_eq!(seen.interval.unwrap().verdict, Verdict::ServerOverloaded);
+    assert!(seen.window.unwrap().p99_ms > 10.0 * target);
+    v.apply(&p).unwrap();
+    run(&mut v, 300);
+    assert!(p99(&mut v) < target, "{} ms", p99(&mut v));
+}
+
+/// Services come and go and change their load when they are told to, not before; impossible wishes are refused.
+#[test]
+fn events_happen_at_their_time() {
+    let mut v = VirtualServer::new(platform("server-2"), Some(1));
+    let moses = || profiles().service("moses").unwrap().clone();
+    v.add(300, "moses", moses(), 1000.0, 16).unwrap();
+    v.set_load(600, "moses", 2000.0).unwrap();
+    v.remove(800, "moses").unwrap();
+    assert!(v.add(500, "moses", moses(), 1.0, 1).is_err(), "the name is taken by then");
+    assert!(v.remove(200, "moses").is_err() && v.set_load(900, "moses", 1.0).is_err());
+    assert!(v.add(0, "zero", moses(), f64::NAN, 16).is_err() && v.add(0, "zero", moses(), 1.0, 0).is_err());
+    let loads: Vec<Option<f64>> = (0..10)
+        .map(|_| {
+            let now = v.offered_rps("moses");
+            v.advance(TICK);
+            now
+        })
+        .collect();
+    let want = [None, None, None, Some(1000.0), Some(1000.0), Some(1000.0), Some(2000.0), Some(2000.0), None, None];
+    assert_eq!(loads, want);
+}
+
+/// A service with few requests is judged over a window that is long enough; an interval without completions has no latency.
+#[test]
+fn few_requests_need_a_longer_window() {
+    let mut v = server(Some(11));
+    let p = exclusive(&v);
+    v.apply(&p).unwrap();
+    let seen = run(&mut v, 300);
+    let ads: Vec<_> = seen.iter().map(|o| o.get("ads").unwrap()).collect();
+    assert!(ads.iter().any(|s| s.interval.is_none()), "8 requests/s leave some 100 ms empty");
+    assert!(ads.iter().filter_map(|s| s.interval).all(|l| l.count >= 1 && l.p99_ms > 0.0));
+    // 20 s of 8 requests/s.
+    let count = ads[299].window.unwrap().count;
+    assert!((100..=220).contains(&count), "{count}");
+    assert_eq!(ads[299].window.unwrap().verdict, Verdict::Valid);
+    assert_eq!(ads[20].window.unwrap().verdict, Verdict::NotResolvable);
+    let stream = seen[299].get("streamcluster").unwrap();
+    assert!(stream.interval.is_none() && stream.window.is_none() && stream.instr_per_s.unwrap() > 0.0);
+}
+
+/// A service whose load rises from next to nothing gets its requests, whatever mode it is simulated in.
+#[test]
+fn load_may_rise_from_zero_and_change_mode() {
+    let mut v = VirtualServer::new(platform("server-1"), Some(9));
+    v.add(0, "xapian", profiles().service("xapian").unwrap().clone(), 0.0, 16).unwrap();
+    for (at, rps) in [(1000, 100.0), (3000, 4000.0), (5000, 100.0)] {
+        v.set_load(at, "xapian", rps).unwrap();
+    }
+    let seen = run(&mut v, 70);
+    let counts: Vec<u64> = seen.iter().map(|o| o.services[0].interval.map_or(0, |l| l.count)).collect();
+    let sum = |from: usize, to: usize| counts[from..to].iter().sum::<u64>();
+    assert_eq!(sum(0, 10), 0);
+    // Poisson: 200 +- 5 x 14.
+    assert!((130..=270).contains(&sum(10, 30)), "{counts:?}");
+    assert!((7900..=8100).contains(&sum(30, 50)), "{counts:?}");
+    assert!((130..=270).contains(&sum(50, 70)), "{counts:?}");
+}
+
+/// The port's platform is the profile's.
+#[test]
+fn platform_is_translated() {
+    let p = platform_of(&platform("server-2"));
+    assert_eq!((p.logical_cpus(), p.physical_cores, p.ways(), p.core_units()), (64, 32, 12, 64));
+    assert_eq!((p.core_of_cpu[40], p.mba.unwrap().step_pct, p.mb_per_way()), (8, 10, 4.0));
+    assert!(platform_of(&platform("server-1")).mba.is_none());
+}
+
+/// Readings of a case scatter about the steady state as much as the platform's noise says, and depend on seed, case and
+/// index only.
+#[test]
+fn readings_scatter_about_the_steady_state() {
+    let p = platform("server-1");
+    let tenants: Vec<Tenant> = ["moses", "xapian"]
+        .iter()
+        .zip(place(&p, &[9, 9]).iter().zip(stack_ways(&p, &[12, 8])))
+        .map(|(n, (cpus, mask))| Tenant::new(profiles().service(n).unwrap().clone(), 2400.0, 16, *cpus, mask))
+        .collect();
+    let steady = Steady::new(p.clone()).case(&tenants, HORIZON_S)[0];
+    let series = Series { samples: 4000, interval_s: 0.1, seed: 1 };
+    let mut a = Vec::new();
+    sample_series(&p, &steady, "case-1/moses", &series, &mut a);
+    let mean = |f: fn(&surefoot_vserver::Sample) -> f64| a.iter().map(f).sum::<f64>() / a.len() as f64;
+    let m = mean(|s| s.llc_misses_per_s);
+    let sd = (a.iter().map(|s| (s.llc_misses_per_s - m).powi(2)).sum::<f64>() / a.len() as f64).sqrt();
+    assert!((m / steady.llc_misses_per_s - 1.0).abs() < 0.003, "mean");
+    assert!((sd / m / p.noise.misses - 1.0).abs() < 0.1, "standard deviation {}", sd / m);
+    let p99 = mean(|s| s.latency.unwrap().p99);
+    assert!((p99 / steady.latency.unwrap().p99 - 1.0).abs() < 0.02, "{p99}");
+    let few = Series { samples: 10, ..series };
+    let mut b = Vec::new();
+    sample_series(&p, &steady, "case-1/moses", &few, &mut b);
+    assert_eq!(a[..10], b[..]);
+    sample_series(&p, &steady, "case-2/moses", &few, &mut b);
+    assert_ne!(b[..10], b[10..]);
+}
+
+/// At a few requests per reading, a reading has whole requests, or none and then no latency.
+#[test]
+fn readings_of_a_slow_service_count_whole_requests() {
+    let p = platform("server-1");
+    let t = [Tenant::new(profiles().service("sphinx").unwrap().clone(), 12.0, 16, CpuSet::range(0, 16), 0xfffff)];
+    let steady = Steady::new(p.clone()).case(&t, HORIZON_S)[0];
+    let mut a = Vec::new();
+    sample_series(&p, &steady, "s", &Series { samples: 5000, interval_s: 0.1, seed: 4 }, &mut a);
+    let count: f64 = a.iter().map(|s| s.count).sum();
+    assert!((count / 6000.0 - 1.0).abs() < 0.05, "{count}");
+    assert!(a.iter().all(|s| s.count.fract() == 0.0 && s.latency.is_some() == (s.count > 0.0)));
+    // exp(-1.2) = 30 % of the readings are empty.
+    let empty = a.iter().filter(|s| s.latency.is_none()).count() as f64 / 5000.0;
+    assert!((empty - 0.301).abs() < 0.03, "{empty}");
+    let mut p50: Vec<f64> = a.iter().filter_map(|s| s.latency).map(|l| l.p50).collect();
+    p50.sort_by(f64::total_cmp);
+    let middle = p50[p50.len() / 2];
+    assert!((middle / steady.latency.unwrap().p50 - 1.0).abs() < 0.1, "{middle}");
+}
+
+/// Two services may share what both call shared.
+#[test]
+fn sharing_is_allowed_where_both_agree() {
+    let mut v = server(None);
+    let shared = |a: Allocation| Allocation { shared_cpus: CpuSet::range(6, 8), shared_ways: vec![0x80], ..a };
+    let p = plan(&[("xapian", shared(hold(&v, 0, 8, 0xff))), ("ads", shared(hold(&v, 6, 18, 0xff80)))]);
+    v.apply(&p).unwrap();
+    let all: BTreeMap<_, _> = run(&mut v, 3)[2].services.iter().map(|s| (s.id.clone(), s.allocation.clone())).collect();
+    assert_eq!(all["ads"], p.allocations["ads"]);
+}
