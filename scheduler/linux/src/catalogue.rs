@@ -1,0 +1,280 @@
+//! The catalogue: one `workloads/<name>/workload.toml` a service or job (design 4.7).
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use surefoot_server::{Kind, ServerError};
+
+/// Latency-critical service or best-effort job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    Lc,
+    Be,
+}
+
+/// How the load generator speaks to a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loadgen {
+    /// "memcached", "resp" or "http".
+    pub protocol: String,
+    pub connections: u32,
+    /// Further arguments of surefoot-loadgen, one element each.
+    #[serde(default)]
+    pub args: Vec<String>,
+}
+
+/// One entry. Fields as in the file; `name` is also the folder's name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    pub name: String,
+    pub kind: EntryKind,
+    /// What it stands for ("key-value store").
+    pub domain: String,
+    pub image: String,
+    /// Dockerfile that makes the image, relative to the entry's folder.
+    pub dockerfile: Option<String>,
+    /// Argument vector in the container; `{threads}` and `{port}` are filled in. Never a shell string.
+    pub command: Vec<String>,
+    /// TCP port on 127.0.0.1; LC services only.
+    pub port: Option<u16>,
+    /// Flag of the command that sets the number of threads ("-t"), for people; None where it has none.
+    pub threads_flag: Option<String>,
+    /// Threads where nobody says otherwise.
+    #[serde(default = "one")]
+    pub default_threads: u32,
+    /// Memory limit of the container, MB (2^20 bytes).
+    pub memory_mb: Option<u64>,
+    pub loadgen: Option<Loadgen>,
+    /// QoS target on p99, ms.
+    pub qos_target_ms: Option<f64>,
+    /// Highest RPS within the QoS target alone on everything, by platform; "local" for hosts without an own figure.
+    #[serde(default)]
+    pub max_load_rps: BTreeMap<String, f64>,
+    /// Loads that campaigns use, RPS.
+    #[serde(default)]
+    pub rps_levels: Vec<f64>,
+    #[serde(default)]
+    pub warmup_ms: u64,
+    pub licence: String,
+    /// Where a user gets what cannot be shipped.
+    pub source: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Entry {
+    pub fn server_kind(&self) -> Kind {
+        match (self.kind, self.qos_target_ms) {
+            (EntryKind::Lc, Some(qos_target_ms)) => Kind::Lc { qos_target_ms },
+            _ => Kind::Be,
+        }
+    }
+
+    /// The command with its placeholders filled in.
+    pub fn command_line(&self, threads: u32, port: u16) -> Vec<String> {
+        self.command.iter().map(|a| a.replace("{threads}", &threads.to_string()).replace("{port}", &port.to_string())).collect()
+    }
+
+    /// Max load on `platform`, else the figure for "local".
+    pub fn max_load_rps_on(&self, platform: &str) -> Option<f64> {
+        self.max_load_rps.get(platform).or_else(|| self.max_load_rps.get("local")).copied()
+    }
+
+    /// Read and check one file.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`]: file, field, remedy.
+    pub fn load(path: &Path) -> Result<Self, ServerError> {
+        let bad = |m: String| ServerError::Invalid(format!("{}: {m}", path.display()));
+        let text = fs::read_to_string(path).map_err(|e| bad(format!("{e}. Give a folder that has a workload.toml")))?;
+        let entry: Entry = toml::from_str(&text).map_err(|e| {
+            let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
+            bad(format!("line {line}: {}. See docs/catalogue.md for the fields", e.message().replace('\n', ", ")))
+        })?;
+        let folder = path.parent().and_then(|p| p.file_name()).and_then(|n| n.to_str());
+        entry.check(folder).map_err(bad)?;
+        Ok(entry)
+    }
+
+    fn check(&self, folder: Option<&str>) -> Result<(), String> {
+        let plain = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.');
+        if !plain(&self.name) {
+            return Err(format!("name = \"{}\": use letters, digits, '-', '_' and '.'", self.name));
+        }
+        if folder.is_some_and(|f| f != self.name) {
+            return Err(format!("name = \"{}\" but the folder is \"{}\". Make them equal", self.name, folder.unwrap_or("")));
+        }
+        if self.image.is_empty() || self.image.starts_with('-') || self.image.contains(char::is_whitespace) {
+            return Err(format!("image = \"{}\": give an image name such as \"surefoot/{}\"", self.image, self.name));
+        }
+        if self.command.is_empty() {
+            return Err("command = []: give at least the program's name".into());
+        }
+        if self.licence.is_empty() {
+            return Err("licence = \"\": name the licence of what runs".into());
+        }
+        for a in &self.command {
+            let rest = a.replace("{threads}", "").replace("{port}", "");
+            if rest.contains(['{', '}']) {
+                return Err(format!("command: \"{a}\" has an unknown placeholder. Known are {{threads}} and {{port}}"));
+            }
+        }
+        if !(1..=1024).contains(&self.default_threads) {
+            return Err(format!("default_threads = {}: give 1 to 1024", self.default_threads));
+        }
+        if self.memory_mb.is_some_and(|m| !(6..=4_194_304).contains(&m)) {
+            return Err(format!("memory_mb = {}: give 6 to 4194304", self.memory_mb.unwrap_or(0)));
+        }
+        if self.warmup_ms > 600_000 {
+            return Err(format!("warmup_ms = {}: give at most 600000", self.warmup_ms));
+        }
+        let rps_ok = |r: f64| r.is_finite() && r > 0.0 && r <= 1e8;
+        if let Some((p, r)) = self.max_load_rps.iter().find(|(_, r)| !rps_ok(**r)) {
+            return Err(format!("max_load_rps.{p} = {r}: give a number above 0, requests per second"));
+        }
+        if let Some(r) = self.rps_levels.iter().find(|r| !rps_ok(**r)) {
+            return Err(format!("rps_levels: {r} is not a rate. Give numbers above 0, requests per second"));
+        }
+        match self.kind {
+            EntryKind::Lc => self.check_lc(),
+            EntryKind::Be if self.qos_target_ms.is_some() => {
+                Err("qos_target_ms: a BE job has none. Remove it, or set kind = \"lc\"".into())
+            }
+            EntryKind::Be if self.loadgen.is_some() => Err("[loadgen]: a BE job has none. Remove it, or set kind = \"lc\"".into()),
+            EntryKind::Be => Ok(()),
+        }
+    }
+
+    fn check_lc(&self) -> Result<(), String> {
+        match self.qos_target_ms {
+            None => return Err("qos_target_ms is missing. An LC service needs its target on p99, ms".into()),
+            Some(q) if !(q.is_finite() && q > 0.0 && q <= 60_000.0) => {
+                return Err(format!("qos_target_ms = {q}: give a number above 0 and up to 60000"));
+            }
+            Some(_) => {}
+        }
+        if self.port.is_none_or(|p| p < 1024) {
+            return Err("port: an LC service needs one, 1024 to 65535".into());
+        }
+        let Some(l) = &self.loadgen else {
+            return Err("[loadgen] is missing. An LC service needs protocol and connections".into());
+        };
+        if !["memcached", "resp", "http"].contains(&l.protocol.as_str()) {
+            return Err(format!("loadgen.protocol = \"{}\": give memcached, resp or http", l.protocol));
+        }
+        if !(1..=10_000).contains(&l.connections) {
+            return Err(format!("loadgen.connections = {}: give 1 to 10000", l.connections));
+        }
+        Ok(())
+    }
+}
+
+/// All entries below one folder, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalogue {
+    pub dir: PathBuf,
+    pub entries: BTreeMap<String, Entry>,
+}
+
+impl Catalogue {
+    /// Read every `DIR/<name>/workload.toml`.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`]: the first file that is wrong, or a folder without entries.
+    pub fn load(dir: &Path) -> Result<Self, ServerError> {
+        let bad = |m: String| ServerError::Invalid(format!("{}: {m}", dir.display()));
+        let list = fs::read_dir(dir).map_err(|e| bad(format!("{e}. Give the workloads folder")))?;
+        let mut files: Vec<PathBuf> = list.flatten().map(|e| e.path().join("workload.toml")).filter(|p| p.is_file()).collect();
+        files.sort();
+        if files.is_empty() {
+            return Err(bad("no <name>/workload.toml in it. Give the workloads folder".into()));
+        }
+        let entries = files.iter().map(|f| Entry::load(f).map(|e| (e.name.clone(), e))).collect::<Result<_, _>>()?;
+        Ok(Catalogue { dir: dir.into(), entries })
+    }
+
+    /// # Errors
+    /// [`ServerError::Invalid`] that lists the known names.
+    pub fn get(&self, name: &str) -> Result<&Entry, ServerError> {
+        self.entries.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.entries.keys().map(String::as_str).collect();
+            ServerError::Invalid(format!("unknown service \"{name}\". The catalogue {} has {}", self.dir.display(), known.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "memcached"
+kind = "lc"
+domain = "key-value store"
+image = "surefoot/memcached"
+command = ["memcached", "-p", "{port}", "-t", "{threads}"]
+port = 11211
+qos_target_ms = 10.0
+rps_levels = [1000, 2000]
+licence = "BSD-3-Clause"
+[loadgen]
+protocol = "memcached"
+connections = 8
+"#;
+
+    fn load(text: &str) -> Result<Entry, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memcached");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("workload.toml"), text).unwrap();
+        Entry::load(&path.join("workload.toml")).map_err(|e| e.to_string())
+    }
+
+    /// Placeholders become numbers, one argument stays one argument.
+    #[test]
+    fn commands_are_argument_vectors() {
+        let e = load(GOOD).unwrap();
+        assert_eq!(e.command_line(3, 4000), ["memcached", "-p", "4000", "-t", "3"]);
+        assert_eq!(e.server_kind(), Kind::Lc { qos_target_ms: 10.0 });
+    }
+
+    /// Each wrong field is named, with the file and a remedy.
+    #[test]
+    fn wrong_fields_are_named() {
+        let cases = [
+            ("kind = \"lc\"", "kind = \"xx\"", "unknown variant"),
+            ("port = 11211", "port = 80", "port: an LC service"),
+            ("qos_target_ms = 10.0", "qos_target_ms = -1.0", "qos_target_ms = -1"),
+            ("qos_target_ms = 10.0", "", "qos_target_ms is missing"),
+            ("qos_target_ms = 10.0", "qos_target = 1.0", "unknown field `qos_target`"),
+            ("[1000, 2000]", "[1000, -5]", "rps_levels: -5"),
+            ("\"{threads}\"", "\"{cores}\"", "unknown placeholder"),
+            ("connections = 8", "connections = 0", "loadgen.connections = 0"),
+            ("protocol = \"memcached\"", "protocol = \"smtp\"", "loadgen.protocol"),
+            ("name = \"memcached\"", "name = \"redis\"", "the folder is \"memcached\""),
+        ];
+        for (from, to, want) in cases {
+            let err = load(&GOOD.replace(from, to)).unwrap_err();
+            assert!(err.contains(want) && err.contains("workload.toml"), "{err}");
+        }
+    }
+
+    /// Every entry that is shipped loads, and its command names its port where it has one.
+    #[test]
+    fn the_shipped_catalogue_is_sound() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
+        let all = Catalogue::load(&dir).unwrap();
+        for name in ["memcached", "nginx", "redis", "stream"] {
+            let e = all.get(name).unwrap();
+            assert_eq!(e.port.is_some(), e.command.iter().any(|a| a.contains("{port}")), "{name}");
+            assert!(dir.join(name).join(e.dockerfile.as_deref().unwrap()).is_file());
+        }
+        assert!(all.get("nonsense").unwrap_err().to_string().contains("memcached, nginx, redis, stream"));
+    }
+}

@@ -1,0 +1,376 @@
+//! CPUs, CPU quota and memory limits of one cgroup, v1 and v2 behind one set of knobs.
+//!
+//! Quotas run over a period of 10 ms: with the kernel's default of 100 ms a service on 0.1 core would stall for 90 ms once
+//! its 10 ms are used up, and every p99 would measure that. 1 ms, which 0.1 core is worth, is the kernel's least quota.
+
+use crate::root::{read, read_key, read_u64, Root};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use surefoot_server::CpuSet;
+
+/// Period of CPU quotas, microseconds.
+pub const PERIOD_US: u64 = 10_000;
+
+/// What can be set on a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Knob {
+    /// List of CPUs, "0-3".
+    Cpus,
+    /// "QUOTA PERIOD" in microseconds, or "max PERIOD", as cgroup v2 writes it.
+    Quota,
+    /// Bytes, or "max".
+    Memory,
+    /// Bytes, or "max"; v2 only.
+    Zswap,
+}
+
+impl Knob {
+    pub const ALL: [Knob; 4] = [Knob::Cpus, Knob::Quota, Knob::Memory, Knob::Zswap];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Knob::Cpus => "CPUs",
+            Knob::Quota => "CPU quota",
+            Knob::Memory => "memory limit",
+            Knob::Zswap => "zswap limit",
+        }
+    }
+}
+
+/// Value of [`Knob::Quota`] for a number of cores.
+pub fn quota_value(cores: Option<f64>) -> String {
+    match cores {
+        None => format!("max {PERIOD_US}"),
+        Some(c) => format!("{} {PERIOD_US}", (c * PERIOD_US as f64).round() as u64),
+    }
+}
+
+/// Where the controllers are mounted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mounts {
+    /// Mount point and the cgroup that it shows, of v2.
+    v2: Option<(PathBuf, String)>,
+    /// The same for each v1 controller.
+    v1: BTreeMap<String, (PathBuf, String)>,
+}
+
+/// Which hierarchy holds the CPU controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    V1,
+    V2,
+}
+
+impl Mounts {
+    pub fn read(root: &Root) -> Self {
+        let mut m = Mounts::default();
+        for line in root.read("/proc/self/mountinfo").unwrap_or_default().lines() {
+            // id parent dev ROOT MOUNTPOINT options... - TYPE source SUPER-OPTIONS
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let (l, r): (Vec<&str>, Vec<&str>) = (left.split(' ').collect(), right.split(' ').collect());
+            if l.len() < 5 || r.len() < 3 {
+                continue;
+            }
+            let at = (root.path(l[4]), l[3].to_string());
+            match r[0] {
+                "cgroup2" => m.v2 = m.v2.or(Some(at)),
+                "cgroup" => {
+                    for c in r[2].split(',') {
+                        m.v1.entry(c.to_string()).or_insert_with(|| at.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        m
+    }
+
+    /// None where neither version offers cpu and cpuset.
+    pub fn version(&self) -> Option<Version> {
+        let v2 = self.v2.as_ref().and_then(|(dir, _)| read(dir.join("cgroup.controllers")));
+        if v2.is_some_and(|c| ["cpu", "cpuset"].iter().all(|w| c.split_whitespace().any(|x| x == *w))) {
+            return Some(Version::V2);
+        }
+        (self.v1.contains_key("cpu") && self.v1.contains_key("cpuset")).then_some(Version::V1)
+    }
+
+    /// Mount point of a controller (v1), or of v2 for an empty name.
+    pub fn dir(&self, controller: &str) -> Option<&Path> {
+        let at = if controller.is_empty() { self.v2.as_ref() } else { self.v1.get(controller) };
+        at.map(|(p, _)| p.as_path())
+    }
+
+    fn below(at: Option<&(PathBuf, String)>, cgroup: &str) -> Option<PathBuf> {
+        let (dir, shown) = at?;
+        // A mount may show only a part of the hierarchy (containers).
+        let rest = if shown == "/" { cgroup } else { cgroup.strip_prefix(shown.as_str())? };
+        Some(dir.join(rest.trim_start_matches('/')))
+    }
+
+    /// The cgroup of a process.
+    pub fn of_pid(&self, root: &Root, pid: u32) -> Option<Cgroup> {
+        let text = root.read(format!("/proc/{pid}/cgroup"))?;
+        let mut paths: BTreeMap<&str, &str> = BTreeMap::new();
+        for line in text.lines() {
+            let mut f = line.splitn(3, ':');
+            let (Some(_), Some(controllers), Some(path)) = (f.next(), f.next(), f.next()) else { continue };
+            controllers.split(',').for_each(|c| {
+                paths.insert(c, path);
+            });
+        }
+        self.group(|c| paths.get(c).copied())
+    }
+
+    /// The cgroup with this path in every hierarchy ("/docker/0123").
+    pub fn named(&self, cgroup: &str) -> Option<Cgroup> {
+        self.group(|_| Some(cgroup))
+    }
+
+    fn group<'a>(&self, path_of: impl Fn(&str) -> Option<&'a str>) -> Option<Cgroup> {
+        let dirs = match self.version()? {
+            Version::V2 => {
+                let dir = Self::below(self.v2.as_ref(), path_of("")?)?;
+                ["cpu", "cpuset", "cpuacct", "memory"].map(|_| Some(dir.clone()))
+            }
+            Version::V1 => ["cpu", "cpuset", "cpuacct", "memory"].map(|c| Self::below(self.v1.get(c), path_of(c)?)),
+        };
+        let [cpu, cpuset, cpuacct, memory] = dirs.map(|d| d.filter(|d| d.is_dir()));
+        Some(Cgroup { version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })
+    }
+}
+
+/// One cgroup: its folders in the hierarchies of its controllers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cgroup {
+    pub version: Version,
+    pub cpu: PathBuf,
+    pub cpuset: PathBuf,
+    pub cpuacct: Option<PathBuf>,
+    pub memory: Option<PathBuf>,
+}
+
+impl Cgroup {
+    /// True for the hierarchy's root, which is nobody's service.
+    pub fn is_root(&self, mounts: &Mounts) -> bool {
+        let at = if self.version == Version::V2 { mounts.dir("") } else { mounts.dir("cpuset") };
+        at == Some(self.cpuset.as_path())
+    }
+
+    /// Files that hold a knob; the last one is what a change of value is written to.
+    pub fn file(&self, knob: Knob) -> Option<PathBuf> {
+        let v2 = self.version == Version::V2;
+        let path = match knob {
+            Knob::Cpus => self.cpuset.join("cpuset.cpus"),
+            Knob::Quota => self.cpu.join(if v2 { "cpu.max" } else { "cpu.cfs_quota_us" }),
+            Knob::Memory => self.memory.as_ref()?.join(if v2 { "memory.max" } else { "memory.limit_in_bytes" }),
+            Knob::Zswap if v2 => self.memory.as_ref()?.join("memory.zswap.max"),
+            Knob::Zswap => return None,
+        };
+        path.is_file().then_some(path)
+    }
+
+    /// Current value in the words of [`Knob`]; None where the host has no such knob.
+    pub fn get(&self, knob: Knob) -> Option<String> {
+        let text = read(self.file(knob)?)?;
+        Some(match (knob, self.version) {
+            (Knob::Quota, Version::V1) => {
+                let period = read_u64(self.cpu.join("cpu.cfs_period_us"))?;
+                if text.starts_with('-') {
+                    format!("max {period}")
+                } else {
+                    format!("{text} {period}")
+                }
+            }
+            // v1 shows "no limit" as the largest multiple of a page.
+            (Knob::Memory, Version::V1) => match text.parse::<u64>() {
+                Ok(b) if b < 1 << 62 => text,
+                _ => "max".into(),
+            },
+            _ => text,
+        })
+    }
+
+    /// Set a knob and read it back.
+    ///
+    /// # Errors
+    /// The kernel's error, or `InvalidData` where it keeps another value than it was given.
+    pub fn set(&self, knob: Knob, value: &str) -> io::Result<()> {
+        let path = self.file(knob).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("this cgroup has no {}", knob.name())))?;
+        match (knob, self.version) {
+            (Knob::Quota, Version::V1) => {
+                let (quota, period) = value.split_once(' ').unwrap_or((value, "100000"));
+                let period_file = self.cpu.join("cpu.cfs_period_us");
+                if read(&period_file).as_deref() != Some(period) {
+                    // Quota and period are two files: no limit in between, so that no mixture of old and new is too small.
+                    write(&path, "-1")?;
+                    write(&period_file, period)?;
+                }
+                write(&path, if quota == "max" { "-1" } else { quota })?;
+            }
+            (Knob::Memory, Version::V1) if value == "max" => write(&path, "-1")?,
+            // v2 refuses to empty the list of a group with processes; what it inherits is the same.
+            (Knob::Cpus, Version::V2) if value.is_empty() => {
+                if write(&path, "").is_err() {
+                    let parent = self.cpuset.parent().and_then(|p| read(p.join("cpuset.cpus.effective"))).unwrap_or_default();
+                    write(&path, &parent)?;
+                }
+                return Ok(());
+            }
+            _ => write(&path, value)?,
+        }
+        let got = self.get(knob).unwrap_or_default();
+        let same = match knob {
+            Knob::Cpus => CpuSet::parse(&got).ok() == CpuSet::parse(value).ok(),
+            // Limits are rounded down to pages.
+            Knob::Memory | Knob::Zswap => {
+                got == value || got.parse::<u64>().ok().zip(value.parse::<u64>().ok()).is_some_and(|(g, v)| v >= g && v - g < 1 << 16)
+            }
+            Knob::Quota => got == value,
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("wrote \"{value}\", the kernel keeps \"{got}\"")))
+        }
+    }
+
+    /// True where CPUs and quota can be opened for writing.
+    pub fn writable(&self) -> bool {
+        [Knob::Cpus, Knob::Quota].iter().all(|k| self.file(*k).is_some_and(|p| fs::OpenOptions::new().write(true).open(p).is_ok()))
+    }
+
+    /// CPU time used so far, microseconds.
+    pub fn usage_us(&self) -> Option<f64> {
+        match self.version {
+            Version::V2 => read_key(self.cpu.join("cpu.stat"), "usage_usec").map(|u| u as f64),
+            Version::V1 => read_u64(self.cpuacct.as_ref()?.join("cpuacct.usage")).map(|ns| ns as f64 * 1e-3),
+        }
+    }
+
+    /// Processes, also of groups below.
+    pub fn pids(&self) -> Vec<u32> {
+        collect(&self.cpuset, "cgroup.procs")
+    }
+
+    /// Threads, also of groups below.
+    pub fn tids(&self) -> Vec<u32> {
+        collect(&self.cpuset, if self.version == Version::V2 { "cgroup.threads" } else { "tasks" })
+    }
+}
+
+fn collect(dir: &Path, file: &str) -> Vec<u32> {
+    let mut all: Vec<u32> = read(dir.join(file)).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect();
+    for e in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if e.file_type().is_ok_and(|t| t.is_dir()) {
+            all.extend(collect(&e.path(), file));
+        }
+    }
+    all
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{} <- \"{text}\": {e}", path.display()));
+    let mut f = fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(named)?;
+    f.write_all(text.as_bytes()).map_err(named)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::root::tests::tree;
+
+    /// A v1 host with one container `c` (process 42). Files only.
+    pub(crate) fn v1() -> (tempfile::TempDir, Root) {
+        let mut files: Vec<(String, String)> = vec![
+            (
+                "/proc/self/mountinfo".into(),
+                ["cpu", "cpuset", "cpuacct"].map(|c| format!("30 1 0:2 / /sys/fs/cgroup/{c} rw - cgroup cgroup rw,{c}\n")).concat()
+                    + "31 1 0:3 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+            ),
+            ("/sys/fs/cgroup/unified/cgroup.controllers".into(), "hugetlb\n".into()),
+            ("/proc/42/cgroup".into(), "3:cpuset:/docker/c\n2:cpuacct:/docker/c\n1:cpu:/docker/c\n0::/\n".into()),
+        ];
+        for (f, text) in [
+            ("cpu/docker/c/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/docker/c/cpu.cfs_period_us", "100000\n"),
+            ("cpuset/docker/c/cpuset.cpus", "0-3\n"),
+            ("cpuset/docker/c/tasks", "42\n43\n"),
+            ("cpuset/docker/c/cgroup.procs", "42\n"),
+            ("cpuset/docker/c/sub/cgroup.procs", "50\n"),
+            ("cpuacct/docker/c/cpuacct.usage", "5000000\n"),
+        ] {
+            files.push((format!("/sys/fs/cgroup/{f}"), text.into()));
+        }
+        tree(&files)
+    }
+
+    pub(crate) fn v2() -> (tempfile::TempDir, Root) {
+        let g = "/sys/fs/cgroup/app.slice/c";
+        tree(&[
+            ("/proc/self/mountinfo".into(), "30 1 0:2 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n".into()),
+            ("/sys/fs/cgroup/cgroup.controllers".into(), "cpuset cpu io memory\n".into()),
+            ("/proc/42/cgroup".into(), "0::/app.slice/c\n".into()),
+            (format!("{g}/cpuset.cpus"), "\n".into()),
+            (format!("{g}/cpu.max"), "max 100000\n".into()),
+            (format!("{g}/memory.max"), "max\n".into()),
+            (format!("{g}/memory.zswap.max"), "max\n".into()),
+            (format!("{g}/cpu.stat"), "usage_usec 777\nuser_usec 700\n".into()),
+            (format!("{g}/cgroup.procs"), "42\n".into()),
+        ])
+    }
+
+    /// v1: a hybrid host counts as v1; quota and period are one value; 0.3 cores are 3 ms in 10 ms.
+    #[test]
+    fn v1_quota_and_cpus() {
+        let (_dir, root) = v1();
+        let m = Mounts::read(&root);
+        assert_eq!(m.version(), Some(Version::V1));
+        let c = m.of_pid(&root, 42).unwrap();
+        assert_eq!((c.get(Knob::Cpus).as_deref(), c.get(Knob::Quota).as_deref()), (Some("0-3"), Some("max 100000")));
+        c.set(Knob::Quota, &quota_value(Some(0.3))).unwrap();
+        assert_eq!(c.get(Knob::Quota).unwrap(), "3000 10000");
+        c.set(Knob::Quota, "max 100000").unwrap();
+        assert_eq!(read(c.cpu.join("cpu.cfs_quota_us")).unwrap(), "-1");
+        c.set(Knob::Cpus, "1-2").unwrap();
+        assert_eq!((c.pids(), c.tids(), c.usage_us()), (vec![42, 50], vec![42, 43], Some(5000.0)));
+        assert!(c.get(Knob::Memory).is_none() && c.writable() && !c.is_root(&m));
+    }
+
+    /// v2: `cpu.max` in one write; an empty list of CPUs is a value like any other.
+    #[test]
+    fn v2_quota_and_cpus() {
+        let (_dir, root) = v2();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        assert_eq!((c.version, c.get(Knob::Cpus).as_deref(), c.usage_us()), (Version::V2, Some(""), Some(777.0)));
+        c.set(Knob::Quota, &quota_value(Some(1.5))).unwrap();
+        assert_eq!(read(c.cpu.join("cpu.max")).unwrap(), "15000 10000");
+        c.set(Knob::Cpus, "0,2").unwrap();
+        c.set(Knob::Cpus, "").unwrap();
+        assert_eq!(c.get(Knob::Cpus).unwrap(), "");
+        c.set(Knob::Memory, "4096").unwrap();
+    }
+
+    /// A value that the kernel does not keep is an error that names both.
+    #[test]
+    fn a_value_not_kept_is_an_error() {
+        let (_dir, root) = v2();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        // A device that swallows everything stands in for a kernel that ignores the write.
+        let f = c.cpu.join("cpu.max");
+        fs::remove_file(&f).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &f).unwrap();
+        assert!(c.set(Knob::Quota, "1000 10000").is_err());
+        assert!(Mounts::read(&Root::at("/nonexistent")).version().is_none());
+    }
+
+    /// A mount that shows only a part of the hierarchy maps paths below that part.
+    #[test]
+    fn partial_mounts_are_mapped() {
+        let at = (PathBuf::from("/cg"), "/docker/outer".to_string());
+        assert_eq!(Mounts::below(Some(&at), "/docker/outer/in").unwrap(), PathBuf::from("/cg/in"));
+        assert_eq!(Mounts::below(Some(&at), "/other"), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! Children that never outlive us.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use surefoot_server::CpuSet;
+
+/// A child process: killed when this value goes, and by the kernel when our thread dies (SIGKILL included).
+///
+/// The kernel counts the *thread* that spawned it as the parent: spawn from a thread that lives as long as the child should.
+#[derive(Debug)]
+pub struct Guarded(pub Child);
+
+impl Guarded {
+    /// Spawn with its CPUs set before it runs; empty = wherever we may run.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn spawn(mut cmd: Command, cpus: CpuSet) -> io::Result<Self> {
+        let parent = std::process::id();
+        // SAFETY: only async-signal-safe calls between fork and exec; nothing allocates.
+        unsafe {
+            cmd.pre_exec(move || {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                // The parent may have died before prctl.
+                if libc::getppid() as u32 != parent {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                if cpus.is_empty() {
+                    return Ok(());
+                }
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                cpus.iter().for_each(|c| libc::CPU_SET(c as usize, &mut set));
+                if libc::sched_setaffinity(0, std::mem::size_of::<libc::cpu_set_t>(), &set) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        cmd.spawn().map(Guarded)
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // Already dead is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::Stdio;
+
+    /// A child runs only where it was put, and is gone once its guard is.
+    #[test]
+    fn pinned_and_reaped() {
+        let mut cmd = Command::new("grep");
+        cmd.args(["Cpus_allowed_list", "/proc/self/status"]).stdout(Stdio::piped());
+        let mut child = Guarded::spawn(cmd, CpuSet::range(0, 1)).unwrap();
+        let mut text = String::new();
+        child.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text.split_whitespace().last(), Some("0"));
+        let mut cmd = Command::new("sleep");
+        cmd.arg("600");
+        let child = Guarded::spawn(cmd, CpuSet::empty()).unwrap();
+        let pid = child.0.id();
+        drop(child);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+}

@@ -1,0 +1,175 @@
+//! Platform of this host, from sysfs and resctrl's `info`.
+
+use crate::resctrl::{self, Resctrl};
+use crate::root::{read, Root};
+use std::collections::{BTreeMap, BTreeSet};
+use surefoot_server::{CpuSet, Llc, Mba, Platform, ServerError};
+
+/// Below this many CPUs whole-core steps are too coarse, and quotas in steps of 0.1 core stand in for them.
+pub const WHOLE_CORE_CPUS: u32 = 8;
+
+/// CPUs that are on line.
+pub fn online(root: &Root) -> Result<CpuSet, ServerError> {
+    let bad = |cause: String| ServerError::Unavailable {
+        what: "/sys/devices/system/cpu/online".into(),
+        cause,
+        remedy: "Mount sysfs on /sys".into(),
+    };
+    let text = root.read("/sys/devices/system/cpu/online").ok_or_else(|| bad("cannot be read".into()))?;
+    let set = CpuSet::parse(&text).map_err(bad)?;
+    if set.is_empty() {
+        return Err(bad("names no CPU".into()));
+    }
+    Ok(set)
+}
+
+/// All CPUs but the last, which is for the load generator and ourselves; the only one where there is one.
+pub fn default_managed(online: &CpuSet) -> CpuSet {
+    let last = online.iter().last();
+    let rest: CpuSet = online.iter().filter(|c| Some(*c) != last).collect();
+    if rest.is_empty() {
+        *online
+    } else {
+        rest
+    }
+}
+
+/// Ranks of values that need be neither small nor without gaps.
+fn ranks<T: Ord + Clone>(values: &[T]) -> Vec<u32> {
+    let order: BTreeMap<&T, u32> = values.iter().collect::<BTreeSet<_>>().into_iter().zip(0..).collect();
+    values.iter().map(|v| order[v]).collect()
+}
+
+/// Cache id (else first CPU) of the L3 of one CPU, and the L3's size; None where sysfs has no L3 for it.
+fn l3(root: &Root, cpu: u32) -> Option<(u64, u64)> {
+    (0..8).find_map(|i| {
+        let dir = root.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{i}"));
+        if read(dir.join("level"))? != "3" {
+            return None;
+        }
+        let first = || CpuSet::parse(&read(dir.join("shared_cpu_list"))?).ok()?.iter().next().map(u64::from);
+        let id = read(dir.join("id")).and_then(|t| t.parse().ok()).or_else(first)?;
+        let size = read(dir.join("size")).and_then(|t| t.trim_end_matches('K').parse::<u64>().ok()).unwrap_or(0) * 1024;
+        Some((id, size))
+    })
+}
+
+/// What this host offers. `managed` None = [`default_managed`].
+///
+/// # Errors
+/// [`ServerError::Invalid`] for managed CPUs that are not on line, [`ServerError::Unavailable`] where sysfs is not there.
+pub fn discover(root: &Root, managed: Option<CpuSet>) -> Result<Platform, ServerError> {
+    let online = online(root)?;
+    let managed = managed.unwrap_or_else(|| default_managed(&online));
+    if managed.is_empty() || !managed.is_subset(&online) {
+        return Err(ServerError::Invalid(format!("managed CPUs \"{managed}\": this host has {online}. Choose from these")));
+    }
+    let cpus: Vec<u32> = (0..=online.iter().last().unwrap_or(0)).collect();
+    let topology = |cpu: u32, file: &str| root.read(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"));
+    let siblings = |cpu: u32| {
+        let text = topology(cpu, "core_cpus_list").or_else(|| topology(cpu, "thread_siblings_list"));
+        text.and_then(|t| CpuSet::parse(&t).ok()).filter(|s| s.contains(cpu)).unwrap_or_else(|| CpuSet::range(cpu, cpu + 1))
+    };
+    let cores: Vec<CpuSet> = cpus.iter().map(|c| siblings(*c)).collect();
+    let core_of_cpu = ranks(&cores.iter().map(|s| s.iter().next().unwrap_or(0)).collect::<Vec<_>>());
+    let package = |cpu: u32| topology(cpu, "physical_package_id").and_then(|t| t.parse().ok()).unwrap_or(0);
+    let caches: Vec<Option<(u64, u64)>> = cpus.iter().map(|c| l3(root, *c)).collect();
+    // By cache id, as resctrl orders its domains; by package where sysfs shows no L3 (some virtual machines).
+    let domain_keys: Vec<u64> = cpus.iter().zip(&caches).map(|(c, l)| l.map_or_else(|| package(*c), |(id, _)| id)).collect();
+    let cache_bytes = caches.iter().flatten().map(|(_, b)| *b).max().unwrap_or(0);
+    let resctrl = Resctrl::find(root);
+    let llc = resctrl.as_ref().and_then(|r| {
+        let ways = r.cbm_bits()?;
+        // The size file counts what a bit is really worth (with sub-NUMA clustering a fraction of the cache).
+        let bytes = r.root_bytes().unwrap_or(cache_bytes);
+        let mb_per_way = bytes as f64 / f64::from(1 << 20) / f64::from(ways);
+        Some(Llc { ways, mb_per_way, min_ways: r.min_cbm_bits() })
+    });
+    let mba = resctrl.as_ref().and_then(Resctrl::mba_percent).map(|(min, step)| Mba { min_pct: min, step_pct: step });
+    let max_khz =
+        cpus.iter().filter_map(|c| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/cpuinfo_max_freq"))?.parse::<f64>().ok());
+    Ok(Platform {
+        name: "local".into(),
+        physical_cores: core_of_cpu.iter().max().map_or(1, |c| c + 1),
+        smt: cores.iter().map(CpuSet::len).max().unwrap_or(1),
+        l3_domain_of_cpu: ranks(&domain_keys),
+        core_of_cpu,
+        managed,
+        core_step: if online.len() < WHOLE_CORE_CPUS { 0.1 } else { 1.0 },
+        llc,
+        mba,
+        mem_bw_mbps: None,
+        max_freq_mhz: max_khz.map(|k| k / 1000.0).reduce(f64::max),
+    })
+}
+
+/// Facts for a campaign's manifest: CPU model, kernel, boot line, options of resctrl.
+pub fn host_facts(root: &Root) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    let mut put = |k: &str, v: Option<String>| v.filter(|v| !v.is_empty()).and_then(|v| facts.insert(k.to_string(), v));
+    let model = root
+        .read("/proc/cpuinfo")
+        .and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(':').map(|(_, v)| v.trim().to_string()));
+    put("cpu_model", model);
+    put("kernel", root.read("/proc/sys/kernel/osrelease"));
+    put("cpus_online", root.read("/sys/devices/system/cpu/online"));
+    put("resctrl_options", resctrl::mount_options(root));
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::tests::tree;
+
+    /// Two sockets with two threads a core and cache ids with a gap become dense cores and domains.
+    #[test]
+    fn topology_with_gaps_becomes_dense() {
+        // CPUs 0,1 | 2,3 on caches 0 and 16; siblings 0-1 and 2-3.
+        let mut files = vec![("/sys/devices/system/cpu/online".to_string(), "0-3\n".to_string())];
+        for (cpu, id, sib) in [(0, 0, "0-1"), (1, 0, "0-1"), (2, 16, "2-3"), (3, 16, "2-3")] {
+            let base = format!("/sys/devices/system/cpu/cpu{cpu}");
+            files.push((format!("{base}/topology/core_cpus_list"), format!("{sib}\n")));
+            files.push((format!("{base}/cache/index3/level"), "3\n".into()));
+            files.push((format!("{base}/cache/index3/id"), format!("{id}\n")));
+            files.push((format!("{base}/cache/index3/size"), "32768K\n".into()));
+        }
+        let (_dir, root) = tree(&files);
+        let p = discover(&root, None).unwrap();
+        assert_eq!((p.physical_cores, p.smt, p.l3_domains()), (2, 2, 2));
+        assert_eq!((p.core_of_cpu.clone(), p.l3_domain_of_cpu.clone()), (vec![0, 0, 1, 1], vec![0, 0, 1, 1]));
+        assert_eq!((p.managed.to_string().as_str(), p.core_step), ("0-2", 0.1));
+        assert!(p.llc.is_none() && p.mba.is_none() && p.max_freq_mhz.is_none());
+    }
+
+    /// Ways, their size and MBA steps come from resctrl where it is mounted.
+    #[test]
+    fn ways_come_from_resctrl() {
+        let (_dir, root) = crate::resctrl::tests::fake(11, "0=7ff;1=7ff", "0=100;1=100");
+        std::fs::create_dir_all(root.path("/sys/devices/system/cpu")).unwrap();
+        std::fs::write(root.path("/sys/devices/system/cpu/online"), "0-15\n").unwrap();
+        let p = discover(&root, Some(CpuSet::range(0, 8))).unwrap();
+        let llc = p.llc.unwrap();
+        assert_eq!((llc.ways, llc.min_ways, llc.mb_per_way), (11, 1, 2.0));
+        assert_eq!(p.mba, Some(Mba { min_pct: 10, step_pct: 10 }));
+        assert_eq!((p.core_step, p.core_units()), (1.0, 8));
+    }
+
+    /// CPUs that are not there are named, with those that are; without sysfs the remedy is to mount it.
+    #[test]
+    fn missing_cpus_are_named() {
+        let (_dir, root) = tree(&[("/sys/devices/system/cpu/online".into(), "0-1\n".into())]);
+        let err = discover(&root, Some(CpuSet::range(1, 3))).unwrap_err().to_string();
+        assert!(err.contains("1-2") && err.contains("0-1"), "{err}");
+        assert_eq!(discover(&root, None).unwrap().managed.to_string(), "0");
+        let (_dir, empty) = tree(&[]);
+        assert!(discover(&empty, None).unwrap_err().to_string().contains("Mount sysfs"));
+    }
+
+    /// A host with one CPU manages that one.
+    #[test]
+    fn a_single_cpu_is_managed() {
+        assert_eq!(default_managed(&CpuSet::range(0, 1)).to_string(), "0");
+        assert_eq!(default_managed(&CpuSet::range(0, 4)).to_string(), "0-2");
+    }
+}

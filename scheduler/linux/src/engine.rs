@@ -1,0 +1,252 @@
+//! The container engine (Docker or Podman) through its command line, always with argument vectors.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use surefoot_server::{CpuSet, ServerError};
+
+/// Label that says whose container it is; the value is the owner.
+pub const LABEL_OWNER: &str = "surefoot.owner";
+pub const LABEL_ID: &str = "surefoot.id";
+pub const LABEL_SERVICE: &str = "surefoot.service";
+
+/// An engine that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engine {
+    program: PathBuf,
+}
+
+/// A running container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Full id.
+    pub id: String,
+    pub name: String,
+    /// Process id of its first process, as the host sees it.
+    pub pid: u32,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunSpec<'a> {
+    pub name: &'a str,
+    pub owner: &'a str,
+    pub id: &'a str,
+    pub service: &'a str,
+    pub image: &'a str,
+    pub command: &'a [String],
+    pub cpus: &'a CpuSet,
+    pub memory_mb: Option<u64>,
+}
+
+fn unavailable(what: impl Into<String>, cause: impl Into<String>, remedy: impl Into<String>) -> ServerError {
+    ServerError::Unavailable { what: what.into(), cause: cause.into(), remedy: remedy.into() }
+}
+
+/// First program of this name in PATH.
+pub fn in_path(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Path::new(name).is_file().then(|| name.into());
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|d| d.join(name)).find(|p| p.is_file())
+}
+
+/// Last line of what a program said, for error messages.
+fn last_line(out: &Output) -> String {
+    let text = if out.stderr.is_empty() { &out.stdout } else { &out.stderr };
+    let text = String::from_utf8_lossy(text);
+    // Docker ends with a hint on its help; the cause stands before it.
+    let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty() && !l.starts_with("See 'docker")).unwrap_or("no message");
+    line.trim_start_matches("Error response from daemon: ").trim_end_matches('.').to_string()
+}
+
+impl Engine {
+    /// `SUREFOOT_ENGINE`, else docker, else podman; must answer.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`]: none installed, or none answers.
+    pub fn find() -> Result<Self, ServerError> {
+        let start = "Run scripts/engine.sh";
+        let program = match std::env::var("SUREFOOT_ENGINE") {
+            Ok(name) if !name.is_empty() => in_path(&name).ok_or_else(|| {
+                unavailable("container engine", format!("SUREFOOT_ENGINE={name} is not a program"), "Give docker, podman or a path")
+            })?,
+            _ => ["docker", "podman"]
+                .iter()
+                .find_map(|n| in_path(n))
+                .ok_or_else(|| unavailable("container engine", "neither docker nor podman is installed", start))?,
+        };
+        Self::at(program)
+    }
+
+    /// A given program; must answer.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] with what the engine says.
+    pub fn at(program: impl Into<PathBuf>) -> Result<Self, ServerError> {
+        let engine = Engine { program: program.into() };
+        engine.version().map(|_| engine)
+    }
+
+    /// Version of the engine that answers.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where none does.
+    pub fn version(&self) -> Result<String, ServerError> {
+        let name = format!("container engine {}", self.program.display());
+        let out = self.raw(&["version", "--format", "{{.Server.Version}}"]).map_err(|e| unavailable(&name, e, "Run scripts/engine.sh"))?;
+        if !out.status.success() {
+            return Err(unavailable(name, last_line(&out), "Start it: scripts/engine.sh"));
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
+    }
+
+    fn raw(&self, args: &[&str]) -> Result<Output, String> {
+        Command::new(&self.program).args(args).stdin(Stdio::null()).output().map_err(|e| e.to_string())
+    }
+
+    fn call(&self, what: &str, args: &[&str], remedy: &str) -> Result<String, ServerError> {
+        let out = self.raw(args).map_err(|e| unavailable(what, e, remedy))?;
+        if out.status.success() {
+            return Ok(String::from_utf8_lossy(&out.stdout).trim().to_string());
+        }
+        let cause = last_line(&out);
+        let remedy =
+            if cause.contains("Cannot connect") || cause.contains("daemon running") { "Start it: scripts/engine.sh" } else { remedy };
+        Err(unavailable(what, cause, remedy))
+    }
+
+    pub fn has_image(&self, image: &str) -> bool {
+        self.raw(&["image", "inspect", image]).is_ok_and(|o| o.status.success())
+    }
+
+    /// Start a container on the host's network: published ports would go through a relay process of the engine, whose CPU
+    /// time and delay belong to no service. Services listen on 127.0.0.1 themselves.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`]: image missing, name taken, whatever the engine says.
+    pub fn run(&self, spec: &RunSpec) -> Result<Container, ServerError> {
+        let folder = spec.image.strip_prefix("surefoot/").unwrap_or(spec.image);
+        if !self.has_image(spec.image) {
+            self.version()?;
+            return Err(unavailable(format!("image {}", spec.image), "it does not exist", format!("Build it: scripts/images.sh {folder}")));
+        }
+        let cpus = spec.cpus.to_string();
+        let labels =
+            [format!("{LABEL_OWNER}={}", spec.owner), format!("{LABEL_ID}={}", spec.id), format!("{LABEL_SERVICE}={}", spec.service)];
+        let memory = spec.memory_mb.map(|m| format!("{m}m"));
+        let mut args = vec!["run", "--detach", "--name", spec.name, "--network", "host", "--cpuset-cpus", &cpus];
+        args.extend(["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--restart", "no", "--pull", "never"]);
+        args.extend(["--log-opt", "max-size=1m"]);
+        labels.iter().for_each(|l| args.extend(["--label", l]));
+        if let Some(m) = &memory {
+            args.extend(["--memory", m, "--memory-swap", m]);
+        }
+        args.push(spec.image);
+        args.extend(spec.command.iter().map(String::as_str));
+        let id = self.call(&format!("start of {}", spec.id), &args, "See the engine's message")?;
+        self.inspect(&id)
+    }
+
+    /// A running container by name or id.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where it is not there or does not run.
+    pub fn inspect(&self, name: &str) -> Result<Container, ServerError> {
+        let what = format!("container {name}");
+        let text = self.call(&what, &["inspect", "--type", "container", name], "List containers with: docker ps")?;
+        let json: Value = serde_json::from_str(&text).map_err(|e| unavailable(&what, e.to_string(), "Check the engine"))?;
+        let c = &json[0];
+        let pid = c["State"]["Pid"].as_u64().unwrap_or(0) as u32;
+        if !c["State"]["Running"].as_bool().unwrap_or(false) || pid == 0 {
+            let said = self.last_log(name);
+            let cause = format!("it does not run (exit code {}){said}", c["State"]["ExitCode"].as_i64().unwrap_or(-1));
+            return Err(unavailable(what, cause, "Start it, or look at its log: docker logs"));
+        }
+        Ok(Container {
+            id: c["Id"].as_str().unwrap_or(name).into(),
+            name: c["Name"].as_str().unwrap_or(name).trim_start_matches('/').into(),
+            pid,
+        })
+    }
+
+    /// Last line that a container wrote, as ": line"; empty where it wrote nothing.
+    pub fn last_log(&self, name: &str) -> String {
+        let Ok(out) = self.raw(&["logs", "--tail", "5", name]) else { return String::new() };
+        let line = last_line(&out);
+        if line == "no message" {
+            line.replace("no message", "")
+        } else {
+            format!(": {line}")
+        }
+    }
+
+    /// Everything a container wrote to stdout in its last lines.
+    pub fn log_tail(&self, name: &str, lines: u32) -> Vec<String> {
+        let n = lines.to_string();
+        self.raw(&["logs", "--tail", &n, name])
+            .map(|o| String::from_utf8_lossy(&o.stdout).lines().map(str::to_string).collect())
+            .unwrap_or_default()
+    }
+
+    /// Ids of all containers of an owner, running or not; of every owner with `None`.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where the engine does not answer.
+    pub fn owned(&self, owner: Option<&str>) -> Result<Vec<String>, ServerError> {
+        let filter = owner.map_or(format!("label={LABEL_OWNER}"), |o| format!("label={LABEL_OWNER}={o}"));
+        let text = self.call("list of containers", &["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter], "Check the engine")?;
+        Ok(text.lines().map(str::to_string).collect())
+    }
+
+    /// Stop and remove; one that has gone already is no error.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] with what the engine says.
+    pub fn remove(&self, id: &str) -> Result<(), ServerError> {
+        match self.call(&format!("removal of container {id}"), &["rm", "--force", "--volumes", id], "Remove it by hand: docker rm -f") {
+            Err(ServerError::Unavailable { cause, .. }) if cause.to_lowercase().contains("no such container") => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// CPUs and quota as the engine has them: list, quota and period in microseconds (0 = not set).
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where the container is not there.
+    pub fn limits(&self, id: &str) -> Result<(String, i64, u64), ServerError> {
+        let format = "{{.HostConfig.CpusetCpus}}|{{.HostConfig.CpuQuota}}|{{.HostConfig.CpuPeriod}}";
+        let text = self.call(&format!("limits of {id}"), &["inspect", "--type", "container", "-f", format, id], "Check the engine")?;
+        let f: Vec<&str> = text.split('|').collect();
+        let num = |i: usize| f.get(i).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
+        Ok((f.first().copied().unwrap_or("").to_string(), num(1), num(2).max(0) as u64))
+    }
+
+    /// The engine's own way to set CPUs and quota, where the cgroup's files cannot be written.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] with what the engine says.
+    pub fn update(&self, id: &str, cpus: &str, quota_us: i64, period_us: u64) -> Result<(), ServerError> {
+        let (quota, period) = (quota_us.to_string(), period_us.to_string());
+        let mut args = vec!["update", "--cpu-period", &period, "--cpu-quota", &quota];
+        if !cpus.is_empty() {
+            args.extend(["--cpuset-cpus", cpus]);
+        }
+        args.push(id);
+        self.call(&format!("update of container {id}"), &args, "See the engine's message").map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine that does not answer gives one line with what it said and how to start it.
+    #[test]
+    fn a_silent_engine_is_one_clear_error() {
+        let err = Engine::at("/bin/false").unwrap_err().to_string();
+        assert!(err.contains("/bin/false") && err.contains("scripts/engine.sh"), "{err}");
+        let err = Engine::at("/nonexistent/docker").unwrap_err().to_string();
+        assert!(err.contains("No such file") && err.lines().count() == 1, "{err}");
+    }
+}

@@ -1,0 +1,31 @@
+//! This machine behind the [`surefoot_server::Server`] port: services in containers, cgroups or process trees.
+//!
+//! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
+//! [`cgroup`] CPUs and quota (v1 and v2) · [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency
+//! intake · [`journal`] what was changed, so that it can be given back · [`local`] the server itself · [`bench`] cases of a
+//! campaign · [`check`] what this host can and cannot do.
+//!
+//! Kernel readers take a [`root::Root`], so that tests run them on a temporary directory. Missing is None, never 0.
+
+pub mod bench;
+pub mod catalogue;
+pub mod cgroup;
+pub mod check;
+pub mod child;
+pub mod discover;
+pub mod engine;
+pub mod feed;
+pub mod journal;
+pub mod local;
+pub mod perf;
+pub mod procfs;
+pub mod resctrl;
+pub mod root;
+
+pub use bench::{BenchCase, BenchNeighbour, BenchResult, BenchSample, LocalBench, Sampling};
+pub use catalogue::{Catalogue, Entry};
+pub use check::{check, Capability};
+pub use discover::discover;
+pub use engine::Engine;
+pub use local::{LaunchSpec, LocalConfig, LocalServer, ResetReport, Target};
+pub use root::Root;

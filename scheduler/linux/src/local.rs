@@ -1,0 +1,866 @@
+//! This machine as a [`Server`].
+//!
+//! Control goes to the service's cgroup files, else to the container engine's own update call. Everything that is changed is
+//! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
+
+use crate::catalogue::Catalogue;
+use crate::cgroup::{quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
+use crate::discover::{discover, online};
+use crate::engine::{Container, Engine, RunSpec};
+use crate::feed::Feed;
+use crate::journal::{Entry as Event, Journal, Touched};
+use crate::perf::{self, Counters, Counts};
+use crate::procfs;
+use crate::resctrl::Resctrl;
+use crate::root::Root;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use surefoot_server::features::fill_neighbours;
+use surefoot_server::validate::validate;
+use surefoot_server::{
+    Allocation, Applied, CpuSet, Features, Kind, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
+};
+
+/// How long a launched service may take until its port answers.
+const READY: Duration = Duration::from_secs(15);
+
+/// What a local server needs to know.
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    pub root: Root,
+    /// Folder of ours: journal, lock, latency socket (`feed.sock`). Made where it is missing.
+    pub state_dir: PathBuf,
+    /// `workloads/`; needed only for [`LocalServer::launch`].
+    pub catalogue: Option<PathBuf>,
+    /// CPUs for services; None = all but the last one.
+    pub managed: Option<CpuSet>,
+}
+
+impl LocalConfig {
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None }
+    }
+}
+
+/// What holds a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// Name or id of a running container.
+    Container(String),
+    /// A cgroup as the kernel names it ("/system.slice/redis.service").
+    Cgroup(PathBuf),
+    /// The cgroup of this process; it is controlled as a whole.
+    Pid(u32),
+}
+
+/// A service of the catalogue to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaunchSpec {
+    /// Unique here; also its name in the latency feed.
+    pub id: ServiceId,
+    /// Catalogue name.
+    pub service: String,
+    /// None = the catalogue's default.
+    pub threads: Option<u32>,
+    /// None = the catalogue's port.
+    pub port: Option<u16>,
+}
+
+impl LaunchSpec {
+    pub fn new(id: &str, service: &str) -> Self {
+        LaunchSpec { id: id.into(), service: service.into(), threads: None, port: None }
+    }
+}
+
+/// What [`LocalServer::reset`] gave back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ResetReport {
+    /// Services with their former values again.
+    pub restored: Vec<ServiceId>,
+    /// Services that have gone, with nothing left to give back.
+    pub gone: Vec<ServiceId>,
+    /// resctrl groups removed.
+    pub groups_removed: Vec<String>,
+    /// Containers of a killed run that were removed.
+    pub containers_removed: Vec<String>,
+}
+
+/// Who holds the knobs of a service.
+#[derive(Clone, Debug)]
+enum Control {
+    Files(Cgroup),
+    Engine { engine: Engine, container: String },
+}
+
+impl Control {
+    fn get(&self, knob: Knob) -> Option<String> {
+        match self {
+            Control::Files(c) => c.get(knob),
+            Control::Engine { engine, container } => {
+                let (cpus, quota, period) = engine.limits(container).ok()?;
+                match knob {
+                    Knob::Cpus => Some(cpus),
+                    Knob::Quota if quota > 0 => Some(format!("{quota} {}", if period > 0 { period } else { 100_000 })),
+                    Knob::Quota => Some(format!("max {}", if period > 0 { period } else { 100_000 })),
+                    Knob::Memory | Knob::Zswap => None,
+                }
+            }
+        }
+    }
+
+    fn set(&self, knob: Knob, value: &str) -> io::Result<()> {
+        let (engine, container) = match self {
+            Control::Files(c) => return c.set(knob, value),
+            Control::Engine { engine, container } => (engine, container),
+        };
+        let other = |e: ServerError| io::Error::other(e.to_string().trim_end_matches('.').to_string());
+        let (_, quota, period) = engine.limits(container).map_err(other)?;
+        let period = if period > 0 { period } else { PERIOD_US };
+        match knob {
+            Knob::Cpus => engine.update(container, value, if quota > 0 { quota } else { -1 }, period),
+            Knob::Quota => {
+                let (q, p) = value.split_once(' ').unwrap_or((value, "10000"));
+                engine.update(container, "", q.parse().unwrap_or(-1), p.parse().unwrap_or(PERIOD_US))
+            }
+            Knob::Memory | Knob::Zswap => return Err(io::Error::new(io::ErrorKind::Unsupported, "only cgroup files can set it")),
+        }
+        .map_err(other)
+    }
+
+    fn describe(&self, id: &str, knob: Knob) -> String {
+        let file = match self {
+            Control::Files(c) => c.file(knob).map(|f| f.display().to_string()),
+            Control::Engine { container, .. } => Some(format!("container {}", &container[..container.len().min(12)])),
+        };
+        format!("{} of {id} ({})", knob.name(), file.unwrap_or_else(|| "no file".into()))
+    }
+}
+
+#[derive(Debug)]
+struct Service {
+    service: String,
+    kind: Kind,
+    threads: u32,
+    target: Target,
+    control: Control,
+    cgroup: Option<Cgroup>,
+    /// First process and its start time: together they name it for good. None for bare cgroups.
+    process: Option<(u32, u64)>,
+    /// Full id of a container that we started and will remove.
+    launched: Option<String>,
+    port: Option<u16>,
+    allocation: Allocation,
+    placed: bool,
+    counters: Option<Counters>,
+    last: Option<Reading>,
+}
+
+/// Counters of one instant.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    usage_us: Option<f64>,
+    counts: Counts,
+    mbm_bytes: Option<u64>,
+}
+
+/// One write of a plan, and how to undo it.
+enum Step {
+    Knob { id: ServiceId, knob: Knob, from: String, to: String },
+    Ways { id: ServiceId, from: Option<Allocation>, to: Allocation },
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct LocalServer {
+    config: LocalConfig,
+    platform: Platform,
+    mounts: Mounts,
+    resctrl: Option<Resctrl>,
+    engine: Option<Engine>,
+    catalogue: Option<Catalogue>,
+    owner: String,
+    services: BTreeMap<ServiceId, Service>,
+    journal: Journal,
+    /// Under control by the journal: of ours, and of a process that died.
+    touched: Touched,
+    orphans_removed: Vec<String>,
+    feed: Feed,
+    no_pmu: Option<String>,
+    last_observed_ms: u64,
+    next_tick: Option<Instant>,
+    /// Held as long as we live: one controller a state folder.
+    _lock: Flock<File>,
+}
+
+fn unavailable(what: impl Into<String>, cause: impl std::fmt::Display, remedy: impl Into<String>) -> ServerError {
+    ServerError::Unavailable { what: what.into(), cause: cause.to_string(), remedy: remedy.into() }
+}
+
+/// Name of an owner, from its state folder (FNV-1a): the same folder finds its orphans again.
+fn owner_of(state_dir: &Path) -> String {
+    let hash = state_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+impl LocalServer {
+    /// Take control of this machine. Containers that a killed run of the same state folder left behind are removed.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder that is in
+    /// use or cannot be written, or a host without sysfs.
+    pub fn open(mut config: LocalConfig) -> Result<Self, ServerError> {
+        let dir = config.state_dir.clone();
+        let fail = |e: &dyn std::fmt::Display, remedy: &str| unavailable(format!("state folder {}", dir.display()), e, remedy);
+        fs::create_dir_all(&dir).map_err(|e| fail(&e, "Give a folder that can be written"))?;
+        config.state_dir = dir.canonicalize().map_err(|e| fail(&e, "Give a folder that can be read"))?;
+        let dir = config.state_dir.clone();
+        let lock = File::create(dir.join("lock")).map_err(|e| fail(&e, "Give a folder that can be written"))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, e)| fail(&format!("another Surefoot process uses it ({e})"), "Stop that one or give another folder"))?;
+        let platform = discover(&config.root, config.managed)?;
+        let mounts = Mounts::read(&config.root);
+        let (journal, touched) = Journal::open(&dir.join("journal.jsonl"))?;
+        let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
+        let feed = Feed::bind(&dir.join("feed.sock"))?;
+        let no_pmu = perf::probe().err();
+        if let Some(why) = &no_pmu {
+            tracing::info!("features without hardware counters (feature set no-pmu): {why}");
+        }
+        let mut server = LocalServer {
+            resctrl: Resctrl::find(&config.root),
+            owner: owner_of(&dir),
+            config,
+            platform,
+            mounts,
+            engine: None,
+            catalogue,
+            services: BTreeMap::new(),
+            journal,
+            touched,
+            orphans_removed: vec![],
+            feed,
+            no_pmu,
+            last_observed_ms: 0,
+            next_tick: None,
+            _lock: lock,
+        };
+        server.remove_orphans()?;
+        Ok(server)
+    }
+
+    /// Containers are ours alone while we hold the lock, so any that carry our label now belong to a run that died.
+    fn remove_orphans(&mut self) -> Result<(), ServerError> {
+        // Without an engine there is nothing that could be left in one.
+        let Ok(engine) = Engine::find() else { return Ok(()) };
+        for id in engine.owned(Some(&self.owner))? {
+            engine.remove(&id)?;
+            self.orphans_removed.push(id);
+        }
+        self.engine = Some(engine);
+        Ok(())
+    }
+
+    fn engine(&mut self) -> Result<Engine, ServerError> {
+        if self.engine.is_none() {
+            self.engine = Some(Engine::find()?);
+        }
+        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
+    }
+
+    /// "full", or "no-pmu" with the reason.
+    pub fn feature_set(&self) -> (&'static str, Option<&str>) {
+        (if self.no_pmu.is_some() { "no-pmu" } else { "full" }, self.no_pmu.as_deref())
+    }
+
+    /// Socket that load generators send their windows to.
+    pub fn feed_path(&self) -> &Path {
+        self.feed.path()
+    }
+
+    pub(crate) fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The next `advance` counts from now.
+    pub(crate) fn restart_ticks(&mut self) {
+        self.next_tick = None;
+    }
+
+    pub fn catalogue(&self) -> Option<&Catalogue> {
+        self.catalogue.as_ref()
+    }
+
+    /// Value of the label `surefoot.owner` on containers of ours.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Port of a launched service on 127.0.0.1.
+    pub fn port(&self, id: &str) -> Option<u16> {
+        self.services.get(id)?.port
+    }
+
+    /// The container of a launched service.
+    pub fn container(&self, id: &str) -> Option<&str> {
+        self.services.get(id)?.launched.as_deref()
+    }
+
+    /// Last lines that a launched service wrote (a BE job's progress).
+    pub fn log_tail(&self, id: &str, lines: u32) -> Vec<String> {
+        match (self.container(id), &self.engine) {
+            (Some(c), Some(e)) => e.log_tail(c, lines),
+            _ => vec![],
+        }
+    }
+
+    fn check_id(&self, id: &str) -> Result<(), ServerError> {
+        if id.is_empty()
+            || id.len() > 40
+            || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            || id.starts_with(['-', '.', '_'])
+        {
+            return Err(ServerError::Invalid(format!("service id \"{id}\": use up to 40 letters, digits, '-', '_' and '.'")));
+        }
+        if self.services.contains_key(id) {
+            return Err(ServerError::Invalid(format!("service id \"{id}\" is taken. Give another, or stop it first")));
+        }
+        Ok(())
+    }
+
+    /// Start a service of the catalogue in a container and wait until its port answers.
+    ///
+    /// # Errors
+    /// One for each: unknown service, threads, port in use, image missing, engine not running, service that ends at once.
+    pub fn launch(&mut self, spec: &LaunchSpec) -> Result<(), ServerError> {
+        self.check_id(&spec.id)?;
+        let catalogue = self.catalogue.as_ref().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
+        let entry = catalogue.get(&spec.service)?.clone();
+        let threads = spec.threads.unwrap_or(entry.default_threads);
+        if !(1..=1024).contains(&threads) {
+            return Err(ServerError::Invalid(format!("{}: threads = {threads}. Give 1 to 1024", spec.id)));
+        }
+        let port = entry.port.map(|p| spec.port.unwrap_or(p));
+        if let Some(p) = port {
+            // Asked before the container runs: inside it the failure would be a line in a log.
+            TcpListener::bind((Ipv4Addr::LOCALHOST, p))
+                .map_err(|e| unavailable(format!("port {p} for {}", spec.id), e, "Stop what listens there, or give another port"))?;
+        }
+        let command = entry.command_line(threads, port.unwrap_or(0));
+        let engine = self.engine()?;
+        let name = format!("surefoot-{}-{}", &self.owner[..8], spec.id);
+        let container = engine.run(&RunSpec {
+            name: &name,
+            owner: &self.owner,
+            id: &spec.id,
+            service: &spec.service,
+            image: &entry.image,
+            command: &command,
+            cpus: &self.platform.managed,
+            memory_mb: entry.memory_mb,
+        });
+        let started = container.and_then(|c| {
+            wait_ready(&engine, &c, port).and_then(|()| {
+                self.add(&spec.id, &spec.service, entry.server_kind(), threads, Target::Container(c.id.clone()))?;
+                Ok(c)
+            })
+        });
+        match started {
+            Ok(c) => {
+                if let Some(s) = self.services.get_mut(&spec.id) {
+                    s.launched = Some(c.id);
+                    s.port = port;
+                }
+                Ok(())
+            }
+            Err(e) => {
+                // Nothing half-started stays behind.
+                let _ = engine.remove(&name);
+                Err(e)
+            }
+        }
+    }
+
+    /// Take a service that runs already under control.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for a target that is not one service, [`ServerError::Unavailable`] for one that is not there or
+    /// whose cgroup cannot be written.
+    pub fn adopt(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
+        self.check_id(id)?;
+        self.add(id, service, kind, threads, target)
+    }
+
+    fn add(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
+        let (control, cgroup, pid) = self.control(id, &target)?;
+        let process = pid.and_then(|p| Some((p, procfs::start_time(&self.config.root, p)?)));
+        let counters = self.no_pmu.is_none().then(|| self.counters(cgroup.as_ref(), pid)).flatten();
+        let s = Service {
+            service: service.into(),
+            kind,
+            threads,
+            target,
+            control,
+            cgroup,
+            process,
+            launched: None,
+            port: None,
+            allocation: Allocation::everything(&self.platform),
+            placed: false,
+            counters,
+            last: None,
+        };
+        self.services.insert(id.into(), s);
+        Ok(())
+    }
+
+    /// How a target is controlled, its cgroup and its first process.
+    fn control(&mut self, id: &str, target: &Target) -> Result<(Control, Option<Cgroup>, Option<u32>), ServerError> {
+        let root = self.config.root.clone();
+        let no_rights = |what: String| {
+            unavailable(
+                what,
+                "its CPU and cpuset files cannot be written",
+                "Run as root, or give this user the cgroup (systemd: Delegate=yes)",
+            )
+        };
+        match target {
+            Target::Container(name) => {
+                let engine = self.engine()?;
+                let c = engine.inspect(name)?;
+                let cgroup = self.mounts.of_pid(&root, c.pid).filter(|g| !g.is_root(&self.mounts));
+                let control = match &cgroup {
+                    Some(g) if g.writable() => Control::Files(g.clone()),
+                    _ => Control::Engine { engine, container: c.id },
+                };
+                Ok((control, cgroup, Some(c.pid)))
+            }
+            Target::Cgroup(path) => {
+                let name = format!("cgroup {} of {id}", path.display());
+                let g = self.mounts.named(&path.to_string_lossy()).filter(|g| g.cpuset.is_dir());
+                let g = g.ok_or_else(|| {
+                    unavailable(&name, "it is not there, or cpu and cpuset are not enabled for it", "List cgroups with: systemd-cgls")
+                })?;
+                if g.is_root(&self.mounts) {
+                    return Err(ServerError::Invalid(format!("{name}: the root is no service. Give a cgroup below it")));
+                }
+                if !g.writable() {
+                    return Err(no_rights(name));
+                }
+                Ok((Control::Files(g.clone()), Some(g), None))
+            }
+            Target::Pid(pid) => {
+                let name = format!("process {pid} of {id}");
+                let g = self
+                    .mounts
+                    .of_pid(&root, *pid)
+                    .ok_or_else(|| unavailable(&name, "it is not there, or has no cpu and cpuset cgroup", "Check the process id"))?;
+                if g.is_root(&self.mounts) || self.mounts.of_pid(&root, std::process::id()).as_ref() == Some(&g) {
+                    return Err(ServerError::Invalid(format!(
+                        "{name}: it shares its cgroup with the system or with us. Start it in a container, or by systemd-run --scope"
+                    )));
+                }
+                if !g.writable() {
+                    return Err(no_rights(name));
+                }
+                Ok((Control::Files(g.clone()), Some(g), Some(*pid)))
+            }
+        }
+    }
+
+    fn counters(&self, cgroup: Option<&Cgroup>, pid: Option<u32>) -> Option<Counters> {
+        let cpus = online(&self.config.root).ok()?;
+        let by_group = match cgroup {
+            Some(g) if g.version == Version::V2 => Some(g.cpuset.clone()),
+            Some(_) => pid.and_then(|p| {
+                let text = self.config.root.read(format!("/proc/{p}/cgroup"))?;
+                let path = text.lines().find_map(|l| l.split_once(":perf_event:").map(|(_, p)| p.to_string()))?;
+                Some(self.mounts.dir("perf_event")?.join(path.trim_start_matches('/')))
+            }),
+            None => None,
+        };
+        if let Some(Ok(c)) = by_group.map(|d| Counters::of_cgroup(&d, &cpus)) {
+            return Some(c);
+        }
+        Counters::of_threads(&cgroup?.tids()).ok()
+    }
+
+    /// Give a service back: launched ones are stopped and removed, others get their former values again.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for an unknown id, else what the engine or the kernel says.
+    pub fn stop(&mut self, id: &str) -> Result<(), ServerError> {
+        let Some(s) = self.services.get(id) else {
+            return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
+        };
+        if let Some(container) = s.launched.clone() {
+            self.engine()?.remove(&container)?;
+            self.forget(id)?;
+        } else {
+            let control = s.control.clone();
+            self.restore(id, &control)?;
+            self.services.remove(id);
+        }
+        if let Some(r) = &self.resctrl {
+            r.remove(id)?;
+        }
+        self.feed.with(|w| w.forget(id));
+        Ok(())
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.services.keys().map(String::as_str).collect();
+        if names.is_empty() {
+            "none".into()
+        } else {
+            names.join(", ")
+        }
+    }
+
+    /// No longer ours, nothing left to give back.
+    fn forget(&mut self, id: &str) -> Result<(), ServerError> {
+        self.services.remove(id);
+        if self.touched.remove(id).is_some() {
+            self.journal.append(&Event::Release { id: id.into() })?;
+        }
+        Ok(())
+    }
+
+    /// Former values of one service.
+    fn restore(&mut self, id: &str, control: &Control) -> Result<(), ServerError> {
+        let Some((_, saved)) = self.touched.get(id) else { return Ok(()) };
+        for (knob, value) in saved {
+            control.set(*knob, value).map_err(|e| unavailable(control.describe(id, *knob), e, "Run reset again as root"))?;
+        }
+        self.touched.remove(id);
+        self.journal.append(&Event::Release { id: id.into() })
+    }
+
+    /// Give every resource back: former CPUs and quotas, our resctrl groups; also those of a process that died.
+    /// Services go on running, unplaced.
+    ///
+    /// # Errors
+    /// The first thing that could not be given back; the journal still knows it.
+    pub fn reset(&mut self) -> Result<ResetReport, ServerError> {
+        let mut report = ResetReport { containers_removed: std::mem::take(&mut self.orphans_removed), ..Default::default() };
+        for (id, (target, _)) in self.touched.clone() {
+            let control = match self.services.get(&id) {
+                Some(s) => Some(s.control.clone()),
+                // Of a process that died. A target that has gone took its values along.
+                None => self.control(&id, &target).ok().map(|(c, _, _)| c),
+            };
+            match control {
+                Some(c) => {
+                    self.restore(&id, &c)?;
+                    report.restored.push(id.clone());
+                }
+                None => {
+                    self.touched.remove(&id);
+                    self.journal.append(&Event::Release { id: id.clone() })?;
+                    report.gone.push(id.clone());
+                }
+            }
+        }
+        if let Some(r) = &self.resctrl {
+            for id in r.groups() {
+                r.remove(&id)?;
+                report.groups_removed.push(id);
+            }
+        }
+        let everything = Allocation::everything(&self.platform);
+        for s in self.services.values_mut() {
+            s.placed = false;
+            s.allocation = everything.clone();
+        }
+        Ok(report)
+    }
+
+    /// Services that have ended by themselves leave.
+    fn drop_ended(&mut self) {
+        let root = self.config.root.clone();
+        let ended: Vec<ServiceId> = self
+            .services
+            .iter()
+            .filter(|(_, s)| match s.process {
+                Some((pid, start)) => procfs::start_time(&root, pid) != Some(start),
+                None => s.cgroup.as_ref().is_some_and(|g| !g.cpuset.is_dir()),
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ended {
+            let said = match (self.container(&id), &self.engine) {
+                (Some(c), Some(e)) => e.last_log(c),
+                _ => String::new(),
+            };
+            tracing::warn!("{id} has ended{said}");
+            if let (Some(c), Some(e)) = (self.container(&id).map(str::to_string), self.engine.clone()) {
+                let _ = e.remove(&c);
+            }
+            if let Err(e) = self.forget(&id) {
+                tracing::error!("{e}");
+            }
+            if let Some(Err(e)) = self.resctrl.as_ref().map(|r| r.remove(&id)) {
+                tracing::error!("{e}");
+            }
+        }
+    }
+
+    /// Features of one service since its last reading, without the neighbours' part, and instructions per second.
+    fn features(&mut self, id: &str) -> (Features, Option<f64>) {
+        let (root, p) = (&self.config.root, &self.platform);
+        let Some(s) = self.services.get_mut(id) else { return Default::default() };
+        let pids = match (&s.cgroup, s.process) {
+            (Some(g), _) if !g.pids().is_empty() => g.pids(),
+            (_, Some((pid, _))) => vec![pid],
+            _ => vec![],
+        };
+        let memory = procfs::memory_mb(root, &pids);
+        let now = Reading {
+            at: Instant::now(),
+            usage_us: s.cgroup.as_ref().and_then(Cgroup::usage_us),
+            counts: s.counters.as_mut().map(Counters::read).unwrap_or_default(),
+            mbm_bytes: self.resctrl.as_ref().and_then(|r| r.mbm_local_bytes(id)),
+        };
+        let last = s.last.replace(now);
+        let dt_s = last.map_or(0.0, |l| now.at.duration_since(l.at).as_secs_f64());
+        // A counter that went back was reset: no rate for this interval.
+        let rate = |a: Option<f64>, b: Option<f64>| Some(b? - a?).filter(|d| *d >= 0.0 && dt_s > 0.0).map(|d| d / dt_s);
+        let of = |f: fn(&Reading) -> Option<f64>| rate(last.as_ref().and_then(f), f(&now));
+        let cycles = of(|r| r.counts.cycles).filter(|c| *c > 0.0);
+        let instructions = of(|r| r.counts.instructions);
+        let ways = p.llc.map(|_| s.allocation.n_ways());
+        let features = Features {
+            ipc: instructions.zip(cycles).map(|(i, c)| i / c),
+            llc_misses_per_s: of(|r| r.counts.llc_misses),
+            mbl_mbps: of(|r| r.mbm_bytes.map(|b| b as f64)).map(|b| b / f64::from(1 << 20)),
+            cpu_usage_cores: of(|r| r.usage_us).map(|us| us * 1e-6),
+            virt_mem_mb: memory.map(|m| m.0),
+            res_mem_mb: memory.map(|m| m.1),
+            alloc_cores: Some(s.allocation.cores()),
+            alloc_ways: ways,
+            alloc_cache_mb: ways.map(|w| w * p.mb_per_way()),
+            core_freq_mhz: procfs::frequency_mhz(root, &s.allocation.cpus),
+            ..Features::default()
+        };
+        (features, instructions)
+    }
+
+    /// The writes that turn what is in force into `new`, those that take away first.
+    fn steps(&self, new: &BTreeMap<ServiceId, Allocation>) -> Result<Vec<Step>, ServerError> {
+        let mut steps: Vec<(u8, Step)> = vec![];
+        for (id, a) in new {
+            let s = &self.services[id];
+            let mut knob = |knob: Knob, to: String| -> Result<(), ServerError> {
+                let from = s.control.get(knob).ok_or_else(|| {
+                    unavailable(
+                        s.control.describe(id, knob),
+                        "cannot be read",
+                        format!("Check that {id} still runs and that its cgroup has this limit"),
+                    )
+                })?;
+                if from != to {
+                    let takes = match knob {
+                        Knob::Cpus => CpuSet::parse(&to).ok().zip(CpuSet::parse(&from).ok()).is_some_and(|(t, f)| t.is_subset(&f)),
+                        _ => !to.starts_with("max"),
+                    };
+                    steps.push((u8::from(!takes), Step::Knob { id: id.clone(), knob, from, to }));
+                }
+                Ok(())
+            };
+            knob(Knob::Cpus, a.cpus.to_string())?;
+            knob(Knob::Quota, quota_value(a.quota_cores))?;
+            for (k, now, then) in [
+                (Knob::Memory, a.mem_limit_bytes, s.allocation.mem_limit_bytes),
+                (Knob::Zswap, a.zswap_max_bytes, s.allocation.zswap_max_bytes),
+            ] {
+                if now != then {
+                    knob(k, now.map_or("max".into(), |b| b.to_string()))?;
+                }
+            }
+            let same = s.placed && s.allocation.ways == a.ways && s.allocation.mba_pct == a.mba_pct;
+            if self.resctrl.is_some() && !same && (!a.ways.is_empty() || self.platform.mba.is_some()) {
+                let fewer = a.n_ways() <= s.allocation.n_ways();
+                steps.push((u8::from(!fewer), Step::Ways { id: id.clone(), from: s.placed.then(|| s.allocation.clone()), to: a.clone() }));
+            }
+        }
+        steps.sort_by_key(|(rank, _)| *rank);
+        Ok(steps.into_iter().map(|(_, s)| s).collect())
+    }
+
+    fn execute(&self, step: &Step, undo: bool) -> Result<(), ServerError> {
+        match step {
+            Step::Knob { id, knob, from, to } => {
+                let control = &self.services[id].control;
+                control.set(*knob, if undo { from } else { to }).map_err(|e| ServerError::Write {
+                    what: control.describe(id, *knob),
+                    cause: e.to_string(),
+                    remedy: match e.kind() {
+                        io::ErrorKind::PermissionDenied => "Run as root, or give this user the cgroup (systemd: Delegate=yes)".into(),
+                        io::ErrorKind::NotFound => format!("Check that {id} still runs"),
+                        _ => "Check what else writes to this cgroup".into(),
+                    },
+                })
+            }
+            Step::Ways { id, from, to } => {
+                let Some(r) = &self.resctrl else { return Ok(()) };
+                let tids = || self.services[id].cgroup.as_ref().map(Cgroup::tids).unwrap_or_default();
+                match (undo, from) {
+                    (false, _) => r.set(id, &to.ways, to.mba_pct, tids),
+                    (true, Some(a)) => r.set(id, &a.ways, a.mba_pct, tids),
+                    (true, None) => r.remove(id),
+                }
+            }
+        }
+    }
+
+    /// Undo in reverse; what cannot be undone is said, and the journal still knows what there was.
+    fn roll_back(&self, done: &[Step]) {
+        for step in done.iter().rev() {
+            if let Err(e) = self.execute(step, true) {
+                tracing::error!("rollback: {e}");
+            }
+        }
+    }
+}
+
+/// Until the port answers, or the container has ended.
+fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>) -> Result<(), ServerError> {
+    let deadline = Instant::now() + READY;
+    loop {
+        let Some(p) = port else { return engine.inspect(&c.id).map(|_| ()) };
+        if TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, p).into(), Duration::from_millis(200)).is_ok() {
+            return engine.inspect(&c.id).map(|_| ());
+        }
+        engine.inspect(&c.name)?;
+        if Instant::now() > deadline {
+            let cause = format!("port {p} did not answer within {} s{}", READY.as_secs(), engine.last_log(&c.id));
+            return Err(unavailable(format!("container {}", c.name), cause, "Look at its log, or give it more CPU"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Server for LocalServer {
+    fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    fn observe(&mut self) -> Observation {
+        self.drop_ended();
+        let now_ms = self.feed.now_ms();
+        let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
+        let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
+        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
+        let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
+        fill_neighbours(&mut features);
+        let services = ids
+            .iter()
+            .zip(features)
+            .zip(read)
+            .map(|((id, features), (_, instr_per_s))| {
+                let s = &self.services[id];
+                let lc = matches!(s.kind, Kind::Lc { .. });
+                let (interval, window) = self.feed.with(|w| (w.interval(id, since), w.window(id, now_ms)));
+                ServiceView {
+                    id: id.clone(),
+                    service: s.service.clone(),
+                    kind: s.kind,
+                    threads: s.threads,
+                    allocation: s.allocation.clone(),
+                    placed: s.placed,
+                    features,
+                    interval: interval.filter(|_| lc),
+                    window: window.filter(|_| lc),
+                    instr_per_s,
+                }
+            })
+            .collect();
+        Observation { t_ms: now_ms, services }
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
+        if let Some(id) = plan.allocations.keys().find(|id| !self.services.contains_key(*id)) {
+            return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
+        }
+        let mut all: BTreeMap<ServiceId, Allocation> =
+            self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
+        all.extend(plan.allocations.clone());
+        validate(&self.platform, &all).map_err(ServerError::Invalid)?;
+        let new: BTreeMap<ServiceId, Allocation> = plan
+            .allocations
+            .iter()
+            .filter(|(id, a)| {
+                let s = &self.services[*id];
+                !s.placed || s.allocation != **a
+            })
+            .map(|(id, a)| (id.clone(), a.clone()))
+            .collect();
+        if new.is_empty() {
+            return Ok(Applied::default());
+        }
+        let steps = self.steps(&new)?;
+        for id in new.keys() {
+            if !self.touched.contains_key(id) {
+                let s = &self.services[id];
+                let saved: BTreeMap<Knob, String> = Knob::ALL.iter().filter_map(|k| Some((*k, s.control.get(*k)?))).collect();
+                self.journal.append(&Event::Touch { id: id.clone(), target: s.target.clone(), saved: saved.clone() })?;
+                self.touched.insert(id.clone(), (s.target.clone(), saved));
+            }
+        }
+        for (n, step) in steps.iter().enumerate() {
+            if let Err(e) = self.execute(step, false) {
+                // The failed step too: a knob may be more than one file.
+                self.roll_back(&steps[..=n]);
+                return Err(e);
+            }
+        }
+        let changed: Vec<ServiceId> = new.keys().cloned().collect();
+        let event = Event::Apply { t_ms: self.feed.now_ms(), allocations: new.clone(), changed: changed.clone() };
+        if let Err(e) = self.journal.append(&event) {
+            self.roll_back(&steps);
+            return Err(e);
+        }
+        for (id, a) in new {
+            if let Some(s) = self.services.get_mut(&id) {
+                s.allocation = a;
+                s.placed = true;
+            }
+        }
+        Ok(Applied { changed })
+    }
+
+    /// Wait for the next tick of a fixed grid: a late step does not shift the ones after it, and missed ones are skipped.
+    fn advance(&mut self, tick: Tick) {
+        let now = Instant::now();
+        let step = Duration::from_millis(tick.ms.max(1));
+        let mut next = self.next_tick.unwrap_or(now) + step;
+        while next <= now {
+            next += step;
+        }
+        std::thread::sleep(next - now);
+        self.next_tick = Some(next);
+    }
+}
+
+impl Drop for LocalServer {
+    /// Containers that we started end with us. Values of other services stay until [`LocalServer::reset`].
+    fn drop(&mut self) {
+        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.launched.is_some()).map(|(id, _)| id.clone()).collect();
+        for id in launched {
+            if let Err(e) = self.stop(&id) {
+                tracing::error!("{e}");
+            }
+        }
+    }
+}
