@@ -35,6 +35,9 @@ pub struct Config {
     pub preload: bool,
     /// CPUs that the sending threads are pinned to, in turn; empty: wherever the kernel likes.
     pub cpus: Vec<usize>,
+    /// Let the sending threads go first (SCHED_FIFO 1) where the process may: an instrument must not wait for what it measures.
+    /// Niceness would not do: it counts only within one autogroup or control group.
+    pub realtime: bool,
     pub spin_ns: u64,
     pub confidence: f64,
     /// Intervals as if samples were independent.
@@ -71,6 +74,7 @@ impl Config {
             set_ratio: 0.0,
             preload: true,
             cpus: Vec::new(),
+            realtime: true,
             spin_ns: 20_000,
             confidence: 0.95,
             independent: false,

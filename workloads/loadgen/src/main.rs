@@ -105,6 +105,9 @@ struct RunArgs {
     /// Pin sending threads to these CPUs, e.g. 0,2-3
     #[arg(long)]
     cpu: Option<String>,
+    /// Do not put the sending threads before ordinary processes (SCHED_FIFO; done by default where allowed, the report says whether)
+    #[arg(long)]
+    no_realtime: bool,
     /// Poll instead of sleeping for this long before a request is due: less send lag, more CPU time
     #[arg(long, default_value_t = 20.0)]
     spin_us: f64,
@@ -122,7 +125,8 @@ struct RunArgs {
     /// Take samples as independent: plain binomial intervals, too narrow where requests queue behind one another
     #[arg(long)]
     independent: bool,
-    /// The client's own send lag may reach this p99 before the run is client-limited (or 10 % of the response time's p99)
+    /// The client's own send lag may reach this p99 (or 10 % of the response time's) and move the p99 by a fifth of it (or 5 %), before
+    /// the run is client-limited
     #[arg(long, default_value_t = 1.0)]
     lag_limit_ms: f64,
     /// Print the report as JSON
@@ -137,6 +141,14 @@ struct RunArgs {
     /// Load a host that is not this machine. Only your own
     #[arg(long)]
     allow_remote: bool,
+}
+
+/// Print a line; a reader that went away (`| head`) is no reason to fail.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($arg)*);
+    }};
 }
 
 fn bad(text: impl Into<String>) -> LoadgenError {
@@ -174,6 +186,7 @@ fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
     c.set_ratio = args.set_ratio;
     c.preload = !args.no_preload;
     c.cpus = args.cpu.as_deref().map(parse_cpus).transpose()?.unwrap_or_default();
+    c.realtime = !args.no_realtime;
     c.spin_ns = spin_ns(args.spin_us)?;
     c.confidence = args.confidence;
     c.independent = args.independent;
@@ -181,6 +194,7 @@ fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
         return Err(bad(format!("--lag-limit-ms {} must be above 0", args.lag_limit_ms)));
     }
     c.rules.lag_floor_ms = args.lag_limit_ms;
+    c.rules.bias_floor_ms = 0.2 * args.lag_limit_ms;
     c.feed = args.feed.clone();
     c.windows = args.windows.clone();
     c.check()?;
@@ -204,11 +218,11 @@ fn show_latency(name: &str, l: &Latency) {
         None => "-".into(),
         Some(v) => format!("{v:.3} [{}, {}]", number(q.lower_ms), number(q.upper_ms)),
     };
-    println!("{name:<14} {:<26} {:<26} {:<26} {:<26}", q(&l.p50), q(&l.p95), q(&l.p99), q(&l.p999));
+    say!("{name:<14} {:<26} {:<26} {:<26} {:<26}", q(&l.p50), q(&l.p95), q(&l.p99), q(&l.p999));
 }
 
 fn show(r: &Report) {
-    println!(
+    say!(
         "{} at {}: offered {:.1} rps, achieved {:.1} rps, {} completed of {} in {:.1} s",
         r.service,
         r.target,
@@ -228,23 +242,23 @@ fn show(r: &Report) {
         ("feed undelivered", r.feed_undelivered.unwrap_or(0)),
     ];
     for (name, count) in lost.iter().filter(|(_, count)| *count > 0) {
-        println!("  {name}: {count}");
+        say!("  {name}: {count}");
     }
     if let Some(e) = &r.first_error {
-        println!("  first error: {e}");
+        say!("  first error: {e}");
     }
     let c = r.confidence * 100.0;
-    println!("ms [{c} % interval] p50                    p95                        p99                        p99.9");
+    say!("ms [{c} % interval] p50                    p95                        p99                        p99.9");
     show_latency("response time", &r.response_time);
     show_latency("service time", &r.service_time);
     show_latency("send lag", &r.send_lag);
-    println!("client CPU {} cores", number(r.client_cpu_cores));
-    println!("verdict: {} - {}", r.verdict.kind.as_str(), r.verdict.reason);
+    say!("client CPU {} cores", number(r.client_cpu_cores));
+    say!("verdict: {} - {}", r.verdict.kind.as_str(), r.verdict.reason);
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), LoadgenError> {
     let text = serde_json::to_string_pretty(value).map_err(|e| LoadgenError::Failed(format!("report: {e}")))?;
-    println!("{text}");
+    say!("{text}");
     Ok(())
 }
 
@@ -277,10 +291,16 @@ fn selftest(rates: &[f64], duration: &str, spin_us: f64, cpu: Option<&str>, json
         InProcessServer::start(ProtocolKind::Memcached, behaviour).map_err(|e| LoadgenError::Failed(format!("in-process server: {e}")))?;
     let mut reports = Vec::new();
     if !json {
-        println!("Against a server in this process (its CPU time is counted too). Times in ms.");
-        println!(
+        say!("Against a server in this process (its CPU time is counted too). Times in ms.");
+        say!(
             "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}  verdict",
-            "offered", "achieved", "lag p50", "lag p99", "lag p99.9", "resp p99", "CPUs"
+            "offered",
+            "achieved",
+            "lag p50",
+            "lag p99",
+            "lag p99.9",
+            "resp p99",
+            "CPUs"
         );
     }
     for load in loads {
@@ -293,7 +313,7 @@ fn selftest(rates: &[f64], duration: &str, spin_us: f64, cpu: Option<&str>, json
         c.preload = false;
         let r = run(&c, &STOP)?.report;
         if !json {
-            println!(
+            say!(
                 "{:>9.1} {:>9.1} {:>9} {:>9} {:>9} {:>9} {:>7}  {}",
                 r.offered_rps,
                 r.achieved_rps,

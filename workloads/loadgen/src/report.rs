@@ -85,6 +85,8 @@ pub struct Report {
 
     /// CPU time this process used over the run, in CPUs.
     pub client_cpu_cores: Option<f64>,
+    /// Its sending threads ran before ordinary processes (SCHED_FIFO).
+    pub client_realtime: bool,
     /// Times its threads were preempted.
     pub involuntary_switches: Option<u64>,
     pub feed_delivered: Option<u64>,

@@ -25,7 +25,7 @@ pub struct RunOutput {
 
 enum Message {
     Window { samples: Vec<Sample>, mark: Mark, thread: usize },
-    Ended { result: Result<(), LoadgenError>, reconnects: u64, first_error: Option<String>, switches: u64 },
+    Ended { result: Result<bool, LoadgenError>, reconnects: u64, first_error: Option<String>, switches: u64 },
 }
 
 /// Hands samples to the collecting thread once per window, in buffers that come back: no allocation while sending.
@@ -70,8 +70,8 @@ fn preemptions_of_this_thread() -> u64 {
     }
 }
 
-/// Pin the calling thread and make its timers exact.
-fn settle_thread(cpu: Option<usize>) -> Result<(), LoadgenError> {
+/// Pin the calling thread, make its timers exact, and let it go first where that is allowed. Returns whether it does.
+fn settle_thread(cpu: Option<usize>, realtime: bool) -> Result<bool, LoadgenError> {
     // SAFETY: plain system calls on this thread; the set is initialised by CPU_ZERO's equivalent, zeroed memory.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
@@ -85,8 +85,10 @@ fn settle_thread(cpu: Option<usize>) -> Result<(), LoadgenError> {
                 )));
             }
         }
+        // Refused without CAP_SYS_NICE: the report says what is in force. The kernel keeps a share of each CPU for everybody else.
+        let param = libc::sched_param { sched_priority: 1 };
+        Ok(realtime && libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0)
     }
-    Ok(())
 }
 
 /// Write a file whole or not at all.
@@ -198,6 +200,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     let mut reconnects = 0;
     let mut first_error = None;
     let mut switches = 0;
+    let mut realtime = true;
     let on_window = |w: &WindowReport, response: &Histogram<u64>| {
         if let Some(file) = &mut window_file {
             file.line(w);
@@ -250,7 +253,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                     let mut reconnects = 0;
                     let mut first_error = None;
                     let before = preemptions_of_this_thread();
-                    let result = settle_thread(cpu).and_then(|()| {
+                    let result = settle_thread(cpu, config.realtime).and_then(|first| {
                         let mut transport = SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, config.spin_ns)?;
                         let mut sink = ChannelSink { thread, buffer: Vec::with_capacity(4096), to: sink_to, spare };
                         let schedule = Schedule::new(config.arrivals, &config.load, config.warmup_ns, config.duration_ns, config.seed)
@@ -258,7 +261,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                         let r = drive(schedule, &clock, &mut transport, &limits, &mut sink, abort);
                         reconnects = transport.reconnects;
                         first_error = transport.first_error.take();
-                        r
+                        r.map(|()| first)
                     });
                     let switches = preemptions_of_this_thread() - before;
                     let _ = to.send(Message::Ended { result, reconnects, first_error, switches });
@@ -297,9 +300,12 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                     reconnects += r;
                     switches += s;
                     first_error = first_error.take().or(e);
-                    if let Err(e) = result {
-                        abort.store(true, Ordering::Relaxed);
-                        outcome = Err(e);
+                    match result {
+                        Ok(first) => realtime &= first,
+                        Err(e) => {
+                            abort.store(true, Ordering::Relaxed);
+                            outcome = Err(e);
+                        }
                     }
                 }
             }
@@ -354,6 +360,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         verdict: s.verdict,
         windows: s.windows,
         client_cpu_cores: cpu_used,
+        client_realtime: realtime,
         involuntary_switches: Some(switches),
         feed_delivered: feed.as_ref().map(|f| f.delivered),
         feed_undelivered: feed.as_ref().map(|f| f.undelivered),

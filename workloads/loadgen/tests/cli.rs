@@ -1,0 +1,147 @@
+//! The command line: one line for each mistake, the right exit code, nothing half-written.
+
+mod common;
+
+use common::{receive, Running};
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Command, Output};
+use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
+use surefoot_loadgen::protocol::ProtocolKind;
+use surefoot_loadgen::Report;
+
+fn loadgen(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_surefoot-loadgen")).args(args).output().unwrap()
+}
+
+fn one_error(args: &[&str], code: i32, says: &[&str]) {
+    let out = loadgen(args);
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {err}");
+    assert_eq!(err.lines().count(), 1, "{args:?}: {err}");
+    assert!(out.stdout.is_empty(), "{args:?}");
+    for part in says {
+        assert!(err.contains(part), "{args:?}: `{part}` missing in: {err}");
+    }
+}
+
+/// Bad input: exit code 2, and the line names the option and the remedy.
+#[test]
+fn bad_input_is_one_line_and_two() {
+    let t = "127.0.0.1:11211";
+    one_error(&["--target", t, "--rps", "5", "--protocol", "ftp"], 2, &["--protocol", "memcached, resp or http"]);
+    one_error(&["--target", t, "--rps", "-5"], 2, &["-5", "above 0"]);
+    one_error(&["--target", t, "--rps", "0"], 2, &["above 0"]);
+    one_error(&["--target", t, "--load", "0s:2000,5s:-1"], 2, &["-1", "above 0"]);
+    one_error(&["--target", t], 2, &["--rps", "--load"]);
+    one_error(&["--rps", "5"], 2, &["--target"]);
+    one_error(&["--target", "127.0.0.1", "--rps", "5"], 2, &["HOST:PORT"]);
+    one_error(&["--target", "192.0.2.1:80", "--rps", "5"], 2, &["192.0.2.1", "--allow-remote"]);
+    one_error(&["--target", t, "--rps", "5", "--duration", "soon"], 2, &["--duration", "10s"]);
+    one_error(&["--target", t, "--rps", "5", "--set-ratio", "2"], 2, &["--set-ratio"]);
+    one_error(&["--target", t, "--rps", "5", "--cpu", "9999-0"], 2, &["--cpu"]);
+    one_error(&["--target", t, "--rps", "5", "--threads", "0"], 2, &["--threads"]);
+    one_error(&["--target", t, "--rps", "5", "--threads", "4", "--connections", "2"], 2, &["--connections"]);
+    one_error(&["--target", t, "--rps", "5", "--protocol", "http", "--path", "a b"], 2, &["--path"]);
+    one_error(&["--target", t, "--rps", "5", "--nonsense"], 2, &["--nonsense", "--help"]);
+    one_error(&["--target", t, "--rps", "many"], 2, &["many"]);
+}
+
+/// Nothing listens: exit code 1, the address and what to check; no file is left behind.
+#[test]
+fn refused_connection() {
+    // A port that was free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("report.json");
+    let windows = dir.path().join("windows.jsonl");
+    let (o, w) = (out.to_str().unwrap(), windows.to_str().unwrap());
+    one_error(
+        &["--target", &address, "--rps", "5", "--out", o, "--windows", w],
+        1,
+        &[&format!("nothing listens on {address}"), "start the service or check --target"],
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// The wrong protocol is told, not measured.
+#[test]
+fn wrong_protocol_is_named() {
+    let server = InProcessServer::start(ProtocolKind::Resp, Behaviour::default()).unwrap();
+    let target = server.address.to_string();
+    let behaviour = Behaviour { value_bytes: 5, ..Behaviour::default() };
+    let http = InProcessServer::start(ProtocolKind::Http, behaviour).unwrap();
+    drop(http);
+    let out =
+        loadgen(&["--target", &target, "--rps", "200", "--protocol", "http", "--duration", "200ms", "--warmup", "0s", "--grace", "100ms"]);
+    assert_eq!(out.status.code(), Some(1));
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(err.contains("no request to"), "{err}");
+}
+
+/// A run prints and writes the same report; a missing feed reader costs one warning and is counted.
+#[test]
+fn report_to_stdout_and_file() {
+    let behaviour = Behaviour { value_bytes: 10, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Memcached, behaviour).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.json");
+    let feed = dir.path().join("nobody.sock");
+    let out = loadgen(&[
+        "--target",
+        &server.address.to_string(),
+        "--load",
+        "0s:500,300ms:1500",
+        "--duration",
+        "600ms",
+        "--warmup",
+        "100ms",
+        "--service",
+        "memcached",
+        "--json",
+        "--out",
+        path.to_str().unwrap(),
+        "--feed",
+        feed.to_str().unwrap(),
+    ]);
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(0), "{err}");
+    assert_eq!(err.matches("warning").count(), 1, "{err}");
+    let printed: Report = serde_json::from_slice(&out.stdout).unwrap();
+    let written: Report = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(printed, written);
+    assert!(printed.feed_undelivered.unwrap() >= 7 && printed.feed_delivered == Some(0));
+    assert_eq!(printed.nominal_rps, 1000.0);
+    assert_eq!(printed.load.len(), 2);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a temporary file was left");
+}
+
+/// An interrupt ends the run early with a report that says so.
+#[test]
+fn interrupt_still_reports() {
+    let behaviour = Behaviour { value_bytes: 10, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Memcached, behaviour).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("feed.sock");
+    let reader = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_surefoot-loadgen"))
+        .args(["--target", &server.address.to_string(), "--rps", "500", "--duration", "600s", "--warmup", "0s", "--json"])
+        .args(["--feed", socket.to_str().unwrap()])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut child = Running(child);
+    // Two windows in, by its own word.
+    let mut buf = vec![0; 64 * 1024];
+    receive(&reader, &mut buf);
+    receive(&reader, &mut buf);
+    // SAFETY: a child of this test that has not been waited for.
+    unsafe { libc::kill(child.0.id() as libc::pid_t, libc::SIGINT) };
+    let mut text = String::new();
+    child.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    let r: Report = serde_json::from_str(&text).unwrap();
+    assert!(r.interrupted && r.completed > 0 && r.duration_ms < 60_000.0, "{r:?}");
+    assert_eq!(r.completed, r.offered);
+}

@@ -1,0 +1,131 @@
+//! Against a real memcached and a real redis. Ignored by a plain `cargo test`, because they need the Debian packages `memcached` and
+//! `redis-server`; the project's test command runs them with `cargo test --release -p surefoot-loadgen -- --include-ignored`.
+//! A missing program fails the test, with the package's name.
+//!
+//! Other processes may keep this client from sending on time. A run that is `client-limited` says so and is repeated, at most
+//! [`TRIES`] times in all; the repetitions are printed, and the last run counts whatever its verdict.
+
+mod common;
+
+use common::{gaps_s, kolmogorov_smirnov, Server};
+use std::sync::atomic::AtomicBool;
+use std::sync::Mutex;
+use std::time::Duration;
+use surefoot_loadgen::driver::Sample;
+use surefoot_loadgen::protocol::ProtocolKind;
+use surefoot_loadgen::report::Report;
+use surefoot_loadgen::{run, Config, LoadProfile, VerdictKind};
+
+const TRIES: u32 = 4;
+const MS: u64 = 1_000_000;
+
+/// One at a time: two generators at once would be measuring each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn config(server: &Server, rps: f64, seconds: u64) -> Config {
+    let load = LoadProfile::constant(rps).unwrap();
+    let mut c = Config::new(server.address, ProtocolKind::Memcached, load);
+    c.duration_ns = seconds * 1000 * MS;
+    c.warmup_ns = 300 * MS;
+    c.keep_samples = true;
+    c
+}
+
+/// Run until the client kept its schedule, or [`TRIES`] times; `what` names the run in the notes.
+fn punctual(c: &Config, what: &str) -> (Report, Vec<Sample>) {
+    let mut attempt = 1;
+    loop {
+        let out = run(c, &AtomicBool::new(false)).unwrap();
+        println!("{what}: attempt {attempt} of {TRIES}: {:?}", out.report.verdict);
+        if out.report.verdict.kind != VerdictKind::ClientLimited || attempt == TRIES {
+            return (out.report, out.samples.unwrap());
+        }
+        attempt += 1;
+    }
+}
+
+/// The achieved rate is within 1 % of the offered one, with GETs and SETs, and every GET finds its key.
+#[test]
+#[ignore = "needs memcached (apt-get install memcached)"]
+fn achieved_rate_is_the_offered_rate() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let server = Server::memcached();
+    let mut c = config(&server, 4000.0, 5);
+    c.set_ratio = 0.1;
+    let (r, _) = punctual(&c, "rate");
+    assert!((r.achieved_rps / r.offered_rps - 1.0).abs() < 0.01, "{} {}", r.achieved_rps, r.offered_rps);
+    // The drawn rate itself: 20,000 requests, standard deviation 0.7 %.
+    assert!((r.offered_rps / r.nominal_rps - 1.0).abs() < 0.03, "{} {}", r.offered_rps, r.nominal_rps);
+    assert_eq!((r.misses, r.errors, r.dropped_server, r.unfinished), (0, 0, 0, 0));
+}
+
+/// Requests leave with exponential gaps (Kolmogorov-Smirnov, 1 %): by the schedule, and as really sent.
+#[test]
+#[ignore = "needs memcached (apt-get install memcached)"]
+fn gaps_are_exponential() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let server = Server::memcached();
+    let rps = 500.0;
+    let exponential = |x: f64| 1.0 - (-rps * x).exp();
+    let (_, samples) = punctual(&config(&server, rps, 4), "gaps");
+    assert!(samples.len() > 1800);
+    let intended = gaps_s(samples.iter().map(|s| s.intended_ns).collect());
+    let sent = gaps_s(samples.iter().map(|s| s.sent_ns).collect());
+    let (a, b) = (kolmogorov_smirnov(intended, exponential), kolmogorov_smirnov(sent, exponential));
+    println!("Kolmogorov-Smirnov sqrt(n) D: intended {a:.3}, sent {b:.3} (1 % limit 1.63)");
+    assert!(a < 1.63, "{a}");
+    assert!(b < 1.63, "{b}");
+
+    // The test can tell: with constant gaps it is far off.
+    let mut c = config(&server, rps, 4);
+    c.arrivals = surefoot_loadgen::Arrivals::Constant;
+    let (_, samples) = punctual(&c, "constant gaps");
+    let constant = gaps_s(samples.iter().map(|s| s.sent_ns).collect());
+    assert!(kolmogorov_smirnov(constant, exponential) > 10.0);
+}
+
+/// memcached stopped (SIGSTOP) for 200 ms: the p99.9 of the response time shows it.
+#[test]
+#[ignore = "needs memcached (apt-get install memcached)"]
+fn a_stopped_memcached_shows_in_p999() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let server = Server::memcached();
+    let c = config(&server, 2000.0, 4);
+    let calm = punctual(&c, "calm").0.response_time.p999.value_ms.unwrap();
+    let pid = server.process.0.id() as libc::pid_t;
+    let stop = AtomicBool::new(false);
+    let out = std::thread::scope(|s| {
+        let running = s.spawn(|| run(&c, &stop));
+        // Some time into the run; the length of the stop is the experiment.
+        std::thread::sleep(Duration::from_millis(1500));
+        // SAFETY: signals to a child of this test that has not been waited for.
+        unsafe { libc::kill(pid, libc::SIGSTOP) };
+        std::thread::sleep(Duration::from_millis(200));
+        // SAFETY: as above.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        running.join().unwrap().unwrap()
+    });
+    let r = out.report;
+    let p999 = r.response_time.p999.value_ms.unwrap();
+    println!("p99.9 calm {calm:.3} ms, with a stop of 200 ms {p999:.3} ms; {:?}", r.verdict);
+    // 8000 requests, 400 due during the stop: p99.9 is the 8th slowest, about 196 ms.
+    assert!(p999 >= 150.0, "{p999}");
+    let slow = out.samples.unwrap().iter().filter(|s| s.response_ns() >= 50 * MS).count();
+    // Those due in the first 150 ms: 300, standard deviation 17; a late SIGCONT adds some.
+    assert!(slow >= 215, "{slow}");
+    assert_eq!(r.completed, r.offered);
+}
+
+/// Redis answers the same generator.
+#[test]
+#[ignore = "needs redis-server (apt-get install redis-server)"]
+fn redis_answers() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let server = Server::redis();
+    let mut c = config(&server, 2000.0, 2);
+    c.protocol = ProtocolKind::Resp;
+    c.set_ratio = 0.2;
+    let (r, _) = punctual(&c, "redis");
+    assert_eq!((r.misses, r.errors, r.unfinished), (0, 0, 0), "{:?}", r.first_error);
+    assert!((r.achieved_rps / r.offered_rps - 1.0).abs() < 0.01);
+}

@@ -1,0 +1,172 @@
+//! Real sockets and real time, against the server in this process. What is asserted holds on a slow and busy machine too.
+
+mod common;
+
+use common::receive;
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use surefoot_loadgen::driver::{Fate, Sample};
+use surefoot_loadgen::feed::{decode_histogram, FeedDatagram};
+use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
+use surefoot_loadgen::protocol::ProtocolKind;
+use surefoot_loadgen::report::{Phase, WindowReport};
+use surefoot_loadgen::{run, Config, LoadProfile, RunOutput, Schedule};
+
+const MS: u64 = 1_000_000;
+
+fn config(server: &InProcessServer, kind: ProtocolKind, rps: f64, duration_ms: u64) -> Config {
+    let mut c = Config::new(server.address, kind, LoadProfile::constant(rps).unwrap());
+    c.duration_ns = duration_ms * MS;
+    c.warmup_ns = 200 * MS;
+    c.grace_ns = 10_000 * MS;
+    c.connections = 4;
+    c.preload = false;
+    c.keep_samples = true;
+    c
+}
+
+fn go(c: &Config) -> (RunOutput, Vec<Sample>) {
+    let mut out = run(c, &AtomicBool::new(false)).unwrap();
+    let samples = out.samples.take().unwrap();
+    (out, samples)
+}
+
+/// A server that stands still for 200 ms shows in the response times of every request that was due meanwhile; the service time alone
+/// shows it in the few that were in flight.
+#[test]
+fn a_frozen_server_cannot_hide() {
+    let freeze = Some((2000, Duration::from_millis(200)));
+    let behaviour = Behaviour { value_bytes: 100, freeze, close_after: None };
+    let server = InProcessServer::start(ProtocolKind::Resp, behaviour).unwrap();
+    let rps = 2000.0;
+    let mut c = config(&server, ProtocolKind::Resp, rps, 3000);
+    c.pipeline = 1;
+    let (out, samples) = go(&c);
+    assert_eq!(out.report.completed, out.report.offered);
+
+    let frozen = samples.iter().max_by_key(|s| s.service_ns()).unwrap();
+    assert!(frozen.service_ns() >= 200 * MS, "{}", frozen.service_ns());
+    // Everything due in the first 140 ms of the freeze waited at least 50 ms more: the server was asleep all that time.
+    let due = |from_ms: u64, to_ms: u64| {
+        let (from, to) = (frozen.sent_ns + from_ms * MS, frozen.sent_ns + to_ms * MS);
+        samples.iter().filter(move |s| s.intended_ns >= from && s.intended_ns < to)
+    };
+    let caught = due(0, 140).count() as f64;
+    // 280 expected, standard deviation 17.
+    assert!((caught - 0.14 * rps).abs() < 5.0 * 17.0, "{caught}");
+    assert!(due(0, 140).all(|s| s.response_ns() >= 50 * MS));
+    // Few requests were in service then: one on each connection.
+    let in_service = samples.iter().filter(|s| s.service_ns() >= 190 * MS).count();
+    assert!((1..=c.connections).contains(&in_service), "{in_service}");
+
+    let r = out.report;
+    assert!(r.response_time.max_ms.unwrap() >= 190.0);
+    // 6000 samples, about 200 of them above 100 ms: far more than one in 1000.
+    assert!(r.response_time.p999.value_ms.unwrap() >= 150.0, "{:?}", r.response_time.p999);
+    // The wait was for the server, and the client is not blamed for it.
+    assert!(r.send_lag.p999.value_ms.unwrap() >= 100.0);
+}
+
+/// Every request of the schedule is sent once, in every protocol, over several threads.
+#[test]
+fn each_scheduled_request_ends_once() {
+    for kind in [ProtocolKind::Memcached, ProtocolKind::Resp, ProtocolKind::Http] {
+        let behaviour = Behaviour { value_bytes: 3000, ..Behaviour::default() };
+        let server = InProcessServer::start(kind, behaviour).unwrap();
+        let mut c = config(&server, kind, 3000.0, 800);
+        c.threads = 2;
+        c.set_ratio = 0.3;
+        c.preload = kind != ProtocolKind::Http;
+        c.key_space = 300;
+        let (out, mut samples) = go(&c);
+        samples.sort_by_key(|s| s.index);
+        let scheduled: Vec<u64> = Schedule::new(c.arrivals, &c.load, c.warmup_ns, c.duration_ns, c.seed).map(|a| a.intended_ns).collect();
+        let sent: Vec<u64> = samples.iter().map(|s| s.intended_ns).collect();
+        assert_eq!(sent, scheduled, "{kind:?}");
+        assert!(samples.iter().all(|s| s.fate == Fate::Ok), "{kind:?} {:?}", out.report.first_error);
+        assert!(samples.iter().all(|s| s.sent_ns >= s.intended_ns && s.done_ns >= s.sent_ns));
+        assert_eq!(out.report.errors + out.report.reconnects, 0);
+    }
+}
+
+/// An HTTP server that closes connections politely (nginx does after 1000 requests) costs reconnects, not errors.
+#[test]
+fn polite_closes_are_not_errors() {
+    let behaviour = Behaviour { value_bytes: 10, close_after: Some(50), ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Http, behaviour).unwrap();
+    let mut c = config(&server, ProtocolKind::Http, 1000.0, 800);
+    c.pipeline = 4;
+    let (out, samples) = go(&c);
+    assert!(samples.iter().all(|s| s.fate == Fate::Ok), "{:?}", out.report.first_error);
+    assert!(out.report.reconnects >= 10, "{}", out.report.reconnects);
+}
+
+/// A server that goes away makes errors and drops, never silence: every request is accounted for, and the run is not valid.
+#[test]
+fn a_lost_server_is_counted() {
+    let freeze = Some((300, Duration::from_millis(1)));
+    let behaviour = Behaviour { value_bytes: 10, freeze, close_after: None };
+    let server = InProcessServer::start(ProtocolKind::Memcached, behaviour).unwrap();
+    let mut c = config(&server, ProtocolKind::Memcached, 1000.0, 1500);
+    c.grace_ns = 100 * MS;
+    c.max_outstanding = 200;
+    let stop = AtomicBool::new(false);
+    let out = std::thread::scope(|s| {
+        let running = s.spawn(|| run(&c, &stop));
+        std::thread::sleep(Duration::from_millis(700));
+        drop(server);
+        running.join().unwrap().unwrap()
+    });
+    let r = out.report;
+    assert_eq!(r.completed + r.errors + r.dropped_server + r.dropped_client + r.unfinished, r.offered);
+    assert!(r.dropped_server + r.dropped_client > 100, "{r:?}");
+    assert!(r.first_error.is_some());
+    assert_ne!(r.verdict.kind.as_str(), "valid");
+    assert_eq!(r.response_time.p99.value_ms, None, "lost requests are slower than every reply");
+}
+
+/// The feed's and the window file's histograms and counts add up to the run.
+#[test]
+fn feed_and_windows_add_up() {
+    let behaviour = Behaviour { value_bytes: 100, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Resp, behaviour).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("feed.sock");
+    let reader = UnixDatagram::bind(&socket).unwrap();
+    let mut c = config(&server, ProtocolKind::Resp, 2000.0, 800);
+    c.service = "redis".into();
+    c.feed = Some(socket);
+    c.windows = Some(dir.path().join("windows.jsonl"));
+    let reading = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let mut buf = vec![0; 256 * 1024];
+        // 0.2 s + 0.8 s in windows of 100 ms.
+        while all.len() < 10 {
+            let n = receive(&reader, &mut buf);
+            all.push(serde_json::from_slice::<FeedDatagram>(&buf[..n]).unwrap());
+        }
+        // The reader stays open: the grace period has windows too.
+        (all, reader)
+    });
+    let (out, samples) = go(&c);
+    let (datagrams, _reader) = reading.join().unwrap();
+    let mut replies = 0;
+    for (i, d) in datagrams.iter().enumerate() {
+        assert_eq!((d.service.as_str(), d.unit.as_str(), d.window_ms), ("redis", "ns", 100));
+        assert_eq!(decode_histogram(&d.histogram).unwrap().len(), d.count);
+        // t_ms rises by exactly one window.
+        assert_eq!(d.t_ms, datagrams[0].t_ms + 100 * i as u64);
+        replies += d.count;
+    }
+    let offered: u64 = datagrams.iter().map(|d| d.offered).sum();
+    assert_eq!(offered, samples.len() as u64);
+    let text = std::fs::read_to_string(dir.path().join("windows.jsonl")).unwrap();
+    let windows: Vec<WindowReport> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(windows.iter().map(|w| w.completed).sum::<u64>(), samples.len() as u64);
+    assert!(replies <= samples.len() as u64);
+    assert_eq!(windows.iter().filter(|w| w.phase == Phase::WarmUp).count(), 2);
+    assert_eq!(windows.iter().filter(|w| w.phase == Phase::Measure).count(), 8);
+    assert_eq!(out.report.feed_undelivered, Some(0));
+    assert_eq!(out.report.feed_delivered, Some(windows.len() as u64));
+}
