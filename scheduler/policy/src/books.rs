@@ -95,6 +95,12 @@ impl Books {
         Amount::new(1, self.platform.min_ways())
     }
 
+    /// The least that all BE jobs together keep: they share a CPU, but a quota is split among them.
+    fn be_least(&self) -> Amount {
+        let members = if self.platform.by_quota() { self.be.len() as u32 } else { u32::from(self.has_be()) };
+        Amount::new(members, if members > 0 { self.platform.min_ways() } else { 0 })
+    }
+
     pub fn total(&self) -> Amount {
         Amount::new(self.platform.core_units(), self.platform.ways())
     }
@@ -142,8 +148,7 @@ impl Books {
 
     /// What can be had without touching an LC service: idle, or from BE jobs beyond the least that they keep.
     pub fn free(&self) -> Amount {
-        let keep = if self.has_be() { self.least() } else { Amount::default() };
-        self.rest().minus(keep)
+        self.rest().minus(self.be_least())
     }
 
     /// Follow arrivals and departures. What a vanished service held becomes idle (shared resources go back to the other).
@@ -300,11 +305,7 @@ impl Books {
 
     /// What the BE jobs still lack of the least that they keep.
     pub fn be_lacks(&self) -> Amount {
-        if self.has_be() {
-            self.least().minus(self.rest())
-        } else {
-            Amount::default()
-        }
+        self.be_least().minus(self.rest())
     }
 
     /// The plan that puts the books in force; names only services whose allocation changes.
@@ -326,7 +327,7 @@ impl Books {
             })
             .collect();
         let rest = self.rest();
-        let be_fits = self.has_be() && self.least().fits_in(rest);
+        let be_fits = self.has_be() && self.be_least().fits_in(rest);
         let mut homeless = self.crowd.clone();
         if be_fits {
             let members = self.be.clone();

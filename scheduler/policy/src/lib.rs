@@ -18,6 +18,8 @@ pub mod parties;
 pub mod unmanaged;
 
 #[cfg(test)]
+mod perfect;
+#[cfg(test)]
 mod testing;
 
 pub use osml_plus::OsmlPlus;

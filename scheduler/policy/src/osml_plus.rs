@@ -1094,3 +1094,7 @@ impl Policy for OsmlPlus {
         plan
     }
 }
+
+#[cfg(test)]
+#[path = "osml_plus_tests.rs"]
+mod tests;
