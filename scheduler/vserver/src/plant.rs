@@ -319,13 +319,13 @@ impl Plant {
             segment += 1;
         }
         self.now_s = end;
+        self.ticks += 1;
         self.samples.clear();
         for i in 0..self.tenants.len() {
             let s = self.reading(i);
             self.samples.push(s);
         }
         fill_neighbours(&mut self.samples);
-        self.ticks += 1;
         &self.samples
     }
 

@@ -239,6 +239,10 @@ pub fn wait_shape(p: f64, c: f64) -> f64 {
     (1.0 + c.sqrt() * ((1.0 - w) * upper_z(p) + w * (-p.ln() - 1.0))).max(0.0)
 }
 
+/// As many digits as the reference has.
+#[allow(clippy::approx_constant)]
+const QUARTER_PI: f64 = 0.785398;
+
 /// Upper `p`-quantile of V given that it is not zero, seconds.
 pub fn wait_quantile(p: f64, at: Moments, ell: f64) -> f64 {
     if at.m <= 0.0 || p >= 1.0 {
@@ -250,7 +254,7 @@ pub fn wait_quantile(p: f64, at: Moments, ell: f64) -> f64 {
     }
     let (share, b) = tail_split(at, ell);
     // Shape of the rest: exponential at c = 1, half-normal when c is large.
-    let (half, w) = (0.785398 * share, m2 / at.v);
+    let (half, w) = (QUARTER_PI * share, m2 / at.v);
     let mut tail = 0.0;
     if share > p {
         tail = w * b * (share / p).ln();

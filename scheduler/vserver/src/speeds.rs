@@ -374,8 +374,8 @@ impl Solver {
         for t in tenants {
             let mut share = [0.0; MAX_DOMAINS];
             let all = f64::from(t.cpus.len());
-            for d in 0..domains {
-                share[d] = if domains == 1 { 1.0 } else { f64::from(t.cpus.intersection(self.domain_cpus[d]).len()) / all };
+            for (x, cpus) in share.iter_mut().zip(&self.domain_cpus) {
+                *x = f64::from(t.cpus.intersection(*cpus).len()) / all;
             }
             self.domain_share.push(share);
         }
@@ -642,9 +642,9 @@ impl Solver {
         for (i, (r, t)) in self.rows.iter().zip(tenants).enumerate() {
             let instr_per_s = if r.be { r.x } else { r.x * r.instr };
             let mut ins_gbs = [0.0; MAX_DOMAINS];
-            for d in 0..domains {
+            for (d, x) in ins_gbs.iter_mut().enumerate().take(domains) {
                 if t.ways[d] != 0 {
-                    ins_gbs[d] = r.bw.max(1e-6) * self.domain_share[i][d];
+                    *x = r.bw.max(1e-6) * self.domain_share[i][d];
                 }
             }
             self.speeds.push(Speed {

@@ -73,7 +73,8 @@ pub fn check_tenants(p: &PlatformProfile, tenants: &[Tenant]) -> Result<(), Tena
         if t.threads == 0 {
             return wrong("threads", "0".into(), "Give at least 1".into());
         }
-        if !t.profile.is_be() && !(t.rate_rps.is_finite() && t.rate_rps >= 0.0) {
+        let rate_ok = t.profile.is_be() || (t.rate_rps.is_finite() && t.rate_rps >= 0.0);
+        if !rate_ok {
             return wrong("rps", format!("{}", t.rate_rps), "Give 0 or more".into());
         }
         let full = surefoot_server::allocation::full_mask(p.llc.ways);

@@ -16,7 +16,11 @@ pub fn profiles() -> &'static Profiles {
     ALL.get_or_init(|| Profiles::load(&[here("profiles")]).unwrap())
 }
 
+/// A shipped platform, or one of tests/platforms.
 pub fn platform(name: &str) -> Arc<PlatformProfile> {
+    if name == "four-domains" {
+        return Arc::new(PlatformProfile::read(&here("tests/platforms/four-domains.toml")).unwrap());
+    }
     profiles().platform(name).unwrap().clone()
 }
 

@@ -1,0 +1,77 @@
+//! The hot paths allocate nothing once their buffers have grown.
+
+mod common;
+
+use common::{platform, profiles};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use surefoot_server::CpuSet;
+use surefoot_vserver::{Plant, Steady, Tenant, HORIZON_S};
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything on to the system's allocator; counting touches a thread-local without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|c| c.set(c.get() + 1));
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(f: impl FnOnce()) -> u64 {
+    let before = COUNT.with(Cell::get);
+    f();
+    COUNT.with(Cell::get) - before
+}
+
+/// Three tenants with CPUs and ways of their own and in common.
+fn tenants() -> Vec<Tenant> {
+    [("moses", 2600.0, 0, 8, 0xff), ("memcached", 300_000.0, 6, 18, 0xff80), ("stream", 0.0, 18, 30, 0xf0000)]
+        .into_iter()
+        .map(|(name, rps, lo, hi, mask)| Tenant::new(profiles().service(name).unwrap().clone(), rps, 12, CpuSet::range(lo, hi), mask))
+        .collect()
+}
+
+/// A sweep: no allocation a case.
+#[test]
+fn steady_cases_do_not_allocate() {
+    let mut tenants = tenants();
+    let mut steady = Steady::new(platform("server-1"));
+    steady.case(&tenants, HORIZON_S);
+    let n = allocations(|| {
+        for cores in 1..=8 {
+            tenants[0].cpus = CpuSet::range(0, cores);
+            tenants[0].ways = [(1 << cores) - 1; 16];
+            steady.case(&tenants, HORIZON_S);
+        }
+    });
+    assert_eq!(n, 0);
+}
+
+/// A closed loop: no allocation a tick.
+#[test]
+fn ticks_do_not_allocate() {
+    for seed in [None, Some(1)] {
+        let mut plant = Plant::new(platform("server-1"), seed, 0.1);
+        for (i, t) in tenants().into_iter().enumerate() {
+            plant.add(&format!("t{i}"), t, true).unwrap();
+        }
+        plant.step();
+        let n = allocations(|| {
+            for _ in 0..100 {
+                plant.step();
+            }
+        });
+        assert_eq!(n, 0, "seed {seed:?}");
+    }
+}
