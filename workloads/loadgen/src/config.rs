@@ -36,7 +36,7 @@ pub struct Config {
     /// CPUs that the sending threads are pinned to, in turn; empty: wherever the kernel likes.
     pub cpus: Vec<usize>,
     /// Let the sending threads go first (SCHED_FIFO 1) where the process may: an instrument must not wait for what it measures.
-    /// Niceness would not do: it counts only within one autogroup or control group.
+    /// Only with fewer threads than CPUs. Niceness would not do: it counts only within one autogroup or control group.
     pub realtime: bool,
     pub spin_ns: u64,
     pub confidence: f64,

@@ -200,6 +200,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     let mut reconnects = 0;
     let mut first_error = None;
     let mut switches = 0;
+    // On every CPU at once they would starve the server they measure.
+    let go_first = config.realtime && std::thread::available_parallelism().is_ok_and(|n| config.threads < n.get());
     let mut realtime = true;
     let on_window = |w: &WindowReport, response: &Histogram<u64>| {
         if let Some(file) = &mut window_file {
@@ -253,7 +255,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                     let mut reconnects = 0;
                     let mut first_error = None;
                     let before = preemptions_of_this_thread();
-                    let result = settle_thread(cpu, config.realtime).and_then(|first| {
+                    let result = settle_thread(cpu, go_first).and_then(|first| {
                         let mut transport = SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, config.spin_ns)?;
                         let mut sink = ChannelSink { thread, buffer: Vec::with_capacity(4096), to: sink_to, spare };
                         let schedule = Schedule::new(config.arrivals, &config.load, config.warmup_ns, config.duration_ns, config.seed)

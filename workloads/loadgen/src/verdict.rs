@@ -3,13 +3,14 @@
 //! The rules, in the order they are tried (the first that holds names the verdict):
 //!
 //! 1. `client-limited`: the generator, not the server, shaped the result.
-//!    a. Its own lag (intended send to actual send, without waiting for a server that kept every connection full) has a p99 above
-//!       max(1 ms, 10 % of the response time's p99). 1 ms: a client that shares two noisy cores with its server is preempted for
-//!       fractions of a millisecond now and then; QoS targets are 1 ms to seconds. 10 %: beyond it, the arrivals that the server
-//!       saw are no longer the schedule's.
-//!    b. Or the lag moved the p99 itself: p99 of the response time minus p99 of (response time - own lag) is above
-//!       max(0.2 ms, 5 % of p99). (a) alone would pass a lag of 0.9 ms on a p99 of 0.95 ms.
-//!    c. Or fewer than 99.5 % of the run's requests were taken up by its end, or requests were dropped while the client was late.
+//!    - Late: its own lag (intended send to actual send, without waiting for a server that kept every connection full) has a p99
+//!      above max(1 ms, 10 % of the response time's p99). 1 ms: a client that shares two noisy cores with its server is preempted
+//!      for fractions of a millisecond now and then, and QoS targets are 1 ms to seconds. 10 %: beyond it, the arrivals that the
+//!      server saw are no longer the schedule's.
+//!    - Moved: p99 of the response time minus p99 of (response time - own lag) is above max(0.2 ms, 5 % of p99). The first rule
+//!      alone would pass a lag of 0.9 ms on a p99 of 0.95 ms.
+//!    - Short: fewer than 99.5 % of the run's requests were taken up by its end, or most of the dropped requests were dropped while
+//!      the client was late.
 //!
 //!    A server that is overloaded has a p99 that grows without bound, so rules relative to p99 do not blame the client for it.
 //! 2. `server-overloaded`: the client kept its schedule and the server did not keep up: requests dropped at the cap on outstanding
@@ -112,11 +113,12 @@ pub fn judge(e: &Evidence, rules: &Rules) -> Verdict {
     if e.late_past_end > 3 && e.late_past_end as f64 > 0.005 * e.offered as f64 {
         return client(format!("{} of {} requests were due but not taken up by the end of the run", e.late_past_end, e.offered));
     }
-    if e.dropped_client > 0 {
+    if e.dropped_client > e.dropped_server {
         return client(format!("{} requests were dropped while the client was behind its schedule", e.dropped_client));
     }
 
-    if e.dropped_server > 0 {
+    let dropped = e.dropped_server + e.dropped_client;
+    if dropped > 0 {
         return server(format!("{} of {} requests were dropped because too many were waiting for the server", e.dropped_server, e.offered));
     }
     if e.unfinished > 0 {
@@ -211,18 +213,20 @@ mod tests {
     fn each_rule_at_its_limit() {
         let l = latency(Some(20.0));
         let base = || calm(&l);
-        // (a) 10 % of 20 ms.
+        // Late: 10 % of 20 ms.
         assert_eq!(kind(&Evidence { client_lag_p99_ms: Some(1.9), ..base() }), VerdictKind::Valid);
         let late = Evidence { client_lag_p99_ms: Some(2.1), ..base() };
         assert_eq!(kind(&late), VerdictKind::ClientLimited);
-        // (b) 5 % of 20 ms.
+        // Moved: 5 % of 20 ms.
         let moved = |by| Evidence { undelayed_p99_ms: Some(20.0 - by), ..base() };
         assert_eq!(kind(&moved(0.9)), VerdictKind::Valid);
         assert_eq!(kind(&moved(1.1)), VerdictKind::ClientLimited);
-        // (c) 0.5 % of 10,000.
+        // Short: 0.5 % of 10,000.
         assert_eq!(kind(&Evidence { late_past_end: 50, ..base() }), VerdictKind::Valid);
         assert_eq!(kind(&Evidence { late_past_end: 51, ..base() }), VerdictKind::ClientLimited);
         assert_eq!(kind(&Evidence { dropped_client: 1, ..base() }), VerdictKind::ClientLimited);
+        let both = Evidence { dropped_client: 1, dropped_server: 1000, ..base() };
+        assert_eq!(kind(&both), VerdictKind::ServerOverloaded);
         // Overload.
         assert_eq!(kind(&Evidence { dropped_server: 1, ..base() }), VerdictKind::ServerOverloaded);
         assert_eq!(kind(&Evidence { unfinished: 1, ..base() }), VerdictKind::ServerOverloaded);
