@@ -83,6 +83,9 @@ pub struct Sweep {
     /// CPUs that services may use with --server local, e.g. "0-3"
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
+    /// Where --server local keeps what it changed; default: SUREFOOT_STATE/node, /var/lib/surefoot or ~/.local/state/surefoot
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
     /// End when the parent process ends
     #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
     pub die_with_parent: Option<i32>,
@@ -170,9 +173,12 @@ pub struct Reset {
     /// "local", or "virtual:PLATFORM"
     #[arg(long, value_name = "S", default_value = "local")]
     pub server: String,
-    /// Configuration of the run to undo (its journal says what was changed)
+    /// Configuration of the run to undo: its state_dir says what was changed
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Where what was changed is kept; default: as for sweep
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -10,6 +10,7 @@
 pub mod campaign;
 pub mod cli;
 pub mod cmd_sweep;
+pub mod daemon;
 pub mod error;
 pub mod eval;
 pub mod expand;

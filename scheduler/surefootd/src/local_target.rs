@@ -1,11 +1,258 @@
-//! This machine as a target.
+//! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
 
-use crate::campaign::Campaign;
+use crate::campaign::{sha256_hex, Campaign};
 use crate::cli;
+use crate::cmd_sweep::{finish, print_plan};
 use crate::error::{Error, Result};
+use crate::expand::{Case, Expansion};
+use crate::sweep::rows::{Measured, Row, State};
+use crate::sweep::{case_s, Bench};
+use crate::target::{LcService, Target};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
+use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
+
+/// So many failed cases in a row mean that the machine, not the case, is at fault.
+const MOST_FAILURES: u32 = 3;
+/// About what a row takes on disk.
+const BYTES_PER_ROW: u64 = 200;
+
+/// Invalid input is the caller's, everything else a failure.
+pub fn server_error(e: ServerError) -> Error {
+    let text = e.to_string().trim_end_matches('.').to_string();
+    match e {
+        ServerError::Invalid(_) => Error::BadInput(text),
+        ServerError::Write { .. } | ServerError::Unavailable { .. } => Error::Failed(text),
+    }
+}
+
+/// Where this node keeps what it changed: given, else SUREFOOT_STATE/node, else the system's or the user's place.
+pub fn state_dir(given: Option<&Path>) -> PathBuf {
+    let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(dir) = given {
+        return dir.into();
+    }
+    if let Some(dir) = env("SUREFOOT_STATE") {
+        return dir.join("node");
+    }
+    if nix::unistd::geteuid().is_root() {
+        return "/var/lib/surefoot".into();
+    }
+    let home = env("XDG_STATE_HOME").or_else(|| Some(env("HOME")?.join(".local/state")));
+    home.map_or_else(|| std::env::temp_dir().join("surefoot"), |h| h.join("surefoot"))
+}
+
+/// Catalogue folder: given, else `workloads/` here or above the executable, else the installed one.
+pub fn catalogue_dir(given: Option<&Path>) -> PathBuf {
+    if let Some(dir) = given {
+        return dir.into();
+    }
+    let holds = |d: &PathBuf| std::fs::read_dir(d).is_ok_and(|mut l| l.any(|e| e.is_ok_and(|e| e.path().join("workload.toml").is_file())));
+    let above = std::env::current_exe().ok().into_iter().flat_map(|exe| exe.ancestors().map(|a| a.join("workloads")).collect::<Vec<_>>());
+    let known = std::iter::once(PathBuf::from("workloads")).chain(above).chain([PathBuf::from("/usr/share/surefoot/workloads")]);
+    known.into_iter().find(holds).unwrap_or_else(|| "workloads".into())
+}
+
+/// The target of a campaign on this machine.
+pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, feature_set: &str) -> Result<Target> {
+    let (mut services, mut jobs, mut sources) = (BTreeMap::new(), vec![], BTreeMap::new());
+    for name in entries {
+        let e = catalogue.get(name).map_err(server_error)?;
+        sources.insert(name.clone(), sha256_hex(format!("{e:?}").as_bytes()));
+        match e.server_kind() {
+            Kind::Lc { qos_target_ms } => {
+                let max_load_rps = e.max_load_rps_on(&platform.name);
+                services.insert(name.clone(), LcService { qos_target_ms, max_load_rps, rps_levels: e.rps_levels.clone() });
+            }
+            Kind::Be => jobs.push(name.clone()),
+        }
+    }
+    Ok(Target { is_virtual: false, platform, services, jobs, feature_set: feature_set.into(), sources })
+}
 
 /// # Errors
 /// Bad input or a failure, on one line.
-pub fn sweep(_args: &cli::Sweep, _campaign: &Campaign) -> Result<()> {
-    Err(Error::Failed("--server local: comes with surefoot-linux".into()))
+pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
+    campaign.check_target(None)?;
+    let managed = args.cpus.as_deref().map(CpuSet::parse).transpose().map_err(|e| Error::BadInput(format!("--cpus: {e}")))?;
+    let dir = catalogue_dir(args.catalogue.as_deref());
+    let catalogue = Catalogue::load(&dir).map_err(server_error)?;
+    let names: Vec<String> = catalogue.entries.keys().cloned().collect();
+    // Everything that the campaign itself can be wrong about is said before anything is started.
+    let platform = discover(&Root::default(), managed).map_err(server_error)?;
+    let planned = Expansion::new(campaign, &target(&catalogue, &names, platform.clone(), "no-pmu")?)?;
+    if args.plan {
+        let t = target(&catalogue, &names, platform, "no-pmu")?;
+        let to_measure = planned.len() - planned.infeasible().values().sum::<u64>();
+        let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
+        print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes);
+        return Ok(());
+    }
+    if let Some(file) = &args.loadgen {
+        std::env::set_var("SUREFOOT_LOADGEN", file);
+    }
+    let config = LocalConfig { root: Root::default(), state_dir: state_dir(args.state.as_deref()), catalogue: Some(dir), managed };
+    let mut bench = LocalBench::open(config).map_err(server_error)?;
+    let t = target(&catalogue, &names, bench.server().platform().clone(), bench.server().feature_set().0)?;
+    let cases = Expansion::new(campaign, &t)?;
+    let s = &campaign.sampling;
+    let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
+    let (mut measured, mut failures) = (0u64, 0u32);
+    let mut measure = |case: Case| -> Result<Measured> {
+        match bench.measure(&bench_case(&case), sampling) {
+            Ok(r) => {
+                measured += 1;
+                failures = 0;
+                Ok(outcome(case, s.warmup_ms, r))
+            }
+            Err(e) => {
+                failures += 1;
+                if measured == 0 || failures >= MOST_FAILURES || crate::stop::requested() {
+                    return Err(server_error(e));
+                }
+                tracing::warn!("case {} failed: {e}", case.case_id);
+                Ok(Measured { case, state: State::Failed, reason: Some(e.to_string()), rows: vec![] })
+            }
+        }
+    };
+    finish(args, campaign, &t, &cases, Bench::Serial(&mut measure))
+}
+
+fn bench_case(c: &Case) -> BenchCase {
+    let neighbour = |n: &crate::expand::Neighbour| BenchNeighbour {
+        service: n.service.clone(),
+        threads: Some(n.threads()),
+        cores: n.cores,
+        ways: n.ways,
+        rps: Some(n.rps),
+    };
+    BenchCase {
+        service: c.service.clone(),
+        threads: c.threads,
+        rps: Some(c.rps),
+        cores: c.cores,
+        ways: c.ways,
+        mba_pct: c.mba_pct,
+        neighbours: c.neighbours.iter().map(neighbour).collect(),
+        seed: c.seed,
+    }
+}
+
+/// Rows and state of a case. A row's latency is its interval's; where that has too few requests for a p99 it is the whole
+/// case's (`count` tells).
+fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
+    let row = |s: &surefoot_linux::BenchSample| {
+        let own = s.latency.filter(|l| l.verdict == Verdict::Valid);
+        let l = own.or(r.latency).or(s.latency);
+        let verdict = match (r.verdict, l) {
+            (Verdict::Valid | Verdict::NotResolvable, Some(l)) => l.verdict,
+            (Verdict::Valid, None) => Verdict::NotResolvable,
+            (run, _) => run,
+        };
+        Row {
+            t_ms: (warmup_ms + s.t_ms) as i64,
+            features: s.features.values(),
+            mean_ms: l.map(|l| l.mean_ms),
+            p50_ms: l.map(|l| l.p50_ms),
+            p95_ms: l.map(|l| l.p95_ms),
+            p99_ms: l.map(|l| l.p99_ms),
+            p99_low_ms: l.and_then(|l| l.p99_low_ms),
+            p99_high_ms: l.and_then(|l| l.p99_high_ms),
+            achieved_rps: l.map(|l| l.achieved_rps),
+            errors: l.map_or(0, |l| l.errors as i64),
+            count: l.map_or(0, |l| l.count as i64),
+            verdict,
+        }
+    };
+    let rows = r.samples.iter().map(row).collect();
+    let (state, reason) = match r.verdict {
+        Verdict::Valid => (State::Measured, None),
+        Verdict::NotResolvable => (State::Measured, Some(r.reason.clone())),
+        Verdict::ClientLimited => (State::ClientLimited, Some(r.reason.clone())),
+        Verdict::ServerOverloaded => (State::Overloaded, Some(r.reason.clone())),
+    };
+    Measured { case, state, reason, rows }
+}
+
+/// `surefootd check`.
+///
+/// # Errors
+/// Bad input.
+pub fn check(args: &cli::Check) -> Result<()> {
+    let all = match cli::Server::parse(&args.server)? {
+        cli::Server::Local => surefoot_linux::check(&Root::default()),
+        cli::Server::Virtual(name) => virtual_check(&name, args.profiles.as_deref())?,
+    };
+    if args.json {
+        println!("{}", serde_json::json!({ "server": args.server, "capabilities": all }));
+        return Ok(());
+    }
+    for c in &all {
+        println!("{} {:<18} {}", if c.found { "yes" } else { "no " }, c.name, c.detail);
+        if let Some(r) = &c.remedy {
+            println!("    {:<18} -> {r}", "");
+        }
+    }
+    Ok(())
+}
+
+fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
+    let v = crate::virtual_target::VirtualTarget::open(name, profiles)?;
+    let p = &v.platform;
+    let yes = |name: &str, detail: String| surefoot_linux::Capability { name: name.into(), found: true, detail, remedy: None };
+    let services: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| !s.is_be()).map(|(n, _)| n.as_str()).collect();
+    let jobs: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.is_be()).map(|(n, _)| n.as_str()).collect();
+    let mba = match p.mba {
+        Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct)),
+        None => surefoot_linux::Capability {
+            name: "mba".into(),
+            found: false,
+            detail: "this platform has none: only 100 % is possible".into(),
+            remedy: None,
+        },
+    };
+    Ok(vec![
+        yes("platform", format!("{}, virtual", p.name)),
+        yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt)),
+        yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains())),
+        mba,
+        yes("services", services.join(", ")),
+        yes("jobs", jobs.join(", ")),
+    ])
+}
+
+/// `surefootd reset`.
+///
+/// # Errors
+/// Bad input, or what could not be given back.
+pub fn reset(args: &cli::Reset) -> Result<()> {
+    if let cli::Server::Virtual(name) = cli::Server::parse(&args.server)? {
+        crate::virtual_target::VirtualTarget::open(&name, None)?;
+        if args.json {
+            println!(
+                "{}",
+                serde_json::json!({ "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": [] })
+            );
+        } else {
+            println!("{}: a virtual server keeps nothing between runs", args.server);
+        }
+        return Ok(());
+    }
+    let from_config = args.config.as_deref().map(crate::daemon::config::NodeConfig::read).transpose()?;
+    let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
+    let mut server = LocalServer::open(LocalConfig::new(dir)).map_err(server_error)?;
+    let r = server.reset().map_err(server_error)?;
+    if args.json {
+        let mut v = serde_json::to_value(&r).unwrap_or_default();
+        v["server"] = "local".into();
+        println!("{v}");
+        return Ok(());
+    }
+    let list = |l: &[String]| if l.is_empty() { "none".to_string() } else { l.join(", ") };
+    println!("restored: {}", list(&r.restored));
+    println!("gone: {}", list(&r.gone));
+    println!("resctrl groups removed: {}", list(&r.groups_removed));
+    println!("containers removed: {}", list(&r.containers_removed));
+    Ok(())
 }

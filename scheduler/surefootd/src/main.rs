@@ -12,14 +12,22 @@ fn main() -> ExitCode {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if matches!(&command, Command::Check(_) | Command::Reset(_) | Command::Schema(_)) || matches!(&command, Command::Sweep(a) if a.plan) {
+        // `surefootd check | head` ends quietly. What writes files keeps going when its reader leaves.
+        // SAFETY: no other thread yet, and SIG_DFL has no handler that could be unsafe.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
+    let done = match command {
         Command::Sweep(a) => surefootd::cmd_sweep::run(&a),
         Command::Eval(a) => surefootd::eval::eval(&a),
         Command::Schema(a) => {
             surefootd::schema::print(&a);
             Ok(())
         }
-        _ => Ok(()),
+        Command::Check(a) => surefootd::local_target::check(&a),
+        Command::Reset(a) => surefootd::local_target::reset(&a),
+        Command::Run(a) => surefootd::daemon::run(&a),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

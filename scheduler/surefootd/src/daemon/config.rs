@@ -1,0 +1,184 @@
+//! node.toml (docs/node-config.md): what a node runs.
+
+use crate::campaign::{place, toml_error};
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use surefoot_linux::Target;
+use surefoot_server::{CpuSet, Kind};
+use toml::Spanned;
+
+pub const METRICS_PORT: u16 = 9464;
+
+/// A checked node.toml; paths are relative to its folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeConfig {
+    pub file: PathBuf,
+    /// Virtual servers: the workload file to run.
+    pub workload: Option<PathBuf>,
+    /// Virtual servers: one second takes one second.
+    pub realtime: bool,
+    pub state_dir: Option<PathBuf>,
+    pub catalogue: Option<PathBuf>,
+    pub cpus: Option<CpuSet>,
+    /// On 127.0.0.1; None = no metrics.
+    pub metrics_port: Option<u16>,
+    /// JSON lines of actions with their reasons.
+    pub journal: Option<PathBuf>,
+    pub interval_ms: u64,
+    pub seed: u64,
+    pub services: Vec<NodeService>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeService {
+    pub id: String,
+    pub service: String,
+    pub threads: Option<u32>,
+    pub how: How,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum How {
+    /// Start it from the catalogue.
+    Launch { port: Option<u16> },
+    /// It runs already.
+    Adopt { kind: Kind, target: Target },
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    workload: Option<PathBuf>,
+    realtime: Option<bool>,
+    state_dir: Option<PathBuf>,
+    catalogue: Option<PathBuf>,
+    cpus: Option<Spanned<String>>,
+    metrics_port: Option<Spanned<i64>>,
+    journal: Option<PathBuf>,
+    interval_ms: Option<Spanned<i64>>,
+    seed: Option<Spanned<i64>>,
+    #[serde(default)]
+    service: Vec<Spanned<RawService>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawService {
+    service: String,
+    id: Option<String>,
+    threads: Option<i64>,
+    port: Option<u16>,
+    kind: Option<String>,
+    qos_target_ms: Option<f64>,
+    container: Option<String>,
+    cgroup: Option<PathBuf>,
+    pid: Option<u32>,
+}
+
+impl NodeConfig {
+    /// What a node without a file runs.
+    pub fn none() -> Self {
+        NodeConfig {
+            file: PathBuf::new(),
+            workload: None,
+            realtime: true,
+            state_dir: None,
+            catalogue: None,
+            cpus: None,
+            metrics_port: Some(METRICS_PORT),
+            journal: None,
+            interval_ms: 100,
+            seed: 1,
+            services: vec![],
+        }
+    }
+
+    /// # Errors
+    /// [`Error::BadInput`] names file, line, field and remedy.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|e| Error::BadInput(format!("{}: cannot be read: {e}. Give the path of a node.toml", file.display())))?;
+        Self::parse(file, &text)
+    }
+
+    /// # Errors
+    /// See [`NodeConfig::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
+        let raw: Raw = toml::from_str(text).map_err(|e| toml_error(file, text, &e, "docs/node-config.md lists every field"))?;
+        let wrong =
+            |span: &Range<usize>, field: &str, what: String| Error::BadInput(format!("{}: {field}: {what}", place(file, text, span)));
+        let whole = |field: &str, v: Option<Spanned<i64>>, default: i64, range: Range<i64>| match v {
+            None => Ok(default),
+            Some(s) if range.contains(s.get_ref()) => Ok(*s.get_ref()),
+            Some(s) => {
+                let what = format!("{} is out of range. Give {} to {}", s.get_ref(), range.start, range.end - 1);
+                Err(wrong(&s.span(), field, what))
+            }
+        };
+        let folder = file.parent().unwrap_or(Path::new(""));
+        let here = |p: PathBuf| folder.join(p);
+        let cpus = match raw.cpus {
+            None => None,
+            Some(s) => Some(CpuSet::parse(s.get_ref()).map_err(|e| wrong(&s.span(), "cpus", format!("{e}. Write e.g. \"0-3\"")))?),
+        };
+        let port = whole("metrics_port", raw.metrics_port, i64::from(METRICS_PORT), 0..65_536)? as u16;
+        let mut services = vec![];
+        let mut ids = BTreeSet::new();
+        for entry in raw.service {
+            let span = entry.span();
+            let s = entry.into_inner();
+            let id = s.id.clone().unwrap_or_else(|| s.service.clone());
+            if !ids.insert(id.clone()) {
+                return Err(wrong(&span, "service.id", format!("\"{id}\" stands there twice. Give each service its own id")));
+            }
+            let threads = match s.threads {
+                Some(t) if !(1..=1024).contains(&t) => {
+                    return Err(wrong(&span, "service.threads", format!("{t} is out of range. Give 1 to 1024")));
+                }
+                t => t.map(|t| t as u32),
+            };
+            let targets: Vec<Target> =
+                [s.container.map(Target::Container), s.cgroup.map(Target::Cgroup), s.pid.map(Target::Pid)].into_iter().flatten().collect();
+            let kind = match (s.kind.as_deref(), s.qos_target_ms) {
+                (Some("lc"), Some(t)) if t > 0.0 && t.is_finite() => Some(Kind::Lc { qos_target_ms: t }),
+                (Some("lc"), _) => {
+                    return Err(wrong(&span, "service.qos_target_ms", "is missing or not above 0. Give the p99 target in ms".into()))
+                }
+                (Some("be"), None) => Some(Kind::Be),
+                (Some("be"), Some(_)) => return Err(wrong(&span, "service.qos_target_ms", "a BE job has none. Remove it".into())),
+                (None, None) => None,
+                (None, Some(_)) => return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\"".into())),
+                (Some(k), _) => return Err(wrong(&span, "service.kind", format!("is \"{k}\". Write \"lc\" or \"be\""))),
+            };
+            let how = match (targets.len(), kind) {
+                (0, None) => How::Launch { port: s.port },
+                (0, Some(_)) => {
+                    let what = "goes with a service that runs already. Name its container, cgroup or pid, or leave kind out".to_string();
+                    return Err(wrong(&span, "service.kind", what));
+                }
+                (1, Some(kind)) => How::Adopt { kind, target: targets[0].clone() },
+                (1, None) => {
+                    return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\" with qos_target_ms, or \"be\"".into()))
+                }
+                _ => return Err(wrong(&span, "service", "names more than one of container, cgroup and pid. Keep one".into())),
+            };
+            services.push(NodeService { id, service: s.service, threads, how });
+        }
+        Ok(NodeConfig {
+            file: file.into(),
+            workload: raw.workload.map(here),
+            realtime: raw.realtime.unwrap_or(true),
+            state_dir: raw.state_dir.map(here),
+            catalogue: raw.catalogue.map(here),
+            cpus,
+            metrics_port: (port > 0).then_some(port),
+            journal: raw.journal.map(here),
+            interval_ms: whole("interval_ms", raw.interval_ms, 100, 10..60_001)? as u64,
+            seed: whole("seed", raw.seed, 1, 0..i64::MAX)? as u64,
+            services,
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! Prometheus metrics on 127.0.0.1, text format 0.0.4, over a responder of our own: one thread, short requests.
+
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use surefoot_server::{ActionKind, Observation};
+
+/// Longest request line and headers that are read.
+const MOST_REQUEST_BYTES: usize = 8192;
+
+#[derive(Debug, Default)]
+pub struct Metrics {
+    ticks: u64,
+    refused_plans: u64,
+    actions: BTreeMap<&'static str, u64>,
+    reports: u64,
+    decision_s: f64,
+    decision_worst_s: f64,
+    violation_ms: BTreeMap<String, u64>,
+    seen: Observation,
+}
+
+fn action_name(k: ActionKind) -> &'static str {
+    match k {
+        ActionKind::Place => "place",
+        ActionKind::Grow => "grow",
+        ActionKind::Shrink => "shrink",
+        ActionKind::Deprive => "deprive",
+        ActionKind::Share => "share",
+        ActionKind::Rollback => "rollback",
+    }
+}
+
+impl Metrics {
+    pub fn tick(&mut self, seen: &Observation, tick_ms: u64, decision_s: f64) {
+        self.ticks += 1;
+        self.decision_s += decision_s;
+        self.decision_worst_s = self.decision_worst_s.max(decision_s);
+        for s in seen.lc().filter(|s| s.qos_met() == Some(false)) {
+            *self.violation_ms.entry(s.id.clone()).or_insert(0) += tick_ms;
+        }
+        self.seen = seen.clone();
+    }
+
+    pub fn plan(&mut self, plan: &surefoot_server::Plan, applied: bool) {
+        if !applied {
+            self.refused_plans += 1;
+            return;
+        }
+        for a in &plan.actions {
+            *self.actions.entry(action_name(a.kind)).or_insert(0) += 1;
+        }
+        self.reports += plan.reports.len() as u64;
+    }
+
+    /// Milliseconds of QoS violation by service.
+    pub fn violation_ms(&self) -> &BTreeMap<String, u64> {
+        &self.violation_ms
+    }
+
+    /// Prometheus text.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, lines: Vec<(String, f64)>| {
+            if lines.is_empty() {
+                return;
+            }
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for (labels, v) in lines {
+                let _ = writeln!(out, "{name}{labels} {v}");
+            }
+        };
+        let label = |id: &str| format!("{{service=\"{}\"}}", id.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+        // What is unknown has no line.
+        let each = |f: fn(&surefoot_server::ServiceView) -> Option<f64>| -> Vec<(String, f64)> {
+            self.seen.services.iter().filter_map(|s| Some((label(&s.id), f(s)?))).collect()
+        };
+        let one = |v: f64| vec![(String::new(), v)];
+        family("surefoot_p99_ms", "gauge", "p99 latency over the last second", each(|s| s.window.map(|w| w.p99_ms)));
+        family("surefoot_qos_target_ms", "gauge", "QoS target on p99", each(|s| s.qos_target_ms()));
+        family("surefoot_qos_met", "gauge", "1 where the p99 is within the target", each(|s| s.qos_met().map(|m| f64::from(u8::from(m)))));
+        family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
+        family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
+        family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));
+        family("surefoot_mba_pct", "gauge", "memory bandwidth allocation", each(|s| Some(f64::from(s.allocation.mba_pct))));
+        family("surefoot_instructions_per_second", "gauge", "instructions per second", each(|s| s.instr_per_s));
+        let violation = self.violation_ms.iter().map(|(id, ms)| (label(id), *ms as f64 / 1000.0)).collect();
+        family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
+        let actions = self.actions.iter().map(|(k, n)| (format!("{{kind=\"{k}\"}}"), *n as f64)).collect();
+        family("surefoot_actions_total", "counter", "steps that the policy took", actions);
+        family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
+        family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
+        family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));
+        family("surefoot_decision_seconds_total", "counter", "time spent on decisions", one(self.decision_s));
+        family("surefoot_decision_worst_seconds", "gauge", "longest decision", one(self.decision_worst_s));
+        out
+    }
+}
+
+/// Serve until the process ends.
+///
+/// # Errors
+/// [`Error::Failed`] for a port in use.
+pub fn serve(port: u16, metrics: Arc<Mutex<Metrics>>) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|e| {
+        Error::Failed(format!("metrics_port: 127.0.0.1:{port}: {e}. Stop what listens there, give another metrics_port, or 0 for none"))
+    })?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // A client that breaks off is its own affair.
+            let _ = answer(stream, &metrics);
+        }
+    });
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, metrics: &Mutex<Metrics>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+    let mut request = vec![];
+    let mut chunk = [0; 1024];
+    while !request.windows(4).any(|w| w == b"\r\n\r\n") && request.len() < MOST_REQUEST_BYTES {
+        let n = stream.read(&mut chunk)?;
+        if n == 0 {
+            break;
+        }
+        request.extend_from_slice(&chunk[..n]);
+    }
+    let line = String::from_utf8_lossy(&request);
+    let mut words = line.lines().next().unwrap_or("").split(' ');
+    let (status, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) => ("200 OK", metrics.lock().unwrap_or_else(PoisonError::into_inner).text()),
+        (Some("GET"), _) => ("404 Not Found", "see /metrics\n".into()),
+        _ => ("405 Method Not Allowed", "GET only\n".into()),
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}

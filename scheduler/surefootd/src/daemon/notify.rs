@@ -1,0 +1,50 @@
+//! sd_notify: word to the service manager over NOTIFY_SOCKET (systemd's protocol, sd_notify(3)).
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+/// None of it matters where nobody asked to be told.
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+    /// Half of WATCHDOG_USEC.
+    every: Option<Duration>,
+    last: Instant,
+}
+
+impl Notifier {
+    pub fn from_env() -> Self {
+        let address = std::env::var_os("NOTIFY_SOCKET").and_then(|path| match path.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
+            [] => None,
+            _ => SocketAddr::from_pathname(&path).ok(),
+        });
+        let to = address.and_then(|a| Some((UnixDatagram::unbound().ok()?, a)));
+        let usec: Option<u64> = std::env::var("WATCHDOG_USEC").ok().and_then(|v| v.parse().ok());
+        Notifier { to, every: usec.map(|u| Duration::from_micros(u / 2)), last: Instant::now() }
+    }
+
+    fn send(&self, text: &str) {
+        if let Some((socket, to)) = &self.to {
+            // A service manager that does not listen is no reason to stop.
+            let _ = socket.send_to_addr(text.as_bytes(), to);
+        }
+    }
+
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    pub fn stopping(&self) {
+        self.send("STOPPING=1");
+    }
+
+    /// Call every tick.
+    pub fn alive(&mut self) {
+        if self.every.is_some_and(|e| self.last.elapsed() >= e) {
+            self.last = Instant::now();
+            self.send("WATCHDOG=1");
+        }
+    }
+}
