@@ -274,7 +274,7 @@ impl Feed {
 
     /// ms on this feed's clock.
     pub fn now_ms(&self) -> u64 {
-        self.start.elapsed().as_millis() as u64
+        clock_ms(self.start)
     }
 
     /// Datagrams that could not be read.
@@ -297,11 +297,16 @@ impl Drop for Feed {
     }
 }
 
+/// From 1 on: "since 0" is since ever.
+fn clock_ms(start: Instant) -> u64 {
+    start.elapsed().as_millis() as u64 + 1
+}
+
 fn receive(socket: &UnixDatagram, start: Instant, windows: &Mutex<Windows>, refused: &AtomicU64, stop: &AtomicBool) {
     let mut buf = vec![0; MAX_DATAGRAM];
     while !stop.load(Ordering::Relaxed) {
         let Ok(n) = socket.recv(&mut buf) else { continue };
-        match decode(&buf[..n], start.elapsed().as_millis() as u64) {
+        match decode(&buf[..n], clock_ms(start)) {
             Ok(i) => windows.lock().unwrap_or_else(PoisonError::into_inner).push(i),
             Err(e) => {
                 // Once: a sender with another format would fill the log ten times a second.

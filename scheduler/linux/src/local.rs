@@ -256,7 +256,9 @@ impl LocalServer {
             next_tick: None,
             _lock: lock,
         };
-        server.remove_orphans()?;
+        if server.config.root.is_host() {
+            server.remove_orphans()?;
+        }
         Ok(server)
     }
 
@@ -861,6 +863,217 @@ impl Drop for LocalServer {
             if let Err(e) = self.stop(&id) {
                 tracing::error!("{e}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::tests::v1;
+    use crate::root::read;
+    use surefoot_server::Llc;
+
+    /// A v1 host with 4 CPUs and cgroups `/docker/c` (process 42) and `/docker/d`; quotas in steps of 0.1 core.
+    struct Host {
+        _dir: tempfile::TempDir,
+        root: Root,
+        state: tempfile::TempDir,
+    }
+
+    const BE: Kind = Kind::Be;
+
+    impl Host {
+        fn new() -> Self {
+            let (dir, root) = v1();
+            let put = |path: &str, text: &str| {
+                let p = root.path(path);
+                fs::create_dir_all(p.parent().unwrap()).unwrap();
+                fs::write(p, text).unwrap();
+            };
+            put("/sys/devices/system/cpu/online", "0-3\n");
+            put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_quota_us", "-1\n");
+            put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_period_us", "100000\n");
+            put("/sys/fs/cgroup/cpuset/docker/d/cpuset.cpus", "0-3\n");
+            Host { _dir: dir, root, state: tempfile::tempdir().unwrap() }
+        }
+
+        fn open(&self) -> LocalServer {
+            LocalServer::open(LocalConfig { root: self.root.clone(), ..LocalConfig::new(self.state.path()) }).unwrap()
+        }
+
+        fn server(&self) -> LocalServer {
+            let mut s = self.open();
+            for id in ["c", "d"] {
+                s.adopt(id, id, BE, 1, Target::Cgroup(format!("/docker/{id}").into())).unwrap();
+            }
+            s
+        }
+
+        fn values(&self, id: &str) -> [String; 3] {
+            ["cpuset/docker/ID/cpuset.cpus", "cpu/docker/ID/cpu.cfs_quota_us", "cpu/docker/ID/cpu.cfs_period_us"]
+                .map(|f| self.root.read(format!("/sys/fs/cgroup/{}", f.replace("ID", id))).unwrap())
+        }
+    }
+
+    fn quota(s: &LocalServer, cores: &[(&str, f64)]) -> Plan {
+        let everything = Allocation::everything(s.platform());
+        let allocations =
+            cores.iter().map(|(id, q)| (id.to_string(), Allocation { quota_cores: Some(*q), ..everything.clone() })).collect();
+        Plan { allocations, ..Plan::default() }
+    }
+
+    /// A plan reaches the kernel's files, a second time it changes nothing, and reset gives back what was there before.
+    #[test]
+    fn plans_reach_the_kernel_and_reset_gives_back() {
+        let host = Host::new();
+        let mut s = host.server();
+        let plan = quota(&s, &[("c", 0.5), ("d", 2.0)]);
+        assert_eq!(s.apply(&plan).unwrap().changed, ["c", "d"]);
+        // Managed are CPUs 0-2: the last is for the load generator. 0.5 core are 5 ms in 10 ms.
+        assert_eq!(host.values("c"), ["0-2", "5000", "10000"]);
+        assert_eq!(s.apply(&plan).unwrap(), Applied::default());
+        let seen = s.observe();
+        assert!(seen.get("c").unwrap().placed && seen.get("c").unwrap().features.nb_cores == Some(2.0));
+        assert_eq!(s.reset().unwrap().restored, ["c", "d"]);
+        assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+        assert!(!s.observe().get("c").unwrap().placed);
+    }
+
+    /// A process that died left its changes behind; the next one knows from the journal what to give back.
+    #[test]
+    fn a_new_process_gives_back_what_a_dead_one_took() {
+        let host = Host::new();
+        let mut s = host.server();
+        s.apply(&quota(&s, &[("c", 0.5), ("d", 0.2)])).unwrap();
+        drop(s);
+        assert_eq!(host.values("d"), ["0-2", "2000", "10000"]);
+        fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpuset/docker/c")).unwrap();
+        let report = host.open().reset().unwrap();
+        assert_eq!((report.restored, report.gone), (vec!["d".to_string()], vec!["c".to_string()]));
+        assert_eq!(host.values("d"), ["0-3", "-1", "100000"]);
+        assert_eq!(host.open().reset().unwrap(), ResetReport::default());
+    }
+
+    /// When one write of a plan fails, what was written before it is taken back and the error names the file.
+    #[test]
+    fn a_failed_write_takes_everything_back() {
+        let host = Host::new();
+        let mut s = host.server();
+        s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+        // A kernel file that can be read but takes no write.
+        let file = host.root.path("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_quota_us");
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/proc/version", &file).unwrap();
+        let err = s.apply(&quota(&s, &[("c", 0.3), ("d", 0.4)])).unwrap_err();
+        assert!(matches!(err, ServerError::Write { .. }) && err.to_string().contains("cpu.cfs_quota_us"), "{err}");
+        assert_eq!(host.values("c"), ["0-2", "5000", "10000"]);
+        assert_eq!(s.observe().get("c").unwrap().allocation.quota_cores, Some(0.5));
+    }
+
+    /// Plans that break a rule, ids and targets that make no sense: one line each, and nothing is written.
+    #[test]
+    fn bad_input_changes_nothing() {
+        let host = Host::new();
+        let mut s = host.server();
+        let before = host.values("c");
+        let mut says = |p: Plan| s.apply(&p).unwrap_err().to_string();
+        let all = Allocation { cpus: CpuSet::range(0, 4), ..Allocation::everything(&host_platform()) };
+        assert!(says(Plan { allocations: BTreeMap::from([("x".into(), all.clone())]), ..Plan::default() }).contains("There are: c, d"));
+        assert!(says(Plan { allocations: BTreeMap::from([("c".into(), all)]), ..Plan::default() }).contains("CPU 3 is not managed"));
+        let zswap = Allocation { zswap_max_bytes: Some(1 << 20), ..Allocation::everything(&host_platform()) };
+        assert!(says(Plan { allocations: BTreeMap::from([("c".into(), zswap)]), ..Plan::default() }).contains("zswap limit"));
+        assert_eq!(host.values("c"), before);
+        let mut adopt = |id: &str, t: Target| s.adopt(id, "x", BE, 1, t).unwrap_err().to_string();
+        assert!(adopt("c", Target::Pid(42)).contains("taken"));
+        assert!(adopt("../x", Target::Pid(42)).contains("letters"));
+        assert!(adopt("e", Target::Cgroup("/".into())).contains("root"));
+        assert!(adopt("e", Target::Cgroup("/docker/none".into())).contains("not there"));
+        assert!(adopt("e", Target::Pid(7)).contains("process 7"));
+        let err = LocalServer::open(LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) }).unwrap_err();
+        assert!(err.to_string().contains("another Surefoot process"), "{err}");
+    }
+
+    fn host_platform() -> Platform {
+        Platform { managed: CpuSet::range(0, 3), core_step: 0.1, mba: None, ..Platform::regular("local", 4, 1, 0, 0.0) }
+    }
+
+    /// CPU time becomes a rate between two observations; what the host cannot measure stays unknown.
+    #[test]
+    fn features_are_rates_or_unknown() {
+        let host = Host::new();
+        let mut s = host.server();
+        assert_eq!(s.observe().get("c").unwrap().features.cpu_usage_cores, None);
+        // An hour of CPU time more.
+        fs::write(host.root.path("/sys/fs/cgroup/cpuacct/docker/c/cpuacct.usage"), "3600005000000\n").unwrap();
+        let f = s.observe().get("c").unwrap().features;
+        assert!(f.cpu_usage_cores.unwrap() > 1.0 && f.alloc_cores == Some(3.0));
+        assert_eq!((f.alloc_ways, f.alloc_cache_mb, f.mbl_mbps, f.core_freq_mhz), (None, None, None, None));
+        // A counter that went back gives no rate.
+        fs::write(host.root.path("/sys/fs/cgroup/cpuacct/docker/c/cpuacct.usage"), "0\n").unwrap();
+        assert_eq!(s.observe().get("c").unwrap().features.cpu_usage_cores, None);
+    }
+
+    /// A service whose cgroup or process has gone leaves the observation, and can be given back no more.
+    #[test]
+    fn ended_services_leave() {
+        let host = Host::new();
+        let mut s = host.server();
+        s.apply(&quota(&s, &[("c", 0.5)])).unwrap();
+        fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpuset/docker/c")).unwrap();
+        let ids: Vec<String> = s.observe().services.into_iter().map(|v| v.id).collect();
+        assert_eq!(ids, ["d"]);
+        assert_eq!(s.reset().unwrap(), ResetReport::default());
+    }
+
+    /// Ways go into a group of the service's own, and reset removes it.
+    #[test]
+    fn ways_go_through_resctrl() {
+        let host = Host::new();
+        let (fake, from) = crate::resctrl::tests::fake(11, "0=7ff", "0=100");
+        let to = host.root.path("/sys/fs/resctrl");
+        fs::rename(from.path("/sys/fs/resctrl"), &to).unwrap();
+        drop(fake);
+        let mut s = host.server();
+        assert_eq!(s.platform().llc.map(|l: Llc| l.ways), Some(11));
+        // The kernel would fill the new group; a directory does not.
+        let group = to.join("surefoot.c");
+        fs::create_dir(&group).unwrap();
+        fs::copy(to.join("schemata"), group.join("schemata")).unwrap();
+        fs::write(group.join("tasks"), "").unwrap();
+        let mut plan = quota(&s, &[("c", 0.5)]);
+        let a = plan.allocations.get_mut("c").unwrap();
+        (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50);
+        s.apply(&plan).unwrap();
+        assert_eq!(read(group.join("schemata")).unwrap(), "L3:0=38\nMB:0=50");
+        assert_eq!(read(group.join("tasks")).unwrap(), "42\n43");
+        let f = s.observe().get("c").unwrap().features;
+        assert_eq!((f.alloc_ways, f.alloc_cache_mb), (Some(3.0), Some(6.0)));
+        // rmdir of a control group empties it; of a directory it does not.
+        ["schemata", "tasks"].iter().for_each(|n| fs::remove_file(group.join(n)).unwrap());
+        assert_eq!(s.reset().unwrap().groups_removed, ["c"]);
+        assert!(!group.exists());
+        // Without a group that takes schemata the whole plan is taken back.
+        plan.allocations.get_mut("c").unwrap().ways = vec![0x7];
+        assert!(s.apply(&plan).is_err());
+        assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+    }
+
+    /// Ticks stay on one grid, also after a step that took longer than a tick.
+    #[test]
+    fn ticks_stay_on_their_grid() {
+        let host = Host::new();
+        let mut s = host.open();
+        s.advance(Tick { ms: 4 });
+        let first = s.next_tick.unwrap();
+        for spin in [0u32, 3, 0, 2] {
+            let until = Instant::now() + Duration::from_millis(4) * spin;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            s.advance(Tick { ms: 4 });
+            assert!(Instant::now() >= s.next_tick.unwrap());
+            assert_eq!((s.next_tick.unwrap() - first).as_nanos() % 4_000_000, 0);
         }
     }
 }

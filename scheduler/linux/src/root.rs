@@ -17,6 +17,11 @@ impl Root {
         Root(path.into())
     }
 
+    /// False in tests, which have no container engine.
+    pub fn is_host(&self) -> bool {
+        self.0 == Path::new("/")
+    }
+
     /// `path` (absolute, as the kernel names it) below this root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let p = path.as_ref();
