@@ -9,12 +9,14 @@ A changed byte anywhere is found, and the error names the file that it is in.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from models import export
 from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
 from pipelines.errors import BadInput, BundleError
-from pipelines.io import canonical_json, fsync_folder, sha256_bytes, write_bytes
+from pipelines.io import canonical_json, fsync_folder, read_json, sha256_bytes, write_bytes
 
 FORMAT = "surefoot-bundle"
 FORMAT_VERSION = 1
@@ -674,3 +676,73 @@ def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> di
         "signer": m.signer,
         "files": {name: spec.bytes for name, spec in m.files.items()},
     }
+
+
+# ---------------------------------------------------------------- stage `bundle`
+
+
+def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
+    """Collect what the stages before left behind."""
+    # Imported here: checking a bundle must not need Polars or PyTorch.
+    from pipelines import samples, tracking, train
+
+    source = samples.open_dataset(data, check_shards=False)
+    summary = read_json(models / "train.json", "the summary of the stage `train`")
+    if summary["data_sha256"] != source.sha256:
+        raise BadInput(f"{models / 'train.json'}: the models are from other data than {data} holds now; run `dvc repro`")
+    a, b, c = (train.load_fitted(models, letter, summary) for letter in ("a", "b", "c"))
+    commit, dirty = tracking.git_state()
+    return BundleSpec(
+        feature_set=source.feature_set,
+        platform={
+            "name": source.platform.name,
+            "cores": source.platform.cores,
+            "core_step": source.platform.core_step,
+            "ways": source.platform.ways,
+            "mb_per_way": source.platform.mb_per_way,
+            "mba": source.platform.mba,
+        },
+        services=source.services,
+        a=TrainedMlp(a.weights, a.inputs, a.outputs),
+        b=TrainedMlp(b.weights, b.inputs, b.outputs, qos_cap=float(summary["b"]["qos_cap"])),
+        c=TrainedDdpg(c.weights, c.inputs, summary["c"]["hyperparameters"], summary["c"]["available_actions"]),
+        metrics=read_json(metrics, "the metrics of the stage `evaluate`") if metrics else {},
+        provenance={
+            "git_commit": commit,
+            "git_dirty": dirty,
+            "data_sha256": source.sha256,
+            "mlflow_run_id": str(summary["mlflow_run_id"]),
+            "campaigns": [source.campaign],
+            "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")},
+        },
+    )
+
+
+def run(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None) -> dict[str, Any]:
+    """Build the bundle of one data set and log it to the MLflow run it came from."""
+    from pipelines import tracking
+
+    signer = signing_key(key)
+    spec = from_pipeline(data, models, metrics)
+    checked = build(spec, out, signer)
+    runs = tracking.Runs(str(spec.provenance["mlflow_run_id"]))
+    runs.log_file(out.with_name(out.name + ".tar"), "bundle")
+    runs.client.set_tag(runs.run_id, "bundle_manifest_sha256", checked.manifest_sha256)
+    return inspect(out, trusted=[signer.public_key()])
+
+
+def main(argv: list[str] | None = None) -> int:
+    from pipelines import params
+
+    parser = argparse.ArgumentParser(prog="python -m pipelines.bundle", description="Build the signed bundle of one data set.")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--models", type=Path, required=True, help="output of the stage `train`")
+    parser.add_argument("--metrics", type=Path, help="metrics.json of the stage `evaluate`")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write; the tar gets the same name with .tar")
+    parser.add_argument("--key", type=Path, help="PEM file of the signing key")
+    args = parser.parse_args(argv)
+    return params.run_stage(lambda: run(args.data, args.models, args.metrics, args.out, args.key))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,44 @@
+"""Lightning module of Model-A and Model-B: masked mean squared error on standardised outputs, Adam, cosine decay.
+
+Logged: `train_loss` and `val_loss`, mean squared error in units of each output's standard deviation, so that 1 is no better
+than the mean. Differences from the paper, which names neither: the outputs are standardised (the authors' program trains on
+natural units), the learning rate decays, and the weights of the best validation epoch are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+
+
+class Regression(pl.LightningModule):
+    """Fit a network to targets; a target of NaN (no label for that output) does not count."""
+
+    def __init__(self, net: nn.Module, lr: float, total_steps: int, weight_decay: float = 0.0) -> None:
+        super().__init__()
+        self.net = net
+        self.lr = lr
+        self.total_steps = total_steps
+        self.weight_decay = weight_decay
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = batch  # (batch, n_inputs), (batch, n_outputs)
+        known = torch.isfinite(y)
+        error = torch.where(known, self.net(x) - torch.nan_to_num(y), 0.0)
+        return error.pow(2).sum() / known.sum().clamp(min=1)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch), on_epoch=True, batch_size=len(batch[0]))
+
+    def configure_optimizers(self) -> Any:
+        optimiser = torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.lr, total_steps=self.total_steps, pct_start=0.1)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

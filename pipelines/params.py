@@ -1,0 +1,123 @@
+"""params.yaml as types. Each stage has the section of its name; unknown keys are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipelines.errors import BadInput, PipelineError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Label(_Section):
+    """Stage `label`."""
+
+    margin_core_steps: int = Field(default=1, ge=0, description="distance of OAA from the RCliff, in allocation units of cores")
+    margin_ways: int = Field(default=1, ge=0)
+    test_fraction: float = Field(default=0.2, ge=0, lt=1, description="share of each service's planes held out")
+    val_fraction: float = Field(default=0.1, ge=0, lt=1)
+    seed: int = 1
+
+
+class Regression(_Section):
+    """Model-A or Model-B in stage `train`."""
+
+    epochs: int = Field(default=30, ge=1)
+    min_steps: int = Field(default=2500, ge=1, description="small data sets run more epochs, up to so many batches")
+    batch: int = Field(default=4096, ge=1)
+    lr: float = Field(default=3e-3, gt=0)
+    dropout: float = Field(default=0.3, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class ModelB(Regression):
+    """Model-B in stage `train`."""
+
+    qos_cap: float = Field(default=2.0, gt=1, description="largest QoS (target / p99) that is taught")
+
+
+class ModelC(_Section):
+    """Model-C in stage `train`."""
+
+    transitions: int = Field(default=200_000, ge=1)
+    updates: int = Field(default=6000, ge=1)
+    batch: int = Field(default=256, ge=1)
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    tau: float = Field(default=0.001, gt=0, le=1)
+    lr_actor: float = Field(default=5e-4, gt=0)
+    lr_critic: float = Field(default=5e-3, gt=0)
+    critic_l2: float = Field(default=0.01, ge=0)
+
+
+class Train(_Section):
+    """Stage `train`."""
+
+    seed: int = 1
+    threads: int = Field(default=1, ge=1, description="more than one is slower: the networks are tiny")
+    max_rows: int = Field(default=2_000_000, ge=1, description="rows kept in memory; more are sampled evenly")
+    use_overloaded_inputs: bool = Field(
+        default=True, description="counters of overloaded allocations are inputs; their latency never is"
+    )
+    a: Regression = Regression()
+    b: ModelB = ModelB()
+    c: ModelC = ModelC()
+
+
+class Evaluate(_Section):
+    """Stage `evaluate`."""
+
+    max_rows: int = Field(default=100_000, ge=1)
+    seed: int = 1
+
+
+class Source(_Section):
+    """One data set: the folder of one target of a campaign."""
+
+    folder: str
+
+
+class Params(_Section):
+    """The whole file."""
+
+    datasets: dict[str, Source] = {}
+    label: Label = Label()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+
+
+def load(path: Path) -> Params:
+    """Read params.yaml; errors name the file and the field."""
+    try:
+        values: Any = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file; run from the repository's root, or give --params") from None
+    except yaml.YAMLError as error:
+        raise BadInput(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return Params.model_validate(values or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{path}: {'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from None
+
+
+def run_stage(work: Callable[[], Any]) -> int:
+    """Run a stage: its metrics on stdout as JSON; errors in one line on stderr; exit code 0, 1 or 2."""
+    try:
+        print(json.dumps(work(), indent=2, sort_keys=True, default=str))
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0

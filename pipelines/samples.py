@@ -1,0 +1,214 @@
+"""Read the samples of one data set: a folder with `manifest.json` and `shards/*.parquet` (design.md 4.2).
+
+A row whose verdict is not `valid` never counts as a measured latency:
+
+    client-limited      dropped; the load generator was too slow, so the row says nothing about the server
+    server-overloaded   the allocation cannot carry the load: QoS not met. Its counters are real and may be model inputs,
+                        its latency is not a number (the queue grows for as long as one looks)
+    not-resolvable      too few requests for a percentile: the cell is unknown
+
+How many rows each rule touched is part of the metrics of the label stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from models.features import FEATURE_SETS, SAMPLE_FEATURES, FeatureError, PlatformLimits
+from pipelines.errors import BadInput
+from pipelines.io import read_json, sha256_bytes, sha256_file
+
+SCHEMA_VERSION = 1
+VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
+PLANE_KEY = ("service", "rps", "threads", "mba_pct", "nb_key")
+CELL_KEY = (*PLANE_KEY, "alloc_cores", "alloc_ways")
+_NEEDED = (
+    "campaign",
+    "service",
+    "case_id",
+    "threads",
+    "rps",
+    "mba_pct",
+    "neighbours",
+    *SAMPLE_FEATURES,
+    "latency_p99_ms",
+    "verdict",
+)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One target's part of a campaign.
+
+    Attributes:
+        sha256: digest of `manifest.json`, which holds the digest of every shard: it stands for the whole data set.
+        services: QoS target (ms) and max load (RPS, or None) of each service.
+    """
+
+    folder: Path
+    campaign: str
+    feature_set: str
+    platform: PlatformLimits
+    services: dict[str, dict[str, float | None]]
+    shards: tuple[Path, ...]
+    rows: int
+    cases: dict[str, int]
+    sha256: str
+
+    def qos_target_ms(self, service: str) -> float:
+        target = self.services.get(service, {}).get("qos_target_ms")
+        if target is None:
+            raise BadInput(f"{self.folder / 'manifest.json'}: services.{service}: no QoS target for a service that has samples")
+        return float(target)
+
+
+def _field(manifest: dict[str, Any], name: str, kind: type, path: Path) -> Any:
+    value = manifest.get(name)
+    if not isinstance(value, kind):
+        found = "missing" if value is None else type(value).__name__
+        raise BadInput(f"{path}: field {name} is {found}, want {kind.__name__}; collect the data set again")
+    return value
+
+
+def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
+    """Read the manifest of a data set and check the shards against it.
+
+    Raises:
+        BadInput: folder, manifest or a shard is missing, damaged or of another schema.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        raise BadInput(
+            f"{path}: the data set is missing; collect it with `surefoot campaign run CAMPAIGN.toml --out DIR`, or take it "
+            "out of `datasets` in params.yaml"
+        )
+    manifest = read_json(path, "the manifest of the data set")
+    if not isinstance(manifest, dict):
+        raise BadInput(f"{path}: is not a JSON object; collect the data set again")
+    if "targets" in manifest and "shards" not in manifest:
+        folders = ", ".join(str(t.get("folder")) for t in manifest["targets"] if isinstance(t, dict))
+        raise BadInput(f"{path}: is a whole campaign; name the folder of one of its targets in params.yaml: {folders}")
+    if (version := manifest.get("schema_version")) != SCHEMA_VERSION:
+        raise BadInput(f"{path}: field schema_version is {version!r}, this version reads {SCHEMA_VERSION}")
+    feature_set = manifest.get("feature_set")
+    if feature_set not in FEATURE_SETS:
+        raise BadInput(f"{path}: field feature_set is {feature_set!r}, known: {', '.join(FEATURE_SETS)}")
+    try:
+        platform = PlatformLimits.from_manifest(_field(manifest, "platform", dict, path))
+    except FeatureError as error:
+        raise BadInput(f"{path}: {error}") from None
+    shards: list[Path] = []
+    rows = 0
+    for entry in _field(manifest, "shards", list, path):
+        name, digest = entry.get("file"), entry.get("sha256")
+        shard = folder / str(name)
+        if not shard.exists():
+            shard = folder / "shards" / str(name)
+        if not shard.exists():
+            raise BadInput(f"{folder / str(name)}: shard is missing; resume the campaign or fetch the data set again")
+        if check_shards and sha256_file(shard) != digest:
+            raise BadInput(f"{shard}: shard differs from its SHA-256 in {path}; fetch it again or measure its cases again")
+        rows += int(entry.get("rows", 0))
+        shards.append(shard)
+    if not shards or rows == 0:
+        raise BadInput(f"{path}: the data set has no samples; run the campaign to its end")
+    return DataSet(
+        folder=folder,
+        campaign=str(manifest.get("campaign", "")),
+        feature_set=str(feature_set),
+        platform=platform,
+        services=dict(_field(manifest, "services", dict, path)),
+        shards=tuple(shards),
+        rows=rows,
+        cases={str(k): int(v) for k, v in dict(manifest.get("cases") or {}).items() if isinstance(v, int)},
+        sha256=sha256_bytes(path.read_bytes()),
+    )
+
+
+def neighbour_key(column: str = "neighbours") -> pl.Expr:
+    """Who the neighbours are and at what load, e.g. "moses@2200+xapian@3600"; empty without neighbours.
+
+    What the neighbours hold is left out: it follows from what the swept service leaves to them, so it differs in every cell.
+    """
+    name = pl.element().struct.field("service") + "@" + pl.element().struct.field("rps").round(3).cast(pl.String)
+    return pl.col(column).list.eval(name).list.sort().list.join("+").fill_null("").alias("nb_key")
+
+
+def scan(data: DataSet) -> pl.LazyFrame:
+    """All rows but client-limited ones, lazily, with `nb_key`; `alloc_ways` is 0 where the host has no cache partitioning.
+
+    Raises:
+        BadInput: a column is missing, or a verdict is unknown.
+    """
+    frame = pl.scan_parquet(list(data.shards))
+    have = frame.collect_schema().names()
+    if missing := [name for name in _NEEDED if name not in have]:
+        raise BadInput(f"{data.shards[0]}: column {missing[0]} is missing; collect the data set again")
+    return frame.filter(pl.col("verdict") != "client-limited").with_columns(
+        neighbour_key(),
+        pl.col("alloc_ways").fill_null(0.0) if data.platform.ways == 0 else pl.col("alloc_ways"),
+        pl.col("alloc_cores").round(6),
+    )
+
+
+def verdict_counts(data: DataSet) -> dict[str, int]:
+    """Rows of each verdict; an unknown verdict, or a row that does not say what the service held, is an error."""
+    counts = pl.scan_parquet(list(data.shards)).group_by("verdict").len().collect(engine="streaming")
+    unplaced = pl.col("alloc_cores").is_null() | pl.col("alloc_ways").is_null()
+    if n := int(scan(data).filter(unplaced).select(pl.len()).collect().item()):
+        raise BadInput(f"{data.folder}: {n} rows have no alloc_cores or alloc_ways; measure their cases again")
+    found = {str(v): int(n) for v, n in counts.iter_rows()}
+    if unknown := sorted(set(found) - set(VERDICTS)):
+        raise BadInput(f"{data.folder}: verdict {unknown[0]!r} is unknown; known: {', '.join(VERDICTS)}")
+    return {verdict: found.get(verdict, 0) for verdict in VERDICTS}
+
+
+def cells(data: DataSet) -> pl.DataFrame:
+    """One row a cell (allocation in a plane).
+
+    Columns: CELL_KEY, `status` (met-able latency `measured`, `overloaded` or `unknown`), `p99_ms` (median of the windows' p99;
+    infinite where overloaded, null where unknown), `mbl_mbps` (mean), `rows`, `cases`.
+
+    A cell is what most of its rows say; on a tie the worse of both. The median is an order statistic of windows, not an average
+    of percentiles.
+    """
+    valid = pl.col("verdict") == "valid"
+    over = pl.col("verdict") == "server-overloaded"
+    grouped = (
+        scan(data)
+        .group_by(CELL_KEY)
+        .agg(
+            valid.sum().alias("n_valid"),
+            over.sum().alias("n_over"),
+            pl.len().alias("rows"),
+            pl.col("case_id").n_unique().alias("cases"),
+            pl.col("latency_p99_ms").filter(valid & pl.col("latency_p99_ms").is_not_null()).median().alias("p99_ms"),
+            pl.col("mbl_mbps").filter(valid).mean().alias("mbl_mbps"),
+        )
+    )
+    n_unknown = pl.col("rows") - pl.col("n_valid") - pl.col("n_over")
+    status = (
+        pl.when((pl.col("n_over") > 0) & (pl.col("n_over") >= pl.max_horizontal("n_valid", n_unknown)))
+        .then(pl.lit("overloaded"))
+        .when((pl.col("n_valid") > n_unknown) & pl.col("p99_ms").is_not_null())
+        .then(pl.lit("measured"))
+        .otherwise(pl.lit("unknown"))
+    )
+    return (
+        grouped.with_columns(status.alias("status"))
+        .with_columns(
+            pl.when(pl.col("status") == "overloaded")
+            .then(pl.lit(float("inf")))
+            .when(pl.col("status") == "measured")
+            .then(pl.col("p99_ms"))
+            .otherwise(None)
+            .alias("p99_ms")
+        )
+        .drop("n_valid", "n_over")
+        .sort(CELL_KEY)
+        .collect(engine="streaming")
+    )

@@ -1,0 +1,294 @@
+"""From samples, cells and labels to the arrays that the models are trained and tested on. All in memory, f32 where it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models import features
+from models.features import ACTIONS, PlatformLimits
+from pipelines import samples
+from pipelines.errors import BadInput
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass
+class Table:
+    """Samples of one data set, joined with the cells and planes that they belong to.
+
+    Attributes:
+        columns: sample feature -> values, one a row.
+        p99_ms: p99 of each row's own window, NaN where it is not a number (overloaded, not resolvable).
+        cell, plane: index of each row's cell and plane.
+        cell_*: per cell. `cell_qos` is target / p99, 0 where overloaded, NaN where unknown.
+        plane_*: per plane.
+        dropped: rows left out, by reason.
+    """
+
+    columns: dict[str, F64]
+    p99_ms: F64
+    cell: I64
+    plane: I64
+    cell_cores: F64
+    cell_ways: F64
+    cell_mba: F64
+    cell_qos: F64
+    cell_plane: I64
+    plane_labels: pl.DataFrame
+    plane_target_ms: F64
+    dropped: dict[str, int]
+    platform: PlatformLimits
+    feature_set: str
+
+    @property
+    def rows(self) -> int:
+        return len(self.cell)
+
+    def part(self, *splits: str) -> I64:
+        """Indices of the rows whose plane is in one of the splits."""
+        wanted = self.plane_labels["split"].is_in(list(splits)).to_numpy()
+        return np.flatnonzero(wanted[self.plane])
+
+    def matrix(self, names: Sequence[str], rows: I64) -> F64:
+        """shape (len(rows), len(names)), natural units."""
+        return np.column_stack([self.columns[name][rows] for name in names]) if len(names) else np.empty((len(rows), 0))
+
+    def labels(self, names: Sequence[str]) -> F64:
+        """shape (planes, len(names)), NaN where a label is missing."""
+        return np.column_stack([self.plane_labels[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in names])
+
+
+def load(folder: Path, label_folder: Path, *, max_rows: int, use_overloaded: bool, needed: Sequence[str] | None = None) -> Table:
+    """Read a labelled data set.
+
+    Args:
+        needed: sample features that every row must have; None: those that the host can have at all and that were measured
+            anywhere. Rows that lack one are dropped and counted.
+    """
+    data = samples.open_dataset(folder, check_shards=False)
+    labels = pl.read_parquet(label_folder / "labels.parquet").with_row_index("plane")
+    cells = pl.read_parquet(label_folder / "cells.parquet").with_row_index("cell")
+    key = [name for name in samples.PLANE_KEY if name != "nb_key"]
+    cells = cells.join(
+        labels.select("plane", *key, pl.col("neighbours").alias("nb_key"), "qos_target_ms"),
+        on=list(samples.PLANE_KEY),
+        how="left",
+        maintain_order="left",
+    )
+    if cells["plane"].null_count():
+        raise BadInput(f"{label_folder}: labels and cells do not belong together; run the stage `label` again")
+    frame = samples.scan(data)
+    candidates = features.candidates(features.SAMPLE_FEATURES, data.feature_set, data.platform.ways)
+    if needed is None:
+        present = frame.select(pl.col(candidates).is_not_null().any()).collect(engine="streaming").row(0)
+        needed = [name for name, some in zip(candidates, present, strict=True) if some]
+    usable = pl.all_horizontal([pl.col(name).is_not_null() & pl.col(name).is_finite() for name in needed])
+    wanted = usable & (pl.col("verdict") != "not-resolvable")
+    if not use_overloaded:
+        wanted &= pl.col("verdict") != "server-overloaded"
+    counts = frame.select(
+        pl.len().alias("all"),
+        (~usable).sum().alias("feature_missing"),
+        (pl.col("verdict") == "not-resolvable").sum().alias("not_resolvable"),
+        (pl.col("verdict") == "server-overloaded").sum().alias("overloaded"),
+        wanted.sum().alias("wanted"),
+    ).collect(engine="streaming")
+    n_wanted = int(counts["wanted"][0])
+    if n_wanted == 0:
+        raise BadInput(f"{folder}: no row has all of {', '.join(needed)}; collect the data set again")
+    step = -(-n_wanted // max_rows)  # every step-th row, so that no part of the sweep is favoured
+    p99 = pl.when(pl.col("verdict") == "valid").then(pl.col("latency_p99_ms")).otherwise(None).alias("p99_ms")
+    rows = frame.filter(wanted)
+    if step > 1:
+        rows = rows.gather_every(step)
+    table = (
+        rows.select(*samples.CELL_KEY, *[pl.col(n).alias(f"x_{n}") for n in needed], p99)
+        .join(
+            cells.lazy().select("cell", "plane", *samples.CELL_KEY), on=list(samples.CELL_KEY), how="inner", maintain_order="left"
+        )
+        .collect(engine="streaming")
+    )
+    target = cells["qos_target_ms"].to_numpy()
+    cell_p99 = cells["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    return Table(
+        columns={name: table[f"x_{name}"].cast(pl.Float64).to_numpy() for name in needed},
+        p99_ms=table["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
+        cell=table["cell"].cast(pl.Int64).to_numpy(),
+        plane=table["plane"].cast(pl.Int64).to_numpy(),
+        cell_cores=cells["alloc_cores"].to_numpy(),
+        cell_ways=cells["alloc_ways"].to_numpy(),
+        cell_mba=cells["mba_pct"].cast(pl.Float64).to_numpy(),
+        cell_qos=target / cell_p99,
+        cell_plane=cells["plane"].cast(pl.Int64).to_numpy(),
+        plane_labels=labels,
+        plane_target_ms=labels["qos_target_ms"].to_numpy(),
+        dropped={
+            "feature_missing": int(counts["feature_missing"][0]),
+            "not_resolvable": int(counts["not_resolvable"][0]),
+            "overloaded": 0 if use_overloaded else int(counts["overloaded"][0]),
+            "thinned_out": n_wanted - table.height,
+        },
+        platform=data.platform,
+        feature_set=data.feature_set,
+    )
+
+
+def observed(table: Table, rows: I64) -> dict[str, tuple[float, float]]:
+    """Smallest and largest value of each sample feature in these rows."""
+    return {name: (float(values[rows].min()), float(values[rows].max())) for name, values in table.columns.items()}
+
+
+def model_inputs(names: Sequence[str], table: Table) -> tuple[list[str], list[str]]:
+    """Inputs that the data have, and those of the paper's list that they have not."""
+    possible = features.candidates(names, table.feature_set, table.platform.ways)
+    made = {"expected_cores", "expected_cache_mb", "qos"}
+    kept = [name for name in possible if name in made or name in table.columns]
+    return kept, [name for name in names if name not in kept]
+
+
+def batch_size(wanted: int, rows: int) -> int:
+    """Smaller batches for small data sets, so that an epoch is more than one step."""
+    return max(1, min(wanted, max(64, rows // 16), rows))
+
+
+class Batches:
+    """Shuffled mini-batches of tensors that are in memory already; a new order every pass, `passes` passes an epoch."""
+
+    def __init__(self, tensors: Sequence[Tensor], batch: int, seed: int, *, shuffle: bool = True, passes: int = 1) -> None:
+        self.tensors = tuple(tensors)
+        self.batch = batch
+        self.passes = passes
+        self.shuffle = shuffle
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return self.passes * -(-len(self.tensors[0]) // self.batch)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        n = len(self.tensors[0])
+        for _ in range(self.passes):
+            order = torch.randperm(n, generator=self._generator) if self.shuffle else torch.arange(n)
+            for start in range(0, n, self.batch):
+                rows = order[start : start + self.batch]
+                yield tuple(t[rows] for t in self.tensors)
+
+
+class QosQuestions:
+    """Model-B's material: each row is asked about a random other allocation of its plane (OSML+, Sec. 3.2, Model-B training).
+
+    A new allocation is drawn every pass. Cells whose QoS is unknown are never asked about.
+    """
+
+    def __init__(self, table: Table, rows: I64, cap: float) -> None:
+        known = np.flatnonzero(np.isfinite(table.cell_qos))
+        order = known[np.argsort(table.cell_plane[known], kind="stable")]
+        planes = table.plane_labels.height
+        self._cells = order
+        self._count = np.bincount(table.cell_plane[order], minlength=planes)
+        self._start = np.concatenate([[0], np.cumsum(self._count)[:-1]])
+        self.rows = rows[self._count[table.plane[rows]] > 0]
+        self._plane = table.plane[self.rows]
+        self.table = table
+        self._cap = cap
+
+    def draw(self, rng: np.random.Generator) -> tuple[I64, F64]:
+        """Cells asked about, and the QoS there, capped: one for each of `rows`."""
+        pick = self._start[self._plane] + (rng.random(len(self.rows)) * self._count[self._plane]).astype(np.int64)
+        cells = self._cells[pick]
+        return cells, np.minimum(self.table.cell_qos[cells], self._cap)
+
+
+def neighbour_cells(table: Table) -> I64:
+    """shape (cells, 7): the cell that each action leads to, -1 where it was not measured.
+
+    One step is the next value that the sweep visited, so a sparse sweep has longer steps than a node takes.
+    """
+    labels = table.plane_labels
+    # Planes that differ in bandwidth only are one group: the two `mba` actions lead from one to the other.
+    key = ["service", "rps", "threads", "neighbours"]
+    group_of_plane = labels.select(pl.struct(key).rank("dense").alias("group"))["group"].to_numpy().astype(np.int64)
+    where: dict[tuple[int, float, float, float], int] = {}
+    cores_of: dict[int, set[float]] = {}
+    ways_of: dict[int, set[float]] = {}
+    mba_of: dict[int, set[float]] = {}
+    places = []
+    columns = (table.cell_plane, table.cell_mba, table.cell_cores, table.cell_ways)
+    for k, (plane, mba, cores, ways) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        group = int(group_of_plane[plane])
+        where[group, mba, cores, ways] = k
+        places.append((plane, group, mba, cores, ways))
+        cores_of.setdefault(plane, set()).add(cores)
+        ways_of.setdefault(plane, set()).add(ways)
+        mba_of.setdefault(group, set()).add(mba)
+
+    def steps(axes: dict[int, set[float]]) -> dict[int, dict[float, tuple[float | None, float | None]]]:
+        """For each value of an axis the next one up and the next one down."""
+        result: dict[int, dict[float, tuple[float | None, float | None]]] = {}
+        for owner, values in axes.items():
+            line = [None, *sorted(values), None]
+            result[owner] = {v: (line[i + 2], line[i]) for i, v in enumerate(sorted(values))}
+        return result
+
+    next_cores, next_ways, next_mba = steps(cores_of), steps(ways_of), steps(mba_of)
+    result = np.full((len(places), len(ACTIONS)), -1, dtype=np.int64)
+    for k, (plane, group, mba, cores, ways) in enumerate(places):
+        up_down = {
+            "cores": [(mba, v, ways) for v in next_cores[plane][cores]],
+            "ways": [(mba, cores, v) for v in next_ways[plane][ways]],
+            "mba": [(v, cores, ways) for v in next_mba[group][mba]],
+        }
+        for action, name in enumerate(ACTIONS):
+            resource, _, direction = name.partition("_")
+            if name == "idle":
+                result[k, action] = k
+                continue
+            to = up_down[resource][0 if direction == "up" else 1]
+            if None not in to:
+                result[k, action] = where.get((group, *to), -1)
+    return result
+
+
+def row_qos(table: Table, rows: I64) -> F64:
+    """min(1, QoS target / p99) of each row's own window; 0 where overloaded."""
+    qos = np.minimum(1.0, table.plane_target_ms[table.plane[rows]] / table.p99_ms[rows])
+    return np.nan_to_num(qos, nan=0.0)
+
+
+@dataclass
+class Transitions:
+    """What an action led to, by row numbers of the table.
+
+    Attributes:
+        before, after: rows of the samples before and after the action.
+        action: index into ACTIONS.
+    """
+
+    before: I64
+    action: I64
+    after: I64
+
+
+def transitions(table: Table, rows: I64, count: int, rng: np.random.Generator) -> Transitions:
+    """Draw (state, action, next state) from neighbouring cells of the sweep; actions evenly among those that lead somewhere."""
+    order = rows[np.argsort(table.cell[rows], kind="stable")]
+    n_cells = len(table.cell_cores)
+    held = np.bincount(table.cell[order], minlength=n_cells)
+    start = np.concatenate([[0], np.cumsum(held)[:-1]])
+    leads = neighbour_cells(table)
+    leads = np.where((leads >= 0) & (held[np.maximum(leads, 0)] > 0), leads, -1)
+    before = rng.choice(rows, size=count)
+    options = leads[table.cell[before]]  # (count, 7)
+    score = np.where(options >= 0, rng.random(options.shape), -1.0)
+    action = np.argmax(score, axis=1)  # idle always leads somewhere
+    to = options[np.arange(count), action]
+    after = order[start[to] + (rng.random(count) * held[to]).astype(np.int64)]
+    return Transitions(before, action, after)

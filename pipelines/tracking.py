@@ -1,0 +1,110 @@
+"""MLflow: one run a data set, one child run a model; SQLite store, files for artefacts, no telemetry.
+
+`MLFLOW_TRACKING_URI` points elsewhere by configuration only; by default it is sqlite:///mlflow.db in the working folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DO_NOT_TRACK", "true")
+
+EXPERIMENT = "surefoot"
+
+
+def tracking_uri() -> str:
+    return os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+
+
+def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
+    """Commit and whether tracked files differ from it; (None, None) outside a repository."""
+
+    def git(*args: str) -> str:
+        return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries to one level, with dots."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def quiet() -> None:
+    """Keep start-up chatter of the libraries off the stages' output; errors still show."""
+    # Both set their own levels when they are imported, so they must be in first.
+    for name in ("lightning.pytorch", "mlflow"):
+        importlib.import_module(name)
+    for name in (
+        "lightning.pytorch",
+        "lightning.fabric",
+        "mlflow",
+        "mlflow.store.db.utils",
+        "alembic",
+        "torch.utils.flop_counter",
+    ):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"mlflow\..*")
+    warnings.filterwarnings("ignore", module=r"lightning\..*")
+
+
+class Runs:
+    """The runs of one pass of the pipeline over one data set."""
+
+    def __init__(self, run_id: str | None = None, *, name: str = "", tags: dict[str, str] | None = None) -> None:
+        """Open run `run_id`, or start one."""
+        quiet()
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(tracking_uri())
+        if run_id is not None:
+            self.run_id = run_id
+            return
+        found = self.client.get_experiment_by_name(EXPERIMENT)
+        experiment = found.experiment_id if found else self.client.create_experiment(EXPERIMENT)
+        commit, dirty = git_state()
+        given = {"mlflow.runName": name, "git_commit": str(commit), "git_dirty": str(dirty), **(tags or {})}
+        self.run_id = str(self.client.create_run(experiment, tags=given).info.run_id)
+
+    def log_params(self, values: dict[str, Any]) -> None:
+        for name, value in flat(values).items():
+            self.client.log_param(self.run_id, name, value)
+
+    def log_metrics(self, values: dict[str, Any]) -> None:
+        for name, value in flat(values).items():
+            if isinstance(value, int | float) and value == value:
+                self.client.log_metric(self.run_id, name, float(value))
+
+    def log_file(self, path: Path, folder: str | None = None) -> None:
+        self.client.log_artifact(self.run_id, str(path), folder)
+
+    def finish(self, status: str = "FINISHED") -> None:
+        self.client.set_terminated(self.run_id, status)
+
+    def child_logger(self, name: str, tags: dict[str, str] | None = None) -> Any:
+        """Lightning logger of a child run. Weights are logged as safetensors by the caller, never as a pickled model."""
+        from lightning.pytorch.loggers import MLFlowLogger
+
+        return MLFlowLogger(
+            experiment_name=EXPERIMENT,
+            run_name=name,
+            tracking_uri=tracking_uri(),
+            tags={"mlflow.parentRunId": self.run_id, **(tags or {})},
+            log_model=False,
+        )
