@@ -3,6 +3,7 @@
 //! A service's container goes on running between cases and is started anew only for another number of threads. The load
 //! generator runs on the CPUs that are not managed, so that it takes nothing from what is measured.
 
+use crate::catalogue::EntryKind;
 use crate::child::Guarded;
 use crate::discover::online;
 use crate::engine::in_path;
@@ -26,7 +27,7 @@ pub struct BenchNeighbour {
     pub cores: f64,
     /// 0 where the LLC cannot be partitioned.
     pub ways: u32,
-    /// None = no load (BE jobs).
+    /// None or 0 = no load (BE jobs).
     pub rps: Option<f64>,
 }
 
@@ -36,7 +37,7 @@ pub struct BenchCase {
     /// Catalogue name.
     pub service: String,
     pub threads: u32,
-    /// None = no load (BE jobs).
+    /// None or 0 = no load (BE jobs).
     pub rps: Option<f64>,
     /// A multiple of `Platform::core_step`.
     pub cores: f64,
@@ -222,7 +223,7 @@ impl LocalBench {
         let catalogue = self.server.catalogue().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
         let p = self.server.platform();
         let one = |service: &str, cores: f64, rps: Option<f64>| {
-            catalogue.get(service)?;
+            let job = catalogue.get(service)?.kind == EntryKind::Be;
             let units = p.units(cores);
             if units == 0 || (p.cores(units) - cores).abs() > 1e-6 {
                 return Err(ServerError::Invalid(format!(
@@ -237,6 +238,7 @@ impl LocalBench {
                 )));
             }
             match rps {
+                Some(0.0) if job => Ok(()),
                 Some(r) if !(r.is_finite() && r > 0.0) => Err(ServerError::Invalid(format!("{service}: rps = {r}. Give a number above 0"))),
                 _ => Ok(()),
             }
@@ -255,9 +257,12 @@ impl LocalBench {
         self.check(case)?;
         let id = case.service.clone();
         let mut want: Vec<(ServiceId, String, Option<u32>, Option<f64>)> =
-            vec![(id.clone(), case.service.clone(), Some(case.threads), case.rps)];
-        let slots =
-            case.neighbours.iter().enumerate().map(|(i, n)| (format!("nb{}-{}", i + 1, n.service), n.service.clone(), n.threads, n.rps));
+            vec![(id.clone(), case.service.clone(), Some(case.threads), load_of(case.rps))];
+        let slots = case
+            .neighbours
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (format!("nb{}-{}", i + 1, n.service), n.service.clone(), n.threads, load_of(n.rps)));
         want.extend(slots);
         self.start(&want)?;
         self.place(case, &want)?;
@@ -270,7 +275,7 @@ impl LocalBench {
                 children.push(self.load(nb, service, *rps, case.seed ^ 0x5eed, duration_ms + 5000, sampling.warmup_ms)?);
             }
         }
-        let main = case.rps.map(|rps| self.load(&id, &case.service, rps, case.seed, duration_ms, sampling.warmup_ms)).transpose()?;
+        let main = want[0].3.map(|rps| self.load(&id, &case.service, rps, case.seed, duration_ms, sampling.warmup_ms)).transpose()?;
         let (samples, report) = match main {
             None => (self.sample(&id, sampling, self.server.feed().now_ms() + sampling.warmup_ms), None),
             Some(mut child) => {
@@ -373,6 +378,11 @@ impl LocalBench {
         }
         Some(out)
     }
+}
+
+/// Rate of a load that there is.
+fn load_of(rps: Option<f64>) -> Option<f64> {
+    rps.filter(|r| *r > 0.0)
 }
 
 /// What a child wrote to stderr, one line; kills it if it still runs.

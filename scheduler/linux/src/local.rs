@@ -173,8 +173,18 @@ struct Reading {
 
 /// One write of a plan, and how to undo it.
 enum Step {
-    Knob { id: ServiceId, knob: Knob, from: String, to: String },
-    Ways { id: ServiceId, from: Option<Allocation>, to: Allocation },
+    Knob {
+        id: ServiceId,
+        knob: Knob,
+        from: String,
+        to: String,
+    },
+    /// CBMs and MBA; from None = no group of its own before.
+    Ways {
+        id: ServiceId,
+        from: Option<(Vec<u32>, u8)>,
+        to: (Vec<u32>, u8),
+    },
 }
 
 /// This machine.
@@ -693,7 +703,8 @@ impl LocalServer {
             let same = s.placed && s.allocation.ways == a.ways && s.allocation.mba_pct == a.mba_pct;
             if self.resctrl.is_some() && !same && (!a.ways.is_empty() || self.platform.mba.is_some()) {
                 let fewer = a.n_ways() <= s.allocation.n_ways();
-                steps.push((u8::from(!fewer), Step::Ways { id: id.clone(), from: s.placed.then(|| s.allocation.clone()), to: a.clone() }));
+                let from = s.placed.then(|| (s.allocation.ways.clone(), s.allocation.mba_pct));
+                steps.push((u8::from(!fewer), Step::Ways { id: id.clone(), from, to: (a.ways.clone(), a.mba_pct) }));
             }
         }
         steps.sort_by_key(|(rank, _)| *rank);
@@ -718,8 +729,8 @@ impl LocalServer {
                 let Some(r) = &self.resctrl else { return Ok(()) };
                 let tids = || self.services[id].cgroup.as_ref().map(Cgroup::tids).unwrap_or_default();
                 match (undo, from) {
-                    (false, _) => r.set(id, &to.ways, to.mba_pct, tids),
-                    (true, Some(a)) => r.set(id, &a.ways, a.mba_pct, tids),
+                    (false, _) => r.set(id, &to.0, to.1, tids),
+                    (true, Some((ways, mba_pct))) => r.set(id, ways, *mba_pct, tids),
                     (true, None) => r.remove(id),
                 }
             }
