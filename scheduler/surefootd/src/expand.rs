@@ -400,7 +400,8 @@ struct Around<'a> {
 
 /// A reason without its numbers, for counting.
 pub fn rule(reason: &str) -> &str {
-    reason.split(" (").next().unwrap_or(reason)
+    let end = [reason.find(" ("), reason.find(": ")].into_iter().flatten().min();
+    &reason[..end.unwrap_or(reason.len())]
 }
 
 fn axis(c: &Campaign, field: &str, axis: &Axis, unit: f64, words: &[&str]) -> Result<Values> {

@@ -398,3 +398,60 @@ fn dies_with_its_parent() {
     let m = manifest(&out);
     assert_eq!(m["complete"], false);
 }
+
+const LOCAL: &str = r#"
+name = "local"
+[targets]
+local = true
+[sweep]
+services = ["memcached"]
+rps = [500]
+cores = "all"
+[sampling]
+samples = 5
+"#;
+
+/// Cases of this machine are planned without an engine; core steps and errors are those of this machine.
+#[test]
+fn local_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = |text: &str| run(&["sweep", path(&campaign(dir.path(), text)), "--server", "local", "--cpus", "0", "--plan", "--json"]);
+    let done = plan(LOCAL);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let v: Value = serde_json::from_slice(&done.stdout).unwrap();
+    // One managed CPU: one case in steps of a core, ten in steps of a tenth.
+    assert!(v["cases"] == 1 || v["cases"] == 10, "{v}");
+    for (from, to, field, remedy) in [
+        ("\"memcached\"", "\"memcachd\"", "sweep.services", "Did you mean \"memcached\"?"),
+        ("\"memcached\"", "\"stream\"", "sweep.services", "BE job"),
+        ("\"all\"", "[2]", "sweep.cores", "the 1 cores of local"),
+        ("\"all\"", "[0.15]", "sweep.cores", "0.1"),
+        ("local = true", "virtual = [\"server-1\"]", "targets", "local = true"),
+    ] {
+        let (code, says) = one_line(&plan(&LOCAL.replacen(from, to, 1)));
+        if field == "sweep.cores" && v["cases"] == 1 && to == "[0.15]" {
+            assert_eq!(code, 2, "{says}");
+            continue;
+        }
+        assert!(code == 2 && says.contains(field) && says.contains(remedy), "{says}");
+    }
+    let (code, says) = one_line(&run(&["sweep", path(&campaign(dir.path(), LOCAL)), "--server", "local", "--cpus", "9999", "--plan"]));
+    assert!(code == 2 && says.contains("9999"), "{says}");
+}
+
+/// Without a container engine or a load generator a local sweep says which is missing and how to get it; nothing is written.
+#[test]
+fn local_without_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), LOCAL);
+    let (out, state) = (dir.path().join("out"), dir.path().join("state"));
+    let mut sweep = surefootd();
+    sweep.args(["sweep", path(&file), "--server", "local", "--out", path(&out), "--state", path(&state)]);
+    sweep.env("SUREFOOT_ENGINE", "/nowhere/docker").env("PATH", "/nowhere").env("SUREFOOT_LOADGEN", env!("CARGO_BIN_EXE_surefootd"));
+    let (code, says) = one_line(&sweep.output().unwrap());
+    assert!(code == 1 && says.contains("/nowhere/docker"), "{says}");
+    sweep.env("SUREFOOT_LOADGEN", "/nowhere/loadgen");
+    let (code, says) = one_line(&sweep.output().unwrap());
+    assert!(code == 1 && says.contains("/nowhere/loadgen") && says.contains("cargo build"), "{says}");
+    assert!(!out.exists());
+}

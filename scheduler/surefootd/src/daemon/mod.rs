@@ -53,6 +53,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
         None => NodeConfig::none(),
     };
     let server = cli::Server::parse(&args.server)?;
+    let metrics = Arc::new(Mutex::new(Metrics::default()));
+    if let Some(port) = config.metrics_port {
+        metrics::serve(port, metrics.clone())?;
+        tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
+    }
     // Everything that can be wrong is found before anything is changed.
     let mut journal_path = config.journal.clone();
     let (mut node, mut policy, platform) = match server {
@@ -94,11 +99,6 @@ pub fn run(args: &cli::Run) -> Result<()> {
             (Node::Local(Box::new(server)), policy, platform)
         }
     };
-    let metrics = Arc::new(Mutex::new(Metrics::default()));
-    if let Some(port) = config.metrics_port {
-        metrics::serve(port, metrics.clone())?;
-        tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
-    }
     let mut journal = journal_path.map(|p| Lines::open(&p, true)).transpose()?;
     let mut events = args.events.as_deref().map(|p| Lines::open(p, false)).transpose()?;
     let looped = control(args, &config, &mut node, policy.as_mut(), &platform, &metrics, &mut journal, &mut events);

@@ -160,8 +160,8 @@ pub fn batch(campaign: &str, platform: &str, cases: &[Measured]) -> Result<Recor
             t_ms.append_value(r.t_ms);
             let outcome = [r.mean_ms, r.p50_ms, r.p95_ms, r.p99_ms, r.p99_low_ms, r.p99_high_ms, r.achieved_rps];
             for (b, v) in floats.iter_mut().zip(r.features.iter().chain(&outcome)) {
-                // Missing is null, and so is what is no number.
-                b.append_option(v.filter(|x| x.is_finite()));
+                // Missing is null, and so is what is no number; -0 (an empty sum) is 0.
+                b.append_option(v.filter(|x| x.is_finite()).map(|x| x + 0.0));
             }
             errors.append_value(r.errors);
             count.append_value(r.count);

@@ -1,0 +1,293 @@
+//! `surefootd eval` and `surefootd run` on virtual servers, as a process.
+
+mod common;
+
+use common::{ok, one_line, path, root, run, surefootd};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const WORKLOAD: &str = r#"
+platform = "server-1"
+duration_s = 20
+[[lc]]
+service = "moses"
+load = 0.4
+[[lc.change]]
+at_s = 8
+load = 0.5
+[[lc]]
+service = "img-dnn"
+rps = 2000
+arrive_s = 2
+leave_s = 15
+[[be]]
+job = "blackscholes"
+arrive_s = 1
+"#;
+
+fn workload(dir: &Path, text: &str) -> PathBuf {
+    let file = dir.join("w.toml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// Rows of rows.csv without the two measured columns, by name.
+fn rows(out: &Path) -> Vec<Vec<(String, String)>> {
+    let text = fs::read_to_string(out.join("rows.csv")).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    lines
+        .map(|l| {
+            // The one quoted cell holds commas and doubled quotes only.
+            let mut cells: Vec<String> = vec![];
+            let (mut cell, mut quoted) = (String::new(), false);
+            for c in l.chars() {
+                match c {
+                    '"' => quoted = !quoted,
+                    ',' if !quoted => cells.push(std::mem::take(&mut cell)),
+                    c => cell.push(c),
+                }
+            }
+            cells.push(cell);
+            assert_eq!(cells.len(), names.len());
+            let named = names.iter().map(|n| n.to_string()).zip(cells);
+            named.filter(|(n, _)| !n.starts_with("decision_us")).collect()
+        })
+        .collect()
+}
+
+fn cell<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
+    &row.iter().find(|(n, _)| n == name).unwrap().1
+}
+
+/// One row per workload x policy x seed, equal whatever the number of threads; time lines of the first seed.
+#[test]
+fn rows_are_deterministic() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    let all = ["1", "3"].map(|threads| {
+        let out = dir.path().join(threads);
+        let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
+        ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
+        assert!(out.join("timelines.parquet").metadata().unwrap().len() > 0);
+        (rows(&out), fs::read(out.join("timelines.parquet")).unwrap())
+    });
+    assert_eq!(all[0].0.len(), 4);
+    assert_eq!(all[0], all[1]);
+    let parties = all[0].0.iter().find(|r| cell(r, "policy") == "parties").unwrap();
+    assert_eq!(cell(parties, "converged"), "true");
+    // After 15 s only moses is left: EMU is its load.
+    assert_eq!(cell(parties, "emu").parse::<f64>().map(|x| x > 0.49 && x <= 0.8), Ok(true), "{}", cell(parties, "emu"));
+    assert_eq!(cell(parties, "oracle_emu"), "");
+    let unmanaged = all[0].0.iter().find(|r| cell(r, "policy") == "unmanaged").unwrap();
+    let violation = |r: &[(String, String)]| cell(r, "qos_violation_s").parse::<f64>().unwrap();
+    assert!(violation(parties) < violation(unmanaged));
+    assert_eq!(cell(unmanaged, "converged"), "false");
+    assert_eq!(cell(unmanaged, "convergence_s"), "");
+}
+
+/// Every example workload is valid on the platform that it names.
+#[test]
+fn examples_are_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = root().join("workloads/sets/demo");
+    let args =
+        ["eval", "--workloads", path(&set), "--policies", "unmanaged", "--platform", "server-1", "--json", "--out", path(dir.path())];
+    let v: Value = serde_json::from_str(&ok(&args)).unwrap();
+    assert!(v["workloads"].as_u64().unwrap() >= 6);
+}
+
+/// Each kind of bad input: exit code 2, one line, file, field and remedy; no output folder.
+#[test]
+fn bad_workloads() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let cases = [
+        ("\"moses\"", "\"mosse\"", "lc.service", "Did you mean \"moses\"?"),
+        ("\"moses\"", "\"stream\"", "lc.service", "[[be]]"),
+        ("\"blackscholes\"", "\"blacksholes\"", "be.job", "Did you mean \"blackscholes\"?"),
+        ("\"blackscholes\"", "\"moses\"", "be.job", "[[lc]]"),
+        ("rps = 2000", "rps = -2000", "lc.rps", "above 0"),
+        ("rps = 2000", "load = 0.3\nrps = 2000", "lc.load", "not both"),
+        ("load = 0.4", "load = 0", "lc.load", "above 0"),
+        ("load = 0.4", "", "lc.load", "either load or rps"),
+        ("load = 0.4", "load = 0.4\nthreads = 0", "lc.threads", "1 to 4096"),
+        ("load = 0.4", "load = 0.4\nprio = 1", "prio", "unknown field"),
+        ("duration_s = 20", "duration_s = 0", "duration_s", "1 to 86400"),
+        ("duration_s = 20", "", "duration_s", "missing field"),
+        ("at_s = 8", "at_s = 80", "lc.change.at_s", "less than duration_s"),
+        ("leave_s = 15", "leave_s = 1", "lc.leave_s", "later time"),
+        ("arrive_s = 1\n", "arrive_s = -1\n", "be.arrive_s", "less than duration_s"),
+    ];
+    for (from, to, field, remedy) in cases {
+        assert!(WORKLOAD.contains(from), "{from}");
+        let file = workload(dir.path(), &WORKLOAD.replacen(from, to, 1));
+        let args = ["eval", "--workloads", path(&file), "--policies", "parties", "--platform", "server-1", "--out", path(&out)];
+        let (code, says) = one_line(&run(&args));
+        assert_eq!(code, 2, "{says}");
+        assert!(says.contains("w.toml") && says.contains(field) && says.contains(remedy), "{to}: {says}");
+        assert!(!out.exists(), "{to}");
+    }
+    let file = workload(dir.path(), WORKLOAD);
+    let eval = |policies: &str, more: &[&str]| {
+        let args = ["eval", "--workloads", path(&file), "--policies", policies, "--platform", "server-1", "--out", path(&out)];
+        one_line(&run(&[&args[..], more].concat()))
+    };
+    let (code, says) = eval("parteis", &[]);
+    assert!(code == 2 && says.contains("parteis") && says.contains("parties"), "{says}");
+    let (code, says) = eval("osml-plus", &[]);
+    assert!(code == 2 && says.contains("--bundle"), "{says}");
+    let (code, says) = eval("osml-plus", &["--bundle", "/nowhere/b.tar"]);
+    assert!(code == 2 && says.contains("/nowhere/b.tar") && says.contains("surefoot bundle build"), "{says}");
+    let (code, says) = eval("parties", &["--profiles", "/nowhere"]);
+    assert!(code == 2 && says.contains("/nowhere"), "{says}");
+}
+
+fn node(dir: &Path, more: &str) -> PathBuf {
+    let file = dir.join("node.toml");
+    fs::write(&file, format!("workload = \"w.toml\"\njournal = \"decisions.jsonl\"\n{more}")).unwrap();
+    file
+}
+
+/// A port that nobody uses just now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The daemon on a virtual server: metrics, journal, time line, sd_notify, and a clean end on SIGTERM.
+#[test]
+fn daemon_runs_and_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    workload(dir.path(), WORKLOAD);
+    let port = free_port();
+    let config = node(dir.path(), &format!("metrics_port = {port}\n"));
+    let socket = dir.path().join("notify.sock");
+    let notify = UnixDatagram::bind(&socket).unwrap();
+    notify.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let events = dir.path().join("events.jsonl");
+    let mut child = surefootd()
+        .args(["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config), "--events", path(&events)])
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "400000")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut buffer = [0; 256];
+    let mut told = |want: &str| loop {
+        let n = notify.recv(&mut buffer).expect("the daemon tells within a minute");
+        let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
+        if text.starts_with(want) {
+            return;
+        }
+        assert!(text.starts_with("WATCHDOG=1"), "{text}");
+    };
+    told("READY=1");
+    told("WATCHDOG=1");
+    let get = |what: &str| {
+        let mut s = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        write!(s, "GET {what} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut text = String::new();
+        s.read_to_string(&mut text).unwrap();
+        text
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let text = get("/metrics");
+        if text.contains("surefoot_p99_ms{service=\"moses\"}") && text.contains("surefoot_actions_total{kind=") {
+            assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("surefoot_cores{service=\"moses\"}"), "{text}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(get("/other").starts_with("HTTP/1.1 404"));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    told("STOPPING=1");
+    let lines = |p: &Path| -> Vec<Value> { fs::read_to_string(p).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect() };
+    let decisions = lines(&dir.path().join("decisions.jsonl"));
+    assert!(decisions.iter().any(|d| d["action"] == "place" && d["why"].as_str().is_some_and(|w| !w.is_empty())));
+    let moments = lines(&events);
+    assert!(moments.iter().any(|m| m["service"] == "moses" && m["p99_ms"].is_number() && m["load"].is_number()));
+}
+
+/// The daemon ends by itself after --duration-s, or with the workload; as fast as it can where told so.
+#[test]
+fn daemon_ends_with_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    workload(dir.path(), WORKLOAD);
+    let config = node(dir.path(), "metrics_port = 0\nrealtime = false\n");
+    let args = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config)];
+    let v: Value = serde_json::from_str(&ok(&args)).unwrap();
+    assert_eq!(v["ticks"], 200);
+    let v: Value = serde_json::from_str(&ok(&[&args[..], &["--duration-s", "5"]].concat())).unwrap();
+    assert_eq!(v["ticks"], 50);
+}
+
+/// A metrics port in use, and each bad node.toml: one line that names the field.
+#[test]
+fn bad_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    workload(dir.path(), WORKLOAD);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let start = |more: &str, server: &str| {
+        let config = node(dir.path(), more);
+        one_line(&run(&["run", "--policy", "parties", "--server", server, "--config", path(&config)]))
+    };
+    let (code, says) = start(&format!("metrics_port = {port}\n"), "virtual:server-1");
+    assert!(code == 1 && says.contains("metrics_port") && says.contains(&port.to_string()) && says.contains("another"), "{says}");
+    let cases = [
+        ("metrics_port = 70000\n", "metrics_port", "0 to 65535"),
+        ("cpus = \"0-x\"\n", "cpus", "Write e.g."),
+        ("colour = 1\n", "colour", "unknown field"),
+        ("[[service]]\nservice = \"a\"\n[[service]]\nservice = \"a\"\n", "service.id", "twice"),
+        ("[[service]]\nservice = \"a\"\nkind = \"lc\"\npid = 1\n", "service.qos_target_ms", "p99 target"),
+        ("[[service]]\nservice = \"a\"\nkind = \"be\"\npid = 1\ncontainer = \"x\"\n", "service", "Keep one"),
+        ("[[service]]\nservice = \"a\"\nthreads = 0\n", "service.threads", "1 to 1024"),
+    ];
+    for (more, field, remedy) in cases {
+        let (code, says) = start(more, "local");
+        assert!(code == 2 && says.contains("node.toml") && says.contains(field) && says.contains(remedy), "{says}");
+    }
+    let (code, says) = start("", "local");
+    assert!(code == 2 && says.contains("[[service]]"), "{says}");
+    let (code, says) = one_line(&run(&["run", "--policy", "parties", "--server", "virtual:server-1"]));
+    assert!(code == 2 && says.contains("workload"), "{says}");
+}
+
+/// The hidden schema names every column that is written.
+#[test]
+fn schema_is_what_is_written() {
+    let v: Value = serde_json::from_str(&ok(&["schema", "--json"])).unwrap();
+    let names = |k: &str| -> Vec<String> { v[k].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap().into()).collect() };
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    ok(&["eval", "--workloads", path(&file), "--policies", "unmanaged", "--platform", "server-1", "--out", path(dir.path())]);
+    let csv = fs::read_to_string(dir.path().join("rows.csv")).unwrap();
+    assert_eq!(csv.lines().next().unwrap().split(',').collect::<Vec<_>>(), names("eval"));
+    let parquet = |f: &str| -> Vec<String> {
+        let file = fs::File::open(dir.path().join(f)).unwrap();
+        let r = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        r.schema().fields().iter().map(|f| f.name().clone()).collect()
+    };
+    assert_eq!(parquet("rows.parquet"), names("eval"));
+    assert_eq!(parquet("timelines.parquet"), names("timelines"));
+    assert_eq!(names("samples").len(), 33);
+}
+
+/// A virtual server needs no reset, and check says what a platform has.
+#[test]
+fn check_and_reset_of_virtual_servers() {
+    let v: Value = serde_json::from_str(&ok(&["check", "--server", "virtual:server-2", "--json"])).unwrap();
+    let of = |n: &str| v["capabilities"].as_array().unwrap().iter().find(|c| c["name"] == n).unwrap().clone();
+    assert!(of("cpus")["detail"].as_str().unwrap().starts_with("64 "));
+    assert!(of("l3-cat")["detail"].as_str().unwrap().contains("12 ways"));
+    assert_eq!(ok(&["reset", "--server", "virtual:server-2"]).lines().count(), 1);
+}
