@@ -10,7 +10,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -40,6 +40,8 @@ SERIES = ["#1d63c4", "#e08a1e", "#2a8c5a", "#7a5bc7", "#c2447d", "#1798a8", "#8a
 # blue = meets the QoS target, paper white = at it, red = misses it
 _COLD = ["#0b3c7d", "#2f6fc0", "#8db9e4", "#e3eef9"]
 _HOT = ["#fdeee6", "#f5ac84", "#d6553f", "#7f0d1f"]
+
+_OVERLOADED = "#3d0710"
 
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -102,7 +104,8 @@ class HeatMap:
 
     p99_ms: shape (len(cores), len(ways)), ms; NaN where the case was not measured.
     rcliff, oaa: (cores, ways), or None where the labels have none.
-    requests_min, requests_max: requests behind each p99, None where unknown.
+    requests_min, requests_max: requests behind the p99 of one window, None where unknown; `windows` of them make a cell.
+    overloaded: same shape; where true, latency grows with the length of the case and is no number.
     """
 
     service: str
@@ -117,6 +120,8 @@ class HeatMap:
     oaa: tuple[float, float] | None = None
     requests_min: int | None = None
     requests_max: int | None = None
+    windows: int = 1
+    overloaded: np.ndarray | None = None
 
 
 class _AroundTarget(Normalize):
@@ -140,7 +145,9 @@ def heat_map(m: HeatMap) -> str:
     """Draw one cores x ways plane: colour is p99 on a log scale that turns from blue to red at the QoS target."""
     with matplotlib.rc_context(_STYLE):
         fig, ax = plt.subplots(figsize=(4.1, 3.9))
-        seen = m.p99_ms[np.isfinite(m.p99_ms)]
+        over = np.zeros(m.p99_ms.shape, dtype=bool) if m.overloaded is None else m.overloaded
+        p99_ms = np.where(over, np.nan, m.p99_ms)
+        seen = p99_ms[np.isfinite(p99_ms)]
         low = min(float(seen.min()), m.qos_target_ms / 3) if seen.size else m.qos_target_ms / 3
         high = max(float(seen.max()), m.qos_target_ms * 3) if seen.size else m.qos_target_ms * 3
         norm = _AroundTarget(max(low, 1e-6), m.qos_target_ms, high)
@@ -148,7 +155,7 @@ def heat_map(m: HeatMap) -> str:
         colours.set_bad("#eceef2")
         cores, ways = np.asarray(m.cores, float), np.asarray(m.ways, float)
         mesh = ax.imshow(
-            np.ma.masked_invalid(m.p99_ms),
+            np.ma.masked_invalid(p99_ms),
             origin="lower",
             aspect="auto",
             cmap=colours,
@@ -156,7 +163,17 @@ def heat_map(m: HeatMap) -> str:
             interpolation="nearest",
             extent=(ways[0] - 0.5, ways[-1] + 0.5, cores[0] - 0.5, cores[-1] + 0.5),
         )
-        _staircase(ax, m.p99_ms, cores, ways, m.qos_target_ms)
+        if over.any():
+            ax.imshow(
+                np.ma.masked_where(~over, np.ones(over.shape)),
+                origin="lower",
+                aspect="auto",
+                cmap=ListedColormap([_OVERLOADED]),
+                interpolation="nearest",
+                extent=mesh.get_extent(),
+            )
+            ax.plot([], [], marker="s", ms=8, color=_OVERLOADED, ls="none", label="overloaded")
+        _staircase(ax, p99_ms, cores, ways, m.qos_target_ms)
         if m.rcliff is not None:
             ax.plot(m.rcliff[1], m.rcliff[0], marker="X", ms=11, mfc="#111", mec="white", mew=1.4, ls="none", label="RCliff")
         if m.oaa is not None:
@@ -174,7 +191,7 @@ def heat_map(m: HeatMap) -> str:
         bar.set_label("p99, ms (log)")
         bar.outline.set_visible(False)
         ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=3, handletextpad=0.3, columnspacing=1.2, borderpad=0.2)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
         return _svg(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
 
 
@@ -348,7 +365,7 @@ def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
         return _svg(fig, f"{t.workload} under {t.policy}: latency over target and allocations over time")
 
 
-def grouped_bars(groups: Sequence[str], series: dict[str, Sequence[float | None]], y_label: str, title: str) -> str:
+def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], y_label: str, title: str) -> str:
     """Draw one bar per group and series; a None leaves a cross, so that it cannot be read as zero."""
     with matplotlib.rc_context(_STYLE):
         fig, ax = plt.subplots(figsize=(9.2, 2.7))
@@ -371,7 +388,7 @@ def grouped_bars(groups: Sequence[str], series: dict[str, Sequence[float | None]
         return _svg(fig, title)
 
 
-def real_loop(runs: dict[str, Lane], title: str, marks: Sequence[tuple[float, str]]) -> str:
+def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float, str]]) -> str:
     """Draw p99 of one real service over time under several policies, and the CPU each gave it."""
     with matplotlib.rc_context(_STYLE):
         fig, (top, low) = plt.subplots(2, 1, figsize=(9.2, 4.3), sharex=True, height_ratios=[1.7, 1])

@@ -10,6 +10,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from pipelines.errors import PipelineError
+
 from . import console as show
 from .errors import SurefootError
 
@@ -100,6 +102,67 @@ def campaign_verify(folder: Path, as_json: bool) -> None:
         sys.exit(1)
 
 
+@surefoot.group()
+def bundle() -> None:
+    """Build, verify and describe bundles: the signed artefacts that nodes run."""
+
+
+_bundle = click.argument("path", metavar="BUNDLE", type=click.Path(path_type=Path))
+
+
+@bundle.command("build")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Data set: the folder of one target of a campaign.")
+@click.option("--models", required=True, type=click.Path(path_type=Path), help="Output of the stage `train`.")
+@click.option("--metrics", type=click.Path(path_type=Path), help="metrics.json of the stage `evaluate`.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; the tar gets the same name with .tar."
+)
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="PEM file of the signing key (default: this user's, made when missing)."
+)
+@_json
+def bundle_build(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None, as_json: bool) -> None:
+    """Make and sign a bundle from what the pipeline trained (`dvc repro` does this for every data set)."""
+    from pipelines import bundle as bundles
+
+    facts = bundles.run(data, models, metrics, out, key)
+    if as_json:
+        _print_json(facts)
+    else:
+        show.bundle(Console(), facts)
+
+
+@bundle.command("verify")
+@_bundle
+@click.option(
+    "--trust", type=click.Path(path_type=Path), help="Public key (PEM) that must have signed it (default: the keys trusted here)."
+)
+@_json
+def bundle_verify(path: Path, trust: Path | None, as_json: bool) -> None:
+    """Check a bundle, folder or tar: signature, digests, sizes, shapes, bounds, nothing missing, nothing extra."""
+    from pipelines import bundle as bundles
+
+    checked = bundles.verify(path, trusted=None if trust is None else [bundles.load_public_key(trust)])
+    if as_json:
+        _print_json({"path": str(path), "ok": True, "manifest_sha256": checked.manifest_sha256, "files": sorted(checked.files)})
+    else:
+        click.echo(f"ok {path}: {len(checked.files)} files, manifest {checked.manifest_sha256[:16]}")
+
+
+@bundle.command("inspect")
+@_bundle
+@_json
+def bundle_inspect(path: Path, as_json: bool) -> None:
+    """Describe a bundle, which is verified first."""
+    from pipelines import bundle as bundles
+
+    facts = bundles.inspect(path)
+    if as_json:
+        _print_json(facts)
+    else:
+        show.bundle(Console(), facts)
+
+
 @surefoot.command("demo")
 @click.option(
     "--out",
@@ -137,7 +200,7 @@ def main(args: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         click.echo("stopped; the same command goes on where this one was", err=True)
         sys.exit(130)
-    except SurefootError as e:
+    except (SurefootError, PipelineError) as e:
         if debug:
             raise
         click.echo(f"error: {e}", err=True)

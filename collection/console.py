@@ -180,3 +180,26 @@ def plan(console: Console, found: dict[str, Any]) -> None:
                 beside if not case["infeasible"] else f"infeasible: {case['infeasible']}",
             )
         console.print(preview)
+
+
+def bundle(console: Console, facts: dict[str, Any]) -> None:
+    """Print what `pipelines.bundle.inspect` found."""
+    platform = facts["platform"]
+    console.print(f"[bold]{facts['path']}[/]: verified", highlight=False, soft_wrap=True)
+    rows = [
+        (
+            "platform",
+            f"{platform['name']}: {platform['cores']:g} cores, {platform['ways']} ways, steps of {platform['core_step']:g} cores",
+        ),
+        ("feature set", facts["feature_set"]),
+        ("services", ", ".join(f"{n} ({s['qos_target_ms']:g} ms)" for n, s in facts["services"].items())),
+        *((f"model {m.upper()}", f"{f['parameters']:,} parameters, {f['bytes']:,} bytes") for m, f in facts["models"].items()),
+        ("files", f"{len(facts['files'])}"),
+        ("git commit", facts["provenance"]["git_commit"] or "unknown"),
+        ("manifest", facts["manifest_sha256"]),
+        ("signer", facts["signer"]),
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

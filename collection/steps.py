@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipelines.io import sha256_file, write_json
 
@@ -44,18 +44,44 @@ class StepRecord:
     why: str = ""
 
 
+class Voice(Protocol):
+    """Hears what a story does. The shipped ones: `demo.Teller` and `Mute`."""
+
+    def step(self, title: str) -> AbstractContextManager[None]:
+        """A step runs, as long as the context lasts."""
+
+    def reused(self, title: str) -> None:
+        """A step was done before."""
+
+    def skipped(self, title: str, why: str) -> None:
+        """A step cannot be run here."""
+
+
+class Mute:
+    """Hears and says nothing."""
+
+    def step(self, title: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def reused(self, title: str) -> None:
+        pass
+
+    def skipped(self, title: str, why: str) -> None:
+        pass
+
+
 class Story:
     """The steps of one run.
 
     Args:
         folder: where the markers are kept.
-        announce: called as each step starts; returns a context that lasts as long as the step.
+        voice: hears what happens; None for silence.
     """
 
-    def __init__(self, folder: Path, announce: Callable[[str], AbstractContextManager[Any]] | None = None) -> None:
+    def __init__(self, folder: Path, voice: Voice | None = None) -> None:
         self.folder = folder
         self.records: list[StepRecord] = []
-        self._announce = announce or (lambda _title: nullcontext())
+        self._voice: Voice = voice or Mute()
 
     def step(self, name: str, title: str, key: str, work: Callable[[bool], Any], outputs: Iterable[Path] = ()) -> Any:
         """Run `work`, or return what it returned before with the same key.
@@ -72,13 +98,14 @@ class Story:
         old = _read(marker)
         if old.get("key") == key and old.get("state") == "done" and all(p.exists() for p in outputs):
             self.records.append(StepRecord(name, title, "reused", float(old.get("seconds", 0.0))))
+            self._voice.reused(title)
             return old["result"]
         cut_short = old.get("key") == key
         before = float(old.get("seconds", 0.0)) if cut_short and old.get("state") == "started" else 0.0
         write_json(marker, {"key": key, "state": "started", "seconds": before})
         start = time.monotonic()
         try:
-            with self._announce(title):
+            with self._voice.step(title):
                 result = work(cut_short)
         except BaseException:
             write_json(marker, {"key": key, "state": "started", "seconds": before + time.monotonic() - start})
@@ -88,9 +115,18 @@ class Story:
         self.records.append(StepRecord(name, title, "done", seconds))
         return result
 
+    def check(self, name: str, title: str, work: Callable[[], Any]) -> Any:
+        """Run `work` whenever the story is told: what it looks at may have changed since."""
+        start = time.monotonic()
+        with self._voice.step(title):
+            result = work()
+        self.records.append(StepRecord(name, title, "done", time.monotonic() - start))
+        return result
+
     def skip(self, name: str, title: str, why: str) -> None:
         """Note a step that cannot be run here."""
         self.records.append(StepRecord(name, title, "skipped", 0.0, why))
+        self._voice.skipped(title, why)
 
 
 def _read(marker: Path) -> dict[str, Any]:

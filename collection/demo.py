@@ -1,0 +1,381 @@
+"""`surefoot demo`: the whole story on this machine, unattended, resumable step by step.
+
+    campaigns     a virtual server and, where a Docker engine answers, real containers   -> data/demo-virtual, data/demo-local
+    dvc repro     labels, Models A, B and C, evaluation, bundles; a second one does nothing -> bundles/
+    bundles       verified; one changed byte in any file is found and the file named
+    eval          workloads x policies on virtual servers                                 -> OUT/eval
+    closed loop   a real LC service with a load step beside a memory-streaming BE job        -> OUT/closed-loop
+    report        one HTML file                                                           -> OUT/report.html
+
+Data sets lie in the repository, where `dvc.yaml` looks for them; everything else lies in OUT.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pipelines.io import sha256_file, write_json
+
+from . import campaign, closed_loop, console, dataset, report, tools, verify
+from .errors import StepFailed
+from .steps import Story, key_of
+
+VIRTUAL = "demo-virtual"
+LOCAL = "demo-local"
+POLICIES = ("unmanaged", "parties", "osml-plus")
+LOOP_POLICIES = ("unmanaged", "osml-plus")
+PLATFORM = "server-1"
+SEEDS = 3
+_STEPS = 9
+# what the stages leave in out/pipeline/<data set>/ (dvc.yaml)
+_PIPELINE = {"labels": "label", "models": "train", "metrics": "evaluate"}
+
+
+class Teller:
+    """Says which step runs; to people on a terminal with a clock that moves."""
+
+    def __init__(self, out: Console) -> None:
+        self.out = out
+        self.at = 0
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        self.at += 1
+        start = time.monotonic()
+        head = f"[dim]{self.at}/{_STEPS}[/] {title}"
+        if self.out.is_terminal:
+            with self.out.status(head):
+                yield
+        else:
+            self.out.print(head, highlight=False)
+            yield
+        self.out.print(f"{head} [green]done[/] [dim]{console.duration(time.monotonic() - start)}[/]", highlight=False)
+
+    def reused(self, title: str) -> None:
+        self.at += 1
+        self.out.print(f"[dim]{self.at}/{_STEPS}[/] {title} [dim]was done before[/]", highlight=False)
+
+    def skipped(self, title: str, why: str) -> None:
+        self.at += 1
+        self.out.print(f"[dim]{self.at}/{_STEPS}[/] {title} [yellow]left out:[/] {why}", highlight=False)
+
+
+class Demo:
+    """One run of the story.
+
+    Args:
+        out: folder of the report and of what it is made from.
+        voice: where progress goes.
+    """
+
+    def __init__(self, out: Path, voice: Console) -> None:
+        self.root = tools.repo_root()
+        self.out = out.resolve()
+        self.console = voice
+        self.teller = Teller(voice)
+        self.story = Story(self.out / "steps", self.teller)
+        self.warnings: list[str] = []
+        self.surefootd = tools.find(tools.SUREFOOTD)
+
+    def run(self) -> dict[str, Any]:
+        """All steps; returns what `--json` prints."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        result: dict[str, Any] = {
+            "schema_version": 1,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "out": str(self.out),
+        }
+        with campaign.locked(self.out):
+            result["machine"] = machine()
+            result["git_commit"] = self._git("rev-parse", "HEAD")
+            engine = self._engine()
+            result["engine"] = engine
+            campaigns = {VIRTUAL: self._campaign(VIRTUAL, "virtual campaign on server-1")}
+            if engine["answers"]:
+                campaigns[LOCAL] = self._campaign(LOCAL, "local campaign: real containers under real load", engine["images"])
+            else:
+                self.story.skip(LOCAL, "local campaign", engine["why"])
+            result["campaigns"] = campaigns
+            result["dvc"] = self._dvc(campaigns)
+            result["bundles"] = self._bundles(campaigns)
+            result["eval"] = self._eval()
+            result["closed_loop"] = self._closed_loop(engine)
+            result["warnings"] = self.warnings
+            result["steps"] = [asdict(r) for r in self.story.records]
+            result["report"] = str(self.out / "report.html")
+            with self.teller.step("report"):
+                start = time.monotonic()
+                result["report_bytes"] = report.write(result, self.root, self.out / "report.html")
+                result["steps"].append(
+                    {"name": "report", "title": "report", "state": "done", "seconds": time.monotonic() - start, "why": ""}
+                )
+            result["seconds"] = sum(s["seconds"] for s in result["steps"])
+            write_json(self.out / "demo.json", result)
+        return result
+
+    def _git(self, *args: str) -> str | None:
+        done = subprocess.run(["git", "-C", str(self.root), *args], capture_output=True, text=True)
+        return done.stdout.strip() or None if done.returncode == 0 else None
+
+    def _script(self, *command: str, timeout_s: float) -> tuple[bool, str]:
+        """Run a script of the repository; whether it worked, and its last line."""
+        log = self.out / "logs" / f"{Path(command[0]).stem}.log"
+        code, text = logged([str(self.root / command[0]), *command[1:]], log, cwd=self.root, timeout_s=timeout_s)
+        lines = [line for line in text.splitlines() if line.strip()]
+        return code == 0, lines[-1] if lines else f"{command[0]} said nothing; see {log}"
+
+    def _engine(self) -> dict[str, Any]:
+        """Make a container engine answer and build the images; where that cannot be, say why."""
+
+        def work() -> dict[str, Any]:
+            answers, said = self._script("scripts/engine.sh", timeout_s=300)
+            if not answers:
+                return {"answers": False, "why": said, "images": None}
+            built, last = self._script("scripts/images.sh", timeout_s=900)
+            if not built:
+                return {"answers": False, "why": last, "images": None}
+            return {"answers": True, "why": said, "images": _image_ids()}
+
+        found: dict[str, Any] = self.story.check("engine", "container engine and images", work)
+        if not found["answers"]:
+            self.warnings.append(f"no real containers: {found['why']}")
+        return found
+
+    def _campaign(self, name: str, title: str, *inputs: Any) -> dict[str, Any]:
+        """Run and verify one of the demo's campaigns."""
+        file, folder = self.root / "examples" / f"{name}.toml", self.root / "data" / name
+
+        def work(cut_short: bool) -> dict[str, Any]:
+            if folder.exists() and not cut_short:
+                # of another campaign, or measured with another program
+                shutil.rmtree(folder)
+            start = time.monotonic()
+            with console.Progress(self.console) as bar:
+                state = campaign.run(file, folder, report=bar)
+            result = verify.verify(folder)
+            if not result.ok:
+                first = result.findings[0]
+                raise StepFailed(f"{title}: {first.file}: {first.what}; {first.remedy}")
+            target = state["targets"][0]
+            return {
+                "file": str(file),
+                "folder": target["folder"],
+                "target": target["target"],
+                "feature_set": target["feature_set"],
+                "cases": state["cases"],
+                "rows": result.rows,
+                "shards": result.shards,
+                "failed": target["failed"],
+                "verified": True,
+                "seconds": time.monotonic() - start,
+            }
+
+        key = key_of(file, self.surefootd, *inputs)
+        found: dict[str, Any] = self.story.step(name, title, key, work, outputs=[folder / dataset.MANIFEST])
+        if found["cases"]["failed"]:
+            reasons = "; ".join(f"{f['cases']} × {f['reason']}" for f in found["failed"])
+            self.warnings.append(f"{name}: {found['cases']['failed']} cases failed: {reasons}")
+        return found
+
+    def _dvc(self, campaigns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """dvc repro of every data set there is, twice: the second one must do nothing."""
+        stages = [f"bundle@{name}" for name in campaigns]
+        lock = self.root / "dvc.lock"
+        names = ("dvc.yaml", "params.yaml", "pipelines", "models")
+        code = [self.root / n for n in names[:2]] + [p for n in names[2:] for p in sorted((self.root / n).glob("*.py"))]
+        manifests = [Path(c["folder"]) / dataset.MANIFEST for c in campaigns.values()]
+        outputs = {n: {k: str(self.root / "out/pipeline" / n / d) for k, d in _PIPELINE.items()} for n in campaigns}
+        bundles = [self.root / "bundles" / n for n in campaigns]
+
+        def work(_cut_short: bool) -> dict[str, Any]:
+            first_s, _ = self._repro(stages, "dvc-1.log")
+            before = sha256_file(lock)
+            second_s, said = self._repro(stages, "dvc-2.log")
+            nothing = sha256_file(lock) == before and "Data and pipelines are up to date" in said and "Running stage" not in said
+            return {
+                "stages": stages,
+                "first_s": first_s,
+                "second_s": second_s,
+                "second_run_did_nothing": nothing,
+                "outputs": outputs,
+            }
+
+        found: dict[str, Any] = self.story.step(
+            "dvc", "dvc repro, twice", key_of(stages, *code, *manifests), work, [lock, *bundles]
+        )
+        if not found["second_run_did_nothing"]:
+            self.warnings.append(f"the second dvc repro was not a no-op; see {self.out / 'logs/dvc-2.log'}")
+        return found
+
+    def _repro(self, stages: Sequence[str], log: str) -> tuple[float, str]:
+        scripts = Path(sys.executable).parent
+        env = {
+            "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+            "DVC_NO_ANALYTICS": "true",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        }
+        start = time.monotonic()
+        path = self.out / "logs" / log
+        code, said = logged([str(scripts / "dvc"), "repro", *stages], path, cwd=self.root, env=env)
+        if code != 0:
+            errors = [line for line in said.splitlines() if "error" in line.lower()]
+            raise StepFailed(f"dvc repro: {errors[-1].strip() if errors else f'exit code {code}'}; see {path}")
+        return time.monotonic() - start, said
+
+    def _bundles(self, campaigns: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Check each bundle, and a copy of it with one byte changed in each file."""
+        found = []
+        for name in campaigns:
+            folder = self.root / "bundles" / name
+
+            def work(_cut_short: bool, name: str = name, folder: Path = folder) -> dict[str, Any]:
+                return check_bundle(name, folder, self.out / "tampered")
+
+            found.append(
+                self.story.step(f"bundle-{name}", f"bundle {name}: verify, and find changed bytes", key_of(folder), work)
+            )
+        return found
+
+    def _eval(self) -> dict[str, Any]:
+        """Policies on virtual workloads."""
+        workloads, bundle, out = self.root / "workloads/sets/demo", self.root / "bundles" / VIRTUAL, self.out / "eval"
+
+        def work(_cut_short: bool) -> dict[str, Any]:
+            args: list[str | Path] = ["eval", "--workloads", workloads, "--policies", ",".join(POLICIES), "--platform", PLATFORM]
+            args += ["--bundle", bundle, "--seeds", str(SEEDS), "--out", out, "--json"]
+            said = tools.run_json(tools.SUREFOOTD, args)
+            return {
+                "out": str(out),
+                "platform": said["platform"],
+                "workloads": said["workloads"],
+                "policies": list(POLICIES),
+                "seeds": SEEDS,
+                "runs": said["runs"],
+                "summary": said["policies"],
+            }
+
+        key = key_of(workloads, bundle, self.surefootd, POLICIES, SEEDS)
+        title = "eval: policies on virtual workloads"
+        result: dict[str, Any] = self.story.step("eval", title, key, work, [out / "rows.parquet", out / "timelines.parquet"])
+        return result
+
+    def _closed_loop(self, engine: Mapping[str, Any]) -> dict[str, Any]:
+        """A real service under a load step beside a real BE job."""
+        title = "closed loop on this machine"
+        if not engine["answers"]:
+            self.story.skip("closed-loop", title, engine["why"])
+            return {"why": engine["why"], "runs": []}
+        loop, out = closed_loop.Loop(), self.out / "closed-loop"
+        bundle = self.root / "bundles" / LOCAL
+
+        def work(_cut_short: bool) -> dict[str, Any]:
+            runs = [closed_loop.run(loop, p, bundle if p == "osml-plus" else None, out / p) for p in LOOP_POLICIES]
+            return {"runs": runs, **closed_loop.words(loop)}
+
+        key = key_of(loop, LOOP_POLICIES, bundle, self.surefootd, tools.find(tools.LOADGEN), engine["images"])
+        timelines = [out / p / "timeline.jsonl" for p in LOOP_POLICIES]
+        result: dict[str, Any] = self.story.step("closed-loop", title, key, work, timelines)
+        return result
+
+
+def check_bundle(name: str, folder: Path, scratch: Path) -> dict[str, Any]:
+    """Verify a bundle and its tar; change one byte in each file of a copy and see that verification names that file."""
+    from pipelines import bundle
+    from pipelines.errors import BundleError
+
+    facts = bundle.inspect(folder)
+    tar = folder.with_name(f"{name}.tar")
+    bundle.verify(tar)
+    rng = random.Random(name)
+    tampering = []
+    for file in sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()):
+        copy = scratch / name
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        raw = bytearray((copy / file).read_bytes())
+        offset = rng.randrange(len(raw))
+        raw[offset] ^= 1 << rng.randrange(8)
+        (copy / file).chmod(0o644)
+        (copy / file).write_bytes(raw)
+        try:
+            bundle.verify(copy)
+        except BundleError as e:
+            tampering.append({"file": file, "offset": offset, "rejected": e.file == file, "message": str(e)})
+        else:
+            tampering.append({"file": file, "offset": offset, "rejected": False, "message": "was accepted"})
+    shutil.rmtree(scratch, ignore_errors=True)
+    keep = ("manifest_sha256", "feature_set", "platform", "services", "models", "metrics", "provenance", "signer")
+    return {
+        "name": name,
+        "path": str(folder),
+        "tar": str(tar),
+        "bytes": tar.stat().st_size,
+        "verified": True,
+        **{k: facts[k] for k in keep},
+        "tampering": tampering,
+    }
+
+
+def logged(
+    command: Sequence[str], log: Path, *, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> tuple[int, str]:
+    """Run a command with all it says in a log file; its exit code (124: took too long) and what it said."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as file:
+        try:
+            done = subprocess.run(
+                command, cwd=cwd, env=tools.merged(env or {}), stdout=file, stderr=subprocess.STDOUT, timeout=timeout_s
+            )
+            code = done.returncode
+        except subprocess.TimeoutExpired:
+            file.write(f"\nended: took longer than {timeout_s:.0f} s\n")
+            code = 124
+    return code, log.read_text("utf-8", errors="replace")
+
+
+def _image_ids() -> list[str]:
+    """What the workloads' images are made of now."""
+    engine = os.environ.get("SUREFOOT_ENGINE") or ("docker" if shutil.which("docker") else "podman")
+    command = [engine, "image", "ls", "--no-trunc", "--format", "{{.Repository}} {{.ID}}", "surefoot/*"]
+    return sorted(subprocess.run(command, capture_output=True, text=True).stdout.split("\n"))
+
+
+def machine() -> dict[str, Any]:
+    """Facts of this machine that the figures depend on."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor() or platform.machine(),
+    )
+    return {
+        "cpu_model": model,
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def run(out: Path | None, voice: Console) -> dict[str, Any]:
+    """Tell the whole story; see the module. `out` defaults to out/demo in the repository."""
+    root = tools.repo_root()
+    if not (root / "dvc.yaml").exists():
+        raise StepFailed(f"{root}: no dvc.yaml: the demo runs from a clone of the repository. Run: make setup")
+    return Demo(out or root / "out" / "demo", voice).run()

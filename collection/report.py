@@ -1,0 +1,728 @@
+"""The demo's report: one self-contained HTML file made from what the demo left on disk.
+
+Each section is made from files and stands for itself; where a part could not be run, its section says why.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.io import write_bytes
+
+from . import charts, console
+from .page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, render
+
+VERDICTS = {
+    "valid": "the percentiles can be believed",
+    "not-resolvable": "fewer than 100 requests in the window: no p99",
+    "server-overloaded": "the service completes less than 99 % of the offered load; used as “QoS not met”, never as a latency",
+    "client-limited": "the load generator could not keep its schedule; dropped",
+}
+STATES = {
+    "measured": "rows with latency",
+    "infeasible": "cannot be set up: the drawn neighbours leave too little",
+    "client-limited": "the load generator was too slow",
+    "overloaded": "the service completes less than 99 % of the offered load",
+    "failed": "something broke",
+}
+POLICY_NOTES = {
+    "unmanaged": "everybody may use everything",
+    "parties": "one resource at a time, up or down, by trial (PARTIES)",
+    "osml-plus": "Model A finds OAA and RCliff, Model B trades, Model C corrects (OSML+, Algorithms 1-3)",
+}
+
+
+def write(result: Mapping[str, Any], root: Path, out: Path) -> int:
+    """Make the report.
+
+    Args:
+        result: what the demo returns (`demo.json`).
+        root: the repository, for paths in the text.
+        out: the HTML file.
+    Returns:
+        Size in bytes.
+    """
+    data = render(build(result, root)).encode("utf-8")
+    write_bytes(out, data)
+    return len(data)
+
+
+def build(result: Mapping[str, Any], root: Path) -> Page:
+    """The page of a demo."""
+    virtual, local = (result["campaigns"].get(n) for n in ("demo-virtual", "demo-local"))
+    page = Page(
+        title="Surefoot: sweep, learn, bundle, hold",
+        lede=(
+            "One run of the whole story on one machine: where the resource cliff of each service lies, what models learn from "
+            "it, and how policies that know it hold QoS targets."
+        ),
+        facts=_facts(result),
+        footer="Made by `surefoot demo`. Every figure is drawn from the data sets and tables that “How this was made” lists.",
+    )
+    page.tiles = _tiles(result)
+    page.sections = [
+        _virtual(virtual, result["dvc"]["outputs"].get("demo-virtual")),
+        _local(local, result["engine"]),
+        _learning(result["dvc"]),
+        _bundles(result["bundles"]),
+        _eval(result["eval"]),
+        _closed_loop(result["closed_loop"]),
+        _how(result, root),
+    ]
+    return page
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands grouped; a dash for unknown."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def per_cent(share: float | None) -> str:
+    return "–" if share is None or not np.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    machine = result["machine"]
+    commit = result["git_commit"]
+    engine = result["engine"]
+    return [
+        ("when", result["started"].replace("T", " ").replace("+00:00", " UTC")),
+        ("machine", f"{machine['cpu_model']}, {machine['cpus']} CPUs, {machine['memory_bytes'] / 2**30:.0f} GiB"),
+        ("kernel", machine["kernel"]),
+        ("container engine", engine["why"].removeprefix("engine: ") if engine["answers"] else "none"),
+        ("source", f"commit {commit[:12]}" if commit else "not a git checkout"),
+        ("took", console.duration(sum(s["seconds"] for s in result["steps"]))),
+    ]
+
+
+def _tiles(result: Mapping[str, Any]) -> list[Tile]:
+    virtual = result["campaigns"]["demo-virtual"]
+    local = result["campaigns"].get("demo-local")
+    dvc, loop = result["dvc"], result["closed_loop"]
+    tiles = [
+        Tile(
+            "cases on the virtual server",
+            f"{virtual['cases']['planned']:,}",
+            f"{virtual['cases']['measured']:,} measured, {virtual['cases']['failed']:,} failed; every shard verified",
+            "failed" if virtual["cases"]["failed"] else "",
+        )
+    ]
+    if local is None:
+        tiles.append(Tile("cases on real containers", "none", result["engine"]["why"], "missing"))
+    else:
+        cases = local["cases"]
+        done = cases["measured"] + cases["overloaded"]
+        more = f"{cases['measured']:,} measured, {cases['overloaded']:,} overloaded, {cases['client-limited']:,} client-limited, "
+        more += f"{cases['failed']:,} failed"
+        tiles.append(Tile("cases on real containers", f"{done:,}", more, "failed" if cases["failed"] else ""))
+    noop = dvc["second_run_did_nothing"]
+    tiles.append(
+        Tile(
+            "dvc repro, second time",
+            "did nothing" if noop else "ran again",
+            f"{dvc['second_s']:.1f} s; dvc.lock unchanged",
+            "" if noop else "failed",
+        )
+    )
+    bundles = result["bundles"]
+    found = sum(t["rejected"] for b in bundles for t in b["tampering"])
+    tried = sum(len(b["tampering"]) for b in bundles)
+    good = found == tried and all(b["verified"] for b in bundles)
+    tiles.append(
+        Tile(
+            "changed bytes found in bundles",
+            f"{found} of {tried}",
+            f"{len(bundles)} signed bundles verified, one byte changed in each file",
+            "" if good else "failed",
+        )
+    )
+    rows = result["eval"]["summary"]
+    best = {r["policy"]: r for r in rows}
+    if "osml-plus" in best:
+        r = best["osml-plus"]
+        tiles.append(
+            Tile(
+                "osml-plus on virtual workloads",
+                f"{r['converged']} of {r['runs']}",
+                "runs in which every QoS target was met and held",
+            )
+        )
+    if loop.get("runs"):
+        by = {r["policy"]: r["violation_s"] for r in loop["runs"]}
+        text = " / ".join(f"{by[p]:.1f} s" for p in by)
+        tiles.append(Tile("QoS violation of a real memcached", text, " / ".join(by) + f", over {loop['duration_s']:.0f} s each"))
+    else:
+        tiles.append(Tile("real closed loop", "none", loop["why"], "missing"))
+    return tiles
+
+
+# ---------------------------------------------------------------- campaigns
+
+
+def _campaign_table(found: Mapping[str, Any]) -> Table:
+    cases = found["cases"]
+    rows: list[list[Any]] = [
+        [state, f"{cases[state]:,}", per_cent(cases[state] / cases["planned"]), why] for state, why in STATES.items()
+    ]
+    rows.append(["all", f"{cases['planned']:,}", per_cent(1.0), "planned; the states add up to it"])
+    return Table([Column("state"), Column("cases", True), Column("share", True), Column("meaning")], rows)
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted((folder / "shards").glob("*.parquet"))
+
+
+def _virtual(found: Mapping[str, Any], outputs: Mapping[str, str] | None) -> Section:
+    section = Section("virtual", "The cliff on a virtual server")
+    section.blocks.append(
+        Text(
+            f"Campaign {found['file'].rsplit('/', 1)[-1]}: {found['cases']['planned']:,} cases on {found['target']} "
+            f"({found['rows']:,} rows in {found['shards']} shards), swept in {console.duration(found['seconds'])}. Each case is "
+            "one service at one load with one allocation of cores and LLC ways, alone or beside neighbours."
+        )
+    )
+    section.blocks.append(_campaign_table(found))
+    if outputs is None:
+        return section
+    maps = heat_maps(Path(found["folder"]), Path(outputs["labels"]))
+    section.blocks.append(
+        Text(
+            "Below: each service alone at its highest load that has a feasible allocation. One core or one way less at the edge "
+            "costs orders of magnitude of p99. RCliff is the point of that edge from where taking a step costs most, at the "
+            "least allocation; OAA stands a margin away from it."
+        )
+    )
+    section.blocks.append(Figures([Drawing(charts.heat_map(m), heat_caption(m)) for m in maps]))
+    return section
+
+
+def heat_caption(m: charts.HeatMap) -> str:
+    parts = []
+    if m.rcliff is not None:
+        parts.append(f"RCliff {m.rcliff[0]:g} cores, {m.rcliff[1]:g} ways")
+    if m.oaa is not None:
+        parts.append(f"OAA {m.oaa[0]:g} cores, {m.oaa[1]:g} ways")
+    if m.requests_min is not None and m.requests_max is not None:
+        many = f"{m.requests_min:,}" if m.requests_min == m.requests_max else f"{m.requests_min:,} to {m.requests_max:,}"
+        parts.append(f"each p99 of {many} requests a window, median of {m.windows} windows")
+    return "; ".join(parts) + "."
+
+
+def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
+    """One cores x ways plane a service: alone, at the highest load that has a label.
+
+    Args:
+        folder: a target's data set.
+        labels: output folder of the stage `label`.
+    """
+    frame = pl.read_parquet(labels / "labels.parquet").filter(
+        (pl.col("neighbours") == "") & pl.col("reason").is_null() & pl.col("rcliff_ways").is_not_null()
+    )
+    rows = pl.scan_parquet(shards(folder)).filter(pl.col("neighbours").list.len() == 0)
+    found = []
+    for service in sorted(frame["service"].unique()):
+        label = frame.filter(pl.col("service") == service).sort("rps").row(-1, named=True)
+        overloaded = (pl.col("verdict") == "server-overloaded").mean() >= 0.5
+        cells = (
+            rows.filter(
+                (pl.col("service") == service)
+                & (pl.col("rps") == label["rps"])
+                & (pl.col("threads") == label["threads"])
+                & (pl.col("mba_pct") == label["mba_pct"])
+            )
+            .group_by("alloc_cores", "alloc_ways")
+            .agg(
+                pl.col("latency_p99_ms").median().alias("p99_ms"),
+                overloaded.alias("overloaded"),
+                pl.col("count").filter(pl.col("verdict") == "valid").min().alias("least"),
+                pl.col("count").filter(pl.col("verdict") == "valid").max().alias("most"),
+                pl.len().alias("windows"),
+            )
+            .collect()
+        )
+        cores, ways = np.unique(cells["alloc_cores"].to_numpy()), np.unique(cells["alloc_ways"].to_numpy())
+        at = (np.searchsorted(cores, cells["alloc_cores"].to_numpy()), np.searchsorted(ways, cells["alloc_ways"].to_numpy()))
+        grid = np.full((len(cores), len(ways)), np.nan)
+        grid[at] = cells["p99_ms"].fill_null(np.nan).to_numpy()
+        over = np.zeros(grid.shape, dtype=bool)
+        over[at] = cells["overloaded"].to_numpy()
+        found.append(
+            charts.HeatMap(
+                service=service,
+                platform=label["platform"],
+                rps=label["rps"],
+                threads=label["threads"],
+                cores=cores.tolist(),
+                ways=ways.tolist(),
+                p99_ms=grid,
+                overloaded=over,
+                qos_target_ms=label["qos_target_ms"],
+                rcliff=(label["rcliff_cores"], label["rcliff_ways"]),
+                oaa=(label["oaa_cores"], label["oaa_ways"]),
+                requests_min=cells["least"].min(),  # type: ignore[arg-type]
+                requests_max=cells["most"].max(),  # type: ignore[arg-type]
+                windows=int(cells["windows"].max() or 0),  # type: ignore[arg-type]
+            )
+        )
+    return found
+
+
+def _local(found: Mapping[str, Any] | None, engine: Mapping[str, Any]) -> Section:
+    section = Section("local", "The cliff on real containers")
+    if found is None:
+        section.blocks.append(
+            Callout(f"Not run: {engine['why']}. With a container engine, `surefoot demo` sweeps real containers here.")
+        )
+        return section
+    cases = found["cases"]
+    section.blocks.append(
+        Text(
+            f"{cases['planned']:,} cases of real containers on this machine, each under open-loop Poisson load from surefoot-loadgen "
+            f"with a CPU quota in steps of 0.1 core; {console.duration(found['seconds'])}. Latency counts from the intended send "
+            "time. "
+            f"Feature set: {found['feature_set']}"
+            + (" (this machine has no usable hardware counters)." if found["feature_set"] == "no-pmu" else ".")
+        )
+    )
+    section.blocks.append(_campaign_table(found))
+    curves = quota_curves(Path(found["folder"]))
+    section.blocks.append(Figures([Drawing(charts.quota_curve(c), quota_caption(c)) for c in curves]))
+    section.blocks.append(
+        Text(
+            "Filled: valid. Hollow: the service completes less than it is offered, so its latency is a lower bound that grows "
+            "with the length of the case. Bars: 95 % confidence interval of p99 from order statistics.",
+            "note",
+        )
+    )
+    return section
+
+
+def quota_caption(c: charts.QuotaCurve) -> str:
+    points = [p for level in c.levels.values() for p in level]
+    valid = [p.requests for p in points if p.verdict == "valid"]
+    text = f"{len(points)} cases, {len(valid)} of them valid"
+    return text + (f"; each p99 of {min(valid):,} to {max(valid):,} requests (median window of the case)." if valid else ".")
+
+
+def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
+    """p99 over CPU quota of each service and load; a case counts with its median window, never with an average of percentiles."""
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    rows = pl.read_parquet(shards(folder)).filter(
+        pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited")
+    )
+    curves = []
+    for (service,), mine in rows.group_by(["service"], maintain_order=True):
+        levels: dict[float, list[charts.QuotaPoint]] = {}
+        for (rps, _case), windows in mine.group_by(["rps", "case_id"], maintain_order=True):
+            ordered = windows.sort("latency_p99_ms")
+            row = ordered.row((ordered.height - 1) // 2, named=True)
+            worst = (
+                "server-overloaded" if (windows["verdict"] == "server-overloaded").sum() * 2 >= windows.height else row["verdict"]
+            )
+            levels.setdefault(float(str(rps)), []).append(
+                charts.QuotaPoint(
+                    quota_cores=row["alloc_cores"],
+                    p99_ms=row["latency_p99_ms"],
+                    low_ms=row["latency_p99_low_ms"],
+                    high_ms=row["latency_p99_high_ms"],
+                    requests=row["count"],
+                    verdict=worst,
+                )
+            )
+        target = manifest["services"].get(service, {}).get("qos_target_ms")
+        curves.append(charts.QuotaCurve(str(service), target, levels))
+    return sorted(curves, key=lambda c: c.service)
+
+
+# ---------------------------------------------------------------- learning
+
+
+def _learning(dvc: Mapping[str, Any]) -> Section:
+    section = Section("learning", "What the models learn")
+    section.blocks.append(
+        Text(
+            f"dvc repro: label, train (Model A: OAA and RCliff; Model B: QoS of another allocation; Model C: the next action), "
+            f"evaluate, bundle, for {' and '.join(dvc['outputs'])}; {console.duration(dvc['first_s'])}. A second dvc repro took "
+            f"{dvc['second_s']:.1f} s and " + ("did nothing." if dvc["second_run_did_nothing"] else "ran stages again.")
+        )
+    )
+    for name, outputs in dvc["outputs"].items():
+        section.blocks.append(Heading(f"Labels of {name}"))
+        section.blocks += label_blocks(json.loads((Path(outputs["labels"]) / "label.json").read_text("utf-8")))
+        section.blocks.append(Heading(f"Errors on held-out planes of {name}"))
+        metrics = json.loads((Path(outputs["metrics"]) / "metrics.json").read_text("utf-8"))
+        section.blocks += metric_blocks(metrics)
+        predictions = Path(outputs["metrics"]) / "predictions.csv"
+        if predictions.exists():
+            section.blocks.append(by_service(predictions))
+    return section
+
+
+def label_blocks(label: Mapping[str, Any]) -> list[Any]:
+    """What the label stage kept and dropped, and why."""
+    rows = label["rows"]
+    total = sum(rows.values()) or 1
+    verdicts = Table(
+        [Column("verdict of a row"), Column("rows", True), Column("share", True), Column("what becomes of it")],
+        [[v, f"{rows[v.replace('-', '_')]:,}", per_cent(rows[v.replace("-", "_")] / total), why] for v, why in VERDICTS.items()],
+    )
+    planes = label["planes"]
+    names = {
+        "exact": "every cell that the label rests on was measured",
+        "bounded": "unmeasured cells could move it",
+        "no_feasible_cell": "no allocation meets the QoS target: no label",
+    }
+    kinds = Table(
+        [Column("label of a plane"), Column("planes", True), Column("meaning")],
+        [[n.replace("_", " "), f"{planes[n]:,}", why] for n, why in names.items()],
+    )
+    split = f"Split by plane: {planes['train']:,} train, {planes['val']:,} validation, {planes['test']:,} test."
+    return [verdicts, kinds, Text(split, "note")]
+
+
+_UNITS = {"cores": "cores", "ways": "ways", "mbps": "MB/s"}
+
+
+def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
+    """Model errors beside those of two simple baselines."""
+    rows: list[list[str]] = []
+    for key, value in metrics.items():
+        if key.startswith("a_") and key.endswith("_mae"):
+            output = key[2:-4]
+            unit = _UNITS.get(output.rsplit("_", 1)[-1], "")
+            others = [number(metrics.get(f"{key}_{m}")) for m in ("nearest", "linear")]
+            rows.append([f"Model A: {output.replace('_', ' ')}, mean absolute error", f"{number(value)} {unit}", *others])
+    for key, text, unit in (
+        ("b_qos_mae", "Model B: QoS (target / p99), mean absolute error", ""),
+        ("b_accuracy", "Model B: “QoS met” predicted rightly", "%"),
+    ):
+        if key in metrics:
+            scale = 100 if unit else 1
+            others = [number(scale * metrics[f"{key}_{m}"]) if f"{key}_{m}" in metrics else "–" for m in ("nearest", "linear")]
+            rows.append([text, f"{number(scale * metrics[key])} {unit}".strip(), *others])
+    table = Table([Column("figure"), Column("model", True), Column("nearest sample", True), Column("linear fit", True)], rows)
+    more = [
+        ("a_safe_share", "predicted OAA, rounded up, meets QoS"),
+        ("b_cliff_recall", "steps over the cliff that Model B sees coming"),
+        ("b_safe_but_violates", "predicted “met” that are not"),
+        ("c_grows_when_violating", "violating states in which Model C gives more"),
+        ("c_never_shrinks_into_cliff", "states above the cliff in which Model C does not step over it"),
+    ]
+    shares = Table([Column("safety"), Column("share", True)], [[text, per_cent(metrics[k])] for k, text in more if k in metrics])
+    note = (
+        f"On {metrics.get('test_rows', 0):,.0f} samples of {metrics.get('test_planes', 0):,.0f} planes that training never saw."
+    )
+    return [table, shares, Text(note, "note")]
+
+
+def by_service(predictions: Path) -> Table:
+    """Mean absolute error of Model A by service, over its held-out planes."""
+    with predictions.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    outputs = [n.removeprefix("predicted_") for n in (rows[0] if rows else {}) if n.startswith("predicted_")]
+    columns = [Column("service"), Column("planes", True)]
+    columns += [
+        Column(f"{o.replace('_', ' ').removesuffix(' mbps')} ({_UNITS.get(o.rsplit('_', 1)[-1], '')})", True) for o in outputs
+    ]
+    table = []
+    for service in sorted({r["service"] for r in rows}):
+        mine = [r for r in rows if r["service"] == service]
+        errors = []
+        for o in outputs:
+            pairs = [(float(r[o]), float(r[f"predicted_{o}"])) for r in mine if r[o] not in ("", "nan")]
+            errors.append(number(float(np.mean([abs(a - b) for a, b in pairs]))) if pairs else "–")
+        table.append([service, f"{len(mine)}", *errors])
+    return Table(columns, table)
+
+
+def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
+    section = Section("bundles", "Bundles")
+    section.blocks.append(
+        Text("What a node runs: models, bounds, platform limits and service targets, signed with Ed25519. Nothing in it runs.")
+    )
+    for b in bundles:
+        section.blocks.append(Heading(b["name"]))
+        models = ", ".join(f"{m.upper()} {f['parameters']:,} parameters" for m, f in b["models"].items())
+        rows: list[list[Any]] = [
+            [
+                "verified",
+                badge(b["verified"], "accepted" if b["verified"] else "rejected", "signature, digests, sizes, shapes, bounds"),
+            ],
+            [
+                "platform",
+                f"{b['platform']['name']}: {b['platform']['cores']:g} cores, {b['platform']['ways']} ways, {b['feature_set']} features",
+            ],
+            ["services", ", ".join(f"{n} ({s['qos_target_ms']:g} ms)" for n, s in b["services"].items())],
+            ["models", models],
+            ["size", f"{b['bytes']:,} bytes as one tar"],
+            ["manifest SHA-256", b["manifest_sha256"]],
+            ["signer", b["signer"]],
+        ]
+        section.blocks.append(Table([Column("fact"), Column("value")], rows))
+        caught = all(t["rejected"] for t in b["tampering"])
+        section.blocks.append(
+            Text(
+                f"One byte was changed in a copy, once in each of its {len(b['tampering'])} files: "
+                + ("every copy was rejected, and the file named." if caught else "NOT every copy was rejected.")
+            )
+        )
+        section.blocks.append(
+            Table(
+                [Column("changed file"), Column("byte", True), Column("answer")],
+                [
+                    [
+                        t["file"],
+                        f"{t['offset']:,}",
+                        badge(t["rejected"], "rejected" if t["rejected"] else "accepted", t["message"]),
+                    ]
+                    for t in b["tampering"]
+                ],
+            )
+        )
+    return section
+
+
+# ---------------------------------------------------------------- closed loop
+
+
+def _eval(found: Mapping[str, Any]) -> Section:
+    section = Section("eval", "Policies on virtual workloads")
+    rows = pl.read_parquet(Path(found["out"]) / "rows.parquet")
+    policies = list(found["policies"])
+    workloads = rows["workload"].unique().sort().to_list()
+    seeds = rows["seed"].n_unique()
+    section.blocks.append(
+        Text(
+            f"{len(workloads)} workloads × {len(policies)} policies × {seeds} seeds on virtual {found['platform']}. "
+            "Converged: every LC service meets its QoS target and goes on meeting it for 3 s, within 180 s of the last change. "
+            "EMU: sum of the loads of the LC services whose QoS is met, over the last 10 s."
+        )
+    )
+    table = [
+        [
+            s["policy"],
+            POLICY_NOTES.get(s["policy"], ""),
+            badge(s["converged"] == s["runs"], f"{s['converged']} of {s['runs']}"),
+            number(s["convergence_s_mean"]),
+            number(s["convergence_s_worst"]),
+            number(s["emu_mean"]),
+            number(s["be_throughput_mean"]),
+            number(s["qos_violation_s_mean"]),
+            number(s["actions_mean"]),
+            f"{number(s['decision_us_p50'])} / {number(s['decision_us_p99'])}",
+        ]
+        for s in found["summary"]
+    ]
+    columns = [
+        Column("policy"),
+        Column("idea"),
+        Column("converged"),
+        Column("convergence mean, s", True),
+        Column("worst, s", True),
+        Column("EMU", True),
+        Column("BE throughput", True),
+        Column("QoS violation a run, s", True),
+        Column("actions a run", True),
+        Column("decision p50 / p99, µs", True),
+    ]
+    section.blocks.append(Table(columns, table))
+    section.blocks.append(
+        Text(
+            "BE throughput is relative to running alone on the whole server. Convergence times are of the runs that converged. "
+            "Decision times: p50 is the mean over runs of each run's median, p99 the worst run's; each of one decision every 100 ms.",
+            "note",
+        )
+    )
+    violation: dict[str, list[float | None]] = {}
+    convergence: dict[str, list[float | None]] = {}
+    for policy in policies:
+        mine = rows.filter(pl.col("policy") == policy)
+        violation[policy] = [_mean(mine.filter(pl.col("workload") == w)["qos_violation_s"]) for w in workloads]
+        # a policy counts as converged on a workload only if it converges with every seed
+        convergence[policy] = [
+            _mean(part["convergence_s"]) if part["converged"].all() else None
+            for part in (mine.filter(pl.col("workload") == w) for w in workloads)
+        ]
+    names = [w.replace("_", "-") for w in workloads]
+    section.blocks.append(
+        Figures(
+            [
+                Drawing(
+                    charts.grouped_bars(names, violation, "seconds (sum over LC services)", "QoS violation by workload"),
+                    f"Mean over {seeds} seeds; sum over the LC services of a workload.",
+                ),
+                Drawing(
+                    charts.grouped_bars(names, convergence, "seconds", "Convergence time by workload"),
+                    f"Mean over {seeds} seeds; × = not converged with every seed.",
+                ),
+            ],
+            wide=True,
+        )
+    )
+    lines = pl.read_parquet(Path(found["out"]) / "timelines.parquet")
+    first = lines["seed"].min()
+    for workload in workloads:
+        section.blocks.append(Heading(f"{workload}: latency against target, and what each service holds"))
+        runs = [
+            virtual_line(
+                lines.filter((pl.col("workload") == workload) & (pl.col("policy") == p) & (pl.col("seed") == first)), workload, p
+            )
+            for p in policies
+        ]
+        runs = [r for r in runs if r.lanes]
+        span = latency_span(runs)
+        section.blocks.append(Figures([Drawing(charts.time_line(r, span), line_caption(r)) for r in runs]))
+    return section
+
+
+def _mean(series: pl.Series) -> float | None:
+    value = series.drop_nulls().mean()
+    return None if value is None else float(value)  # type: ignore[arg-type]
+
+
+def line_caption(run: charts.TimeLine) -> str:
+    return "Vertical lines: " + "; ".join(f"{at:.0f} s {text}" for at, text in run.marks) + "." if run.marks else ""
+
+
+def virtual_line(frame: pl.DataFrame, workload: str, policy: str) -> charts.TimeLine:
+    """One run's time line, from the rows of `timelines.parquet`."""
+    lanes = []
+    marks: dict[float, list[str]] = {}
+    start = frame["t_ms"].min()
+    for (service,), mine in frame.sort("t_ms").group_by(["service"], maintain_order=True):
+        target = mine["qos_target_ms"].drop_nulls()
+        t_s = (mine["t_ms"] / 1000).to_list()
+        lanes.append(
+            charts.Lane(
+                name=str(service),
+                kind=mine["kind"][0],
+                qos_target_ms=target[0] if len(target) else None,
+                t_s=t_s,
+                p99_ms=mine["p99_ms"].to_list(),
+                cores=mine["cores"].to_list(),
+                ways=mine["ways"].to_list(),
+            )
+        )
+        if mine["t_ms"][0] != start:
+            marks.setdefault(t_s[0], []).append(f"{service} arrives")
+        loads = mine["load"].to_list()
+        for before, after, at in zip(loads, loads[1:], t_s[1:], strict=False):
+            if before and after and abs(after - before) > 1e-9:
+                marks.setdefault(at, []).append(f"{service} to {100 * after:.0f} % load")
+    shown = [(at, ", ".join(texts)) for at, texts in sorted(marks.items())]
+    return charts.TimeLine(workload, policy, lanes, shown, any(w for lane in lanes for w in lane.ways if w))
+
+
+def latency_span(runs: Iterable[charts.TimeLine]) -> tuple[float, float]:
+    """Limits of latency over target that fit all runs of a workload."""
+    ratios = [p / lane.qos_target_ms for r in runs for lane in r.lanes if lane.qos_target_ms for p in lane.p99_ms if p]
+    if not ratios:
+        return 0.1, 10.0
+    return max(min(ratios) * 0.8, 1e-3), max(max(ratios) * 1.25, 2.0)
+
+
+def _closed_loop(found: Mapping[str, Any]) -> Section:
+    section = Section("loop", "A real service, held")
+    if not found.get("runs"):
+        section.blocks.append(Callout(f"Not run: {found['why']}"))
+        return section
+    section.blocks.append(Text(found["text"]))
+    lanes = {}
+    for run in found["runs"]:
+        lanes[run["policy"]] = lane_of(Path(run["timeline"]), found["service"])
+    marks = [(float(at), str(text)) for at, text in found["marks"]]
+    section.blocks.append(
+        Figures(
+            [Drawing(charts.real_loop(lanes, f"{found['service']} beside {found['job']}", marks), found["caption"])], wide=True
+        )
+    )
+    rows = []
+    for run in found["runs"]:
+        lane = lanes[run["policy"]]
+        known = [p for p in lane.p99_ms if p is not None]
+        rows.append(
+            [
+                run["policy"],
+                f"{run['violation_s']:.1f}",
+                f"{run['observed_s']:.1f}",
+                number(float(np.median(known)) if known else None),
+                number(max(known) if known else None),
+                f"{run['requests']:,}" if run.get("requests") is not None else "–",
+                number(run.get("whole_p99_ms")),
+                run.get("verdict", "–"),
+            ]
+        )
+    columns = [
+        Column("policy"),
+        Column("QoS violation, s", True),
+        Column("observed, s", True),
+        Column("median of the windows' p99, ms", True),
+        Column("worst window's p99, ms", True),
+        Column("requests in all", True),
+        Column("p99 of all, ms", True),
+        Column("load generator's verdict"),
+    ]
+    section.blocks.append(Table(columns, rows))
+    return section
+
+
+def lane_of(events: Path, service: str) -> charts.Lane:
+    """One service of a recorded run (`surefootd run --events`)."""
+    t_s: list[float] = []
+    p99: list[float | None] = []
+    cores: list[float | None] = []
+    ways: list[float | None] = []
+    target = None
+    kind = "lc"
+    for line in events.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        if row.get("service") != service:
+            continue
+        t_s.append(row["t_ms"] / 1000)
+        p99.append(row.get("p99_ms"))
+        cores.append(row.get("cores"))
+        ways.append(row.get("ways"))
+        target = row.get("qos_target_ms", target)
+        kind = row.get("kind", kind)
+    start = t_s[0] if t_s else 0.0
+    return charts.Lane(service, kind, target, [t - start for t in t_s], p99, cores, ways)
+
+
+# ---------------------------------------------------------------- how
+
+
+def _how(result: Mapping[str, Any], root: Path) -> Section:
+    section = Section("how", "How this was made")
+    rows = [
+        [s["title"], badge({"done": True, "reused": True}.get(s["state"]), s["state"], s["why"]), f"{s['seconds']:.1f}"]
+        for s in result["steps"]
+    ]
+    section.blocks.append(Table([Column("step"), Column("state"), Column("time, s", True)], rows))
+    for warning in result["warnings"]:
+        section.blocks.append(Callout(warning))
+    section.blocks.append(Heading("Where things are"))
+    places = [["data sets", c["folder"]] for c in result["campaigns"].values() if c]
+    places += [["bundle", b["path"]] for b in result["bundles"]]
+    places += [["eval rows and time lines", result["eval"]["out"]], ["all figures as JSON", f"{result['out']}/demo.json"]]
+    section.blocks.append(Table([Column("what"), Column("where")], [[a, _relative(b, root)] for a, b in places]))
+    return section
+
+
+def _relative(path: str, root: Path) -> str:
+    try:
+        return str(Path(path).relative_to(root))
+    except ValueError:
+        return path
