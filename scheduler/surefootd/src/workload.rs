@@ -200,7 +200,7 @@ impl Workload {
             };
             let arrive_ms = time(&span, "lc.arrive_s", e.arrive_s)?;
             let leave_ms = match e.leave_s {
-                Some(s) if !(s > e.arrive_s) => {
+                Some(s) if s.is_nan() || s <= e.arrive_s => {
                     return Err(wrong(&span, "lc.leave_s", format!("{s} is not after arrive_s = {}. Give a later time", e.arrive_s)));
                 }
                 // Leaving after the end is staying.

@@ -161,10 +161,11 @@ fn control(
     };
     let start = Instant::now();
     let mut ticks = 0u64;
-    let mut announced = false;
+    let mut first_ms = None;
     loop {
         let seen = node.server().observe();
-        let now = ticks * tick.ms;
+        // A local server's clock started when it was opened; files count from the first tick.
+        let now = seen.t_ms - *first_ms.get_or_insert(seen.t_ms);
         let begin = Instant::now();
         let plan = policy.step(seen.t_ms, &seen);
         let decision_s = begin.elapsed().as_secs_f64();
@@ -178,7 +179,7 @@ fn control(
             tracing::warn!("plan not applied: {e}");
         }
         if let Some(j) = journal {
-            write_decisions(j, &seen, &plan, applied.as_ref().err().map(ToString::to_string))?;
+            write_decisions(j, now, &plan, applied.as_ref().err().map(ToString::to_string))?;
         }
         if let Some(e) = events {
             let load = |id: &str| match &*node {
@@ -187,8 +188,7 @@ fn control(
             };
             write_moments(e, now, &seen, load)?;
         }
-        if !announced {
-            announced = true;
+        if ticks == 0 {
             tracing::info!("{} on {}: {} services", policy.name(), platform.name, seen.services.len());
             notifier.ready(&format!("{} on {}", policy.name(), platform.name));
         }
@@ -214,19 +214,19 @@ fn control(
 }
 
 /// One line per action, with what it led to; one per report; one per refused plan.
-fn write_decisions(j: &mut Lines, seen: &Observation, plan: &Plan, refused: Option<String>) -> Result<()> {
+fn write_decisions(j: &mut Lines, t_ms: u64, plan: &Plan, refused: Option<String>) -> Result<()> {
     for a in &plan.actions {
         let to = plan.allocations.get(&a.service);
         j.write(&json!({
-            "t_ms": seen.t_ms, "service": a.service, "action": a.kind, "why": a.why, "applied": refused.is_none(),
+            "t_ms": t_ms, "service": a.service, "action": a.kind, "why": a.why, "applied": refused.is_none(),
             "cores": to.map(|t| t.cores()), "cpus": to.map(|t| t.cpus), "ways": to.map(|t| t.ways.clone()), "mba_pct": to.map(|t| t.mba_pct),
         }))?;
     }
     for r in &plan.reports {
-        j.write(&json!({ "t_ms": seen.t_ms, "report": r }))?;
+        j.write(&json!({ "t_ms": t_ms, "report": r }))?;
     }
     if let Some(error) = &refused {
-        j.write(&json!({ "t_ms": seen.t_ms, "error": error }))?;
+        j.write(&json!({ "t_ms": t_ms, "error": error }))?;
     }
     if !plan.actions.is_empty() || refused.is_some() {
         j.flush()?;
