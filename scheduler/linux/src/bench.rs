@@ -4,7 +4,7 @@
 //! generator runs on the CPUs that are not managed, so that it takes nothing from what is measured.
 
 use crate::catalogue::EntryKind;
-use crate::child::Guarded;
+use crate::child::{Guarded, Priority};
 use crate::discover::online;
 use crate::engine::in_path;
 use crate::local::{LaunchSpec, LocalConfig, LocalServer};
@@ -344,7 +344,7 @@ impl LocalBench {
         cmd.args(loadgen_args(&self.server, id, service, rps, seed, duration_ms, warmup_ms)?);
         cmd.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.server.feed().with(|w| w.forget(id));
-        Guarded::spawn(cmd, self.client_cpus)
+        Guarded::spawn(cmd, self.client_cpus, Priority::Realtime)
             .map_err(|e| failed(self.loadgen.display().to_string(), e, "Build it: cargo build --release -p surefoot-loadgen"))
     }
 

@@ -5,6 +5,7 @@
 
 use crate::catalogue::Catalogue;
 use crate::cgroup::{quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
+use crate::child::pin;
 use crate::discover::{discover, online};
 use crate::engine::{Container, Engine, RunSpec};
 use crate::feed::Feed;
@@ -224,8 +225,18 @@ fn owner_of(state_dir: &Path) -> String {
     format!("{hash:016x}")
 }
 
+/// This thread and those it starts leave the managed CPUs to the services, where there are others.
+fn keep_off(ours: &CpuSet) {
+    if ours.is_empty() {
+        return;
+    }
+    if let Err(e) = pin(ours) {
+        tracing::warn!("this process stays on the services' CPUs: {e}");
+    }
+}
+
 impl LocalServer {
-    /// Take control of this machine. Containers that a killed run of the same state folder left behind are removed.
+    /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of the same state folder left behind are removed.
     ///
     /// # Errors
     /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder that is in
@@ -243,6 +254,9 @@ impl LocalServer {
         let mounts = Mounts::read(&config.root);
         let (journal, touched) = Journal::open(&dir.join("journal.jsonl"))?;
         let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
+        if config.root.is_host() {
+            keep_off(&online(&config.root)?.difference(platform.managed));
+        }
         let feed = Feed::bind(&dir.join("feed.sock"))?;
         let no_pmu = perf::probe().err();
         if let Some(why) = &no_pmu {
