@@ -25,7 +25,7 @@ impl Error {
     pub fn io(path: &std::path::Path, doing: &str, e: &std::io::Error) -> Self {
         Error::Failed(match e.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                format!("{}: {doing}: the disk is full. Free some space and go on with --resume", path.display())
+                format!("{}: {doing}: the disk is full. Free some space and run it again", path.display())
             }
             std::io::ErrorKind::PermissionDenied => {
                 format!("{}: {doing}: {e}. Check the owner and the mode of that path", path.display())

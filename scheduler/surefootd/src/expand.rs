@@ -461,3 +461,85 @@ impl Rng {
         cuts.windows(2).map(|w| least + (w[1] - w[0]) as u32).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::LcService;
+    use std::path::Path;
+    use surefoot_server::Platform;
+
+    fn target(platform: Platform) -> Target {
+        let lc = |rps: f64| LcService { qos_target_ms: 10.0, max_load_rps: Some(rps), rps_levels: vec![rps / 2.0, rps] };
+        let services = ["a", "b", "c", "d"].iter().zip(1..).map(|(n, i)| (n.to_string(), lc(f64::from(i) * 100.0))).collect();
+        Target { is_virtual: true, platform, services, jobs: vec!["job".into()], feature_set: "full".into(), sources: BTreeMap::new() }
+    }
+
+    fn expand(t: &Target, sweep: &str) -> Result<Expansion> {
+        let text = format!("name = \"t\"\nseed = 3\n[targets]\nlocal = true\n[sweep]\nservices = [\"a\", \"b\"]\n{sweep}");
+        Expansion::new(&Campaign::parse(Path::new("c.toml"), &text)?, t)
+    }
+
+    /// 2 services x 2 RPS x 3 threads x (1 + 2 x 2) neighbour sets x 4 cores x 3 ways = 720 cases with ids of their own.
+    #[test]
+    fn every_case_once() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let e =
+            expand(&t, "threads = [1, 2, 4]\ncores = \"1..8 step 2\"\nways = [1, 2, 11]\nneighbours = { count = [0, 1, 2], draws = 2 }")
+                .unwrap();
+        assert_eq!(e.len(), 720);
+        let cases: Vec<Case> = (0..e.len()).map(|i| e.case(i)).collect();
+        assert_eq!(cases.iter().map(|c| &c.case_id).collect::<BTreeSet<_>>().len(), 720);
+        assert_eq!(e.by_service().values().sum::<u64>(), 720);
+        let why: u64 = e.infeasible().values().sum();
+        assert_eq!(cases.iter().filter(|c| c.infeasible.is_some()).count() as u64, why);
+        assert!(why > 0 && why < 720);
+    }
+
+    /// The cells of a plane have the same neighbours; those fit, and leave room for at least one cell.
+    #[test]
+    fn neighbours_belong_to_the_plane() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let e = expand(&t, "threads = [4]\nneighbours = { count = [1, 2, 3], draws = 5 }").unwrap();
+        let plane = 8 * 11;
+        for at in (0..e.len()).step_by(plane) {
+            let cells: Vec<Case> = (at..at + plane as u64).map(|i| e.case(i)).collect();
+            let nb = &cells[0].neighbours;
+            assert!(cells.iter().all(|c| c.neighbours == *nb));
+            assert!(cells[0].infeasible.is_none(), "one core and one way always fit");
+            assert!(nb.iter().map(|n| n.cores).sum::<f64>() <= 7.0 && nb.iter().map(|n| n.ways).sum::<u32>() <= 10);
+            assert!(nb.iter().all(|n| n.service != cells[0].service && n.cores >= 1.0 && n.ways >= 1));
+            assert_eq!(nb.iter().map(|n| &n.service).collect::<BTreeSet<_>>().len(), nb.len());
+            let left = 8.0 - nb.iter().map(|n| n.cores).sum::<f64>();
+            assert!(cells.iter().all(|c| c.infeasible.is_some() || c.cores <= left));
+        }
+    }
+
+    /// Fractions of cores: ten steps of a tenth, written exactly; no ways where the LLC cannot be partitioned.
+    #[test]
+    fn quota_steps() {
+        let t = target(Platform { core_step: 0.1, ..Platform::regular("small", 1, 1, 0, 0.0) });
+        for cores in ["\"all\"", "\"0.1..1.0 step 0.1\"", "\"0.1..1\""] {
+            let e = expand(&t, &format!("rps = [5]\ncores = {cores}")).unwrap();
+            let cores: Vec<f64> = (0..10).map(|i| e.case(i).cores).collect();
+            assert_eq!(cores, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]);
+            assert_eq!((e.len(), e.case(3).ways, e.case(3).threads), (20, 0, 1));
+        }
+        assert!(expand(&t, "ways = [4]").unwrap_err().to_string().contains("cannot partition"));
+    }
+
+    /// Another seed draws other neighbours; the same seed draws the same.
+    #[test]
+    fn seeds() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let draw = |seed: u64| {
+            let text = format!(
+                "name = \"t\"\nseed = {seed}\n[targets]\nlocal = true\n[sweep]\nservices = \"all\"\nneighbours = {{ count = [2], draws = 4 }}"
+            );
+            let e = Expansion::new(&Campaign::parse(Path::new("c.toml"), &text).unwrap(), &t).unwrap();
+            (0..e.len()).step_by(88).map(|i| e.case(i)).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1).iter().map(|c| &c.neighbours).collect::<Vec<_>>(), draw(2).iter().map(|c| &c.neighbours).collect::<Vec<_>>());
+    }
+}

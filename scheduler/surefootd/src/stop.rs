@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static STOP: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(_: libc::c_int) {
-    // A second signal is for those who do not want to wait.
-    if STOP.swap(true, Ordering::SeqCst) {
-        unsafe { libc::_exit(130) }
-    }
+    // Asking twice (a terminal and a parent, say) is asking once: what was changed is always given back.
+    STOP.store(true, Ordering::SeqCst);
 }
 
 /// True once somebody asked this process to end.
@@ -24,7 +22,7 @@ pub fn install() -> Result<()> {
     // No SA_RESTART: blocking calls return, so that loops get to look.
     let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        // SAFETY: the handler stores to an atomic and may call _exit, both async-signal-safe.
+        // SAFETY: the handler stores to an atomic, which is async-signal-safe.
         unsafe { sigaction(signal, &action) }.map_err(|e| Error::Failed(format!("{signal}: cannot be handled: {e}")))?;
     }
     Ok(())

@@ -132,6 +132,13 @@ struct Before {
 /// # Errors
 /// [`Error::BadInput`] for a folder that does not fit the campaign, [`Error::Failed`] for everything else.
 pub fn run(job: &Job, bench: Bench) -> Result<Manifest> {
+    locked_run(job, bench).map_err(|e| match e {
+        Error::Failed(m) if m.contains("the disk is full") => Error::Failed(format!("{m}; finished cases are kept, go on with --resume")),
+        e => e,
+    })
+}
+
+fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
     let folder = Folder::lock(job.out)?;
     let per_shard = cases_per_shard(job.campaign, job.target.is_virtual);
     let n_shards = job.cases.len().div_ceil(per_shard) as u32;
