@@ -151,8 +151,7 @@ def heat_map(m: HeatMap) -> str:
         low = min(float(seen.min()), m.qos_target_ms / 3) if seen.size else m.qos_target_ms / 3
         high = max(float(seen.max()), m.qos_target_ms * 3) if seen.size else m.qos_target_ms * 3
         norm = _AroundTarget(max(low, 1e-6), m.qos_target_ms, high)
-        colours = LinearSegmentedColormap.from_list("qos", [*_COLD, *_HOT])
-        colours.set_bad("#eceef2")
+        colours = LinearSegmentedColormap.from_list("qos", [*_COLD, *_HOT], bad="#eceef2")
         cores, ways = np.asarray(m.cores, float), np.asarray(m.ways, float)
         mesh = ax.imshow(
             np.ma.masked_invalid(p99_ms),

@@ -217,7 +217,8 @@ def heat_caption(m: charts.HeatMap) -> str:
         parts.append(f"OAA {m.oaa[0]:g} cores, {m.oaa[1]:g} ways")
     if m.requests_min is not None and m.requests_max is not None:
         many = f"{m.requests_min:,}" if m.requests_min == m.requests_max else f"{m.requests_min:,} to {m.requests_max:,}"
-        parts.append(f"each p99 of {many} requests a window, median of {m.windows} windows")
+        windows = f", median of {m.windows} windows" if m.windows > 1 else ""
+        parts.append(f"each p99 of {many} requests a window{windows}")
     return "; ".join(parts) + "."
 
 
@@ -290,7 +291,7 @@ def _local(found: Mapping[str, Any] | None, engine: Mapping[str, Any]) -> Sectio
     cases = found["cases"]
     section.blocks.append(
         Text(
-            f"{cases['planned']:,} cases of real containers on this machine, each under open-loop Poisson load from surefoot-loadgen "
+            f"{cases['planned']:,} cases of real containers on this machine, each under open-loop Poisson load "
             f"with a CPU quota in steps of 0.1 core; {console.duration(found['seconds'])}. Latency counts from the intended send "
             "time. "
             f"Feature set: {found['feature_set']}"
@@ -463,7 +464,7 @@ def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
             ],
             [
                 "platform",
-                f"{b['platform']['name']}: {b['platform']['cores']:g} cores, {b['platform']['ways']} ways, {b['feature_set']} features",
+                f"{b['platform']['name']}: {b['platform']['cores']:g} cores, {b['platform']['ways']} ways, {b['feature_set']}",
             ],
             ["services", ", ".join(f"{n} ({s['qos_target_ms']:g} ms)" for n, s in b["services"].items())],
             ["models", models],
@@ -542,7 +543,7 @@ def _eval(found: Mapping[str, Any]) -> Section:
     section.blocks.append(
         Text(
             "BE throughput is relative to running alone on the whole server. Convergence times are of the runs that converged. "
-            "Decision times: p50 is the mean over runs of each run's median, p99 the worst run's; each of one decision every 100 ms.",
+            "Decision times: p50 is the mean over runs of each run's median, p99 the worst run's; one decision every 100 ms.",
             "note",
         )
     )
