@@ -16,8 +16,9 @@ use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
 
 /// So many failed cases in a row mean that the machine, not the case, is at fault.
 const MOST_FAILURES: u32 = 3;
-/// A case in which the client could not keep its schedule (something else took its CPU) is measured again so often.
-const MOST_RETRIES: u32 = 2;
+/// A case in which the client could not keep its schedule (something else took its CPU) is measured again once, unless
+/// that did not help so many times in a row: then the machine is busy, and trying only takes time.
+const MOST_FRUITLESS: u32 = 3;
 /// About what a row takes on disk.
 const BYTES_PER_ROW: u64 = 200;
 
@@ -101,14 +102,13 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let cases = Expansion::new(campaign, &t)?;
     let s = &campaign.sampling;
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
-    let (mut measured, mut failures) = (0u64, 0u32);
+    let (mut measured, mut failures, mut fruitless) = (0u64, 0u32, 0u32);
     let mut measure = |case: Case| -> Result<Measured> {
         let mut result = bench.measure(&bench_case(&case), sampling);
-        for _ in 0..MOST_RETRIES {
-            if !matches!(&result, Ok(r) if r.verdict == Verdict::ClientLimited) || crate::stop::requested() {
-                break;
-            }
+        let limited = |r: &std::result::Result<BenchResult, ServerError>| matches!(r, Ok(r) if r.verdict == Verdict::ClientLimited);
+        if limited(&result) && fruitless < MOST_FRUITLESS && !crate::stop::requested() {
             result = bench.measure(&bench_case(&case), sampling);
+            fruitless = if limited(&result) { fruitless + 1 } else { 0 };
         }
         match result {
             Ok(r) => {

@@ -253,3 +253,69 @@ pub fn check_platform(w: &Workload, platform: &str) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use surefoot_server::{Allocation, Features, Kind, Latency, Platform, ServiceView, Verdict};
+
+    fn seen(t_ms: u64, p99_ms: &[Option<f64>]) -> Observation {
+        let p = Platform::regular("p", 4, 1, 4, 1.0);
+        let view = |(i, p99): (usize, &Option<f64>)| ServiceView {
+            id: format!("s{i}"),
+            service: "s".into(),
+            kind: Kind::Lc { qos_target_ms: 10.0 },
+            threads: 1,
+            allocation: Allocation::everything(&p),
+            placed: true,
+            features: Features::default(),
+            interval: None,
+            window: p99.map(|p99_ms| Latency {
+                count: 1000,
+                mean_ms: 1.0,
+                p50_ms: 1.0,
+                p95_ms: 1.0,
+                p99_ms,
+                p99_low_ms: None,
+                p99_high_ms: None,
+                achieved_rps: 1000.0,
+                errors: 0,
+                verdict: Verdict::Valid,
+            }),
+            instr_per_s: None,
+        };
+        Observation { t_ms, services: p99_ms.iter().enumerate().map(view).collect() }
+    }
+
+    fn converge(from_ms: u64, p99_at: impl Fn(u64) -> Vec<Option<f64>>) -> Option<u64> {
+        let mut c = Convergence { from_ms, streak_ms: None, at_ms: None };
+        for t in (0..).step_by(100) {
+            c.see(&seen(t, &p99_at(t)));
+            if c.over(t) {
+                return c.at_ms;
+            }
+        }
+        None
+    }
+
+    /// Met from 5 s on, but for a slip at 7 s: the 3 s begin at 7.1 s.
+    #[test]
+    fn a_slip_starts_the_three_seconds_anew() {
+        let at = converge(2000, |t| vec![Some(if t < 5000 || t == 7000 { 11.0 } else { 9.0 }), Some(1.0)]);
+        assert_eq!(at, Some(7100));
+    }
+
+    /// What was met before the last change does not count, and an unknown latency is not met.
+    #[test]
+    fn before_the_last_change_and_unknown_do_not_count() {
+        assert_eq!(converge(4000, |_| vec![Some(1.0)]), Some(4000));
+        assert_eq!(converge(4000, |t| vec![Some(1.0), (t >= 6000).then_some(2.0)]), Some(6000));
+    }
+
+    /// A streak that begins within 180 s counts, a later one does not.
+    #[test]
+    fn the_limit_is_three_minutes() {
+        assert_eq!(converge(1000, |t| vec![Some(if t < 181_000 { 11.0 } else { 9.0 })]), Some(181_000));
+        assert_eq!(converge(1000, |t| vec![Some(if t < 181_100 { 11.0 } else { 9.0 })]), None);
+    }
+}
