@@ -1,0 +1,255 @@
+"""Bundles: signed, complete, and not one byte can change unnoticed."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines import bundle
+from pipelines.errors import BadInput, BundleError
+from pipelines.io import sha256_bytes
+
+VECTORS = Path(__file__).parent / "vectors"
+SMALL = VECTORS / "bundle-small"
+
+
+@pytest.fixture(scope="module")
+def trusted() -> list[Ed25519PublicKey]:
+    return bundle.trusted_keys(VECTORS / "keys" / "trusted")
+
+
+@pytest.fixture(scope="module")
+def key() -> Ed25519PrivateKey:
+    return bundle.signing_key(VECTORS / "keys" / "TEST-ONLY-signing.pem")
+
+
+def copy(tmp_path: Path) -> Path:
+    target = tmp_path / "b"
+    shutil.copytree(SMALL, target)
+    return target
+
+
+def resign(folder: Path, key: Ed25519PrivateKey, change: object = None) -> None:
+    """Sign the manifest again, as somebody who holds the key could."""
+    manifest = (folder / "manifest.json").read_bytes()
+    signed = f"surefoot-bundle-v1 {sha256_bytes(manifest)}"
+    (folder / "manifest.sig").write_bytes(f"{signed} {key.sign(signed.encode()).hex()}\n".encode())
+
+
+def test_the_fixture_verifies_as_folder_and_as_tar(trusted: list[Ed25519PublicKey]) -> None:
+    """Folder and tar hold the same files, and both pass."""
+    folder = bundle.verify(SMALL, trusted=trusted)
+    tar = bundle.verify(SMALL.with_name("bundle-small.tar"), trusted=trusted)
+    assert folder.files == tar.files
+    assert folder.manifest.models.a.layers == [(32, 12), (64, 32), (32, 64), (5, 32)]
+
+
+def test_other_tools_read_the_tar() -> None:
+    """The tar is plain ustar."""
+    with tarfile.open(SMALL.with_name("bundle-small.tar")) as tar:
+        names = tar.getnames()
+        assert names[:2] == ["manifest.json", "manifest.sig"]
+        member = tar.extractfile("platform.toml")
+        assert member is not None
+        assert member.read() == (SMALL / "platform.toml").read_bytes()
+
+
+def test_building_twice_gives_the_same_bytes(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    """Equal input, equal bundle: the committed fixture is what the code writes today."""
+    vectors = pytest.importorskip("pipelines.vectors")
+    bundle.build(vectors.small_bundle(), tmp_path / "b", key)
+    for path in sorted(p for p in SMALL.rglob("*") if p.is_file()):
+        assert (tmp_path / "b" / path.relative_to(SMALL)).read_bytes() == path.read_bytes(), path.name
+    assert (tmp_path / "b.tar").read_bytes() == SMALL.with_name("bundle-small.tar").read_bytes()
+
+
+def offsets(size: int, rng: random.Random, count: int) -> list[int]:
+    """First and last bytes, and `count` random ones."""
+    return sorted({0, size - 1, *(rng.randrange(size) for _ in range(count))})
+
+
+def test_a_changed_byte_in_any_file_is_found_and_the_file_named(tmp_path: Path, trusted: list[Ed25519PublicKey]) -> None:
+    """Every byte of the manifest and its signature, and 60 of each other file."""
+    folder = copy(tmp_path)
+    rng = random.Random(1)
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = path.relative_to(folder).as_posix()
+        good = path.read_bytes()
+        where = range(len(good)) if name == "manifest.sig" else offsets(len(good), rng, 400 if name == "manifest.json" else 60)
+        for at in where:
+            bad = bytearray(good)
+            bad[at] ^= 1 << rng.randrange(8)
+            path.write_bytes(bad)
+            with pytest.raises(BundleError) as caught:
+                bundle.verify(folder, trusted=trusted)
+            assert caught.value.file == name, f"byte {at}"
+            assert str(caught.value).startswith(name)
+        path.write_bytes(good)
+    bundle.verify(folder, trusted=trusted)
+
+
+def test_a_changed_byte_anywhere_in_the_tar_is_found_and_its_member_named(
+    tmp_path: Path, trusted: list[Ed25519PublicKey]
+) -> None:
+    """Headers, data, padding and the end of the archive: 500 random bytes, and every byte of two headers."""
+    good = SMALL.with_name("bundle-small.tar").read_bytes()
+    path = tmp_path / "b.tar"
+    rng = random.Random(2)
+    # Where each member's header and data lie, from the tar itself.
+    owner: list[tuple[int, int, str]] = []
+    with tarfile.open(SMALL.with_name("bundle-small.tar")) as tar:
+        for member in tar.getmembers():
+            end = member.offset_data + member.size + (-member.size % 512)
+            owner.append((member.offset, end, member.name))
+    places = [*range(512), *range(owner[2][0], owner[2][0] + 512), *range(len(good) - 1024, len(good), 64)]
+    places += [rng.randrange(len(good)) for _ in range(500)]
+    for at in places:
+        bad = bytearray(good)
+        bad[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(bad)
+        with pytest.raises(BundleError) as caught:
+            bundle.verify(path, trusted=trusted)
+        name = next((n for start, end, n in owner if start <= at < end), "b.tar")
+        # A changed size field moves everything behind it: then the next member is the one that is not found.
+        size_field = any(start + 124 <= at < start + 136 for start, _, _ in owner)
+        assert caught.value.file == name or size_field, f"byte {at}: {caught.value}"
+
+
+@pytest.mark.parametrize("cut", [1, 511, 1024, 5000])
+def test_a_truncated_or_longer_tar_is_refused(tmp_path: Path, trusted: list[Ed25519PublicKey], cut: int) -> None:
+    good = SMALL.with_name("bundle-small.tar").read_bytes()
+    path = tmp_path / "b.tar"
+    for data in (good[:-cut], good + b"\0" * cut):
+        path.write_bytes(data)
+        with pytest.raises(BundleError):
+            bundle.verify(path, trusted=trusted)
+
+
+def test_missing_extra_and_linked_files_are_refused_by_name(tmp_path: Path, trusted: list[Ed25519PublicKey]) -> None:
+    folder = copy(tmp_path)
+    (folder / "models" / "a.safetensors").rename(tmp_path / "kept")
+    with pytest.raises(BundleError, match=r"^models/a.safetensors: is missing"):
+        bundle.verify(folder, trusted=trusted)
+    (folder / "models" / "a.safetensors").symlink_to(tmp_path / "kept")
+    with pytest.raises(BundleError, match=r"^models/a.safetensors: is a symbolic link"):
+        bundle.verify(folder, trusted=trusted)
+    (folder / "models" / "a.safetensors").unlink()
+    (tmp_path / "kept").rename(folder / "models" / "a.safetensors")
+    (folder / "services" / "extra.toml").write_text("kind = 'lc'\n")
+    with pytest.raises(BundleError, match=r"^services/extra.toml: is not in the manifest"):
+        bundle.verify(folder, trusted=trusted)
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{line} ", " {line}", "{line}\r\n", "{upper}", "{line}{line}", "{short}"],
+)
+def test_any_other_form_of_the_signature_is_refused(tmp_path: Path, trusted: list[Ed25519PublicKey], form: str) -> None:
+    """Upper-case hex, spaces and further lines mean the same to a lenient reader; here they are changes."""
+    folder = copy(tmp_path)
+    line = (folder / "manifest.sig").read_text()
+    tag, digest, signature = line.split()
+    text = form.format(line=line, upper=f"{tag} {digest} {signature.upper()}\n", short=f"{tag} {digest} {signature[:-2]}\n")
+    (folder / "manifest.sig").write_text(text)
+    with pytest.raises(BundleError, match=r"^manifest.sig"):
+        bundle.verify(folder, trusted=trusted)
+
+
+def test_an_unknown_signer_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    stranger = Ed25519PrivateKey.generate().public_key()
+    with pytest.raises(BundleError, match=r"manifest.sig: the signer [0-9a-f]{16} is not trusted here.*pub\.pem"):
+        bundle.verify(SMALL, trusted=[stranger])
+    with pytest.raises(BundleError, match="not trusted"):
+        bundle.verify(SMALL, trusted=[])
+
+
+def test_a_bundle_for_another_host_is_refused_by_name(trusted: list[Ed25519PublicKey]) -> None:
+    with pytest.raises(BundleError, match=r"feature_set: the bundle is for 'full', this host measures 'no-pmu'"):
+        bundle.verify(SMALL, trusted=trusted, expect_feature_set="no-pmu")
+    with pytest.raises(BundleError, match=r"platform: the bundle is for 'fixture-36x20', wanted 'server-2'"):
+        bundle.verify(SMALL, trusted=trusted, expect_platform="server-2")
+    bundle.verify(SMALL, trusted=trusted, expect_feature_set="full", expect_platform="fixture-36x20")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format_version=2), "format_version"),
+        (lambda m: m.update(surprise=1), "surprise"),
+        (lambda m: m["models"]["a"]["inputs"][0].update(max=-1.0), "input ipc"),
+        (lambda m: m["models"]["a"]["layers"][0].__setitem__(1, 11), "layers.0.weight"),
+        (lambda m: m["models"]["a"]["outputs"].pop(), "5 values"),
+        (lambda m: m["models"]["b"]["outputs"][0].update(scale=0.0), "scale"),
+        (lambda m: m["models"]["c"]["actions"].reverse(), "models.c.actions"),
+        (lambda m: m["files"].update({"../evil": {"bytes": 0, "sha256": "0" * 64}}), "evil"),
+        (lambda m: m["files"].update({"services/x/../y.toml": {"bytes": 0, "sha256": "0" * 64}}), "not a name"),
+        (lambda m: m["services"].update({"ghost": {"qos_target_ms": 1.0, "max_load_rps": None}}), "services/ghost.toml"),
+    ],
+)
+def test_a_signed_manifest_that_does_not_hold_together_is_refused(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey], change: object, message: str
+) -> None:
+    """A signature says who made a bundle, not that it is sound."""
+    folder = copy(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)  # type: ignore[operator]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    resign(folder, key)
+    with pytest.raises(BundleError, match=re.escape(message)):
+        bundle.verify(folder, trusted=trusted)
+
+
+def test_weights_that_are_not_finite_are_never_bundled(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    vectors = pytest.importorskip("pipelines.vectors")
+    spec = vectors.small_bundle()
+    spec.a.weights["layers.0.bias"] = np.full(32, np.nan, dtype=np.float32)
+    with pytest.raises(ValueError, match=r"layers\.0\.bias"):
+        bundle.build(spec, tmp_path / "b", key)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_bundle_is_not_replaced(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    vectors = pytest.importorskip("pipelines.vectors")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.txt").write_text("years of work")
+    with pytest.raises(BadInput, match="not a bundle"):
+        bundle.build(vectors.small_bundle(), tmp_path / "b", key)
+    assert (tmp_path / "b" / "thesis.txt").exists()
+
+
+def test_the_first_build_makes_a_private_key_and_trusts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    key = bundle.signing_key()
+    path = tmp_path / "keys" / "signing.pem"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [bundle.fingerprint(k) for k in bundle.trusted_keys()] == [bundle.fingerprint(key.public_key())]
+    assert bundle.fingerprint(bundle.signing_key().public_key()) == bundle.fingerprint(key.public_key())
+    path.chmod(0o644)
+    with pytest.raises(BadInput, match="chmod 600"):
+        bundle.signing_key()
+    with pytest.raises(BadInput, match="--key"):
+        bundle.signing_key(tmp_path / "nothing.pem")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files=st.dictionaries(st.from_regex(r"services/[a-z]{1,8}\.toml", fullmatch=True), st.binary(max_size=1500), max_size=5))
+def test_a_tar_is_a_function_of_its_files(files: dict[str, bytes], tmp_path: Path) -> None:
+    """What tarfile reads back is what went in, and each size is a whole number of blocks."""
+    full = {"manifest.json": b"{}", "manifest.sig": b"x\n", **files}
+    data = bundle.to_tar(full)
+    path = tmp_path / "t.tar"
+    path.write_bytes(data)
+    with tarfile.open(path) as tar:
+        back = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}  # type: ignore[union-attr]
+    assert back == full
+    assert len(data) % 512 == 0
