@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -449,10 +450,18 @@ def by_service(predictions: Path) -> Table:
     return Table(columns, table)
 
 
+def _short(message: str) -> str:
+    """A message with its digests cut to what tells them apart."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", message)
+
+
 def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
     section = Section("bundles", "Bundles")
     section.blocks.append(
-        Text("What a node runs: models, bounds, platform limits and service targets, signed with Ed25519. Nothing in it runs.")
+        Text(
+            "What a node runs: models, bounds, platform limits and service targets, signed with Ed25519. Nothing in it is "
+            "executable."
+        )
     )
     for b in bundles:
         section.blocks.append(Heading(b["name"]))
@@ -487,7 +496,7 @@ def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
                     [
                         t["file"],
                         f"{t['offset']:,}",
-                        badge(t["rejected"], "rejected" if t["rejected"] else "accepted", t["message"]),
+                        badge(t["rejected"], "rejected" if t["rejected"] else "accepted", _short(t["message"])),
                     ]
                     for t in b["tampering"]
                 ],
@@ -515,10 +524,8 @@ def _eval(found: Mapping[str, Any]) -> Section:
     table = [
         [
             s["policy"],
-            POLICY_NOTES.get(s["policy"], ""),
             badge(s["converged"] == s["runs"], f"{s['converged']} of {s['runs']}"),
-            number(s["convergence_s_mean"]),
-            number(s["convergence_s_worst"]),
+            f"{number(s['convergence_s_mean'])} / {number(s['convergence_s_worst'])}",
             number(s["emu_mean"]),
             number(s["be_throughput_mean"]),
             number(s["qos_violation_s_mean"]),
@@ -529,17 +536,16 @@ def _eval(found: Mapping[str, Any]) -> Section:
     ]
     columns = [
         Column("policy"),
-        Column("idea"),
         Column("converged"),
-        Column("convergence mean, s", True),
-        Column("worst, s", True),
+        Column("convergence, mean / worst, s", True),
         Column("EMU", True),
         Column("BE throughput", True),
-        Column("QoS violation a run, s", True),
+        Column("QoS violation, s a run", True),
         Column("actions a run", True),
         Column("decision p50 / p99, µs", True),
     ]
     section.blocks.append(Table(columns, table))
+    section.blocks.append(Text("; ".join(f"{p}: {POLICY_NOTES[p]}" for p in policies if p in POLICY_NOTES) + ".", "note"))
     section.blocks.append(
         Text(
             "BE throughput is relative to running alone on the whole server. Convergence times are of the runs that converged. "
@@ -681,7 +687,7 @@ def _closed_loop(found: Mapping[str, Any]) -> Section:
 
 
 def lane_of(events: Path, service: str) -> charts.Lane:
-    """One service of a recorded run (`surefootd run --events`)."""
+    """One service of a recorded run (`surefootd run --events`); time counts from its first p99, when the load begins."""
     t_s: list[float] = []
     p99: list[float | None] = []
     cores: list[float | None] = []
@@ -698,7 +704,7 @@ def lane_of(events: Path, service: str) -> charts.Lane:
         ways.append(row.get("ways"))
         target = row.get("qos_target_ms", target)
         kind = row.get("kind", kind)
-    start = t_s[0] if t_s else 0.0
+    start = next((t for t, p in zip(t_s, p99, strict=True) if p is not None), t_s[0] if t_s else 0.0)
     return charts.Lane(service, kind, target, [t - start for t in t_s], p99, cores, ways)
 
 
