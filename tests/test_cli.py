@@ -1,0 +1,82 @@
+"""The command line: help everywhere, exit codes, one line an error, tracebacks on request only."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import collection
+from collection import cli, errors
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "collection.cli", *args], capture_output=True, text=True)
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():
+        found.append((*path, name))
+        if isinstance(command, click.Group):
+            found += commands(command, (*path, name))
+    return found
+
+
+def test_the_commands_are_those_of_the_contract() -> None:
+    """Commands that users rely on are there, and no other."""
+    leaves = {" ".join(c) for c in commands(cli.surefoot)} - {"campaign", "bundle"}
+    campaigns = {f"campaign {c}" for c in ("plan", "run", "status", "verify")}
+    assert leaves == campaigns | {f"bundle {c}" for c in ("build", "verify", "inspect")} | {"demo"}
+
+
+@pytest.mark.parametrize("command", [(), *commands(cli.surefoot)])
+def test_every_command_has_help(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """--help works everywhere and describes every option."""
+    cli.main([*command, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: surefoot")
+
+
+def test_wrong_usage_ends_with_2() -> None:
+    """An unknown command or a missing option is bad input."""
+    for args in (["campain"], ["campaign", "run", "x.toml"], ["campaign", "status"], ["bundle", "build"]):
+        done = run(*args)
+        assert done.returncode == 2, args
+        assert "Error:" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_errors_are_one_line_and_debug_shows_more(tmp_path: Path) -> None:
+    """A user's error has no traceback, unless asked for."""
+    missing = str(tmp_path / "none")
+    done = run("campaign", "status", missing)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {missing}: no such folder")
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" in run("--debug", "campaign", "status", missing).stderr
+
+
+def test_a_folder_without_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the operating system refuses is told with the path, without a traceback."""
+
+    def refuse(*_args: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "manifest.json"))
+
+    monkeypatch.setattr("collection.campaign.status", refuse)
+    with pytest.raises(SystemExit) as e:
+        cli.main(["campaign", "status", str(tmp_path)])
+    assert e.value.code == 1
+
+
+def test_every_error_is_exported_and_has_an_exit_code() -> None:
+    """The package's list of names is honest; input errors end with 2, the others with 1."""
+    tree = {n: c for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.SurefootError)}
+    assert set(collection.__all__) == set(tree)
+    for error in tree.values():
+        assert error.exit_code == (2 if issubclass(error, errors.InputError) else 1)
+    assert errors.ToolFailed("surefootd", "bad", 2).exit_code == 2
+    assert errors.ToolFailed("surefootd", "bad", -9).exit_code == 1

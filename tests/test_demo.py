@@ -1,0 +1,198 @@
+"""The demo's story can be stopped anywhere and goes on; its checks of bundles and of recorded runs hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from collection import closed_loop, demo, tools
+from collection.errors import StepFailed
+from collection.steps import Story, key_of
+
+
+class Counter:
+    """Work that remembers how often, and how, it was called."""
+
+    def __init__(self, fail: bool = False) -> None:
+        self.calls: list[bool] = []
+        self.fail = fail
+
+    def __call__(self, cut_short: bool) -> dict[str, int]:
+        self.calls.append(cut_short)
+        if self.fail:
+            raise StepFailed("out of luck")
+        return {"calls": len(self.calls)}
+
+
+def test_a_step_runs_once(tmp_path: Path) -> None:
+    """A step that is done is not run again: its result comes from the marker, also in another process."""
+    work = Counter()
+    assert Story(tmp_path).step("one", "one", "key", work) == {"calls": 1}
+    again = Story(tmp_path)
+    assert again.step("one", "one", "key", work) == {"calls": 1}
+    assert work.calls == [False]
+    assert [r.state for r in again.records] == ["reused"]
+
+
+def test_a_changed_input_runs_a_step_again(tmp_path: Path) -> None:
+    """Another key means another result; leftovers of the old key are none of the new one's."""
+    work = Counter()
+    Story(tmp_path).step("one", "one", "key", work)
+    Story(tmp_path).step("one", "one", "other key", work)
+    assert work.calls == [False, False]
+
+
+def test_a_step_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+    """After a failure the step runs again and is told that leftovers of the same key may be there."""
+    work = Counter(fail=True)
+    with pytest.raises(StepFailed):
+        Story(tmp_path).step("one", "one", "key", work)
+    work.fail = False
+    Story(tmp_path).step("one", "one", "key", work)
+    assert work.calls == [False, True]
+
+
+def test_a_lost_output_runs_a_step_again(tmp_path: Path) -> None:
+    """A marker is not believed if what the step made is gone."""
+    work, made = Counter(), tmp_path / "made"
+    made.touch()
+    Story(tmp_path / "s").step("one", "one", "key", work, [made])
+    Story(tmp_path / "s").step("one", "one", "key", work, [made])
+    assert len(work.calls) == 1
+    made.unlink()
+    Story(tmp_path / "s").step("one", "one", "key", work, [made])
+    assert len(work.calls) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "key"}'])
+def test_a_damaged_marker_counts_for_nothing(text: str, tmp_path: Path) -> None:
+    """Whatever a crash leaves of a marker, the step simply runs."""
+    (tmp_path / "one.json").write_text(text, "utf-8")
+    work = Counter()
+    assert Story(tmp_path).step("one", "one", "key", work) == {"calls": 1}
+
+
+def test_keys_follow_contents(tmp_path: Path) -> None:
+    """A key depends on what files hold, on folders with all in them, and on values; not on where files lie."""
+    for name in ("a", "b"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "file").write_text("same", "utf-8")
+    assert key_of(tmp_path / "a", 1) == key_of(tmp_path / "b", 1)
+    assert key_of(tmp_path / "a", 1) != key_of(tmp_path / "a", 2)
+    (tmp_path / "b" / "sub" / "file").write_text("other", "utf-8")
+    assert key_of(tmp_path / "a") != key_of(tmp_path / "b")
+    (tmp_path / "a" / "more").touch()
+    assert key_of(tmp_path / "a", 1) != key_of(tmp_path / "b", 1)
+
+
+def events(file: Path, p99_ms: list[float | None]) -> Path:
+    rows = []
+    for k, p99 in enumerate(p99_ms):
+        rows.append({"t_ms": 100 * k, "service": "memcached", "p99_ms": p99, "qos_target_ms": 10.0})
+        rows.append({"t_ms": 100 * k, "service": "stream", "p99_ms": None, "qos_target_ms": None})
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    return file
+
+
+def test_violation_counts_ticks_above_the_target(tmp_path: Path) -> None:
+    """Ticks of 100 ms: 3 of 6 are above 10 ms, the one at the target is met, two without a p99 are not observed."""
+    file = events(tmp_path / "e.jsonl", [None, 5.0, 10.0, 10.1, 30.0, None, 11.0, 9.0])
+    found = closed_loop.figures(file, "memcached")
+    assert found == {"violation_s": 0.3, "observed_s": 0.6, "qos_target_ms": 10.0}
+
+
+def test_a_silent_feed_is_an_error(tmp_path: Path) -> None:
+    """A run in which no latency was ever seen proves nothing, and says so."""
+    with pytest.raises(StepFailed, match="latency feed did not arrive"):
+        closed_loop.figures(events(tmp_path / "e.jsonl", [None, None]), "memcached")
+
+
+def test_node_config_of_the_closed_loop() -> None:
+    """The node gets both services, and the load generator the steps in its own words."""
+    loop = closed_loop.Loop()
+    import tomllib
+
+    config = tomllib.loads(loop.config())
+    assert [s["service"] for s in config["service"]] == ["memcached", "stream"]
+    assert closed_loop.Loop(steps=((0, 2000), (10.5, 9000))).load() == "0s:2000,10.5s:9000"
+
+
+def test_changed_bytes_are_found_in_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's check changes one byte in each file of a copy; the bundle itself stays as it is."""
+    bundle = _bundle(tmp_path, monkeypatch)
+    before = {p: p.read_bytes() for p in bundle.rglob("*") if p.is_file()}
+    found = demo.check_bundle("small", bundle, tmp_path / "scratch")
+    assert {p: p.read_bytes() for p in bundle.rglob("*") if p.is_file()} == before
+    assert [t["file"] for t in found["tampering"]] == sorted(p.relative_to(bundle).as_posix() for p in before)
+    assert all(t["rejected"] for t in found["tampering"]), found["tampering"]
+    assert all(t["message"].startswith(t["file"]) for t in found["tampering"])
+    assert not (tmp_path / "scratch").exists()
+
+
+def _bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small signed bundle with random weights."""
+    import numpy as np
+
+    from models.features import Bound, Scale
+    from pipelines import bundle
+
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    rng = np.random.default_rng(1)
+
+    def net(prefix: str, n_in: int, n_out: int) -> dict[str, np.ndarray]:
+        shapes = [(4, n_in), (n_out, 4)]
+        weights = {f"{prefix}layers.{k}.weight": rng.normal(size=s).astype(np.float32) for k, s in enumerate(shapes)}
+        return weights | {f"{prefix}layers.{k}.bias": np.zeros(s[0], np.float32) for k, s in enumerate(shapes)}
+
+    inputs = [Bound("alloc_cores", 0.0, 36.0), Bound("cpu_usage_cores", 0.0, 36.0)]
+    c: dict[str, np.ndarray] = {}
+    for name, n_in, n_out in (("actor", 2, 7), ("critic", 9, 1)):
+        c |= net(f"{name}.", n_in, n_out) | net(f"{name}_target.", n_in, n_out)
+    spec = bundle.BundleSpec(
+        feature_set="full",
+        platform={"name": "server-1", "cores": 36.0, "ways": 20, "mb_per_way": 2.25},
+        services={"moses": {"qos_target_ms": 10.0}},
+        a=bundle.TrainedMlp(net("", 2, 1), inputs, [Scale("oaa_cores", 1.0, 0.0)]),
+        b=bundle.TrainedMlp(net("", 2, 1), inputs, [Scale("qos", 1.0, 0.0)], qos_cap=2.0),
+        c=bundle.TrainedDdpg(c, inputs, {"gamma": 0.99}),
+    )
+    bundle.build(spec, tmp_path / "small")
+    return tmp_path / "small"
+
+
+def test_bundle_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`bundle verify` accepts a bundle and its tar, rejects a changed byte by the file's name with exit code 2."""
+    from collection import cli
+
+    path = _bundle(tmp_path, monkeypatch)
+    for given in (path, path.with_name("small.tar")):
+        cli.main(["bundle", "verify", str(given)])
+        assert capsys.readouterr().out.startswith("ok ")
+    cli.main(["bundle", "inspect", str(path), "--json"])
+    assert json.loads(capsys.readouterr().out)["platform"]["cores"] == 36.0
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    (copy / "services" / "moses.toml").write_text("qos_target_ms = 99.0\n", "utf-8")
+    with pytest.raises(SystemExit) as e:
+        cli.main(["bundle", "verify", str(copy)])
+    assert e.value.code == 2
+    assert "error: services/moses.toml: " in capsys.readouterr().err
+
+
+def test_facts_of_this_machine() -> None:
+    """The report names the machine that its figures were measured on."""
+    facts = demo.machine()
+    assert facts["cpus"] >= 1
+    assert facts["memory_bytes"] > 2**28
+    assert facts["cpu_model"]
+
+
+def test_the_demo_has_what_it_names() -> None:
+    """Campaign files, workloads and scripts that the demo uses are in the repository."""
+    root = tools.repo_root()
+    for name in ("examples/demo-virtual.toml", "examples/demo-local.toml", "scripts/engine.sh", "scripts/images.sh", "dvc.yaml"):
+        assert (root / name).is_file(), name
+    assert len(list((root / "workloads/sets/demo").glob("*.toml"))) >= 6
