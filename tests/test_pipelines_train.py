@@ -1,0 +1,273 @@
+"""Training, evaluation and bundling on a small synthetic campaign, and the DVC pipeline around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickletools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from synthetic import Campaign, write
+
+torch = pytest.importorskip("torch")
+
+from models import export, features  # noqa: E402
+from pipelines import bundle, evaluate, label, params, tensors, train  # noqa: E402
+from pipelines.errors import BadInput  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+
+QUICK = params.Params.model_validate(
+    {
+        "train": {
+            "a": {"epochs": 4, "min_steps": 400, "batch": 256, "dropout": 0.0},
+            "b": {"epochs": 4, "min_steps": 600, "batch": 256, "dropout": 0.0},
+            "c": {"transitions": 4000, "updates": 60, "batch": 64},
+        }
+    }
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tracking_store(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One MLflow store for the module: making its tables takes longer than the tests."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    before = Path.cwd()
+    os.chdir(folder)  # artefacts go to ./mlruns
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A full campaign through label and train."""
+    base = tmp_path_factory.mktemp("pipeline")
+    campaign = Campaign(loads=(600.0, 1000.0, 1400.0, 1800.0, 2200.0, 2600.0), samples=3, unresolvable_every=50)
+    data = write(base / "data", campaign)
+    label.run(data, base / "label", QUICK.label)
+    summary = train.run("toy", data, base / "label", base / "train", QUICK.train)
+    return {"base": base, "data": data, "summary": summary}
+
+
+@pytest.fixture(scope="module")
+def metrics(trained: dict[str, Any]) -> dict[str, float]:
+    base = trained["base"]
+    return evaluate.run(trained["data"], base / "label", base / "train", base / "evaluate", QUICK)
+
+
+def table_of(trained: dict[str, Any]) -> tensors.Table:
+    return tensors.load(trained["data"], trained["base"] / "label", max_rows=10**6, use_overloaded=True)
+
+
+def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, float]) -> None:
+    """A network that is no better than a linear fit is not worth shipping."""
+    assert metrics["test_planes"] == 3
+    assert metrics["a_oaa_cores_mae"] < metrics["a_oaa_cores_mae_linear"]
+    assert metrics["b_qos_mae"] < metrics["b_qos_mae_linear"]
+    assert metrics["b_accuracy"] > 0.85
+    assert 0.0 <= metrics["b_safe_but_violates"] <= 0.15
+
+
+def test_what_mlflow_keeps(trained: dict[str, Any], metrics: dict[str, float]) -> None:
+    """One run a data set with parameters, metrics, data hash and commit; one child run a model with its weights."""
+    from mlflow import MlflowClient
+
+    from pipelines.tracking import tracking_uri
+
+    client = MlflowClient(tracking_uri())
+    run = client.get_run(trained["summary"]["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["data_sha256"] == trained["summary"]["data_sha256"]
+    assert "git_commit" in run.data.tags
+    assert run.data.params["a.dropout"] == "0.0"
+    assert run.data.metrics["b_accuracy"] == pytest.approx(metrics["b_accuracy"])
+    children = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+    names = {child.info.run_name: child for child in children}
+    assert set(names) == {"toy-a", "toy-b", "toy-c"}
+    history = client.get_metric_history(names["toy-a"].info.run_id, "train_loss")
+    assert len(history) == QUICK.train.a.epochs
+    assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id)] == ["c.safetensors"]
+
+
+def test_nothing_is_pickled(trained: dict[str, Any]) -> None:
+    """No file of the stage or of the MLflow store starts like a pickle or a PyTorch archive."""
+    files = [p for folder in (trained["base"], Path("mlruns")) for p in folder.rglob("*") if p.is_file()]
+    assert len(files) > 10
+    for path in files:
+        head = path.read_bytes()[:4]
+        assert head[:1] != b"\x80", path
+        assert head != b"PK\x03\x04", path
+        assert path.suffix not in {".pt", ".pth", ".ckpt", ".pkl"}, path
+    assert pickletools  # the marker byte above is pickle's PROTO opcode
+
+
+def test_training_again_gives_the_same_weights(trained: dict[str, Any], tmp_path: Path) -> None:
+    """Same data, same seed, same bytes."""
+    table = table_of(trained)
+    torch.set_num_threads(1)
+    first, second = (train.fit_a(table, QUICK.train.a, 5, tmp_path) for _ in range(2))
+    assert export.to_safetensors(first.weights) == export.to_safetensors(second.weights)
+
+
+def test_rows_of_one_plane_are_never_on_both_sides(trained: dict[str, Any]) -> None:
+    table = table_of(trained)
+    planes = [set(table.plane[table.part(split)]) for split in ("train", "val", "test")]
+    assert all(planes)
+    assert not (planes[0] & planes[1]) | (planes[0] & planes[2]) | (planes[1] & planes[2])
+
+
+def test_bounds_come_from_training_rows_alone(trained: dict[str, Any]) -> None:
+    """What the test planes look like must not leak into the scaling."""
+    table = table_of(trained)
+    seen = tensors.observed(table, table.part("train"))
+    for entry in trained["summary"]["a"]["inputs"]:
+        if entry["name"] == "llc_misses_per_s":
+            assert entry["max"] == pytest.approx(1.1 * seen["llc_misses_per_s"][1])
+
+
+def test_overloaded_rows_are_never_a_latency(trained: dict[str, Any]) -> None:
+    """Their QoS is 0, not a number made from a queue's momentary length."""
+    table = table_of(trained)
+    assert np.isnan(table.p99_ms).sum() > 0
+    qos = tensors.row_qos(table, np.arange(table.rows))
+    assert (qos[np.isnan(table.p99_ms)] == 0).all()
+    assert (qos <= 1).all()
+
+
+def test_actions_lead_one_step_away(trained: dict[str, Any]) -> None:
+    """cores_up adds the sweep's next core count and changes nothing else; the edge of the sweep leads nowhere."""
+    table = table_of(trained)
+    leads = tensors.neighbour_cells(table)
+    up, down, idle = (features.ACTIONS.index(n) for n in ("cores_up", "ways_down", "idle"))
+    cells = np.arange(len(leads))
+    assert (leads[:, idle] == cells).all()
+    has = leads[:, up] >= 0
+    assert (table.cell_cores[leads[has, up]] == table.cell_cores[has] + 1).all()
+    assert (table.cell_ways[leads[has, up]] == table.cell_ways[has]).all()
+    assert (table.cell_cores[~has] == 12).all()
+    has = leads[:, down] >= 0
+    assert (table.cell_ways[leads[has, down]] == table.cell_ways[has] - 1).all()
+    assert (table.cell_plane[leads[has, down]] == table.cell_plane[has]).all()
+    assert (leads[:, features.ACTIONS.index("mba_up")] == -1).all()
+
+
+def test_the_reward_is_the_papers() -> None:
+    """Violated: I(predicted QoS) + min(1, target/latency); met: 2 + mean free share."""
+    met, qos, usage = np.array([True, False, True]), np.array([0.5, 0.25, 1.0]), np.array([0.9, 0.9, 0.4])
+    assert train.reward(met, qos, usage).tolist() == pytest.approx([1.5, 0.25, 2.6])
+
+
+def test_the_bundle_of_the_pipeline_verifies(
+    trained: dict[str, Any], metrics: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models, scaling, metrics and provenance arrive in the bundle; NumPy on its weights gives the stage's predictions."""
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    base = trained["base"]
+    described = bundle.run(trained["data"], base / "train", base / "evaluate" / "metrics.json", tmp_path / "bundles" / "toy")
+    checked = bundle.verify(tmp_path / "bundles" / "toy.tar", expect_feature_set="full", expect_platform="toy-12x6")
+    assert described["metrics"]["b_accuracy"] == metrics["b_accuracy"]
+    assert checked.manifest.provenance.mlflow_run_id == trained["summary"]["mlflow_run_id"]
+    assert checked.manifest.provenance.data_sha256 == trained["summary"]["data_sha256"]
+    assert checked.manifest.models.c.available_actions == ["cores_up", "cores_down", "ways_up", "ways_down", "idle"]
+    assert set(checked.manifest.services) == {"alpha", "beta", "gamma"}
+    fitted = train.load_fitted(base / "train", "a", trained["summary"])
+    assert all(np.array_equal(checked.weights("a")[k], v) for k, v in fitted.weights.items())
+
+
+def test_a_small_host_without_ways_and_counters_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """no-pmu, 0 ways, tenths of a core, 60 cases: fewer inputs and outputs, the same stages."""
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    steps = tuple(round(0.1 * k, 1) for k in range(1, 11))
+    c = Campaign(
+        platform="small",
+        cores=2.0,
+        core_step=0.1,
+        core_values=steps,
+        ways=0,
+        feature_set="no-pmu",
+        loads=(100.0, 300.0),
+        samples=3,
+    )
+    data = write(tmp_path / "data", c)
+    label.run(data, tmp_path / "label", QUICK.label)
+    summary = train.run("small", data, tmp_path / "label", tmp_path / "train", QUICK.train)
+    assert [i["name"] for i in summary["a"]["inputs"]] == [
+        "cpu_usage_cores", "virt_mem_mb", "res_mem_mb", "alloc_cores", "core_freq_mhz", "nb_cores"
+    ]  # fmt: skip
+    assert [o["name"] for o in summary["a"]["outputs"]] == ["oaa_cores", "rcliff_cores"]
+    assert "expected_cache_mb" not in [i["name"] for i in summary["b"]["inputs"]]
+    assert summary["c"]["available_actions"] == ["cores_up", "cores_down", "idle"]
+    found = evaluate.run(data, tmp_path / "label", tmp_path / "train", tmp_path / "evaluate", QUICK)
+    assert found["a_oaa_cores_mae"] < 1.0
+    bundle.run(data, tmp_path / "train", tmp_path / "evaluate" / "metrics.json", tmp_path / "b")
+    bundle.verify(tmp_path / "b", expect_feature_set="no-pmu", expect_platform="small")
+
+
+def test_models_of_other_data_are_not_bundled(trained: dict[str, Any], tmp_path: Path) -> None:
+    other = write(tmp_path / "data", Campaign(loads=(1600.0,), samples=1, seed=9))
+    with pytest.raises(BadInput, match=r"from other data.*dvc repro"):
+        bundle.from_pipeline(other, trained["base"] / "train", None)
+
+
+# ---------------------------------------------------------------- DVC
+
+
+def dvc(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),
+        "DVC_NO_ANALYTICS": "true",
+        "SUREFOOT_KEYS": str(folder / "keys"),
+        "DVC_SITE_CACHE_DIR": str(folder / ".dvc-site"),
+    }
+    return subprocess.run([sys.executable, "-m", "dvc", *args], cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """The repository's pipeline over one small data set, in a folder of its own."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    for name in ("pipelines", "models"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".dvc").mkdir()
+    for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".gitignore"):
+        shutil.copy(ROOT / name, folder / name)
+    values = yaml.safe_load((ROOT / "params.yaml").read_text())
+    values["datasets"] = {"toy": {"folder": "data/toy/box"}}
+    values["train"] = QUICK.train.model_dump() | {"a": {**QUICK.train.a.model_dump(), "min_steps": 20}}
+    values["train"]["b"]["min_steps"] = 20
+    (folder / "params.yaml").write_text(yaml.safe_dump(values))
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    return folder
+
+
+def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path) -> None:
+    write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1))
+    first = dvc(workspace, "repro")
+    assert first.returncode == 0, first.stdout + first.stderr
+    trusted = bundle.trusted_keys(workspace / "keys" / "trusted")
+    described = bundle.inspect(workspace / "bundles" / "toy.tar", trusted)
+    assert described["platform"]["name"] == "toy-12x6"
+    assert json.loads((workspace / "out/pipeline/toy/evaluate/metrics.json").read_text())["test_planes"] > 0
+    second = dvc(workspace, "repro")
+    assert second.returncode == 0
+    assert "Data and pipelines are up to date." in second.stdout
+    assert "Running stage" not in second.stdout
+    status = dvc(workspace, "metrics", "show", "--json")
+    assert status.returncode == 0, status.stderr
+
+
+def test_dvc_repro_names_a_missing_data_set(workspace: Path) -> None:
+    done = dvc(workspace, "repro")
+    assert done.returncode != 0
+    assert "data/toy/box/manifest.json" in done.stderr
+    assert not (workspace / "bundles").exists()
