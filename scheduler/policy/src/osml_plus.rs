@@ -77,8 +77,8 @@ impl Default for Settings {
             neighbour_qos: 1.1,
             shared_qos: 0.8,
             own_qos: 1.15,
-            grow_qos: 1.05,
-            slack_qos: 1.25,
+            grow_qos: 1.08,
+            slack_qos: 1.3,
             patience_ms: 800,
             reclaim_after_ms: 2000,
             watch_ms: 1500,
@@ -122,7 +122,6 @@ struct Watch {
     mba_pct: Option<u8>,
     /// Who got it; None: the BE jobs, or nobody.
     to: Option<ServiceId>,
-    strikes: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +137,8 @@ struct Life {
     /// Mapped on idle resources since; None once Model-A has placed it.
     sampling_since_ms: Option<u64>,
     changed_ms: u64,
+    /// Intervals in a row with a p99 above the target.
+    strikes: u32,
     met_since_ms: Option<u64>,
     missed_since_ms: Option<u64>,
     features: VecDeque<Features>,
@@ -153,9 +154,21 @@ struct Life {
     floor_until_ms: [u64; 2],
     hurts: u32,
     idles: u32,
-    /// The last growing action, how often in a row it brought nothing.
-    last_up: Option<(usize, f64)>,
+    /// Growing steps of one resource in a row: which action, how many steps and units, p99 at the start; and the last step.
+    series: Option<Series>,
+    /// Resources that did not help are left alone until then.
+    banned_until_ms: [u64; 3],
     reported: bool,
+}
+
+/// Growing steps of one resource in a row.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    action: usize,
+    steps: u32,
+    units: u32,
+    start_p99_ms: f64,
+    last_ms: u64,
 }
 
 /// Whether and how a service needs more.
@@ -204,6 +217,12 @@ fn mean(all: &VecDeque<Features>) -> Features {
 impl Life {
     fn smooth(&self) -> Features {
         mean(&self.features)
+    }
+
+    /// p99 over the last intervals, ms.
+    fn recent_p99_ms(&self) -> Option<f64> {
+        let n = self.points.len();
+        (n > 0).then(|| self.points.iter().map(|p| p.p99_ms).sum::<f64>() / n as f64)
     }
 
     fn asleep(&self) -> bool {
@@ -263,8 +282,18 @@ impl OsmlPlus {
     fn b_corrected(&self, s: &ServiceView, a: Amount) -> Result<f64, String> {
         let cap = self.models.qos_cap();
         let now = self.b(s, self.books.usable(&s.id))?.min(cap);
-        let seen = s.qos().ok_or("latency unknown")?.min(cap);
+        let seen = self.recent_qos(s).ok_or("latency unknown")?.min(cap);
         Ok(self.b(s, a)? + seen - now)
+    }
+
+    /// QoS of the last second; after a change, while that still reaches back before it, of the intervals since.
+    fn recent_qos(&self, s: &ServiceView) -> Option<f64> {
+        let of_window = s.qos()?;
+        let life = self.lives.get(&s.id)?;
+        if life.points.len() < 2 || life.points.back()?.t_ms > life.changed_ms + 1000 {
+            return Some(of_window);
+        }
+        Some(s.qos_target_ms()? / life.recent_p99_ms()?)
     }
 
     fn busy_share(&self, s: &ServiceView) -> Option<f64> {
@@ -288,6 +317,8 @@ impl OsmlPlus {
                 }
                 life.rps = Some(life.rps.map_or(l.achieved_rps, |r| 0.7 * r + 0.3 * l.achieved_rps));
             }
+            let high = s.interval.zip(s.qos_target_ms()).is_some_and(|(l, t)| l.p99_ms > t && l.verdict != Verdict::NotResolvable);
+            life.strikes = if high { life.strikes + 1 } else { 0 };
             match s.qos_met() {
                 Some(true) => {
                     life.missed_since_ms = None;
@@ -372,19 +403,20 @@ impl OsmlPlus {
 
     /// Withdraw what was taken from a service that misses its target since.
     fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        // What BE jobs got may hurt another service than the one that gave it.
+        let hurt = |l: &Life, s: &ServiceView| !l.asleep() && (l.strikes >= 2 || s.qos_met() == Some(false));
+        let anybody = seen.lc().find(|s| self.lives.get(&s.id).is_some_and(|l| hurt(l, s))).map(|s| s.id.clone());
         for s in seen.lc() {
-            let Some(target) = s.qos_target_ms() else { continue };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
-            let Some(watch) = life.watch.as_mut() else { continue };
+            let Some(watch) = &life.watch else { continue };
             if now_ms >= watch.until_ms {
                 life.watch = None;
                 continue;
             }
-            let high = s.interval.is_some_and(|l| l.p99_ms > target && l.verdict != Verdict::NotResolvable);
-            watch.strikes = if high { watch.strikes + 1 } else { 0 };
-            if watch.strikes < 2 && s.qos_met() != Some(false) {
+            if !hurt(life, s) && (anybody.is_none() || watch.to.is_some()) {
                 continue;
             }
+            let whose = if hurt(life, s) { s.id.clone() } else { anybody.clone().unwrap_or_default() };
             let Some(watch) = life.watch.take() else { continue };
             let peace = self.set.peace_ms << life.hurts.min(4);
             life.hurts += 1;
@@ -417,7 +449,7 @@ impl OsmlPlus {
             self.books.grow(&s.id, back);
             self.changed(now_ms, &s.id);
             let what = words(back, &self.books.platform);
-            act(plan, &s.id, ActionKind::Rollback, format!("QoS violated after the loss: {what} back"));
+            act(plan, &s.id, ActionKind::Rollback, format!("QoS of {whose} violated after the loss: {what} back"));
         }
     }
 
@@ -427,9 +459,15 @@ impl OsmlPlus {
     fn map_on_idle(&mut self, now_ms: u64, seen: &Observation, arrived: &[ServiceId], plan: &mut Plan) {
         for (i, id) in arrived.iter().enumerate() {
             let least = self.books.least();
-            if !least.fits_in(self.books.free()) {
-                let lack = least.minus(self.books.free());
-                self.deprive_for(now_ms, id, lack, seen, plan);
+            // A sample from a starved service says little: half an equal share is worth asking neighbours for.
+            let holders = seen.services.len().max(1) as u32;
+            let total = self.books.total();
+            for (cores, ways) in [(2, 2), (2, 4), (4, 4), (2, 32), (4, 32)] {
+                let want = Amount::new(total.cores / holders / cores, total.ways / holders / ways).at_least(least);
+                let lack = want.minus(self.books.free());
+                if lack.is_zero() || self.deprive_for(now_ms, id, lack, seen, plan) {
+                    break;
+                }
             }
             if !least.fits_in(self.books.free()) {
                 // Nobody can be asked by Model-B's leave: the best-off gives its last spare.
@@ -508,8 +546,8 @@ impl OsmlPlus {
     /// Enlarge an OAA that Model-B does not believe in, by at most four steps and within `limit`.
     fn check_with_b(&self, s: &ServiceView, mut t: Target, limit: Amount) -> Target {
         for _ in 0..4 {
-            let Ok(q) = self.b(s, t.oaa) else { return t };
-            if q >= self.set.grow_qos {
+            let Ok(q) = self.b_corrected(s, t.oaa).or_else(|_| self.b(s, t.oaa)) else { return t };
+            if q >= self.set.own_qos {
                 return t;
             }
             let steps = [Amount::new(1, 0), Amount::new(0, 1)];
@@ -517,7 +555,7 @@ impl OsmlPlus {
                 .iter()
                 .map(|u| t.oaa.plus(*u))
                 .filter(|a| a.fits_in(limit))
-                .filter_map(|a| Some((a, self.b(s, a).ok()?)))
+                .filter_map(|a| Some((a, self.b_corrected(s, a).or_else(|_| self.b(s, a)).ok()?)))
                 .max_by(|a, b| a.1.total_cmp(&b.1));
             let Some((a, better)) = best.filter(|b| b.1 > q + 0.01) else { return t };
             t.why += &format!("; Model-B: QoS {q:.2} there, {better:.2} on {}", words(a, &self.books.platform));
@@ -612,11 +650,21 @@ impl OsmlPlus {
     fn donor(&self, s: &ServiceView, need: Amount) -> Donor {
         let mut donor = Donor { id: s.id.clone(), offers: vec![] };
         let Some(life) = self.lives.get(&s.id) else { return donor };
-        // Unknown or missed, still watched, or hurt before: nothing.
-        let (Some(qos), None, false) = (s.qos().filter(|q| *q >= 1.0), &life.watch, life.asleep()) else { return donor };
+        // Unknown, still watched or new: nothing.
+        let (Some(qos), None, false) = (s.qos(), &life.watch, life.asleep()) else { return donor };
         let has = self.books.usable(&s.id);
         let limit = need.at_most(self.books.spare(&s.id)).at_most(has.minus(life.floor));
         let busy = life.smooth().cpu_usage_cores;
+        if qos < 1.0 {
+            // Its target is missed, but not for want of cores: those that it leaves idle it will not miss.
+            for cores in 1..=limit.cores {
+                let left = self.cores(has.minus(Amount::new(cores, 0)));
+                if busy.is_some_and(|b| b / left < 0.4) {
+                    donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: 0.02 });
+                }
+            }
+            return donor;
+        }
         for cores in 0..=limit.cores {
             let left = self.cores(has.minus(Amount::new(cores, 0)));
             if cores > 0 && busy.is_some_and(|b| b / left > self.set.busy) {
@@ -648,7 +696,10 @@ impl OsmlPlus {
         let Some(solution) = best_fit(&donors, lack) else { return false };
         for (id, offer) in solution {
             self.books.shrink(&id, offer.amount);
-            self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
+            // Who misses its target anyway loses only what it does not use: nothing to watch for.
+            if seen.get(&id).is_some_and(|s| s.qos_met() == Some(true)) {
+                self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
+            }
             let what = words(offer.amount, &self.books.platform);
             act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; Model-B: QoS {:.2} left", offer.qos));
             plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
@@ -659,7 +710,7 @@ impl OsmlPlus {
     fn watch(&mut self, now_ms: u64, id: &str, lost: Amount, mba_pct: Option<u8>, to: Option<ServiceId>) {
         self.changed(now_ms, id);
         if let Some(l) = self.lives.get_mut(id) {
-            l.watch = Some(Watch { until_ms: now_ms + self.set.watch_ms, lost, mba_pct, to, strikes: 0 });
+            l.watch = Some(Watch { until_ms: now_ms + self.set.watch_ms, lost, mba_pct, to });
         }
     }
 
@@ -790,6 +841,10 @@ impl OsmlPlus {
         }
         let now = self.b(s, has).ok();
         let busy = self.busy_share(s);
+        let overloaded = busy.is_some_and(|b| b > 0.95) && s.qos().is_some_and(|q| q < 0.7);
+        if self.judge_steps(now_ms, s, overloaded, plan) {
+            return;
+        }
         // Sufficient by all that is known: more only from what is free, to drain faster, and not beyond half as much again.
         let enough = now.is_some_and(|q| q >= self.set.own_qos) && busy.is_none_or(|b| b < self.set.busy);
         let oaa = self.lives[&s.id].target.as_ref().map_or(has, |t| t.oaa);
@@ -799,8 +854,27 @@ impl OsmlPlus {
         let free = self.books.free();
         let total = self.books.total();
         let mba = self.books.slot(&s.id).map_or(100, |x| x.mba_pct);
+        // Missed though its cores are not busy: too few ways, or others in the way (siblings, bandwidth, power).
+        let obstructed = need == Need::Missed && busy.is_none_or(|b| b < 0.8);
+        // Deep in overload single cores are too slow: a quarter more at once. Against an obstacle a quarter of what is free
+        // goes, and comes back in small steps later.
+        let steps = |has: u32, free: u32| match () {
+            () if overloaded => has.div_ceil(4),
+            () if obstructed => free.div_ceil(4),
+            () => 1,
+        };
+        let cores = steps(has.cores, free.cores).clamp(1, total.cores.saturating_sub(has.cores).max(1));
+        let cores = if cores <= free.cores {
+            cores
+        } else {
+            (1..=cores).rev().find(|c| self.could_deprive(&s.id, Amount::new(*c, 0).minus(free), seen)).unwrap_or(1)
+        };
+        let ways = if obstructed && !overloaded { steps(has.ways, free.ways).max(1) } else { 1 };
+        // Plain signs: idle cores do not lack cores, busy ones do.
+        let lacks_cores = busy.map(|b| ((b - 0.4) / 0.4).clamp(0.0, 1.0));
+        let banned = self.lives[&s.id].banned_until_ms;
         let mut options: Vec<(usize, f64, f64)> = vec![];
-        for (action, unit) in [(CORES_UP, Amount::new(1, 0)), (WAYS_UP, Amount::new(0, 1))] {
+        for (action, unit) in [(CORES_UP, Amount::new(cores, 0)), (WAYS_UP, Amount::new(0, ways))] {
             let to = has.plus(unit);
             let within = to.fits_in(total) && (!enough || to.fits_in(most) || misery);
             let can = unit.fits_in(free) || !only_free && self.could_deprive(&s.id, unit.minus(free), seen);
@@ -811,32 +885,21 @@ impl OsmlPlus {
                 (Ok(b), Some(a)) => (b - a).max(0.0),
                 _ => 0.0,
             };
-            // Busy cores are the plainest sign of all that cores are lacking.
-            let plain = match (busy, action) {
-                (Some(b), CORES_UP) if b > self.set.busy => 0.1,
-                (Some(b), WAYS_UP) if now.is_none() && b <= 0.8 => 0.1,
-                (Some(b), CORES_UP) if now.is_none() && b > 0.8 => 0.1,
-                _ => 0.0,
+            let plain = match (lacks_cores, action) {
+                // Cores help against BE jobs on their siblings, too; but ways are tried first.
+                (Some(x), CORES_UP) => 0.1 * if obstructed { x.max(0.4) } else { x },
+                (Some(x), _) => 0.1 * (1.0 - x),
+                (None, _) => 0.0,
             };
-            options.push((action, proposal[action], gain + plain));
+            if now_ms >= banned[action / 2] {
+                options.push((action, proposal[action], gain + plain));
+            }
         }
         let throttle_be = mba == 100 && self.books.has_be() && self.contended_by_be(seen);
         let raise_own = self.books.mba_step(mba, true);
         let lower_be = self.books.mba_step(self.books.be_mba_pct, false).filter(|_| throttle_be);
         if raise_own.is_some() || lower_be.is_some() {
             options.push((MBA_UP, proposal[MBA_UP], if throttle_be || raise_own.is_some() { 0.05 } else { 0.0 }));
-        }
-        // What did not help is not tried again at once, if there is anything else.
-        let p99 = s.interval.or(s.window).map_or(f64::INFINITY, |l| l.p99_ms);
-        if let Some((last, before)) = self.lives[&s.id].last_up {
-            let helped = p99 < before * 0.99;
-            if !helped && options.iter().any(|o| o.0 != last) {
-                for o in &mut options {
-                    if o.0 == last {
-                        o.2 *= 0.5;
-                    }
-                }
-            }
         }
         let best_gain = options.iter().map(|o| o.2).fold(0.0, f64::max);
         // Under-provisioned services never idle: the most probable action that Model-B does not hold for useless.
@@ -848,6 +911,7 @@ impl OsmlPlus {
         };
         let (action, p, gain) = *choice;
         let why = format!("QoS {:.2}; {from}: p {p:.2}, Model-B: gain {gain:.2}", s.qos().unwrap_or(0.0));
+        let p99 = self.lives[&s.id].recent_p99_ms().or(s.window.map(|w| w.p99_ms)).unwrap_or(f64::INFINITY);
         let done = match action {
             MBA_UP => {
                 if let Some(pct) = raise_own {
@@ -861,7 +925,7 @@ impl OsmlPlus {
                 true
             }
             _ => {
-                let unit = if action == CORES_UP { Amount::new(1, 0) } else { Amount::new(0, 1) };
+                let unit = if action == CORES_UP { Amount::new(cores, 0) } else { Amount::new(0, ways) };
                 self.expect(s, action, has.plus(unit));
                 let done = self.obtain_keeping_readings(now_ms, &s.id, unit, seen, plan);
                 if done {
@@ -871,9 +935,53 @@ impl OsmlPlus {
             }
         };
         if let Some(l) = self.lives.get_mut(&s.id).filter(|_| done) {
-            l.last_up = Some((action, p99));
+            let units = if action == CORES_UP { cores } else { ways };
+            l.series = match l.series.filter(|x| x.action == action) {
+                Some(x) => Some(Series { steps: x.steps + 1, units: x.units + units, last_ms: now_ms, ..x }),
+                None => Some(Series { action, steps: 1, units, start_p99_ms: p99, last_ms: now_ms }),
+            };
             l.reported = false;
         }
+    }
+
+    /// Give the last growing step time to work, and judge the series that it belongs to. True while nothing is to be done.
+    ///
+    /// Three steps of one resource that together did not lower p99 by a tenth are withdrawn, and that resource is left alone
+    /// for five seconds. In overload p99 grows whatever is done, so there nothing can be judged.
+    fn judge_steps(&mut self, now_ms: u64, s: &ServiceView, overloaded: bool, plan: &mut Plan) -> bool {
+        let qos = s.qos().unwrap_or(1.0);
+        let wait = match () {
+            () if overloaded => 100,
+            () if qos < 0.7 => 200,
+            () => 400,
+        };
+        let busy = self.lives[&s.id].smooth().cpu_usage_cores;
+        let Some(l) = self.lives.get_mut(&s.id) else { return true };
+        let Some(series) = l.series else { return false };
+        if now_ms < series.last_ms + wait {
+            return true;
+        }
+        let helped = l.recent_p99_ms().is_none_or(|p| p < 0.9 * series.start_p99_ms);
+        if helped || overloaded || now_ms > series.last_ms + 3000 {
+            l.series = None;
+            return false;
+        }
+        if series.steps < 3 {
+            return false;
+        }
+        l.series = None;
+        l.banned_until_ms[series.action / 2] = now_ms + 5000;
+        let back = match series.action {
+            CORES_UP => Amount::new(series.units, 0),
+            WAYS_UP => Amount::new(0, series.units),
+            _ => return false,
+        };
+        let left = self.cores(self.books.usable(&s.id).minus(back));
+        if (back.cores == 0 || busy.is_some_and(|b| b / left < 0.6)) && self.books.shrink(&s.id, back) {
+            let what = words(back, &self.books.platform);
+            act(plan, &s.id, ActionKind::Rollback, format!("p99 has not fallen for it: {what} back"));
+        }
+        false
     }
 
     /// As [`Self::obtain`], but a single step leaves the readings nearly valid: the slope of a backlog is worth keeping.
@@ -917,7 +1025,8 @@ impl OsmlPlus {
 
     /// Reclaim from services that have more than they need: one service, one action.
     fn over_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
-        let all_met = seen.lc().filter(|s| s.qos().is_some()).all(|s| s.qos_met() == Some(true));
+        // What is reclaimed for BE jobs is felt by all: nobody may be near its target.
+        let all_met = seen.lc().filter_map(ServiceView::qos).all(|q| q >= self.set.grow_qos);
         let sampling = self.lives.values().any(Life::asleep);
         if !all_met || sampling || now_ms < self.reclaimed_ms + 200 {
             return;
@@ -952,24 +1061,35 @@ impl OsmlPlus {
         let floor = self.lives[&s.id].floor;
         let busy = self.lives[&s.id].smooth().cpu_usage_cores;
         let stale = now_ms >= self.lives[&s.id].asked_ms + 3000;
-        if self.lives[&s.id].target.is_none() || self.changed_load(s) || stale {
+        let dropped = self.changed_load(s);
+        if self.lives[&s.id].target.is_none() || dropped || stale {
             let t = self.ask_a(s);
             self.remember_asked(now_ms, &s.id, t);
         }
         let Some(t) = self.lives[&s.id].target.clone() else { return false };
+        let rcliff = t.rcliff;
         let fine = |me: &Self, to: Amount| {
             let lost = has.minus(to);
-            let roomy = lost.cores == 0 || busy.is_none_or(|b| b / me.cores(to) <= me.set.busy);
+            // Off the RCliff by Model-A; beyond it only where there is much to spare and every other sign agrees.
+            let off = (lost.cores == 0 || to.cores > rcliff.cores) && (lost.ways == 0 || to.ways > rcliff.ways);
+            let (busy_limit, least_qos) = if off { (me.set.busy, me.set.own_qos) } else { (0.7, 1.4) };
+            let roomy = lost.cores == 0 || busy.map_or(off, |b| b / me.cores(to) <= busy_limit);
             let known = match me.b_corrected(s, to) {
-                Ok(q) => q >= me.set.own_qos,
+                Ok(q) => q >= least_qos,
                 Err(_) => qos >= 1.5 && lost.cores + lost.ways == 1,
             };
             lost.fits_in(spare) && roomy && known && floor.fits_in(to)
         };
-        // Far above the OAA: go there at once, if Model-B agrees.
-        let jump = has.minus(t.oaa).at_most(spare);
+        // Far above the OAA: go there at once after a drop of load, else (something beyond the models has raised it) by quarters.
+        let above = has.minus(t.oaa).at_most(spare);
+        let careful = Amount::new(above.cores.div_ceil(4), above.ways.div_ceil(4));
+        let jump = match self.lives[&s.id].hurts {
+            0 if dropped => above,
+            0 => careful,
+            _ => Amount::default(),
+        };
         let to = has.minus(jump);
-        if jump.cores + jump.ways >= 3 && fine(self, to) {
+        if jump.cores + jump.ways >= 2 && fine(self, to) {
             self.books.shrink(&s.id, jump);
             self.watch(now_ms, &s.id, jump, None, None);
             act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {}: {} less", t.why, words(jump, &self.books.platform)));
@@ -982,9 +1102,7 @@ impl OsmlPlus {
                 continue;
             }
             let to = has.minus(unit);
-            // One step off the RCliff at least, by Model-A.
-            let off_cliff = if action == CORES_DOWN { to.cores > t.rcliff.cores } else { to.ways > t.rcliff.ways };
-            if off_cliff && fine(self, to) {
+            if fine(self, to) {
                 options.push((action, proposal[action], unit));
             }
         }
