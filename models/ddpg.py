@@ -8,14 +8,18 @@ One update on a batch (s, a, r, s'), in this order; the node's on-line learning 
 
     1. y = r + gamma * critic_target(s', actor_target(s'))
     2. critic: Adam on mean((critic(s, a) - y)^2) + critic_l2 * sum of squares of the critic's weights (biases left out)
-    3. actor: Adam on -mean(critic(s, actor(s))), with the critic from step 2 held fixed
+    3. actor: Adam on mean(-critic(s, p) + actor_entropy * sum(p * log(max(p, 1e-8)))), p = actor(s), with the critic from
+       step 2 held fixed
     4. both targets: target <- tau * online + (1 - tau) * target
 
 `a` is the one-hot vector of the action that was carried out, not the actor's output: what happened is one action.
 The critic reads state and action side by side at its first layer.
 
-Differences from the paper: none in the update. The authors' program joins the action at the critic's second layer, has no
-activation between the actor's layers and has five actions; the paper says ReLU and seven, so that is what this is.
+Differences from the paper: `actor_entropy`. With the paper's loss alone the softmax saturates within some hundred updates on
+whichever action is best on average, its gradient vanishes, and the actor says the same in every state ("cores_up" in 97 % of
+them, on the demo's campaign); the entropy term keeps it open. 0 gives the paper's loss. The authors' program joins the action
+at the critic's second layer, has no activation between the actor's layers and has five actions; the paper says ReLU and
+seven, so that is what this is.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ class DdpgArgs:
     lr_actor: float = 5e-4
     lr_critic: float = 5e-3
     critic_l2: float = 0.01
+    actor_entropy: float = 0.0
     batch: int = 256
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -99,7 +104,15 @@ class Ddpg(nn.Module):
         return error.pow(2).mean() + self.args.critic_l2 * sum(w.pow(2).sum() for w in weights)
 
     def actor_loss(self, state: Tensor) -> Tensor:
-        return -self.critic(state, self.actor(state)).mean()
+        p = self.actor(state)  # (batch, 7)
+        negative_entropy = (p * p.clamp(min=1e-8).log()).sum(dim=-1)
+        return (self.args.actor_entropy * negative_entropy - self.critic(state, p)).mean()
+
+    @torch.no_grad()
+    def start_critic_at(self, q_value: float) -> None:
+        """Set the last bias of the critic and its target, so that Q-values start around there."""
+        for net in (self.critic, self.critic_target):
+            net.net.layers[-1].bias.fill_(q_value)
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -56,6 +56,7 @@ class ModelC(_Section):
     lr_actor: float = Field(default=5e-4, gt=0)
     lr_critic: float = Field(default=5e-3, gt=0)
     critic_l2: float = Field(default=0.01, ge=0)
+    actor_entropy: float = Field(default=0.1, ge=0, description="keeps the softmax open; see models/ddpg.py")
 
 
 class Train(_Section):

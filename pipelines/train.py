@@ -297,9 +297,12 @@ def fit_c(
     rewards = reward(met, tensors.row_qos(table, log.after), usage)
 
     batch = min(p.batch, p.transitions)
-    args = DdpgArgs(p.gamma, p.tau, p.lr_actor, p.lr_critic, p.critic_l2, batch)
+    args = DdpgArgs(p.gamma, p.tau, p.lr_actor, p.lr_critic, p.critic_l2, p.actor_entropy, batch)
     torch.manual_seed(seed + 2)
     net = Ddpg(len(inputs), args)
+    if p.gamma < 1.0:
+        # Q-values start where they will end up on average; else thousands of updates go into finding that one number.
+        net.start_critic_at(float(rewards.mean()) / (1.0 - p.gamma))
     one_hot = np.eye(len(ACTIONS), dtype=np.float32)[log.action]
     parts = (state(log.before), one_hot, rewards.astype(np.float32), state(log.after))
     batches = Batches([torch.from_numpy(part) for part in parts], batch, seed)

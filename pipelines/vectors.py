@@ -112,7 +112,7 @@ def ddpg_vectors(seed: int = 7) -> bytes:
     """Five updates on fixed batches, as safetensors."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    args = DdpgArgs(batch=DDPG_BATCH)
+    args = DdpgArgs(batch=DDPG_BATCH, actor_entropy=0.05)
     n_state = len(MODEL_C_INPUTS)
     net = Ddpg(n_state, args)
     tensors: dict[str, NDArray[np.float32]] = {}

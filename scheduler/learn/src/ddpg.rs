@@ -5,7 +5,8 @@
 //!
 //! 1. critic: mean squared error between Q(s, a) and y = r + gamma Q'(s', pi'(s')), plus `critic_l2` times the sum of its
 //!    squared weights (biases left out);
-//! 2. actor: down the gradient of -mean Q(s, pi(s)), with the critic as just updated;
+//! 2. actor: down the gradient of mean(-Q(s, p) + `actor_entropy` sum p ln p), p = pi(s), with the critic as just updated (the
+//!    second term keeps the softmax from saturating on one action; 0 is the paper's loss);
 //! 3. targets: theta' = tau theta + (1 - tau) theta', for both.
 //!
 //! `a` is what was carried out: a one-hot vector ([`one_hot`]), not the actor's output.
@@ -20,6 +21,9 @@ use serde::{Deserialize, Serialize};
 
 /// Actions of Model-C, by id (OSML+ paper, Table 5): cores up, down; ways up, down; bandwidth up, down; idle.
 pub const ACTIONS: usize = 7;
+
+/// Smallest probability in a logarithm.
+const P_MIN: f32 = 1e-8;
 
 /// Hyperparameters; defaults are the paper's and, where it is silent, its authors' code.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +41,8 @@ pub struct Hyper {
     pub adam_eps: f64,
     /// Weight of the sum of squares of the critic's weights (not biases) in its loss.
     pub critic_l2: f32,
+    /// Weight of the actor's negative entropy in its loss; 0 = the paper's loss.
+    pub actor_entropy: f32,
     /// Rows of one step; no learning before the replay buffer holds as many.
     pub batch: usize,
     /// Transitions kept; the oldest is overwritten.
@@ -64,6 +70,7 @@ impl Default for Hyper {
             adam_beta2: 0.999,
             adam_eps: 1e-8,
             critic_l2: 0.01,
+            actor_entropy: 0.0,
             batch: 256,
             replay: 76_800,
             noise: 0.0,
@@ -87,7 +94,7 @@ pub struct LearnStats {
     pub critic_loss: f32,
     /// Mean squared temporal-difference error alone.
     pub td_mse: f32,
-    /// -mean Q(s, pi(s)).
+    /// mean(-Q(s, p) + actor_entropy sum p ln p), p = pi(s).
     pub actor_loss: f32,
 }
 
@@ -367,7 +374,7 @@ impl Agent {
         let a = net.actor.forward(&w.s, batch, &mut w.actor_tape);
         join(&w.s, a.chunks_exact(ACTIONS), n, &mut w.sa);
         let q = net.critic.forward(&w.sa, batch, &mut w.critic_tape);
-        let actor_loss = -q.iter().sum::<f32>() * scale;
+        let mut actor_loss = -q.iter().sum::<f32>() * scale;
         w.d_q.clear();
         w.d_q.resize(batch, -scale);
         w.d_sa.resize(batch * (n + ACTIONS), 0.0);
@@ -375,6 +382,16 @@ impl Agent {
         w.d_a.clear();
         for row in w.d_sa.chunks_exact(n + ACTIONS) {
             w.d_a.extend_from_slice(&row[n..]);
+        }
+        let beta = self.hyper.actor_entropy * scale;
+        if beta > 0.0 {
+            // A probability that rounds to 0 counts as P_MIN in the logarithm.
+            let p = w.sa.chunks_exact(n + ACTIONS).flat_map(|row| &row[n..]);
+            for (d, &p) in w.d_a.iter_mut().zip(p) {
+                let log = p.max(P_MIN).ln();
+                actor_loss += beta * p * log;
+                *d += beta * (log + if p >= P_MIN { 1.0 } else { 0.0 });
+            }
         }
         w.actor_grads.resize(net.actor.params().len(), 0.0);
         net.actor.backward(&w.s, &w.d_a, &mut w.actor_tape, Some(&mut w.actor_grads), None);
@@ -498,6 +515,7 @@ mod tests {
         adam_beta2: 0.999,
         adam_eps: 1e-8,
         critic_l2: 0.01,
+        actor_entropy: 0.0,
         batch: 32,
         replay: 100,
         noise: 0.0,

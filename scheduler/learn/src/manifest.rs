@@ -252,6 +252,7 @@ impl Manifest {
                 "lr_actor" => h.lr_actor = v,
                 "lr_critic" => h.lr_critic = v,
                 "critic_l2" => h.critic_l2 = v as f32,
+                "actor_entropy" => h.actor_entropy = v as f32,
                 "batch" => h.batch = v as usize,
                 "replay" => h.replay = v as usize,
                 "adam_beta1" if v < 1.0 => h.adam_beta1 = v,

@@ -87,6 +87,7 @@ fn learning_equals_pytorch() {
         adam_beta2: arg("adam_beta2"),
         adam_eps: arg("adam_eps"),
         critic_l2: arg("critic_l2") as f32,
+        actor_entropy: arg("actor_entropy") as f32,
         batch: arg("batch") as usize,
         ..Hyper::default()
     };
