@@ -116,7 +116,8 @@ def test_node_config_of_the_closed_loop() -> None:
     import tomllib
 
     config = tomllib.loads(loop.config())
-    assert [s["service"] for s in config["service"]] == ["memcached", "stream"]
+    assert [s["service"] for s in config["service"]] == ["memcached", "stream", "stream"]
+    assert len({s.get("id", s["service"]) for s in config["service"]}) == 3
     assert closed_loop.Loop(steps=((0, 2000), (10.5, 9000))).load() == "0s:2000,10.5s:9000"
 
 
