@@ -111,8 +111,10 @@ class Ddpg(nn.Module):
     @torch.no_grad()
     def start_critic_at(self, q_value: float) -> None:
         """Set the last bias of the critic and its target, so that Q-values start around there."""
-        for net in (self.critic, self.critic_target):
-            net.net.layers[-1].bias.fill_(q_value)
+        for critic in (self.critic, self.critic_target):
+            for name, parameter in critic.named_parameters():
+                if name == "net.layers.3.bias":
+                    parameter.fill_(q_value)
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -49,7 +49,7 @@ class ModelC(_Section):
     """Model-C in stage `train`."""
 
     transitions: int = Field(default=200_000, ge=1)
-    updates: int = Field(default=6000, ge=1)
+    updates: int = Field(default=4000, ge=1)
     batch: int = Field(default=256, ge=1)
     gamma: float = Field(default=0.99, ge=0, le=1)
     tau: float = Field(default=0.001, gt=0, le=1)
