@@ -163,8 +163,11 @@ def _check_folder(campaign: spec.Campaign, out: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a data set's lock; it goes with the process, however that ends.
+def locked(folder: Path, what: str = "a campaign run", watch: str = "surefoot campaign status") -> Iterator[None]:
+    """Hold a folder's lock; it goes with the process, however that ends.
+
+    Args:
+        what, watch: for the message to whoever comes second.
 
     Raises:
         Busy: another process holds it.
@@ -173,10 +176,8 @@ def locked(folder: Path) -> Iterator[None]:
         if not _try_lock(file):
             file.seek(0)
             who = file.read().strip()
-            raise Busy(
-                f"{folder}: a campaign run works here already{f' (process {who})' if who else ''}. "
-                f"Watch it: surefoot campaign status {folder}"
-            )
+            by = f" (process {who})" if who else ""
+            raise Busy(f"{folder}: {what} works here already{by}. Wait for it, stop it, or watch it: {watch} {folder}")
         file.seek(0)
         file.truncate()
         file.write(f"{os.getpid()}\n")

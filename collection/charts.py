@@ -279,16 +279,20 @@ def quota_curve(c: QuotaCurve) -> str:
                 ha="right",
             )
         ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, max(high, 3 * (c.qos_target_ms or 0)))
         _log_ms(ax)
         ax.set_xlabel("CPU quota, cores")
         ax.set_ylabel("p99, ms (log)")
         ax.set_title(c.service)
-        ax.legend(loc="upper right")
+        ax.legend(loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=len(c.levels), handlelength=1.4, columnspacing=1.0)
         return _svg(fig, f"p99 of {c.service} over CPU quota")
 
 
 def _log_ms(ax: Axes) -> None:
-    ax.yaxis.set_major_locator(LogLocator(10))
+    low, high = ax.get_ylim()
+    # less than two decades: one label a decade would be one label in all
+    ax.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
 

@@ -182,7 +182,11 @@ def demo_command(out: Path | None, as_json: bool) -> None:
     if as_json:
         _print_json(result)
     else:
+        for warning in result["warnings"]:
+            click.echo(f"warning: {warning}", err=True)
         click.echo(f"report: {result['report']}")
+    if result["failed"]:
+        sys.exit(1)
 
 
 def main(args: list[str] | None = None) -> None:

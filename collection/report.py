@@ -70,7 +70,7 @@ def build(result: Mapping[str, Any], root: Path) -> Page:
     page.tiles = _tiles(result)
     page.sections = [
         _virtual(virtual, result["dvc"]["outputs"].get("demo-virtual")),
-        _local(local, result["engine"]),
+        _local(local, result),
         _learning(result["dvc"]),
         _bundles(result["bundles"]),
         _eval(result["eval"]),
@@ -122,7 +122,9 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
         )
     ]
     if local is None:
-        tiles.append(Tile("cases on real containers", "none", result["engine"]["why"], "missing"))
+        tiles.append(
+            Tile("cases on real containers", "none", _why_not_local(result), "failed" if result["failed"] else "missing")
+        )
     else:
         cases = local["cases"]
         done = cases["measured"] + cases["overloaded"]
@@ -282,12 +284,16 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
     return found
 
 
-def _local(found: Mapping[str, Any] | None, engine: Mapping[str, Any]) -> Section:
+def _why_not_local(result: Mapping[str, Any]) -> str:
+    """Why there is no local campaign: no engine, or it failed."""
+    failed = [f for f in result["failed"] if f.startswith("local campaign")]
+    return failed[0] if failed else str(result["engine"]["why"])
+
+
+def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Section:
     section = Section("local", "The cliff on real containers")
     if found is None:
-        section.blocks.append(
-            Callout(f"Not run: {engine['why']}. With a container engine, `surefoot demo` sweeps real containers here.")
-        )
+        section.blocks.append(Callout(f"Not run. {_why_not_local(result)}"))
         return section
     cases = found["cases"]
     section.blocks.append(

@@ -245,6 +245,7 @@ def result(tmp_path: Path, virtual: Path, local: Path, labels: Path, metrics: Pa
             ],
         },
         "warnings": [],
+        "failed": [],
         "steps": [{"name": "eval", "title": "eval", "state": "done", "seconds": 3.0, "why": ""}],
     }
 
