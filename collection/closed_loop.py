@@ -94,6 +94,7 @@ def run(loop: Loop, policy: str, bundle: Path | None, out: Path) -> dict[str, An
         "timeline": str(events),
         "load_report": str(report),
         **figures(events, loop.service),
+        "be_cpu_cores": be_cpu(events, loop.job),
         **_load_figures(json.loads(report.read_text("utf-8"))),
         "node": said,
     }
@@ -135,6 +136,17 @@ def figures(events: Path, service: str) -> dict[str, Any]:
     tick_s = round(median(b - a for a, b in pairwise(times)), -1) / 1000 if len(times) > 1 else 0.1
     violated = sum(p99 > target for _, p99, target in ticks)
     return {"violation_s": round(violated * tick_s, 3), "observed_s": round(len(ticks) * tick_s, 3), "qos_target_ms": ticks[0][2]}
+
+
+def be_cpu(events: Path, job: str) -> float | None:
+    """CPU that the BE jobs got together, in cores, averaged over the run: what holding the LC service cost them."""
+    used: dict[int, float] = {}
+    for line in events.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        cores = (row.get("features") or {}).get("cpu_usage_cores")
+        if row["service"].startswith(job) and cores is not None:
+            used[row["t_ms"]] = used.get(row["t_ms"], 0.0) + cores
+    return sum(used.values()) / len(used) if used else None
 
 
 def _load_figures(report: dict[str, Any]) -> dict[str, Any]:

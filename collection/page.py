@@ -80,8 +80,11 @@ def badge(good: bool | None, text: str, more: str = "") -> dict[str, str]:
 
 @dataclass
 class Section:
+    """`short` is its name in the page's navigation."""
+
     id: str
     title: str
+    short: str
     blocks: list[Any] = field(default_factory=list)
 
 

@@ -189,7 +189,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def _virtual(found: Mapping[str, Any], outputs: Mapping[str, str] | None) -> Section:
-    section = Section("virtual", "The cliff on a virtual server")
+    section = Section("virtual", "The cliff on a virtual server", "Virtual cliff")
     section.blocks.append(
         Text(
             f"Campaign {found['file'].rsplit('/', 1)[-1]}: {found['cases']['planned']:,} cases on {found['target']} "
@@ -291,7 +291,7 @@ def _why_not_local(result: Mapping[str, Any]) -> str:
 
 
 def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Section:
-    section = Section("local", "The cliff on real containers")
+    section = Section("local", "The cliff on real containers", "Real cliff")
     if found is None:
         section.blocks.append(Callout(f"Not run. {_why_not_local(result)}"))
         return section
@@ -359,7 +359,7 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
 
 
 def _learning(dvc: Mapping[str, Any]) -> Section:
-    section = Section("learning", "What the models learn")
+    section = Section("learning", "What the models learn", "Models")
     section.blocks.append(
         Text(
             f"dvc repro: label, train (Model A: OAA and RCliff; Model B: QoS of another allocation; Model C: the next action), "
@@ -462,7 +462,7 @@ def _short(message: str) -> str:
 
 
 def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
-    section = Section("bundles", "Bundles")
+    section = Section("bundles", "Bundles", "Bundles")
     section.blocks.append(
         Text(
             "What a node runs: models, bounds, platform limits and service targets, signed with Ed25519. Nothing in it is "
@@ -515,7 +515,7 @@ def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _eval(found: Mapping[str, Any]) -> Section:
-    section = Section("eval", "Policies on virtual workloads")
+    section = Section("eval", "Policies on virtual workloads", "Policies")
     rows = pl.read_parquet(Path(found["out"]) / "rows.parquet")
     policies = list(found["policies"])
     workloads = rows["workload"].unique().sort().to_list()
@@ -648,7 +648,7 @@ def latency_span(runs: Iterable[charts.TimeLine]) -> tuple[float, float]:
 
 
 def _closed_loop(found: Mapping[str, Any]) -> Section:
-    section = Section("loop", "A real service, held")
+    section = Section("loop", "A real service, held", "Real service")
     if not found.get("runs"):
         section.blocks.append(Callout(f"Not run: {found['why']}"))
         return section
@@ -676,17 +676,19 @@ def _closed_loop(found: Mapping[str, Any]) -> Section:
                 f"{run['requests']:,}" if run.get("requests") is not None else "–",
                 number(run.get("whole_p99_ms")),
                 run.get("verdict", "–"),
+                number(run.get("be_cpu_cores")),
             ]
         )
     columns = [
         Column("policy"),
         Column("QoS violation, s", True),
         Column("observed, s", True),
-        Column("median of the windows' p99, ms", True),
-        Column("worst window's p99, ms", True),
-        Column("requests in all", True),
+        Column("p99 by second: median, ms", True),
+        Column("worst, ms", True),
+        Column("requests", True),
         Column("p99 of all, ms", True),
-        Column("load generator's verdict"),
+        Column("load generator says"),
+        Column("BE jobs' CPU, cores", True),
     ]
     section.blocks.append(Table(columns, rows))
     return section
@@ -718,7 +720,7 @@ def lane_of(events: Path, service: str) -> charts.Lane:
 
 
 def _how(result: Mapping[str, Any], root: Path) -> Section:
-    section = Section("how", "How this was made")
+    section = Section("how", "How this was made", "How it was made")
     rows = [
         [s["title"], badge({"done": True, "reused": True}.get(s["state"]), s["state"], s["why"]), f"{s['seconds']:.1f}"]
         for s in result["steps"]

@@ -104,6 +104,15 @@ def test_violation_counts_ticks_above_the_target(tmp_path: Path) -> None:
     assert found == {"violation_s": 0.3, "observed_s": 0.6, "qos_target_ms": 10.0}
 
 
+def test_be_jobs_are_added_up(tmp_path: Path) -> None:
+    """CPU of the BE jobs: two of 0.2 cores in one tick, 0.1 and unknown in the next, (0.4 + 0.1) / 2."""
+    used = [("stream-1", 0, 0.2), ("stream-2", 0, 0.2), ("memcached", 0, 0.9), ("stream-1", 100, 0.1), ("stream-2", 100, None)]
+    rows = [{"service": s, "t_ms": t, "features": {"cpu_usage_cores": c}} for s, t, c in used]
+    file = tmp_path / "e.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    assert closed_loop.be_cpu(file, "stream") == pytest.approx(0.25)
+
+
 def test_a_silent_feed_is_an_error(tmp_path: Path) -> None:
     """A run in which no latency was ever seen proves nothing, and says so."""
     with pytest.raises(StepFailed, match="latency feed did not arrive"):
