@@ -42,6 +42,7 @@ class Regression(_Section):
 class ModelB(Regression):
     """Model-B in stage `train`."""
 
+    near_share: float = Field(default=0.5, ge=0, le=1, description="share of questions about allocations a few steps away")
     qos_cap: float = Field(default=2.0, gt=1, description="largest QoS (target / p99) that is taught")
 
 

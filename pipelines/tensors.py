@@ -20,6 +20,9 @@ from pipelines.errors import BadInput
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
+ALLOCATION_STEPS = ("cores_up", "cores_down", "ways_up", "ways_down")
+NEAR_STEPS = 3  # Algorithm 3 takes a few cores and ways from a neighbour, Model-C one at a time
+
 
 @dataclass
 class Table:
@@ -185,10 +188,12 @@ class Batches:
 class QosQuestions:
     """Model-B's material: each row is asked about a random other allocation of its plane (OSML+, Sec. 3.2, Model-B training).
 
-    A new allocation is drawn every pass. Cells whose QoS is unknown are never asked about.
+    A new allocation is drawn every pass. Cells whose QoS is unknown are never asked about. `near_share` of the questions (the
+    paper: 0) are about allocations a few steps from the row's own: those are what a scheduler asks about, and there the
+    cliff is; even draws over the whole plane seldom hit it.
     """
 
-    def __init__(self, table: Table, rows: I64, cap: float) -> None:
+    def __init__(self, table: Table, rows: I64, cap: float, near_share: float = 0.0) -> None:
         known = np.flatnonzero(np.isfinite(table.cell_qos))
         order = known[np.argsort(table.cell_plane[known], kind="stable")]
         planes = table.plane_labels.height
@@ -199,11 +204,21 @@ class QosQuestions:
         self._plane = table.plane[self.rows]
         self.table = table
         self._cap = cap
+        self._near_share = near_share
+        self._leads = neighbour_cells(table)[:, [ACTIONS.index(n) for n in ALLOCATION_STEPS]] if near_share > 0 else None
 
     def draw(self, rng: np.random.Generator) -> tuple[I64, F64]:
         """Cells asked about, and the QoS there, capped: one for each of `rows`."""
         pick = self._start[self._plane] + (rng.random(len(self.rows)) * self._count[self._plane]).astype(np.int64)
         cells = self._cells[pick]
+        if self._leads is not None:
+            near = self.table.cell[self.rows]
+            wanted = rng.integers(1, NEAR_STEPS + 1, len(near))
+            for step in range(NEAR_STEPS):
+                to = self._leads[near, rng.integers(0, self._leads.shape[1], len(near))]
+                near = np.where((to >= 0) & (step < wanted), to, near)
+            usable = (rng.random(len(near)) < self._near_share) & np.isfinite(self.table.cell_qos[near])
+            cells = np.where(usable, near, cells)
         return cells, np.minimum(self.table.cell_qos[cells], self._cap)
 
 

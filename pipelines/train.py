@@ -228,14 +228,14 @@ def fit_b(table: Table, p: params.ModelB, seed: int, out: Path, logger: Any = No
     inputs, missing = tensors.model_inputs(features.MODEL_B_INPUTS, table)
     train, val = table.part("train", "none"), table.part("val")
     bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
-    questions = QosQuestions(table, train, p.qos_cap)
+    questions = QosQuestions(table, train, p.qos_cap, p.near_share)
     if len(questions.rows) == 0:
         raise BadInput("no plane of the training split has a cell with a known QoS; see cells.parquet")
     scale = features.make_scales(["qos"], questions.draw(np.random.default_rng(seed))[1][:, None])[0]
 
     torch.manual_seed(seed + 1)
     net = Mlp(len(inputs), 1, dropout=p.dropout)
-    val_questions = QosQuestions(table, val, p.qos_cap) if len(val) else None
+    val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = None
     if val_questions is not None and len(val_questions.rows):
         val_batches = QosBatches(val_questions, bounds, scale, p, seed, fixed=True)
