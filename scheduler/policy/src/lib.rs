@@ -56,3 +56,22 @@ pub fn by_name(name: &str, platform: &Platform, models: Option<Box<dyn Models>>,
         _ => Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every listed policy can be had by its name, an unknown one is refused with the list, osml-plus without a bundle with a remedy.
+    #[test]
+    fn policies_go_by_name() {
+        let p = Platform::regular("t", 8, 1, 11, 2.0);
+        for name in NAMES {
+            let plant = testing::Plant::new(&p);
+            let policy = by_name(name, &p, Some(Box::new(perfect::Perfect::of(&plant))), 1).unwrap();
+            assert_eq!(policy.name(), *name);
+        }
+        let error = |name| by_name(name, &p, None, 1).err().unwrap();
+        assert!(NAMES.iter().all(|n| error("partes").contains(n)));
+        assert!(error("osml-plus").contains("surefoot bundle build"));
+    }
+}

@@ -172,3 +172,88 @@ impl Models for BundleModels {
         self.c.steps()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Plant;
+    use crate::{osml_plus::Settings, OsmlPlus, Policy};
+    use surefoot_learn::{rng::Rng, Hyper, InputSpec, Mlp, Output, OutputSpec};
+
+    fn inputs(names: &[&str]) -> Vec<InputSpec> {
+        names.iter().map(|n| InputSpec { name: (*n).into(), min: 0.0, max: 10.0 }).collect()
+    }
+
+    fn outputs(names: &[&str]) -> Vec<OutputSpec> {
+        names.iter().map(|n| OutputSpec { name: (*n).into(), offset: 0.0, scale: 10.0 }).collect()
+    }
+
+    /// Model-A passes busy cores on as OAA cores; Model-B says expected cores / 10 + expected MB / 10; Model-C is random.
+    fn bundle_like(p: &Platform, batch: usize) -> BundleModels {
+        let a = Mlp::from_layers(&[1, 4], Output::Linear, &[(&[1.0, 0.5, 0.2, 0.1], &[0.0; 4])]).unwrap();
+        let a = Model::new(inputs(&["cpu_usage_cores"]), outputs(&["oaa_cores", "rcliff_cores", "oaa_ways", "rcliff_ways"]), a).unwrap();
+        let b = Mlp::from_layers(&[2, 1], Output::Linear, &[(&[0.1, 0.1], &[0.0])]).unwrap();
+        let b = Model::new(inputs(&["expected_cores", "expected_cache_mb"]), outputs(&["qos"]), b).unwrap();
+        let mut rng = Rng::new(3);
+        let actor = Mlp::random(&[3, 8, ACTIONS], Output::Softmax, 0.003, &mut rng);
+        let critic = Mlp::random(&[3 + ACTIONS, 8, 1], Output::Linear, 0.003, &mut rng);
+        let hyper = Hyper { batch, replay: 10 * batch, ..Hyper::default() };
+        let names = inputs(&["cpu_usage_cores", "alloc_cores", "qos"]);
+        let c = Agent::from_networks(names, actor.clone(), critic.clone(), actor, critic, hyper).unwrap();
+        BundleModels::from_parts(a, b, c, Some(2.0), p).unwrap()
+    }
+
+    fn state(busy: Option<f64>, qos: Option<f64>) -> State {
+        State { features: Features { cpu_usage_cores: busy, alloc_cores: Some(4.0), ..Features::default() }, qos }
+    }
+
+    /// Inputs and outputs go by name: expected cache is ways times MB per way, outputs land in their fields.
+    #[test]
+    fn inputs_and_outputs_go_by_name() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let m = bundle_like(&p, 8);
+        let area = m.area("a", &state(Some(4.0), None)).unwrap();
+        // 4 of 10 busy cores: input 0.4; outputs 0.4 x (1, 0.5, 0.2, 0.1) x 10.
+        let close = |x: f64, y: f64| (x - y).abs() < 1e-5;
+        assert!(close(area.oaa_cores, 4.0) && close(area.rcliff_cores, 2.0), "{area:?}");
+        assert!(close(area.oaa_ways.unwrap(), 0.8) && area.oaa_mbps.is_none());
+        // 3 cores and 2 ways of 2 MB: 0.1 x 0.3 + 0.1 x 0.4, times 10.
+        assert!(close(m.qos("a", &state(Some(4.0), None), 3.0, 2.0).unwrap(), 0.7));
+        assert_eq!(m.qos_cap(), 2.0);
+    }
+
+    /// A feature that the host did not measure gives no answer, and the reason names it.
+    #[test]
+    fn a_missing_feature_is_named() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let mut m = bundle_like(&p, 8);
+        assert!(m.area("a", &state(None, None)).unwrap_err().contains("Model-A: input `cpu_usage_cores` is missing"));
+        assert!(m.act("a", &state(Some(1.0), None)).unwrap_err().contains("Model-C: input `qos` is missing"));
+        let gone = Experience { before: state(Some(1.0), None), action: 0, reward: 1.0, after: state(Some(1.0), None) };
+        assert!(!m.remember(&gone));
+    }
+
+    /// A bundle whose Model-A lacks an output is refused, and the output is named.
+    #[test]
+    fn a_bundle_without_an_output_is_refused() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let m = bundle_like(&p, 8);
+        let short = Model::new(m.a.inputs.clone(), outputs(&["oaa_cores"]), Mlp::zeros(&[1, 1], Output::Linear)).unwrap();
+        let refused = BundleModels::from_parts(short, m.b, m.c, None, &p).err().unwrap();
+        assert!(refused.contains("`rcliff_cores`"), "{refused}");
+    }
+
+    /// In the closed loop the experience pool fills and Model-C learns on line.
+    #[test]
+    fn model_c_learns_while_it_runs() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).be("x");
+        let mut policy = OsmlPlus::new(&p, Box::new(bundle_like(&p, 16)), Settings::default(), 1);
+        for _ in 0..300 {
+            plant.tick();
+            plant.apply(&policy.step(plant.t_ms, &plant.observe()));
+        }
+        // Two services, every 500 ms for 30 s, less the first 16 experiences: some 50 steps.
+        assert!(policy.learning_steps() > 20, "{}", policy.learning_steps());
+    }
+}

@@ -79,7 +79,7 @@ impl Default for Settings {
             own_qos: 1.15,
             grow_qos: 1.08,
             slack_qos: 1.3,
-            patience_ms: 800,
+            patience_ms: 1500,
             reclaim_after_ms: 2000,
             watch_ms: 1500,
             peace_ms: 20_000,
@@ -367,6 +367,12 @@ impl OsmlPlus {
         if now_ms >= self.learnt_ms + self.set.learn_every_ms {
             self.learnt_ms = now_ms;
             self.models.learn();
+            // Leaving a service alone is an action, too; once in a while it is worth remembering.
+            for s in seen.lc().filter(|s| s.qos_met() == Some(true)) {
+                if self.lives.get(&s.id).is_some_and(|l| !l.asleep() && l.watch.is_none()) {
+                    self.expect(s, IDLE, self.books.usable(&s.id));
+                }
+            }
         }
     }
 
@@ -393,8 +399,9 @@ impl OsmlPlus {
         }
     }
 
-    /// Keep an action for Model-C's pool; the reward follows in the next step.
+    /// Keep an action for Model-C's pool; the reward follows in the next step. What is done counts more than "idle".
     fn expect(&mut self, s: &ServiceView, action: usize, result: Amount) {
+        self.pending.retain(|p| p.0 != s.id);
         let met = self.b(s, result).is_ok_and(|q| q >= 1.0);
         self.pending.push((s.id.clone(), State::of(s), action, met));
     }
@@ -798,7 +805,11 @@ impl OsmlPlus {
             (Some(n), Some(t)) if t > 0.0 => (n / t - 1.0).abs() > self.set.load_change,
             _ => false,
         };
-        moved(l.rps, l.asked_at.0) || moved(l.smooth().cpu_usage_cores, l.asked_at.1)
+        // CPU use also follows the allocation: it stands in where throughput is unknown.
+        if l.rps.is_some() && l.asked_at.0.is_some() {
+            return moved(l.rps, l.asked_at.0);
+        }
+        moved(l.smooth().cpu_usage_cores, l.asked_at.1)
     }
 
     fn remember_asked(&mut self, now_ms: u64, id: &str, target: Target) {
@@ -845,8 +856,10 @@ impl OsmlPlus {
         if self.judge_steps(now_ms, s, overloaded, plan) {
             return;
         }
-        // Sufficient by all that is known: more only from what is free, to drain faster, and not beyond half as much again.
-        let enough = now.is_some_and(|q| q >= self.set.own_qos) && busy.is_none_or(|b| b < self.set.busy);
+        // A backlog (p99 far above the target) on what suffices by all that is known: more only from what is free, to drain
+        // faster, and not beyond half as much again. Near the target there is no backlog, and Model-B is simply wrong.
+        let enough =
+            now.is_some_and(|q| q >= self.set.own_qos) && busy.is_none_or(|b| b < self.set.busy) && s.qos().is_some_and(|q| q < 0.5);
         let oaa = self.lives[&s.id].target.as_ref().map_or(has, |t| t.oaa);
         let most = Amount::new(oaa.cores + oaa.cores.div_ceil(2), oaa.ways + oaa.ways.div_ceil(2));
         let only_free = need == Need::Comfort || enough && !misery;
