@@ -15,14 +15,24 @@
 //! * *Accumulated requests* keep p99 high after the cause is gone. While the backlog shrinks fast enough to be gone within
 //!   [`Settings::patience_ms`], nothing is added. Where Model-B holds an allocation for sufficient, it is enlarged beyond
 //!   only from what is free, and only by half, to drain faster.
-//! * *Load changes.* When throughput or CPU use has moved by [`Settings::load_change`], Model-A is asked again and the
-//!   service jumps there (up when it misses its target; down when Model-B agrees). The framework enables models as needed.
+//! * *Size of a step.* One unit, as in the paper; a quarter of what the service holds when it is overloaded, and a quarter of
+//!   what is free when its cores are not busy and it misses its target all the same (BE jobs on sibling threads, memory, power:
+//!   the models do not know them). Three steps of one resource that did not lower p99 by a tenth are withdrawn.
+//! * *Load changes.* When throughput has moved by [`Settings::load_change`], Model-A is asked again and the service jumps there
+//!   (up when it misses its target; down when Model-B agrees). The framework enables models as needed.
 //! * *Model-B is corrected* by what it gets wrong now: predicted QoS of a new allocation = B(new) + observed - B(current).
+//! * *RCliff.* Steps down keep off Model-A's RCliff; beyond it only while Model-B predicts 1.4 and cores stay below 70 % busy.
+//! * *Reclaims for BE jobs* are felt by all services (siblings, bandwidth): none while a service is near its target, and all
+//!   under watch are withdrawn when any service misses its target. A service that has long met its target with little slack
+//!   gives what it holds beyond its OAA on trial, one unit at a time.
 //! * *Memory bandwidth.* Action 4 raises the service's own MBA; at 100 %, where memory is contended, it lowers that of the BE
-//!   jobs (they are deprived first). Their bandwidth returns step by step when all targets are met.
+//!   jobs (they are deprived first). Their bandwidth returns step by step when all targets are met. Action 5 is masked: MBA is a
+//!   throttle, not a share, so lowering a service's own gains nothing that Model-B could confirm.
 //! * *A model that cannot answer* (a feature is missing) is replaced by a rule of thumb, and the action says so: OAA = busy
-//!   cores / 0.6 and an equal share of ways; grow cores when busy cores exceed 80 %, else ways; shrink only from QoS 1.5.
-//! * *Unknown latency* neither grows nor shrinks a service, nor is it deprived.
+//!   cores / 0.6 and an equal share of ways; grow cores when they are busy, else ways; shrink by one unit, only from QoS 1.5.
+//! * *Unknown latency* neither grows nor shrinks a service, nor is it deprived. A new service is placed by its counters alone if
+//!   no latency has come after the sampling time.
+//! * *Allowable slowdown* and the upper scheduler's answer to a sharing are settings; every prediction below that is reported.
 
 use crate::books::{Amount, Books};
 use crate::deprive::{best_fit, Donor, Offer};
@@ -53,6 +63,8 @@ pub struct Settings {
     pub patience_ms: u64,
     /// QoS must have been met for so long before a service gives anything.
     pub reclaim_after_ms: u64,
+    /// A service that has met its target for so long gives a unit of what it holds beyond its OAA on trial, with less slack, too.
+    pub trial_after_ms: u64,
     /// After a reclaim or deprivation the loser is watched for so long, and nothing else is taken from it.
     pub watch_ms: u64,
     /// A resource whose loss hurt is not taken again for so long (doubles each time, up to 16 times).
@@ -81,6 +93,7 @@ impl Default for Settings {
             slack_qos: 1.3,
             patience_ms: 1500,
             reclaim_after_ms: 2000,
+            trial_after_ms: 5000,
             watch_ms: 1500,
             peace_ms: 20_000,
             idle_patience: 5,
@@ -98,6 +111,7 @@ pub const CORES_DOWN: usize = 1;
 pub const WAYS_UP: usize = 2;
 pub const WAYS_DOWN: usize = 3;
 pub const MBA_UP: usize = 4;
+/// Masked, see above.
 pub const MBA_DOWN: usize = 5;
 pub const IDLE: usize = 6;
 
@@ -1053,7 +1067,8 @@ impl OsmlPlus {
         };
         let mut order: Vec<&ServiceView> = seen
             .lc()
-            .filter(|s| s.qos().is_some_and(|q| q >= self.set.slack_qos) && self.lives.get(&s.id).is_some_and(calm))
+            .filter(|s| self.lives.get(&s.id).is_some_and(calm))
+            .filter(|s| s.qos().is_some_and(|q| q >= self.set.slack_qos) || self.may_try(now_ms, s))
             .filter(|s| self.books.slot(&s.id).is_some())
             .collect();
         // Best first.
@@ -1064,6 +1079,14 @@ impl OsmlPlus {
                 return;
             }
         }
+    }
+
+    /// Long met, and holding more than its OAA: a unit may go on trial although there is little slack.
+    fn may_try(&self, now_ms: u64, s: &ServiceView) -> bool {
+        let Some(l) = self.lives.get(&s.id) else { return false };
+        let above = l.target.as_ref().is_some_and(|t| !self.books.usable(&s.id).minus(t.oaa).is_zero());
+        let since = l.met_since_ms.map_or(now_ms, |t| t.max(l.changed_ms));
+        above && l.hurts < 3 && now_ms >= since + self.set.trial_after_ms && self.books.has_be()
     }
 
     /// One shrinking action for one service, or a jump down to a new OAA. False if it keeps what it has.
@@ -1081,13 +1104,16 @@ impl OsmlPlus {
         }
         let Some(t) = self.lives[&s.id].target.clone() else { return false };
         let rcliff = t.rcliff;
+        let on_trial = qos < self.set.slack_qos && self.may_try(now_ms, s);
         let fine = |me: &Self, to: Amount| {
             let lost = has.minus(to);
             // Off the RCliff by Model-A; beyond it only where there is much to spare and every other sign agrees.
             let off = (lost.cores == 0 || to.cores > rcliff.cores) && (lost.ways == 0 || to.ways > rcliff.ways);
             let (busy_limit, least_qos) = if off { (me.set.busy, me.set.own_qos) } else { (0.7, 1.4) };
             let roomy = lost.cores == 0 || busy.map_or(off, |b| b / me.cores(to) <= busy_limit);
+            let above_oaa = (lost.cores == 0 || to.cores >= t.oaa.cores) && (lost.ways == 0 || to.ways >= t.oaa.ways);
             let known = match me.b_corrected(s, to) {
+                Ok(_) if on_trial => above_oaa && lost.cores + lost.ways == 1,
                 Ok(q) => q >= least_qos,
                 Err(_) => qos >= 1.5 && lost.cores + lost.ways == 1,
             };

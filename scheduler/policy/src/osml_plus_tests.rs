@@ -265,6 +265,22 @@ fn memory_bandwidth_is_taken_from_the_be_job_first() {
     assert!(plant.observe().get("x").unwrap().allocation.mba_pct > lowest);
 }
 
+/// In tenths of a core, without ways, MBA and counters, a load step is followed within seconds and the BE job keeps its least.
+#[test]
+fn a_small_host_with_quotas_is_held() {
+    let p = Platform { core_step: 0.1, managed: CpuSet::range(0, 2), mba: None, ..Platform::regular("q", 2, 1, 0, 0.0) };
+    for mute in [false, true] {
+        let mut plant = Plant::new(&p).lc("a", 0.4, 10.0).be("x");
+        let (mut policy, notes) = osml(&plant, |m| m.mute = mute);
+        follow(&mut plant, &mut policy, 5.0);
+        assert!(plant.all_met() && plant.cores("x") > 0.8, "{mute}: BE {}", plant.cores("x"));
+        plant.tenant("a").demand = 1.2;
+        notes.borrow_mut().demand = vec![("a".into(), 1.2)];
+        follow(&mut plant, &mut policy, 10.0);
+        assert!(plant.all_met() && plant.cores("x") >= 0.1, "{mute}: {}", plant.cores("a"));
+    }
+}
+
 /// Two runs with one seed are the same run.
 #[test]
 fn the_same_seed_gives_the_same_run() {
