@@ -4,9 +4,13 @@ set -euo pipefail
 
 fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 
+# Daemons live where an ordinary user's PATH does not look.
+PATH=$PATH:/usr/sbin:/sbin
+
 # What a package brings is looked up by command, so that other sources of the same tool are fine.
 declare -A package_of=(
   [cc]=gcc [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
+  [redis-server]=redis-server
 )
 missing=()
 for command in "${!package_of[@]}"; do
@@ -17,6 +21,7 @@ command -v docker >/dev/null || command -v podman >/dev/null || missing+=(docker
 if command -v docker >/dev/null && ! command -v dockerd >/dev/null && ! docker info >/dev/null 2>&1 && ! command -v podman >/dev/null; then
   missing+=(docker.io)
 fi
+[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 if [ ${#missing[@]} -gt 0 ]; then
@@ -36,3 +41,6 @@ read -r major minor <<<"$have"
 if [ "$major" -lt 1 ] || { [ "$major" -eq 1 ] && [ "$minor" -lt 88 ]; }; then
   fail "rustc $major.$minor is too old. Surefoot needs 1.88 or newer: 'rustup update'."
 fi
+for part in fmt clippy; do
+  cargo "$part" --version >/dev/null 2>&1 || printf 'surefoot: cargo %s is missing; make lint needs it: rustup component add rustfmt clippy\n' "$part"
+done

@@ -8,8 +8,11 @@ use crate::observation::{Latency, Verdict};
 
 /// Length of the window on which QoS is judged (design: p99 over the last second).
 pub const WINDOW_MS: u64 = 1000;
-/// Below this many requests a p99 is no number.
+/// Below this many requests a control window has no p99 (a policy cannot wait for an interval).
 pub const MIN_COUNT_P99: u64 = 100;
+/// Fewest requests with which the 95 % interval of a p99 has an upper end: 1 - 0.99^n >= 0.975. Below it a sample of a
+/// campaign is not resolvable.
+pub const MIN_COUNT_P99_INTERVAL: u64 = 368;
 
 /// P(latency > x) of one interval.
 fn upper(l: &Latency, x_ms: f64) -> f64 {

@@ -11,11 +11,9 @@ use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
-use surefoot_server::window::MIN_COUNT_P99;
+use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
 
-/// So many failed cases in a row mean that the machine, not the case, is at fault.
-const MOST_FAILURES: u32 = 3;
 /// A case in which the client could not keep its schedule (something else took its CPU) is measured again once, unless
 /// that did not help so many times in a row: then the machine is busy, and trying only takes time.
 const MOST_FRUITLESS: u32 = 3;
@@ -102,7 +100,9 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let cases = Expansion::new(campaign, &t)?;
     let s = &campaign.sampling;
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
-    let (mut measured, mut failures, mut fruitless) = (0u64, 0u32, 0u32);
+    let measured_before =
+        args.out.as_ref().is_some_and(|out| std::fs::read_to_string(out.join("journal.jsonl")).is_ok_and(|j| j.contains("\"measured\"")));
+    let (mut measured, mut fruitless) = (0u64, 0u32);
     let mut measure = |case: Case| -> Result<Measured> {
         let mut result = bench.measure(&bench_case(&case), sampling);
         let limited = |r: &std::result::Result<BenchResult, ServerError>| matches!(r, Ok(r) if r.verdict == Verdict::ClientLimited);
@@ -113,12 +113,13 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
         match result {
             Ok(r) => {
                 measured += 1;
-                failures = 0;
                 Ok(outcome(case, s.warmup_ms, r))
             }
             Err(e) => {
-                failures += 1;
-                if measured == 0 || failures >= MOST_FAILURES || crate::stop::requested() {
+                // What fails for a lasting reason is recorded, or a resume would stop at the same place for ever. A campaign
+                // in which nothing has worked yet, or an engine that is gone, is the host's fault: nothing is recorded.
+                let hopeless = measured == 0 && !measured_before;
+                if hopeless || crate::stop::requested() || surefoot_linux::Engine::find().is_err() {
                     return Err(server_error(e));
                 }
                 tracing::warn!("case {} failed: {e}", case.case_id);
@@ -149,17 +150,13 @@ fn bench_case(c: &Case) -> BenchCase {
     }
 }
 
-/// Rows and state of a case. A row's latency is its interval's; where that has too few requests for a p99 it is the whole
-/// case's (`count` tells).
+/// Rows and state of a case. The verdict is that of the whole case: only there are enough samples to judge by. A row's
+/// latency is its interval's; where that alone does not carry a p99 it is the whole case's (`count` tells).
 fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
     let row = |s: &surefoot_linux::BenchSample| {
-        let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99);
+        let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
         let l = own.or(r.latency).or(s.latency);
-        let verdict = match (r.verdict, l) {
-            (Verdict::Valid | Verdict::NotResolvable, Some(l)) => l.verdict,
-            (Verdict::Valid, None) => Verdict::NotResolvable,
-            (run, _) => run,
-        };
+        let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
         Row {
             t_ms: (warmup_ms + s.t_ms) as i64,
             features: s.features.values(),

@@ -8,7 +8,7 @@ use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use surefoot_server::window::MIN_COUNT_P99;
+use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{Platform, Verdict};
 use surefoot_vserver::{
     place, platform_of, rps_at_full_load, sample_series, stack_ways, PlatformProfile, Profiles, Sample, Series, Steady, Tenant, HORIZON_S,
@@ -183,7 +183,7 @@ impl<'a> VirtualBench<'a> {
                 count,
                 verdict: if overloaded {
                     Verdict::ServerOverloaded
-                } else if count < MIN_COUNT_P99 as i64 {
+                } else if count < MIN_COUNT_P99_INTERVAL as i64 {
                     Verdict::NotResolvable
                 } else {
                     Verdict::Valid
