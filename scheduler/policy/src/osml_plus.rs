@@ -27,7 +27,12 @@
 //!   gives what it holds beyond its OAA on trial, one unit at a time.
 //! * *Memory bandwidth.* Action 4 raises the service's own MBA; at 100 %, where memory is contended, it lowers that of the BE
 //!   jobs (they are deprived first). Their bandwidth returns step by step when all targets are met. Action 5 is masked: MBA is a
-//!   throttle, not a share, so lowering a service's own gains nothing that Model-B could confirm.
+//!   throttle, not a share, so lowering a service's own gains nothing that Model-B could confirm. For the same reason a new
+//!   service starts at 100 %: Model-A's OAA bandwidth is told in the reason of the placement, but not enforced. The throttle
+//!   acts on each core, against a core's peak that no platform states, so a share of the server's peak is not its scale; a mean
+//!   over time would cut bursts, which make p99; and Model-B could not say what that costs.
+//! * *A p99 that cannot be believed* (client-limited, too few requests) teaches Model-C nothing: neither as the acting service's
+//!   own nor in the reward of others. What is left out is counted, and the count stands in the reason of Model-C's actions.
 //! * *A model that cannot answer* (a feature is missing) is replaced by a rule of thumb, and the action says so: OAA = busy
 //!   cores / 0.6 and an equal share of ways; grow cores when they are busy, else ways; shrink by one unit, only from QoS 1.5.
 //! * *Unknown latency* neither grows nor shrinks a service, nor is it deprived. A new service is placed by its counters alone if
@@ -205,10 +210,17 @@ pub struct OsmlPlus {
     pending: Vec<(ServiceId, State, usize, bool)>,
     rng: Rng,
     learnt_ms: u64,
+    /// Experiences that Model-C was not taught, because p99 before or after the action could not be believed.
+    left_out: u64,
     reclaimed_ms: u64,
     /// BE bandwidth: do not raise before; length of the next wait.
     be_mba_wait: (u64, u64),
     be_mba_raised: Option<u64>,
+}
+
+/// A p99 that the load generator itself does not vouch for: its own limits, or too few requests.
+fn doubtful(s: &ServiceView) -> bool {
+    s.window.is_some_and(|w| matches!(w.verdict, Verdict::ClientLimited | Verdict::NotResolvable))
 }
 
 fn mean(all: &VecDeque<Features>) -> Features {
@@ -258,6 +270,7 @@ impl OsmlPlus {
             pending: vec![],
             rng: Rng::new(seed),
             learnt_ms: 0,
+            left_out: 0,
             reclaimed_ms: 0,
             be_mba_wait: (0, 2000),
             be_mba_raised: None,
@@ -271,6 +284,11 @@ impl OsmlPlus {
     /// Steps of on-line learning so far.
     pub fn learning_steps(&self) -> u64 {
         self.models.steps()
+    }
+
+    /// Experiences so far that Model-C was not taught, because p99 before or after the action could not be believed.
+    pub fn experiences_left_out(&self) -> u64 {
+        self.left_out
     }
 
     fn cores(&self, a: Amount) -> f64 {
@@ -368,13 +386,18 @@ impl OsmlPlus {
 
     /// Credit the actions of the last step with what they brought, and learn.
     fn learn(&mut self, now_ms: u64, seen: &Observation) {
-        let known: Vec<f64> = seen.lc().filter_map(ServiceView::qos).collect();
+        // A p99 that cannot be believed is as good as none.
+        let known: Vec<f64> = seen.lc().filter(|s| !doubtful(s)).filter_map(ServiceView::qos).collect();
         for (id, before, action, predicted_met) in std::mem::take(&mut self.pending) {
             let Some(s) = seen.get(&id).filter(|s| s.qos().is_some()) else { continue };
+            if doubtful(s) {
+                self.left_out += 1;
+                continue;
+            }
             let reward = if known.iter().any(|q| *q < 1.0) {
                 f64::from(u8::from(predicted_met)) + known.iter().map(|q| q.min(1.0)).sum::<f64>() / known.len() as f64
             } else {
-                2.0 + self.unused_share(seen)
+                2.0 + self.unused_share(&id)
             };
             self.models.remember(&Experience { before, action, reward, after: State::of(s) });
         }
@@ -390,32 +413,45 @@ impl OsmlPlus {
         }
     }
 
-    /// r_resource: mean over resources of the share that LC services leave.
-    fn unused_share(&self, seen: &Observation) -> f64 {
+    /// r_resource: mean over the resources under control of the share that is left unused. As in off-line training (`fit_c` in
+    /// `pipelines/train.py`): cores and ways that no LC service holds, and where there is MBA, how far the service that acted
+    /// is throttled. Bandwidth that is only measured is not under control and does not count.
+    fn unused_share(&self, id: &str) -> f64 {
         let (total, rest) = (self.books.total(), self.books.rest());
         let mut shares = vec![f64::from(rest.cores) / f64::from(total.cores.max(1))];
         if total.ways > 0 {
             shares.push(f64::from(rest.ways) / f64::from(total.ways));
         }
-        let used: Option<f64> = seen.lc().map(|s| s.features.mbl_mbps).sum();
-        if let (Some(peak), Some(used)) = (self.books.platform.mem_bw_mbps, used) {
-            shares.push((1.0 - used / peak).clamp(0.0, 1.0));
+        if self.books.platform.mba.is_some() {
+            shares.push(1.0 - f64::from(self.books.slot(id).map_or(100, |s| s.mba_pct)) / 100.0);
         }
         shares.iter().sum::<f64>() / shares.len() as f64
     }
 
     /// Model-C's probabilities, with a little noise to explore; all zero where it cannot answer.
-    fn propose(&mut self, s: &ServiceView) -> ([f64; 7], &'static str) {
+    fn propose(&mut self, s: &ServiceView) -> ([f64; 7], String) {
         let state = self.state(s);
         match self.models.act(&s.service, &state) {
-            Ok(p) => (p.map(|p| f64::from(p) + self.set.noise * self.rng.normal()), "Model-C"),
-            Err(_) => ([0.0; 7], "rule of thumb"),
+            Ok(p) => (p.map(|p| f64::from(p) + self.set.noise * self.rng.normal()), self.model_c()),
+            Err(_) => ([0.0; 7], "rule of thumb".into()),
+        }
+    }
+
+    /// Model-C's name in an action's reason, with what it was not taught.
+    fn model_c(&self) -> String {
+        match self.left_out {
+            0 => "Model-C".into(),
+            n => format!("Model-C ({n} experiences with a doubtful p99 left out)"),
         }
     }
 
     /// Keep an action for Model-C's pool; the reward follows in the next step. What is done counts more than "idle".
     fn expect(&mut self, s: &ServiceView, action: usize, result: Amount) {
         self.pending.retain(|p| p.0 != s.id);
+        if doubtful(s) {
+            self.left_out += 1;
+            return;
+        }
         let met = self.b(s, result).is_ok_and(|q| q >= 1.0);
         self.pending.push((s.id.clone(), State::of(s), action, met));
     }
@@ -545,6 +581,9 @@ impl OsmlPlus {
                 let rcliff = Amount::new(up(a.rcliff_cores), up_ways(a.rcliff_ways)).at_least(least);
                 let mut oaa = Amount::new(up(a.oaa_cores), up_ways(a.oaa_ways)).at_least(rcliff);
                 let mut why = format!("Model-A: OAA {}, RCliff {}", words(oaa, p), words(rcliff, p));
+                if let Some(mbps) = a.oaa_mbps.filter(|m| m.is_finite() && p.mba.is_some()) {
+                    why += &format!(", {:.0} MB/s there", mbps.max(0.0));
+                }
                 // Fewer cores than are busy cannot do; while a backlog drains they are busy for another reason.
                 if let Some(busy) = state.features.cpu_usage_cores.filter(|_| state.qos.is_some_and(|q| q >= 1.0)) {
                     let floor = up(busy / self.set.busy).min(holds.cores.max(oaa.cores));
@@ -735,7 +774,7 @@ impl OsmlPlus {
         }
     }
 
-    /// Share what is lacking with the neighbour that suffers least, and tell the upper scheduler.
+    /// Share what is lacking with the neighbour that has the least QoS slowdown (line 13) and stays allowable, and tell the upper scheduler.
     fn share_for(&mut self, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
         let cores = if self.books.platform.by_quota() { 0 } else { lack.cores };
         let lack = Amount::new(cores, lack.ways);
@@ -747,18 +786,28 @@ impl OsmlPlus {
                 && self.books.common_of(&s.id).is_none()
                 && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && !l.asleep())
         };
-        // Two users of one CPU or way have about half of it each.
-        let after = |s: &ServiceView| {
+        // Two users of one CPU or way have about half of it each. QoS now and after, both as far as Model-B can tell.
+        let now_after = |s: &ServiceView| {
             let rest = self.books.usable(&s.id).minus(half);
-            self.b_corrected(s, rest).or_else(|_| s.qos().map(|q| q * 0.75).ok_or(String::new())).ok()
+            match self.b_corrected(s, rest) {
+                Ok(after) => Some((self.recent_qos(s)?.min(self.models.qos_cap()), after)),
+                Err(_) => s.qos().map(|q| (q, q * 0.75)),
+            }
         };
-        let best = seen.lc().filter(able).filter_map(|s| Some((s.id.clone(), after(s)?))).max_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((owner, qos)) = best.filter(|(_, q)| *q >= self.set.shared_qos) else { return false };
+        let best = seen
+            .lc()
+            .filter(able)
+            .filter_map(|s| Some((s.id.clone(), now_after(s)?)))
+            .filter(|(_, (_, after))| *after >= self.set.shared_qos)
+            .map(|(id, (now, after))| (id, after, (1.0 - after / now).clamp(0.0, 1.0)))
+            // Least slowdown; of equals the one with the best QoS.
+            .min_by(|a, b| a.2.total_cmp(&b.2).then(b.1.total_cmp(&a.1)));
+        let Some((owner, qos, slowdown)) = best else { return false };
         if !self.books.share(&owner, whom, lack) {
             return false;
         }
         let what = words(lack, &self.books.platform);
-        act(plan, &owner, ActionKind::Share, format!("{what} shared with {whom}; Model-B: QoS {qos:.2}"));
+        act(plan, &owner, ActionKind::Share, format!("{what} shared with {whom}; Model-B: QoS {qos:.2}, {:.0} % less", 100.0 * slowdown));
         act(plan, whom, ActionKind::Share, format!("{what} shared by {owner}: nobody can be deprived of it"));
         plan.reports.push(Report::ExpectedSlowdown { service: owner, qos });
         true
