@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from pipelines.io import write_bytes, write_json
+from pipelines.io import leftovers, write_bytes, write_json
 
 from . import dataset, spec, tools
 from .errors import Busy, CampaignError, DataSetError, ToolFailed
 
 SCHEMA_VERSION = 1
+COPY = "campaign.toml"
 PROGRESS = "progress.json"
 # how often the progress file is written at most
 _PROGRESS_EVERY_S = 0.5
@@ -98,7 +99,10 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
     _check_folder(campaign, out)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        copy = out / "campaign.toml"
+        # a killed run leaves them; nobody else writes here now (surefootd clears the targets' folders in the same way)
+        for file_left in temporaries(out):
+            file_left.unlink(missing_ok=True)
+        copy = out / COPY
         if not copy.exists():
             write_bytes(copy, file.read_bytes())
         _write_summary(campaign, out, plans)
@@ -150,7 +154,7 @@ def _check_folder(campaign: spec.Campaign, out: Path) -> None:
     """Refuse a folder that holds something else."""
     if out.exists() and not out.is_dir():
         raise CampaignError(f"--out {out}: is a file. Give a folder")
-    copy = out / "campaign.toml"
+    copy = out / COPY
     if copy.exists():
         held = spec.load(copy)
         if held.sha256 != campaign.sha256:
@@ -158,8 +162,13 @@ def _check_folder(campaign: spec.Campaign, out: Path) -> None:
                 f"--out {out}: holds campaign {held.name!r} as {copy} describes it, and {campaign.path} differs from that. "
                 "Give another --out, or remove the folder"
             )
-    elif out.exists() and any(p.name != ".lock" for p in out.iterdir()):
+    elif out.exists() and set(out.iterdir()) - {out / ".lock", *temporaries(out)}:
         raise CampaignError(f"--out {out}: is not empty and holds no campaign. Give another folder")
+
+
+def temporaries(folder: Path) -> list[Path]:
+    """Half-written files of a campaign's folder: of the run that works there, or left behind by a killed one."""
+    return [path for name in (COPY, dataset.MANIFEST, PROGRESS) for path in leftovers(folder / name)]
 
 
 @contextmanager

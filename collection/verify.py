@@ -105,15 +105,18 @@ def verify(folder: Path) -> Result:
     try:
         targets = list(campaign.each(folder))
     except DataSetError as e:
-        if not (folder / "campaign.toml").exists():
+        if not (folder / campaign.COPY).exists():
             raise
         manifest = folder / dataset.MANIFEST
         remedy = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
         result.findings.append(Finding(str(manifest), _without(e, manifest), remedy))
         targets = [(p.name, p, -1) for p in sorted(folder.iterdir()) if (p / dataset.MANIFEST).exists()]
-    if campaign.is_running(folder):
+    running = campaign.is_running(folder)
+    if running:
         result.findings.append(Finding(str(folder), "a campaign run works here now", "wait for its end, then verify again"))
-    known = {path.name for _, path, _ in targets} | {"campaign.toml", dataset.MANIFEST, campaign.PROGRESS, ".lock"}
+    known = {path.name for _, path, _ in targets} | {campaign.COPY, dataset.MANIFEST, campaign.PROGRESS, ".lock"}
+    if running:  # it is writing them
+        known |= {path.name for path in campaign.temporaries(folder)}
     for stray in sorted(p for p in folder.iterdir() if p.name not in known):
         result.findings.append(Finding(str(stray), "belongs to nothing in this data set", "remove it"))
     for _name, path, planned in targets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -47,6 +48,11 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Temporary files of `write_bytes` beside `path`: a write in progress, or what a killed process left behind."""
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.*.tmp"))
 
 
 def canonical_json(value: Any) -> bytes:
