@@ -65,26 +65,34 @@ def fill_by_monotony(p99_ms: FloatGrid, qos_target_ms: float) -> NDArray[np.int8
     return result
 
 
-def slowdown(p99_ms: FloatGrid, axis: int) -> FloatGrid:
+def slowdown(p99_ms: FloatGrid, axis: int, *, first_is_least: bool = True) -> FloatGrid:
     """log(p99 with one step less / p99), per cell: what taking one core (axis 0) or one way (axis 1) costs.
 
     Taking the last step leaves nothing, which costs everything (infinite); NaN where a cell of the pair is not measured.
+
+    Args:
+        first_is_least: whether the first row or column is the least that the platform can give. Otherwise less could be given,
+            but was not measured.
     """
     below = np.roll(p99_ms, 1, axis=axis)
     edge: list[slice | int] = [slice(None), slice(None)]
     edge[axis] = 0
-    below[tuple(edge)] = np.inf
+    below[tuple(edge)] = np.inf if first_is_least else np.nan
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.log(below) - np.log(p99_ms)
 
 
-def cliff_cells(p99_ms: FloatGrid, met: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The edge: in each row and each column, the cell meeting QoS from where one step less costs the most latency."""
+def cliff_cells(p99_ms: FloatGrid, met: NDArray[np.bool_], first_is_least: tuple[bool, bool] = (True, True)) -> NDArray[np.bool_]:
+    """The edge: in each row and each column, the cell meeting QoS from where one step less costs the most latency.
+
+    Args:
+        first_is_least: for cores and ways, see `slowdown`.
+    """
     edge = np.zeros(p99_ms.shape, dtype=bool)
     for axis in (0, 1):
         if p99_ms.shape[axis] == 1:
             continue  # a resource that cannot be taken away has no cliff
-        cost = np.where(met, slowdown(p99_ms, axis), np.nan)
+        cost = np.where(met, slowdown(p99_ms, axis, first_is_least=first_is_least[axis]), np.nan)
         cost = np.moveaxis(cost, axis, 0)
         usable = ~np.isnan(cost)
         # argmax takes the first of equals: the one with the least of the resource.
@@ -102,6 +110,7 @@ def label_plane(
     core_values: Sequence[float] | None = None,
     way_values: Sequence[float] | None = None,
     margin_steps: tuple[int, int] = (1, 1),
+    least: tuple[float, float] = (1.0, 1.0),
 ) -> Label:
     """Find the RCliff and the OAA of one LC service at one load.
 
@@ -115,6 +124,8 @@ def label_plane(
         qos_target_ms: the service's QoS target.
         core_values, way_values: cores of each row and ways of each column, ascending; None: 1, 2, 3, ...
         margin_steps: distance of OAA from the RCliff, in rows and columns.
+        least: cores and ways that the platform gives at least. A grid that starts above them says nothing about what lies
+            below it, so a label that this could move is `bounded`.
     Raises:
         NoFeasibleCell: no cell meets the target; the message says to lower the load or check the target.
     Source: OSML+, Sec. 3.1 (definitions) and 3.2 (the sweep).
@@ -137,7 +148,8 @@ def label_plane(
     row_share = np.arange(1, n_cores + 1) / n_cores if n_cores > 1 else np.zeros(1)
     column_share = np.arange(1, n_ways + 1) / n_ways if n_ways > 1 else np.zeros(1)
     usage = row_share[:, None] + column_share[None, :]
-    edge = cliff_cells(p99_ms, met)
+    first_is_least = (bool(cores[0] <= least[0] + 1e-9), bool(ways[0] <= least[1] + 1e-9))
+    edge = cliff_cells(p99_ms, met, first_is_least)
     if not edge.any():  # a single cell, or no measured pair to compare: the cheapest cell that meets QoS
         edge = met
     cost = np.where(edge, usage, np.inf)
@@ -156,10 +168,15 @@ def label_plane(
                 oaa_row, oaa_column = (int(i) for i in np.unravel_index(np.argmin(beyond), beyond.shape))
                 break
 
-    # Exact: no cheaper cell could still turn out to meet QoS, and what lies one step below the RCliff was measured.
+    # Exact: no cheaper cell could still turn out to meet QoS, in the grid or below where it starts, and what lies one step below
+    # the RCliff was measured.
     around = [(row - 1, column), (row, column - 1), (oaa_row, oaa_column)]
     seen = all(measured[r, c] for r, c in around if r >= 0 and c >= 0)
     cheaper_unknown = bool(((state == -1) & (usage < usage[row, column])).any())
+    if not first_is_least[0]:
+        cheaper_unknown |= bool(((state[0, :] != 0) & (column_share <= usage[row, column])).any())
+    if not first_is_least[1]:
+        cheaper_unknown |= bool(((state[:, 0] != 0) & (row_share <= usage[row, column])).any())
     return Label(
         rcliff_cores=float(cores[row]),
         rcliff_ways=float(ways[column]),
@@ -253,6 +270,8 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
                 core_values=core_values.tolist(),
                 way_values=way_values.tolist(),
                 margin_steps=(p.margin_core_steps, p.margin_ways),
+                # 1 way: manifests do not say how many a CBM needs at least, so where that is more, labels are `bounded` too often
+                least=(data.platform.core_step, 1.0),
             )
         except NoFeasibleCell as error:
             row["reason"] = str(error)

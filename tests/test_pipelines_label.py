@@ -82,6 +82,41 @@ def test_a_label_that_an_unmeasured_cell_could_move_is_bounded() -> None:
     assert label.label_plane(holed, 10.0).kind == "bounded"
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_only_the_last_step_costs_everything(axis: int) -> None:
+    """Below the platform's least there is nothing; below the first swept value there is what nobody measured."""
+    grid = np.array([[9.0, 8.0], [3.0, 2.0]])
+    first = np.take(label.slowdown(grid, axis), 0, axis=axis)
+    assert np.isposinf(first).all()
+    first = np.take(label.slowdown(grid, axis, first_is_least=False), 0, axis=axis)
+    assert np.isnan(first).all()
+    second = [np.take(label.slowdown(grid, axis, first_is_least=least), 1, axis=axis) for least in (True, False)]
+    assert np.array_equal(*second)
+    assert np.isfinite(second).all()
+
+
+def test_a_sweep_that_starts_above_the_least_has_no_cliff_at_its_start() -> None:
+    """QoS is met from the first of 4, 5, 6 cores on: the RCliff may lie below, so the label is bounded."""
+    grid, cores = np.array([[9.0], [3.0], [2.9]]), [4.0, 5.0, 6.0]
+    found = label.label_plane(grid, 10.0, core_values=cores, way_values=[0.0])
+    assert (found.rcliff_cores, found.kind) == (5.0, "bounded")  # where the measured step costs the most
+    found = label.label_plane(grid, 10.0, core_values=cores, way_values=[0.0], least=(4.0, 1.0))
+    assert (found.rcliff_cores, found.kind) == (4.0, "exact")
+    # the same over ways
+    found = label.label_plane(grid.T, 10.0, core_values=[1.0], way_values=cores)
+    assert (found.rcliff_ways, found.kind) == (5.0, "bounded")
+    # a single value says nothing about less
+    found = label.label_plane(grid[:1], 10.0, core_values=cores[:1], way_values=[0.0])
+    assert (found.rcliff_cores, found.kind) == (4.0, "bounded")
+
+
+def test_a_sweep_that_starts_where_qos_is_missed_stays_exact() -> None:
+    """4 cores miss the target, so fewer do as well."""
+    grid = np.array([[900.0, 800.0, 700.0], [500.0, 4.0, 3.9], [450.0, 3.8, 3.7]])
+    found = label.label_plane(grid, 10.0, core_values=[4.0, 5.0, 6.0])
+    assert (found.rcliff_cores, found.rcliff_ways, found.kind) == (5.0, 2.0, "exact")
+
+
 surfaces = st.tuples(
     st.sampled_from(SERVICES), st.floats(200.0, 4000.0), st.integers(1, 16), st.integers(1, 10), st.floats(5.0, 60.0)
 )
@@ -197,6 +232,20 @@ def test_a_host_without_ways_has_no_way_labels(tmp_path: Path) -> None:
     found = labels.drop_nulls("oaa_cores")
     assert found.height > 0
     assert (found["oaa_cores"] > found["rcliff_cores"]).all()
+
+
+def test_the_stage_knows_the_least_of_the_platform(tmp_path: Path) -> None:
+    """A light load meets QoS on the fewest swept cores: exact if the platform has no fewer, else bounded."""
+    light = Campaign(loads=(100.0,), samples=1, noise=0.0)
+    _, whole, _ = run(write(tmp_path / "whole", light), tmp_path / "whole-out")
+    assert set(whole["kind"]) == {"exact"}
+    light.core_values = tuple(float(c) for c in range(4, 13))
+    _, partial, _ = run(write(tmp_path / "partial", light), tmp_path / "partial-out")
+    assert set(partial["kind"]) == {"bounded"}
+    light.core_step = 4.0
+    light.core_values = (4.0, 8.0, 12.0)
+    _, coarse, _ = run(write(tmp_path / "coarse", light), tmp_path / "coarse-out")
+    assert set(coarse["kind"]) == {"exact"}
 
 
 def test_planes_are_split_whole_and_by_service() -> None:
