@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines import bundle
+from pipelines import bundle, vectors
 from pipelines.errors import BadInput, BundleError
 from pipelines.io import sha256_bytes
 
@@ -66,7 +66,6 @@ def test_other_tools_read_the_tar() -> None:
 
 def test_building_twice_gives_the_same_bytes(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     """Equal input, equal bundle: the committed fixture is what the code writes today."""
-    vectors = pytest.importorskip("pipelines.vectors")
     bundle.build(vectors.small_bundle(), tmp_path / "b", key)
     for path in sorted(p for p in SMALL.rglob("*") if p.is_file()):
         assert (tmp_path / "b" / path.relative_to(SMALL)).read_bytes() == path.read_bytes(), path.name
@@ -210,7 +209,6 @@ def test_a_signed_manifest_that_does_not_hold_together_is_refused(
 
 
 def test_weights_that_are_not_finite_are_never_bundled(tmp_path: Path, key: Ed25519PrivateKey) -> None:
-    vectors = pytest.importorskip("pipelines.vectors")
     spec = vectors.small_bundle()
     spec.a.weights["layers.0.bias"] = np.full(32, np.nan, dtype=np.float32)
     with pytest.raises(ValueError, match=r"layers\.0\.bias"):
@@ -219,7 +217,6 @@ def test_weights_that_are_not_finite_are_never_bundled(tmp_path: Path, key: Ed25
 
 
 def test_a_folder_that_is_no_bundle_is_not_replaced(tmp_path: Path, key: Ed25519PrivateKey) -> None:
-    vectors = pytest.importorskip("pipelines.vectors")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("years of work")
     with pytest.raises(BadInput, match="not a bundle"):

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-torch = pytest.importorskip("torch")
-
-from models import export, features  # noqa: E402
-from models.ddpg import Ddpg, DdpgArgs  # noqa: E402
-from models.mlp import Dropout, Mlp  # noqa: E402
-from pipelines import bundle, vectors  # noqa: E402
+from models import export, features
+from models.ddpg import Ddpg, DdpgArgs
+from models.mlp import Dropout, Mlp
+from pipelines import bundle, vectors
 
 VECTORS = Path(__file__).parent / "vectors"
 PLATFORM = features.PlatformLimits("toy", 36.0, 1.0, 20, 2.25)
