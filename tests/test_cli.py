@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,37 @@ def test_errors_are_one_line_and_debug_shows_more(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: {missing}: no such folder")
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" in run("--debug", "campaign", "status", missing).stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["build", "--data", "none", "--models", "m", "--out", "b"], "none/manifest.json: the data set is missing"),
+        (["verify", "none"], "none: no such bundle"),
+        (["inspect", "none"], "none: no such bundle"),
+        (["verify", "bundle", "--trust", "junk"], "junk: not a PEM public key"),
+        (["verify", "junk", "--trust", "key.pem"], "manifest.json: tar header at byte 0 is damaged"),
+        (["verify", "bundle", "--trust", "key.pem"], "platform.toml: "),
+        (["inspect", "bundle"], "manifest.sig: "),
+    ],
+)
+def test_what_is_wrong_with_a_bundle_is_one_line(
+    command: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors of the pipeline end like those of campaigns: one line, exit code 2, no traceback."""
+    vectors = Path(__file__).parent / "vectors"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    shutil.copytree(vectors / "bundle-small", "bundle")
+    Path("bundle/platform.toml").write_text("changed = true\n")
+    Path("junk").write_text("no key, no tar\n")
+    shutil.copy(next((vectors / "keys" / "trusted").glob("*.pub.pem")), "key.pem")
+    with pytest.raises(SystemExit) as e:
+        cli.main(["bundle", *command])
+    said = capsys.readouterr().err
+    assert e.value.code == 2
+    assert said.startswith(f"error: {says}")
+    assert len(said.splitlines()) == 1
 
 
 def test_a_folder_without_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
