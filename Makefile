@@ -39,8 +39,8 @@ images: engine ## build the workload images
 demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
 
-test: setup test-rust test-python test-engine ## every test
-	@echo "make test: all suites done"
+test: setup test-rust test-python ## every test
+	@scripts/test-engine.sh "make test: all suites done"
 
 test-rust: setup
 	cargo test --release --locked --workspace

@@ -5,6 +5,17 @@ out=${1:-out/bench}
 mkdir -p "$out"
 bin=target/release
 
+# bench CRATE FILE: figures of a crate's benchmarks; cargo's whole output is in FILE.log
+bench() {
+  if ! cargo bench --locked -p "$1" >"$2.log" 2>&1; then
+    tail -n 40 "$2.log" >&2
+    echo "bench: cargo bench -p $1 failed (all of it: $2.log)" >&2
+    return 1
+  fi
+  # no figures is no failure
+  { grep -E 'time:|thrpt:|^[a-z_/ ]+$' "$2.log" || [ $? = 1 ]; } | tee "$2"
+}
+
 {
   echo "machine: $(nproc) CPUs, $(awk -F ': ' '/model name/ {print $2; exit}' /proc/cpuinfo), $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo)"
   echo "kernel:  $(uname -r)"
@@ -13,10 +24,10 @@ bin=target/release
 } | tee "$out/machine.txt"
 
 echo "== virtual server: steady cases/s and ticks/s on one core"
-cargo bench --locked -p surefoot-vserver 2>&1 | grep -E 'time:|thrpt:|^[a-z_/ ]+$' | tee "$out/vserver.txt" || true
+bench surefoot-vserver "$out/vserver.txt"
 
 echo "== models: one inference, one on-line learning step"
-cargo bench --locked -p surefoot-learn 2>&1 | grep -E 'time:|thrpt:|^[a-z_/ ]+$' | tee "$out/learn.txt" || true
+bench surefoot-learn "$out/learn.txt"
 
 echo "== sweep of the demo campaign to Parquet, $(nproc) threads: wall time and peak memory, five runs"
 for i in 1 2 3 4 5; do

@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # Tests that control real containers. Without an engine they cannot run: CI fails then, a user is told.
+#   scripts/test-engine.sh [WORDS]    ends with WORDS if they ran and passed, else with a line that starts with NOT RUN or FAILED
 set -euo pipefail
+done_words=${1:-"make test-engine: done"}
 if ! scripts/engine.sh || ! scripts/images.sh; then
-  echo "surefoot: NOT RUN: the tests on real containers (see the lines above for what is missing)" >&2
+  echo "NOT RUN: the tests on real containers (see the lines above for what is missing)"
   if [ "${CI:-}" = true ] || [ "${SUREFOOT_REQUIRE_ENGINE:-}" = 1 ]; then exit 1; fi
   exit 0
 fi
-cargo test --release --locked -p surefoot-linux -- --ignored --test-threads=1
+if ! cargo test --release --locked -p surefoot-linux -- --ignored --test-threads=1; then
+  echo "FAILED: the tests on real containers"
+  exit 1
+fi
+echo "$done_words"
