@@ -129,6 +129,17 @@ impl Mounts {
         self.group(|_| Some(cgroup))
     }
 
+    /// True where the mounts prove that no such cgroup is left; false where they cannot tell.
+    pub fn lacks(&self, cgroup: &str) -> bool {
+        let at = |c: &str| Self::below(self.v1.get(c), cgroup);
+        let dirs = match self.version() {
+            Some(Version::V2) => vec![Self::below(self.v2.as_ref(), cgroup)],
+            Some(Version::V1) => vec![at("cpu"), at("cpuset")],
+            None => return false,
+        };
+        dirs.iter().all(|d| d.as_deref().is_some_and(absent))
+    }
+
     fn group<'a>(&self, path_of: impl Fn(&str) -> Option<&'a str>) -> Option<Cgroup> {
         let dirs = match self.version()? {
             Version::V2 => {
@@ -259,6 +270,11 @@ impl Cgroup {
     pub fn tids(&self) -> Vec<u32> {
         collect(&self.cpuset, if self.version == Version::V2 { "cgroup.threads" } else { "tasks" })
     }
+}
+
+/// True only where the kernel says that a path is not there.
+pub fn absent(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
 fn collect(dir: &Path, file: &str) -> Vec<u32> {

@@ -60,6 +60,10 @@ fn last_line(out: &Output) -> String {
     line.trim_start_matches("Error response from daemon: ").trim_end_matches('.').to_string()
 }
 
+fn says_absent(e: &ServerError) -> bool {
+    matches!(e, ServerError::Unavailable { cause, .. } if cause.to_lowercase().contains("no such container"))
+}
+
 impl Engine {
     /// `SUREFOOT_ENGINE`, else docker, else podman; must answer.
     ///
@@ -205,8 +209,19 @@ impl Engine {
     /// [`ServerError::Unavailable`] with what the engine says.
     pub fn remove(&self, id: &str) -> Result<(), ServerError> {
         match self.call(&format!("removal of container {id}"), &["rm", "--force", "--volumes", id], "Remove it by hand: docker rm -f") {
-            Err(ServerError::Unavailable { cause, .. }) if cause.to_lowercase().contains("no such container") => Ok(()),
+            Err(e) if says_absent(&e) => Ok(()),
             other => other.map(|_| ()),
+        }
+    }
+
+    /// True where the engine says that it has no such container.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where the engine does not answer: that proves nothing.
+    pub fn lacks(&self, id: &str) -> Result<bool, ServerError> {
+        match self.limits(id) {
+            Err(e) if says_absent(&e) => Ok(true),
+            other => other.map(|_| false),
         }
     }
 
@@ -222,7 +237,8 @@ impl Engine {
         Ok((f.first().copied().unwrap_or("").to_string(), num(1), num(2).max(0) as u64))
     }
 
-    /// The engine's own way to set CPUs and quota, where the cgroup's files cannot be written.
+    /// The engine's own way to set CPUs and quota, where the cgroup's files cannot be written. An empty list leaves the CPUs
+    /// as they are: the engine has no way to empty it.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] with what the engine says.

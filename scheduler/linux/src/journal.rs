@@ -16,15 +16,29 @@ use surefoot_server::{Allocation, ServerError, ServiceId};
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Entry {
     /// A service comes under control; `saved` is what it had before.
-    Touch { id: ServiceId, target: Target, saved: BTreeMap<Knob, String> },
+    Touch {
+        id: ServiceId,
+        #[serde(flatten)]
+        former: Former,
+    },
     /// Allocations in force from now on (those of the plan).
     Apply { t_ms: u64, allocations: BTreeMap<ServiceId, Allocation>, changed: Vec<ServiceId> },
     /// A service was given back or has gone.
     Release { id: ServiceId },
 }
 
+/// What a service had before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Former {
+    pub target: Target,
+    /// Start time of a [`Target::Pid`], clock ticks since boot: a process id alone may be another's by now. Not in old journals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
+    pub saved: BTreeMap<Knob, String>,
+}
+
 /// What was there before, of services that are still under control.
-pub type Touched = BTreeMap<ServiceId, (Target, BTreeMap<Knob, String>)>;
+pub type Touched = BTreeMap<ServiceId, Former>;
 
 /// Append-only file.
 #[derive(Debug)]
@@ -81,8 +95,8 @@ fn replay(text: &str) -> Result<Touched, String> {
     for (n, line) in lines.iter().enumerate() {
         match serde_json::from_str::<Entry>(line) {
             // The oldest values count: a service touched twice was never given back in between.
-            Ok(Entry::Touch { id, target, saved }) => {
-                touched.entry(id).or_insert((target, saved));
+            Ok(Entry::Touch { id, former }) => {
+                touched.entry(id).or_insert(former);
             }
             Ok(Entry::Release { id }) => {
                 touched.remove(&id);
@@ -101,7 +115,8 @@ mod tests {
     use super::*;
 
     fn touch(id: &str, cpus: &str) -> Entry {
-        Entry::Touch { id: id.into(), target: Target::Container(id.into()), saved: BTreeMap::from([(Knob::Cpus, cpus.into())]) }
+        let saved = BTreeMap::from([(Knob::Cpus, cpus.into())]);
+        Entry::Touch { id: id.into(), former: Former { target: Target::Container(id.into()), start_ticks: None, saved } }
     }
 
     /// What was touched and not released is known to the next process, with the values from before the first touch.
@@ -116,7 +131,19 @@ mod tests {
         }
         let (_, touched) = Journal::open(&path).unwrap();
         assert_eq!(touched.len(), 1);
-        assert_eq!(touched["a"].1[&Knob::Cpus], "0-3");
+        assert_eq!(touched["a"].saved[&Knob::Cpus], "0-3");
+    }
+
+    /// Journals from before start times were kept are read; a start time survives the way to disk and back.
+    #[test]
+    fn old_journals_are_read() {
+        let old = r#"{"event":"touch","id":"a","target":{"pid":42},"saved":{"cpus":"0-3"}}"#;
+        let touched = replay(&format!("{old}\n")).unwrap();
+        let mut former = Former { target: Target::Pid(42), start_ticks: None, saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]) };
+        assert_eq!(touched["a"], former);
+        former.start_ticks = Some(4711);
+        let line = serde_json::to_string(&Entry::Touch { id: "a".into(), former: former.clone() }).unwrap();
+        assert_eq!(replay(&format!("{line}\n")).unwrap()["a"], former);
     }
 
     /// A line cut short by a crash is dropped and overwritten cleanly; a damaged line elsewhere is refused by number.

@@ -4,12 +4,12 @@
 //! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
 
 use crate::catalogue::Catalogue;
-use crate::cgroup::{quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
+use crate::cgroup::{absent, quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
 use crate::child::pin;
 use crate::discover::{discover, online};
 use crate::engine::{Container, Engine, RunSpec};
 use crate::feed::Feed;
-use crate::journal::{Entry as Event, Journal, Touched};
+use crate::journal::{Entry as Event, Former, Journal, Touched};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs;
 use crate::resctrl::Resctrl;
@@ -97,14 +97,19 @@ pub struct ResetReport {
 #[derive(Clone, Debug)]
 enum Control {
     Files(Cgroup),
-    Engine { engine: Engine, container: String },
+    /// `all` are the CPUs on line: an engine cannot go back to its default, an empty list, and these mean the same.
+    Engine {
+        engine: Engine,
+        container: String,
+        all: CpuSet,
+    },
 }
 
 impl Control {
     fn get(&self, knob: Knob) -> Option<String> {
         match self {
             Control::Files(c) => c.get(knob),
-            Control::Engine { engine, container } => {
+            Control::Engine { engine, container, .. } => {
                 let (cpus, quota, period) = engine.limits(container).ok()?;
                 match knob {
                     Knob::Cpus => Some(cpus),
@@ -117,10 +122,12 @@ impl Control {
     }
 
     fn set(&self, knob: Knob, value: &str) -> io::Result<()> {
-        let (engine, container) = match self {
+        let (engine, container, all) = match self {
             Control::Files(c) => return c.set(knob, value),
-            Control::Engine { engine, container } => (engine, container),
+            Control::Engine { engine, container, all } => (engine, container, all),
         };
+        let all = all.to_string();
+        let value = if knob == Knob::Cpus && value.is_empty() { all.as_str() } else { value };
         let other = |e: ServerError| io::Error::other(e.to_string().trim_end_matches('.').to_string());
         let (_, quota, period) = engine.limits(container).map_err(other)?;
         let period = if period > 0 { period } else { PERIOD_US };
@@ -132,7 +139,17 @@ impl Control {
             }
             Knob::Memory | Knob::Zswap => return Err(io::Error::new(io::ErrorKind::Unsupported, "only cgroup files can set it")),
         }
-        .map_err(other)
+        .map_err(other)?;
+        let got = self.get(knob).unwrap_or_default();
+        let same = match knob {
+            Knob::Cpus => CpuSet::parse(&got).ok() == CpuSet::parse(value).ok(),
+            _ => got == value,
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("gave \"{value}\", the engine keeps \"{got}\"")))
+        }
     }
 
     fn describe(&self, id: &str, knob: Knob) -> String {
@@ -468,7 +485,7 @@ impl LocalServer {
                 let cgroup = self.mounts.of_pid(&root, c.pid).filter(|g| !g.is_root(&self.mounts));
                 let control = match &cgroup {
                     Some(g) if g.writable() => Control::Files(g.clone()),
-                    _ => Control::Engine { engine, container: c.id },
+                    _ => Control::Engine { engine, container: c.id, all: online(&root)? },
                 };
                 Ok((control, cgroup, Some(c.pid)))
             }
@@ -565,37 +582,62 @@ impl LocalServer {
 
     /// Former values of one service.
     fn restore(&mut self, id: &str, control: &Control) -> Result<(), ServerError> {
-        let Some((_, saved)) = self.touched.get(id) else { return Ok(()) };
-        for (knob, value) in saved {
+        let Some(former) = self.touched.get(id) else { return Ok(()) };
+        for (knob, value) in &former.saved {
             control.set(*knob, value).map_err(|e| unavailable(control.describe(id, *knob), e, "Run reset again as root"))?;
         }
         self.touched.remove(id);
         self.journal.append(&Event::Release { id: id.into() })
     }
 
+    /// True where a target is proven to have gone and so took its values along. No answer is no proof.
+    fn gone(&mut self, former: &Former) -> Result<bool, ServerError> {
+        let root = &self.config.root;
+        Ok(match &former.target {
+            Target::Container(name) => self.engine()?.lacks(name)?,
+            Target::Cgroup(path) => self.mounts.lacks(&path.to_string_lossy()),
+            Target::Pid(pid) => {
+                let another = || former.start_ticks.zip(procfs::start_time(root, *pid)).is_some_and(|(then, now)| then != now);
+                // Without /proc every process seems to have gone.
+                root.path("/proc/self").is_dir() && absent(&root.path(format!("/proc/{pid}"))) || another()
+            }
+        })
+    }
+
+    /// Former values of a service of ours or of a process that died; false where the service has gone.
+    fn give_back(&mut self, id: &str, former: &Former) -> Result<bool, ServerError> {
+        let restored = match self.services.get(id).map(|s| s.control.clone()) {
+            Some(control) => self.restore(id, &control),
+            // First of all: a process id may be another's by now.
+            None if self.gone(former)? => Ok(()),
+            None => self.control(id, &former.target).and_then(|(control, _, _)| self.restore(id, &control)),
+        };
+        if !self.touched.contains_key(id) {
+            return Ok(true);
+        }
+        match restored {
+            Err(e) if !self.gone(former).unwrap_or(false) => Err(e),
+            _ => {
+                self.touched.remove(id);
+                self.journal.append(&Event::Release { id: id.into() })?;
+                Ok(false)
+            }
+        }
+    }
+
     /// Give every resource back: former CPUs and quotas, our resctrl groups; also those of a process that died.
     /// Services go on running, unplaced.
     ///
     /// # Errors
-    /// The first thing that could not be given back; the journal still knows it.
+    /// The first thing that could not be given back; the journal still knows it. Everything else was given back.
     pub fn reset(&mut self) -> Result<ResetReport, ServerError> {
         let mut report = ResetReport { containers_removed: std::mem::take(&mut self.orphans_removed), ..Default::default() };
-        for (id, (target, _)) in self.touched.clone() {
-            let control = match self.services.get(&id) {
-                Some(s) => Some(s.control.clone()),
-                // Of a process that died. A target that has gone took its values along.
-                None => self.control(&id, &target).ok().map(|(c, _, _)| c),
-            };
-            match control {
-                Some(c) => {
-                    self.restore(&id, &c)?;
-                    report.restored.push(id.clone());
-                }
-                None => {
-                    self.touched.remove(&id);
-                    self.journal.append(&Event::Release { id: id.clone() })?;
-                    report.gone.push(id.clone());
-                }
+        let mut failed = None;
+        for (id, former) in self.touched.clone() {
+            match self.give_back(&id, &former) {
+                Ok(true) => report.restored.push(id),
+                Ok(false) => report.gone.push(id),
+                Err(e) => failed = failed.or(Some(e)),
             }
         }
         if let Some(r) = &self.resctrl {
@@ -609,7 +651,7 @@ impl LocalServer {
             s.placed = false;
             s.allocation = everything.clone();
         }
-        Ok(report)
+        failed.map_or(Ok(report), Err)
     }
 
     /// Services that have ended by themselves leave.
@@ -841,8 +883,10 @@ impl Server for LocalServer {
             if !self.touched.contains_key(id) {
                 let s = &self.services[id];
                 let saved: BTreeMap<Knob, String> = Knob::ALL.iter().filter_map(|k| Some((*k, s.control.get(*k)?))).collect();
-                self.journal.append(&Event::Touch { id: id.clone(), target: s.target.clone(), saved: saved.clone() })?;
-                self.touched.insert(id.clone(), (s.target.clone(), saved));
+                let start_ticks = s.process.filter(|_| matches!(s.target, Target::Pid(_))).map(|(_, start)| start);
+                let former = Former { target: s.target.clone(), start_ticks, saved };
+                self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
+                self.touched.insert(id.clone(), former);
             }
         }
         for (n, step) in steps.iter().enumerate() {
@@ -973,9 +1017,13 @@ mod tests {
         s.apply(&quota(&s, &[("c", 0.5), ("d", 0.2)])).unwrap();
         drop(s);
         assert_eq!(host.values("d"), ["0-2", "2000", "10000"]);
+        // One hierarchy alone proves nothing: the other may hold a quota of ours.
         fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpuset/docker/c")).unwrap();
+        assert!(host.open().reset().unwrap_err().to_string().contains("/docker/c"));
+        fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpu/docker/c")).unwrap();
         let report = host.open().reset().unwrap();
-        assert_eq!((report.restored, report.gone), (vec!["d".to_string()], vec!["c".to_string()]));
+        // "d" was given back by the first attempt already.
+        assert_eq!((report.restored, report.gone), (vec![], vec!["c".to_string()]));
         assert_eq!(host.values("d"), ["0-3", "-1", "100000"]);
         assert_eq!(host.open().reset().unwrap(), ResetReport::default());
     }
@@ -1049,6 +1097,141 @@ mod tests {
         let ids: Vec<String> = s.observe().services.into_iter().map(|v| v.id).collect();
         assert_eq!(ids, ["d"]);
         assert_eq!(s.reset().unwrap(), ResetReport::default());
+    }
+
+    /// An engine whose containers are folders (tests/engine.sh).
+    fn fake_engine() -> Engine {
+        Engine::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/engine.sh")).unwrap()
+    }
+
+    fn former(target: Target, start_ticks: Option<u64>) -> Former {
+        Former { target, start_ticks, saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]) }
+    }
+
+    /// What cannot be asked has not gone: its values stay in the journal, and the others are given back all the same.
+    #[test]
+    fn only_what_has_gone_is_released() {
+        let host = Host::new();
+        let stat = |start: u32| {
+            let text = format!("42 (c) S {} {start} 0\n", (1..=18).map(|n| n.to_string()).collect::<Vec<_>>().join(" "));
+            fs::write(host.root.path("/proc/42/stat"), text).unwrap();
+        };
+        stat(4711);
+        let mut s = host.open();
+        s.adopt("c", "c", BE, 1, Target::Pid(42)).unwrap();
+        s.adopt("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
+        s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+        assert_eq!(s.touched["c"].start_ticks, Some(4711));
+        drop(s);
+        // The process is there, but what it belongs to cannot be read.
+        let (cgroup, aside) = (host.root.path("/proc/42/cgroup"), host.root.path("/proc/aside"));
+        fs::rename(&cgroup, &aside).unwrap();
+        let mut s = host.open();
+        let err = s.reset().unwrap_err().to_string();
+        assert!(err.contains("process 42 of c"), "{err}");
+        assert_eq!((host.values("c")[1].as_str(), host.values("d")[1].as_str()), ("5000", "-1"));
+        drop(s);
+        fs::rename(&aside, &cgroup).unwrap();
+        let mut s = host.open();
+        assert_eq!(s.reset().unwrap().restored, ["c"]);
+        assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+
+        // Another process with the same id is left alone.
+        s.touched.insert("c".into(), former(Target::Pid(42), Some(4711)));
+        stat(4712);
+        fs::write(host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.cfs_quota_us"), "7000").unwrap();
+        s.touched.insert("no-process".into(), former(Target::Pid(43), None));
+        s.touched.insert("no-cgroup".into(), former(Target::Cgroup("/docker/x".into()), None));
+        s.engine = Some(fake_engine());
+        s.touched.insert("no-container".into(), former(Target::Container("/nonexistent/c".into()), None));
+        assert_eq!(s.reset().unwrap().gone, ["c", "no-cgroup", "no-container", "no-process"]);
+        assert_eq!(host.values("c")[1], "7000");
+
+        // An engine that does not answer proves nothing.
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("down"), "").unwrap();
+        s.touched.insert("c".into(), former(Target::Container(dir.path().display().to_string()), None));
+        let err = s.reset().unwrap_err().to_string();
+        assert!(err.contains("Cannot connect") && s.touched.contains_key("c"), "{err}");
+    }
+
+    /// Docker's default, an empty list of CPUs, comes back as all that are on line; what the engine keeps is read back.
+    #[test]
+    fn an_engines_empty_list_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        [("cpus", ""), ("quota", "0"), ("period", "0")].iter().for_each(|(n, t)| put(n, t));
+        let container = dir.path().display().to_string();
+        let control = Control::Engine { engine: fake_engine(), container, all: CpuSet::range(0, 4) };
+        let before: Vec<String> = [Knob::Cpus, Knob::Quota].iter().map(|k| control.get(*k).unwrap()).collect();
+        assert_eq!(before, ["", "max 100000"]);
+        control.set(Knob::Cpus, "1").unwrap();
+        control.set(Knob::Quota, "5000 10000").unwrap();
+        assert_eq!((control.get(Knob::Cpus).as_deref(), control.get(Knob::Quota).as_deref()), (Some("1"), Some("5000 10000")));
+        control.set(Knob::Cpus, &before[0]).unwrap();
+        control.set(Knob::Quota, &before[1]).unwrap();
+        assert_eq!((control.get(Knob::Cpus).as_deref(), control.get(Knob::Quota).as_deref()), (Some("0-3"), Some("max 100000")));
+        put("deaf", "");
+        let err = control.set(Knob::Cpus, "2").unwrap_err().to_string();
+        assert!(err.contains("\"2\"") && err.contains("\"0-3\""), "{err}");
+    }
+
+    /// Without the right to write cgroup files both adopting and placing say so in one line, with the remedy, and change nothing.
+    #[test]
+    fn no_permission_is_one_clear_line() {
+        use std::os::unix::fs::PermissionsExt;
+        let host = Host::new();
+        fs::set_permissions(host.root.path("/"), fs::Permissions::from_mode(0o755)).unwrap();
+        for id in ["c", "d"] {
+            for f in ["cpuset/docker/ID/cpuset.cpus", "cpu/docker/ID/cpu.cfs_quota_us", "cpu/docker/ID/cpu.cfs_period_us"] {
+                let path = host.root.path(format!("/sys/fs/cgroup/{}", f.replace("ID", id)));
+                fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
+            }
+        }
+        let (c, d) = (host.values("c"), host.values("d"));
+        let mut s = host.open();
+        // Held by us already, with its rights withdrawn later: control is taken as given.
+        let group = s.mounts.named("/docker/d").unwrap();
+        let as_nobody = |s: &mut LocalServer| {
+            // SAFETY: sets the file system user of this thread alone, which ends here; root's right to every file goes with it.
+            unsafe { libc::setfsuid(65_534) };
+            let denied = fs::OpenOptions::new().write(true).open(group.cpuset.join("cpuset.cpus")).unwrap_err();
+            assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied, "the test needs files that cannot be written");
+            assert!(group.file(Knob::Cpus).is_some(), "the test needs files that can be seen");
+            let adopting = s.adopt("c", "c", BE, 1, Target::Cgroup("/docker/c".into())).unwrap_err();
+            let by_pid = s.adopt("c", "c", BE, 1, Target::Pid(42)).unwrap_err();
+            let placing = s.apply(&quota(s, &[("d", 0.5)])).unwrap_err();
+            [adopting, by_pid, placing].map(|e| e.to_string())
+        };
+        let files = Control::Files(group.clone());
+        s.services.insert("d".into(), held(&s.platform, files));
+        let said = std::thread::scope(|t| t.spawn(|| as_nobody(&mut s)).join()).unwrap();
+        for (text, of) in said.iter().zip(["cgroup /docker/c of c", "process 42 of c", "CPUs of d"]) {
+            assert!(text.contains(of) && text.contains("Run as root") && text.contains("Delegate=yes"), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
+        assert_eq!((host.values("c"), host.values("d")), (c, d));
+        assert_eq!(s.names(), "d");
+        assert!(!s.services["d"].placed);
+    }
+
+    /// A BE job under given control.
+    fn held(platform: &Platform, control: Control) -> Service {
+        Service {
+            service: "d".into(),
+            kind: BE,
+            threads: 1,
+            target: Target::Cgroup("/docker/d".into()),
+            control,
+            cgroup: None,
+            process: None,
+            launched: None,
+            port: None,
+            allocation: Allocation::everything(platform),
+            placed: false,
+            counters: None,
+            last: None,
+        }
     }
 
     /// Ways go into a group of the service's own, and reset removes it.
