@@ -47,7 +47,7 @@ test-rust: setup
 	cargo test --release --locked -p surefoot-loadgen -- --ignored
 
 test-python: setup
-	python -m pytest -q tests
+	python -m pytest tests
 
 test-engine: setup
 	@scripts/test-engine.sh
