@@ -10,26 +10,12 @@ from typing import Any
 
 import polars as pl
 
+from models.features import SAMPLE_FEATURES
 from pipelines.io import sha256_file
 
 from . import campaign, dataset
 from .errors import DataSetError
 
-_FEATURES = (
-    "ipc",
-    "llc_misses_per_s",
-    "mbl_mbps",
-    "cpu_usage_cores",
-    "virt_mem_mb",
-    "res_mem_mb",
-    "alloc_cores",
-    "alloc_ways",
-    "alloc_cache_mb",
-    "core_freq_mhz",
-    "nb_cores",
-    "nb_cache_mb",
-    "nb_mbl_mbps",
-)
 _LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
 SCHEMA: dict[str, pl.DataType] = {
     "campaign": pl.String(),
@@ -42,7 +28,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "neighbours": pl.List(pl.Struct({"service": pl.String(), "cores": pl.Float64(), "ways": pl.Int32(), "rps": pl.Float64()})),
     "repeat": pl.Int32(),
     "t_ms": pl.Int64(),
-    **{name: pl.Float64() for name in _FEATURES},
+    **{name: pl.Float64() for name in SAMPLE_FEATURES},
     **{f"latency_{name}_ms": pl.Float64() for name in _LATENCY},
     "achieved_rps": pl.Float64(),
     "errors": pl.Int64(),
