@@ -10,6 +10,7 @@ pub mod math;
 pub mod plant;
 pub mod profile;
 pub mod queue;
+pub mod requests;
 pub mod server;
 pub mod speeds;
 pub mod steady;

@@ -14,13 +14,14 @@
 use crate::math::{gauss, ident_hash, uniform, QUANTILES};
 use crate::profile::PlatformProfile;
 use crate::queue::{wait_law, wait_quantile, Moments};
+use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
     counter_noise, dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, LatencyMs, Sample, FEW_REQUESTS,
 };
 use crate::tenant::{check_tenants, Tenant, TenantError, WayMasks, MAX_TENANTS};
 use crate::MAX_DOMAINS;
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use surefoot_server::CpuSet;
@@ -69,24 +70,6 @@ struct Pending {
     at_s: f64,
     tenant: u64,
     change: Change,
-}
-
-/// Seconds in a heap.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Time(f64);
-
-impl Eq for Time {}
-
-impl PartialOrd for Time {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Time {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
 }
 
 /// What a tenant carries from segment to segment.
@@ -211,6 +194,22 @@ impl Plant {
 
     pub fn position(&self, ident: &str) -> Option<usize> {
         self.states.iter().position(|s| s.ident == ident)
+    }
+
+    /// What the model knows and no monitor shows: speeds of the last segment of the last tick, in the order of
+    /// [`Plant::tenants`]; empty before the first tick.
+    pub fn speeds(&self) -> &[Speed] {
+        self.solver.speeds()
+    }
+
+    /// Work ahead of a newcomer at the front station and at the workers, seconds (mean, or the drawn value with a seed).
+    pub fn backlog_s(&self, tenant: usize) -> [f64; 2] {
+        self.states[tenant].queue.map(|q| q.m)
+    }
+
+    /// MB of each L3 domain that a tenant's data take now.
+    pub fn cache_mb(&self, tenant: usize) -> &PerDomain {
+        &self.occ_mb[tenant]
     }
 
     /// Samples of the last tick, in the order of [`Plant::tenants`].
@@ -548,14 +547,5 @@ impl Plant {
         let mut out = sample(p, t, &r, latency, a.lost, a.queued);
         out.count = count;
         out
-    }
-}
-
-/// Geometric number of requests of one batch of mean `mean`.
-fn batch_size(mean: f64, u: impl Fn() -> f64) -> u64 {
-    if mean <= 1.0 {
-        1
-    } else {
-        1 + (u().ln() / (1.0 - 1.0 / mean).ln()) as u64
     }
 }
