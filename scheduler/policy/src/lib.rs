@@ -13,10 +13,13 @@
 pub mod books;
 pub mod deprive;
 pub mod models;
+pub mod oracle;
 pub mod osml_plus;
 pub mod parties;
 pub mod unmanaged;
 
+#[cfg(test)]
+mod oracle_tests;
 #[cfg(test)]
 mod perfect;
 #[cfg(test)]
