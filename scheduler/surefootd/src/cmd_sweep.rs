@@ -4,15 +4,14 @@ use crate::campaign::Campaign;
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
-use crate::sweep::{self, rows, Bench, Job};
+use crate::sweep::rows::{self, Columns};
+use crate::sweep::{self, Bench, Job};
 use crate::target::Target;
 use crate::virtual_target::{VirtualBench, VirtualTarget};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Cases that a plan measures to learn speed and size.
-const PROBES: u64 = 64;
 const PREVIEW: u64 = 5;
 
 /// # Errors
@@ -39,7 +38,7 @@ pub fn run(args: &cli::Sweep) -> Result<()> {
             }
             let worker = || -> sweep::Worker {
                 let mut bench = VirtualBench::new(&v, &campaign.sampling);
-                Box::new(move |case| bench.measure(case))
+                Box::new(move |case, rows| bench.measure(case, rows))
             };
             finish(args, &campaign, &target, &cases, Bench::Parallel(&worker))
         }
@@ -79,12 +78,21 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
 }
 
 fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, v: &VirtualTarget) -> Result<()> {
-    // Speed and size of a few cases, spread evenly, say what all of them will take.
-    let n = cases.len().min(PROBES);
+    // Speed and size of one shard's worth of cases, spread evenly, say what all of them will take.
+    let n = cases.len().min(sweep::cases_per_shard(campaign, true));
     let mut bench = VirtualBench::new(v, &campaign.sampling);
+    let mut columns = Columns::new(&campaign.name, &target.platform.name);
+    let (mut walk, mut rows) = (cases.walk(), vec![]);
     let start = Instant::now();
-    let probes: Vec<_> = (0..n).map(|i| bench.measure(cases.case(i * (cases.len() / n)))).collect();
-    let bytes = rows::encode(&rows::batch(&campaign.name, &target.platform.name, &probes)?)?.len();
+    for i in 0..n {
+        let case = walk.at((i as u128 * u128::from(cases.len()) / u128::from(n)) as u64);
+        rows.clear();
+        if case.infeasible.is_none() {
+            bench.measure(case, &mut rows);
+        }
+        columns.push(case, &rows);
+    }
+    let bytes = rows::encode_samples(&columns.take()?)?.len();
     let threads = rayon::current_num_threads() as f64;
     let share = cases.len() as f64 / n as f64;
     print_plan(args, campaign, target, cases, start.elapsed().as_secs_f64() * share / threads, (bytes as f64 * share) as u64);

@@ -3,13 +3,15 @@
 //! A plane is one (service, RPS, threads, neighbours); its cells are cores x ways x MBA x repeat. Cases are numbered
 //! plane by plane and are computed from their number, so a campaign of any size needs no memory. Neighbours belong to
 //! the plane: its cells differ in the allocation of the service only, and a cell that they leave no room for is
-//! infeasible. Everything random comes from (campaign seed, plane or case key).
+//! infeasible. Everything random comes from (campaign seed, plane or case key). Whoever goes through many cases takes a
+//! [`Walk`], which works out a plane once.
 
 use crate::campaign::{round6, Axis, Campaign, Values};
 use crate::error::{suggest, Result};
 use crate::target::Target;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 
 /// Share of the cores and ways that neighbours hold together at most.
 const NEIGHBOUR_SHARE: f64 = 0.75;
@@ -256,14 +258,20 @@ impl Expansion {
     /// Cases that cannot be set up, by rule. Walks the planes, not the cases.
     pub fn infeasible(&self) -> BTreeMap<String, u64> {
         let mut out = BTreeMap::new();
+        let mut add = |rule: &str, cases: u64| {
+            if cases > 0 {
+                *out.entry(rule.to_string()).or_insert(0) += cases;
+            }
+        };
         let per_cell = self.mba_pct.len() as u64 * u64::from(self.repeats);
         for plane in 0..self.len / self.cells() {
-            let around = self.around(plane);
-            for cores in &self.cores {
-                for ways in &self.ways {
-                    if let Some(why) = self.why_infeasible(&around, *cores, *ways) {
-                        *out.entry(rule(&why).to_string()).or_insert(0) += per_cell;
-                    }
+            match self.around(plane).left {
+                Err(why) => add(rule(&why), self.cells()),
+                Ok(left) => {
+                    let beyond_cores = self.cores.iter().filter(|c| left.too_few_cores(**c)).count() as u64;
+                    let beyond_ways = self.ways.iter().filter(|w| left.too_few_ways(**w)).count() as u64;
+                    add(TOO_FEW_CORES, beyond_cores * self.ways.len() as u64 * per_cell);
+                    add(TOO_FEW_WAYS, (self.cores.len() as u64 - beyond_cores) * beyond_ways * per_cell);
                 }
             }
         }
@@ -275,40 +283,28 @@ impl Expansion {
     /// # Panics
     /// If `index >= len()`.
     pub fn case(&self, index: u64) -> Case {
-        assert!(index < self.len, "case {index} of {}", self.len);
-        let (plane, mut cell) = (index / self.cells(), index % self.cells());
-        let around = self.around(plane);
-        let mut digit = |n: usize| {
-            let d = cell % n as u64;
-            cell /= n as u64;
-            d as usize
+        let mut walk = self.walk();
+        walk.at(index);
+        walk.case
+    }
+
+    /// Goes through cases; keep one for neighbouring cases.
+    pub fn walk(&self) -> Walk<'_> {
+        let case = Case {
+            index: 0,
+            case_id: String::new(),
+            seed: 0,
+            service: String::new(),
+            rps: 0.0,
+            threads: 0,
+            cores: 0.0,
+            ways: 0,
+            mba_pct: 0,
+            neighbours: vec![],
+            repeat: 0,
+            infeasible: None,
         };
-        let repeat = digit(self.repeats as usize) as u32;
-        let mba_pct = self.mba_pct[digit(self.mba_pct.len())];
-        let ways = self.ways[digit(self.ways.len())];
-        let cores = self.cores[digit(self.cores.len())];
-        let infeasible = self.why_infeasible(&around, cores, ways);
-        let threads = around.threads.unwrap_or(threads_for(cores));
-        let key = format!(
-            "{}|{}|{}|{}|{}|{threads}|{cores}|{ways}|{mba_pct}|{}|{}|{repeat}",
-            self.campaign, self.seed, self.target.platform.name, around.service, around.rps, around.count, around.draw
-        );
-        let digest = Sha256::digest(key.as_bytes());
-        let word = |i: usize| u64::from_be_bytes(std::array::from_fn(|j| digest[i * 8 + j]));
-        Case {
-            index,
-            case_id: format!("{:016x}", word(0)),
-            seed: word(1),
-            service: around.service.to_string(),
-            rps: around.rps,
-            threads,
-            cores,
-            ways,
-            mba_pct,
-            neighbours: around.neighbours.unwrap_or_default(),
-            repeat,
-            infeasible,
-        }
+        Walk { all: self, plane: None, key: String::new(), case }
     }
 
     fn around(&self, plane: u64) -> Around<'_> {
@@ -325,8 +321,16 @@ impl Expansion {
             Threads::Counts(l) => Some(l[t as usize]),
         };
         let (count, draw) = self.neighbours[nb as usize];
-        let neighbours = self.draw(service, rps, threads, count, draw);
-        Around { service, rps, threads, count, draw, neighbours }
+        let p = &self.target.platform;
+        let (neighbours, left) = match self.draw(service, rps, threads, count, draw) {
+            Err(why) => (vec![], Err(why)),
+            Ok(nb) => {
+                let cores = round6(f64::from(p.managed.len()) - nb.iter().map(|n| n.cores).sum::<f64>());
+                let ways = p.ways().saturating_sub(nb.iter().map(|n| n.ways).sum());
+                (nb, Ok(Left { cores, ways }))
+            }
+        };
+        Around { service, rps, threads, count, draw, neighbours, left }
     }
 
     /// Neighbours of a plane: which, at which catalogue RPS, and how much they hold. They leave at least one core and
@@ -368,19 +372,32 @@ impl Expansion {
             })
             .collect())
     }
+}
 
-    fn why_infeasible(&self, around: &Around, cores: f64, ways: u32) -> Option<String> {
-        let p = &self.target.platform;
-        let nb = match &around.neighbours {
-            Err(why) => return Some(why.clone()),
-            Ok(nb) => nb,
-        };
-        let left_cores = round6(f64::from(p.managed.len()) - nb.iter().map(|n| n.cores).sum::<f64>());
-        let left_ways = p.ways().saturating_sub(nb.iter().map(|n| n.ways).sum());
-        if cores > left_cores + 1e-9 {
-            Some(format!("neighbours leave too few cores ({cores} asked for, {left_cores} left)"))
-        } else if ways > left_ways {
-            Some(format!("neighbours leave too few ways ({ways} asked for, {left_ways} left)"))
+/// What the neighbours of a plane leave to its service.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    cores: f64,
+    ways: u32,
+}
+
+const TOO_FEW_CORES: &str = "neighbours leave too few cores";
+const TOO_FEW_WAYS: &str = "neighbours leave too few ways";
+
+impl Left {
+    fn too_few_cores(self, cores: f64) -> bool {
+        cores > self.cores + 1e-9
+    }
+
+    fn too_few_ways(self, ways: u32) -> bool {
+        ways > self.ways
+    }
+
+    fn why_infeasible(self, cores: f64, ways: u32) -> Option<String> {
+        if self.too_few_cores(cores) {
+            Some(format!("{TOO_FEW_CORES} ({cores} asked for, {} left)", self.cores))
+        } else if self.too_few_ways(ways) {
+            Some(format!("{TOO_FEW_WAYS} ({ways} asked for, {} left)", self.ways))
         } else {
             None
         }
@@ -395,7 +412,83 @@ struct Around<'a> {
     threads: Option<u32>,
     count: u32,
     draw: u32,
-    neighbours: std::result::Result<Vec<Neighbour>, String>,
+    neighbours: Vec<Neighbour>,
+    /// Err: why the neighbours themselves cannot be.
+    left: std::result::Result<Left, String>,
+}
+
+/// Looks at cases one after another. What the cells of a plane have in common is worked out once a plane, and the case is
+/// written over in place, so that a step costs well below a microsecond.
+pub struct Walk<'a> {
+    all: &'a Expansion,
+    plane: Option<Plane>,
+    /// Buffer: end of the canonical key.
+    key: String,
+    case: Case,
+}
+
+struct Plane {
+    number: u64,
+    threads: Option<u32>,
+    count: u32,
+    draw: u32,
+    left: std::result::Result<Left, String>,
+    /// Has taken in the key up to the RPS.
+    hash: Sha256,
+}
+
+impl Walk<'_> {
+    /// Case number `index`.
+    ///
+    /// # Panics
+    /// If `index >= len()`.
+    pub fn at(&mut self, index: u64) -> &Case {
+        let all = self.all;
+        assert!(index < all.len, "case {index} of {}", all.len);
+        let (number, mut cell) = (index / all.cells(), index % all.cells());
+        if self.plane.as_ref().is_none_or(|p| p.number != number) {
+            self.enter(number);
+        }
+        let Some(plane) = &self.plane else { return &self.case };
+        let mut digit = |n: usize| {
+            let d = cell % n as u64;
+            cell /= n as u64;
+            d as usize
+        };
+        let c = &mut self.case;
+        c.index = index;
+        c.repeat = digit(all.repeats as usize) as u32;
+        c.mba_pct = all.mba_pct[digit(all.mba_pct.len())];
+        c.ways = all.ways[digit(all.ways.len())];
+        c.cores = all.cores[digit(all.cores.len())];
+        c.threads = plane.threads.unwrap_or(threads_for(c.cores));
+        c.infeasible = match &plane.left {
+            Err(why) => Some(why.clone()),
+            Ok(left) => left.why_infeasible(c.cores, c.ways),
+        };
+        self.key.clear();
+        c.case_id.clear();
+        let mut hash = plane.hash.clone();
+        // Writing to a String cannot fail.
+        let _ = write!(self.key, "{}|{}|{}|{}|{}|{}|{}", c.threads, c.cores, c.ways, c.mba_pct, plane.count, plane.draw, c.repeat);
+        hash.update(self.key.as_bytes());
+        let digest = hash.finalize();
+        let word = |i: usize| u64::from_be_bytes(std::array::from_fn(|j| digest[i * 8 + j]));
+        let _ = write!(c.case_id, "{:016x}", word(0));
+        c.seed = word(1);
+        c
+    }
+
+    fn enter(&mut self, number: u64) {
+        let a = self.all.around(number);
+        let hash = Sha256::new()
+            .chain_update(format!("{}|{}|{}|{}|{}|", self.all.campaign, self.all.seed, self.all.target.platform.name, a.service, a.rps));
+        self.case.service.clear();
+        self.case.service.push_str(a.service);
+        self.case.rps = a.rps;
+        self.case.neighbours = a.neighbours;
+        self.plane = Some(Plane { number, threads: a.threads, count: a.count, draw: a.draw, left: a.left, hash });
+    }
 }
 
 /// A reason without its numbers, for counting.
@@ -491,9 +584,33 @@ mod tests {
         let cases: Vec<Case> = (0..e.len()).map(|i| e.case(i)).collect();
         assert_eq!(cases.iter().map(|c| &c.case_id).collect::<BTreeSet<_>>().len(), 720);
         assert_eq!(e.by_service().values().sum::<u64>(), 720);
-        let why: u64 = e.infeasible().values().sum();
-        assert_eq!(cases.iter().filter(|c| c.infeasible.is_some()).count() as u64, why);
-        assert!(why > 0 && why < 720);
+        let mut why = BTreeMap::new();
+        cases.iter().filter_map(|c| c.infeasible.as_deref()).for_each(|w| *why.entry(rule(w).to_string()).or_insert(0u64) += 1);
+        assert_eq!(e.infeasible(), why);
+        assert!(why.len() == 2 && why.values().sum::<u64>() < 720, "{why:?}");
+    }
+
+    /// A case is what its number says, however one comes to it.
+    #[test]
+    fn walks_in_any_order() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let e = expand(&t, "neighbours = { count = [0, 2, 9], draws = 2 }\ncores = [1, 4, 8]\nways = [2, 11]").unwrap();
+        let mut walk = e.walk();
+        for i in (0..e.len()).rev().chain(0..e.len()).chain((0..e.len()).step_by(7)) {
+            assert_eq!(*walk.at(i), e.case(i));
+        }
+        assert!(walk.at(e.len() - 1).infeasible.as_deref().is_some_and(|w| w.starts_with("fewer other services")));
+    }
+
+    /// Identifiers and seeds are part of the format: a resumed campaign must find its cases again.
+    #[test]
+    fn identifiers_stay() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let c = expand(&t, "neighbours = { count = [2], draws = 1 }").unwrap().case(100);
+        let digest = Sha256::digest(b"t|3|p|a|100|2|2|2|100|2|0|0");
+        assert_eq!((c.threads, c.cores, c.ways), (2, 2.0, 2));
+        assert_eq!(c.case_id, digest[..8].iter().map(|b| format!("{b:02x}")).collect::<String>());
+        assert_eq!(c.seed.to_be_bytes(), digest[8..16]);
     }
 
     /// The cells of a plane have the same neighbours; those fit, and leave room for at least one cell.

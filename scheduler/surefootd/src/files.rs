@@ -13,20 +13,28 @@ pub const TEMPORARY: &str = ".tmp";
 /// # Errors
 /// [`Error::Failed`]; the temporary file is gone then, and `path` is what it was.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    put(path, |f| f.write_all(bytes))?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Let `write` fill `path`, all or nothing; durable once the folder is synced ([`sync_folder`]), which many files can share.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(TEMPORARY);
     let temporary = PathBuf::from(name);
     let written = (|| {
         let mut f = File::create(&temporary)?;
-        f.write_all(bytes)?;
+        write(&mut f)?;
         f.sync_all()?;
         std::fs::rename(&temporary, path)
     })();
-    if let Err(e) = written {
+    written.map_err(|e| {
         let _ = std::fs::remove_file(&temporary);
-        return Err(Error::io(path, "cannot be written", &e));
-    }
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+        Error::io(path, "cannot be written", &e)
+    })
 }
 
 /// Make renames and removals in a folder durable.

@@ -2,8 +2,8 @@
 
 use crate::campaign::sha256_hex;
 use crate::error::{suggest, Error, Result};
-use crate::expand::Case;
-use crate::sweep::rows::{Measured, Row, State};
+use crate::expand::{Case, Neighbour};
+use crate::sweep::rows::{Row, State};
 use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -117,6 +117,7 @@ pub struct VirtualBench<'a> {
     interval_ms: u64,
     samples: u32,
     readings: Vec<Sample>,
+    tenants: Vec<Tenant>,
 }
 
 impl<'a> VirtualBench<'a> {
@@ -128,41 +129,35 @@ impl<'a> VirtualBench<'a> {
             interval_ms: sampling.interval_ms,
             samples: sampling.samples,
             readings: vec![],
+            tenants: vec![],
         }
     }
 
-    /// Steady state of the case, then readings with measurement noise from the case's seed.
-    pub fn measure(&mut self, case: Case) -> Measured {
-        if let Some(why) = case.infeasible.clone() {
-            return Measured { case, state: State::Infeasible, reason: Some(why), rows: vec![] };
-        }
-        let failed = |case: Case, why: String| Measured { case, state: State::Failed, reason: Some(why), rows: vec![] };
+    /// Steady state of a feasible case, then readings with measurement noise from the case's seed, appended to `rows`.
+    pub fn measure(&mut self, case: &Case, rows: &mut Vec<Row>) -> (State, Option<String>) {
         let p = &self.target.profile;
-        let mut counts = vec![case.cores as u32];
-        let mut ways = vec![case.ways];
-        counts.extend(case.neighbours.iter().map(|n| n.cores as u32));
-        ways.extend(case.neighbours.iter().map(|n| n.ways));
-        let (cpus, masks) = (place(p, &counts), stack_ways(p, &ways));
-        let mut tenants = Vec::with_capacity(counts.len());
-        for i in 0..counts.len() {
+        let held = |own: u32, of: fn(&Neighbour) -> u32| std::iter::once(own).chain(case.neighbours.iter().map(of)).collect::<Vec<_>>();
+        let cpus = place(p, &held(case.cores as u32, |n| n.cores as u32));
+        let masks = stack_ways(p, &held(case.ways, |n| n.ways));
+        self.tenants.clear();
+        for (i, (cpus, mask)) in cpus.into_iter().zip(masks).enumerate() {
             let (name, rps, threads) = match i.checked_sub(1).map(|j| &case.neighbours[j]) {
                 None => (&case.service, case.rps, case.threads),
                 Some(n) => (&n.service, n.rps, n.threads()),
             };
             let Some(profile) = self.target.profiles.services.get(name) else {
-                let why = format!("no profile of {name}");
-                return failed(case, why);
+                return (State::Failed, Some(format!("no profile of {name}")));
             };
-            let mut t = Tenant::new(profile.clone(), rps, threads, cpus[i], masks[i]);
+            let mut t = Tenant::new(profile.clone(), rps, threads, cpus, mask);
             if i == 0 {
                 t.mba = f64::from(case.mba_pct) / 100.0;
             }
-            tenants.push(t);
+            self.tenants.push(t);
         }
-        if let Err(e) = surefoot_vserver::check_tenants(p, &tenants) {
-            return failed(case, e.to_string());
+        if let Err(e) = surefoot_vserver::check_tenants(p, &self.tenants) {
+            return (State::Failed, Some(e.to_string()));
         }
-        let steady = self.steady.case_for(&tenants, HORIZON_S, 1)[0];
+        let steady = self.steady.case_for(&self.tenants, HORIZON_S, 1)[0];
         let overloaded = steady.achieved_rps < LEAST_COMPLETED * case.rps || steady.lost_frac > 1.0 - LEAST_COMPLETED;
         let series = Series { samples: self.samples, interval_s: self.interval_ms as f64 * 1e-3, seed: case.seed };
         self.readings.clear();
@@ -190,13 +185,12 @@ impl<'a> VirtualBench<'a> {
                 },
             }
         };
-        let rows = self.readings.iter().enumerate().map(row).collect();
-        let (state, reason) = if overloaded {
+        rows.extend(self.readings.iter().enumerate().map(row));
+        if overloaded {
             let done = steady.achieved_rps * (1.0 - steady.lost_frac);
-            (State::Overloaded, Some(format!("the service completes less than 99 % of the offered load ({done:.1} of {} RPS)", case.rps)))
-        } else {
-            (State::Measured, None)
-        };
-        Measured { case, state, reason, rows }
+            let why = format!("the service completes less than 99 % of the offered load ({done:.1} of {} RPS)", case.rps);
+            return (State::Overloaded, Some(why));
+        }
+        (State::Measured, None)
     }
 }

@@ -1,6 +1,6 @@
 //! Response times, samples and the steady case of a sweep (SPEC.md, section 6).
 
-use crate::math::{gauss, ident_hash, uniform};
+use crate::math::{gauss, ident_hash, Draws};
 use crate::profile::{LcDemand, PlatformProfile};
 use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
 use crate::speeds::{Solver, Speed};
@@ -214,36 +214,40 @@ pub struct Series {
 /// grows by.
 pub fn sample_series(p: &PlatformProfile, steady: &Sample, ident: &str, series: &Series, out: &mut Vec<Sample>) {
     let key = ident_hash(ident);
+    let expected = steady.achieved_rps * series.interval_s;
+    // What readings have in common is worked out once.
+    let errors_ms = steady.latency.filter(|_| expected >= FEW_REQUESTS).map(|law| quantile_errors_ms(law, expected));
     for j in 0..u64::from(series.samples) {
-        out.push(reading(p, steady, key, j, series));
+        let draws = Draws::new(&[series.seed, key, j]);
+        let mut s = *steady;
+        s.ipc *= lognormal(p.noise.ipc, draws.gauss(100));
+        s.llc_misses_per_s *= lognormal(p.noise.misses, draws.gauss(101));
+        s.mbl_mbps *= lognormal(p.noise.mbl, draws.gauss(102));
+        s.cpu_usage_cores = (s.cpu_usage_cores * lognormal(p.noise.cpu, draws.gauss(103))).min(s.alloc_cores);
+        s.core_freq_mhz *= lognormal(p.noise.freq, draws.gauss(104));
+        s.nb_mbl_mbps *= lognormal(p.noise.mbl, draws.gauss(105));
+        match (steady.latency, errors_ms) {
+            (None, _) => {}
+            (Some(law), Some(errors_ms)) => {
+                s.count = expected;
+                s.latency = Some(scattered(law, errors_ms, |i| draws.gauss(110 + i)));
+            }
+            (Some(law), None) => few_requests(&mut s, &law, expected, series.interval_s, draws),
+        }
+        out.push(s);
     }
 }
 
-fn reading(p: &PlatformProfile, steady: &Sample, key: u64, j: u64, series: &Series) -> Sample {
-    let seed = series.seed;
-    let mut s = *steady;
-    s.ipc *= counter_noise(p.noise.ipc, &[seed, key, j, 100]);
-    s.llc_misses_per_s *= counter_noise(p.noise.misses, &[seed, key, j, 101]);
-    s.mbl_mbps *= counter_noise(p.noise.mbl, &[seed, key, j, 102]);
-    s.cpu_usage_cores = (s.cpu_usage_cores * counter_noise(p.noise.cpu, &[seed, key, j, 103])).min(s.alloc_cores);
-    s.core_freq_mhz *= counter_noise(p.noise.freq, &[seed, key, j, 104]);
-    s.nb_mbl_mbps *= counter_noise(p.noise.mbl, &[seed, key, j, 105]);
-    let Some(law) = steady.latency else { return s };
-    let expected = steady.achieved_rps * series.interval_s;
-    if expected >= FEW_REQUESTS {
-        s.count = expected;
-        s.latency = Some(quantile_noise(law, expected, |i| gauss(&[seed, key, j, 110 + i])));
-        return s;
-    }
+/// A reading of few requests: each is drawn.
+fn few_requests(s: &mut Sample, law: &LatencyMs, expected: f64, interval_s: f64, draws: Draws) {
     let mut few = [0.0; MOST_DRAWN];
-    let n = poisson(expected, uniform(&[seed, key, j, 200])).min(MOST_DRAWN);
+    let n = poisson(expected, draws.uniform(200)).min(MOST_DRAWN);
     for (i, x) in few[..n].iter_mut().enumerate() {
-        *x = quantile_of(&law, uniform(&[seed, key, j, 201 + i as u64]));
+        *x = quantile_of(law, draws.uniform(201 + i as u64));
     }
     s.count = n as f64;
-    s.achieved_rps = n as f64 / series.interval_s;
+    s.achieved_rps = n as f64 / interval_s;
     s.latency = nearest_rank(&mut few[..n]);
-    s
 }
 
 /// Beyond any plausible draw of a Poisson law of mean below [`FEW_REQUESTS`].
@@ -251,17 +255,29 @@ const MOST_DRAWN: usize = 160;
 
 /// Lognormal factor of mean 1.
 pub(crate) fn counter_noise(cv: f64, key: &[u64]) -> f64 {
-    (cv * gauss(key) - 0.5 * cv * cv).exp()
+    lognormal(cv, gauss(key))
+}
+
+fn lognormal(cv: f64, z: f64) -> f64 {
+    (cv * z - 0.5 * cv * cv).exp()
 }
 
 /// Sampling error of empirical percentiles of `count` requests with an exponential upper tail, at most 30 %, sorted again.
 pub(crate) fn quantile_noise(l: LatencyMs, count: f64, z: impl Fn(u64) -> f64) -> LatencyMs {
+    scattered(l, quantile_errors_ms(l, count), z)
+}
+
+/// Standard errors of p50, p95 and p99.
+fn quantile_errors_ms(l: LatencyMs, count: f64) -> [f64; 3] {
     let tail = ((l.p99 - l.p95) / 5f64.ln()).max(0.0);
-    let mut q = [l.p50, l.p95, l.p99];
-    for (i, (x, q)) in q.iter_mut().zip(crate::math::QUANTILES).enumerate() {
-        let error = (tail * (q / ((1.0 - q) * count.max(1.0))).sqrt()).min(0.3 * *x);
-        *x = (0.2 * *x).max(*x + error * z(i as u64));
-    }
+    let q = crate::math::QUANTILES;
+    let x = [l.p50, l.p95, l.p99];
+    std::array::from_fn(|i| (tail * (q[i] / ((1.0 - q[i]) * count.max(1.0))).sqrt()).min(0.3 * x[i]))
+}
+
+fn scattered(l: LatencyMs, errors_ms: [f64; 3], z: impl Fn(u64) -> f64) -> LatencyMs {
+    let x = [l.p50, l.p95, l.p99];
+    let mut q: [f64; 3] = std::array::from_fn(|i| (0.2 * x[i]).max(x[i] + errors_ms[i] * z(i as u64)));
     q.sort_by(f64::total_cmp);
     LatencyMs { mean: l.mean, p50: q[0], p95: q[1], p99: q[2] }
 }

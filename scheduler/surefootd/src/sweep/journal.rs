@@ -2,19 +2,35 @@
 
 use super::rows::State;
 use crate::error::{Error, Result};
+use crate::files;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
-    pub case_id: String,
+pub struct Line<'a> {
+    #[serde(borrow)]
+    pub case_id: Cow<'a, str>,
     pub state: State,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Cow<'a, str>>,
     pub shard: u32,
     pub rows: u32,
+}
+
+impl Line<'_> {
+    /// Append the line's text to `out`.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] for a line that is no JSON.
+    pub fn write(&self, out: &mut Vec<u8>) -> Result<()> {
+        serde_json::to_writer(&mut *out, self).map_err(|e| Error::Failed(format!("journal line: {e}. Please report it")))?;
+        out.push(b'\n');
+        Ok(())
+    }
 }
 
 /// Appends whole shards.
@@ -31,71 +47,88 @@ impl Journal {
         Ok(Journal { path: path.into(), file })
     }
 
-    /// Append lines and make them durable.
+    /// Append whole lines and make them durable.
     ///
     /// # Errors
     /// [`Error::Failed`]; a torn tail is trimmed at the next resume.
-    pub fn append(&mut self, lines: &[Line]) -> Result<()> {
-        let mut text = String::with_capacity(lines.len() * 96);
-        for l in lines {
-            text.push_str(&serde_json::to_string(l).map_err(|e| Error::Failed(format!("journal line: {e}. Please report it")))?);
-            text.push('\n');
-        }
-        let done = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+    pub fn append(&mut self, lines: &[u8]) -> Result<()> {
+        let done = self.file.write_all(lines).and_then(|()| self.file.sync_data());
         done.map_err(|e| Error::io(&self.path, "cannot be appended to", &e))
     }
 }
 
-/// What a started folder's journal says.
-#[derive(Debug, Default)]
-pub struct Told {
-    pub lines: Vec<Line>,
-    /// Bytes up to the end of each line.
-    pub ends: Vec<u64>,
-    /// Bytes after the last whole line (a write that a crash cut off).
+/// Reads a journal line by line, so that its length does not matter. A last line that is not whole is torn; a bad line
+/// before the end is an error.
+pub struct Reader {
+    path: PathBuf,
+    /// None where there is no journal.
+    file: Option<BufReader<File>>,
+    buffer: Vec<u8>,
+    /// Whole lines so far.
+    pub lines: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes after the last whole line (a write that a crash cut off); known at the end.
     pub torn_bytes: u64,
 }
 
-/// Read a journal. A last line that is not whole is torn; a bad line before the end is an error.
-///
-/// # Errors
-/// [`Error::Failed`] names line and remedy.
-pub fn read(path: &Path) -> Result<Told> {
-    let file = match File::open(path) {
-        Ok(f) => f,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Told::default()),
-        Err(e) => return Err(Error::io(path, "cannot be read", &e)),
-    };
-    let mut told = Told::default();
-    let mut reader = BufReader::new(file);
-    let mut at = 0u64;
-    let mut bad: Option<(usize, String)> = None;
-    let mut buffer = Vec::new();
-    loop {
-        buffer.clear();
-        let n = reader.read_until(b'\n', &mut buffer).map_err(|e| Error::io(path, "cannot be read", &e))?;
+impl Reader {
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = match File::open(path) {
+            Ok(f) => Some(BufReader::with_capacity(1 << 18, f)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(Error::io(path, "cannot be read", &e)),
+        };
+        Ok(Reader { path: path.into(), file, buffer: vec![], lines: 0, bytes: 0, torn_bytes: 0 })
+    }
+
+    /// The next whole line; None at the end.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] names line and remedy.
+    pub fn next_line(&mut self) -> Result<Option<Line<'_>>> {
+        let Some(file) = &mut self.file else { return Ok(None) };
+        let unreadable = |e: std::io::Error| Error::io(&self.path, "cannot be read", &e);
+        self.buffer.clear();
+        let n = file.read_until(b'\n', &mut self.buffer).map_err(unreadable)? as u64;
         if n == 0 {
-            return Ok(told);
+            return Ok(None);
         }
-        if let Some((line, cause)) = bad {
-            return Err(Error::Failed(format!(
-                "{}:{line}: {cause}. The file was damaged, not merely cut off: restore it, or remove this folder and measure again",
-                path.display()
-            )));
-        }
-        match serde_json::from_slice::<Line>(&buffer) {
-            Ok(line) if buffer.ends_with(b"\n") => {
-                at += n as u64;
-                told.lines.push(line);
-                told.ends.push(at);
+        match serde_json::from_slice::<Line>(&self.buffer) {
+            Ok(line) if self.buffer.ends_with(b"\n") => {
+                self.lines += 1;
+                self.bytes += n;
+                Ok(Some(line))
             }
-            Ok(_) => told.torn_bytes += n as u64,
-            Err(e) => {
-                told.torn_bytes += n as u64;
-                bad = Some((told.lines.len() + 1, format!("is no journal line: {e}")));
+            Err(e) if !file.fill_buf().map_err(unreadable)?.is_empty() => Err(Error::Failed(format!(
+                "{}:{}: is no journal line: {e}. The file was damaged, not merely cut off: restore it, or remove this folder and measure again",
+                self.path.display(),
+                self.lines + 1
+            ))),
+            _ => {
+                self.torn_bytes = n;
+                Ok(None)
             }
         }
     }
+}
+
+/// Keep these parts of a journal only, all or nothing.
+///
+/// # Errors
+/// [`Error::Failed`]; the journal is then what it was.
+pub fn keep_parts(path: &Path, parts: &[Range<u64>]) -> Result<()> {
+    let mut from = File::open(path).map_err(|e| Error::io(path, "cannot be read", &e))?;
+    files::put(path, |to| {
+        for part in parts {
+            from.seek(SeekFrom::Start(part.start))?;
+            std::io::copy(&mut (&from).take(part.end - part.start), to)?;
+        }
+        Ok(())
+    })?;
+    files::sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
 /// Cut the journal to its first `bytes` bytes, durably.
@@ -111,8 +144,23 @@ pub fn trim(path: &Path, bytes: u64) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn line(shard: u32) -> Line {
-        Line { case_id: format!("{shard:016x}"), state: State::Measured, reason: None, shard, rows: 3 }
+    fn text(shards: Range<u32>) -> Vec<u8> {
+        let mut out = vec![];
+        for shard in shards {
+            let line = Line { case_id: format!("{shard:016x}").into(), state: State::Measured, reason: None, shard, rows: 3 };
+            line.write(&mut out).unwrap();
+        }
+        out
+    }
+
+    /// Shards that are told of, and the reader at the end.
+    fn read(path: &Path) -> (Vec<u32>, Reader) {
+        let mut reader = Reader::open(path).unwrap();
+        let mut shards = vec![];
+        while let Some(line) = reader.next_line().unwrap() {
+            shards.push(line.shard);
+        }
+        (shards, reader)
     }
 
     /// A tail that a crash cut off is found and can be trimmed; what stands before it is kept.
@@ -120,14 +168,14 @@ mod tests {
     fn torn_tail() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        Journal::open(&path).unwrap().append(&[line(0), line(1)]).unwrap();
+        Journal::open(&path).unwrap().append(&text(0..2)).unwrap();
         let whole = std::fs::metadata(&path).unwrap().len();
         for tail in ["{\"case_id\":\"00", "{", "{\"case_id\":\"00\",\"state\":\"measured\",\"shard\":0,\"rows\":1}"] {
             let mut f = OpenOptions::new().append(true).open(&path).unwrap();
             f.write_all(tail.as_bytes()).unwrap();
-            let told = read(&path).unwrap();
-            assert_eq!((told.lines.len(), told.torn_bytes), (2, tail.len() as u64));
-            trim(&path, *told.ends.last().unwrap()).unwrap();
+            let (shards, reader) = read(&path);
+            assert_eq!((shards, reader.torn_bytes), (vec![0, 1], tail.len() as u64));
+            trim(&path, reader.bytes).unwrap();
             assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
         }
     }
@@ -138,7 +186,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
         std::fs::write(&path, "nonsense\n{\"case_id\":\"00\",\"state\":\"measured\",\"shard\":0,\"rows\":1}\n").unwrap();
-        let says = read(&path).unwrap_err().to_string();
+        let says = Reader::open(&path).unwrap().next_line().unwrap_err().to_string();
         assert!(says.contains("journal.jsonl:1:") && says.contains("restore it"), "{says}");
+    }
+
+    /// Parts that are kept stay as they are, in their order.
+    #[test]
+    fn parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        std::fs::write(&path, text(0..4)).unwrap();
+        let line = text(0..1).len() as u64;
+        keep_parts(&path, &[0..line, 2 * line..4 * line]).unwrap();
+        assert_eq!(read(&path).0, [0, 2, 3]);
     }
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 pub const SCHEMA_VERSION: u32 = 1;
 /// Distinct reasons that are counted by themselves.
 const MOST_REASONS: usize = 100;
+const OTHER_REASONS: &str = "other reasons, see journal.jsonl";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -95,16 +96,27 @@ impl Cases {
             State::Overloaded => self.overloaded += 1,
             State::Failed => self.failed += 1,
         }
-        let Some(reason) = reason.map(rule) else { return };
-        let at = self.reasons.iter().position(|r| r.state == state && r.reason == reason);
-        if let Some(i) = at {
-            self.reasons[i].cases += 1;
-            return;
+        if let Some(reason) = reason {
+            self.add_reason(state, rule(reason), 1);
         }
-        let reason = if self.reasons.len() < MOST_REASONS { reason } else { "other reasons, see journal.jsonl" };
-        match self.reasons.iter_mut().find(|r| r.state == state && r.reason == reason) {
-            Some(r) => r.cases += 1,
-            None => self.reasons.push(Reason { state, reason: reason.into(), cases: 1 }),
+    }
+
+    /// Add what another part of the campaign counted; `planned` stays.
+    pub fn merge(&mut self, other: &Cases) {
+        self.measured += other.measured;
+        self.infeasible += other.infeasible;
+        self.client_limited += other.client_limited;
+        self.overloaded += other.overloaded;
+        self.failed += other.failed;
+        other.reasons.iter().for_each(|r| self.add_reason(r.state, &r.reason, r.cases));
+    }
+
+    fn add_reason(&mut self, state: State, reason: &str, cases: u64) {
+        let known = |all: &[Reason], reason: &str| all.iter().position(|r| r.state == state && r.reason == reason);
+        let reason = if known(&self.reasons, reason).is_some() || self.reasons.len() < MOST_REASONS { reason } else { OTHER_REASONS };
+        match known(&self.reasons, reason) {
+            Some(i) => self.reasons[i].cases += cases,
+            None => self.reasons.push(Reason { state, reason: reason.into(), cases }),
         }
     }
 }

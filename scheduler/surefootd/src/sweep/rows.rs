@@ -2,11 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::expand::Case;
-use arrow::array::{ArrayRef, Float64Builder, Int32Builder, Int64Builder, ListBuilder, RecordBatch, StringBuilder, StructBuilder};
+use arrow::array::{ArrayRef, Float64Builder, Int32Builder, Int64Builder, ListArray, RecordBatch, StringBuilder, StructArray};
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::schema::types::ColumnPath;
 use std::sync::Arc;
 use surefoot_server::{Verdict, FEATURE_NAMES};
 
@@ -92,11 +94,38 @@ pub fn schema() -> Schema {
 
 /// Parquet settings of every file that this program writes.
 pub fn parquet_properties() -> WriterProperties {
-    let level = ZstdLevel::try_new(3).unwrap_or_default();
+    properties().build()
+}
+
+fn properties() -> WriterPropertiesBuilder {
+    // Level 1: most of a file is digits of noise, which no level makes smaller.
+    let level = ZstdLevel::try_new(1).unwrap_or_default();
     WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_created_by(concat!("surefootd ", env!("CARGO_PKG_VERSION")).into())
-        .build()
+}
+
+/// Columns with another value in every row. A dictionary of such values is work for nothing; split into bytes, signs and
+/// exponents stand together and compress. Everything else is the same all over a case: a dictionary and run lengths.
+const OF_EACH_ROW: [&str; 9] = [
+    "ipc",
+    "llc_misses_per_s",
+    "mbl_mbps",
+    "cpu_usage_cores",
+    "core_freq_mhz",
+    "nb_mbl_mbps",
+    "latency_p50_ms",
+    "latency_p95_ms",
+    "latency_p99_ms",
+];
+
+fn sample_properties() -> WriterProperties {
+    let split = |b: WriterPropertiesBuilder, name: &&str| {
+        let column = ColumnPath::from(vec![(*name).to_string()]);
+        b.set_column_dictionary_enabled(column.clone(), false).set_column_encoding(column, Encoding::BYTE_STREAM_SPLIT)
+    };
+    OF_EACH_ROW.iter().fold(properties(), split).build()
 }
 
 /// A whole Parquet file in memory from one batch.
@@ -104,86 +133,153 @@ pub fn parquet_properties() -> WriterProperties {
 /// # Errors
 /// [`Error::Failed`] if the batch does not encode.
 pub fn encode(batch: &RecordBatch) -> Result<Vec<u8>> {
+    encode_with(batch, parquet_properties())
+}
+
+/// A shard in memory.
+///
+/// # Errors
+/// [`Error::Failed`] if the batch does not encode.
+pub fn encode_samples(batch: &RecordBatch) -> Result<Vec<u8>> {
+    encode_with(batch, sample_properties())
+}
+
+fn encode_with(batch: &RecordBatch, properties: WriterProperties) -> Result<Vec<u8>> {
     let fail = |e: parquet::errors::ParquetError| Error::Failed(format!("Parquet: {e}. This is a fault of surefootd, please report it"));
-    let mut w = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(parquet_properties())).map_err(fail)?;
+    let mut w = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).map_err(fail)?;
     w.write(batch).map_err(fail)?;
     w.into_inner().map_err(fail)
 }
 
-/// Rows of some cases as one batch.
-///
-/// # Errors
-/// [`Error::Failed`] if columns and schema disagree.
-pub fn batch(campaign: &str, platform: &str, cases: &[Measured]) -> Result<RecordBatch> {
-    let n: usize = cases.iter().map(|c| c.rows.len()).sum();
-    let texts = || StringBuilder::with_capacity(n, n * 8);
-    let (mut campaigns, mut platforms, mut services, mut ids) = (texts(), texts(), texts(), texts());
-    let mut threads = Int32Builder::with_capacity(n);
-    let mut rps = Float64Builder::with_capacity(n);
-    let mut mba = Int32Builder::with_capacity(n);
-    let item = Field::new("item", DataType::Struct(neighbour_fields()), false);
-    let mut neighbours = ListBuilder::new(StructBuilder::from_fields(neighbour_fields(), 0)).with_field(item);
-    let mut repeat = Int32Builder::with_capacity(n);
-    let mut t_ms = Int64Builder::with_capacity(n);
-    let mut floats: Vec<Float64Builder> = (0..FEATURE_NAMES.len() + OUTCOME.len()).map(|_| Float64Builder::with_capacity(n)).collect();
-    let (mut errors, mut count) = (Int64Builder::with_capacity(n), Int64Builder::with_capacity(n));
-    let mut verdict = texts();
-    for m in cases {
-        let c = &m.case;
-        for r in &m.rows {
-            campaigns.append_value(campaign);
-            platforms.append_value(platform);
-            services.append_value(&c.service);
-            ids.append_value(&c.case_id);
-            threads.append_value(c.threads as i32);
-            rps.append_value(c.rps);
-            mba.append_value(i32::from(c.mba_pct));
-            let s = neighbours.values();
-            for nb in &c.neighbours {
-                // The builders are those of `neighbour_fields`, in that order.
-                if let Some(b) = s.field_builder::<StringBuilder>(0) {
-                    b.append_value(&nb.service);
-                }
-                if let Some(b) = s.field_builder::<Float64Builder>(1) {
-                    b.append_value(nb.cores);
-                }
-                if let Some(b) = s.field_builder::<Int32Builder>(2) {
-                    b.append_value(nb.ways as i32);
-                }
-                if let Some(b) = s.field_builder::<Float64Builder>(3) {
-                    b.append_value(nb.rps);
-                }
-                s.append(true);
+/// Rows of some cases, column by column.
+pub struct Columns {
+    campaign: String,
+    platform: String,
+    campaigns: StringBuilder,
+    platforms: StringBuilder,
+    services: StringBuilder,
+    ids: StringBuilder,
+    threads: Int32Builder,
+    rps: Float64Builder,
+    mba_pct: Int32Builder,
+    neighbours: Neighbours,
+    repeat: Int32Builder,
+    t_ms: Int64Builder,
+    /// Features, then [`OUTCOME`].
+    floats: Vec<Float64Builder>,
+    errors: Int64Builder,
+    count: Int64Builder,
+    verdict: StringBuilder,
+    rows: usize,
+}
+
+/// The list column of structs, flat.
+struct Neighbours {
+    services: StringBuilder,
+    cores: Float64Builder,
+    ways: Int32Builder,
+    rps: Float64Builder,
+    /// How many each row has.
+    lengths: Vec<usize>,
+}
+
+impl Columns {
+    /// Empty columns of a campaign on a platform.
+    pub fn new(campaign: &str, platform: &str) -> Self {
+        let text = StringBuilder::new;
+        Columns {
+            campaign: campaign.into(),
+            platform: platform.into(),
+            campaigns: text(),
+            platforms: text(),
+            services: text(),
+            ids: text(),
+            threads: Int32Builder::new(),
+            rps: Float64Builder::new(),
+            mba_pct: Int32Builder::new(),
+            neighbours: Neighbours {
+                services: text(),
+                cores: Float64Builder::new(),
+                ways: Int32Builder::new(),
+                rps: Float64Builder::new(),
+                lengths: vec![],
+            },
+            repeat: Int32Builder::new(),
+            t_ms: Int64Builder::new(),
+            floats: (0..FEATURE_NAMES.len() + OUTCOME.len()).map(|_| Float64Builder::new()).collect(),
+            errors: Int64Builder::new(),
+            count: Int64Builder::new(),
+            verdict: text(),
+            rows: 0,
+        }
+    }
+
+    /// Rows so far.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Append the rows of a case.
+    pub fn push(&mut self, c: &Case, rows: &[Row]) {
+        self.rows += rows.len();
+        for r in rows {
+            self.campaigns.append_value(&self.campaign);
+            self.platforms.append_value(&self.platform);
+            self.services.append_value(&c.service);
+            self.ids.append_value(&c.case_id);
+            for n in &c.neighbours {
+                self.neighbours.services.append_value(&n.service);
+                self.neighbours.cores.append_value(n.cores);
+                self.neighbours.ways.append_value(n.ways as i32);
+                self.neighbours.rps.append_value(n.rps);
             }
-            neighbours.append(true);
-            repeat.append_value(c.repeat as i32);
-            t_ms.append_value(r.t_ms);
+            self.neighbours.lengths.push(c.neighbours.len());
+            self.t_ms.append_value(r.t_ms);
             let outcome = [r.mean_ms, r.p50_ms, r.p95_ms, r.p99_ms, r.p99_low_ms, r.p99_high_ms, r.achieved_rps];
-            for (b, v) in floats.iter_mut().zip(r.features.iter().chain(&outcome)) {
+            for (b, v) in self.floats.iter_mut().zip(r.features.iter().chain(&outcome)) {
                 // Missing is null, and so is what is no number; -0 (an empty sum) is 0.
                 b.append_option(v.filter(|x| x.is_finite()).map(|x| x + 0.0));
             }
-            errors.append_value(r.errors);
-            count.append_value(r.count);
-            verdict.append_value(r.verdict.as_str());
+            self.errors.append_value(r.errors);
+            self.count.append_value(r.count);
+            self.verdict.append_value(r.verdict.as_str());
         }
+        self.threads.append_value_n(c.threads as i32, rows.len());
+        self.rps.append_value_n(c.rps, rows.len());
+        self.mba_pct.append_value_n(i32::from(c.mba_pct), rows.len());
+        self.repeat.append_value_n(c.repeat as i32, rows.len());
     }
-    let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(campaigns.finish()),
-        Arc::new(platforms.finish()),
-        Arc::new(services.finish()),
-        Arc::new(ids.finish()),
-        Arc::new(threads.finish()),
-        Arc::new(rps.finish()),
-        Arc::new(mba.finish()),
-        Arc::new(neighbours.finish()),
-        Arc::new(repeat.finish()),
-        Arc::new(t_ms.finish()),
-    ];
-    columns.extend(floats.iter_mut().map(|b| Arc::new(b.finish()) as ArrayRef));
-    columns.push(Arc::new(errors.finish()));
-    columns.push(Arc::new(count.finish()));
-    columns.push(Arc::new(verdict.finish()));
-    RecordBatch::try_new(Arc::new(schema()), columns)
-        .map_err(|e| Error::Failed(format!("samples: {e}. This is a fault of surefootd, please report it")))
+
+    /// What was pushed, as one batch; the columns are empty again.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if columns and schema disagree.
+    pub fn take(&mut self) -> Result<RecordBatch> {
+        let fault = |e| Error::Failed(format!("samples: {e}. This is a fault of surefootd, please report it"));
+        self.rows = 0;
+        let n = &mut self.neighbours;
+        let parts: Vec<ArrayRef> =
+            vec![Arc::new(n.services.finish()), Arc::new(n.cores.finish()), Arc::new(n.ways.finish()), Arc::new(n.rps.finish())];
+        let offsets = OffsetBuffer::from_lengths(n.lengths.drain(..));
+        let items = StructArray::try_new(neighbour_fields(), parts, None).map_err(fault)?;
+        let item = Arc::new(Field::new("item", DataType::Struct(neighbour_fields()), false));
+        let neighbours = ListArray::try_new(item, offsets, Arc::new(items), None).map_err(fault)?;
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(self.campaigns.finish()),
+            Arc::new(self.platforms.finish()),
+            Arc::new(self.services.finish()),
+            Arc::new(self.ids.finish()),
+            Arc::new(self.threads.finish()),
+            Arc::new(self.rps.finish()),
+            Arc::new(self.mba_pct.finish()),
+            Arc::new(neighbours),
+            Arc::new(self.repeat.finish()),
+            Arc::new(self.t_ms.finish()),
+        ];
+        columns.extend(self.floats.iter_mut().map(|b| Arc::new(b.finish()) as ArrayRef));
+        columns.push(Arc::new(self.errors.finish()));
+        columns.push(Arc::new(self.count.finish()));
+        columns.push(Arc::new(self.verdict.finish()));
+        RecordBatch::try_new(Arc::new(schema()), columns).map_err(fault)
+    }
 }

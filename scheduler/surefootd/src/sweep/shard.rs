@@ -1,0 +1,123 @@
+//! One shard from its cases to what goes on disk, and the keeper of what is on disk.
+
+use super::journal::{Journal, Line};
+use super::manifest::{Cases, Manifest, Shard};
+use super::rows::{encode_samples, Columns, Row, State};
+use super::{Folder, Job};
+use crate::campaign::sha256_hex;
+use crate::error::Result;
+use crate::expand::Case;
+use crate::files;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Least time between two manifests.
+const CHECKPOINT: Duration = Duration::from_secs(2);
+
+/// Name of a shard's file, relative to the folder.
+pub fn shard_file(shard: u32) -> String {
+    format!("shards/part-{shard:05}.parquet")
+}
+
+/// A finished shard.
+pub struct Done {
+    shard: u32,
+    /// None without rows.
+    file: Option<(Shard, Vec<u8>)>,
+    /// For the journal.
+    lines: Vec<u8>,
+    cases: Cases,
+}
+
+/// Makes one shard after another; each thread has its own.
+pub struct Maker {
+    columns: Columns,
+    lines: Vec<u8>,
+    cases: Cases,
+}
+
+impl Maker {
+    pub fn new(job: &Job) -> Self {
+        Maker { columns: Columns::new(&job.campaign.name, &job.target.platform.name), lines: vec![], cases: Cases::default() }
+    }
+
+    /// A case of the shard, in order.
+    ///
+    /// # Errors
+    /// See [`Line::write`].
+    pub fn add(&mut self, shard: u32, case: &Case, state: State, reason: Option<&str>, rows: &[Row]) -> Result<()> {
+        self.columns.push(case, rows);
+        self.cases.add(state, reason);
+        let reason = reason.map(Into::into);
+        Line { case_id: case.case_id.as_str().into(), state, reason, shard, rows: rows.len() as u32 }.write(&mut self.lines)
+    }
+
+    /// The shard is whole; the maker is empty again.
+    ///
+    /// # Errors
+    /// See [`encode_samples`].
+    pub fn finish(&mut self, shard: u32) -> Result<Done> {
+        let (lines, cases) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.cases));
+        let rows = self.columns.rows() as u64;
+        let file = if rows == 0 {
+            None
+        } else {
+            let bytes = encode_samples(&self.columns.take()?)?;
+            Some((Shard { file: shard_file(shard), rows, sha256: sha256_hex(&bytes) }, bytes))
+        };
+        Ok(Done { shard, file, lines, cases })
+    }
+}
+
+/// Puts finished shards on disk, then into the journal, and now and then into the manifest.
+pub struct Keeper<'a> {
+    pub folder: &'a Folder,
+    pub journal: Journal,
+    pub manifest: Manifest,
+    pub shards: BTreeMap<u32, Shard>,
+    pub last: Instant,
+}
+
+impl Keeper<'_> {
+    /// Keep shards in this order. They share one sync of their folder and one of the journal.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Failed`]; shards before the one that failed are kept.
+    pub fn keep(&mut self, done: Vec<Done>) -> Result<()> {
+        let (mut kept, mut lines) = (vec![], vec![]);
+        let mut outcome = Ok(());
+        for d in done {
+            if let Some((shard, bytes)) = &d.file {
+                outcome = files::put(&self.folder.dir.join(&shard.file), |f| f.write_all(bytes));
+            }
+            if outcome.is_err() {
+                break;
+            }
+            lines.extend(d.lines);
+            kept.push((d.shard, d.file.map(|(shard, _)| shard), d.cases));
+        }
+        if !kept.is_empty() {
+            files::sync_folder(&self.folder.shards())?;
+            self.journal.append(&lines)?;
+        }
+        for (number, shard, cases) in kept {
+            self.shards.extend(shard.map(|s| (number, s)));
+            self.manifest.cases.merge(&cases);
+        }
+        outcome?;
+        if self.last.elapsed() >= CHECKPOINT {
+            self.write_manifest()?;
+            self.last = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// See [`Manifest::write`].
+    pub fn write_manifest(&mut self) -> Result<()> {
+        self.manifest.shards = self.shards.values().cloned().collect();
+        self.manifest.complete = self.manifest.cases.done() == self.manifest.cases.planned;
+        self.manifest.write(&self.folder.manifest())
+    }
+}
