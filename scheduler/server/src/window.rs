@@ -14,10 +14,14 @@ pub const MIN_COUNT_P99: u64 = 100;
 /// campaign is not resolvable.
 pub const MIN_COUNT_P99_INTERVAL: u64 = 368;
 
+const LN2: f64 = std::f64::consts::LN_2;
+const LN5: f64 = 1.609_437_912_434_100_3;
+const LN20: f64 = 2.995_732_273_553_991;
+/// ln 0.01 as f64 rounds it.
+const LN_P99: f64 = -4.605_170_185_988_091;
+
 /// P(latency > x) of one interval.
 fn upper(l: &Latency, x_ms: f64) -> f64 {
-    const LN20: f64 = 2.995_732_273_553_991;
-    const LN5: f64 = 1.609_437_912_434_100_3;
     let (p50, p95, p99) = (l.p50_ms, l.p95_ms, l.p99_ms);
     if x_ms < p50 {
         return if p50 > 0.0 { 1.0 - 0.5 * x_ms / p50 } else { 1.0 };
@@ -27,9 +31,9 @@ fn upper(l: &Latency, x_ms: f64) -> f64 {
         (from + share.min(1.0) * (to - from)).exp()
     };
     if x_ms < p95 {
-        between(p50, p95, 0.5f64.ln(), -LN20)
+        between(p50, p95, -LN2, -LN20)
     } else if x_ms < p99 {
-        between(p95, p99, -LN20, 0.01f64.ln())
+        between(p95, p99, -LN20, LN_P99)
     } else if p99 > p95 {
         0.01 * (-(x_ms - p99) / (p99 - p95) * LN5).exp()
     } else if x_ms > p99 {
@@ -39,43 +43,146 @@ fn upper(l: &Latency, x_ms: f64) -> f64 {
     }
 }
 
+/// Density of [`upper`] at `x_ms`, given its value `u` there, per ms.
+fn density(l: &Latency, x_ms: f64, u: f64) -> f64 {
+    let (p50, p95, p99) = (l.p50_ms, l.p95_ms, l.p99_ms);
+    if x_ms < p50 {
+        0.5 / p50
+    } else if x_ms < p95 {
+        u * (LN20 - LN2) / (p95 - p50)
+    } else if p99 > p95 {
+        u * LN5 / (p99 - p95)
+    } else {
+        0.0
+    }
+}
+
+/// Several intervals, weighted with their counts.
+struct Mixture<'a> {
+    intervals: &'a [Latency],
+    total: f64,
+    /// All percentiles finite and in order: the tail falls with x.
+    ordered: bool,
+}
+
+impl<'a> Mixture<'a> {
+    fn new(intervals: &'a [Latency]) -> Self {
+        let in_order = |l: &Latency| 0.0 <= l.p50_ms && l.p50_ms <= l.p95_ms && l.p95_ms <= l.p99_ms && l.p99_ms < f64::INFINITY;
+        Mixture { intervals, total: intervals.iter().map(|l| l.count as f64).sum(), ordered: intervals.iter().all(in_order) }
+    }
+
+    fn tail(&self, x_ms: f64) -> f64 {
+        self.intervals.iter().map(|l| l.count as f64 * upper(l, x_ms)).sum::<f64>() / self.total
+    }
+
+    fn tail_and_density(&self, x_ms: f64) -> (f64, f64) {
+        let (mut tail, mut slope) = (0.0, 0.0);
+        for l in self.intervals {
+            let u = upper(l, x_ms);
+            tail += l.count as f64 * u;
+            slope += l.count as f64 * density(l, x_ms, u);
+        }
+        (tail / self.total, slope / self.total)
+    }
+
+    /// Bisection to the last bit; the tail is evaluated only where [`Mixture::bracket`] leaves a doubt.
+    fn quantile(&self, upper_p: f64, guess_ms: f64) -> Option<f64> {
+        // Without completions, or with counts that are no number.
+        if self.total.is_nan() || self.total <= 0.0 {
+            return None;
+        }
+        let mut hi = self.intervals.iter().map(|l| l.p99_ms).fold(1e-6, f64::max);
+        let mut lo = 0.0;
+        while self.tail(hi) > upper_p && hi < 1e12 {
+            lo = hi;
+            hi *= 2.0;
+        }
+        let (surely_above, surely_below) =
+            if self.ordered { self.bracket(upper_p, guess_ms, lo, hi) } else { (f64::NEG_INFINITY, f64::INFINITY) };
+        for _ in 0..60 {
+            let mid = 0.5 * (lo + hi);
+            if mid == lo || mid == hi {
+                break;
+            }
+            if mid <= surely_above || (mid < surely_below && self.tail(mid) > upper_p) {
+                lo = mid;
+            } else {
+                hi = mid;
+            }
+        }
+        Some(hi)
+    }
+
+    /// Two points close to the quantile, with the tail above `upper_p` at the first and below it at the second by more than
+    /// rounding can make up: at or beyond them there is nothing to evaluate. Newton steps on the logarithm of the tail, in
+    /// which exponential tails are straight.
+    fn bracket(&self, upper_p: f64, guess_ms: f64, lo: f64, hi: f64) -> (f64, f64) {
+        // Error of `tail`: a few units in the last place of each term, and one for each addition; twice, for two points.
+        let doubt = 5e-15 + 3e-16 * self.intervals.len() as f64;
+        let (mut above, mut below) = (f64::NEG_INFINITY, f64::INFINITY);
+        let (mut lo, mut hi) = (lo, hi);
+        let mut x = guess_ms;
+        for _ in 0..60 {
+            if !(x > lo && x < hi) {
+                x = 0.5 * (lo + hi);
+            }
+            let (tail, density) = self.tail_and_density(x);
+            if tail > upper_p {
+                lo = x;
+            } else {
+                hi = x;
+            }
+            if tail > upper_p * (1.0 + doubt) {
+                above = x;
+            } else if tail < upper_p * (1.0 - doubt) {
+                below = x;
+            }
+            let step = (tail / upper_p).ln() * tail / density;
+            x += step;
+            if step.abs() < 1e-8 * x {
+                // The next point is exact to rounding. Step aside on either side, as far as the doubt reaches.
+                let aside = (3.0 * doubt * tail / density).max(4.0 * f64::EPSILON * x);
+                for far in [1.0, 100.0] {
+                    if above < x - far * aside && self.tail(x - far * aside) > upper_p * (1.0 + doubt) {
+                        above = x - far * aside;
+                    }
+                    if below > x + far * aside && self.tail(x + far * aside) < upper_p * (1.0 - doubt) {
+                        below = x + far * aside;
+                    }
+                    if above > x - 101.0 * aside && below < x + 101.0 * aside {
+                        break;
+                    }
+                }
+                break;
+            }
+            if hi - lo < 1e-13 * hi {
+                break;
+            }
+        }
+        (above, below)
+    }
+}
+
 /// Quantile of the mixture of intervals; `upper_p` = 0.01 for p99.
 pub fn mixture_quantile(intervals: &[Latency], upper_p: f64) -> Option<f64> {
-    let total: f64 = intervals.iter().map(|l| l.count as f64).sum();
-    if total <= 0.0 {
-        return None;
-    }
-    let tail = |x: f64| intervals.iter().map(|l| l.count as f64 * upper(l, x)).sum::<f64>() / total;
-    let mut hi = intervals.iter().map(|l| l.p99_ms).fold(1e-6, f64::max);
-    let mut lo = 0.0;
-    while tail(hi) > upper_p && hi < 1e12 {
-        lo = hi;
-        hi *= 2.0;
-    }
-    for _ in 0..60 {
-        let mid = 0.5 * (lo + hi);
-        if tail(mid) > upper_p {
-            lo = mid;
-        } else {
-            hi = mid;
-        }
-    }
-    Some(hi)
+    Mixture::new(intervals).quantile(upper_p, 0.0)
 }
 
 /// The window that a list of intervals makes, oldest first; None without completions.
 pub fn merge(intervals: &[Latency], interval_ms: f64) -> Option<Latency> {
     let count: u64 = intervals.iter().map(|l| l.count).sum();
     let errors = intervals.iter().map(|l| l.errors).sum();
-    let quantile = |p| mixture_quantile(intervals, p);
+    let mixture = Mixture::new(intervals);
+    // The mean of the intervals' own is close, unless one of them is slow.
+    let mean = |of: fn(&Latency) -> f64| intervals.iter().map(|l| of(l) * l.count as f64).sum::<f64>() / count.max(1) as f64;
     let worst = intervals.iter().map(|l| l.verdict).find(|v| !matches!(v, Verdict::Valid | Verdict::NotResolvable));
     let enough = if count >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable };
     Some(Latency {
         count,
-        mean_ms: intervals.iter().map(|l| l.mean_ms * l.count as f64).sum::<f64>() / count.max(1) as f64,
-        p50_ms: quantile(0.5)?,
-        p95_ms: quantile(0.05)?,
-        p99_ms: quantile(0.01)?,
+        mean_ms: mean(|l| l.mean_ms),
+        p50_ms: mixture.quantile(0.5, mean(|l| l.p50_ms))?,
+        p95_ms: mixture.quantile(0.05, mean(|l| l.p95_ms))?,
+        p99_ms: mixture.quantile(0.01, mean(|l| l.p99_ms))?,
         p99_low_ms: None,
         p99_high_ms: None,
         achieved_rps: count as f64 / (intervals.len() as f64 * interval_ms * 1e-3),
@@ -119,6 +226,59 @@ mod tests {
         v.push(exponential(100, 200.0));
         let p99 = merge(&v, 100.0).unwrap().p99_ms;
         assert!((p99 - 200.0 * 10f64.ln()).abs() < 1.0, "{p99}");
+    }
+
+    /// Evaluating the tail only where it is in doubt changes no bit of the answer: plain bisection gives the same, whatever the
+    /// intervals are.
+    #[test]
+    fn quantiles_are_those_of_plain_bisection() {
+        let plain = |intervals: &[Latency], p: f64| {
+            let mix = Mixture::new(intervals);
+            let (mut lo, mut hi) = (0.0, intervals.iter().map(|l| l.p99_ms).fold(1e-6, f64::max));
+            while mix.tail(hi) > p && hi < 1e12 {
+                lo = hi;
+                hi *= 2.0;
+            }
+            for _ in 0..60 {
+                let mid = 0.5 * (lo + hi);
+                if mix.tail(mid) > p {
+                    lo = mid;
+                } else {
+                    hi = mid;
+                }
+            }
+            hi
+        };
+        let mut bits = 1u64;
+        let mut random = || {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (bits >> 11) as f64 / (1u64 << 53) as f64
+        };
+        for round in 0..3000 {
+            let spread = [0.01, 1.0, 12.0][round % 3];
+            let n = [10, 1, 3, 200][round % 4];
+            let list: Vec<Latency> = (0..n)
+                .map(|_| {
+                    let mean_ms = (spread * (random() - 0.5)).exp();
+                    let mut l = exponential((random() * 700.0) as u64, mean_ms);
+                    // Laws of other shapes: gaps, steps, and no spread at all.
+                    match (random() * 8.0) as u32 {
+                        0 => l.p99_ms = l.p95_ms,
+                        1 => l.p95_ms = l.p50_ms,
+                        2 => (l.p50_ms, l.p95_ms, l.p99_ms) = (mean_ms, mean_ms, mean_ms),
+                        3 => l.p50_ms = 0.0,
+                        4 => l.p95_ms = l.p50_ms + random() * (l.p99_ms - l.p50_ms),
+                        _ => {}
+                    }
+                    l
+                })
+                .collect();
+            let Some(w) = merge(&list, 100.0) else { continue };
+            for (p, got) in [(0.5, w.p50_ms), (0.05, w.p95_ms), (0.01, w.p99_ms)] {
+                assert_eq!(got.to_bits(), plain(&list, p).to_bits(), "round {round}, upper {p}");
+                assert_eq!(mixture_quantile(&list, p), Some(got));
+            }
+        }
     }
 
     /// A window without completions has no latency.
