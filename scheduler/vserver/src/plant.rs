@@ -143,6 +143,7 @@ pub struct Plant {
     backlog_s: Vec<f64>,
     ins: Vec<PerDomain>,
     target: Vec<PerDomain>,
+    before_mb: Vec<f64>,
 }
 
 impl Plant {
@@ -165,6 +166,7 @@ impl Plant {
             backlog_s: vec![],
             ins: vec![],
             target: vec![],
+            before_mb: vec![],
         }
     }
 
@@ -369,6 +371,7 @@ impl Plant {
     fn run_segment(&mut self, h: f64, segment: u64) {
         let n = self.tenants.len();
         let domains = self.platform().llc.domains as usize;
+        let size_mb = f64::from(self.platform().llc.ways) * self.platform().llc.mb_per_way;
         if (0..n).any(|i| self.states[i].warm && self.occ_mb[i].iter().sum::<f64>() == 0.0) {
             self.solver.solve(&self.tenants, None);
             for i in 0..n {
@@ -376,6 +379,7 @@ impl Plant {
                     self.occ_mb[i] = self.solver.speeds()[i].cap_mb;
                 }
             }
+            self.make_room(domains, size_mb);
         }
         self.backlog_s.clear();
         self.backlog_s.extend(self.states.iter().map(|s| s.queue[1].m));
@@ -383,9 +387,11 @@ impl Plant {
         self.ins.clear();
         self.ins.extend(self.solver.speeds().iter().map(|r| r.ins_gbs));
         self.target.resize(n, [0.0; MAX_DOMAINS]);
+        self.before_mb.resize(n, 0.0);
         self.solver.equilibrium_split(&self.ins, &mut self.target);
         for d in 0..domains {
             let everybody: f64 = self.ins.iter().map(|x| x[d]).sum();
+            let (mut held, mut gained) = (0.0, 0.0);
             for i in 0..n {
                 let (o, e) = (self.occ_mb[i][d], self.target[i][d]);
                 if o != e {
@@ -397,6 +403,20 @@ impl Plant {
                         keep = keep.max(0.5);
                     }
                     self.occ_mb[i][d] = e + (o - e) * keep;
+                }
+                let now = self.occ_mb[i][d];
+                held += now;
+                gained += (now - o).max(0.0);
+                self.before_mb[i] = o;
+            }
+            let excess = held - size_mb;
+            if excess > 0.0 {
+                // Those who lose ways may lose them more slowly than others fill them: nobody fills what is not free yet.
+                let scale = (1.0 - excess / gained).max(0.0);
+                for (occ, before) in self.occ_mb.iter_mut().zip(&self.before_mb) {
+                    if occ[d] > *before {
+                        occ[d] = before + (occ[d] - before) * scale;
+                    }
                 }
             }
         }
@@ -421,6 +441,20 @@ impl Plant {
             match self.seed {
                 Some(seed) if self.by_request(i) => self.requests(i, &r, h, seed),
                 _ => self.queues(i, &r, h, w, segment),
+            }
+        }
+    }
+
+    /// Those who were there lose what newcomers with warm caches hold.
+    fn make_room(&mut self, domains: usize, size_mb: f64) {
+        for d in 0..domains {
+            let held = |warm: bool| self.occ_mb.iter().zip(&self.states).filter(|(_, s)| s.warm == warm).map(|(o, _)| o[d]).sum::<f64>();
+            let (new, old) = (held(true), held(false));
+            if old > 0.0 && new + old > size_mb {
+                let keep = (size_mb - new).max(0.0) / old;
+                for (occ, _) in self.occ_mb.iter_mut().zip(&self.states).filter(|(_, s)| !s.warm) {
+                    occ[d] *= keep;
+                }
             }
         }
     }
@@ -530,11 +564,15 @@ impl Plant {
             r.busy_cores *= noise(p.noise.cpu, 3);
             r.freq_ghz *= noise(p.noise.freq, 4);
         }
+        // Noise does not make more of a thing than there is.
         r.busy_cores = r.busy_cores.min(f64::from(t.cpus.len()));
+        r.mbl_gbs = r.mbl_gbs.min(p.mem.bw_gbs);
         let (mut latency, mut count) = (None, 0.0);
         if !t.profile.is_be() {
             count = r.x * self.tick_s;
-            let law = LatencyMs { mean: a.mean_s * 1e3, p50: a.q_s[0] * 1e3, p95: a.q_s[1] * 1e3, p99: a.q_s[2] * 1e3 };
+            // An average of equal values may round above their maximum.
+            let p50_s = a.q_s[0].min(a.q_s[1]);
+            let law = LatencyMs { mean: a.mean_s * 1e3, p50: p50_s * 1e3, p95: a.q_s[1] * 1e3, p99: a.q_s[2] * 1e3 };
             latency = match self.seed {
                 Some(_) if by_request => {
                     count = a.latencies_ms.len() as f64;

@@ -5,6 +5,7 @@
 
 use crate::queue::lognormal_factors;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use surefoot_server::CpuSet;
@@ -295,20 +296,24 @@ impl PlatformProfile {
             let what = format!("{} logical CPUs are more than the {} supported", physical_cores * smt, CpuSet::CAPACITY);
             return Err(s.wrong("physical_cores", what, "Model fewer cores or one of the sockets"));
         }
-        let turbo_ghz = s.numbers("turbo_ghz", POSITIVE)?;
+        let turbo_ghz = s.numbers("turbo_ghz", within(0.1, 20.0))?;
         if turbo_ghz.len() != physical_cores as usize {
             let what = format!("has {} entries for {physical_cores} physical cores", turbo_ghz.len());
             return Err(s.wrong("turbo_ghz", what, "Give the frequency with 1, 2, ... all cores active"));
         }
+        if let Some(i) = (1..turbo_ghz.len()).find(|i| turbo_ghz[*i] > turbo_ghz[i - 1]) {
+            let what = format!("{} GHz with {} active cores is above {} GHz with {i}", turbo_ghz[i], i + 1, turbo_ghz[i - 1]);
+            return Err(s.wrong("turbo_ghz", what, "More active cores never run faster"));
+        }
         let cpu = PlatformCpu {
             physical_cores,
             smt,
-            base_ghz: s.number("base_ghz", POSITIVE)?,
+            base_ghz: s.number("base_ghz", within(0.1, 20.0))?,
             turbo_ghz,
             idle_awake: s.number("idle_awake", SHARE)?,
-            smt_slowdown: s.number("smt_slowdown", FROM_ONE)?,
-            cpi_scale: s.number("cpi_scale", POSITIVE)?,
-            l2_mb: s.number("l2_mb", POSITIVE)?,
+            smt_slowdown: s.number("smt_slowdown", within(1.0, 4.0))?,
+            cpi_scale: s.number("cpi_scale", within(0.01, 100.0))?,
+            l2_mb: s.number("l2_mb", within(0.01, 1e3))?,
         };
         s.done()?;
         let mut s = top.section("llc")?;
@@ -321,47 +326,47 @@ impl PlatformProfile {
         let llc = PlatformLlc {
             domains,
             ways,
-            mb_per_way: s.number("mb_per_way", POSITIVE)?,
+            mb_per_way: s.number("mb_per_way", within(1e-3, 1e3))?,
             min_ways: s.count("min_ways", 1, ways)?,
-            hit_ns: s.number("hit_ns", NOT_NEGATIVE)?,
+            hit_ns: s.number("hit_ns", within(0.0, 1e4))?,
         };
         s.done()?;
         let mut s = top.section("mem")?;
-        let capacity_gb = s.number("capacity_gb", POSITIVE)?;
+        let capacity_gb = s.number("capacity_gb", within(0.01, 1e6))?;
         let mem = PlatformMem {
-            bw_gbs: s.number("bw_gbs", POSITIVE)?,
-            usable: s.number("usable", POSITIVE_SHARE)?,
-            idle_ns: s.number("idle_ns", POSITIVE)?,
-            queue_ns: s.number("queue_ns", NOT_NEGATIVE)?,
-            core_bw_gbs: s.number("core_bw_gbs", POSITIVE)?,
+            bw_gbs: s.number("bw_gbs", within(0.01, 1e5))?,
+            usable: s.number("usable", within(0.01, 1.0))?,
+            idle_ns: s.number("idle_ns", within(1.0, 1e5))?,
+            queue_ns: s.number("queue_ns", within(0.0, 1e5))?,
+            core_bw_gbs: s.number("core_bw_gbs", within(0.01, 1e4))?,
             mba: s.flag("mba")?,
             mba_min_pct: s.count("mba_min_pct", 1, 100)?,
             mba_step_pct: s.count("mba_step_pct", 1, 100)?,
             capacity_gb,
-            reserved_gb: s.number("reserved_gb", Range { lo: 0.0, hi: capacity_gb, open: false, text: "0 to capacity_gb" })?,
+            reserved_gb: s.number("reserved_gb", within(0.0, capacity_gb))?,
         };
         s.done()?;
         let mut s = top.section("os")?;
         let os = PlatformOs {
-            timeslice_ms: s.number("timeslice_ms", NOT_NEGATIVE)?,
+            timeslice_ms: s.number("timeslice_ms", within(0.0, 1e6))?,
             wake_preempt: s.number("wake_preempt", SHARE)?,
-            migrate_us: s.number("migrate_us", NOT_NEGATIVE)?,
-            decompress_us: s.number("decompress_us", NOT_NEGATIVE)?,
-            reclaim_us: s.number("reclaim_us", NOT_NEGATIVE)?,
-            reclaim_burst_us: s.number("reclaim_burst_us", NOT_NEGATIVE)?,
-            disk_us: s.number("disk_us", NOT_NEGATIVE)?,
-            disk_iops: s.number("disk_iops", POSITIVE)?,
-            disk_scale: s.number("disk_scale", NOT_NEGATIVE)?,
+            migrate_us: s.number("migrate_us", within(0.0, 1e9))?,
+            decompress_us: s.number("decompress_us", within(0.0, 1e9))?,
+            reclaim_us: s.number("reclaim_us", within(0.0, 1e9))?,
+            reclaim_burst_us: s.number("reclaim_burst_us", within(0.0, 1e9))?,
+            disk_us: s.number("disk_us", within(0.0, 1e9))?,
+            disk_iops: s.number("disk_iops", within(0.1, 1e9))?,
+            disk_scale: s.number("disk_scale", within(0.0, 1e6))?,
         };
         s.done()?;
         let mut s = top.section("enforce")?;
         let enforce = Enforce {
-            cpus_ms: s.number("cpus_ms", NOT_NEGATIVE)?,
-            ways_ms: s.number("ways_ms", NOT_NEGATIVE)?,
-            mba_ms: s.number("mba_ms", NOT_NEGATIVE)?,
-            mem_gb_ms: s.number("mem_gb_ms", NOT_NEGATIVE)?,
-            cms_gb_ms: s.number("cms_gb_ms", NOT_NEGATIVE)?,
-            rate_ms: s.number("rate_ms", NOT_NEGATIVE)?,
+            cpus_ms: s.number("cpus_ms", within(0.0, 1e6))?,
+            ways_ms: s.number("ways_ms", within(0.0, 1e6))?,
+            mba_ms: s.number("mba_ms", within(0.0, 1e6))?,
+            mem_gb_ms: s.number("mem_gb_ms", within(0.0, 1e6))?,
+            cms_gb_ms: s.number("cms_gb_ms", within(0.0, 1e6))?,
+            rate_ms: s.number("rate_ms", within(0.0, 1e6))?,
         };
         s.done()?;
         let mut s = top.section("noise")?;
@@ -396,44 +401,44 @@ impl Profile {
         let is_lc = top.kind(&["lc", "be"])? == "lc";
         let (name, title) = (top.name()?, top.text("title")?);
         let mut s = top.section("cpu")?;
-        let work = if is_lc { s.number("minstr_per_req", POSITIVE)? } else { s.number("parallel", SHARE)? };
+        let work = if is_lc { s.number("minstr_per_req", within(1e-6, 1e9))? } else { s.number("parallel", SHARE)? };
         let cpu = CpuDemand {
-            cpi_core: s.number("cpi_core", POSITIVE)?,
-            contention: s.number("contention", NOT_NEGATIVE)?,
-            oversub: s.number("oversub", NOT_NEGATIVE)?,
-            weight: s.number("weight", POSITIVE)?,
+            cpi_core: s.number("cpi_core", within(0.01, 1e3))?,
+            contention: s.number("contention", SHARE)?,
+            oversub: s.number("oversub", within(0.0, 100.0))?,
+            weight: s.number("weight", within(1e-3, 1e6))?,
         };
         s.done()?;
         let mut s = top.section("cache")?;
         let cache = CacheDemand {
-            apki: s.number("apki", NOT_NEGATIVE)?,
-            l2_exp: s.number("l2_exp", NOT_NEGATIVE)?,
+            apki: s.number("apki", within(0.0, 1e4))?,
+            l2_exp: s.number("l2_exp", within(0.0, 2.0))?,
             mrc_floor: s.number("mrc_floor", SHARE)?,
             mrc: s.hill_terms("mrc")?,
-            ws_thread: s.number("ws_thread", NOT_NEGATIVE)?,
-            mlp: s.number("mlp", POSITIVE)?,
+            ws_thread: s.number("ws_thread", within(0.0, 100.0))?,
+            mlp: s.number("mlp", within(0.1, 1e3))?,
             llc_exposed: s.number("llc_exposed", SHARE)?,
-            writeback: s.number("writeback", NOT_NEGATIVE)?,
+            writeback: s.number("writeback", within(0.0, 100.0))?,
         };
         s.done()?;
         let mut s = top.section("memory")?;
         let memory = MemoryDemand {
-            virt_mb: s.number("virt_mb", NOT_NEGATIVE)?,
-            virt_mb_thread: s.number("virt_mb_thread", NOT_NEGATIVE)?,
-            res_mb: s.number("res_mb", NOT_NEGATIVE)?,
-            res_mb_thread: s.number("res_mb_thread", NOT_NEGATIVE)?,
-            res_mb_queued: s.number("res_mb_queued", NOT_NEGATIVE)?,
+            virt_mb: s.number("virt_mb", within(0.0, 1e9))?,
+            virt_mb_thread: s.number("virt_mb_thread", within(0.0, 1e9))?,
+            res_mb: s.number("res_mb", within(0.0, 1e9))?,
+            res_mb_thread: s.number("res_mb_thread", within(0.0, 1e9))?,
+            res_mb_queued: s.number("res_mb_queued", within(0.0, 1e9))?,
         };
         s.done()?;
         let paging = match top.optional_section("paging")? {
             None => None,
             Some(mut s) => {
                 let p = Paging {
-                    ws_gb: s.number("ws_gb", POSITIVE)?,
-                    page_skew: s.number("page_skew", POSITIVE)?,
-                    pages: s.number("pages", NOT_NEGATIVE)?,
-                    compress_ratio: s.number("compress_ratio", FROM_ONE)?,
-                    lru_error: s.number("lru_error", NOT_NEGATIVE)?,
+                    ws_gb: s.number("ws_gb", within(1e-3, 1e6))?,
+                    page_skew: s.number("page_skew", within(1e-3, 1e3))?,
+                    pages: s.number("pages", within(0.0, 1e9))?,
+                    compress_ratio: s.number("compress_ratio", within(1.0, 1e3))?,
+                    lru_error: s.number("lru_error", SHARE)?,
                 };
                 s.done()?;
                 Some(p)
@@ -441,24 +446,24 @@ impl Profile {
         };
         let kind = if is_lc {
             let domain = top.text("domain")?;
-            let qos_target_ms = top.number("qos_target_ms", POSITIVE)?;
-            let rps_levels = top.numbers("rps_levels", POSITIVE)?;
+            let qos_target_ms = top.number("qos_target_ms", within(1e-6, 1e9))?;
+            let rps_levels = top.ascending("rps_levels", RPS)?;
             let mut s = top.section("queue")?;
-            let scv_service = s.number("scv_service", POSITIVE)?;
+            let scv_service = s.number("scv_service", within(1e-6, 1e4))?;
             let queue = QueueDemand {
-                scv_arrival: s.number("scv_arrival", FROM_ONE)?,
+                scv_arrival: s.number("scv_arrival", within(1.0, 1e4))?,
                 scv_service,
-                dispatch_us: s.number("dispatch_us", NOT_NEGATIVE)?,
-                dispatch_scv: s.number("dispatch_scv", NOT_NEGATIVE)?,
-                net_us: s.number("net_us", NOT_NEGATIVE)?,
-                max_outstanding: s.number("max_outstanding", FROM_ONE)?,
+                dispatch_us: s.number("dispatch_us", within(0.0, 1e9))?,
+                dispatch_scv: s.number("dispatch_scv", within(0.0, 1e4))?,
+                net_us: s.number("net_us", within(0.0, 1e9))?,
+                max_outstanding: s.number("max_outstanding", within(1.0, 1e12))?,
                 io_prob: s.number("io_prob", SHARE)?,
-                io_ms: s.number("io_ms", NOT_NEGATIVE)?,
+                io_ms: s.number("io_ms", within(0.0, 1e6))?,
                 service_factors: lognormal_factors(scv_service),
             };
             s.done()?;
             let max_load_rps = match top.optional_section("max_load_rps")? {
-                Some(s) => s.all_numbers(POSITIVE)?,
+                Some(s) => s.all_numbers(RPS)?,
                 None => BTreeMap::new(),
             };
             ProfileKind::Lc(Box::new(LcDemand { domain, qos_target_ms, rps_levels, minstr_per_req: work, queue, max_load_rps }))
@@ -574,27 +579,42 @@ fn toml_files(folder: &Path) -> Result<Vec<PathBuf>, ProfileError> {
     Ok(files)
 }
 
-/// Allowed values of a number.
+/// Allowed values of a number, ends included.
+///
+/// The ranges are far wider than what hardware and services have: they keep out slips of the unit, and keep sums and powers of
+/// any legal values within f64.
 #[derive(Clone, Copy)]
 struct Range {
     lo: f64,
     hi: f64,
-    /// `lo` itself is not allowed.
-    open: bool,
-    text: &'static str,
 }
 
-/// Beyond any physical quantity here, and far from overflow when such numbers meet.
-const HUGE: f64 = 1e12;
-const POSITIVE: Range = Range { lo: 0.0, hi: HUGE, open: true, text: "above 0" };
-const NOT_NEGATIVE: Range = Range { lo: 0.0, hi: HUGE, open: false, text: "0 or more" };
-const SHARE: Range = Range { lo: 0.0, hi: 1.0, open: false, text: "0 to 1" };
-const POSITIVE_SHARE: Range = Range { lo: 0.0, hi: 1.0, open: true, text: "above 0, at most 1" };
-const FROM_ONE: Range = Range { lo: 1.0, hi: HUGE, open: false, text: "1 or more" };
+const fn within(lo: f64, hi: f64) -> Range {
+    Range { lo, hi }
+}
+
+const SHARE: Range = within(0.0, 1.0);
+/// Requests/s.
+const RPS: Range = within(1e-6, 1e9);
 
 impl Range {
     fn holds(&self, x: f64) -> bool {
-        x.is_finite() && x <= self.hi && if self.open { x > self.lo } else { x >= self.lo }
+        x >= self.lo && x <= self.hi
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        // Short: 0.01 and 1e9 instead of 1e-2 and 1000000000.
+        let short = |x: f64| {
+            let (plain, scientific) = (x.to_string(), format!("{x:e}"));
+            if scientific.len() + 2 < plain.len() {
+                scientific
+            } else {
+                plain
+            }
+        };
+        write!(out, "from {} to {}", short(self.lo), short(self.hi))
     }
 }
 
@@ -660,20 +680,16 @@ impl Keys {
         let x = match value {
             Value::Float(x) => *x,
             Value::Integer(i) => *i as f64,
-            other => {
-                return Err(self.wrong(key, format!("is {}, not a number", other.type_str()), format!("Give a number {}", range.text)))
-            }
+            other => return Err(self.wrong(key, format!("is {}, not a number", other.type_str()), format!("Give a number {range}"))),
         };
         if range.holds(x) {
             return Ok(x);
         }
-        let remedy =
-            if x > HUGE { format!("Give a number {}, at most {HUGE:e}", range.text) } else { format!("Give a number {}", range.text) };
-        Err(self.wrong(key, format!("{x} is out of range"), remedy))
+        Err(self.wrong(key, format!("{x} is out of range"), format!("Give a number {range}")))
     }
 
     fn number(&mut self, key: &str, range: Range) -> Result<f64, ProfileError> {
-        let value = self.take(key, &format!("a number {}", range.text))?;
+        let value = self.take(key, &format!("a number {range}"))?;
         self.in_range(key, &value, range)
     }
 
@@ -699,6 +715,14 @@ impl Keys {
         list.iter().enumerate().map(|(i, v)| self.in_range(&format!("{key}[{i}]"), v, range)).collect()
     }
 
+    fn ascending(&mut self, key: &str, range: Range) -> Result<Vec<f64>, ProfileError> {
+        let list = self.numbers(key, range)?;
+        match (1..list.len()).find(|i| list[*i] <= list[i - 1]) {
+            None => Ok(list),
+            Some(i) => Err(self.wrong(key, format!("{} follows {}", list[i], list[i - 1]), "Write them in ascending order, each once")),
+        }
+    }
+
     fn hill_terms(&mut self, key: &str) -> Result<Vec<HillTerm>, ProfileError> {
         let want = "a list of [a, c_mb, p], e.g. [[0.3, 6.5, 2.0]]";
         let list = self.list(key, want)?;
@@ -709,9 +733,9 @@ impl Keys {
                 return Err(self.wrong(&at, "is not three numbers", format!("Give {want}")));
             };
             terms.push(HillTerm {
-                a: self.in_range(&format!("{at}[0]"), a, NOT_NEGATIVE)?,
-                c_mb: self.in_range(&format!("{at}[1]"), c_mb, POSITIVE)?,
-                p: self.in_range(&format!("{at}[2]"), p, POSITIVE)?,
+                a: self.in_range(&format!("{at}[0]"), a, SHARE)?,
+                c_mb: self.in_range(&format!("{at}[1]"), c_mb, within(1e-3, 1e6))?,
+                p: self.in_range(&format!("{at}[2]"), p, within(0.01, 100.0))?,
             });
         }
         Ok(terms)

@@ -6,7 +6,7 @@
 use crate::plant::{Change, Plant};
 use crate::profile::{PlatformProfile, Profile};
 use crate::steady::{LatencyMs, Sample};
-use crate::tenant::{check_tenants, Tenant, WayMasks};
+use crate::tenant::{check_tenants, Tenant, WayMasks, MAX_RATE_RPS};
 use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -136,8 +136,8 @@ impl VirtualServer {
     /// If there is no such service by then, or the rate is no rate.
     pub fn set_load(&mut self, at_ms: u64, id: &str, rate_rps: f64) -> Result<(), ServerError> {
         self.must_know(at_ms, id)?;
-        if !(rate_rps.is_finite() && rate_rps >= 0.0) {
-            return Err(ServerError::Invalid(format!("{id}: a load of {rate_rps} RPS. Give 0 or more")));
+        if !(0.0..=MAX_RATE_RPS).contains(&rate_rps) {
+            return Err(ServerError::Invalid(format!("{id}: a load of {rate_rps} RPS. Give 0 to {MAX_RATE_RPS:e}")));
         }
         self.schedule(at_ms, Event::Load { id: id.into(), rate_rps });
         Ok(())

@@ -171,6 +171,8 @@ pub struct Solver {
     any_sibling: bool,
     way_classes: Vec<WayClass>,
     ways_overlap: bool,
+    /// Wait in front of saturated memory, ns.
+    stalled_ns: f64,
     speeds: Vec<Speed>,
     shared: Shared,
 }
@@ -194,6 +196,7 @@ impl Solver {
             any_sibling: false,
             way_classes: vec![],
             ways_overlap: false,
+            stalled_ns: 0.0,
             speeds: vec![],
             shared: Shared::default(),
         }
@@ -276,8 +279,8 @@ impl Solver {
                 self.fill_miss_ratios(tenants);
             }
         }
-        self.shared =
-            Shared { mem_util: util, mem_ns: self.platform.mem_latency_ns(util), freq_ghz: freq, active_cores: active, rounds, residual };
+        let mem_ns = self.platform.mem_latency_ns(util) + self.stalled_ns;
+        self.shared = Shared { mem_util: util, mem_ns, freq_ghz: freq, active_cores: active, rounds, residual };
         self.report(tenants, freq);
     }
 
@@ -469,6 +472,8 @@ impl Solver {
                     r.miss += share * t.profile.cache.miss_ratio(usable, t.threads);
                 }
             }
+            // Shares of thirds may add up to more than 1.
+            r.miss = r.miss.min(1.0);
         }
     }
 
@@ -567,6 +572,12 @@ impl Solver {
         let free = 1.0 - u;
         let lat = mem.idle_ns + mem.queue_ns * u * u / free;
         let lat_slope = mem.queue_ns * u * (2.0 - u) / (free * free);
+        self.demand_at(lat, lat_slope)
+    }
+
+    /// [`Solver::demand`] at a memory latency of `lat` ns that rises by `lat_slope`.
+    fn demand_at(&mut self, lat: f64, lat_slope: f64) -> (f64, f64) {
+        let mem = &self.platform.mem;
         let (mut total, mut slope) = (0.0, 0.0);
         for r in &mut self.rows {
             let mut x = r.core_ns + r.mem_slope * lat;
@@ -600,9 +611,36 @@ impl Solver {
         (total / usable, slope / usable)
     }
 
+    /// Wait in front of saturated memory, ns: what the latency has to rise beyond that at `U_MAX` for the demand to fit.
+    ///
+    /// The reference lets demand exceed the platform's bandwidth here; no profile that ships gets this far.
+    fn saturated_wait_ns(&mut self) -> f64 {
+        let at_wall = self.platform.mem_latency_ns(U_MAX);
+        let (mut lo, mut hi) = (0.0, at_wall);
+        // Demand falls to nothing as the latency grows.
+        while self.demand_at(at_wall + hi, 0.0).0 > U_MAX && hi < 1e30 {
+            lo = hi;
+            hi *= 4.0;
+        }
+        for _ in 0..100 {
+            let mid = 0.5 * (lo + hi);
+            if mid <= lo || mid >= hi {
+                break;
+            }
+            if self.demand_at(at_wall + mid, 0.0).0 > U_MAX {
+                lo = mid;
+            } else {
+                hi = mid;
+            }
+        }
+        self.demand_at(at_wall + hi, 0.0);
+        hi
+    }
+
     /// Root of demand(u) = u in [0, U_MAX] to `tolerance`: Newton inside a bracket (demand falls with u, so the root is unique).
     fn memory_utilisation(&mut self, start: f64, tolerance: f64) -> f64 {
         let (mut lo, mut hi) = (0.0, U_MAX);
+        self.stalled_ns = 0.0;
         let mut tried_top = false;
         let mut u = start;
         for _ in 0..100 {
@@ -611,6 +649,7 @@ impl Solver {
             if gap > 0.0 {
                 lo = u;
                 if u >= U_MAX {
+                    self.stalled_ns = self.saturated_wait_ns();
                     break;
                 }
             } else {

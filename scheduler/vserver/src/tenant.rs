@@ -8,6 +8,11 @@ use thiserror::Error;
 /// Most tenants of one server (they are kept as bits of a word).
 pub const MAX_TENANTS: usize = 64;
 
+/// Highest rate that a tenant may offer, requests/s: ten times the highest maximum load of a profile.
+pub const MAX_RATE_RPS: f64 = 1e10;
+/// Strongest MBA throttle: 1 %.
+const MIN_MBA: f64 = 0.01;
+
 /// Way mask of each L3 domain; entries beyond the platform's domains are ignored.
 pub type WayMasks = [u32; MAX_DOMAINS];
 
@@ -20,7 +25,7 @@ pub struct Tenant {
     pub threads: u32,
     pub cpus: CpuSet,
     pub ways: WayMasks,
-    /// Share of memory bandwidth that MBA leaves, above 0 to 1.
+    /// Share of memory bandwidth that MBA leaves, 0.01 to 1.
     pub mba: f64,
     /// Memory limit (GB = 2^30 bytes), None = no limit.
     pub mem_gb: Option<f64>,
@@ -73,9 +78,9 @@ pub fn check_tenants(p: &PlatformProfile, tenants: &[Tenant]) -> Result<(), Tena
         if t.threads == 0 {
             return wrong("threads", "0".into(), "Give at least 1".into());
         }
-        let rate_ok = t.profile.is_be() || (t.rate_rps.is_finite() && t.rate_rps >= 0.0);
+        let rate_ok = t.profile.is_be() || (0.0..=MAX_RATE_RPS).contains(&t.rate_rps);
         if !rate_ok {
-            return wrong("rps", format!("{}", t.rate_rps), "Give 0 or more".into());
+            return wrong("rps", format!("{}", t.rate_rps), format!("Give 0 to {MAX_RATE_RPS:e}"));
         }
         let full = surefoot_server::allocation::full_mask(p.llc.ways);
         for (d, mask) in t.ways.iter().take(p.llc.domains as usize).enumerate() {
@@ -87,9 +92,9 @@ pub fn check_tenants(p: &PlatformProfile, tenants: &[Tenant]) -> Result<(), Tena
                 );
             }
         }
-        let mba_ok = if p.mem.mba { t.mba > 0.0 && t.mba <= 1.0 } else { t.mba == 1.0 };
+        let mba_ok = if p.mem.mba { (MIN_MBA..=1.0).contains(&t.mba) } else { t.mba == 1.0 };
         if !mba_ok {
-            let may = if p.mem.mba { "Give above 0 to 100 %".to_string() } else { format!("{} has no MBA: give 100 %", p.name) };
+            let may = if p.mem.mba { "Give 1 to 100 %".to_string() } else { format!("{} has no MBA: give 100 %", p.name) };
             return wrong("mba_pct", format!("{}", t.mba * 100.0), may);
         }
         if t.mem_gb.is_some_and(|m| !(m.is_finite() && m > 0.0)) {

@@ -2,9 +2,11 @@
 
 mod common;
 
+use common::fuzz::{self, Kind, Step, KINDS};
 use common::{here, platform, profiles};
 use std::path::{Path, PathBuf};
 use surefoot_vserver::{max_load_rps, PlatformProfile, Profile, Profiles};
+use toml::{Table, Value};
 
 fn text(path: &str) -> String {
     std::fs::read_to_string(here("profiles").join(path)).unwrap()
@@ -18,57 +20,186 @@ fn all_profiles_are_read() {
     assert_eq!(all.services.values().filter(|p| p.is_be()).count(), 9);
 }
 
-/// Each defect of a service profile is refused with the file, the key and a remedy.
-#[test]
-fn bad_service_profiles_name_file_and_key() {
-    let good = text("services/moses.toml");
-    for (from, to, key, remedy) in [
-        ("mlp = 2.0", "mlp = 2.0\nmpl = 1", "cache.mpl", "Remove it"),
-        ("mlp = 2.0", "", "cache.mlp", "Add it"),
-        ("cpi_core = 0.8", "cpi_core = -0.8", "cpu.cpi_core", "above 0"),
-        ("cpi_core = 0.8", "cpi_core = nan", "cpu.cpi_core", "above 0"),
-        ("cpi_core = 0.8", "cpi_core = \"fast\"", "cpu.cpi_core", "Give a number"),
-        ("scv_arrival = 1.0", "scv_arrival = 0.5", "queue.scv_arrival", "1 or more"),
-        ("llc_exposed = 0.35", "llc_exposed = 1.5", "cache.llc_exposed", "0 to 1"),
-        ("mrc = [[", "mrc = [[0.1, 2.0], [", "cache.mrc[0]", "[a, c_mb, p]"),
-        ("kind = \"lc\"", "kind = \"job\"", "kind", "\"lc\" or \"be\""),
-        ("qos_target_ms = 10.0", "qos_target_ms = 0", "qos_target_ms", "above 0"),
-        ("[memory]", "[memroy]", "memory", "Add [memory]"),
-        ("server-1 = 3000.0", "server-1 = -3", "max_load_rps.server-1", "above 0"),
-        ("name = \"moses\"", "name = \"moses\"\ncolour = \"red\"", "colour", "use one of"),
-    ] {
-        let bad = good.replacen(from, to, 1);
-        assert_ne!(bad, good, "{from} is not in the profile");
-        let error = Profile::parse(Path::new("dir/moses.toml"), &bad).unwrap_err().to_string();
-        assert!(error.starts_with("dir/moses.toml: ") && error.contains(&format!(" {key}: ")), "{to}: {error}");
-        assert!(error.contains(remedy) && !error.contains('\n'), "{to}: {error}");
+/// A value of another type.
+fn other_type(v: &Value) -> Value {
+    match v {
+        Value::String(_) => Value::Integer(1),
+        Value::Boolean(_) => Value::Integer(1),
+        _ => Value::String("x".into()),
     }
 }
 
-/// So is each defect of a platform profile.
+fn remove(t: &mut Table, path: &[Step]) {
+    let Some((Step::Key(last), head)) = path.split_last() else { panic!("{path:?} ends in a list") };
+    if head.is_empty() {
+        t.remove(last);
+    } else {
+        fuzz::at(t, head).as_table_mut().unwrap().remove(last);
+    }
+}
+
+/// Refused in one line that begins with file and key, and says what to do.
+fn assert_names(kind: Kind, bad: &Table, key: &str, why: &str) {
+    let error = fuzz::read(kind, bad).expect_err(&format!("{key} {why}")).to_string();
+    assert!(error.starts_with(&format!("p.toml: {key}: ")), "{key} {why}: {error}");
+    assert!(error.ends_with('.') && !error.contains('\n') && error.matches(". ").count() >= 1, "{key} {why}: {error}");
+}
+
+/// Any value of any key of any shipped profile, of another type, out of range on either side, no number, or missing: the
+/// error names file and key. The ends of the range that the error gives are themselves allowed.
 #[test]
-fn bad_platform_profiles_name_file_and_key() {
-    let good = text("platforms/server-1.toml");
-    for (from, to, key) in [
-        ("smt = 2", "smt = 3", "cpu.smt"),
-        ("physical_cores = 18", "physical_cores = 17", "cpu.turbo_ghz"),
-        ("physical_cores = 18", "physical_cores = 0", "cpu.physical_cores"),
-        ("domains = 1", "domains = 4", "llc.domains"),
-        ("ways = 20", "ways = 33", "llc.ways"),
-        ("usable = 0.88", "usable = 1.2", "mem.usable"),
-        ("mba = false", "mba = 0", "mem.mba"),
-        ("wake_preempt = 0.7", "wake_preempt = 7", "os.wake_preempt"),
-        ("rate_ms = 0.0", "rate_ms = -1", "enforce.rate_ms"),
-        ("ipc = 0.015", "icp = 0.015", "noise.ipc"),
-        ("reserved_gb = 4", "reserved_gb = 400", "mem.reserved_gb"),
+fn a_bad_value_of_any_key_is_refused_by_name() {
+    let mut cases = 0;
+    for kind in KINDS {
+        for good in fuzz::shipped(kind).values() {
+            for path in fuzz::leaves(good) {
+                let key = fuzz::name_of(&path);
+                let with = |v: Value| {
+                    let mut t = good.clone();
+                    *fuzz::at(&mut t, &path) = v;
+                    t
+                };
+                let old = fuzz::at(&mut good.clone(), &path).clone();
+                assert_names(kind, &with(other_type(&old)), &key, "of another type");
+                assert_names(kind, &with(Value::Table(Table::new())), &key, "that is a section");
+                cases += 2;
+                if matches!(path.last(), Some(Step::Key(_))) && path[0] != Step::Key("max_load_rps".into()) {
+                    let mut t = good.clone();
+                    remove(&mut t, &path);
+                    assert_names(kind, &t, &key, "missing");
+                    cases += 1;
+                }
+                if let Value::Array(_) = old {
+                    assert_names(kind, &with(Value::Array(vec![])), &key, "empty");
+                    cases += 1;
+                }
+                if !matches!(old, Value::Float(_) | Value::Integer(_)) {
+                    continue;
+                }
+                assert_names(kind, &with(Value::Boolean(true)), &key, "that is a boolean");
+                for x in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                    assert_names(kind, &with(Value::Float(x)), &key, "that is no number");
+                }
+                let message = fuzz::read(kind, &with(Value::Float(-1e300))).unwrap_err().to_string();
+                let b = fuzz::bounds_in(&message).unwrap_or_else(|| panic!("{message} gives no range"));
+                let value = |x: f64| if b.whole { Value::Integer(x as i64) } else { Value::Float(x) };
+                let (below, above) = if b.whole { (b.lo - 1.0, b.hi + 1.0) } else { (b.lo.next_down(), b.hi.next_up()) };
+                assert_names(kind, &with(value(below)), &key, "just below its range");
+                assert_names(kind, &with(value(above)), &key, "just above its range");
+                for x in [b.lo, b.hi] {
+                    // It may still not go with the other values; that is another message.
+                    if let Err(e) = fuzz::read(kind, &with(value(x))) {
+                        let e = e.to_string();
+                        assert!(!e.starts_with(&format!("p.toml: {key}: ")) || !e.contains("out of range"), "{key} = {x}: {e}");
+                    }
+                }
+                cases += 6;
+            }
+        }
+    }
+    assert!(cases > 5000, "only {cases} cases");
+}
+
+/// Any section of any shipped profile: missing, no section, or with a key that nobody knows.
+#[test]
+fn a_bad_section_is_refused_by_name() {
+    for kind in KINDS {
+        for good in fuzz::shipped(kind).values() {
+            let mut t = good.clone();
+            t.insert("colour".into(), "red".into());
+            assert_names(kind, &t, "colour", "unknown");
+            for section in good.iter().filter_map(|(k, v)| v.is_table().then_some(k)) {
+                let mut t = good.clone();
+                t[section].as_table_mut().unwrap().insert("colour".into(), "red".into());
+                assert_names(kind, &t, &format!("{section}.colour"), "unknown");
+                t[section] = Value::Integer(1);
+                assert_names(kind, &t, section, "that is a number");
+                t.remove(section);
+                match section.as_str() {
+                    "paging" | "max_load_rps" => fuzz::read(kind, &t).unwrap(),
+                    _ => assert_names(kind, &t, section, "missing"),
+                }
+            }
+        }
+    }
+}
+
+/// A misspelt key is answered with the keys that there are, a value out of range with the range.
+#[test]
+fn errors_say_what_would_be_right() {
+    for (kind, from, to, remedy) in [
+        (Kind::Service, "mlp = 2.0", "mlp = 2.0\nmpl = 1", "p.toml: cache.mpl: is not a known key. Remove it or use one of: apki, "),
+        (Kind::Service, "mlp = 2.0", "", "p.toml: cache.mlp: is missing. Add it: a number from 0.1 to 1000."),
+        (
+            Kind::Service,
+            "cpi_core = 0.8",
+            "cpi_core = -0.8",
+            "p.toml: cpu.cpi_core: -0.8 is out of range. Give a number from 0.01 to 1000.",
+        ),
+        (Kind::Service, "qos_target_ms = 10.0", "qos_target_ms = 1e10", "Give a number from 1e-6 to 1e9."),
+        (Kind::Service, "cpi_core = 0.8", "cpi_core = \"fast\"", "is string, not a number. Give a number"),
+        (Kind::Service, "kind = \"lc\"", "kind = \"job\"", "p.toml: kind: is \"job\". Write \"lc\" or \"be\" here."),
+        (Kind::Service, "[memory]", "[memroy]", "p.toml: memory: section is missing. Add [memory] with its keys."),
+        (Kind::Platform, "smt = 2", "smt = 3", "p.toml: cpu.smt: 3 is out of range. Give a whole number from 1 to 2."),
+        (Kind::Platform, "smt = 2", "smt = 2.0", "p.toml: cpu.smt: is float, not a whole number. Give a whole number from 1 to 2."),
+        (Kind::Platform, "mba = false", "mba = 0", "p.toml: mem.mba: is integer, not true or false. Write true or false."),
     ] {
+        let good = text(if kind == Kind::Platform { "platforms/server-1.toml" } else { "services/moses.toml" });
         let bad = good.replacen(from, to, 1);
         assert_ne!(bad, good, "{from} is not in the profile");
-        let error = PlatformProfile::parse(Path::new("p.toml"), &bad).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("p.toml: {key}: ")), "{to}: {error}");
+        let error = match kind {
+            Kind::Platform => PlatformProfile::parse(Path::new("p.toml"), &bad).unwrap_err().to_string(),
+            _ => Profile::parse(Path::new("p.toml"), &bad).unwrap_err().to_string(),
+        };
+        assert!(error.contains(remedy), "{error}");
     }
     let error = PlatformProfile::parse(Path::new("p.toml"), "kind = \"platform\"\nname = ").unwrap_err().to_string();
     assert!(error.contains("p.toml: not valid TOML: line 2"), "{error}");
+}
+
+/// Values that are each in range but do not go together.
+#[test]
+fn relations_between_values_are_checked() {
+    let server = fuzz::template(Kind::Platform);
+    let service = fuzz::template(Kind::Service);
+    let cores = server["cpu"]["physical_cores"].as_integer().unwrap();
+    let ghz = |n: i64| Value::Array(vec![Value::Float(2.0); n as usize]);
+    let rising = |at: usize| {
+        let mut t = ghz(cores);
+        t[at] = Value::Float(2.1);
+        t
+    };
+    let whole = |x: i64| Value::Integer(x);
+    let list = |x: &[f64]| Value::Array(x.iter().map(|x| Value::Float(*x)).collect());
+    type Changes<'a> = Vec<(&'a str, Value)>;
+    let cases: Vec<(Kind, &str, Changes, &str)> = vec![
+        (Kind::Platform, "cpu", vec![("turbo_ghz", ghz(cores - 1))], "cpu.turbo_ghz"),
+        (Kind::Platform, "cpu", vec![("turbo_ghz", ghz(cores + 1))], "cpu.turbo_ghz"),
+        (Kind::Platform, "cpu", vec![("turbo_ghz", rising(1))], "cpu.turbo_ghz"),
+        (Kind::Platform, "cpu", vec![("turbo_ghz", rising(cores as usize - 1))], "cpu.turbo_ghz"),
+        (Kind::Platform, "cpu", vec![("physical_cores", whole(129)), ("turbo_ghz", ghz(129)), ("smt", whole(2))], "cpu.physical_cores"),
+        (Kind::Platform, "llc", vec![("domains", whole(7))], "llc.domains"),
+        (Kind::Platform, "llc", vec![("ways", whole(12)), ("min_ways", whole(13))], "llc.min_ways"),
+        (Kind::Platform, "mem", vec![("capacity_gb", Value::Float(64.0)), ("reserved_gb", Value::Float(64.5))], "mem.reserved_gb"),
+        (Kind::Service, "", vec![("rps_levels", list(&[100.0, 300.0, 200.0]))], "rps_levels"),
+        (Kind::Service, "", vec![("rps_levels", list(&[100.0, 100.0]))], "rps_levels"),
+        (Kind::Service, "", vec![("name", "two words".into())], "name"),
+        (Kind::Service, "", vec![("name", "../up".into())], "name"),
+        (Kind::Service, "", vec![("name", "".into())], "name"),
+        (Kind::Service, "cache", vec![("mrc", Value::Array(vec![list(&[0.1, 2.0])]))], "cache.mrc[0]"),
+        (Kind::Service, "cache", vec![("mrc", Value::Array(vec![list(&[0.1, 2.0, 1.0, 1.0])]))], "cache.mrc[0]"),
+    ];
+    for (kind, section, changes, key) in cases {
+        let mut t = if kind == Kind::Platform { server.clone() } else { service.clone() };
+        let to = if section.is_empty() { &mut t } else { t[section].as_table_mut().unwrap() };
+        changes.iter().for_each(|(k, v)| drop(to.insert((*k).into(), v.clone())));
+        assert_names(kind, &t, key, "that does not go with the rest");
+    }
+    // Equal frequencies, one core with one thread, as many domains as cores: all right.
+    let mut t = server.clone();
+    t["cpu"].as_table_mut().unwrap().extend([("physical_cores".into(), whole(1)), ("smt".into(), whole(1)), ("turbo_ghz".into(), ghz(1))]);
+    t["llc"].as_table_mut().unwrap().insert("domains".into(), whole(1));
+    fuzz::read(Kind::Platform, &t).unwrap();
 }
 
 /// A later folder overrides an earlier one by name and adds to it; a folder without profiles is refused.

@@ -1,5 +1,7 @@
-//! Reading the golden vectors.
+//! Reading the golden vectors; arbitrary profiles.
 #![allow(dead_code)]
+
+pub mod fuzz;
 
 use serde_json::Value;
 use std::path::PathBuf;
