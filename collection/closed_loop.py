@@ -31,16 +31,16 @@ _FEED = "latency feed: "
 class Loop:
     """What runs. `steps` are (second, RPS), the first at 0; times count from the end of the warm-up.
 
-    Two BE jobs: the kernel's fair share leaves the LC service a third of the CPU, which is enough before the step and not after.
+    Four BE jobs: the kernel's fair share leaves the LC service a fifth of the CPU, which is enough before the step and not after.
     """
 
     service: str = "memcached"
     job: str = "stream"
-    jobs: int = 2
+    jobs: int = 4
     port: int = 21211
     protocol: str = "memcached"
     connections: int = 8
-    steps: Sequence[tuple[float, float]] = ((0.0, 2000.0), (10.0, 12000.0))
+    steps: Sequence[tuple[float, float]] = ((0.0, 2000.0), (10.0, 15000.0))
     warmup_s: float = 2.0
     duration_s: float = 40.0
 

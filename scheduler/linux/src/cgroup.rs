@@ -25,10 +25,12 @@ pub enum Knob {
     Memory,
     /// Bytes, or "max"; v2 only.
     Zswap,
+    /// Share of contested CPU time, as the kernel counts it: cpu.weight (v2) or cpu.shares (v1).
+    Weight,
 }
 
 impl Knob {
-    pub const ALL: [Knob; 4] = [Knob::Cpus, Knob::Quota, Knob::Memory, Knob::Zswap];
+    pub const ALL: [Knob; 5] = [Knob::Cpus, Knob::Quota, Knob::Memory, Knob::Zswap, Knob::Weight];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -36,6 +38,7 @@ impl Knob {
             Knob::Quota => "CPU quota",
             Knob::Memory => "memory limit",
             Knob::Zswap => "zswap limit",
+            Knob::Weight => "CPU weight",
         }
     }
 }
@@ -45,6 +48,14 @@ pub fn quota_value(cores: Option<f64>) -> String {
     match cores {
         None => format!("max {PERIOD_US}"),
         Some(c) => format!("{} {PERIOD_US}", (c * PERIOD_US as f64).round() as u64),
+    }
+}
+
+/// Least value of [`Knob::Weight`].
+pub fn least_weight(version: Version) -> &'static str {
+    match version {
+        Version::V1 => "2",
+        Version::V2 => "1",
     }
 }
 
@@ -179,6 +190,7 @@ impl Cgroup {
             Knob::Memory => self.memory.as_ref()?.join(if v2 { "memory.max" } else { "memory.limit_in_bytes" }),
             Knob::Zswap if v2 => self.memory.as_ref()?.join("memory.zswap.max"),
             Knob::Zswap => return None,
+            Knob::Weight => self.cpu.join(if v2 { "cpu.weight" } else { "cpu.shares" }),
         };
         path.is_file().then_some(path)
     }
@@ -239,7 +251,7 @@ impl Cgroup {
             Knob::Memory | Knob::Zswap => {
                 got == value || got.parse::<u64>().ok().zip(value.parse::<u64>().ok()).is_some_and(|(g, v)| v >= g && v - g < 1 << 16)
             }
-            Knob::Quota => got == value,
+            Knob::Quota | Knob::Weight => got == value,
         };
         if same {
             Ok(())

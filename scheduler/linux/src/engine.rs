@@ -26,6 +26,15 @@ pub struct Container {
     pub pid: u32,
 }
 
+/// Limits of a container as its engine has them; 0 = not set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub cpus: String,
+    pub quota_us: i64,
+    pub period_us: u64,
+    pub shares: u64,
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct RunSpec<'a> {
@@ -225,16 +234,29 @@ impl Engine {
         }
     }
 
-    /// CPUs and quota as the engine has them: list, quota and period in microseconds (0 = not set).
+    /// Limits of a container as the engine has them.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] where the container is not there.
-    pub fn limits(&self, id: &str) -> Result<(String, i64, u64), ServerError> {
-        let format = "{{.HostConfig.CpusetCpus}}|{{.HostConfig.CpuQuota}}|{{.HostConfig.CpuPeriod}}";
+    pub fn limits(&self, id: &str) -> Result<Limits, ServerError> {
+        let format = "{{.HostConfig.CpusetCpus}}|{{.HostConfig.CpuQuota}}|{{.HostConfig.CpuPeriod}}|{{.HostConfig.CpuShares}}";
         let text = self.call(&format!("limits of {id}"), &["inspect", "--type", "container", "-f", format, id], "Check the engine")?;
         let f: Vec<&str> = text.split('|').collect();
         let num = |i: usize| f.get(i).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
-        Ok((f.first().copied().unwrap_or("").to_string(), num(1), num(2).max(0) as u64))
+        Ok(Limits {
+            cpus: f.first().copied().unwrap_or("").to_string(),
+            quota_us: num(1),
+            period_us: num(2).max(0) as u64,
+            shares: num(3).max(0) as u64,
+        })
+    }
+
+    /// The engine's own way to set the share of contested CPU time (2 and more; 1024 is the default).
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] with what the engine says.
+    pub fn update_shares(&self, id: &str, shares: &str) -> Result<(), ServerError> {
+        self.call(&format!("update of container {id}"), &["update", "--cpu-shares", shares, id], "See the engine's message").map(|_| ())
     }
 
     /// The engine's own way to set CPUs and quota, where the cgroup's files cannot be written. An empty list leaves the CPUs

@@ -4,7 +4,7 @@
 //! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
 
 use crate::catalogue::Catalogue;
-use crate::cgroup::{absent, quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
+use crate::cgroup::{absent, least_weight, quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
 use crate::child::pin;
 use crate::discover::{discover, online};
 use crate::engine::{Container, Engine, RunSpec};
@@ -110,11 +110,14 @@ impl Control {
         match self {
             Control::Files(c) => c.get(knob),
             Control::Engine { engine, container, .. } => {
-                let (cpus, quota, period) = engine.limits(container).ok()?;
+                let l = engine.limits(container).ok()?;
+                let period = if l.period_us > 0 { l.period_us } else { 100_000 };
                 match knob {
-                    Knob::Cpus => Some(cpus),
-                    Knob::Quota if quota > 0 => Some(format!("{quota} {}", if period > 0 { period } else { 100_000 })),
-                    Knob::Quota => Some(format!("max {}", if period > 0 { period } else { 100_000 })),
+                    Knob::Cpus => Some(l.cpus),
+                    Knob::Quota if l.quota_us > 0 => Some(format!("{} {period}", l.quota_us)),
+                    Knob::Quota => Some(format!("max {period}")),
+                    // Engines count as v1 does; 0 is their word for the default.
+                    Knob::Weight => Some(if l.shares > 0 { l.shares } else { 1024 }.to_string()),
                     Knob::Memory | Knob::Zswap => None,
                 }
             }
@@ -129,14 +132,15 @@ impl Control {
         let all = all.to_string();
         let value = if knob == Knob::Cpus && value.is_empty() { all.as_str() } else { value };
         let other = |e: ServerError| io::Error::other(e.to_string().trim_end_matches('.').to_string());
-        let (_, quota, period) = engine.limits(container).map_err(other)?;
-        let period = if period > 0 { period } else { PERIOD_US };
+        let now = engine.limits(container).map_err(other)?;
+        let period = if now.period_us > 0 { now.period_us } else { PERIOD_US };
         match knob {
-            Knob::Cpus => engine.update(container, value, if quota > 0 { quota } else { -1 }, period),
+            Knob::Cpus => engine.update(container, value, if now.quota_us > 0 { now.quota_us } else { -1 }, period),
             Knob::Quota => {
                 let (q, p) = value.split_once(' ').unwrap_or((value, "10000"));
                 engine.update(container, "", q.parse().unwrap_or(-1), p.parse().unwrap_or(PERIOD_US))
             }
+            Knob::Weight => engine.update_shares(container, value),
             Knob::Memory | Knob::Zswap => return Err(io::Error::new(io::ErrorKind::Unsupported, "only cgroup files can set it")),
         }
         .map_err(other)?;
@@ -149,6 +153,13 @@ impl Control {
             Ok(())
         } else {
             Err(io::Error::new(io::ErrorKind::InvalidData, format!("gave \"{value}\", the engine keeps \"{got}\"")))
+        }
+    }
+
+    fn least_weight(&self) -> &'static str {
+        match self {
+            Control::Files(c) => least_weight(c.version),
+            Control::Engine { .. } => least_weight(Version::V1),
         }
     }
 
@@ -748,6 +759,10 @@ impl LocalServer {
             };
             knob(Knob::Cpus, a.cpus.to_string())?;
             knob(Knob::Quota, quota_value(a.quota_cores))?;
+            // A quota bounds how much a BE job runs, not when: where it shares a CPU, an LC service that wakes goes first.
+            if s.kind == Kind::Be && !s.placed && s.control.get(Knob::Weight).is_some() {
+                knob(Knob::Weight, s.control.least_weight().into())?;
+            }
             for (k, now, then) in [
                 (Knob::Memory, a.mem_limit_bytes, s.allocation.mem_limit_bytes),
                 (Knob::Zswap, a.zswap_max_bytes, s.allocation.zswap_max_bytes),
@@ -964,6 +979,7 @@ mod tests {
             put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_quota_us", "-1\n");
             put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_period_us", "100000\n");
             put("/sys/fs/cgroup/cpuset/docker/d/cpuset.cpus", "0-3\n");
+            ["c", "d"].iter().for_each(|id| put(&format!("/sys/fs/cgroup/cpu/docker/{id}/cpu.shares"), "1024\n"));
             Host { _dir: dir, root, state: tempfile::tempdir().unwrap() }
         }
 
@@ -977,6 +993,10 @@ mod tests {
                 s.adopt(id, id, BE, 1, Target::Cgroup(format!("/docker/{id}").into())).unwrap();
             }
             s
+        }
+
+        fn weight(&self, id: &str) -> String {
+            self.root.read(format!("/sys/fs/cgroup/cpu/docker/{id}/cpu.shares")).unwrap()
         }
 
         fn values(&self, id: &str) -> [String; 3] {
@@ -1007,6 +1027,20 @@ mod tests {
         assert_eq!(s.reset().unwrap().restored, ["c", "d"]);
         assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
         assert!(!s.observe().get("c").unwrap().placed);
+    }
+
+    /// Under a plan a BE job waits for LC services that share its CPUs; it gets its former weight back.
+    #[test]
+    fn be_jobs_get_the_least_weight() {
+        let host = Host::new();
+        let mut s = host.open();
+        s.adopt("c", "c", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Cgroup("/docker/c".into())).unwrap();
+        s.adopt("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
+        s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+        assert_eq!([host.weight("c"), host.weight("d")], ["1024", "2"]);
+        drop(s);
+        host.open().reset().unwrap();
+        assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
     }
 
     /// A process that died left its changes behind; the next one knows from the journal what to give back.
@@ -1160,7 +1194,7 @@ mod tests {
     fn an_engines_empty_list_is_given_back() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-        [("cpus", ""), ("quota", "0"), ("period", "0")].iter().for_each(|(n, t)| put(n, t));
+        [("cpus", ""), ("quota", "0"), ("period", "0"), ("shares", "0")].iter().for_each(|(n, t)| put(n, t));
         let container = dir.path().display().to_string();
         let control = Control::Engine { engine: fake_engine(), container, all: CpuSet::range(0, 4) };
         let before: Vec<String> = [Knob::Cpus, Knob::Quota].iter().map(|k| control.get(*k).unwrap()).collect();
@@ -1171,6 +1205,9 @@ mod tests {
         control.set(Knob::Cpus, &before[0]).unwrap();
         control.set(Knob::Quota, &before[1]).unwrap();
         assert_eq!((control.get(Knob::Cpus).as_deref(), control.get(Knob::Quota).as_deref()), (Some("0-3"), Some("max 100000")));
+        assert_eq!(control.get(Knob::Weight).as_deref(), Some("1024"));
+        control.set(Knob::Weight, control.least_weight()).unwrap();
+        assert_eq!(control.get(Knob::Weight).as_deref(), Some("2"));
         put("deaf", "");
         let err = control.set(Knob::Cpus, "2").unwrap_err().to_string();
         assert!(err.contains("\"2\"") && err.contains("\"0-3\""), "{err}");

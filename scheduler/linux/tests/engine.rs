@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use surefoot_linux::bench::find_loadgen;
 use surefoot_linux::cgroup::{Knob, Mounts};
+use surefoot_linux::engine::Limits;
 use surefoot_linux::{BenchCase, BenchNeighbour, Engine, LaunchSpec, LocalBench, LocalConfig, LocalServer, Root, Sampling, Target};
 use surefoot_server::{Allocation, Kind, Plan, Server, ServerError, Tick, Verdict};
 
@@ -35,7 +36,7 @@ fn kernel_says(container: &str) -> BTreeMap<Knob, String> {
     let pid = Engine::find().unwrap().inspect(container).unwrap().pid;
     let root = Root::default();
     let group = Mounts::read(&root).of_pid(&root, pid).unwrap();
-    [Knob::Cpus, Knob::Quota].into_iter().map(|k| (k, group.get(k).unwrap())).collect()
+    [Knob::Cpus, Knob::Quota, Knob::Weight].into_iter().map(|k| (k, group.get(k).unwrap())).collect()
 }
 
 /// Allocations reach real cgroups, a job cannot use more CPU than its quota, and reset gives the CPUs back.
@@ -50,6 +51,7 @@ fn containers_are_controlled() {
     let before = kernel_says(&container);
     s.apply(&quotas(&s, &[("memcached", 0.5), ("stream", 0.2)])).unwrap();
     assert_eq!(kernel_says(&container)[&Knob::Quota], "2000 10000");
+    assert_ne!(kernel_says(&container)[&Knob::Weight], before[&Knob::Weight]);
     assert_eq!(kernel_says(&container)[&Knob::Cpus], s.platform().managed.to_string());
     s.observe();
     let mut used = vec![];
@@ -110,8 +112,12 @@ fn the_engines_update_call_reaches_the_kernel() {
     let container = s.container("stream").unwrap().to_string();
     let engine = Engine::find().unwrap();
     engine.update(&container, "0", 3000, 10_000).unwrap();
-    assert_eq!(kernel_says(&container), BTreeMap::from([(Knob::Cpus, "0".into()), (Knob::Quota, "3000 10000".into())]));
-    assert_eq!(engine.limits(&container).unwrap(), ("0".into(), 3000, 10_000));
+    let weight = kernel_says(&container)[&Knob::Weight].clone();
+    let told = |weight: String| BTreeMap::from([(Knob::Cpus, "0".into()), (Knob::Quota, "3000 10000".into()), (Knob::Weight, weight)]);
+    assert_eq!(kernel_says(&container), told(weight.clone()));
+    engine.update_shares(&container, "2").unwrap();
+    assert_ne!(kernel_says(&container), told(weight));
+    assert_eq!(engine.limits(&container).unwrap(), Limits { cpus: "0".into(), quota_us: 3000, period_us: 10_000, shares: 2 });
 }
 
 const CHILD_STATE: &str = "SUREFOOT_TEST_STATE";

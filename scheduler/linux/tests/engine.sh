@@ -1,5 +1,5 @@
 #!/bin/sh
-# A container engine for tests. A container is a folder with the files cpus, quota and period; with "down" the engine does
+# A container engine for tests. A container is a folder with the files cpus, quota, period and shares; with "down" the engine does
 # not answer for it, with "deaf" it accepts changes and keeps none.
 for at; do :; done
 if [ "$1" = version ]; then
@@ -15,7 +15,7 @@ if [ -e "$at/down" ]; then
     exit 1
 fi
 case $1 in
-inspect) echo "$(cat "$at/cpus")|$(cat "$at/quota")|$(cat "$at/period")" ;;
+inspect) echo "$(cat "$at/cpus")|$(cat "$at/quota")|$(cat "$at/period")|$(cat "$at/shares")" ;;
 update)
     shift
     [ -e "$at/deaf" ] && exit
@@ -24,6 +24,7 @@ update)
         --cpuset-cpus) echo "$2" >"$at/cpus" ;;
         --cpu-quota) echo "$2" >"$at/quota" ;;
         --cpu-period) echo "$2" >"$at/period" ;;
+        --cpu-shares) echo "$2" >"$at/shares" ;;
         esac
         shift 2
     done
