@@ -2,10 +2,12 @@
 //! memory bandwidth.
 //!
 //! No latency surface is stored: RCliff, OAA and QoS follow from service demand, miss-ratio curves, bandwidth, frequency,
-//! SMT and queueing. Uses: [`Steady`] for sweeps, [`Plant`] (100 ms ticks) and its adapter to the port, [`VirtualServer`].
+//! SMT and queueing. Uses: [`Steady`] for sweeps, [`Plant`] (100 ms ticks) and its adapter to the port, [`VirtualServer`],
+//! [`CoreUse`] for harvesting cores below a millisecond. [`requests`] simulates queues request by request.
 //!
 //! Units: seconds, requests/s, GHz, ns where a name says so, MB = 2^20 bytes, GB/s = 10^9 bytes/s.
 
+pub mod core_use;
 pub mod math;
 pub mod plant;
 pub mod profile;
@@ -16,8 +18,11 @@ pub mod speeds;
 pub mod steady;
 pub mod tenant;
 
+pub use core_use::{CoreSeconds, CoreUse, Cores, CoresError};
 pub use plant::{Change, Plant};
-pub use profile::{PlatformProfile, Profile, ProfileError, ProfileKind, Profiles, MAX_DOMAINS};
+pub use profile::{
+    BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,
+};
 pub use server::{platform_of, VirtualServer};
 pub use speeds::{Shared, Solver, Speed};
 pub use steady::{max_load_rps, rps_at_full_load, sample_series, LatencyMs, Sample, Series, Steady, HORIZON_S};

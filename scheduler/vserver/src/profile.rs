@@ -3,6 +3,10 @@
 //! Every key is required unless said otherwise, unknown keys are errors, and every value has a range. An error names
 //! the file, the key, and what would be right. Units and meaning: the field comments here (SPEC.md, section 2).
 
+mod bursts;
+
+pub use bursts::{BurstWorkload, Bursts, PrimaryVm, Reassignment};
+
 use crate::queue::lognormal_factors;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -481,13 +485,16 @@ pub struct Profiles {
     pub platforms: BTreeMap<String, Arc<PlatformProfile>>,
     /// LC services and BE jobs.
     pub services: BTreeMap<String, Arc<Profile>>,
+    /// Core use below a millisecond.
+    pub bursts: Bursts,
 }
 
 impl Profiles {
-    /// Read folders, each with any of `platforms/`, `services/`, `batch/`; a later folder overrides an earlier one by name.
+    /// Read folders, each with any of `platforms/`, `services/`, `batch/`, `bursts.toml`; a later folder overrides an
+    /// earlier one by name.
     ///
     /// # Errors
-    /// The first bad file, by name and key; a folder that holds none of the three.
+    /// The first bad file, by name and key; a folder that holds none of the four.
     pub fn load(dirs: &[PathBuf]) -> Result<Self, ProfileError> {
         let mut all = Profiles::default();
         for dir in dirs {
@@ -530,9 +537,15 @@ impl Profiles {
                     }
                 }
             }
+            let bursts = dir.join("bursts.toml");
+            if bursts.exists() {
+                found = true;
+                all.bursts.merge(Bursts::read(&bursts)?);
+            }
             if !found {
                 return Err(ProfileError::Folder(format!(
-                    "{}: no platforms/, services/ or batch/ in this folder. Point --profiles at a folder that holds at least one of them.",
+                    "{}: no platforms/, services/, batch/ or bursts.toml in this folder. \
+                     Point --profiles at a folder that holds at least one of them.",
                     dir.display()
                 )));
             }
@@ -693,6 +706,14 @@ impl Keys {
         self.in_range(key, &value, range)
     }
 
+    fn optional_number(&mut self, key: &str, range: Range) -> Result<Option<f64>, ProfileError> {
+        if self.rest.contains_key(key) {
+            return self.number(key, range).map(Some);
+        }
+        self.asked.push(key.into());
+        Ok(None)
+    }
+
     fn count(&mut self, key: &str, lo: u32, hi: u32) -> Result<u32, ProfileError> {
         let remedy = format!("Give a whole number from {lo} to {hi}");
         match self.take(key, &format!("a whole number from {lo} to {hi}"))? {
@@ -756,6 +777,21 @@ impl Keys {
 
     fn section(&mut self, key: &str) -> Result<Keys, ProfileError> {
         self.optional_section(key)?.ok_or_else(|| self.wrong(key, "section is missing", format!("Add [{key}] with its keys")))
+    }
+
+    /// The sections `[key.NAME]`, in the order of their names; none is fine.
+    fn named_sections(&mut self, key: &str) -> Result<Vec<(String, Keys)>, ProfileError> {
+        let Some(Keys { rest, .. }) = self.optional_section(key)? else { return Ok(vec![]) };
+        let section = |(name, value): (String, Value)| match value {
+            Value::Table(rest) => {
+                Ok((name.clone(), Keys { file: self.file.clone(), prefix: format!("{key}.{name}."), rest, asked: vec![] }))
+            }
+            other => {
+                let remedy = format!("Write it as [{key}.{name}]");
+                Err(self.wrong(&format!("{key}.{name}"), format!("is {}, not a section", other.type_str()), remedy))
+            }
+        };
+        rest.into_iter().map(section).collect()
     }
 
     /// Everything has been asked for; what is left is unknown.

@@ -9,7 +9,7 @@
 //! Times in seconds. Where the reference prototype reports one response per task, this reports one per request (the
 //! same thing at fanout 1).
 
-use crate::math::{gauss, uniform};
+use crate::math::Draws;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
@@ -57,7 +57,8 @@ pub struct Batch {
 pub struct Arrivals {
     mean_batch: f64,
     mean_gap_s: f64,
-    seed: u64,
+    gaps: Draws,
+    sizes: Draws,
     /// Batches so far.
     seq: u64,
     /// The next batch comes `gap` mean gaps after `from_s`.
@@ -70,13 +71,15 @@ impl Arrivals {
     /// more.
     pub fn new(rate_rps: f64, scv_arrival: f64, seed: u64) -> Self {
         let mean_batch = ((scv_arrival + 1.0) / 2.0).max(1.0);
+        let gaps = Draws::new(&[seed, GAPS]);
         Arrivals {
             mean_batch,
             mean_gap_s: mean_batch / rate_rps,
-            seed,
+            gaps,
+            sizes: Draws::new(&[seed, SIZES]),
             seq: 0,
             from_s: 0.0,
-            gap: -uniform(&[seed, GAPS, 0]).ln(),
+            gap: -gaps.uniform(0).ln(),
         }
     }
 
@@ -104,20 +107,20 @@ impl Iterator for Arrivals {
         if at_s == f64::INFINITY {
             return None;
         }
-        let requests = batch_size(self.mean_batch, || uniform(&[self.seed, SIZES, self.seq]));
+        let requests = batch_size(self.mean_batch, || self.sizes.uniform(self.seq));
         self.seq += 1;
         self.from_s = at_s;
-        self.gap = -uniform(&[self.seed, GAPS, self.seq]).ln();
+        self.gap = -self.gaps.uniform(self.seq).ln();
         Some(Batch { at_s, requests })
     }
 }
 
 /// Service times of tasks: deterministic at scv 0, exponential at scv 1, else lognormal.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct ServiceTimes {
     mean_s: f64,
     law: Law,
-    seed: u64,
+    draws: Draws,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,15 +141,15 @@ impl ServiceTimes {
         } else {
             Law::Lognormal(scv.ln_1p().sqrt())
         };
-        ServiceTimes { mean_s, law, seed }
+        ServiceTimes { mean_s, law, draws: Draws::new(&[seed, SERVICES]) }
     }
 
     /// Service time of task `task`, seconds.
     pub fn of(&self, task: u64) -> f64 {
         match self.law {
             Law::Deterministic => self.mean_s,
-            Law::Exponential => -self.mean_s * uniform(&[self.seed, SERVICES, task]).ln(),
-            Law::Lognormal(sigma) => self.mean_s * (sigma * gauss(&[self.seed, SERVICES, task]) - 0.5 * sigma * sigma).exp(),
+            Law::Exponential => -self.mean_s * self.draws.uniform(task).ln(),
+            Law::Lognormal(sigma) => self.mean_s * (sigma * self.draws.gauss(task) - 0.5 * sigma * sigma).exp(),
         }
     }
 }

@@ -6,7 +6,7 @@ use common::{platform, profiles};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use surefoot_server::CpuSet;
-use surefoot_vserver::{Plant, Steady, Tenant, HORIZON_S};
+use surefoot_vserver::{CoreUse, Plant, Steady, Tenant, HORIZON_S};
 
 struct Counting;
 
@@ -73,5 +73,25 @@ fn ticks_do_not_allocate() {
             }
         });
         assert_eq!(n, 0, "seed {seed:?}");
+    }
+}
+
+/// Core use: no allocation an event, while cores come and go.
+#[test]
+fn core_use_does_not_allocate() {
+    let bursts = &profiles().bursts;
+    let vm = bursts.primary().unwrap();
+    for name in bursts.workloads.keys() {
+        let mut vm_use = CoreUse::new(&vm, bursts.workload(name).unwrap(), bursts.reassignment("interrupts").unwrap(), 1);
+        let n = allocations(|| {
+            for window in 1..=400 {
+                vm_use.step_to(f64::from(window) * vm.window_ms * 1e-3);
+                assert_eq!(vm_use.samples().len(), 500);
+                vm_use.request_cores(7 + window % 4).unwrap();
+                vm_use.start_window();
+            }
+        });
+        assert_eq!(n, 0, "{name}");
+        assert!(vm_use.latencies_ns().len() > 1000, "{name}");
     }
 }

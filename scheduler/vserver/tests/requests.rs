@@ -9,28 +9,36 @@ use surefoot_vserver::requests::{quantiles, Arrivals, Fcfs, RequestModel, Respon
 const RUNS: u64 = 16;
 const SERVICE_S: f64 = 1e-3;
 
-/// Mean and standard error of a figure over runs with seeds of their own.
-fn estimate(runs: u64, figure: impl Fn(u64) -> f64) -> (f64, f64) {
-    let x: Vec<f64> = (1..=runs).map(figure).collect();
+/// Mean and standard error of N figures over runs with seeds of their own.
+fn estimate<const N: usize>(runs: u64, figures: impl Fn(u64) -> [f64; N]) -> [(f64, f64); N] {
+    let all: Vec<[f64; N]> = (1..=runs).map(figures).collect();
     let n = runs as f64;
-    let mean = x.iter().sum::<f64>() / n;
-    let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    (mean, (var / n).sqrt())
+    std::array::from_fn(|i| {
+        let mean = all.iter().map(|x| x[i]).sum::<f64>() / n;
+        let var = all.iter().map(|x| (x[i] - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        (mean, (var / n).sqrt())
+    })
 }
 
 fn agrees((mean, error): (f64, f64), want: f64) -> bool {
     (mean - want).abs() <= 4.0 * error
 }
 
-/// `figure` of the responses from the 20,000th on, against `want`; the standard error is at most `precision` of it.
-fn check(what: &str, model: &RequestModel, requests: usize, figure: impl Fn(&[Response]) -> f64, want: f64, precision: f64) {
-    let got = estimate(RUNS, |seed| figure(&model.run(seed).skip(20_000).take(requests).collect::<Vec<_>>()));
-    assert!(got.1 <= precision * want, "{what}: standard error {} is too large to tell from {want}", got.1);
-    assert!(agrees(got, want), "{what}: {} +- {}, want {want}", got.0, got.1);
+/// `figures` of the responses from the 20,000th on, each against its `want`; a standard error is at most `precision` of it.
+fn check<const N: usize>(model: &RequestModel, requests: usize, figures: impl Fn(&[Response]) -> [f64; N], want: [f64; N], precision: f64) {
+    let got = estimate(RUNS, |seed| figures(&model.run(seed).skip(20_000).take(requests).collect::<Vec<_>>()));
+    for (i, (got, want)) in got.into_iter().zip(want).enumerate() {
+        assert!(got.1 <= precision * want, "{model:?}, figure {i}: standard error {} is too large to tell from {want}", got.1);
+        assert!(agrees(got, want), "{model:?}, figure {i}: {} +- {}, want {want}", got.0, got.1);
+    }
 }
 
 fn mean_of(x: &[Response], f: fn(&Response) -> f64) -> f64 {
     x.iter().map(f).sum::<f64>() / x.len() as f64
+}
+
+fn quantiles_of<const N: usize>(x: &[Response], f: fn(&Response) -> f64, q: [f64; N]) -> [f64; N] {
+    quantiles(&mut x.iter().map(f).collect::<Vec<_>>(), q).unwrap()
 }
 
 /// G/G/k at load `rho` per server.
@@ -42,13 +50,12 @@ fn at_load(k: u32, rho: f64, scv_service: f64, scv_arrival: f64) -> RequestModel
 #[test]
 fn m_m_1_response_is_exponential() {
     for rho in [0.5, 0.8] {
-        let model = at_load(1, rho, 1.0, 1.0);
         let scale = SERVICE_S / (1.0 - rho);
-        check("mean", &model, 200_000, |x| mean_of(x, |r| r.response_s), scale, 0.02);
-        for (q, want) in [(0.5, 2f64.ln()), (0.99, 100f64.ln())] {
-            let figure = |x: &[Response]| quantiles(&mut x.iter().map(|r| r.response_s).collect::<Vec<_>>(), [q]).unwrap()[0];
-            check("quantile", &model, 200_000, figure, want * scale, 0.04);
-        }
+        let figures = |x: &[Response]| {
+            let [p50, p99] = quantiles_of(x, |r| r.response_s, [0.5, 0.99]);
+            [mean_of(x, |r| r.response_s), p50, p99]
+        };
+        check(&at_load(1, rho, 1.0, 1.0), 200_000, figures, [scale, 2f64.ln() * scale, 100f64.ln() * scale], 0.02);
     }
 }
 
@@ -56,13 +63,13 @@ fn m_m_1_response_is_exponential() {
 #[test]
 fn m_m_k_waits_follow_erlang_c() {
     for (k, rho) in [(4u32, 0.8), (12, 0.9), (36, 0.95)] {
-        let model = at_load(k, rho, 1.0, 1.0);
         let c = erlang_c(k, rho);
         let scale = SERVICE_S / (f64::from(k) * (1.0 - rho));
-        check("share that waits", &model, 300_000, |x| x.iter().filter(|r| r.wait_s > 0.0).count() as f64 / x.len() as f64, c, 0.03);
-        check("mean wait", &model, 300_000, |x| mean_of(x, |r| r.wait_s), c * scale, 0.06);
-        let p99 = |x: &[Response]| quantiles(&mut x.iter().map(|r| r.wait_s).collect::<Vec<_>>(), [0.99]).unwrap()[0];
-        check("p99 wait", &model, 300_000, p99, scale * (c / 0.01).ln(), 0.06);
+        let figures = |x: &[Response]| {
+            let waits = x.iter().filter(|r| r.wait_s > 0.0).count() as f64 / x.len() as f64;
+            [waits, mean_of(x, |r| r.wait_s), quantiles_of(x, |r| r.wait_s, [0.99])[0]]
+        };
+        check(&at_load(k, rho, 1.0, 1.0), 300_000, figures, [c, c * scale, scale * (c / 0.01).ln()], 0.05);
     }
 }
 
@@ -71,7 +78,7 @@ fn m_m_k_waits_follow_erlang_c() {
 fn m_g_1_follows_pollaczek_khinchine() {
     for (rho, scv) in [(0.5, 0.0), (0.8, 0.0), (0.9, 0.0), (0.6, 0.3), (0.8, 2.0)] {
         let want = rho * SERVICE_S * (1.0 + scv) / (2.0 * (1.0 - rho));
-        check("mean wait", &at_load(1, rho, scv, 1.0), 300_000, |x| mean_of(x, |r| r.wait_s), want, 0.03);
+        check(&at_load(1, rho, scv, 1.0), 300_000, |x| [mean_of(x, |r| r.wait_s)], [want], 0.03);
     }
 }
 
@@ -80,7 +87,50 @@ fn m_g_1_follows_pollaczek_khinchine() {
 fn batches_follow_their_closed_form() {
     for (rho, scv_arrival) in [(0.5, 2.0), (0.7, 5.0)] {
         let want = 0.5 * (scv_arrival + 1.0) * SERVICE_S / (1.0 - rho);
-        check("mean", &at_load(1, rho, 1.0, scv_arrival), 300_000, |x| mean_of(x, |r| r.response_s), want, 0.03);
+        check(&at_load(1, rho, 1.0, scv_arrival), 300_000, |x| [mean_of(x, |r| r.response_s)], [want], 0.03);
+    }
+}
+
+/// The same laws as the reference prototype, whose random numbers are others: mean, p50, p95, p99 of the response (ms).
+///
+/// Its figures: 12 runs of 100,000 requests, the first fifth dropped, with their standard errors.
+#[test]
+fn long_runs_agree_with_the_prototype() {
+    for (k, rho, scv_service, scv_arrival, theirs) in [
+        (1, 0.8, 1.0, 1.0, [(5.0123, 0.0254), (3.4763, 0.0192), (15.0697, 0.1328), (22.9094, 0.3902)]),
+        (6, 0.6, 0.5, 1.0, [(1.06332, 0.00078), (0.87952, 0.00051), (2.43833, 0.00318), (3.70142, 0.00718)]),
+        (6, 0.9, 0.15, 1.0, [(1.72309, 0.01004), (1.47106, 0.00470), (3.67267, 0.03920), (5.33194, 0.12547)]),
+        (12, 0.8, 1.5, 1.0, [(1.17547, 0.00517), (0.80437, 0.00293), (3.37607, 0.02030), (6.14462, 0.02480)]),
+        (24, 0.9, 0.3, 2.0, [(1.29473, 0.00728), (1.14923, 0.00470), (2.62814, 0.02579), (3.53999, 0.03471)]),
+    ] {
+        let model = at_load(k, rho, scv_service, scv_arrival);
+        let ours = estimate(RUNS, |seed| {
+            let x: Vec<Response> = model.run(seed).skip(20_000).take(100_000).collect();
+            let [p50, p95, p99] = quantiles_of(&x, |r| r.response_s, [0.5, 0.95, 0.99]);
+            [mean_of(&x, |r| r.response_s), p50, p95, p99].map(|s| s * 1e3)
+        });
+        both_agree(&model, ours, theirs, 0.03);
+    }
+}
+
+/// So is a drain: 6 servers at 0.8 with a second of work each, 3 s later (60 runs of the prototype).
+#[test]
+fn a_drain_agrees_with_the_prototype() {
+    let model = RequestModel { start_work_s: 1.0, ..RequestModel::new(2400.0, 2e-3, 6, 0.3, 1.0) };
+    let ours = estimate(60, |seed| {
+        let x: Vec<Response> = model.run(seed).take_while(|r| r.arrival_s < 3.05).filter(|r| r.arrival_s > 3.0).collect();
+        let [p50, p95] = quantiles_of(&x, |r| r.response_s, [0.5, 0.95]);
+        [p50 * 1e3, p95 * 1e3]
+    });
+    both_agree(&model, ours, [(390.26, 4.17), (399.68, 4.20)], 0.02);
+}
+
+/// Two estimates of the same figures: within 4 standard errors of their difference, which are at most `precision`.
+fn both_agree<const N: usize>(model: &RequestModel, ours: [(f64, f64); N], theirs: [(f64, f64); N], precision: f64) {
+    for (ours, theirs) in ours.into_iter().zip(theirs) {
+        let error = ours.1.hypot(theirs.1);
+        assert!(error < precision * theirs.0, "{model:?}: {ours:?} and {theirs:?} are too uncertain");
+        assert!(agrees((ours.0, error), theirs.0), "{model:?}: {ours:?}, the prototype has {theirs:?}");
     }
 }
 
@@ -89,7 +139,7 @@ fn batches_follow_their_closed_form() {
 fn a_request_takes_as_long_as_its_slowest_task() {
     // One request per 1000 services: they hardly ever meet.
     let model = RequestModel { fanout: 3, ..RequestModel::new(1.0, SERVICE_S, 12, 1.0, 1.0) };
-    check("mean", &model, 50_000, |x| mean_of(x, |r| r.response_s), SERVICE_S * (1.0 + 0.5 + 1.0 / 3.0), 0.005);
+    check(&model, 50_000, |x| [mean_of(x, |r| r.response_s)], [SERVICE_S * (1.0 + 0.5 + 1.0 / 3.0)], 0.005);
     // On one server they follow each other.
     let model = RequestModel { servers: 1, scv_service: 0.0, ..model };
     let quiet = model.run(1).take(1000).filter(|r| (r.response_s - 3.0 * SERVICE_S).abs() < 1e-12).count();
@@ -100,7 +150,8 @@ fn a_request_takes_as_long_as_its_slowest_task() {
 #[test]
 fn the_bounds_find_a_wrong_law() {
     let wait = |rho, scv| {
-        estimate(RUNS, |seed| mean_of(&at_load(1, rho, scv, 1.0).run(seed).skip(20_000).take(300_000).collect::<Vec<_>>(), |r| r.wait_s))
+        let model = at_load(1, rho, scv, 1.0);
+        estimate(RUNS, |seed| [mean_of(&model.run(seed).skip(20_000).take(300_000).collect::<Vec<_>>(), |r| r.wait_s)])[0]
     };
     let want = 0.5 * SERVICE_S / (2.0 * (1.0 - 0.5));
     assert!(agrees(wait(0.5, 0.0), want));

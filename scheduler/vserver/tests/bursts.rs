@@ -1,0 +1,77 @@
+//! bursts.toml: what is read, and what is refused with file and key.
+
+mod common;
+
+use common::{here, profiles};
+use std::path::Path;
+use surefoot_vserver::{Bursts, Profiles};
+
+/// What ships is read.
+#[test]
+fn the_shipped_file_is_read() {
+    let all = profiles();
+    assert_eq!(all.bursts.workloads.keys().collect::<Vec<_>>(), ["img-dnn", "indexserve", "memcached", "moses"]);
+    // SmartHarvest, section 4: 10 ms with cpugroups, about 100 us with interrupts.
+    let return_ms = |name| all.bursts.reassignment(name).unwrap().return_ms;
+    assert_eq!((return_ms("cpugroups"), return_ms("interrupts")), (10.0, 0.1));
+    let vm = all.bursts.primary().unwrap();
+    assert_eq!((vm.cores, vm.poll_us, vm.window_ms), (10, 50.0, 25.0));
+}
+
+/// Each defect of bursts.toml is refused with the file, the key and a remedy.
+#[test]
+fn bad_bursts_name_file_and_key() {
+    let good = std::fs::read_to_string(here("profiles/bursts.toml")).unwrap();
+    for (from, to, key, remedy) in [
+        ("task_us = 57.5", "task_us = 0", "workload.memcached.task_us", "from 1e-3"),
+        ("task_us = 57.5", "", "workload.memcached.task_us", "Add it"),
+        ("task_us = 57.5", "task_us = 57.5\ntask_ms = 1", "workload.memcached.task_ms", "use one of"),
+        ("qps = 40000", "qps = -1", "workload.memcached.qps", "from "),
+        ("qps = 40000", "qps = \"many\"", "workload.memcached.qps", "Give a number"),
+        ("fanout = 3", "fanout = 0", "workload.indexserve.fanout", "from 1"),
+        ("fanout = 3", "fanout = 2.5", "workload.indexserve.fanout", "whole number"),
+        ("scv_service = 0.3", "scv_service = -0.3", "workload.memcached.scv_service", "from 0"),
+        ("scv_arrival = 2.4", "scv_arrival = 0.4", "workload.moses.scv_arrival", "from 1"),
+        ("paper_peak = 7.7", "paper_peak = nan", "workload.memcached.paper_peak", "from 0"),
+        ("return_ms = 10.0", "return_ms = -10", "reassignment.cpugroups.return_ms", "from 0"),
+        ("return_ms = 10.0", "delay_ms = 10", "reassignment.cpugroups.return_ms", "Add it"),
+        ("[reassignment.cpugroups]\nreturn_ms = 10.0", "[reassignment]\ncpugroups = 10.0", "reassignment.cpugroups", "Write it as"),
+        ("cores = 10", "cores = 0", "primary.cores", "from 1"),
+        ("poll_us = 50.0", "poll_us = 0", "primary.poll_us", "from 0.1"),
+        ("window_ms = 25.0", "window_ms = 0.01", "primary.window_ms", "at least one poll"),
+        ("[primary]", "[primaries]", "primaries", "use one of: primary, reassignment, workload"),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert_ne!(bad, good, "{from} is not in the file");
+        let error = Bursts::parse(Path::new("dir/bursts.toml"), &bad).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("dir/bursts.toml: {key}: ")), "{to}: {error}");
+        assert!(error.contains(remedy) && !error.contains('\n'), "{to}: {error}");
+    }
+}
+
+/// A folder may hold no more than a bursts.toml; what it has is added or overrides by name, the rest stays.
+#[test]
+fn a_later_bursts_file_adds_and_overrides() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = |text: &str| {
+        std::fs::write(dir.path().join("bursts.toml"), text).unwrap();
+        Profiles::load(&[here("profiles"), dir.path().into()])
+    };
+    let one =
+        |name: &str, qps: u32| format!("[workload.{name}]\nqps = {qps}\ntask_us = 10\nfanout = 2\nscv_service = 0\nscv_arrival = 1\n");
+    let shipped = &profiles().bursts;
+    let all = load(&(one("moses", 7) + &one("mine", 9) + "[reassignment.slow]\nreturn_ms = 50\n")).unwrap().bursts;
+    assert_eq!(all.workloads.len(), 5);
+    assert_eq!((all.workload("moses").unwrap().qps, all.workload("mine").unwrap().qps), (7.0, 9.0));
+    assert_eq!(all.workload("mine").unwrap().paper_peak, None);
+    assert_eq!(all.workload("memcached").unwrap(), shipped.workload("memcached").unwrap());
+    assert_eq!(all.reassignment("slow").unwrap().return_ms, 50.0);
+    assert_eq!(all.primary().unwrap(), shipped.primary().unwrap());
+    assert_eq!(load("[primary]\ncores = 4\npoll_us = 50\nwindow_ms = 25\n").unwrap().bursts.primary().unwrap().cores, 4);
+    let bad = load("[workload.moses]\nqps = 7\n").unwrap_err().to_string();
+    assert!(bad.contains("bursts.toml: workload.moses.task_us: is missing"), "{bad}");
+    let unknown = all.workload("memcachd").unwrap_err().to_string();
+    assert!(unknown.contains("memcachd") && unknown.contains("memcached") && unknown.contains("--profiles"), "{unknown}");
+    assert!(all.reassignment("ipi").unwrap_err().to_string().contains("interrupts"));
+    assert!(Bursts::default().primary().unwrap_err().to_string().contains("[primary]"));
+}
