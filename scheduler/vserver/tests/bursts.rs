@@ -23,7 +23,7 @@ fn the_shipped_file_is_read() {
 fn bad_bursts_name_file_and_key() {
     let good = std::fs::read_to_string(here("profiles/bursts.toml")).unwrap();
     for (from, to, key, remedy) in [
-        ("task_us = 57.5", "task_us = 0", "workload.memcached.task_us", "from 1e-3"),
+        ("task_us = 57.5", "task_us = 0", "workload.memcached.task_us", "from 0.001"),
         ("task_us = 57.5", "", "workload.memcached.task_us", "Add it"),
         ("task_us = 57.5", "task_us = 57.5\ntask_ms = 1", "workload.memcached.task_ms", "use one of"),
         ("qps = 40000", "qps = -1", "workload.memcached.qps", "from "),
