@@ -58,7 +58,7 @@ impl VirtualTarget {
         }
         if let Some(dir) = given.filter(|d| !d.is_dir()) {
             return Err(Error::BadInput(format!(
-                "--profiles {}: no such folder. Give one with platforms/, services/ or batch/",
+                "--profiles {}: no such folder. Give one with platforms/, services/, batch/ or bursts.toml",
                 dir.display()
             )));
         }
