@@ -760,8 +760,12 @@ impl LocalServer {
             knob(Knob::Cpus, a.cpus.to_string())?;
             knob(Knob::Quota, quota_value(a.quota_cores))?;
             // A quota bounds how much a BE job runs, not when: where it shares a CPU, an LC service that wakes goes first.
-            if s.kind == Kind::Be && !s.placed && s.control.get(Knob::Weight).is_some() {
-                knob(Knob::Weight, s.control.least_weight().into())?;
+            if s.kind == Kind::Be {
+                let former = self.touched.get(id).and_then(|f| f.saved.get(&Knob::Weight).cloned());
+                let weight = if a.quota_cores.is_some() { Some(s.control.least_weight().into()) } else { former };
+                if let Some(to) = weight.filter(|_| s.control.get(Knob::Weight).is_some()) {
+                    knob(Knob::Weight, to)?;
+                }
             }
             for (k, now, then) in [
                 (Knob::Memory, a.mem_limit_bytes, s.allocation.mem_limit_bytes),
@@ -1029,15 +1033,23 @@ mod tests {
         assert!(!s.observe().get("c").unwrap().placed);
     }
 
-    /// Under a plan a BE job waits for LC services that share its CPUs; it gets its former weight back.
+    /// A BE job on quota waits for LC services that share its CPUs; without quota it has its former weight again.
     #[test]
     fn be_jobs_get_the_least_weight() {
         let host = Host::new();
         let mut s = host.open();
         s.adopt("c", "c", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Cgroup("/docker/c".into())).unwrap();
         s.adopt("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
-        s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+        let everything = Allocation::everything(s.platform());
+        let unmanaged = Plan { allocations: ["c", "d"].map(|id| (id.to_string(), everything.clone())).into(), ..Plan::default() };
+        s.apply(&unmanaged).unwrap();
+        assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
+        let plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+        s.apply(&plan).unwrap();
         assert_eq!([host.weight("c"), host.weight("d")], ["1024", "2"]);
+        s.apply(&unmanaged).unwrap();
+        assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
+        s.apply(&plan).unwrap();
         drop(s);
         host.open().reset().unwrap();
         assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
