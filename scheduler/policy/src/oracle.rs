@@ -8,22 +8,24 @@
 //!
 //! Units: cores and ways are counts, loads and throughputs are shares (1 = max load, 1 = running alone).
 //!
-//! Approach: branch and bound on what a [`Bench`] answers. It loses nothing if the bench keeps two promises:
-//!
-//! 1. an LC service that meets its target in a partition also meets it by itself with as many cores and ways;
-//! 2. BE jobs never do better in a partition than [`Bench::be_alone`] says.
+//! Approach: branch and bound on what a [`Bench`] answers. It loses nothing if the bench keeps its promises: the bounds that
+//! it gives are bounds ([`Bench::lc_alone`], [`Bench::be_alone`], [`Bench::lc_beside`], [`Bench::be_beside`]), and with one BE
+//! job a lower bandwidth limit never raises a p99, nor the job's throughput.
 //!
 //! Nothing is assumed of how latency depends on a service's own cores and ways: where a service can live by itself is asked
-//! cell by cell. With one BE job and several bandwidth limits there is a third promise: a lower limit never raises a p99, nor
-//! the job's throughput.
+//! cell by cell.
 //!
 //! Sets of LC services are tried from the largest load down. A set whose cells do not fit beside the rest is refuted by
 //! counting. For the others a local search finds a good partition first; then every partition of that set is judged, best
-//! bound on the BE jobs first, down to the bound that what was found beats. Where `most_judged` ends this early, the outcome
-//! says what may have been missed.
+//! bound on the BE jobs first, down to the bound that what was found beats. Cores are dealt before ways: where a deal of cores
+//! is refuted by its bounds, no deal of ways is looked at. Where `most_judged` ends this early, the outcome says what may have
+//! been missed.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
+
+type Flow = ControlFlow<()>;
 
 /// Most LC services: all their sets are looked at.
 pub const MOST_LC: usize = 12;
@@ -97,14 +99,33 @@ pub struct Answer {
     pub be_throughput: f64,
 }
 
+/// Cores of every LC service, and what is left beside them; the LC services' ways are open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deal {
+    pub lc_cores: Vec<u32>,
+    pub rest: Hold,
+}
+
 /// Answers questions about one server; many at a time, so that it can use several threads. Answers come in order and depend
 /// on nothing but the question.
+///
+/// `set` has a bit for each LC service that meets its target; bounds need to hold for partitions where these do.
 pub trait Bench {
     fn judge(&mut self, partitions: &[Partition]) -> Vec<Answer>;
-    /// p99 / QoS target of LC service `lc` with nobody else on the server, on the best places for that many cores.
+
+    /// p99 / QoS target of LC service `lc` with nobody else on the server, on the best places for that many cores. If it
+    /// misses its target there, it does so in every partition where it holds as much.
     fn lc_alone(&mut self, lc: usize, holds: &[Hold]) -> Vec<f64>;
+
     /// No partition with this rest and limit lets the BE jobs reach more throughput.
     fn be_alone(&mut self, rests: &[(Hold, u8)]) -> Vec<f64>;
+
+    /// No deal of ways, and no bandwidth limit, brings the largest p99 / QoS target in `set` below this (the rest's ways do
+    /// not count).
+    fn lc_beside(&mut self, set: u32, deals: &[Deal]) -> Vec<f64>;
+
+    /// No deal of ways to the LC services, and no bandwidth limit, lets the BE jobs reach more throughput.
+    fn be_beside(&mut self, set: u32, deals: &[Deal]) -> Vec<f64>;
 }
 
 /// What the search is for.
@@ -228,10 +249,7 @@ pub fn search(problem: &Problem, bench: &mut dyn Bench, settings: &Settings) -> 
         let too_many = || s.judged as f64 + count(&cells, &rests, &problem.space) > settings.most_judged as f64;
         let left =
             if s.best_emu() < level && too_many() { Some(s.bound_from(0, *first)) } else { s.exhaust(set, level, &cells, &reach, &rests) };
-        match left {
-            None => s.closed.push(set),
-            Some(be) => open.push((level, load(set), be)),
-        }
+        open.extend(left.map(|be| (level, load(set), be)));
     }
     let judged = s.judged;
     let (partition, answer) = s.best.ok_or("no partition was judged. This is a fault of the search, please report it")?;
@@ -310,56 +328,46 @@ fn count(cells: &[Cells], rests: &[Hold], space: &Space) -> f64 {
     rests.iter().map(|r| after[at(cores - r.cores as usize, ways - r.ways as usize)]).sum()
 }
 
-/// Every choice of one cell a service that adds up to `total`, in order of cores, then ways.
-fn each(cells: &[Cells], reach: &Reach, total: Hold, f: &mut dyn FnMut(&[Hold]) -> ControlFlow<()>) -> ControlFlow<()> {
-    struct Walk<'a> {
-        cells: &'a [Cells],
-        reach: &'a Reach,
-        ways: u32,
-        holds: Vec<Hold>,
-        /// Ways that services `k..` can add up to with the cores chosen.
-        tail: Vec<u64>,
+/// Every deal of `left` cores to services `holds.len()..` for which there are ways; in order.
+fn each_cores(cells: &[Cells], reach: &Reach, left: u32, cores: &mut Vec<u32>, f: &mut dyn FnMut(&[u32]) -> Flow) -> Flow {
+    let k = cores.len();
+    if k == cells.len() {
+        return if left == 0 { f(cores) } else { Flow::Continue(()) };
     }
-    impl Walk<'_> {
-        fn cores(&mut self, k: usize, left: u32, f: &mut dyn FnMut(&[Hold]) -> ControlFlow<()>) -> ControlFlow<()> {
-            let n = self.cells.len();
-            if k == n {
-                if left > 0 {
-                    return ControlFlow::Continue(());
-                }
-                self.tail[n] = 1;
-                for i in (0..n).rev() {
-                    self.tail[i] = sums(self.cells[i][self.holds[i].cores as usize], self.tail[i + 1]);
-                }
-                return self.ways(0, self.ways, f);
-            }
-            for c in 0..=left {
-                if self.cells[k][c as usize] != 0 && self.reach.0[k + 1][(left - c) as usize] != 0 {
-                    self.holds[k].cores = c;
-                    self.cores(k + 1, left - c, f)?;
-                }
-            }
-            ControlFlow::Continue(())
+    for c in 0..=left {
+        if cells[k][c as usize] != 0 && reach.0[k + 1][(left - c) as usize] != 0 {
+            cores.push(c);
+            let flow = each_cores(cells, reach, left - c, cores, f);
+            cores.pop();
+            flow?;
         }
+    }
+    Flow::Continue(())
+}
 
-        fn ways(&mut self, k: usize, left: u32, f: &mut dyn FnMut(&[Hold]) -> ControlFlow<()>) -> ControlFlow<()> {
-            if self.tail[k] >> left & 1 == 0 {
-                return ControlFlow::Continue(());
-            }
-            if k == self.cells.len() {
-                return f(&self.holds);
-            }
-            let mine = self.cells[k][self.holds[k].cores as usize];
-            for w in (0..=left).filter(|w| mine >> w & 1 == 1) {
-                self.holds[k].ways = w;
-                self.ways(k + 1, left - w, f)?;
-            }
-            ControlFlow::Continue(())
+/// Every choice of one of `open[k]` for each `k` that adds up to `left`; in order.
+fn each_ways(open: &[u64], left: u32, f: &mut dyn FnMut(&[u32]) -> Flow) -> Flow {
+    fn walk(open: &[u64], tail: &[u64], left: u32, ways: &mut Vec<u32>, f: &mut dyn FnMut(&[u32]) -> Flow) -> Flow {
+        let k = ways.len();
+        if tail[k] >> left & 1 == 0 {
+            return Flow::Continue(());
         }
+        if k == open.len() {
+            return f(ways);
+        }
+        for w in (0..=left).filter(|w| open[k] >> w & 1 == 1) {
+            ways.push(w);
+            let flow = walk(open, tail, left - w, ways, f);
+            ways.pop();
+            flow?;
+        }
+        Flow::Continue(())
     }
-    let n = cells.len();
-    let mut walk = Walk { cells, reach, ways: total.ways, holds: vec![Hold::default(); n], tail: vec![0; n + 1] };
-    walk.cores(0, total.cores, f)
+    // What those from k on can add up to.
+    let mut tail = vec![1u64];
+    open.iter().rev().for_each(|mine| tail.push(sums(*mine, tail[tail.len() - 1])));
+    tail.reverse();
+    walk(open, &tail, left, &mut Vec::with_capacity(open.len()), f)
 }
 
 struct Search<'a> {
@@ -374,9 +382,35 @@ struct Search<'a> {
     be_alone: Vec<Vec<Vec<i64>>>,
     best: Option<(Partition, Answer)>,
     rank: Option<Rank>,
-    /// Sets whose partitions have all been judged or beaten.
-    closed: Vec<u32>,
+    closed: Vec<Closed>,
     judged: u64,
+}
+
+/// A set that was searched to the end.
+struct Closed {
+    set: u32,
+    level: i64,
+    /// Deals of cores on which its partitions were judged; on the others it was refuted.
+    possible: HashMap<Vec<u32>, bool>,
+}
+
+/// One set's way through its partitions.
+struct Walk<'a> {
+    set: u32,
+    level: i64,
+    cells: &'a [Cells],
+    /// Deals of cores on which the set might meet its targets, and others.
+    possible: HashMap<Vec<u32>, bool>,
+    deals: Vec<Deal>,
+    batch: Vec<Partition>,
+    /// Bound of what was left.
+    open: Option<i64>,
+}
+
+impl Walk<'_> {
+    fn leave(&mut self, bound: i64) {
+        self.open = self.open.max(Some(bound));
+    }
 }
 
 impl<'a> Search<'a> {
@@ -454,9 +488,14 @@ impl<'a> Search<'a> {
 
     /// True if no partition with this rest and a limit from `limit` on can be better than what was found.
     fn hopeless(&self, level: i64, limit: usize, rest: Hold) -> bool {
+        self.beaten(level, self.bound_from(limit, rest), rest)
+    }
+
+    /// True if what was found is better than anything with this rest and at most this BE throughput.
+    fn beaten(&self, level: i64, be: i64, rest: Hold) -> bool {
         let Some(best) = &self.rank else { return false };
         let size = self.p.space.cores + self.p.space.ways - rest.cores - rest.ways;
-        (best.0, best.1, best.2) > (level, self.bound_from(limit, rest), Reverse(size))
+        (best.0, best.1, best.2) > (level, be, Reverse(size))
     }
 
     fn ask(&mut self, list: &[Partition]) -> Vec<Answer> {
@@ -517,48 +556,104 @@ impl<'a> Search<'a> {
     /// Judge every partition that has `set` in its cells and is not beaten by its bound. Some(bound) if it ended early: what
     /// the BE jobs might reach in those not judged.
     fn exhaust(&mut self, set: u32, level: i64, cells: &[Cells], reach: &Reach, rests: &[Hold]) -> Option<i64> {
-        let s = &self.p.space;
-        let (cores, ways, mba_pct) = (s.cores, s.ways, s.mba_pct[0]);
-        // With limits, a closed set was not judged under all of them.
-        let closed = if s.mba_pct.len() == 1 { self.closed.clone() } else { vec![] };
-        let alone = self.alone.clone();
-        let inside =
-            |set: u32, lc: &[Hold]| lc.iter().enumerate().all(|(i, h)| set >> i & 1 == 0 || alone[i][h.cores as usize] >> h.ways & 1 == 1);
-        let mut batch: Vec<Partition> = Vec::with_capacity(BATCH);
-        let mut open: Option<i64> = None;
+        let mut walk = Walk { set, level, cells, possible: HashMap::new(), deals: vec![], batch: vec![], open: None };
         for rest in rests {
             if self.hopeless(level, 0, *rest) {
                 continue;
             }
             if self.judged >= self.most_judged {
-                open = open.max(Some(self.bound_from(0, *rest)));
+                walk.leave(self.bound_from(0, *rest));
                 continue;
             }
-            let total = Hold::new(cores - rest.cores, ways - rest.ways);
-            let mut out_of_time = false;
-            let _ = each(cells, reach, total, &mut |lc| {
-                if closed.iter().any(|c| inside(*c, lc)) {
-                    return ControlFlow::Continue(());
+            let _ = each_cores(cells, reach, self.p.space.cores - rest.cores, &mut vec![], &mut |cores| {
+                walk.deals.push(Deal { lc_cores: cores.to_vec(), rest: *rest });
+                if walk.deals.len() < BATCH {
+                    return Flow::Continue(());
                 }
-                batch.push(Partition { lc: lc.to_vec(), rest: *rest, mba_pct });
-                if batch.len() == BATCH {
-                    self.settle(set, level, &batch);
-                    batch.clear();
-                    out_of_time = self.judged >= self.most_judged;
-                    if out_of_time || self.hopeless(level, 0, *rest) {
-                        return ControlFlow::Break(());
-                    }
+                self.deal_ways(&mut walk);
+                if self.judged >= self.most_judged {
+                    walk.leave(self.bound_from(0, *rest));
+                    return Flow::Break(());
                 }
-                ControlFlow::Continue(())
+                if self.hopeless(level, 0, *rest) {
+                    return Flow::Break(());
+                }
+                Flow::Continue(())
             });
-            if out_of_time {
-                open = open.max(Some(self.bound_from(0, *rest)));
-            }
         }
-        self.settle(set, level, &batch);
+        self.deal_ways(&mut walk);
+        self.settle(set, level, &walk.batch);
         // What was found on the way may beat what was left.
         let best = self.rank.as_ref().map_or(-1, |r| r.1);
-        open.filter(|b| self.best_emu() < level || *b >= best)
+        let open = walk.open.filter(|b| self.best_emu() < level || *b >= best);
+        if open.is_none() {
+            self.closed.push(Closed { set, level, possible: walk.possible });
+        }
+        open
+    }
+
+    /// Judge every deal of ways that goes with the deals of cores collected, as far as bounds do not refute them.
+    fn deal_ways(&mut self, walk: &mut Walk) {
+        let (set, level) = (walk.set, walk.level);
+        let mut deals = std::mem::take(&mut walk.deals);
+        // With one service there is one deal of ways, and bounds would cost as much as the answer.
+        let worth_it = self.p.loads.len() > 1;
+        if worth_it {
+            let mut new: Vec<Deal> = deals.clone();
+            new.retain(|d| !walk.possible.contains_key(&d.lc_cores));
+            new.dedup_by(|a, b| a.lc_cores == b.lc_cores);
+            self.judged += new.len() as u64;
+            for (d, ratio) in new.iter().zip(self.bench.lc_beside(set, &new)) {
+                walk.possible.insert(d.lc_cores.clone(), ratio <= 1.0 + TOLERANCE);
+            }
+            deals.retain(|d| walk.possible.get(&d.lc_cores) == Some(&true));
+        }
+        let mut bounds: Vec<i64> = deals.iter().map(|d| self.bound_from(0, d.rest)).collect();
+        if worth_it && self.p.jobs > 0 && self.best_emu() == level {
+            self.judged += deals.len() as u64;
+            for (b, x) in bounds.iter_mut().zip(self.bench.be_beside(set, &deals)) {
+                *b = (*b).min(steps(x * (1.0 + TOLERANCE)));
+            }
+        }
+        let (ways, mba_pct) = (self.p.space.ways, self.p.space.mba_pct[0]);
+        for (d, bound) in deals.iter().zip(bounds) {
+            if self.beaten(level, bound, d.rest) {
+                continue;
+            }
+            if self.judged >= self.most_judged {
+                walk.leave(bound);
+                continue;
+            }
+            let open: Vec<u64> = d.lc_cores.iter().zip(walk.cells).map(|(c, cells)| cells[*c as usize]).collect();
+            let _ = each_ways(&open, ways - d.rest.ways, &mut |ways| {
+                let lc: Vec<Hold> = d.lc_cores.iter().zip(ways).map(|(c, w)| Hold::new(*c, *w)).collect();
+                if self.judged_before(level, &d.lc_cores, &lc) {
+                    return Flow::Continue(());
+                }
+                walk.batch.push(Partition { lc, rest: d.rest, mba_pct });
+                if walk.batch.len() < BATCH {
+                    return Flow::Continue(());
+                }
+                self.settle(set, level, &std::mem::take(&mut walk.batch));
+                if self.judged >= self.most_judged {
+                    walk.leave(bound);
+                    return Flow::Break(());
+                }
+                if self.beaten(level, bound, d.rest) {
+                    return Flow::Break(());
+                }
+                Flow::Continue(())
+            });
+        }
+    }
+
+    /// True if the partition was judged for a set of larger load, under the only limit there is.
+    fn judged_before(&self, level: i64, cores: &[u32], lc: &[Hold]) -> bool {
+        self.p.space.mba_pct.len() == 1
+            && self.closed.iter().any(|c| {
+                let inside = |(i, h): (usize, &Hold)| c.set >> i & 1 == 0 || self.alone[i][h.cores as usize] >> h.ways & 1 == 1;
+                c.level > level && lc.iter().enumerate().all(inside) && c.possible.get(cores) == Some(&true)
+            })
     }
 
     /// Local search: single moves of one to four cores or ways between two holders, then pairs of moves, always the best one.
@@ -568,9 +663,13 @@ impl<'a> Search<'a> {
         let mut starts = vec![self.even()];
         if let Some(rest) = rests.first() {
             // The least that the services could do with.
-            let _ = each(&cells, reach, Hold::new(s.cores - rest.cores, s.ways - rest.ways), &mut |lc| {
-                starts.push(Partition { lc: lc.to_vec(), rest: *rest, mba_pct: s.mba_pct[0] });
-                ControlFlow::Break(())
+            let _ = each_cores(&cells, reach, s.cores - rest.cores, &mut vec![], &mut |cores| {
+                let open: Vec<u64> = cores.iter().zip(&cells).map(|(c, cells)| cells[*c as usize]).collect();
+                each_ways(&open, s.ways - rest.ways, &mut |ways| {
+                    let lc = cores.iter().zip(ways).map(|(c, w)| Hold::new(*c, *w)).collect();
+                    starts.push(Partition { lc, rest: *rest, mba_pct: s.mba_pct[0] });
+                    Flow::Break(())
+                })
             });
         }
         for start in starts {

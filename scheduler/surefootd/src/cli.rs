@@ -24,6 +24,8 @@ pub enum Command {
     Sweep(Sweep),
     /// Closed-loop comparison of policies on virtual servers
     Eval(Eval),
+    /// The best allocation for a workload on a virtual server, by search (docs/oracle.md)
+    Oracle(Oracle),
     /// The daemon: observe, decide, apply, every 100 ms
     Run(Run),
     /// Give every resource back to the kernel's defaults
@@ -135,6 +137,31 @@ pub enum Timelines {
     /// Of every run
     All,
     None,
+}
+
+#[derive(Debug, Args)]
+pub struct Oracle {
+    /// Workload file (docs/workload-format.md)
+    #[arg(long, value_name = "F")]
+    pub workload: PathBuf,
+    /// A platform file or the name of a shipped platform
+    #[arg(long, value_name = "P")]
+    pub platform: String,
+    /// Further profiles (DIR/services, DIR/batch, DIR/platforms); they override shipped ones by name
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// With more than 3 LC services at a time: judge at most so many partitions, then report bounds
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    pub most_judged: u64,
+    /// Threads; default: all CPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Write the result as JSON
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `sweep` | [`campaign`] (format), [`expand`] (cases), [`sweep`] (shards, journal, manifest), [`cmd_sweep`] |
 //! | `eval` | `workload` (format), `eval` |
+//! | `oracle` | `oracle` (phases, answers for the search), `cmd_oracle` |
 //! | `run` | `daemon` |
 //! | `check`, `reset` | `local_target` |
 
 pub mod campaign;
 pub mod cli;
+pub mod cmd_oracle;
 pub mod cmd_sweep;
 pub mod daemon;
 pub mod error;
@@ -18,6 +20,7 @@ pub mod files;
 pub mod host;
 pub mod local_target;
 pub mod models;
+pub mod oracle;
 pub mod progress;
 pub mod schema;
 pub mod stop;

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Sweep(a) => surefootd::cmd_sweep::run(&a),
         Command::Eval(a) => surefootd::eval::eval(&a),
+        Command::Oracle(a) => surefootd::cmd_oracle::run(&a),
         Command::Schema(a) => {
             surefootd::schema::print(&a);
             Ok(())

@@ -6,6 +6,7 @@ use crate::cli;
 use crate::error::{Error, Result};
 use crate::files::{create_folder, write_whole};
 use crate::models::{load_bundle, policy};
+use crate::oracle;
 use crate::progress::{Mode, Progress};
 use crate::sweep::rows::parquet_properties;
 use crate::virtual_target::VirtualTarget;
@@ -15,6 +16,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 use run::{EvalRow, Moment};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -88,6 +90,8 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         }
         workloads.push(w);
     }
+    // Once a workload: it depends on neither policy nor seed.
+    let oracle_emu = workloads.iter().map(|w| Ok((w.name.clone(), oracle::settled_emu(&at, w)?))).collect::<Result<BTreeMap<_, _>>>()?;
     create_folder(&args.out)?;
     let mut runs = vec![];
     for w in &workloads {
@@ -112,6 +116,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
                 let mut done = run::run(&at, w, policy.as_mut(), *seed, keep)?;
                 // The name that was asked for, whatever the policy calls itself.
                 done.0.policy = p.to_string();
+                done.0.oracle_emu = oracle_emu.get(&w.name).copied().flatten();
                 progress.case();
                 Ok(done)
             })

@@ -2,12 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::virtual_target::VirtualTarget;
-use crate::workload::Workload;
+use crate::workload::{Be, Workload};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 use surefoot_policy::Policy;
 use surefoot_server::{Observation, Server, Tick};
-use surefoot_vserver::{Steady, Tenant, VirtualServer, HORIZON_S};
+use surefoot_vserver::{Profile, Steady, Tenant, VirtualServer, HORIZON_S};
 
 pub const TICK_MS: u64 = 100;
 /// QoS must hold for this long (design, section 1).
@@ -15,7 +16,7 @@ const HOLD_MS: u64 = 3_000;
 /// No convergence within this time: the workload failed (OSML+ paper, Sec. 4.1).
 const GIVE_UP_MS: u64 = 180_000;
 /// The end of the workload, over which EMU, throughput and resources are averaged.
-const SETTLED_MS: u64 = 10_000;
+pub const SETTLED_MS: u64 = 10_000;
 
 /// One eval row (docs/eval-output.md). None where it does not exist.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,17 +116,16 @@ struct Settled {
     mbw: f64,
 }
 
-/// Instructions/s of each job alone on the whole server.
-fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
+/// Instructions/s of a job alone on the whole server.
+pub fn alone_instr_per_s(at: &VirtualTarget, job: &Arc<Profile>) -> f64 {
     let full = surefoot_server::allocation::full_mask(at.platform.ways());
-    let n = at.platform.logical_cpus();
-    let mut out = BTreeMap::new();
-    for b in &w.be {
-        let profile = at.profiles.service(&b.job).map_err(crate::virtual_target::bad)?.clone();
-        let tenant = [Tenant::new(profile, 0.0, n, at.platform.managed, full)];
-        out.insert(b.id.clone(), Steady::new(at.profile.clone()).case(&tenant, HORIZON_S)[0].instr_per_s);
-    }
-    Ok(out)
+    let tenant = [Tenant::new(job.clone(), 0.0, at.platform.logical_cpus(), at.platform.managed, full)];
+    Steady::new(at.profile.clone()).case(&tenant, HORIZON_S)[0].instr_per_s
+}
+
+fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
+    let one = |b: &Be| Ok((b.id.clone(), alone_instr_per_s(at, at.profiles.service(&b.job).map_err(crate::virtual_target::bad)?)));
+    w.be.iter().map(one).collect()
 }
 
 /// Run a workload to its end, and on until it has converged or failed to.
