@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import DataSetError
@@ -23,6 +25,8 @@ SCHEMA_VERSION = 1
 STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed")
 # how many failed cases a reason names
 _EXAMPLES = 5
+# of a journal in memory at a time
+_BLOCK_BYTES = 16 << 20
 
 
 class _Part(BaseModel):
@@ -112,22 +116,18 @@ class Counts:
         return cls(*(sum(getattr(p, f.name) for p in parts) for f in fields(cls)))
 
 
-@dataclass(frozen=True)
-class JournalLine:
-    """One finished case. shard: its number, see `shard_file`; rows: rows of the case in it."""
-
-    case_id: str
-    state: str
-    reason: str | None
-    shard: int
-    rows: int
+_LINE = {"case_id": pl.String(), "state": pl.Enum(STATES), "shard": pl.UInt32(), "rows": pl.UInt32()}
 
 
 @dataclass
 class Journal:
-    """What a journal says; `damage` is (line number, cause) of lines that cannot be read, `torn` a cut-off last line."""
+    """What a journal says.
 
-    lines: list[JournalLine] = field(default_factory=list)
+    lines: one row a finished case: case_id, state, shard (its number, see `shard_file`), rows (of the case in it).
+    damage: (line number, cause) of lines that cannot be read. torn: whether the last line is cut off.
+    """
+
+    lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_LINE))
     damage: list[tuple[int, str]] = field(default_factory=list)
     torn: bool = False
 
@@ -178,56 +178,102 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataSetError(f"{path}: corrupt: {where}: {first['msg']}; {remedy}") from e
 
 
-def read_journal(folder: Path) -> Journal:
-    """Read a target's journal line by line; damage is told, not raised."""
-    journal = Journal()
+def _blocks(folder: Path) -> Iterator[bytes]:
+    """The journal's bytes, some megabytes at a time, each ending with the end of a line; at last a torn line, if there is one."""
     try:
-        raw = (folder / JOURNAL).read_bytes()
+        file = (folder / JOURNAL).open("rb")
     except FileNotFoundError:
-        return journal
-    *whole, tail = raw.split(b"\n")
-    journal.torn = bool(tail)
-    for number, text in enumerate(whole, start=1):
-        try:
-            v = json.loads(text)
-            line = JournalLine(str(v["case_id"]), str(v["state"]), v.get("reason"), int(v["shard"]), int(v["rows"]))
-            if line.state not in STATES:
-                raise ValueError(f"state {line.state!r} is unknown")
-        except (ValueError, KeyError, TypeError) as e:
-            journal.damage.append((number, f"{type(e).__name__}: {e}" if isinstance(e, KeyError) else str(e)))
-        else:
-            journal.lines.append(line)
+        return
+    with file:
+        rest = b""
+        while block := file.read(_BLOCK_BYTES):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield rest + block[:end]
+                rest = block[end:]
+            else:
+                rest += block
+        if rest:
+            yield rest
+
+
+def _whole_blocks(folder: Path) -> Iterator[bytes]:
+    """As `_blocks`, without a torn last line: it counts for nothing."""
+    return (block for block in _blocks(folder) if block.endswith(b"\n"))
+
+
+def read_journal(folder: Path) -> Journal:
+    """Read a target's journal; damage is told, not raised."""
+    journal = Journal()
+    parts = [journal.lines]
+    number = 0
+    for block in _blocks(folder):
+        if not block.endswith(b"\n"):
+            journal.torn = True
+            break
+        n = block.count(b"\n")
+        frame = _fast(block, n)
+        parts.append(frame if frame is not None else _careful(block, number, journal.damage))
+        number += n
+    journal.lines = pl.concat(parts)
     return journal
 
 
-def _journal_bytes(folder: Path) -> bytes:
+def _fast(block: bytes, n: int) -> pl.DataFrame | None:
+    """The lines of a block; None if there is anything about them that needs a closer look."""
     try:
-        raw = (folder / JOURNAL).read_bytes()
-    except FileNotFoundError:
-        return b""
-    return raw[: raw.rfind(b"\n") + 1]  # a torn last line counts for nothing
+        text = {name: pl.String() if name == "state" else kind for name, kind in _LINE.items()}
+        frame = pl.read_ndjson(block, schema=text).cast(_LINE)  # type: ignore[arg-type]
+    except pl.exceptions.PolarsError:
+        return None
+    return frame if frame.height == n and not any(frame.null_count().row(0)) else None
+
+
+def _careful(block: bytes, before: int, damage: list[tuple[int, str]]) -> pl.DataFrame:
+    """The lines of a block that can be read; the others go to `damage`, numbered from `before` + 1."""
+    rows = []
+    for number, text in enumerate(block.split(b"\n")[:-1], start=before + 1):
+        try:
+            v = json.loads(text)
+            row = (str(v["case_id"]), str(v["state"]), int(v["shard"]), int(v["rows"]))
+            if row[1] not in STATES:
+                raise ValueError(f"state {row[1]!r} is unknown")
+            if not all(0 <= x < 1 << 32 for x in row[2:]):
+                raise ValueError("shard or rows is out of range")
+        except (ValueError, KeyError, TypeError) as e:
+            damage.append((number, f"{type(e).__name__}: {e}" if isinstance(e, KeyError) else str(e)))
+        else:
+            rows.append(row)
+    return pl.DataFrame(rows, schema=_LINE, orient="row")
 
 
 def count(folder: Path, planned: int) -> Counts:
     """Cases by state, from the journal. Scans bytes: a journal of a million lines takes a fraction of a second."""
-    raw = _journal_bytes(folder)
-    by_state = {s: raw.count(b'"state":"%s"' % s.encode()) for s in STATES}
-    if sum(by_state.values()) != raw.count(b"\n"):
+    by_state, lines = dict.fromkeys(STATES, 0), 0
+    for block in _whole_blocks(folder):
+        lines += block.count(b"\n")
+        for s in STATES:
+            by_state[s] += block.count(b'"state":"%s"' % s.encode())
+    if sum(by_state.values()) != lines:
         # spelt otherwise than `surefootd` does, or damaged: read it properly
-        by_state = dict.fromkeys(STATES, 0)
-        for line in read_journal(folder).lines:
-            by_state[line.state] += 1
+        found = dict(read_journal(folder).lines["state"].value_counts().iter_rows())
+        by_state = {s: int(found.get(s, 0)) for s in STATES}
     return Counts(planned, **{s.replace("-", "_"): n for s, n in by_state.items()})
 
 
 def failures(folder: Path) -> list[dict[str, Any]]:
     """Reasons of failed cases, most frequent first, each with some of its cases."""
-    cases: dict[str, list[str]] = defaultdict(list)
-    for found in re.finditer(rb'^.*"state":\s*"failed".*$', _journal_bytes(folder), re.M):
-        try:
-            line = json.loads(found.group())
-            cases[str(line.get("reason") or "no reason given")].append(str(line["case_id"]))
-        except (ValueError, KeyError):
-            continue  # `verify` names damaged lines
-    ordered = sorted(cases.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [{"reason": reason, "cases": len(ids), "examples": ids[:_EXAMPLES]} for reason, ids in ordered]
+    cases: Counter[str] = Counter()
+    examples: dict[str, list[str]] = defaultdict(list)
+    for block in _whole_blocks(folder):
+        for found in re.finditer(rb'^.*"state":\s*"failed".*$', block, re.M):
+            try:
+                line = json.loads(found.group())
+                reason, case = str(line.get("reason") or "no reason given"), str(line["case_id"])
+            except (ValueError, KeyError):
+                continue  # `verify` names damaged lines
+            cases[reason] += 1
+            if len(examples[reason]) < _EXAMPLES:
+                examples[reason].append(case)
+    ordered = sorted(cases.items(), key=lambda item: (-item[1], item[0]))
+    return [{"reason": reason, "cases": n, "examples": examples[reason]} for reason, n in ordered]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +130,7 @@ def _target(folder: Path, planned: int | None, result: Result) -> None:
     journal = dataset.read_journal(folder)
     result.findings.extend(_journal(folder, journal, manifest, planned, again))
     result.findings.extend(_Rows(folder, manifest, journal, again).check())
-    result.cases += len(journal.lines)
+    result.cases += journal.lines.height
     result.shards += len(manifest.shards)
     result.rows += manifest.rows
 
@@ -143,19 +143,19 @@ def _journal(
         yield Finding(f"{file}:{number}", f"is no journal line: {cause}", _RESTORE)
     if journal.torn:
         yield Finding(file, "the last line is cut off (a crash while writing)", f"go on, which trims it: {again}")
-    twice = [c for c, n in Counter(line.case_id for line in journal.lines).items() if n > 1]
-    if twice:
-        yield Finding(file, f"{_some(twice, 'case')}: more than once", _RESTORE)
+    twice = journal.lines["case_id"].filter(journal.lines["case_id"].is_duplicated()).unique(maintain_order=True)
+    if twice.len():
+        yield Finding(file, f"{_some(twice.to_list(), 'case')}: more than once", _RESTORE)
     cases = manifest.cases
     if planned is not None and planned != cases.planned:
         what = f"cases.planned is {cases.planned:,}, {folder.parent / dataset.MANIFEST} says {planned:,}"
         yield Finding(str(folder / dataset.MANIFEST), what, f"bring them together: {again}")
     if not manifest.complete:
         # a stopped run's journal may be ahead of its manifest: that is not wrong, only unfinished
-        what = f"incomplete: {len(journal.lines):,} of {cases.planned:,} cases are done"
+        what = f"incomplete: {journal.lines.height:,} of {cases.planned:,} cases are done"
         yield Finding(str(folder / dataset.MANIFEST), what, f"go on: {again}")
         return
-    found = Counter(line.state for line in journal.lines)
+    found = Counter(dict(journal.lines["state"].value_counts().iter_rows()))
     told = {s: getattr(cases, s.replace("-", "_")) for s in dataset.STATES}
     wrong = [f"{s} {found[s]:,} in the journal, {told[s]:,} in the manifest" for s in dataset.STATES if found[s] != told[s]]
     if wrong:
@@ -178,16 +178,15 @@ class _Rows:
         self.folder = folder
         self.manifest = manifest
         self.again = again
-        self.expected: dict[str, dict[str, int]] = defaultdict(dict)
-        for line in journal.lines:
-            if line.rows:
-                self.expected[dataset.shard_file(line.shard)][line.case_id] = line.rows
-        self.seen: dict[str, str] = {}
+        self.lines = journal.lines.filter(pl.col("rows") > 0)
+        parts = self.lines.partition_by("shard", as_dict=True)
+        self.expected = {dataset.shard_file(int(shard)): part.select("case_id", "rows") for (shard,), part in parts.items()}
+        self.nothing = self.lines.select("case_id", "rows").clear()
 
     def check(self) -> Iterator[Finding]:
         manifest = str(self.folder / dataset.MANIFEST)
-        names = [s.file for s in self.manifest.shards]
-        if len(set(names)) != len(names):
+        names = {s.file for s in self.manifest.shards}
+        if len(names) != len(self.manifest.shards):
             yield Finding(manifest, "shards: a file is listed twice", _RESTORE)
         folder = self.folder / dataset.SHARDS
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
@@ -195,9 +194,9 @@ class _Rows:
             # without `complete`, the journal may vouch for a shard that the manifest does not list yet
             if path.is_file() and name not in names and (self.manifest.complete or name not in self.expected):
                 yield Finding(str(path), "is in no manifest", "remove it")
-        for name in sorted(set(self.expected) - set(names)) if self.manifest.complete else []:
+        for name in sorted(set(self.expected) - names) if self.manifest.complete else []:
             yield Finding(
-                manifest, f"shards: {name} is missing; the journal has {len(self.expected[name])} cases in it", _RESTORE
+                manifest, f"shards: {name} is missing; the journal has {self.expected[name].height} cases in it", _RESTORE
             )
         for shard in self.manifest.shards:
             yield from self._shard(shard)
@@ -225,26 +224,31 @@ class _Rows:
         if frame is not None:
             if frame.height != shard.rows:
                 wrong.append(f"has {frame.height:,} rows, the manifest says {shard.rows:,}")
-            wrong += self._cases(shard.file, dict(frame.group_by("case_id").len().iter_rows()))
+            wrong += self._cases(shard.file, frame.group_by("case_id").agg(pl.len().alias("here")))
         if wrong:
             yield Finding(str(path), "; ".join(wrong), remedy)
 
-    def _cases(self, file: str, rows_of: dict[str, int]) -> Iterator[str]:
-        expected = self.expected.get(file, {})
-        elsewhere = sorted(c for c in rows_of if c in self.seen)
+    def _cases(self, file: str, rows: pl.DataFrame) -> Iterator[str]:
+        """Differences between the rows of each case `here` and what the journal says of this file."""
+        both = rows.join(self.expected.get(file, self.nothing), on="case_id", how="full", coalesce=True)
+        different = both.filter(pl.col("here").ne_missing(pl.col("rows"))).sort("case_id")
+        if different.is_empty():
+            return
+        stray = different.filter(pl.col("rows").is_null()).select("case_id")
+        homes = dict(stray.join(self.lines, on="case_id").select("case_id", "shard").iter_rows())
+        elsewhere = [c for c in stray["case_id"] if c in homes]
         if elsewhere:
-            yield f"{_some(elsewhere, 'case')}: in {self.seen[elsewhere[0]]} too"
-        unknown = sorted(set(rows_of) - set(expected) - set(elsewhere))
+            yield f"{_some(elsewhere, 'case')}: in {dataset.shard_file(homes[elsewhere[0]])} too"
+        unknown = [c for c in stray["case_id"] if c not in homes]
         if unknown:
             yield f"{_some(unknown, 'case')}: not in the journal for this shard"
-        lost = sorted(set(expected) - set(rows_of))
+        lost = different.filter(pl.col("here").is_null())["case_id"].to_list()
         if lost:
             yield f"{_some(lost, 'case')}: in the journal and not here"
-        unequal = sorted(c for c, n in rows_of.items() if c in expected and expected[c] != n)
-        if unequal:
-            yield f"{_some(unequal, 'case')}: {rows_of[unequal[0]]} rows, the journal says {expected[unequal[0]]}"
-        for case in rows_of:
-            self.seen.setdefault(case, file)
+        unequal = different.drop_nulls()
+        if unequal.height:
+            here, told = unequal.select("here", "rows").row(0)
+            yield f"{_some(unequal['case_id'].to_list(), 'case')}: {here} rows, the journal says {told}"
 
 
 def _schema_differences(schema: Any) -> Iterator[str]:

@@ -218,6 +218,26 @@ def test_damaged_journal(data: Path) -> None:
     assert "cut off" in finding.what
 
 
+def test_journal_in_blocks(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the blocks are that a journal is read in: the same lines, counts and damage, under the same numbers."""
+    good = (whole / "server-1/journal.jsonl").read_text("utf-8").splitlines(keepends=True)[:200]
+    bad = '{"case_id":"00","state":"lost","shard":0,"rows":1}\n'
+    failed = '{"case_id":"01","state":"failed","reason":"no \\"state\\":\\"measured\\" here","shard":0,"rows":0}\n'
+    (tmp_path / "journal.jsonl").write_text("".join([*good[:150], bad, failed, *good[150:], good[0][:30]]), "utf-8")
+    at_once = dataset.read_journal(tmp_path)
+    counts = dataset.count(tmp_path, 300)
+    assert (at_once.lines.height, at_once.torn) == (201, True)
+    assert [number for number, _ in at_once.damage] == [151]
+    assert (counts.measured + counts.overloaded, counts.failed) == (200, 1)
+    assert dataset.failures(tmp_path) == [{"reason": 'no "state":"measured" here', "cases": 1, "examples": ["01"]}]
+    for size in (1, 37, 1000, 100_000):
+        monkeypatch.setattr(dataset, "_BLOCK_BYTES", size)
+        found = dataset.read_journal(tmp_path)
+        assert found.lines.equals(at_once.lines)
+        assert (found.damage, found.torn) == (at_once.damage, True)
+        assert dataset.count(tmp_path, 300) == counts
+
+
 def test_command_line(data: Path) -> None:
     """The command prints one finding a file and ends with exit code 1; with --json, the same as a document."""
     command = [sys.executable, "-m", "collection.cli", "campaign", "verify", str(data)]
@@ -236,4 +256,4 @@ def test_not_a_data_set(tmp_path: Path) -> None:
     """A folder that never was a data set is bad input."""
     with pytest.raises(DataSetError, match=r"no data set"):
         verify.verify(tmp_path)
-    assert dataset.read_journal(tmp_path).lines == []
+    assert dataset.read_journal(tmp_path).lines.is_empty()
