@@ -12,6 +12,7 @@ How many rows each rule touched is part of the metrics of the label stage.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,13 +139,16 @@ def neighbour_key(column: str = "neighbours") -> pl.Expr:
     return pl.col(column).list.eval(name).list.sort().list.join("+").fill_null("").alias("nb_key")
 
 
-def scan(data: DataSet) -> pl.LazyFrame:
+def scan(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
     """All rows but client-limited ones, lazily, with `nb_key`; `alloc_ways` is 0 where the host has no cache partitioning.
+
+    Args:
+        shards: of these only; None: of all.
 
     Raises:
         BadInput: a column is missing, or a verdict is unknown.
     """
-    frame = pl.scan_parquet(list(data.shards))
+    frame = pl.scan_parquet(list(data.shards if shards is None else shards))
     have = frame.collect_schema().names()
     if missing := [name for name in _NEEDED if name not in have]:
         raise BadInput(f"{data.shards[0]}: column {missing[0]} is missing; collect the data set again")
@@ -176,19 +180,26 @@ def cells(data: DataSet) -> pl.DataFrame:
     A cell is what most of its rows say; on a tie the worse of both. The median is an order statistic of windows, not an average
     of percentiles.
     """
+    # One service at one load at a time: memory is that of the largest, and each reads the few shards that it is in.
+    rows = pl.scan_parquet(list(data.shards), include_file_paths="shard")
+    where = rows.select("service", "rps", "shard").unique().collect(engine="streaming").sort(pl.all())
+    parts = []
+    for (service, rps), found in where.group_by("service", "rps", maintain_order=True):
+        one = scan(data, [Path(s) for s in found["shard"]]).filter((pl.col("service") == service) & (pl.col("rps") == rps))
+        parts.append(_cells(one).collect(engine="streaming"))
+    return pl.concat(parts).sort(CELL_KEY)
+
+
+def _cells(rows: pl.LazyFrame) -> pl.LazyFrame:
     valid = pl.col("verdict") == "valid"
     over = pl.col("verdict") == "server-overloaded"
-    grouped = (
-        scan(data)
-        .group_by(CELL_KEY)
-        .agg(
-            valid.sum().alias("n_valid"),
-            over.sum().alias("n_over"),
-            pl.len().alias("rows"),
-            pl.col("case_id").n_unique().alias("cases"),
-            pl.col("latency_p99_ms").filter(valid & pl.col("latency_p99_ms").is_not_null()).median().alias("p99_ms"),
-            pl.col("mbl_mbps").filter(valid).mean().alias("mbl_mbps"),
-        )
+    grouped = rows.group_by(CELL_KEY).agg(
+        valid.sum().alias("n_valid"),
+        over.sum().alias("n_over"),
+        pl.len().alias("rows"),
+        pl.col("case_id").n_unique().alias("cases"),
+        pl.col("latency_p99_ms").filter(valid & pl.col("latency_p99_ms").is_not_null()).median().alias("p99_ms"),
+        pl.col("mbl_mbps").filter(valid).mean().alias("mbl_mbps"),
     )
     n_unknown = pl.col("rows") - pl.col("n_valid") - pl.col("n_over")
     status = (
@@ -209,6 +220,4 @@ def cells(data: DataSet) -> pl.DataFrame:
             .alias("p99_ms")
         )
         .drop("n_valid", "n_over")
-        .sort(CELL_KEY)
-        .collect(engine="streaming")
     )
