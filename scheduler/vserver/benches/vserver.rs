@@ -3,7 +3,8 @@
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use std::hint::black_box;
 use std::path::PathBuf;
-use surefoot_vserver::{place, sample_series, stack_ways, Plant, Profiles, Series, Steady, Tenant, HORIZON_S};
+use surefoot_server::{Allocation, CpuSet, Plan, Server, Tick};
+use surefoot_vserver::{place, sample_series, stack_ways, Plant, Profiles, Series, Steady, Tenant, VirtualServer, HORIZON_S};
 
 fn profiles() -> Profiles {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("profiles");
@@ -66,16 +67,17 @@ fn steady(c: &mut Criterion) {
     group.finish();
 }
 
+const SIX: [&str; 6] = ["moses", "xapian", "img-dnn", "masstree", "memcached", "nginx"];
+
 fn ticks(c: &mut Criterion) {
     let all = profiles();
     let p = all.platform("server-1").expect("server-1").clone();
-    let names = ["moses", "xapian", "img-dnn", "masstree", "memcached", "nginx"];
     let cpus = place(&p, &[6, 6, 6, 6, 6, 6]);
     let masks = stack_ways(&p, &[4, 4, 3, 3, 3, 3]);
     let mut group = c.benchmark_group("ticks");
     for (name, seed) in [("six_services", Some(1)), ("six_services_mean_field", None)] {
         let mut plant = Plant::new(p.clone(), seed, 0.1);
-        for (i, n) in names.iter().enumerate() {
+        for (i, n) in SIX.iter().enumerate() {
             let profile = all.service(n).expect("profile").clone();
             let rps = 0.4 * profile.lc().and_then(|lc| lc.max_load_rps.get("server-1").copied()).expect("max load");
             plant.add(n, Tenant::new(profile, rps, 12, cpus[i], masks[i]), true).expect("valid tenant");
@@ -86,5 +88,35 @@ fn ticks(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, steady, ticks);
+/// What a closed loop costs beside its policy: a tick and an observation of six services.
+fn closed_loop(c: &mut Criterion) {
+    let all = profiles();
+    let p = all.platform("server-1").expect("server-1").clone();
+    let cpus = place(&p, &[6, 6, 6, 6, 6, 6]);
+    let masks = stack_ways(&p, &[4, 4, 3, 3, 3, 3]);
+    let mut server = VirtualServer::new(p, Some(1));
+    let mut plan = Plan::default();
+    for (i, n) in SIX.iter().enumerate() {
+        let profile = all.service(n).expect("profile").clone();
+        let rps = 0.4 * profile.lc().and_then(|lc| lc.max_load_rps.get("server-1").copied()).expect("max load");
+        server.add(0, n, profile, rps, 12).expect("valid service");
+        let everything = Allocation::everything(server.platform());
+        let hold = Allocation { cpus: cpus[i], shared_cpus: CpuSet::empty(), ways: vec![masks[i]], shared_ways: vec![0], ..everything };
+        plan.allocations.insert((*n).into(), hold);
+    }
+    server.apply(&plan).expect("valid plan");
+    (0..20).for_each(|_| server.advance(Tick { ms: 100 }));
+    let mut group = c.benchmark_group("closed_loop");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("observe", |b| b.iter(|| black_box(server.observe().services.len())));
+    group.bench_function("advance_and_observe", |b| {
+        b.iter(|| {
+            server.advance(Tick { ms: 100 });
+            black_box(server.observe().services.len())
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, steady, ticks, closed_loop);
 criterion_main!(benches);

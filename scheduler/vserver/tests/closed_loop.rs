@@ -2,10 +2,15 @@
 
 mod common;
 
-use common::{platform, profiles};
+use common::{fuzz, platform, profiles};
+use proptest::prelude::*;
 use std::collections::BTreeMap;
-use surefoot_server::{Allocation, CpuSet, Observation, Plan, Server, ServerError, Tick, Verdict};
-use surefoot_vserver::{place, platform_of, sample_series, stack_ways, Series, Steady, Tenant, VirtualServer, HORIZON_S};
+use std::path::Path;
+use std::sync::Arc;
+use surefoot_server::{Allocation, CpuSet, Observation, Plan, Server, ServerError, Tick, Verdict, FEATURE_NAMES};
+use surefoot_vserver::{
+    place, platform_of, sample_series, stack_ways, Plant, PlatformProfile, Series, Steady, Tenant, VirtualServer, HORIZON_S,
+};
 
 const TICK: Tick = Tick { ms: 100 };
 
@@ -252,4 +257,203 @@ fn sharing_is_allowed_where_both_agree() {
     v.apply(&p).unwrap();
     let all: BTreeMap<_, _> = run(&mut v, 3)[2].services.iter().map(|s| (s.id.clone(), s.allocation.clone())).collect();
     assert_eq!(all["ads"], p.allocations["ads"]);
+}
+
+/// One service's part of a plan, before there is a platform: CPUs, ways, MBA, memory and pool, shared or not.
+#[derive(Clone, Debug)]
+struct Part {
+    who: usize,
+    cpus: (u32, u32),
+    ways: (u32, u32),
+    mba_pct: u8,
+    mem_bytes: Option<u64>,
+    pool_bytes: Option<u64>,
+    shared: bool,
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    // One to five of eight for each, so that about half of the exclusive ones clash.
+    let cut = || (0..8u32, 1..=4u32);
+    let mba = prop_oneof![4 => Just(100u8), 1 => (1..=10u8).prop_map(|x| 10 * x), 1 => 0..=101u8];
+    let bytes = || proptest::option::weighted(0.3, prop_oneof![9 => 1u64 << 20..1 << 40, 1 => Just(0), 1 => Just(u64::MAX)]);
+    (0..6usize, cut(), cut(), mba, bytes(), bytes(), any::<bool>()).prop_map(|(who, cpus, ways, mba_pct, mem_bytes, pool_bytes, shared)| {
+        Part { who, cpus, ways, mba_pct, mem_bytes, pool_bytes, shared }
+    })
+}
+
+impl Part {
+    fn allocation(&self, v: &VirtualServer) -> Allocation {
+        let p = v.platform();
+        let eighths = |(from, n): (u32, u32), of: u32| (from * of / 8, (from + n) * of / 8);
+        // Beyond the end: no plan may have that.
+        let (lo, hi) = eighths(self.cpus, p.logical_cpus());
+        let cpus = CpuSet::range(lo, hi);
+        let (low, high) = eighths(self.ways, p.ways());
+        let mask = (((1u64 << high.min(32)) - 1) & !((1u64 << low) - 1)) as u32;
+        let domains = p.l3_domains() as usize;
+        Allocation {
+            cpus,
+            shared_cpus: if self.shared { cpus } else { CpuSet::empty() },
+            quota_cores: None,
+            ways: vec![mask; domains],
+            shared_ways: vec![if self.shared { mask } else { 0 }; domains],
+            mba_pct: self.mba_pct,
+            mem_limit_bytes: self.mem_bytes,
+            zswap_max_bytes: self.pool_bytes,
+        }
+    }
+}
+
+/// What any observation must be, whatever was planned.
+fn sound(o: &Observation) -> Result<(), TestCaseError> {
+    for s in &o.services {
+        for (name, x) in FEATURE_NAMES.iter().zip(s.features.values()) {
+            prop_assert!(x.is_none_or(|x| x.is_finite() && x >= 0.0), "{}: {name} {x:?}", s.id);
+        }
+        for l in [s.interval, s.window].into_iter().flatten() {
+            prop_assert!(s.is_lc() && l.count > 0);
+            let (a, b, c) = (l.p50_ms, l.p95_ms, l.p99_ms);
+            prop_assert!(0.0 <= a && a <= b && b <= c && c.is_finite() && l.mean_ms >= 0.0 && l.mean_ms.is_finite(), "{l:?}");
+            prop_assert!(l.achieved_rps.is_finite() && l.achieved_rps > 0.0);
+        }
+        prop_assert!(s.instr_per_s.is_none_or(|x| x.is_finite() && x >= 0.0));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(2026),
+        ..ProptestConfig::default()
+    })]
+
+    /// Any sequence of plans, arrivals, loads and leaves, on any platform with any services that the reader accepts: what is seen is
+    /// sound; a plan that is taken is in force, and a plan that is refused has changed nothing at all.
+    #[test]
+    fn any_sequence_of_plans_is_taken_or_refused_whole(
+        p in fuzz::platform(),
+        seed in proptest::option::of(0..1000u64),
+        services in proptest::collection::vec((fuzz::profile(), fuzz::load(), 1..100u32), 1..5),
+        steps in proptest::collection::vec((proptest::collection::vec(part(), 0..4), 0..12u8, fuzz::load()), 1..25),
+    ) {
+        let mut v = VirtualServer::new(p.clone(), seed);
+        let most: Vec<f64> = services.iter().map(|(s, _, _)| fuzz::most_rps(&p, s)).collect();
+        for (i, (s, load, threads)) in services.iter().enumerate() {
+            v.add(i as u64 * 150, &format!("s{i}"), s.clone(), load * most[i], *threads).unwrap();
+        }
+        for (parts, event, load) in &steps {
+            let who = usize::from(*event) % services.len();
+            match event {
+                // Refused where it is not there (any more); that is an answer, too.
+                0 => drop(v.remove(v.now_ms(), &format!("s{who}"))),
+                1..=4 => drop(v.set_load(v.now_ms() + 50, &format!("s{who}"), load * most[who])),
+                _ => {}
+            }
+            let allocations = parts.iter().map(|x| (format!("s{}", x.who), x.allocation(&v))).collect();
+            let plan = Plan { allocations, ..Plan::default() };
+            let before = format!("{v:?}");
+            match v.apply(&plan) {
+                Ok(applied) => {
+                    let seen = v.observe();
+                    for (id, a) in &plan.allocations {
+                        let s = seen.get(id).unwrap();
+                        prop_assert!(s.placed && s.allocation == *a);
+                    }
+                    prop_assert!(applied.changed.iter().all(|id| plan.allocations.contains_key(id)));
+                }
+                Err(e) => {
+                    let e = e.to_string();
+                    prop_assert!(e.ends_with("Nothing was changed.") && !e.contains('\n'), "{e}");
+                    prop_assert_eq!(before, format!("{v:?}"), "{}", e);
+                }
+            }
+            v.advance(Tick { ms: if *event == 11 { 1000 } else { 100 } });
+            sound(&v.observe())?;
+        }
+    }
+}
+
+/// The story of one seed, run beside others and alone.
+fn story(seed: u64) -> String {
+    let mut v = server(Some(seed));
+    let mut seen = run(&mut v, 20);
+    let p = exclusive(&v);
+    v.apply(&p).unwrap();
+    v.set_load(2500, "xapian", 5000.0).unwrap();
+    seen.extend(run(&mut v, 20));
+    format!("{seen:?}")
+}
+
+/// Plants, and sweeps of steady cases, give the same bits in one thread, in two and in eight, in any order.
+#[test]
+fn threads_and_order_change_no_bit() {
+    let sweep = |cores: u64| {
+        let p = platform("server-2");
+        let mut steady = Steady::new(p.clone());
+        let mut out = String::new();
+        for ways in 1..=10 {
+            let cpus = place(&p, &[cores as u32, 8]);
+            let masks = stack_ways(&p, &[ways, 2]);
+            let t = |i: usize, name: &str, rps| Tenant::new(profiles().service(name).unwrap().clone(), rps, 36, cpus[i], masks[i]);
+            let samples = steady.case(&[t(0, "moses", 2600.0), t(1, "mongodb", 4000.0)], HORIZON_S).to_vec();
+            let mut readings = vec![];
+            sample_series(&p, &samples[0], &format!("{cores}/{ways}"), &Series { samples: 5, interval_s: 0.1, seed: 3 }, &mut readings);
+            out += &format!("{samples:?} {readings:?}");
+        }
+        out
+    };
+    for work in [&story as &(dyn Fn(u64) -> String + Sync), &sweep] {
+        let alone: Vec<String> = (1..=8).map(work).collect();
+        for threads in [1, 2, 8] {
+            let mut beside: Vec<(u64, String)> = std::thread::scope(|scope| {
+                // Each takes every so-many-th, the last first.
+                let one = |t: u64| (1..=8).rev().filter(move |seed| seed % threads == t).map(|seed| (seed, work(seed))).collect::<Vec<_>>();
+                let running: Vec<_> = (0..threads).map(|t| scope.spawn(move || one(t))).collect();
+                running.into_iter().flat_map(|r| r.join().unwrap()).collect()
+            });
+            beside.sort_by_key(|(seed, _)| *seed);
+            assert!(alone.iter().eq(beside.iter().map(|(_, s)| s)), "{threads} threads");
+        }
+    }
+}
+
+/// A service that shares nothing with a newcomer draws the same random numbers with it and without: on a platform of one
+/// frequency, and with memory that is never waited for, only the solver's tolerance (1e-10) tells the runs apart. Nor does the order
+/// in which services came. (SPEC.md, section 7: randomness is keyed by tenant, sums run in tenant order.)
+#[test]
+fn an_unrelated_tenant_draws_other_numbers() {
+    let flat = std::fs::read_to_string(common::here("profiles/platforms/smartharvest-server.toml")).unwrap();
+    let flat = flat.replace("queue_ns = 22.0", "queue_ns = 0.0");
+    let p = Arc::new(PlatformProfile::parse(Path::new("flat.toml"), &flat).unwrap());
+    assert!(p.mem.queue_ns == 0.0 && p.cpu.turbo_ghz.iter().all(|f| *f == p.cpu.turbo_ghz[0]));
+    let tenant =
+        |name: &str, rps, lo, hi, mask| Tenant::new(profiles().service(name).unwrap().clone(), rps, 12, CpuSet::range(lo, hi), mask);
+    let run = |order: &[&str]| {
+        let mut plant = Plant::new(p.clone(), Some(5), 0.1);
+        for id in order {
+            let t = match *id {
+                "xapian" => tenant("xapian", 3000.0, 0, 8, 0x3f),
+                "ads" => tenant("ads", 8.0, 8, 12, 0xc0),
+                other => tenant(other, 100_000.0, 12, 20, 0x700),
+            };
+            plant.add(id, t, false).unwrap();
+        }
+        let mut seen = vec![];
+        for _ in 0..40 {
+            plant.step();
+            for id in ["xapian", "ads"] {
+                let s = plant.samples()[plant.position(id).unwrap()];
+                let l = s.latency.unwrap_or_default();
+                seen.extend([s.ipc, s.llc_misses_per_s, s.mbl_mbps, s.cpu_usage_cores, s.count, l.mean, l.p50, l.p95, l.p99]);
+            }
+        }
+        seen
+    };
+    let alone = run(&["xapian", "ads"]);
+    for order in [&["ads", "xapian"][..], &["memcached", "ads", "xapian"], &["xapian", "stream", "ads"]] {
+        let beside = run(order);
+        assert!(alone.iter().zip(&beside).all(|(a, b)| (a - b).abs() <= 1e-8 * a.abs()), "{order:?}");
+    }
 }
