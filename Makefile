@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine bench lint fmt clean
+.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine bench validate figures lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,12 @@ test-engine: setup
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
 	scripts/bench.sh
+
+validate: deps ## the virtual server against every fact it must reproduce; writes docs/virtual-server-validation.md
+	cargo run --release --locked -p surefoot-vserver --example validate -- --markdown docs/virtual-server-validation.md
+
+figures: python ## the figures of docs/virtual-server.md
+	cargo run --release --locked -p surefoot-vserver --example curves | python -m collection.vserver_figures docs/images
 
 lint: setup ## formatters, linters and type checkers, warnings are errors
 	cargo fmt --all --check

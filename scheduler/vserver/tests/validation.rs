@@ -1,0 +1,42 @@
+//! The validation table (`make validate`): no fact may become worse than in the reference prototype.
+
+#[allow(dead_code)]
+#[path = "../examples/validate/facts/mod.rs"]
+mod facts;
+
+use facts::{table, Lab};
+
+fn none_is_worse(by_request: bool) {
+    let rows = table(&mut Lab::open(None, 1).unwrap(), |group| group.by_request == by_request);
+    let worse: Vec<String> = rows
+        .iter()
+        .filter(|r| r.worse())
+        .map(|r| format!("{}: {}: expected {}, got {} (prototype {})", r.number, r.fact.text, r.fact.expected, r.fact.got, r.prototype.got))
+        .collect();
+    assert!(worse.is_empty(), "{}", worse.join("\n"));
+}
+
+/// Published figures, physics and closed forms.
+#[test]
+fn no_computed_fact_is_worse_than_in_the_prototype() {
+    none_is_worse(false);
+}
+
+/// Request-by-request simulation; about 10 s of CPU time.
+#[test]
+fn no_simulated_fact_is_worse_than_in_the_prototype() {
+    none_is_worse(true);
+}
+
+/// The worked example of docs/virtual-server.md adds a service and a platform to the shipped ones.
+#[test]
+fn the_example_profiles_are_read() {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lab = Lab::open(Some(&here.join("../../examples/new-rack")), 1).unwrap();
+    let orders = lab.profiles.service("orders").unwrap();
+    let silver = lab.profiles.platform("silver-4314").unwrap();
+    // No load is listed for it anywhere: computed.
+    let max = surefoot_vserver::rps_at_full_load(silver, orders).unwrap();
+    let known = surefoot_vserver::rps_at_full_load(silver, lab.profiles.service("silo").unwrap()).unwrap();
+    assert!((max / known - 1.0).abs() < 0.02, "{max} RPS, silo {known} RPS");
+}
