@@ -687,10 +687,14 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     from pipelines import samples, tracking, train
 
     source = samples.open_dataset(data, check_shards=False)
-    summary = read_json(models / "train.json", "the summary of the stage `train`")
-    if summary["data_sha256"] != source.sha256:
+    summary = train.load_summary(models)
+    if summary.data_sha256 != source.sha256:
         raise BadInput(f"{models / 'train.json'}: the models are from other data than {data} holds now; run `dvc repro`")
-    a, b, c = (train.load_fitted(models, letter, summary) for letter in ("a", "b", "c"))
+    a, b, c = (
+        train.load_fitted(models, "a", summary),
+        train.load_fitted(models, "b", summary),
+        train.load_fitted(models, "c", summary),
+    )
     commit, dirty = tracking.git_state()
     return BundleSpec(
         feature_set=source.feature_set,
@@ -704,14 +708,14 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
         },
         services=source.services,
         a=TrainedMlp(a.weights, a.inputs, a.outputs),
-        b=TrainedMlp(b.weights, b.inputs, b.outputs, qos_cap=float(summary["b"]["qos_cap"])),
-        c=TrainedDdpg(c.weights, c.inputs, summary["c"]["hyperparameters"], summary["c"]["available_actions"]),
+        b=TrainedMlp(b.weights, b.inputs, b.outputs, qos_cap=summary.b.qos_cap),
+        c=TrainedDdpg(c.weights, c.inputs, summary.c.hyperparameters, summary.c.available_actions),
         metrics=read_json(metrics, "the metrics of the stage `evaluate`") if metrics else {},
         provenance={
             "git_commit": commit,
             "git_dirty": dirty,
             "data_sha256": source.sha256,
-            "mlflow_run_id": str(summary["mlflow_run_id"]),
+            "mlflow_run_id": summary.mlflow_run_id,
             "campaigns": [source.campaign],
             "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")},
         },

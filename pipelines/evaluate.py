@@ -34,7 +34,7 @@ from models import export, features
 from models.features import ACTIONS, PlatformLimits
 from pipelines import params, tensors, tracking, train
 from pipelines.errors import BadInput
-from pipelines.io import read_json, write_bytes, write_json
+from pipelines.io import write_bytes, write_json
 from pipelines.tensors import QosQuestions, Table
 from pipelines.train import Fitted
 
@@ -202,8 +202,12 @@ def predictions_csv(table: Table, a: Fitted, test: I64, predicted: F64) -> bytes
 
 def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Evaluate; returns the metrics."""
-    summary = read_json(models / "train.json", "the summary of the stage `train`")
-    a, b, c = (train.load_fitted(models, letter, summary) for letter in ("a", "b", "c"))
+    summary = train.load_summary(models)
+    a, b, c = (
+        train.load_fitted(models, "a", summary),
+        train.load_fitted(models, "b", summary),
+        train.load_fitted(models, "c", summary),
+    )
     table = tensors.load(data, labels, max_rows=p.train.max_rows, use_overloaded=p.train.use_overloaded_inputs)
     rng = np.random.default_rng(p.evaluate.seed)
     test = thin(table.part("test"), p.evaluate.max_rows, rng)
@@ -216,11 +220,11 @@ def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params) -> 
     metrics: dict[str, float] = {"test_rows": float(len(test)), "test_planes": float(len(np.unique(table.plane[test])))}
     a_metrics, predicted = evaluate_a(table, a, test, known)
     metrics |= a_metrics
-    metrics |= evaluate_b(table, b, float(summary["b"]["qos_cap"]), test, known, p.evaluate.seed)
-    metrics |= evaluate_c(table, c, list(summary["c"]["available_actions"]), test)
+    metrics |= evaluate_b(table, b, summary.b.qos_cap, test, known, p.evaluate.seed)
+    metrics |= evaluate_c(table, c, summary.c.available_actions, test)
     write_bytes(out / "predictions.csv", predictions_csv(table, a, test, predicted))
     write_json(out / "metrics.json", metrics)
-    runs = tracking.Runs(str(summary["mlflow_run_id"]))
+    runs = tracking.Runs(summary.mlflow_run_id)
     runs.log_metrics(metrics)
     runs.log_file(out / "metrics.json")
     runs.log_file(out / "predictions.csv")

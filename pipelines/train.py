@@ -20,11 +20,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
 from models import export, features
@@ -33,7 +34,7 @@ from models.features import ACTIONS, Bound, Scale
 from models.mlp import Mlp
 from pipelines import params, tensors, tracking
 from pipelines.errors import BadInput, PipelineError
-from pipelines.io import write_bytes, write_json
+from pipelines.io import read_json, write_bytes, write_json
 from pipelines.tensors import Batches, QosQuestions, Table
 
 I64 = NDArray[np.int64]
@@ -388,17 +389,60 @@ def _train(
     return summary
 
 
-def load_fitted(folder: Path, letter: str, summary: dict[str, Any]) -> Fitted:
+class FittedSummary(BaseModel):
+    """What `train.json` says of one model."""
+
+    inputs: list[Bound]
+    outputs: list[Scale]
+    missing_inputs: list[str]
+    steps: int
+
+
+class FittedBSummary(FittedSummary):
+    qos_cap: float
+
+
+class FittedCSummary(FittedSummary):
+    hyperparameters: dict[str, float]
+    available_actions: list[str]
+
+
+class Summary(BaseModel):
+    """The part of `train.json` that later stages read."""
+
+    data_sha256: str
+    mlflow_run_id: str
+    a: FittedSummary
+    b: FittedBSummary
+    c: FittedCSummary
+
+
+def load_summary(folder: Path) -> Summary:
+    """Read the stage's `train.json`.
+
+    Raises:
+        BadInput: it is missing or damaged; names file and field.
+    """
+    path = folder / "train.json"
+    try:
+        return Summary.model_validate(read_json(path, "the summary of the stage `train`"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise BadInput(f"{path}: field {where}: {first['msg']}; make it again with `dvc repro --force train`") from None
+
+
+def load_fitted(folder: Path, letter: Literal["a", "b", "c"], summary: Summary) -> Fitted:
     """Read a model back from the stage's output."""
-    entry = summary[letter]
+    entry: FittedSummary = getattr(summary, letter)
     return Fitted(
         weights=export.read(folder / f"{letter}.safetensors"),
-        inputs=[Bound(i["name"], i["min"], i["max"]) for i in entry["inputs"]],
-        outputs=[Scale(o["name"], o["scale"], o["offset"]) for o in entry["outputs"]],
-        missing_inputs=list(entry["missing_inputs"]),
+        inputs=entry.inputs,
+        outputs=entry.outputs,
+        missing_inputs=entry.missing_inputs,
         history=[],
         seconds=0.0,
-        steps=int(entry["steps"]),
+        steps=entry.steps,
     )
 
 

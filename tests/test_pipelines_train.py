@@ -177,8 +177,16 @@ def test_the_bundle_of_the_pipeline_verifies(
     assert checked.manifest.provenance.data_sha256 == trained["summary"]["data_sha256"]
     assert checked.manifest.models.c.available_actions == ["cores_up", "cores_down", "ways_up", "ways_down", "idle"]
     assert set(checked.manifest.services) == {"alpha", "beta", "gamma"}
-    fitted = train.load_fitted(base / "train", "a", trained["summary"])
+    fitted = train.load_fitted(base / "train", "a", train.load_summary(base / "train"))
     assert all(np.array_equal(checked.weights("a")[k], v) for k, v in fitted.weights.items())
+
+
+def test_a_damaged_summary_is_named_with_its_field(trained: dict[str, Any], tmp_path: Path) -> None:
+    summary = json.loads((trained["base"] / "train" / "train.json").read_text())
+    del summary["b"]["qos_cap"]
+    (tmp_path / "train.json").write_text(json.dumps(summary))
+    with pytest.raises(BadInput, match=r"train\.json: field b\.qos_cap: .*dvc repro"):
+        train.load_summary(tmp_path)
 
 
 def test_a_small_host_without_ways_and_counters_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
