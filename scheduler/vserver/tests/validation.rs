@@ -22,7 +22,7 @@ fn no_computed_fact_is_worse_than_in_the_prototype() {
     none_is_worse(false);
 }
 
-/// Request-by-request simulation; about 10 s of CPU time.
+/// Request-by-request simulation; about 15 s of CPU time.
 #[test]
 fn no_simulated_fact_is_worse_than_in_the_prototype() {
     none_is_worse(true);

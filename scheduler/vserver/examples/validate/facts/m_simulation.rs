@@ -104,7 +104,7 @@ const TRANSIENTS: [Transient; 7] = [
     transient("critical 1.0, 10 s", 3000.0, 0.0, 10.0, 0.15, 800),
     transient("draining at 0.8, 3 s after 1 s of backlog", 2400.0, 1.0, 3.0, 0.10, 400),
     transient("end of the drain (5.0 s)", 2400.0, 1.0, 5.0, 0.15, 300),
-    transient("draining at 0.95 from 0.2 s, 3 s", 2850.0, 0.2, 3.0, 0.15, 4000),
+    transient("draining at 0.95 from 0.2 s, 3 s", 2850.0, 0.2, 3.0, 0.15, 12_000),
     Transient {
         name: "120000 RPS, overload 1.2",
         at: RequestModel {
