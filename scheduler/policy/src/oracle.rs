@@ -164,6 +164,9 @@ pub struct Outcome {
 /// How much better a partition is, the first difference counts.
 type Rank = (i64, i64, Reverse<u32>, u8, Reverse<Vec<Hold>>);
 
+/// How good a partition is for a local search.
+type Score = (bool, i64, Reverse<u32>);
+
 /// EMU and throughput in steps of 1e-9.
 fn steps(x: f64) -> i64 {
     (x * 1e9).round() as i64
@@ -225,7 +228,7 @@ impl Problem {
 /// One line if not everybody can have a core and the least ways, or for more than [`MOST_LC`] LC services.
 pub fn search(problem: &Problem, bench: &mut dyn Bench, settings: &Settings) -> Result<Outcome, String> {
     problem.check()?;
-    let mut s = Search::new(problem, bench, settings.most_judged);
+    let mut s = Search::new(problem, bench);
     let n = problem.loads.len();
     let load = |set: u32| -> f64 { (0..n).filter(|i| set >> i & 1 == 1).map(|i| problem.loads[i]).sum() };
     let mut sets: Vec<(Reverse<i64>, u32)> = (0..1u32 << n).map(|set| (Reverse(steps(load(set))), set)).collect();
@@ -245,10 +248,14 @@ pub fn search(problem: &Problem, bench: &mut dyn Bench, settings: &Settings) -> 
         if s.best_emu() >= level && settings.goal == Goal::Emu {
             break;
         }
-        // Where going on would end in the middle and prove nothing, it is left.
-        let too_many = || s.judged as f64 + count(&cells, &rests, &problem.space) > settings.most_judged as f64;
-        let left =
-            if s.best_emu() < level && too_many() { Some(s.bound_from(0, *first)) } else { s.exhaust(set, level, &cells, &reach, &rests) };
+        // A set not met so far: leave something for smaller ones, and do not begin what cannot be ended.
+        let unmet = s.best_emu() < level;
+        let most = if unmet { s.judged + settings.most_judged.saturating_sub(s.judged) / 2 } else { settings.most_judged };
+        let left = if unmet && s.judged as f64 + count_deals(&cells, &rests, problem.space.cores) > most as f64 {
+            Some(s.bound_from(0, *first))
+        } else {
+            s.exhaust(Walk::new(set, level, &cells, most), &reach, &rests)
+        };
         open.extend(left.map(|be| (level, load(set), be)));
     }
     let judged = s.judged;
@@ -306,26 +313,21 @@ impl Reach {
     }
 }
 
-/// Partitions that have their services in `cells` and leave one of `rests`.
-fn count(cells: &[Cells], rests: &[Hold], space: &Space) -> f64 {
-    let (cores, ways) = (space.cores as usize, space.ways as usize);
-    let at = |c: usize, w: usize| c * (ways + 1) + w;
-    let mut after = vec![0.0; (cores + 1) * (ways + 1)];
+/// Deals of cores that leave one of `rests`, counted once for all ways.
+fn count_deals(cells: &[Cells], rests: &[Hold], cores: u32) -> f64 {
+    let mut after = vec![0.0; cores as usize + 1];
     after[0] = 1.0;
     for mine in cells {
         let mut here = vec![0.0; after.len()];
-        for (c, mask) in mine.iter().enumerate() {
-            for w in (0..=ways).filter(|w| mask >> w & 1 == 1) {
-                for d in 0..=cores - c {
-                    for v in 0..=ways - w {
-                        here[at(c + d, w + v)] += after[at(d, v)];
-                    }
-                }
-            }
+        for c in (0..mine.len()).filter(|c| mine[*c] != 0) {
+            (0..after.len() - c).for_each(|d| here[c + d] += after[d]);
         }
         after = here;
     }
-    rests.iter().map(|r| after[at(cores - r.cores as usize, ways - r.ways as usize)]).sum()
+    let mut left: Vec<u32> = rests.iter().map(|r| cores - r.cores).collect();
+    left.sort_unstable();
+    left.dedup();
+    left.iter().map(|c| after[*c as usize]).sum()
 }
 
 /// Every deal of `left` cores to services `holds.len()..` for which there are ways; in order.
@@ -373,7 +375,6 @@ fn each_ways(open: &[u64], left: u32, f: &mut dyn FnMut(&[u32]) -> Flow) -> Flow
 struct Search<'a> {
     p: &'a Problem,
     bench: &'a mut dyn Bench,
-    most_judged: u64,
     /// Where each LC service meets its target by itself.
     alone: Vec<Cells>,
     /// Where an LC service may be at all.
@@ -399,6 +400,7 @@ struct Walk<'a> {
     set: u32,
     level: i64,
     cells: &'a [Cells],
+    most_judged: u64,
     /// Deals of cores on which the set might meet its targets, and others.
     possible: HashMap<Vec<u32>, bool>,
     deals: Vec<Deal>,
@@ -407,14 +409,18 @@ struct Walk<'a> {
     open: Option<i64>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(set: u32, level: i64, cells: &'a [Cells], most_judged: u64) -> Self {
+        Walk { set, level, cells, most_judged, possible: HashMap::new(), deals: vec![], batch: vec![], open: None }
+    }
+
     fn leave(&mut self, bound: i64) {
         self.open = self.open.max(Some(bound));
     }
 }
 
 impl<'a> Search<'a> {
-    fn new(p: &'a Problem, bench: &'a mut dyn Bench, most_judged: u64) -> Self {
+    fn new(p: &'a Problem, bench: &'a mut dyn Bench) -> Self {
         let (space, least, rest) = (&p.space, p.least(), p.rest_least());
         let others = (p.loads.len() as u32).saturating_sub(1);
         let most_cores = space.cores - rest.cores - others * least.cores;
@@ -452,7 +458,7 @@ impl<'a> Search<'a> {
                 be_alone[j % space.mba_pct.len()][at.0.cores as usize][at.0.ways as usize] = steps(x * (1.0 + TOLERANCE));
             }
         }
-        Search { p, bench, most_judged, alone, anywhere, be_alone, best: None, rank: None, closed: vec![], judged }
+        Search { p, bench, alone, anywhere, be_alone, best: None, rank: None, closed: vec![], judged }
     }
 
     /// -1 before anything was found.
@@ -555,13 +561,13 @@ impl<'a> Search<'a> {
 
     /// Judge every partition that has `set` in its cells and is not beaten by its bound. Some(bound) if it ended early: what
     /// the BE jobs might reach in those not judged.
-    fn exhaust(&mut self, set: u32, level: i64, cells: &[Cells], reach: &Reach, rests: &[Hold]) -> Option<i64> {
-        let mut walk = Walk { set, level, cells, possible: HashMap::new(), deals: vec![], batch: vec![], open: None };
+    fn exhaust(&mut self, mut walk: Walk, reach: &Reach, rests: &[Hold]) -> Option<i64> {
+        let (set, level, cells) = (walk.set, walk.level, walk.cells);
         for rest in rests {
             if self.hopeless(level, 0, *rest) {
                 continue;
             }
-            if self.judged >= self.most_judged {
+            if self.judged >= walk.most_judged {
                 walk.leave(self.bound_from(0, *rest));
                 continue;
             }
@@ -571,7 +577,7 @@ impl<'a> Search<'a> {
                     return Flow::Continue(());
                 }
                 self.deal_ways(&mut walk);
-                if self.judged >= self.most_judged {
+                if self.judged >= walk.most_judged {
                     walk.leave(self.bound_from(0, *rest));
                     return Flow::Break(());
                 }
@@ -620,7 +626,7 @@ impl<'a> Search<'a> {
             if self.beaten(level, bound, d.rest) {
                 continue;
             }
-            if self.judged >= self.most_judged {
+            if self.judged >= walk.most_judged {
                 walk.leave(bound);
                 continue;
             }
@@ -635,7 +641,7 @@ impl<'a> Search<'a> {
                     return Flow::Continue(());
                 }
                 self.settle(set, level, &std::mem::take(&mut walk.batch));
-                if self.judged >= self.most_judged {
+                if self.judged >= walk.most_judged {
                     walk.leave(bound);
                     return Flow::Break(());
                 }
@@ -697,7 +703,7 @@ impl<'a> Search<'a> {
     }
 
     /// Larger is better: the set is met, by what the BE jobs reach and how little is used; or how far it is from that.
-    fn score(&mut self, set: u32, p: &Partition, answer: Option<&Answer>) -> (bool, i64, Reverse<u32>) {
+    fn score(&mut self, set: u32, p: &Partition, answer: Option<&Answer>) -> Score {
         let asked;
         let a = match answer {
             Some(a) => a,
@@ -713,14 +719,9 @@ impl<'a> Search<'a> {
         (false, -steps(lack.sum()), Reverse(p.size()))
     }
 
-    fn best_of(
-        &mut self,
-        set: u32,
-        list: Vec<Partition>,
-        than: (bool, i64, Reverse<u32>),
-    ) -> Option<(Partition, (bool, i64, Reverse<u32>))> {
+    fn best_of(&mut self, set: u32, list: Vec<Partition>, than: Score) -> Option<(Partition, Score)> {
         let answers = self.ask(&list);
-        let mut best: Option<(usize, (bool, i64, Reverse<u32>))> = None;
+        let mut best: Option<(usize, Score)> = None;
         for (i, a) in answers.iter().enumerate() {
             let x = self.score(set, &list[i], Some(a));
             if x > best.map_or(than, |b| b.1) {

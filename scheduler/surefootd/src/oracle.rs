@@ -16,7 +16,9 @@ use surefoot_vserver::{place, stack_ways, LatencyMs, Profile, Sample, Steady, Te
 
 /// Partitions that one thread judges at a time.
 const CHUNK: usize = 64;
-/// Partitions judged for eval's column at most, a second or so. A set of services that cannot be met is rarely refuted by less.
+/// p99 / QoS target, at least, of a service that does not complete all that is offered.
+const LOSING: f64 = 1.001;
+/// Partitions judged for eval's column at most, per phase: a few seconds.
 const MOST_JUDGED_EVAL: u64 = 300_000;
 
 /// A stretch of a workload in which nobody comes, leaves or changes load.
@@ -248,9 +250,15 @@ impl Bench for Company<'_> {
     }
 }
 
-/// Infinite for a service that answers nothing.
+/// A service that loses requests misses its target whatever its p99: the bounds would not hold otherwise. (No shipped one meets
+/// its p99 while it loses requests.) Infinite for a service that answers nothing.
 fn p99_ratio(s: &Sample, l: &LcTenant) -> f64 {
-    s.latency.map_or(f64::INFINITY, |x| x.p99 / l.qos_target_ms)
+    let ratio = s.latency.map_or(f64::INFINITY, |x| x.p99 / l.qos_target_ms);
+    if s.achieved_rps < l.real.rate_rps || s.lost_frac > 0.0 {
+        ratio.max(LOSING)
+    } else {
+        ratio
+    }
 }
 
 fn on(t: &Tenant, cpus: CpuSet, way_mask: u32, mba_pct: u8) -> Tenant {
@@ -367,7 +375,7 @@ pub fn settled_emu_of(w: &Workload, all: &[Phase], emu: &[f64]) -> Option<f64> {
 }
 
 /// The best EMU that exclusive partitions allow in the settled part of a run. None where it is not known: no partition
-/// exists, or none was proven best within a second or so.
+/// exists, or none was proven best within a few seconds.
 ///
 /// # Errors
 /// [`Error::BadInput`] for services that the platform cannot hold.

@@ -304,7 +304,7 @@ fn phases_follow_the_workload() {
     let emu = settled_emu_of(&w, &all, &[9.0, 9.0, 9.0, 0.8, 0.5]).unwrap();
     assert!((emu - (50.0 * 0.8 + 50.0 * 0.5) / 100.0).abs() < 1e-12, "{emu}");
     assert!((settled_emu(&at, &w).unwrap().unwrap() - emu).abs() < 1e-9);
-    // Nobody there in the settled part: as eval, which then averages nothing.
+    // Nobody there for a part of it: that counts as 0, as in eval.
     let empty = parse("duration_s = 20\n[[lc]]\nservice = \"moses\"\nload = 0.4\nleave_s = 15\n", &at);
     let half = settled_emu(&at, &empty).unwrap().unwrap();
     assert!((half - 49.0 * 0.4 / 100.0).abs() < 1e-9, "{half}");
