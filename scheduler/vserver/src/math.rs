@@ -84,6 +84,37 @@ pub fn g_of(c: f64) -> f64 {
     G_TABLE[i] + (x - i as f64) * (G_TABLE[i + 1] - G_TABLE[i])
 }
 
+/// One step of the table of g. The next value is mostly wanted from the same one, and then nothing has to be looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    from: f64,
+    /// Offsets below this are in the cell.
+    width: f64,
+    g: f64,
+    slope: f64,
+}
+
+impl Cell {
+    pub(crate) fn of(c: f64) -> Self {
+        let x = c.clamp(0.0, 1.0) * 64.0;
+        let i = (x as usize).min(63);
+        // The last one includes its end.
+        let width = if i == 63 { 1.0f64.next_up() } else { 1.0 };
+        Cell { from: i as f64, width, g: G_TABLE[i], slope: G_TABLE[i + 1] - G_TABLE[i] }
+    }
+
+    /// [`g_of`], bit for bit.
+    #[inline(always)]
+    pub(crate) fn g_of(&mut self, c: f64) -> f64 {
+        let x = c * 64.0 - self.from;
+        if 0.0 <= x && x < self.width {
+            return self.g + x * self.slope;
+        }
+        *self = Cell::of(c);
+        self.g + (c.clamp(0.0, 1.0) * 64.0 - self.from) * self.slope
+    }
+}
+
 /// Counter-based random bits: SplitMix64 folded over the key. Same bits everywhere, in any order of evaluation.
 pub fn mix64(key: &[u64]) -> u64 {
     key.iter().fold(0x9E37_79B9_7F4A_7C15, |h, x| fold(h, *x))
@@ -138,6 +169,19 @@ pub fn ident_hash(ident: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Remembering the cell changes no bit of the table of g, wherever the next value is.
+    #[test]
+    fn cells_are_those_of_the_table() {
+        let mut cell = Cell::of(0.3);
+        let c = |i: u32| uniform(&[1, u64::from(i)]) * 1.3 - 0.1;
+        let edges = (0..=64).flat_map(|i| [f64::from(i) / 64.0, (f64::from(i) / 64.0).next_down(), (f64::from(i) / 64.0).next_up()]);
+        for c in (0..3000).map(c).chain(edges).chain([f64::INFINITY, 1.0, 1.0 + 1e-12, -0.0]) {
+            for _ in 0..2 {
+                assert_eq!(cell.g_of(c).to_bits(), g_of(c).to_bits(), "{c}");
+            }
+        }
+    }
 
     /// Folding the common part of keys first changes no bit.
     #[test]

@@ -11,13 +11,13 @@
 //! request-by-request mode starts from the backlog and the time it has now (the prototype resumes at the time it left),
 //! and `max_outstanding` bounds the queue in that mode too.
 
-use crate::math::{gauss, ident_hash, uniform, QUANTILES};
+use crate::math::{gauss, ident_hash, uniform, Draws, QUANTILES};
 use crate::profile::PlatformProfile;
-use crate::queue::{wait_law, wait_quantile, Moments};
+use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Station, Walk};
 use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
-    counter_noise, dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, LatencyMs, Sample, FEW_REQUESTS,
+    dispatch_s, extras, fill_neighbours, lognormal, nearest_rank, quantile_noise, sample, stations, LatencyMs, Sample, FEW_REQUESTS,
 };
 use crate::tenant::{check_tenants, Tenant, TenantError, WayMasks, MAX_TENANTS};
 use crate::MAX_DOMAINS;
@@ -122,6 +122,14 @@ impl Tally {
     }
 }
 
+/// Stations of one tenant on their way through a segment.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    tenant: usize,
+    stations: [Station; 2],
+    outlooks: [Outlook; 2],
+}
+
 /// The plant: one socket in ticks.
 #[derive(Clone, Debug)]
 pub struct Plant {
@@ -144,6 +152,8 @@ pub struct Plant {
     ins: Vec<PerDomain>,
     target: Vec<PerDomain>,
     before_mb: Vec<f64>,
+    flows: Vec<Flow>,
+    walks: Vec<Walk>,
 }
 
 impl Plant {
@@ -167,6 +177,8 @@ impl Plant {
             ins: vec![],
             target: vec![],
             before_mb: vec![],
+            flows: vec![],
+            walks: vec![],
         }
     }
 
@@ -420,6 +432,8 @@ impl Plant {
                 }
             }
         }
+        self.flows.clear();
+        self.walks.clear();
         for i in 0..n {
             let r = self.solver.speeds()[i];
             let a = &mut self.tallies[i];
@@ -440,9 +454,22 @@ impl Plant {
             }
             match self.seed {
                 Some(seed) if self.by_request(i) => self.requests(i, &r, h, seed),
-                _ => self.queues(i, &r, h, w, segment),
+                _ => self.set_out(i, &r, h),
             }
         }
+        walk_all(&mut self.walks);
+        for i in 0..self.flows.len() {
+            self.queues(i, h, segment);
+        }
+    }
+
+    /// Waiting by the diffusion law, whatever the request rate: where it starts.
+    fn set_out(&mut self, i: usize, r: &Speed, h: f64) {
+        let (t, s) = (&self.tenants[i], &self.states[i]);
+        let Some(lc) = t.profile.lc() else { return };
+        let stations = stations(&self.solver.platform, t, lc, r);
+        let outlooks = std::array::from_fn(|j| stations[j].look_ahead(s.queue[j], h, &mut self.walks));
+        self.flows.push(Flow { tenant: i, stations, outlooks });
     }
 
     /// Those who were there lose what newcomers with warm caches hold.
@@ -459,24 +486,28 @@ impl Plant {
         }
     }
 
-    /// Waiting by the diffusion law, whatever the request rate.
-    fn queues(&mut self, i: usize, r: &Speed, h: f64, w: f64, segment: u64) {
+    /// The end of a segment of [`Plant::set_out`].
+    fn queues(&mut self, flow: usize, h: f64, segment: u64) {
+        let Flow { tenant: i, stations, outlooks } = &self.flows[flow];
+        let i = *i;
         let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
-        let p = &*self.solver.platform;
         let Some(lc) = t.profile.lc() else { return };
-        let mut half = extras(p, lc, r);
+        let mut half = extras(&self.solver.platform, lc, &self.solver.speeds()[i]);
         let mut full = half;
+        // The tally has counted this segment.
+        let w = h / a.t_s;
         a.queued = 0.0;
-        for (j, st) in stations(p, t, lc, r).iter().enumerate() {
-            let from = s.queue[j];
-            let [(at_half, law_half, _), (at, law, lost)] = st.advance_half_and_full(from, h);
+        for (j, (st, outlook)) in stations.iter().zip(outlooks).enumerate() {
+            let [(at_half, law_half, _), (at, law, lost)] = st.arrive(outlook, &self.walks, h);
             let mut floor_p = 0.0;
             if self.seed.is_some() && st.s2() > 0.0 {
                 // One path cannot show the whole law within a window.
                 floor_p = 0.2 / (1.0 + 0.2 * self.tick_s * (st.rho() - 1.0).powi(2) / st.s2());
             }
-            half.add(&wait_law(at_half, law_half, floor_p));
-            full.add(&wait_law(at, law, floor_p));
+            let wait = wait_law(at, law, floor_p);
+            // In equilibrium at half time already: the same law.
+            half.add(&if at_half == at { wait } else { wait_law(at_half, law_half, floor_p) });
+            full.add(&wait);
             a.lost = a.lost.max(lost);
             if at.m > 0.0 {
                 a.queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
@@ -556,8 +587,9 @@ impl Plant {
         let p = &*self.solver.platform;
         let n = self.ticks;
         let mut r = a.speed;
-        if let Some(seed) = self.seed {
-            let noise = |cv: f64, j: u64| counter_noise(cv, &[seed, s.key, n, 100 + j]);
+        let draws = self.seed.map(|seed| Draws::new(&[seed, s.key, n]));
+        if let Some(draws) = draws {
+            let noise = |cv: f64, j: u64| lognormal(cv, draws.gauss(100 + j));
             r.ipc *= noise(p.noise.ipc, 0);
             r.misses_per_s *= noise(p.noise.misses, 1);
             r.mbl_gbs *= noise(p.noise.mbl, 2);
@@ -573,12 +605,12 @@ impl Plant {
             // An average of equal values may round above their maximum.
             let p50_s = a.q_s[0].min(a.q_s[1]);
             let law = LatencyMs { mean: a.mean_s * 1e3, p50: p50_s * 1e3, p95: a.q_s[1] * 1e3, p99: a.q_s[2] * 1e3 };
-            latency = match self.seed {
+            latency = match draws {
                 Some(_) if by_request => {
                     count = a.latencies_ms.len() as f64;
                     nearest_rank(&mut a.latencies_ms)
                 }
-                Some(seed) if count > 0.0 => Some(quantile_noise(law, count, |j| gauss(&[seed, s.key, n, 110 + j]))),
+                Some(draws) if count > 0.0 => Some(quantile_noise(law, count, |j| draws.gauss(110 + j))),
                 _ => Some(law),
             };
         }

@@ -4,7 +4,7 @@
 //! with drift `rho - 1` and variance rate `S (scv_a + scv_s) / k`; its first two moments (m, v) are the whole state.
 //! Times in seconds.
 
-use crate::math::{erlang_c, g_of, upper_z, QUANTILES};
+use crate::math::{erlang_c, upper_z, Cell, QUANTILES};
 use std::f64::consts::PI;
 
 /// Mean and variance of V.
@@ -53,8 +53,20 @@ impl Station {
 
     /// [`Station::advance`] by `t_s / 2` and by `t_s`.
     pub fn advance_half_and_full(&self, from: Moments, t_s: f64) -> [(Moments, Law, f64); 2] {
-        let (half, full) = Relaxation::new(self.rho - 1.0, self.s2).half_and_full(from, t_s);
-        [self.bounded(half, 0.5 * t_s), self.bounded(full, t_s)]
+        let mut walks = Vec::new();
+        let outlook = self.look_ahead(from, t_s, &mut walks);
+        walk_all(&mut walks);
+        self.arrive(&outlook, &walks, t_s)
+    }
+
+    /// First half of [`Station::advance_half_and_full`]: what has to be walked is added to `walks`.
+    pub(crate) fn look_ahead(&self, from: Moments, t_s: f64, walks: &mut Vec<Walk>) -> Outlook {
+        Relaxation::new(self.rho - 1.0, self.s2).half_and_full(from, t_s, walks)
+    }
+
+    /// Second half, when the walks have come to their ends.
+    pub(crate) fn arrive(&self, outlook: &Outlook, walks: &[Walk], t_s: f64) -> [(Moments, Law, f64); 2] {
+        [self.bounded(outlook.half.moments(walks), 0.5 * t_s), self.bounded(outlook.full.moments(walks), t_s)]
     }
 
     /// Finite accumulation, and the law that goes with the moments.
@@ -104,11 +116,11 @@ const STILL: f64 = 1e-9;
 /// Moments of reflected Brownian motion (drift `mu`, variance rate `s2`) `t_end` seconds later: dm/dt = mu + r,
 /// dv/dt = s2 - 2 m r, r = s2/2 x density at zero, with a two-moment closure for the density.
 pub fn relax(from: Moments, mu: f64, s2: f64, t_end: f64) -> Moments {
-    Relaxation::new(mu, s2).run(from, t_end, None).0
+    Relaxation::new(mu, s2).run(from, t_end)
 }
 
 /// The drift's constants.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Relaxation {
     mu: f64,
     s2: f64,
@@ -135,96 +147,228 @@ impl Relaxation {
         Moments { m: self.ell, v: self.ell * self.ell }
     }
 
-    /// State after `t_end / 2` and after `t_end`, as two separate calls would give them.
-    fn half_and_full(&self, from: Moments, t_end: f64) -> (Moments, Moments) {
-        let half = 0.5 * t_end;
-        if self.forgets(from, t_end) {
-            return (if self.forgets(from, half) { self.equilibrium() } else { self.run(from, half, None).0 }, self.equilibrium());
-        }
-        if half < 0.02 * self.tau {
-            // The first step would differ.
-            return (self.run(from, half, None).0, self.run(from, t_end, None).0);
-        }
-        let (full, at_half) = self.run(from, t_end, Some(half));
-        (at_half, full)
+    /// State after `t_end`.
+    fn run(&self, from: Moments, t_end: f64) -> Moments {
+        let mut walk = Walk::new(*self, from, t_end, None);
+        while walk.step() {}
+        walk.end()
     }
+}
 
-    /// State after `t_end`, and after `mark` on the way (a step that would cross it is cut for that answer only).
-    fn run(&self, from: Moments, t_end: f64, mark: Option<f64>) -> (Moments, Moments) {
-        let Moments { mut m, mut v } = from;
+/// One integration, step by step (Heun): the state after `t_end`, and after `mark` on the way (a step that would cross it is cut for
+/// that answer only).
+///
+/// A step waits for the one before it. Two walks side by side ([`walk_all`]) keep the processor busy meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk {
+    r: Relaxation,
+    at: Moments,
+    t: f64,
+    t_end: f64,
+    /// Infinite once it has been passed, or if there is none.
+    mark: f64,
+    steps_left: u32,
+    /// Nothing is reflected from here on.
+    leaves: bool,
+    cell: Cell,
+    /// State, reflection and time left where the step began that crosses the mark.
+    crossing: (Moments, f64, f64),
+}
+
+/// Most steps of a walk.
+const MOST_STEPS: u32 = 200;
+
+impl Walk {
+    fn new(r: Relaxation, from: Moments, t_end: f64, mark: Option<f64>) -> Self {
+        let mut w = Walk {
+            r,
+            at: from,
+            t: 0.0,
+            t_end,
+            mark: mark.unwrap_or(f64::INFINITY),
+            steps_left: MOST_STEPS,
+            leaves: false,
+            cell: Cell::of(1.0),
+            crossing: (from, 0.0, 0.0),
+        };
         if t_end <= 0.0 {
-            return (from, from);
+            w.steps_left = 0;
+        } else if r.forgets(from, t_end) {
+            w.at = r.equilibrium();
+            w.steps_left = 0;
+        } else {
+            let t0 = t_end.min(0.02 * r.tau);
+            if from.m * from.m < r.s2 * t0 * 2.0 / PI {
+                // Leave the origin as a half-normal law.
+                w.at = Moments { m: (2.0 * r.s2 * t0 / PI).sqrt(), v: r.s2 * t0 * (1.0 - 2.0 / PI) };
+                w.t = t0;
+            }
         }
-        if self.forgets(from, t_end) {
-            return (self.equilibrium(), self.equilibrium());
-        }
-        let Relaxation { mu, s2, .. } = *self;
-        let mut t = 0.0;
-        let t0 = t_end.min(0.02 * self.tau);
-        if m * m < s2 * t0 * 2.0 / PI {
-            // Leave the origin as a half-normal law.
-            m = (2.0 * s2 * t0 / PI).sqrt();
-            v = s2 * t0 * (1.0 - 2.0 / PI);
-            t = t0;
-        }
-        let mut mark = mark;
-        let mut at_mark = Moments { m, v };
-        for _ in 0..200 {
-            let rem = t_end - t;
-            if rem <= 0.0 {
-                break;
-            }
-            let inv_m = 1.0 / m;
-            let c = v * inv_m * inv_m;
-            if mu >= 0.0 && c < 0.03 {
-                // Far from zero and leaving.
-                let after = |dt: f64| Moments { m: m + mu * dt, v: v + s2 * dt };
-                return (after(rem), mark.map_or(at_mark, |x| after(x - t)));
-            }
-            let r = self.reflection(m, v, inv_m, c);
-            if mu < 0.0 && ((mu + r) * rem).abs() < STILL * m && ((s2 - 2.0 * m * r) * rem).abs() < STILL * v {
-                break;
-            }
-            let mut dt = 0.25 * m * m * self.inv_s2;
-            if mu != 0.0 {
-                dt = dt.min(0.25 * m.max(0.25 * s2 * self.inv_abs_mu) * self.inv_abs_mu);
-            }
-            if mu < 0.0 && c < 0.03 {
-                dt = dt.max(0.5 * m * self.inv_abs_mu);
-            }
-            if mu < 0.0 && c > 1.0 {
-                dt = dt.max(0.05 * v.sqrt() * self.inv_abs_mu);
-            }
-            dt = dt.min(rem);
-            if let Some(x) = mark {
-                if t + dt >= x {
-                    at_mark = self.heun(m, v, r, x - t);
-                    mark = None;
-                }
-            }
-            Moments { m, v } = self.heun(m, v, r, dt);
-            t += dt;
-        }
-        let end = Moments { m, v };
-        (end, if mark.is_some() { end } else { at_mark })
+        w
     }
 
-    fn heun(&self, m: f64, v: f64, r1: f64, dt: f64) -> Moments {
+    /// False at the end, and from then on.
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let rem = self.t_end - self.t;
+        if self.steps_left == 0 || rem <= 0.0 {
+            self.steps_left = 0;
+            return false;
+        }
+        self.steps_left -= 1;
+        let Relaxation { mu, s2, .. } = self.r;
+        let Moments { m, v } = self.at;
+        let inv_m = 1.0 / m;
+        let c = v * inv_m * inv_m;
+        if mu >= 0.0 && c < 0.03 {
+            self.leaves = true;
+            self.steps_left = 0;
+            return false;
+        }
+        let r = self.r.reflection(self.at, inv_m, c, &mut self.cell);
+        if mu < 0.0 && ((mu + r) * rem).abs() < STILL * m && ((s2 - 2.0 * m * r) * rem).abs() < STILL * v {
+            self.steps_left = 0;
+            return false;
+        }
+        let mut dt = 0.25 * m * m * self.r.inv_s2;
+        if mu != 0.0 {
+            dt = dt.min(0.25 * m.max(0.25 * s2 * self.r.inv_abs_mu) * self.r.inv_abs_mu);
+        }
+        if mu < 0.0 && c < 0.03 {
+            dt = dt.max(0.5 * m * self.r.inv_abs_mu);
+        }
+        if mu < 0.0 && c > 1.0 {
+            dt = dt.max(0.05 * v.sqrt() * self.r.inv_abs_mu);
+        }
+        dt = dt.min(rem);
+        if self.t + dt >= self.mark {
+            self.crossing = (self.at, r, self.mark - self.t);
+            self.mark = f64::INFINITY;
+        }
+        self.at = self.r.heun(self.at, r, dt, &mut self.cell);
+        self.t += dt;
+        true
+    }
+
+    fn end(&self) -> Moments {
+        if self.leaves {
+            self.left_for(self.t_end - self.t)
+        } else {
+            self.at
+        }
+    }
+
+    /// State at the mark; at the end, if that came first.
+    fn at_mark(&self) -> Moments {
+        let (at, r, dt) = self.crossing;
+        if self.mark == f64::INFINITY {
+            self.r.heun(at, r, dt, &mut Cell::of(1.0))
+        } else if self.leaves {
+            self.left_for(self.mark - self.t)
+        } else {
+            self.at
+        }
+    }
+
+    /// Far from zero and leaving.
+    fn left_for(&self, dt: f64) -> Moments {
+        Moments { m: self.at.m + self.r.mu * dt, v: self.at.v + self.r.s2 * dt }
+    }
+}
+
+impl Relaxation {
+    #[inline(always)]
+    fn heun(&self, at: Moments, r1: f64, dt: f64, cell: &mut Cell) -> Moments {
+        let Moments { m, v } = at;
         let (mu, s2) = (self.mu, self.s2);
         let m1 = (m + dt * (mu + r1)).max(1e-12);
         let v1 = (v + dt * (s2 - 2.0 * m * r1)).max(0.0);
         let inv_m1 = 1.0 / m1;
-        let r2 = self.reflection(m1, v1, inv_m1, v1 * inv_m1 * inv_m1);
+        let r2 = self.reflection(Moments { m: m1, v: v1 }, inv_m1, v1 * inv_m1 * inv_m1, cell);
         Moments { m: (m + 0.5 * dt * (2.0 * mu + r1 + r2)).max(1e-12), v: (v + dt * (s2 - m * r1 - m1 * r2)).max(0.0) }
     }
 
     /// r = s2/2 x density at zero.
-    fn reflection(&self, m: f64, v: f64, inv_m: f64, c: f64) -> f64 {
+    #[inline(always)]
+    fn reflection(&self, at: Moments, inv_m: f64, c: f64, cell: &mut Cell) -> f64 {
         if c <= EXPONENTIAL || self.mu >= 0.0 {
-            return 0.5 * self.s2 * g_of(c) * inv_m;
+            return 0.5 * self.s2 * cell.g_of(c) * inv_m;
         }
-        let (p, b) = tail_split(Moments { m, v }, self.ell);
+        let (p, b) = tail_split(at, self.ell);
         -self.mu * (1.0 - p + p * self.ell / b)
+    }
+}
+
+/// Take every walk to its end, two at a time.
+pub(crate) fn walk_all(walks: &mut [Walk]) {
+    let mut open = walks.iter_mut().filter(|w| w.steps_left > 0);
+    let (mut one, mut other) = (open.next(), open.next());
+    while let (Some(a), Some(b)) = (&mut one, &mut other) {
+        let (mut x, mut y) = (**a, **b);
+        let (x_goes, y_goes) = loop {
+            let goes = (x.step(), y.step());
+            if !(goes.0 && goes.1) {
+                break goes;
+            }
+        };
+        (**a, **b) = (x, y);
+        if !x_goes {
+            one = open.next();
+        }
+        if !y_goes {
+            other = open.next();
+        }
+    }
+    if let Some(last) = one.or(other) {
+        let mut x = *last;
+        while x.step() {}
+        *last = x;
+    }
+}
+
+/// States of a station after half a time and after all of it: known at once, or at the end of walks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    half: Ahead,
+    full: Ahead,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ahead {
+    Known(Moments),
+    /// Index of the walk.
+    End(usize),
+    Mark(usize),
+}
+
+impl Ahead {
+    fn moments(self, walks: &[Walk]) -> Moments {
+        match self {
+            Ahead::Known(at) => at,
+            Ahead::End(i) => walks[i].end(),
+            Ahead::Mark(i) => walks[i].at_mark(),
+        }
+    }
+}
+
+impl Relaxation {
+    /// State after `t_end / 2` and after `t_end`, as two separate calls would give them; walks are added to the list.
+    fn half_and_full(&self, from: Moments, t_end: f64, walks: &mut Vec<Walk>) -> Outlook {
+        let half = 0.5 * t_end;
+        let mut set_out = |t: f64, mark: Option<f64>| {
+            walks.push(Walk::new(*self, from, t, mark));
+            walks.len() - 1
+        };
+        if self.forgets(from, t_end) {
+            let all = Ahead::Known(self.equilibrium());
+            return Outlook { half: if self.forgets(from, half) { all } else { Ahead::End(set_out(half, None)) }, full: all };
+        }
+        if half < 0.02 * self.tau {
+            // The first step would differ.
+            return Outlook { half: Ahead::End(set_out(half, None)), full: Ahead::End(set_out(t_end, None)) };
+        }
+        let walk = set_out(t_end, Some(half));
+        Outlook { half: Ahead::Mark(walk), full: Ahead::End(walk) }
     }
 }
 

@@ -595,14 +595,16 @@ impl Solver {
                 r.bw = r.x * r.bytes_per_instr * 1e-9;
                 slope -= r.bw / x * dx;
             } else {
-                r.service_s = (r.service_scale * x + r.paging_s) / r.a;
+                // Most tenants share no CPU, and divisions are what this loop waits for.
+                let by_share = |work: f64| if r.a == 1.0 { work } else { work / r.a };
+                r.service_s = by_share(r.service_scale * x + r.paging_s);
                 let offered = r.front_rate + r.backlog_rate / r.service_s;
                 let full = r.k / r.service_s;
                 r.x = offered.min(full);
-                let bytes = r.instr * r.bytes_per_instr * 1e-9;
-                r.bw = r.x * bytes;
+                let gbytes = r.instr * r.bytes_per_instr * 1e-9;
+                r.bw = r.x * gbytes;
                 let work = if offered < full { r.backlog_rate } else { r.k };
-                slope -= bytes * work / (r.service_s * r.service_s) * r.service_scale / r.a * dx;
+                slope -= by_share(gbytes * work / (r.service_s * r.service_s) * r.service_scale) * dx;
             }
             r.tau = x;
             total += r.bw;

@@ -1,6 +1,6 @@
 //! Response times, samples and the steady case of a sweep (SPEC.md, section 6).
 
-use crate::math::{gauss, ident_hash, Draws};
+use crate::math::{ident_hash, Draws};
 use crate::profile::{LcDemand, PlatformProfile};
 use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
 use crate::speeds::{Solver, Speed};
@@ -254,11 +254,7 @@ fn few_requests(s: &mut Sample, law: &LatencyMs, expected: f64, interval_s: f64,
 const MOST_DRAWN: usize = 160;
 
 /// Lognormal factor of mean 1.
-pub(crate) fn counter_noise(cv: f64, key: &[u64]) -> f64 {
-    lognormal(cv, gauss(key))
-}
-
-fn lognormal(cv: f64, z: f64) -> f64 {
+pub(crate) fn lognormal(cv: f64, z: f64) -> f64 {
     (cv * z - 0.5 * cv * cv).exp()
 }
 
