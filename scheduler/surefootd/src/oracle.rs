@@ -12,7 +12,7 @@ use surefoot_server::allocation::full_mask;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::{Allocation, CpuSet};
 use surefoot_vserver::math::assoc;
-use surefoot_vserver::{place, stack_ways, LatencyMs, Profile, Sample, Steady, Tenant, HORIZON_S};
+use surefoot_vserver::{stack_ways, LatencyMs, Profile, Sample, Steady, Tenant, HORIZON_S};
 
 /// Partitions that one thread judges at a time.
 const CHUNK: usize = 64;
@@ -214,17 +214,20 @@ impl Bench for Company<'_> {
     fn lc_alone(&mut self, lc: usize, holds: &[Hold]) -> Vec<f64> {
         let it = &self.lc[lc];
         self.ask(holds, |judge, h| {
-            // Whole cores as far as they go: no place is better.
-            let cpus = place(&self.at.profile, &[h.cores])[0];
-            judge.only([on(&it.real, cpus, full_mask(h.ways), 100)]);
-            p99_ratio(&judge.samples(1)[0], it)
+            let on_place = |cpus| {
+                judge.only([on(&it.real, cpus, full_mask(h.ways), 100)]);
+                p99_ratio(&judge.samples(1)[0], it)
+            };
+            self.every_place(h.cores).map(on_place).fold(f64::INFINITY, f64::min)
         })
     }
 
     fn be_alone(&mut self, rests: &[(Hold, u8)]) -> Vec<f64> {
+        // With one L3 domain the jobs share as few cores between their threads as they can; beyond, that depends on the others.
+        let places = if self.at.profile.llc.domains == 1 { 1 } else { usize::MAX };
         self.ask(rests, |judge, (h, pct)| {
-            let cpus = place(&self.at.profile, &[h.cores])[0];
-            self.one_job_at_a_time(judge, cpus, h.ways, *pct, &[])
+            let on_place = |cpus| self.one_job_at_a_time(judge, cpus, h.ways, *pct, &[]);
+            self.every_place(h.cores).take(places).map(on_place).fold(0.0, f64::max)
         })
     }
 
@@ -270,6 +273,14 @@ fn on(t: &Tenant, cpus: CpuSet, way_mask: u32, mba_pct: u8) -> Tenant {
 }
 
 impl Company<'_> {
+    /// Places for so many CPUs that can make a difference to somebody alone: fewest cores with both threads first. More of
+    /// them leave more cores idle, so that the others run faster.
+    fn every_place(&self, cpus: u32) -> impl Iterator<Item = CpuSet> {
+        let (cores, smt) = (self.at.profile.cpu.physical_cores, self.at.profile.cpu.smt);
+        let most_pairs = if smt == 1 { 0 } else { cpus / 2 };
+        (cpus.saturating_sub(cores)..=most_pairs).map(move |pairs| (0..cpus - pairs).chain(cores..cores + pairs).collect())
+    }
+
     /// The services of `set` on the CPUs of the last deal, each with as much cache as it could have.
     fn best_cached(&self, set: u32, judge: &Judge) -> Vec<Tenant> {
         let here = (0..self.lc.len()).filter(|i| set >> i & 1 == 1);

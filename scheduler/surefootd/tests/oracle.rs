@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use surefoot_policy::oracle::{Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem};
 use surefoot_vserver::math::{mix64, uniform};
-use surefoot_vserver::{platform_of, rps_at_full_load, Steady, Tenant, HORIZON_S};
+use surefoot_vserver::{place, platform_of, rps_at_full_load, Steady, Tenant, HORIZON_S};
 use surefootd::oracle::{phases, settled_emu, settled_emu_of, solve, BeNow, Company, LcNow, Phase};
 use surefootd::virtual_target::VirtualTarget;
 use surefootd::workload::Workload;
@@ -134,6 +134,20 @@ fn the_search_equals_brute_force() {
     assert!((10..50).contains(&unmet), "both kinds are tried: {unmet}");
 }
 
+/// The same on a server of real size, where places differ most: two services and a job, 101,745 partitions.
+#[test]
+fn the_search_equals_brute_force_on_server_1() {
+    let at = shipped("server-1");
+    for seed in 0..3u64 {
+        let mut draw = Draw(mix64(&[5, seed]), 0);
+        let phase = random_company(&at, &mut draw, 2, 1, 1.0);
+        let mut company = Company::new(&at, &phase, &|_| ()).unwrap();
+        let (partition, answer) = brute_force(&mut company);
+        let found = solve(&mut company, Goal::All, u64::MAX).unwrap();
+        assert_eq!(found.partition, partition, "seed {seed}: {:?}\nagainst {answer:?}\n{phase:?}", found.answer);
+    }
+}
+
 /// Four LC services, ended after so many partitions: never better than brute force, bounds never below it.
 #[test]
 fn bounds_hold_with_four_services() {
@@ -229,6 +243,22 @@ fn the_model_keeps_its_promises() {
         }
     }
     assert!(small_ones > 0, "{small_ones}");
+}
+
+/// 24 CPUs beside a nearly idle service are 13 cores, most with both threads: the others idle and the clock is higher than with
+/// 24 CPUs on 18 cores. So "alone" has to be tried on both.
+#[test]
+fn alone_is_tried_on_fewer_cores_too() {
+    let at = shipped("server-1");
+    let phase = company_of(&at, &[("login", 0.17), ("img-dnn", 0.79)], &[]);
+    let mut company = Company::new(&at, &phase, &|_| ()).unwrap();
+    let p = Partition { lc: vec![Hold::new(7, 7), Hold::new(24, 9)], rest: Hold::new(5, 4), mba_pct: 100 };
+    let together = company.judge(std::slice::from_ref(&p))[0].p99_ratio[1];
+    let (img, profile) = (&phase.lc[1], at.profiles.service("img-dnn").unwrap());
+    let widest = [Tenant::new(profile.clone(), img.rps, img.threads, place(&at.profile, &[24])[0], 0x1ff)];
+    let widest = Steady::new(at.profile.clone()).case(&widest, HORIZON_S)[0].latency.unwrap().p99 / profile.lc().unwrap().qos_target_ms;
+    assert!(widest > together, "{widest} {together}");
+    assert!(company.lc_alone(1, &[p.lc[1]])[0] <= together);
 }
 
 /// What is judged is what a node would set: the answers are those of the places that are reported.
