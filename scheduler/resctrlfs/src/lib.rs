@@ -7,7 +7,9 @@
 mod command;
 pub mod cpus;
 pub mod errno;
+pub mod fuse;
 pub mod hardware;
+pub mod host;
 mod machine;
 mod number;
 mod rmid;

@@ -744,4 +744,10 @@ impl Machine {
     pub(crate) fn shows_debug_files(&self) -> bool {
         self.option(|o| o.debug)
     }
+
+    /// Reading or writing this file depends on which tasks there are.
+    pub(crate) fn shows_tasks(&self, node: Node) -> bool {
+        let what = self.mount.as_ref().map(|m| m.tree.what(node));
+        matches!(what, Some(Ok(What::File(File::Tasks(_) | File::Counter(..) | File::Mode(_)))))
+    }
 }

@@ -24,6 +24,14 @@ pub type WriteFailure = (&'static str, &'static str);
 
 /// What is under test: path names are below the mount point.
 pub trait Subject {
+    /// The task that writes.
+    fn writer(&self) -> Tid {
+        150
+    }
+    /// A write(2) of no bytes arrives.
+    fn takes_empty_writes(&self) -> bool {
+        true
+    }
     fn machine(&mut self, act: &mut dyn FnMut(&mut Machine));
     fn mount(&mut self, options: &str, read_only: bool) -> Outcome<()>;
     fn umount(&mut self) -> Outcome<()>;
@@ -143,8 +151,9 @@ struct Names {
 }
 
 impl Names {
-    fn new() -> Self {
-        Self { ids: BTreeMap::from([("self".into(), 150), ("ksoftirqd/0".into(), 16)]), next: 1200 }
+    fn new(writer: Tid) -> Self {
+        // Ids that no live process of this machine is likely to have.
+        Self { ids: BTreeMap::from([("self".into(), writer), ("ksoftirqd/0".into(), 16)]), next: 4_100_000 }
     }
 
     /// Names in angle brackets become ids.
@@ -186,9 +195,10 @@ impl<'a, S: Subject> Replay<'a, S> {
     /// Replays a whole run.
     pub fn run(run: &str, subject: &'a mut S) -> Score {
         let (operations, trees) = recording(run);
-        let names = Names::new();
+        let writer = subject.writer();
+        let names = Names::new(writer);
         subject.machine(&mut |m| {
-            for tid in [1, 2, 16, 150] {
+            for tid in [1, 2, 16, writer] {
                 m.spawn(tid, tid, 0, 0);
             }
         });
@@ -214,8 +224,12 @@ impl<'a, S: Subject> Replay<'a, S> {
     fn caller(&mut self, o: &Value) -> Caller {
         match o["uid"].as_u64() {
             Some(_) => Caller { tid: 151, uid: NOBODY, gid: NOBODY },
-            None => Caller { tid: 150, uid: 0, gid: 0 },
+            None => self.root(),
         }
+    }
+
+    fn root(&self) -> Caller {
+        Caller { tid: self.subject.writer(), uid: 0, gid: 0 }
     }
 
     fn data(&self, o: &Value) -> Vec<u8> {
@@ -239,7 +253,7 @@ impl<'a, S: Subject> Replay<'a, S> {
             }
         };
         if who.uid != 0 && op != "spawn" {
-            self.subject.machine(&mut |m| m.spawn(who.tid, who.tid, 150, NOBODY));
+            self.subject.machine(&mut |m| m.spawn(who.tid, who.tid, 0, NOBODY));
         }
         let result = text(&o["result"]).to_string();
         let mut done: Result<(), String> = Ok(());
@@ -266,6 +280,10 @@ impl<'a, S: Subject> Replay<'a, S> {
                 let cpu: u32 = path.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
                 let on = text(&o["data"]).starts_with('1');
                 self.subject.machine(&mut |m| m.set_online(cpu, on));
+            }
+            "write" if o["data"] == "" && !self.subject.takes_empty_writes() => {
+                *self.score.outside.entry("empty write".into()).or_default() += 1;
+                return;
             }
             "write" => {
                 let data = self.data(o);
@@ -421,7 +439,7 @@ impl<'a, S: Subject> Replay<'a, S> {
         if who.uid != 0 && op != "spawn" {
             self.subject.machine(&mut |m| m.exit(who.tid));
         }
-        let root = Caller { tid: 150, uid: 0, gid: 0 };
+        let root = self.root();
         for (file, content) in o["readback"].as_object().into_iter().flatten() {
             let (got, recorded) = match self.subject.read(file, root) {
                 Ok(bytes) => self.contents(o, &bytes, content),
@@ -437,7 +455,7 @@ impl<'a, S: Subject> Replay<'a, S> {
         }
         if op == "read" && path == "/proc/self/cpu_resctrl_groups" {
             let mut got = None;
-            self.subject.machine(&mut |m| got = m.task_groups(150));
+            self.subject.machine(&mut |m| got = m.task_groups(root.tid));
             want("content", format!("{got:?}"), format!("{:?}", o["content"].as_str()));
         }
         if self.mounted && !volatile {
@@ -469,7 +487,7 @@ impl<'a, S: Subject> Replay<'a, S> {
     }
 
     fn spawn(&mut self, o: &Value, op: &str) {
-        let (id, parent) = (self.names.next, o["parent"].as_str().map_or(150, |p| self.names.ids[p]));
+        let (id, parent) = (self.names.next, o["parent"].as_str().map_or(self.subject.writer(), |p| self.names.ids[p]));
         self.names.next += 1;
         self.names.ids.insert(text(&o["name"]).into(), id);
         let uid = o["uid"].as_u64().unwrap_or(0) as u32;
