@@ -186,6 +186,7 @@ def demo_command(out: Path | None, as_json: bool) -> None:
             click.echo(f"warning: {warning}", err=True)
         click.echo(f"report: {result['report']}")
     if result["failed"]:
+        click.echo(f"incomplete: {'; '.join(result['failed'])}", err=True)
         sys.exit(1)
 
 

@@ -83,7 +83,15 @@ class Story:
         self.records: list[StepRecord] = []
         self._voice: Voice = voice or Mute()
 
-    def step(self, name: str, title: str, key: str, work: Callable[[bool], Any], outputs: Iterable[Path] = ()) -> Any:
+    def step(
+        self,
+        name: str,
+        title: str,
+        key: str,
+        work: Callable[[bool], Any],
+        outputs: Iterable[Path] = (),
+        whole: Callable[[Any], bool] = lambda _: True,
+    ) -> Any:
         """Run `work`, or return what it returned before with the same key.
 
         Args:
@@ -91,6 +99,7 @@ class Story:
             key: of the inputs, see `key_of`.
             work: called with True if an earlier run with this key was cut short, so that its leftovers may be used.
             outputs: what the step leaves behind; if one is gone, the step runs again.
+            whole: whether a result may be remembered; one with a part missing is used now, and the next run tries again.
         Returns:
             What `work` returned: a JSON value.
         """
@@ -111,7 +120,10 @@ class Story:
             write_json(marker, {"key": key, "state": "started", "seconds": before + time.monotonic() - start})
             raise
         seconds = before + time.monotonic() - start
-        write_json(marker, {"key": key, "state": "done", "seconds": seconds, "result": result})
+        if whole(result):
+            write_json(marker, {"key": key, "state": "done", "seconds": seconds, "result": result})
+        else:
+            write_json(marker, {"key": key, "state": "started", "seconds": seconds})
         self.records.append(StepRecord(name, title, "done", seconds))
         return result
 

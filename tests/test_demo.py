@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from collection import closed_loop, demo, tools
+from collection import cli, closed_loop, demo, tools
 from collection.errors import StepFailed
 from collection.steps import Story, key_of
 
@@ -65,6 +66,60 @@ def test_a_lost_output_runs_a_step_again(tmp_path: Path) -> None:
     made.unlink()
     Story(tmp_path / "s").step("one", "one", "key", work, [made])
     assert len(work.calls) == 2
+
+
+def test_a_result_with_a_part_missing_is_not_remembered(tmp_path: Path) -> None:
+    """What is not whole is used once and tried again; what is whole is remembered."""
+    work = Counter()
+    for calls in (1, 2):
+        assert Story(tmp_path).step("one", "one", "key", work, whole=lambda r: r["calls"] > 1) == {"calls": calls}
+    assert work.calls == [False, True]
+    assert Story(tmp_path).step("one", "one", "key", work) == {"calls": 2}
+
+
+def test_failed_models_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that a signal ended leaves no models of one data set: told with what to do, failed, and tried again."""
+    monkeypatch.setattr(tools, "repo_root", lambda: tmp_path)
+    monkeypatch.setattr(tools, "find", lambda name: tmp_path / name)
+    for name in ("dvc.yaml", "params.yaml", "dvc.lock"):
+        (tmp_path / name).touch()
+    folders = {}
+    for name in (demo.VIRTUAL, demo.LOCAL):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "manifest.json").touch()
+        (tmp_path / "bundles" / name).mkdir(parents=True)
+        folders[name] = {"folder": str(tmp_path / "data" / name)}
+    asked: list[str] = []
+    codes = {f"bundle@{demo.LOCAL}": -9}
+
+    def logged(command: list[str], log: Path, **_: object) -> tuple[int, str]:
+        asked.extend(command[2:])
+        return codes.get(command[2], 0), "everything is up to date"
+
+    monkeypatch.setattr(demo, "logged", logged)
+    first = demo.Demo(tmp_path / "out", Console(quiet=True))
+    found = first._dvc(folders)
+    assert list(found["outputs"]) == [demo.VIRTUAL]
+    assert len(first.failed) == 1
+    assert "no models of demo-local: dvc repro: killed by signal 9" in first.failed[0]
+    assert "Run the demo again" in first.warnings[0]
+    codes.clear()
+    second = demo.Demo(tmp_path / "out", Console(quiet=True))
+    assert list(second._dvc(folders)["outputs"]) == [demo.VIRTUAL, demo.LOCAL]
+    assert second.failed == []
+    before = len(asked)
+    assert set(demo.Demo(tmp_path / "out", Console(quiet=True))._dvc(folders)["outputs"]) == {demo.VIRTUAL, demo.LOCAL}
+    assert len(asked) == before
+
+
+def test_an_incomplete_demo_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing part is named at the end, and the exit code is 1."""
+    result = {"failed": ["no models of demo-local: out of memory"], "warnings": [], "report": "r.html"}
+    monkeypatch.setattr(demo, "run", lambda out, voice: result)
+    with pytest.raises(SystemExit) as e:
+        cli.main(["demo"])
+    assert e.value.code == 1
+    assert capsys.readouterr().err == "incomplete: no models of demo-local: out of memory\n"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "key"}'])
@@ -125,8 +180,8 @@ def test_node_config_of_the_closed_loop() -> None:
     import tomllib
 
     config = tomllib.loads(loop.config())
-    assert [s["service"] for s in config["service"]] == ["memcached", "stream", "stream"]
-    assert len({s.get("id", s["service"]) for s in config["service"]}) == 3
+    assert [s["service"] for s in config["service"]] == ["memcached", *["stream"] * loop.jobs]
+    assert len({s.get("id", s["service"]) for s in config["service"]}) == 1 + loop.jobs
     assert closed_loop.Loop(steps=((0, 2000), (10.5, 9000))).load() == "0s:2000,10.5s:9000"
 
 
@@ -175,8 +230,6 @@ def _bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_bundle_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`bundle verify` accepts a bundle and its tar, rejects a changed byte by the file's name with exit code 2."""
-    from collection import cli
-
     path = _bundle(tmp_path, monkeypatch)
     for given in (path, path.with_name("small.tar")):
         cli.main(["bundle", "verify", str(given)])
