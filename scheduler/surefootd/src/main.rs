@@ -13,7 +13,8 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     let command = Cli::parse().command;
-    if matches!(&command, Command::Check(_) | Command::Reset(_) | Command::Schema(_)) || matches!(&command, Command::Sweep(a) if a.plan) {
+    let only_prints = matches!(&command, Command::Check(_) | Command::Oracle(_) | Command::Reset(_) | Command::Schema(_));
+    if only_prints || matches!(&command, Command::Sweep(a) if a.plan) {
         // `surefootd check | head` ends quietly. What writes files keeps going when its reader leaves.
         // SAFETY: no other thread yet, and SIG_DFL has no handler that could be unsafe.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
