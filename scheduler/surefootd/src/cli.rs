@@ -30,6 +30,8 @@ pub enum Command {
     Run(Run),
     /// Give every resource back to the kernel's defaults
     Reset(Reset),
+    /// Mount a stand-in for the kernel's resctrl, to try things without the hardware (docs/resctrlfs.md)
+    Resctrlfs(Resctrlfs),
     /// Columns of samples and eval rows
     #[command(hide = true)]
     Schema(Schema),
@@ -209,6 +211,27 @@ pub struct Reset {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Resctrlfs {
+    /// Folder to mount it on
+    pub mountpoint: PathBuf,
+    /// A platform file or the name of a shipped platform
+    #[arg(long, value_name = "P")]
+    pub platform: String,
+    /// Linux whose resctrl to show: 6.1 or 6.12
+    #[arg(long, value_name = "VERSION", default_value = "6.12")]
+    pub kernel: String,
+    /// Mount options of resctrl, e.g. "cdp,mba_MBps,debug"
+    #[arg(short = 'o', long, value_name = "OPTIONS", default_value = "")]
+    pub options: String,
+    /// Further profiles (DIR/platforms); they override shipped ones by name
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// End when the parent process ends
+    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
+    pub die_with_parent: Option<i32>,
 }
 
 #[derive(Debug, Args)]

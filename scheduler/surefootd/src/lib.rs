@@ -7,10 +7,12 @@
 //! | `oracle` | `oracle` (phases, answers for the search), `cmd_oracle` |
 //! | `run` | `daemon` |
 //! | `check`, `reset` | `local_target` |
+//! | `resctrlfs` | `cmd_resctrlfs` |
 
 pub mod campaign;
 pub mod cli;
 pub mod cmd_oracle;
+pub mod cmd_resctrlfs;
 pub mod cmd_sweep;
 pub mod daemon;
 pub mod error;

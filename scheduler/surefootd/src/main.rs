@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Check(a) => surefootd::local_target::check(&a),
         Command::Reset(a) => surefootd::local_target::reset(&a),
         Command::Run(a) => surefootd::daemon::run(&a),
+        Command::Resctrlfs(a) => surefootd::cmd_resctrlfs::run(&a),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,102 @@
+//! `surefootd resctrlfs`: the stand-in for the kernel's resctrl, mounted until asked to end.
+
+use crate::cli;
+use crate::error::{suggest, Error, Result};
+use crate::stop;
+use crate::virtual_target::profile_folders;
+use nix::mount::{umount2, MntFlags};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use surefoot_resctrlfs::{fuse, hardware, host, Kernel, Machine};
+
+/// How often to look whether somebody asked to end, or unmounted it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A platform file, or the file of a platform in the profile folders.
+fn platform_file(name: &str, given: Option<&Path>) -> Result<PathBuf> {
+    if name.ends_with(".toml") || name.contains('/') {
+        return Ok(name.into());
+    }
+    let mut known: Vec<PathBuf> = vec![];
+    for folder in profile_folders(None, given) {
+        known.extend(std::fs::read_dir(folder.join("platforms")).into_iter().flatten().flatten().map(|e| e.path()));
+    }
+    known.retain(|p| p.extension().is_some_and(|e| e == "toml"));
+    let stem = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    // Later folders override earlier ones.
+    known.iter().rev().find(|p| stem(p) == name).cloned().ok_or_else(|| {
+        let names: Vec<String> = known.iter().map(stem).collect();
+        let hint = suggest(name, names.iter().map(String::as_str));
+        Error::BadInput(format!("--platform {name}: unknown platform. {hint} Give a platform file, or --profiles"))
+    })
+}
+
+/// # Errors
+/// [`Error::BadInput`] for platform, kernel, options or mount point; [`Error::Failed`] where FUSE cannot be mounted.
+pub fn run(args: &cli::Resctrlfs) -> Result<()> {
+    if args.die_with_parent.is_some() {
+        stop::die_with_parent(args.die_with_parent.filter(|p| *p != 0))?;
+    }
+    let at = &args.mountpoint;
+    if !at.is_dir() {
+        return Err(Error::BadInput(format!("{}: no such folder. Make it first: mkdir -p {0}", at.display())));
+    }
+    let kernel = Kernel::parse(&args.kernel)
+        .ok_or_else(|| Error::BadInput(format!("--kernel {}: is neither 6.1 nor 6.12. Write one of the two", args.kernel)))?;
+    let file = platform_file(&args.platform, args.profiles.as_deref())?;
+    let hw = hardware::from_platform(&file, kernel).map_err(|e| Error::BadInput(e.to_string()))?;
+    let mut machine = Machine::new(hw);
+    machine.mount(&args.options, false).map_err(|e| {
+        Error::BadInput(format!(
+            "--options {}: {} (as the kernel's mount). Known: cdp; mba_MBps where the platform has MBA; debug with --kernel 6.12",
+            args.options,
+            e.name()
+        ))
+    })?;
+    stop::install()?;
+    let session = fuse::show(Arc::new(Mutex::new(machine)), Box::new(host::Proc::default()), at, false).map_err(|e| {
+        Error::Failed(format!(
+            "{}: cannot mount FUSE: {e}. Needs /dev/fuse (modprobe fuse) and root or fusermount3 (package fuse3)",
+            at.display()
+        ))
+    })?;
+    eprintln!("surefootd: resctrl of {} at {}; Ctrl-C or umount ends it", file.display(), at.display());
+    while !stop::requested() && !session.guard.is_finished() {
+        std::thread::sleep(LOOK);
+    }
+    // Whoever still has a file open there keeps it until closing it; nobody new gets in.
+    let _ = umount2(at, MntFlags::MNT_DETACH);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(mountpoint: &Path, platform: &str) -> cli::Resctrlfs {
+        cli::Resctrlfs {
+            mountpoint: mountpoint.into(),
+            platform: platform.into(),
+            kernel: "6.12".into(),
+            options: String::new(),
+            profiles: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vserver/profiles")),
+            die_with_parent: None,
+        }
+    }
+
+    /// What cannot be mounted is refused before anything is: kernel, platform, options, folder.
+    #[test]
+    fn bad_input_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |a: &cli::Resctrlfs, words: &str| match run(a) {
+            Err(e @ Error::BadInput(_)) => assert!(e.to_string().contains(words), "{e}"),
+            other => panic!("{other:?}"),
+        };
+        refused(&args(&dir.path().join("none"), "server-1"), "no such folder");
+        refused(&args(dir.path(), "sever-1"), "server-1");
+        refused(&cli::Resctrlfs { kernel: "5.10".into(), ..args(dir.path(), "server-1") }, "neither 6.1 nor 6.12");
+        // server-1 has no MBA.
+        refused(&cli::Resctrlfs { options: "mba_MBps".into(), ..args(dir.path(), "server-1") }, "EINVAL");
+    }
+}
