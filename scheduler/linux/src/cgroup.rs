@@ -195,6 +195,15 @@ impl Cgroup {
         path.is_file().then_some(path)
     }
 
+    /// CPUs that its processes may use, also where a cgroup above it decides; None where the host does not say.
+    pub fn effective_cpus(&self) -> Option<String> {
+        let file = match self.version {
+            Version::V1 => "cpuset.effective_cpus",
+            Version::V2 => "cpuset.cpus.effective",
+        };
+        read(self.cpuset.join(file)).or_else(|| self.get(Knob::Cpus))
+    }
+
     /// Current value in the words of [`Knob`]; None where the host has no such knob.
     pub fn get(&self, knob: Knob) -> Option<String> {
         let text = read(self.file(knob)?)?;

@@ -12,6 +12,7 @@ pub mod catalogue;
 pub mod cgroup;
 pub mod check;
 pub mod child;
+pub mod claim;
 pub mod discover;
 pub mod engine;
 pub mod feed;

@@ -6,6 +6,7 @@
 use crate::catalogue::Catalogue;
 use crate::cgroup::{absent, least_weight, quota_value, Cgroup, Knob, Mounts, Version, PERIOD_US};
 use crate::child::pin;
+use crate::claim::{self, Claim};
 use crate::discover::{discover, online};
 use crate::engine::{Container, Engine, RunSpec};
 use crate::feed::Feed;
@@ -14,7 +15,7 @@ use crate::perf::{self, Counters, Counts};
 use crate::procfs;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -103,12 +104,15 @@ enum Control {
         container: String,
         all: CpuSet,
     },
+    /// Only looked at: nothing is written through it. The cgroup where it can be seen.
+    Watched(Option<Cgroup>),
 }
 
 impl Control {
     fn get(&self, knob: Knob) -> Option<String> {
         match self {
             Control::Files(c) => c.get(knob),
+            Control::Watched(c) => c.as_ref()?.get(knob),
             Control::Engine { engine, container, .. } => {
                 let l = engine.limits(container).ok()?;
                 let period = if l.period_us > 0 { l.period_us } else { 100_000 };
@@ -127,6 +131,7 @@ impl Control {
     fn set(&self, knob: Knob, value: &str) -> io::Result<()> {
         let (engine, container, all) = match self {
             Control::Files(c) => return c.set(knob, value),
+            Control::Watched(_) => return Err(io::Error::new(io::ErrorKind::Unsupported, "it is only watched")),
             Control::Engine { engine, container, all } => (engine, container, all),
         };
         let all = all.to_string();
@@ -159,13 +164,15 @@ impl Control {
     fn least_weight(&self) -> &'static str {
         match self {
             Control::Files(c) => least_weight(c.version),
-            Control::Engine { .. } => least_weight(Version::V1),
+            Control::Watched(Some(c)) => least_weight(c.version),
+            Control::Engine { .. } | Control::Watched(None) => least_weight(Version::V1),
         }
     }
 
     fn describe(&self, id: &str, knob: Knob) -> String {
         let file = match self {
             Control::Files(c) => c.file(knob).map(|f| f.display().to_string()),
+            Control::Watched(_) => Some("only watched".into()),
             Control::Engine { container, .. } => Some(format!("container {}", &container[..container.len().min(12)])),
         };
         format!("{} of {id} ({})", knob.name(), file.unwrap_or_else(|| "no file".into()))
@@ -237,6 +244,8 @@ pub struct LocalServer {
     next_tick: Option<Instant>,
     /// Held as long as we live: one controller a state folder.
     _lock: Flock<File>,
+    /// The CPUs that are managed; None where this is not the host, or is only watched.
+    claim: Option<Claim>,
 }
 
 fn unavailable(what: impl Into<String>, cause: impl std::fmt::Display, remedy: impl Into<String>) -> ServerError {
@@ -267,17 +276,32 @@ impl LocalServer {
     /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of the same state folder left behind are removed.
     ///
     /// # Errors
-    /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder that is in
-    /// use or cannot be written, or a host without sysfs.
-    pub fn open(mut config: LocalConfig) -> Result<Self, ServerError> {
+    /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder or CPUs that
+    /// another controller uses, a folder that cannot be written, or a host without sysfs.
+    pub fn open(config: LocalConfig) -> Result<Self, ServerError> {
+        let mut server = Self::open_to_watch(config)?;
+        if server.config.root.is_host() {
+            server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
+            server.remove_orphans()?;
+        }
+        Ok(server)
+    }
+
+    /// As [`LocalServer::open`], but what a killed run left is not touched. For [`LocalServer::watch`].
+    ///
+    /// # Errors
+    /// See [`LocalServer::open`].
+    pub fn open_to_watch(mut config: LocalConfig) -> Result<Self, ServerError> {
         let dir = config.state_dir.clone();
         let fail = |e: &dyn std::fmt::Display, remedy: &str| unavailable(format!("state folder {}", dir.display()), e, remedy);
         fs::create_dir_all(&dir).map_err(|e| fail(&e, "Give a folder that can be written"))?;
         config.state_dir = dir.canonicalize().map_err(|e| fail(&e, "Give a folder that can be read"))?;
         let dir = config.state_dir.clone();
-        let lock = File::create(dir.join("lock")).map_err(|e| fail(&e, "Give a folder that can be written"))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, e)| fail(&format!("another Surefoot process uses it ({e})"), "Stop that one or give another folder"))?;
+        let patience = if config.root.is_host() { claim::PATIENCE } else { Duration::ZERO };
+        let lock = claim::lock_file(&dir.join("lock"), patience).map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => fail(&e, "Stop that one or give another folder"),
+            _ => fail(&e, "Give a folder that can be written"),
+        })?;
         let platform = discover(&config.root, config.managed)?;
         let mounts = Mounts::read(&config.root);
         let (journal, touched) = Journal::open(&dir.join("journal.jsonl"))?;
@@ -290,7 +314,7 @@ impl LocalServer {
         if let Some(why) = &no_pmu {
             tracing::info!("features without hardware counters (feature set no-pmu): {why}");
         }
-        let mut server = LocalServer {
+        Ok(LocalServer {
             resctrl: Resctrl::find(&config.root),
             owner: owner_of(&dir),
             config,
@@ -307,11 +331,8 @@ impl LocalServer {
             last_observed_ms: 0,
             next_tick: None,
             _lock: lock,
-        };
-        if server.config.root.is_host() {
-            server.remove_orphans()?;
-        }
-        Ok(server)
+            claim: None,
+        })
     }
 
     /// Containers are ours alone while we hold the lock, so any that carry our label now belong to a run that died.
@@ -456,8 +477,38 @@ impl LocalServer {
         self.add(id, service, kind, threads, target)
     }
 
+    /// Look at a service that runs already, without control: nothing of it is ever written, and no right to write is needed. What it
+    /// holds are the CPUs and the quota of its cgroup, read at every observation; LLC ways count as shared with everybody.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for a target that is not one service, [`ServerError::Unavailable`] for one that is not there.
+    pub fn watch(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
+        self.check_id(id)?;
+        let (cgroup, pid, container) = self.find(id, &target)?;
+        let allocation = match (&cgroup, container) {
+            (Some(g), _) => confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota)),
+            (None, Some(container)) => {
+                let control = Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? };
+                confined(&self.platform, control.get(Knob::Cpus), control.get(Knob::Quota))
+            }
+            (None, None) => Allocation::everything(&self.platform),
+        };
+        let control = Control::Watched(cgroup.clone());
+        self.hold(id, service, kind, threads, target, (control, cgroup, pid));
+        if let Some(s) = self.services.get_mut(id) {
+            s.allocation = allocation;
+        }
+        Ok(())
+    }
+
     fn add(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
-        let (control, cgroup, pid) = self.control(id, &target)?;
+        let found = self.control(id, &target)?;
+        self.hold(id, service, kind, threads, target, found);
+        Ok(())
+    }
+
+    fn hold(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target, found: (Control, Option<Cgroup>, Option<u32>)) {
+        let (control, cgroup, pid) = found;
         let process = pid.and_then(|p| Some((p, procfs::start_time(&self.config.root, p)?)));
         let counters = self.no_pmu.is_none().then(|| self.counters(cgroup.as_ref(), pid)).flatten();
         let s = Service {
@@ -476,32 +527,37 @@ impl LocalServer {
             last: None,
         };
         self.services.insert(id.into(), s);
-        Ok(())
     }
 
     /// How a target is controlled, its cgroup and its first process.
     fn control(&mut self, id: &str, target: &Target) -> Result<(Control, Option<Cgroup>, Option<u32>), ServerError> {
-        let root = self.config.root.clone();
-        let no_rights = |what: String| {
-            unavailable(
-                what,
-                "its CPU and cpuset files cannot be written",
-                "Run as root, or give this user the cgroup (systemd: Delegate=yes)",
-            )
+        let (cgroup, pid, container) = self.find(id, target)?;
+        let control = match (&cgroup, container) {
+            (Some(g), _) if g.writable() => Control::Files(g.clone()),
+            (_, Some(container)) => Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? },
+            _ => {
+                return Err(unavailable(
+                    said(id, target),
+                    "its CPU and cpuset files cannot be written",
+                    "Run as root, or give this user the cgroup (systemd: Delegate=yes)",
+                ))
+            }
         };
+        Ok((control, cgroup, pid))
+    }
+
+    /// The cgroup of a target, its first process, and its full id if it is a container.
+    #[allow(clippy::type_complexity)]
+    fn find(&mut self, id: &str, target: &Target) -> Result<(Option<Cgroup>, Option<u32>, Option<String>), ServerError> {
+        let root = self.config.root.clone();
+        let name = said(id, target);
         match target {
             Target::Container(name) => {
-                let engine = self.engine()?;
-                let c = engine.inspect(name)?;
+                let c = self.engine()?.inspect(name)?;
                 let cgroup = self.mounts.of_pid(&root, c.pid).filter(|g| !g.is_root(&self.mounts));
-                let control = match &cgroup {
-                    Some(g) if g.writable() => Control::Files(g.clone()),
-                    _ => Control::Engine { engine, container: c.id, all: online(&root)? },
-                };
-                Ok((control, cgroup, Some(c.pid)))
+                Ok((cgroup, Some(c.pid), Some(c.id)))
             }
             Target::Cgroup(path) => {
-                let name = format!("cgroup {} of {id}", path.display());
                 let g = self.mounts.named(&path.to_string_lossy()).filter(|g| g.cpuset.is_dir());
                 let g = g.ok_or_else(|| {
                     unavailable(&name, "it is not there, or cpu and cpuset are not enabled for it", "List cgroups with: systemd-cgls")
@@ -509,13 +565,9 @@ impl LocalServer {
                 if g.is_root(&self.mounts) {
                     return Err(ServerError::Invalid(format!("{name}: the root is no service. Give a cgroup below it")));
                 }
-                if !g.writable() {
-                    return Err(no_rights(name));
-                }
-                Ok((Control::Files(g.clone()), Some(g), None))
+                Ok((Some(g), None, None))
             }
             Target::Pid(pid) => {
-                let name = format!("process {pid} of {id}");
                 let g = self
                     .mounts
                     .of_pid(&root, *pid)
@@ -525,10 +577,7 @@ impl LocalServer {
                         "{name}: it shares its cgroup with the system or with us. Start it in a container, or by systemd-run --scope"
                     )));
                 }
-                if !g.writable() {
-                    return Err(no_rights(name));
-                }
-                Ok((Control::Files(g.clone()), Some(g), Some(*pid)))
+                Ok((Some(g), Some(*pid), None))
             }
         }
     }
@@ -683,6 +732,12 @@ impl LocalServer {
                 _ => String::new(),
             };
             tracing::warn!("{id} has ended{said}");
+            if matches!(self.services[&id].control, Control::Watched(_)) {
+                // Whatever else there is of that name belongs to somebody else.
+                self.services.remove(&id);
+                self.feed.with(|w| w.forget(&id));
+                continue;
+            }
             if let (Some(c), Some(e)) = (self.container(&id).map(str::to_string), self.engine.clone()) {
                 let _ = e.remove(&c);
             }
@@ -699,6 +754,9 @@ impl LocalServer {
     fn features(&mut self, id: &str) -> (Features, Option<f64>) {
         let (root, p) = (&self.config.root, &self.platform);
         let Some(s) = self.services.get_mut(id) else { return Default::default() };
+        if let Control::Watched(Some(g)) = &s.control {
+            s.allocation = confined(p, g.effective_cpus(), g.get(Knob::Quota));
+        }
         let pids = match (&s.cgroup, s.process) {
             (Some(g), _) if !g.pids().is_empty() => g.pids(),
             (_, Some((pid, _))) => vec![pid],
@@ -822,6 +880,29 @@ impl LocalServer {
     }
 }
 
+/// A target in messages.
+fn said(id: &str, target: &Target) -> String {
+    match target {
+        Target::Container(name) => format!("container {name} of {id}"),
+        Target::Cgroup(path) => format!("cgroup {} of {id}", path.display()),
+        Target::Pid(pid) => format!("process {pid} of {id}"),
+    }
+}
+
+/// What a service holds that somebody else confines, by the CPUs and the quota of its cgroup.
+fn confined(p: &Platform, cpus: Option<String>, quota: Option<String>) -> Allocation {
+    let mut a = Allocation::everything(p);
+    // All managed CPUs and more mean no bound: what a service that nobody has placed holds.
+    if let Some(cpus) = cpus.and_then(|t| CpuSet::parse(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
+        (a.cpus, a.shared_cpus) = (cpus, cpus);
+    }
+    a.quota_cores = quota.and_then(|t| {
+        let (q, period) = t.split_once(' ')?;
+        Some(q.parse::<f64>().ok()? / period.trim().parse::<f64>().ok().filter(|p| *p > 0.0)?)
+    });
+    a
+}
+
 /// Until the port answers, or the container has ended.
 fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>) -> Result<(), ServerError> {
     let deadline = Instant::now() + READY;
@@ -880,6 +961,9 @@ impl Server for LocalServer {
     fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
         if let Some(id) = plan.allocations.keys().find(|id| !self.services.contains_key(*id)) {
             return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
+        }
+        if let Some(id) = plan.allocations.keys().find(|id| matches!(self.services[*id].control, Control::Watched(_))) {
+            return Err(ServerError::Invalid(format!("service \"{id}\" is only watched. Adopt it to control it")));
         }
         let mut all: BTreeMap<ServiceId, Allocation> =
             self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
@@ -1281,6 +1365,51 @@ mod tests {
             counters: None,
             last: None,
         }
+    }
+
+    /// Watching needs no right to write, writes no file, sees the CPUs and the quota that others give, and refuses plans.
+    #[test]
+    fn watching_writes_nothing() {
+        fn tree(dir: &Path) -> Vec<(PathBuf, std::time::SystemTime, Vec<u8>)> {
+            let mut all = vec![];
+            for e in fs::read_dir(dir).unwrap().map(|e| e.unwrap()) {
+                let m = e.metadata().unwrap();
+                if m.is_dir() {
+                    all.extend(tree(&e.path()));
+                } else {
+                    all.push((e.path(), m.modified().unwrap(), fs::read(e.path()).unwrap()));
+                }
+            }
+            all.sort();
+            all
+        }
+        let host = Host::new();
+        let config = LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) };
+        let mut s = LocalServer::open_to_watch(config).unwrap();
+        let before = tree(&host.root.path("/"));
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(host.root.path("/"), fs::Permissions::from_mode(0o755)).unwrap();
+        let as_nobody = |s: &mut LocalServer| {
+            // SAFETY: sets the file system user of this thread alone, which ends here.
+            unsafe { libc::setfsuid(65_534) };
+            s.watch("c", "web", BE, 1, Target::Cgroup("/docker/c".into())).unwrap();
+            s.watch("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
+            s.observe()
+        };
+        let seen = std::thread::scope(|t| t.spawn(|| as_nobody(&mut s)).join()).unwrap();
+        // CPUs 0-3 of 0-2 managed: no bound.
+        assert_eq!(seen.get("c").unwrap().allocation, Allocation::everything(s.platform()));
+        let err = s.apply(&quota(&s, &[("d", 0.5)])).unwrap_err().to_string();
+        assert!(err.contains("only watched"), "{err}");
+        assert_eq!(tree(&host.root.path("/")), before);
+        assert!(s.touched.is_empty());
+
+        // Somebody else confines it: 2 CPUs, then half a core.
+        fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/cpuset.cpus"), "1,3\n").unwrap();
+        assert_eq!(s.observe().get("c").unwrap().features.alloc_cores, Some(2.0));
+        fs::write(host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.cfs_quota_us"), "50000\n").unwrap();
+        let seen = s.observe();
+        assert_eq!((seen.get("c").unwrap().features.alloc_cores, seen.get("d").unwrap().features.nb_cores), (Some(0.5), Some(0.5)));
     }
 
     /// Ways go into a group of the service's own, and reset removes it.
