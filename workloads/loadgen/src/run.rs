@@ -156,6 +156,13 @@ impl Drop for WindowFile {
     }
 }
 
+/// When a window ended and how long it was, ms: the last one ends with the last reply, before its time.
+fn true_window(end_ms: u64, length_ms: u64, now_ms: u64) -> (u64, u64) {
+    let begin_ms = end_ms.saturating_sub(length_ms);
+    let end_ms = now_ms.clamp(begin_ms + 1, end_ms.max(begin_ms + 1));
+    (end_ms, end_ms - begin_ms)
+}
+
 /// Run `config` to its end, or until `stop` is set (the report then says `interrupted`).
 ///
 /// # Errors
@@ -208,10 +215,11 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
             file.line(w);
         }
         if let Some(feed) = &mut feed {
+            let (t_ms, window_ms) = true_window(w.t_ms, config.window_ns / 1_000_000, monotonic_ns() / 1_000_000);
             feed.send(&FeedDatagram {
                 service: config.service.clone(),
-                t_ms: w.t_ms,
-                window_ms: config.window_ns / 1_000_000,
+                t_ms,
+                window_ms,
                 count: w.completed,
                 errors: w.errors,
                 unit: "ns".into(),
@@ -368,4 +376,17 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         feed_undelivered: feed.as_ref().map(|f| f.undelivered),
     };
     Ok(RunOutput { report, samples: kept })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window that is over is whole; one that ends with the last reply is as long as it lasted.
+    #[test]
+    fn the_last_window_is_as_long_as_it_lasted() {
+        assert_eq!(true_window(1100, 100, 1103), (1100, 100));
+        assert_eq!(true_window(1200, 100, 1107), (1107, 7));
+        assert_eq!(true_window(1200, 100, 1100), (1101, 1));
+    }
 }
