@@ -14,11 +14,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from pipelines.io import leftovers, write_bytes, write_json
+from pipelines.io import leftovers, naming, write_bytes, write_json
 
 from . import dataset, spec, tools
 from .errors import Busy, CampaignError, DataSetError, ToolFailed
@@ -97,8 +97,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
     # a bad campaign must not leave a folder behind
     plans = {t.name: _plan(campaign, t) for t in campaign.targets}
     _check_folder(campaign, out)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
+    with working_in(out):
         # a killed run leaves them; nobody else writes here now (surefootd clears the targets' folders in the same way)
         for file_left in temporaries(out):
             file_left.unlink(missing_ok=True)
@@ -172,6 +171,26 @@ def temporaries(folder: Path) -> list[Path]:
 
 
 @contextmanager
+def working_in(folder: Path, what: str = "a campaign run", watch: str = "surefoot campaign status") -> Iterator[None]:
+    """Make a folder and hold its lock, as `locked`. If the file system takes nothing into it, it is gone again."""
+    lock = folder / ".lock"
+    new: list[Path] = []
+    try:
+        new = [p for p in (folder, *folder.parents) if not p.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, what, watch):
+            yield
+    except OSError:
+        with suppress(OSError):
+            if folder in new and set(folder.iterdir()) <= {lock}:
+                lock.unlink(missing_ok=True)
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+@contextmanager
 def locked(folder: Path, what: str = "a campaign run", watch: str = "surefoot campaign status") -> Iterator[None]:
     """Hold a folder's lock; it goes with the process, however that ends.
 
@@ -187,10 +206,10 @@ def locked(folder: Path, what: str = "a campaign run", watch: str = "surefoot ca
             who = file.read().strip()
             by = f" (process {who})" if who else ""
             raise Busy(f"{folder}: {what} works here already{by}. Wait for it, stop it, or watch it: {watch} {folder}")
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with naming(folder / ".lock"):
+            file.seek(0)
+            file.truncate()
+            os.write(file.fileno(), f"{os.getpid()}\n".encode())
         yield
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from pipelines.errors import PipelineError
 
 from . import console as show
-from .errors import SurefootError
+from .errors import SurefootError, told
 
 
 def _print_json(value: Any) -> None:
@@ -213,8 +213,7 @@ def main(args: list[str] | None = None) -> None:
     except OSError as e:
         if debug:
             raise
-        where = f"{e.filename}: " if e.filename else ""
-        click.echo(f"error: {where}{e.strerror or e}", err=True)
+        click.echo(f"error: {told(e)}", err=True)
         sys.exit(1)
 
 

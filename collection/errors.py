@@ -13,6 +13,26 @@ SurefootError              exit code 1: something failed; the message says what 
 
 from __future__ import annotations
 
+import errno
+import os
+
+_REMEDIES = {
+    errno.ENOSPC: "Free some space, or give a folder on another disk",
+    errno.EDQUOT: "Free some space, or give a folder on another disk",
+    errno.EACCES: "Check owner and mode of that path, or give another",
+    errno.EPERM: "Check owner and mode of that path, or give another",
+    errno.EROFS: "Give a path elsewhere",
+    errno.ENOENT: "Check the path: something in it is missing, or takes no new files",
+    errno.ENOTDIR: "Check the path: a part of it is a file, not a folder",
+}
+
+
+def told(error: OSError) -> str:
+    """What the operating system refused, in one line: path, cause, remedy."""
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{where}{error.strerror or error}" + (f". {remedy}" if remedy else "")
+
 
 class SurefootError(Exception):
     """Something failed. The message is one line a user can act on."""

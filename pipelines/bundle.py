@@ -429,6 +429,12 @@ def verify(
         raise BadInput(f"{path}: no such bundle; build one with `surefoot bundle build`")
     trusted = trusted_keys() if trusted is None else trusted
     if path.is_dir():
+        if not os.path.lexists(path / SIGNATURE):
+            # first of all: it may be somebody's data, and whatever is said next would be about what to remove
+            raise BundleError(
+                SIGNATURE,
+                f"not a bundle: no manifest.sig in {path}; give the folder or the tar that `surefoot bundle build` wrote",
+            )
         files = _read_folder(path)
         for name in (MANIFEST, SIGNATURE):
             if name not in files:
@@ -465,8 +471,8 @@ def verify(
     if expect_platform is not None and manifest.platform.name != expect_platform:
         raise BundleError(
             MANIFEST,
-            f"platform: the bundle is for '{manifest.platform.name}', wanted '{expect_platform}'; build one for "
-            f"'{expect_platform}' (surefoot onboard)",
+            f"platform: the bundle is for '{manifest.platform.name}', wanted '{expect_platform}'; build one "
+            f"from data of '{expect_platform}' (surefoot bundle build)",
         )
     return Verified(manifest, sha256_bytes(files[MANIFEST]), files)
 

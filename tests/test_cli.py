@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import click
 import pytest
 
 import collection
-from collection import cli, errors
+from collection import campaign, cli, errors
+from pipelines.io import write_bytes
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
@@ -68,6 +70,7 @@ def test_errors_are_one_line_and_debug_shows_more(tmp_path: Path) -> None:
         (["verify", "none"], "none: no such bundle"),
         (["inspect", "none"], "none: no such bundle"),
         (["verify", "bundle", "--trust", "junk"], "junk: not a PEM public key"),
+        (["verify", "data", "--trust", "key.pem"], "manifest.sig: not a bundle: no manifest.sig in data"),
         (["verify", "junk", "--trust", "key.pem"], "manifest.json: tar header at byte 0 is damaged"),
         (["verify", "bundle", "--trust", "key.pem"], "platform.toml: "),
         (["inspect", "bundle"], "manifest.sig: "),
@@ -82,6 +85,7 @@ def test_what_is_wrong_with_a_bundle_is_one_line(
     monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
     shutil.copytree(vectors / "bundle-small", "bundle")
     Path("bundle/platform.toml").write_text("changed = true\n")
+    Path("data/server-2/shards").mkdir(parents=True)
     Path("junk").write_text("no key, no tar\n")
     shutil.copy(next((vectors / "keys" / "trusted").glob("*.pub.pem")), "key.pem")
     with pytest.raises(SystemExit) as e:
@@ -92,7 +96,9 @@ def test_what_is_wrong_with_a_bundle_is_one_line(
     assert len(said.splitlines()) == 1
 
 
-def test_a_folder_without_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_permission_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What the operating system refuses is told with the path, without a traceback."""
 
     def refuse(*_args: object) -> None:
@@ -102,6 +108,52 @@ def test_a_folder_without_permission_is_one_line(tmp_path: Path, monkeypatch: py
     with pytest.raises(SystemExit) as e:
         cli.main(["campaign", "status", str(tmp_path)])
     assert e.value.code == 1
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'manifest.json'}: Permission denied. Check owner and mode of that path, or give another\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device. Free some space"),
+        (OSError(errno.EROFS, "Read-only file system", Path("/a")), "/a: Read-only file system. Give a path elsewhere"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "/proc/x"),
+            "/proc/x: No such file or directory. Check the",
+        ),
+        (
+            NotADirectoryError(errno.ENOTDIR, "Not a directory", b"/a/b"),
+            "/a/b: Not a directory. Check the path: a part of it is a",
+        ),
+        (OSError("odd"), "odd"),
+    ],
+)
+def test_what_the_system_refuses_has_path_and_remedy(error: OSError, says: str) -> None:
+    """Each refusal that a user can do something about says what."""
+    assert errors.told(error).startswith(says)
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write names no file by itself; a folder that took nothing is gone again, one that was there stays."""
+
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "there").mkdir()
+    with monkeypatch.context() as m:
+        m.setattr("collection.campaign.os.write", full)
+        for folder in (tmp_path / "new" / "deep", tmp_path / "there"):
+            with pytest.raises(OSError, match="No space left") as e, campaign.working_in(folder):
+                pass
+            assert e.value.filename == str(folder / ".lock")
+    assert [p.name for p in tmp_path.iterdir()] == ["there"]
+    with monkeypatch.context() as m:
+        m.setattr("pipelines.io.os.fsync", lambda _fd: full(0, b""))
+        with pytest.raises(OSError, match="No space left") as e:
+            write_bytes(tmp_path / "file", b"x")
+    assert e.value.filename == str(tmp_path / "file")
+    assert not (tmp_path / "file").exists()
 
 
 def test_every_error_is_exported_and_has_an_exit_code() -> None:
