@@ -6,10 +6,12 @@
 //! few requests a tick are simulated request by request. All randomness is keyed by (seed, tenant, tick, ...): the same
 //! seed gives the same bits whatever else runs.
 //!
-//! Three places go beyond the reference prototype, all in seeded mode only: a change of rate rescales the time to the next
-//! arrival (the prototype keeps the old one, which at a rate near 0 never comes), a service that returns to
-//! request-by-request mode starts from the backlog and the time it has now (the prototype resumes at the time it left),
-//! and `max_outstanding` bounds the queue in that mode too.
+//! Some places go beyond the reference prototype. In seeded mode a change of rate rescales the time to the next arrival (the
+//! prototype keeps the old one, which at a rate near 0 never comes), a service that returns to request-by-request mode starts
+//! from the backlog and the time it has now (the prototype resumes at the time it left), and `max_outstanding` bounds the
+//! queue in that mode too. In both modes no L3 domain ever holds more than its size: what fills ways waits for what leaves them,
+//! and newcomers with warm caches push others out. Readings never exceed the CPUs held and the platform's peak bandwidth,
+//! whatever the noise.
 
 use crate::math::{gauss, ident_hash, uniform, Draws, QUANTILES};
 use crate::profile::PlatformProfile;
@@ -28,6 +30,8 @@ use surefoot_server::CpuSet;
 
 /// Two instants closer than this are one, seconds.
 const SAME_INSTANT_S: f64 = 1e-9;
+/// What sums of shares may be off by.
+const ROUNDING: f64 = 1e-12;
 
 /// A change to one tenant; it takes effect after the platform's enforcement delay for its kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -422,7 +426,7 @@ impl Plant {
                 self.before_mb[i] = o;
             }
             let excess = held - size_mb;
-            if excess > 0.0 {
+            if excess > ROUNDING * size_mb {
                 // Those who lose ways may lose them more slowly than others fill them: nobody fills what is not free yet.
                 let scale = (1.0 - excess / gained).max(0.0);
                 for (occ, before) in self.occ_mb.iter_mut().zip(&self.before_mb) {
@@ -477,7 +481,7 @@ impl Plant {
         for d in 0..domains {
             let held = |warm: bool| self.occ_mb.iter().zip(&self.states).filter(|(_, s)| s.warm == warm).map(|(o, _)| o[d]).sum::<f64>();
             let (new, old) = (held(true), held(false));
-            if old > 0.0 && new + old > size_mb {
+            if old > 0.0 && new + old > size_mb * (1.0 + ROUNDING) {
                 let keep = (size_mb - new).max(0.0) / old;
                 for (occ, _) in self.occ_mb.iter_mut().zip(&self.states).filter(|(_, s)| !s.warm) {
                     occ[d] *= keep;
