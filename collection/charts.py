@@ -42,6 +42,8 @@ _COLD = ["#0b3c7d", "#2f6fc0", "#8db9e4", "#e3eef9"]
 _HOT = ["#fdeee6", "#f5ac84", "#d6553f", "#7f0d1f"]
 
 _OVERLOADED = "#3d0710"
+# of points with a latency, by verdict; only valid ones are filled
+VERDICT_MARKS = {"valid": "o", "server-overloaded": "^", "not-resolvable": "s", "client-limited": "D"}
 
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -231,7 +233,7 @@ class QuotaCurve:
 
 
 def quota_curve(c: QuotaCurve) -> str:
-    """Draw the cliff over CPU: filled marks are valid percentiles, hollow ones have another verdict."""
+    """Draw the cliff over CPU: filled marks are valid percentiles, hollow ones have another verdict, a shape for each."""
     with matplotlib.rc_context(_STYLE):
         fig, ax = plt.subplots(figsize=(4.4, 3.3))
         for k, (rps, points) in enumerate(sorted(c.levels.items())):
@@ -254,16 +256,16 @@ def quota_curve(c: QuotaCurve) -> str:
                 capsize=2.5,
                 zorder=3,
             )
-            for valid in (True, False):
-                some = [p for p in points if (p.verdict == "valid") == valid]
+            for verdict, marker in VERDICT_MARKS.items():
+                some = [p for p in points if p.verdict == verdict]
                 ax.plot(
                     [p.quota_cores for p in some],
                     [p.p99_ms for p in some],
                     ls="none",
-                    marker="o",
+                    marker=marker,
                     ms=5,
                     mec=colour,
-                    mfc=colour if valid else "white",
+                    mfc=colour if verdict == "valid" else "white",
                     zorder=4,
                 )
         if c.qos_target_ms is not None:
@@ -284,8 +286,13 @@ def quota_curve(c: QuotaCurve) -> str:
         _log_ms(ax)
         ax.set_xlabel("CPU quota, cores")
         ax.set_ylabel("p99, ms (log)")
-        ax.set_title(c.service)
-        ax.legend(loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=len(c.levels), handlelength=1.4, columnspacing=1.0)
+        # under the title, however many levels there are
+        columns = min(3, max(1, len(c.levels)))
+        rows = -(-max(1, len(c.levels)) // columns)
+        ax.set_title(c.service, pad=8 + 14 * rows)
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=columns, handlelength=1.4, columnspacing=1.0, borderpad=0.2
+        )
         return _svg(fig, f"p99 of {c.service} over CPU quota")
 
 

@@ -95,13 +95,12 @@ class Demo:
 
     def run(self) -> dict[str, Any]:
         """All steps; returns what `--json` prints."""
-        self.out.mkdir(parents=True, exist_ok=True)
         result: dict[str, Any] = {
             "schema_version": 1,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "out": str(self.out),
         }
-        with campaign.locked(self.out, "a demo", "ls -l"):
+        with campaign.working_in(self.out, "a demo", "ls -l"):
             result["machine"] = machine()
             result["git_commit"] = self._git("rev-parse", "HEAD")
             engine = self._engine()
@@ -225,10 +224,11 @@ class Demo:
         manifests = [Path(c["folder"]) / dataset.MANIFEST for c in campaigns.values()]
 
         def work(_cut_short: bool) -> dict[str, Any]:
-            seconds, failed = 0.0, {}
+            seconds, ran, failed = 0.0, 0, {}
             for name in campaigns:
-                took_s, _, error = self._repro([f"bundle@{name}"], f"dvc-{name}.log")
+                took_s, said, error = self._repro([f"bundle@{name}"], f"dvc-{name}.log")
                 seconds += took_s
+                ran += said.count("Running stage")
                 if error and name == VIRTUAL:
                     raise StepFailed(error)
                 if error:
@@ -240,6 +240,7 @@ class Demo:
                 raise StepFailed(error)
             return {
                 "first_s": seconds,
+                "stages_run": ran,
                 "second_s": second_s,
                 "second_run_did_nothing": sha256_file(lock) == before and "Running stage" not in said and "up to date" in said,
                 "outputs": {n: {k: str(self.root / "out/pipeline" / n / d) for k, d in _PIPELINE.items()} for n in good},

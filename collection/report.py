@@ -9,6 +9,8 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +162,7 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
             Tile(
                 "osml-plus on virtual workloads",
                 f"{r['converged']} of {r['runs']}",
-                "runs in which every QoS target was met and held",
+                "runs converged: every QoS target met, and met for 3 s on end",
             )
         )
     if loop.get("runs"):
@@ -310,12 +312,85 @@ def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Sectio
     section.blocks.append(Figures([Drawing(charts.quota_curve(c), quota_caption(c)) for c in curves]))
     section.blocks.append(
         Text(
-            "Filled: valid. Hollow: the service completes less than it is offered, so its latency is a lower bound that grows "
-            "with the length of the case. Bars: 95 % confidence interval of p99 from order statistics.",
+            "Filled circle: valid. Hollow triangle: overloaded, the service completes less than it is offered, so its latency is "
+            "a lower bound that grows with the length of the case. Hollow square: too few requests in the window for a p99. "
+            "Bars: 95 % confidence interval of p99 from order statistics.",
             "note",
         )
     )
+    section.blocks.append(Text(cliff_words(curves)))
     return section
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """The steepest step of p99 between neighbouring CPU quotas of a service, towards less CPU.
+
+    overloaded: at `low_cores` the service completes less than it is offered; p99 there is a lower bound, in ms.
+    """
+
+    service: str
+    rps: float
+    high_cores: float
+    low_cores: float
+    from_ms: float
+    to_ms: float
+    overloaded: bool
+
+
+# a step of p99 by this factor or more is a cliff
+_CLIFF_FACTOR = 5.0
+
+
+def cliff_of(c: charts.QuotaCurve) -> Cliff | None:
+    """The step with the largest ratio of p99 that starts at a valid point within the QoS target and ends outside of it.
+
+    A step ends in a valid point or in an overloaded one; points with too few requests prove nothing.
+    """
+    best: Cliff | None = None
+    for rps, points in c.levels.items():
+        known = sorted((p for p in points if p.verdict in ("valid", "server-overloaded")), key=lambda p: p.quota_cores)
+        for low, high in pairwise(known):
+            if c.qos_target_ms is None or high.verdict != "valid" or not high.p99_ms <= c.qos_target_ms < low.p99_ms:
+                continue
+            step = Cliff(
+                c.service, rps, high.quota_cores, low.quota_cores, high.p99_ms, low.p99_ms, low.verdict == "server-overloaded"
+            )
+            if best is None or step.to_ms / step.from_ms > best.to_ms / best.from_ms:
+                best = step
+    return best
+
+
+def cliff_words(curves: Sequence[charts.QuotaCurve]) -> str:
+    """What the curves say about the cliff, in a sentence or two."""
+    steps = {c.service: cliff_of(c) for c in curves}
+    seen = [s for s in steps.values() if s is not None and s.to_ms / s.from_ms >= _CLIFF_FACTOR]
+    text = f"The cliff is visible for {len(seen)} of {len(curves)} services"
+    if seen:
+        told = (
+            f"{s.service} at {number(s.rps)} RPS rises from {number(s.from_ms)} to {'at least ' if s.overloaded else ''}"
+            f"{number(s.to_ms)} ms between {s.high_cores:g} and {s.low_cores:g} cores"
+            for s in seen
+        )
+        text += f": p99 of {'; of '.join(told)}"
+    flat = []
+    for c in curves:
+        step = steps[c.service]
+        if step in seen and step is not None:
+            continue
+        points = [p for level in c.levels.values() for p in level if p.verdict == "valid"]
+        if step is not None:
+            why = f"its steepest step over the QoS target is by a factor of {number(step.to_ms / step.from_ms)} only"
+        elif c.qos_target_ms is None:
+            why = "it has no QoS target"
+        elif not points:
+            why = "no case has a p99 that can be believed"
+        elif all(p.p99_ms > c.qos_target_ms for p in points):
+            why = "no valid case meets its QoS target"
+        else:
+            why = "no case that meets its QoS target stands beside one that misses it"
+        flat.append(f"{c.service} ({why})")
+    return text + (f". Not visible: {'; '.join(flat)}." if flat else ".")
 
 
 def quota_caption(c: charts.QuotaCurve) -> str:
@@ -360,10 +435,12 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
 
 def _learning(dvc: Mapping[str, Any]) -> Section:
     section = Section("learning", "What the models learn", "Models")
+    # DVC keeps what it made before: then this is no training time
+    took = console.duration(dvc["first_s"]) if dvc.get("stages_run", 1) else "all of it made by an earlier dvc repro"
     section.blocks.append(
         Text(
             f"dvc repro: label, train (Model A: OAA and RCliff; Model B: QoS of another allocation; Model C: the next action), "
-            f"evaluate, bundle, for {' and '.join(dvc['outputs'])}; {console.duration(dvc['first_s'])}. A second dvc repro took "
+            f"evaluate, bundle, for {' and '.join(dvc['outputs'])}; {took}. A second dvc repro took "
             f"{dvc['second_s']:.1f} s and " + ("did nothing." if dvc["second_run_did_nothing"] else "ran stages again.")
         )
     )
@@ -433,6 +510,12 @@ def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
     note = (
         f"On {metrics.get('test_rows', 0):,.0f} samples of {metrics.get('test_planes', 0):,.0f} planes that training never saw."
     )
+    safe = metrics.get("a_safe_share")
+    if safe is not None and np.isfinite(safe):
+        note += (
+            " On a node a predicted OAA is only the start: Model B's check of it and the corrections that follow (Model C) "
+            f"cover the {per_cent(1 - safe)} that would miss QoS."
+        )
     return [table, shares, Text(note, "note")]
 
 

@@ -315,6 +315,8 @@ def test_report_says_what_was_found(result: dict[str, Any], tmp_path: Path) -> N
         "manifest.json: was <changed>",
         "2 s moses to 60 % load",
         "Test CPU, 2 CPUs, 8 GiB",
+        "runs converged: every QoS target met, and met for 3 s on end",
+        "visible for 0 of 1 services. Not visible: memcached (no valid case meets its QoS target).",
     ):
         assert words in text, words
     assert "<changed>" not in html
@@ -361,6 +363,50 @@ def test_quota_point_is_the_median_window(local: Path) -> None:
     assert points[0.4].low_ms == pytest.approx(0.9 * points[0.4].p99_ms)
     assert points[0.4].requests == 500
     assert [points[q].verdict for q in (0.2, 0.4, 0.6)] == ["server-overloaded", "valid", "valid"]
+
+
+def quota_curve(service: str, points: list[tuple[float, float, str]]) -> charts.QuotaCurve:
+    """At 2,000 RPS, with a QoS target of 10 ms, from (cores, p99 in ms, verdict)."""
+    level = [charts.QuotaPoint(q, p99, None, None, 500, verdict) for q, p99, verdict in points]
+    return charts.QuotaCurve(service, TARGET_MS, {2000.0: level})
+
+
+def test_words_about_the_cliff_come_from_the_curves() -> None:
+    """A cliff is a step over the QoS target by 5 times or more; where there is none, the reason is told."""
+    curves = [
+        # 8 to 80 ms is the step over the target; 80 to 4,000 ms lies below it, and the square proves nothing
+        quota_curve(
+            "memcached",
+            [(0.6, 8.0, "valid"), (0.5, 9000.0, "not-resolvable"), (0.4, 80.0, "valid"), (0.2, 4000.0, "server-overloaded")],
+        ),
+        quota_curve("nginx", [(0.4, 2.0, "valid"), (0.2, 300.0, "server-overloaded")]),
+        quota_curve("redis", [(0.4, 8.0, "valid"), (0.2, 16.0, "valid")]),
+        quota_curve("flat", [(0.4, 2.0, "valid"), (0.2, 3.0, "valid")]),
+    ]
+    assert report.cliff_words(curves) == (
+        "The cliff is visible for 2 of 4 services: p99 of memcached at 2,000 RPS rises from 8 to 80 ms between 0.6 and 0.4 cores"
+        "; of nginx at 2,000 RPS rises from 2 to at least 300 ms between 0.4 and 0.2 cores"
+        ". Not visible: redis (its steepest step over the QoS target is by a factor of 2 only)"
+        "; flat (no case that meets its QoS target stands beside one that misses it)."
+    )
+
+
+def test_each_verdict_has_a_mark_of_its_own() -> None:
+    """Hollow points differ by what is wrong with them, so the caption can be true."""
+    assert set(charts.VERDICT_MARKS) == set(report.VERDICTS)
+    assert len(set(charts.VERDICT_MARKS.values())) == len(report.VERDICTS)
+    marks = [
+        len(re.findall("<use ", charts.quota_curve(quota_curve("s", [(0.2, 5.0, "valid"), (0.4, 5.0, verdict)]))))
+        for verdict in report.VERDICTS
+    ]
+    assert len(set(marks)) == 1  # no verdict is left out of the figure
+
+
+def test_a_cached_repro_is_no_training_time(result: dict[str, Any], tmp_path: Path) -> None:
+    """Where DVC had everything already, the report does not give its no-op's seconds as those of training."""
+    result["dvc"]["stages_run"] = 0
+    text = " ".join(read(page.render(report.build(result, tmp_path))).text)
+    assert "all of it made by an earlier dvc repro" in text
 
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
