@@ -69,10 +69,22 @@ def plan(file: Path) -> dict[str, Any]:
 
 
 def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any]:
-    found = tools.run_json(tools.SUREFOOTD, ["sweep", campaign.path, "--server", target.server, "--plan", "--json"])
+    try:
+        found = tools.run_json(tools.SUREFOOTD, ["sweep", campaign.path, "--server", target.server, "--plan", "--json"])
+    except ToolFailed as e:
+        raise ToolFailed(e.tool, _in_our_words(str(e), campaign, target), e.code) from e
     if not isinstance(found, dict):
         raise CampaignError(f"{campaign.path}: the plan for {target.server} is not an object. Rebuild surefootd: make setup")
     return found
+
+
+def _in_our_words(message: str, campaign: spec.Campaign, target: spec.Target) -> str:
+    """A message of `surefootd sweep`, which speaks of its own options, in words of the campaign's file."""
+    message = message.replace(f"--server {target.server}: ", f"{campaign.path}: targets.virtual: {target.name}: ")
+    message = message.replace("Give a platform file, or --profiles", "Mend the name, or name its folder in SUREFOOT_PROFILES")
+    message = message.replace("with --profiles", "in a folder named in SUREFOOT_PROFILES")
+    # its remedies speak of its own flag
+    return message.replace("--resume", "the same command")
 
 
 def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report | None = None) -> dict[str, Any]:
@@ -115,8 +127,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
                     report.update(target.name, line)
                     note.take(target.name, line)
         except ToolFailed as e:
-            # its remedies speak of its own flag
-            raise ToolFailed(e.tool, str(e).replace("--resume", "the same command"), e.code) from e
+            raise ToolFailed(e.tool, _in_our_words(str(e), campaign, target), e.code) from e
         finally:
             note.write()
             _write_summary(campaign, out, plans)
@@ -258,12 +269,19 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
     rebuild = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
     summary = dataset.read_json(folder / dataset.MANIFEST, rebuild)
+    if summary.get("schema_version") == SCHEMA_VERSION and "targets" not in summary and "shards" in summary:
+        raise DataSetError(
+            f"{folder}: is the data set of one target, not a campaign's folder. Name the folder above it; for one that "
+            f"`surefootd sweep` made alone: surefoot campaign verify {folder}"
+        )
     targets = summary.get("targets")
     if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(targets, list):
-        raise DataSetError(
-            f"{folder / dataset.MANIFEST}: schema_version is {summary.get('schema_version')!r} (this version reads "
-            f"{SCHEMA_VERSION}), or targets is no list; {rebuild}"
+        wrong = (
+            "targets is no list"
+            if summary.get("schema_version") == SCHEMA_VERSION
+            else f"schema_version is {summary.get('schema_version')!r} (this version reads {SCHEMA_VERSION})"
         )
+        raise DataSetError(f"{folder / dataset.MANIFEST}: {wrong}; {rebuild}")
     return summary
 
 

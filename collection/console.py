@@ -41,6 +41,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def counted(number: int, noun: str) -> str:
+    """How many of what: "1 shard", "2,022 rows"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def size(count: float | None) -> str:
     """A number of bytes as people say it."""
     if count is None:
@@ -117,7 +122,7 @@ def status(console: Console, state: dict[str, Any]) -> None:
                 word = "to do" if name == "pending" else name
                 line.append(f", {cases[name]:,} {word}", style=colour if cases[name] else "")
         console.print(line, soft_wrap=True)
-        facts = [f"{target['rows']:,} rows in {target['shards']} shards"]
+        facts = [f"{counted(target['rows'], 'row')} in {counted(target['shards'], 'shard')}"]
         if target["rate_per_s"]:
             facts.append(rate(target["rate_per_s"]))
         if target["eta_s"] is not None:
@@ -132,14 +137,15 @@ def verification(console: Console, result: Result) -> None:
     """Print what `verify.verify` found."""
     if result.ok:
         console.print(
-            f"[green]ok[/] {result.folder}: {result.shards} shards, {result.rows:,} rows, {result.cases:,} cases add up",
+            f"[green]ok[/] {result.folder}: {counted(result.shards, 'shard')}, {counted(result.rows, 'row')}, "
+            f"{counted(result.cases, 'case')}, all add up",
             highlight=False,
         )
         return
     for finding in result.findings:
         console.print(f"[red]bad[/] {finding.file}: {finding.what}", highlight=False, soft_wrap=True)
         console.print(f"    {finding.remedy}", style="dim", highlight=False, soft_wrap=True)
-    console.print(f"{len(result.findings)} findings in {result.folder}", highlight=False)
+    console.print(f"{counted(len(result.findings), 'finding')} in {result.folder}", highlight=False)
 
 
 def plan(console: Console, found: dict[str, Any]) -> None:

@@ -115,7 +115,10 @@ def _without(e: Exception, path: Path) -> str:
 
 
 def _target(folder: Path, planned: int | None, result: Result) -> None:
-    again = f"surefoot campaign run {folder.parent}/campaign.toml --out {folder.parent}"
+    if (folder.parent / campaign.COPY).exists():
+        again = f"surefoot campaign run {folder.parent}/campaign.toml --out {folder.parent}"
+    else:  # made by `surefootd sweep` alone
+        again = f"surefootd sweep CAMPAIGN.toml --server SERVER --out {folder} --resume"
     if not (folder / dataset.MANIFEST).exists():
         result.findings.append(
             Finding(str(folder / dataset.MANIFEST), "is missing", _RESTORE if any(folder.glob("*")) else f"go on: {again}")

@@ -295,6 +295,10 @@ def test_unknown_platform_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match=r'unknown platform.*"server-1"') as e:
         campaign.plan(file)
     assert e.value.exit_code == 2
+    # in words of the file: `surefoot campaign` has no --server and no --profiles
+    assert str(e.value).startswith(f"{file}: targets.virtual: sever-1: unknown platform")
+    assert "SUREFOOT_PROFILES" in str(e.value)
+    assert "--" not in str(e.value)
 
 
 def test_a_folder_of_another_campaign_is_left_alone(tmp_path: Path) -> None:

@@ -257,3 +257,16 @@ def test_not_a_data_set(tmp_path: Path) -> None:
     with pytest.raises(DataSetError, match=r"no data set"):
         verify.verify(tmp_path)
     assert dataset.read_journal(tmp_path).lines.is_empty()
+
+
+def test_a_sweep_without_a_campaign_gets_its_own_remedies(data: Path, tmp_path: Path) -> None:
+    """What `surefootd sweep` made alone goes on with that command; `campaign status` says what the folder is."""
+    alone = tmp_path / "alone"
+    shutil.copytree(data / "server-1", alone)
+    change_manifest(data, complete=False)
+    shutil.copy(data / "server-1" / "manifest.json", alone)
+    assert only_finding(alone).remedy == f"go on: surefootd sweep CAMPAIGN.toml --server SERVER --out {alone} --resume"
+    assert only_finding(data).remedy == f"go on: surefoot campaign run {data}/campaign.toml --out {data}"
+    with pytest.raises(DataSetError, match="is the data set of one target, not a campaign's folder") as e:
+        campaign.status(alone)
+    assert "schema_version" not in str(e.value)

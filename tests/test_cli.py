@@ -12,7 +12,7 @@ import click
 import pytest
 
 import collection
-from collection import campaign, cli, errors
+from collection import campaign, cli, console, errors
 from pipelines.io import write_bytes
 
 
@@ -154,6 +154,11 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(tmp_path: Path, mo
             write_bytes(tmp_path / "file", b"x")
     assert e.value.filename == str(tmp_path / "file")
     assert not (tmp_path / "file").exists()
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    """One shard, two shards."""
+    assert [console.counted(n, "shard") for n in (0, 1, 2022)] == ["0 shards", "1 shard", "2,022 shards"]
 
 
 def test_every_error_is_exported_and_has_an_exit_code() -> None:
