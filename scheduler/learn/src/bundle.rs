@@ -82,7 +82,7 @@ impl Expect {
         for (field, want, has) in pairs {
             if let Some(want) = want.filter(|w| (w - has).abs() > 1e-6 * has.abs().max(1.0)) {
                 let problem = format!("the bundle is for platform `{}` with {has}, this host has {want}", p.name);
-                let remedy = "Build a bundle for this platform (`surefoot onboard`)";
+                let remedy = "Build one from data of this platform: `surefoot bundle build`";
                 return Err(BundleError::new(MANIFEST, format!("platform.{field}"), problem, remedy));
             }
         }
@@ -137,6 +137,11 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// All files, with signature, names, sizes and digests checked.
 fn verified_files(path: &Path, keys: &TrustedKeys) -> Result<(Manifest, String, Files), BundleError> {
     if path.is_dir() {
+        // First of all: it may be somebody's data, and whatever is said next would be about what to remove.
+        if path.join(SIGNATURE).symlink_metadata().is_err() {
+            let remedy = "This is not a bundle: give the folder or the tar that `surefoot bundle build` wrote";
+            return Err(BundleError::new(SIGNATURE, "file", "is missing", remedy));
+        }
         let mut found = read_folder(path)?;
         let mut take = |name: &str| found.remove(name).ok_or_else(|| BundleError::new(name, "file", "is missing", FETCH));
         let (manifest_bytes, signature) = (take(MANIFEST)?, take(SIGNATURE)?);

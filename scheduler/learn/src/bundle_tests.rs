@@ -255,6 +255,16 @@ fn a_signed_mistake_is_still_a_mistake() {
     assert!(load(&signed(good(), |_| {}, &test_key())).is_ok());
 }
 
+/// A folder without a signature may be somebody's data: it is told to be no bundle, and nothing in it to be removed.
+#[test]
+fn a_folder_that_is_no_bundle() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("server-2/shards")).unwrap();
+    std::fs::write(dir.path().join("manifest.json"), "{}").unwrap();
+    let e = Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err();
+    assert!(e.file == SIGNATURE && e.remedy.contains("not a bundle") && !e.remedy.contains("emove"), "{e}");
+}
+
 /// Weights are checked tensor by tensor: missing, wrong shape, not finite, one too many, no safetensors file at all.
 #[test]
 fn weights_are_checked_by_name() {
