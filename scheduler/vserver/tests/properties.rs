@@ -13,7 +13,14 @@ use surefoot_vserver::{
 
 /// A fixed seed: the same cases in every run.
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(2026), ..ProptestConfig::default() }
+    let max_global_rejects = 100 * cases;
+    ProptestConfig {
+        cases,
+        max_global_rejects,
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(2026),
+        ..ProptestConfig::default()
+    }
 }
 
 /// Above `b` by more than rounding.
