@@ -66,7 +66,24 @@ fn last_line(out: &Output) -> String {
     let text = String::from_utf8_lossy(text);
     // Docker ends with a hint on its help; the cause stands before it.
     let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty() && !l.starts_with("See 'docker")).unwrap_or("no message");
-    line.trim_start_matches("Error response from daemon: ").trim_end_matches('.').to_string()
+    let line = line.trim_start_matches("Error response from daemon: ");
+    line.trim_end_matches(". Is the docker daemon running?").trim_end_matches(['.', '?']).to_string()
+}
+
+const START: &str = "Start it: scripts/engine.sh";
+
+/// What to do about an engine that cannot be reached; None for other causes.
+fn remedy_for(cause: &str, docker_host: Option<&str>) -> Option<String> {
+    let cause = cause.to_lowercase();
+    if cause.contains("permission denied") && cause.contains("sock") {
+        return Some("Join the group docker (sudo usermod -aG docker $USER, then log in again), or run as root".into());
+    }
+    let unreachable =
+        ["cannot connect", "daemon running", "error during connect", "failed to connect", "no such host", "unable to parse docker host"];
+    unreachable.iter().any(|u| cause.contains(u)).then(|| match docker_host {
+        Some(host) if !host.is_empty() => format!("DOCKER_HOST is \"{host}\": unset it, or start the engine that it names"),
+        _ => START.into(),
+    })
 }
 
 fn says_absent(e: &ServerError) -> bool {
@@ -109,7 +126,9 @@ impl Engine {
         let name = format!("container engine {}", self.program.display());
         let out = self.raw(&["version", "--format", "{{.Server.Version}}"]).map_err(|e| unavailable(&name, e, "Run scripts/engine.sh"))?;
         if !out.status.success() {
-            return Err(unavailable(name, last_line(&out), "Start it: scripts/engine.sh"));
+            let cause = last_line(&out);
+            let remedy = remedy_for(&cause, std::env::var("DOCKER_HOST").ok().as_deref()).unwrap_or_else(|| START.into());
+            return Err(unavailable(name, cause, remedy));
         }
         Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
     }
@@ -124,8 +143,7 @@ impl Engine {
             return Ok(String::from_utf8_lossy(&out.stdout).trim().to_string());
         }
         let cause = last_line(&out);
-        let remedy =
-            if cause.contains("Cannot connect") || cause.contains("daemon running") { "Start it: scripts/engine.sh" } else { remedy };
+        let remedy = remedy_for(&cause, std::env::var("DOCKER_HOST").ok().as_deref()).unwrap_or_else(|| remedy.into());
         Err(unavailable(what, cause, remedy))
     }
 
@@ -142,7 +160,11 @@ impl Engine {
         let folder = spec.image.strip_prefix("surefoot/").unwrap_or(spec.image);
         if !self.has_image(spec.image) {
             self.version()?;
-            return Err(unavailable(format!("image {}", spec.image), "it does not exist", format!("Build it: scripts/images.sh {folder}")));
+            return Err(unavailable(
+                format!("image {}", spec.image),
+                "it does not exist",
+                format!("Build it: scripts/images.sh {folder}, or mend image in workloads/{}/workload.toml", spec.service),
+            ));
         }
         let cpus = spec.cpus.to_string();
         let labels =
@@ -286,5 +308,24 @@ mod tests {
         assert!(err.contains("/bin/false") && err.contains("scripts/engine.sh"), "{err}");
         let err = Engine::at("/nonexistent/docker").unwrap_err().to_string();
         assert!(err.contains("No such file") && err.lines().count() == 1, "{err}");
+    }
+
+    /// Who may not use the engine is told to join its group; who points at an engine that is not there is told the variable.
+    #[test]
+    fn remedies_fit_the_cause() {
+        let denied = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock";
+        assert!(remedy_for(denied, None).unwrap().contains("group docker"));
+        let dead = "Cannot connect to the Docker daemon at tcp://127.0.0.1:9";
+        assert!(remedy_for(dead, Some("tcp://127.0.0.1:9")).unwrap().starts_with("DOCKER_HOST is \"tcp://127.0.0.1:9\""));
+        assert_eq!(remedy_for(dead, Some("")).as_deref(), Some(START));
+        assert_eq!(remedy_for("manifest unknown", Some("tcp://127.0.0.1:9")), None);
+    }
+
+    /// The engine's question is no cause, and would stand before the remedy's sentence.
+    #[test]
+    fn a_cause_does_not_end_with_a_question() {
+        let said = "Cannot connect to the Docker daemon at unix:///none. Is the docker daemon running?\n";
+        let out = Command::new("printf").arg("%s").arg(said).output().unwrap();
+        assert_eq!(last_line(&out), "Cannot connect to the Docker daemon at unix:///none");
     }
 }

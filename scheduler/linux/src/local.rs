@@ -429,8 +429,10 @@ impl LocalServer {
         let port = entry.port.map(|p| spec.port.unwrap_or(p));
         if let Some(p) = port {
             // Asked before the container runs: inside it the failure would be a line in a log.
-            TcpListener::bind((Ipv4Addr::LOCALHOST, p))
-                .map_err(|e| unavailable(format!("port {p} for {}", spec.id), e, "Stop what listens there, or give another port"))?;
+            TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map_err(|e| {
+                let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
+                unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
+            })?;
         }
         let command = entry.command_line(threads, port.unwrap_or(0));
         let engine = self.engine()?;
