@@ -346,6 +346,8 @@ pub fn toml_error(file: &Path, text: &str, e: &toml::de::Error, remedy: &str) ->
             format!(". {}", suggest(bad, known).trim_end_matches('.'))
         })
         .unwrap_or_default();
+    // Numbers beyond 64 bits; i64's smallest is of no use to any field.
+    let near = if message.contains("128, expected i64") { format!(". The largest is {}", i64::MAX) } else { near };
     let dot = if near.ends_with('?') { "" } else { "." };
     Error::BadInput(format!("{}: {field}{message}{near}{dot} Mend that line: {remedy}", place(file, text, &span)))
 }

@@ -99,10 +99,9 @@ impl Expansion {
                 let hint = if target.jobs.contains(&name) {
                     "It is a BE job; a sweep measures LC services".to_string()
                 } else {
-                    format!(
-                        "{} Mend the name, or add a profile with --profiles",
-                        suggest(&name, target.services.keys().map(String::as_str))
-                    )
+                    let add =
+                        if target.is_virtual { "add a profile with --profiles" } else { "add a folder to workloads/ (docs/catalogue.md)" };
+                    format!("{} Mend the name, or {add}", suggest(&name, target.services.keys().map(String::as_str)))
                 };
                 return Err(c.wrong("sweep.services", format!("unknown service \"{name}\". {hint}")));
             };
@@ -121,7 +120,14 @@ impl Expansion {
             services.push((name, rps));
         }
         if services.is_empty() {
-            return Err(c.wrong("sweep.services", "no LC service is known on this target. Add profiles with --profiles"));
+            return Err(c.wrong(
+                "sweep.services",
+                if target.is_virtual {
+                    "no LC service is known on this target. Add profiles with --profiles"
+                } else {
+                    "no LC service is in the catalogue. Add a folder to workloads/ (docs/catalogue.md)"
+                },
+            ));
         }
 
         let have = f64::from(p.managed.len());
@@ -135,7 +141,12 @@ impl Expansion {
                 return Err(c.wrong("sweep.cores", format!("{x} is less than the {step} cores that a service needs. Start at {step}")));
             }
             if *x > have + 1e-9 {
-                let what = format!("{x} goes beyond the {have} cores of {}. Use {step} to {have}, or \"all\"", p.name);
+                let why = if target.is_virtual {
+                    ""
+                } else {
+                    " (all CPUs but the last, which is the load generator's, unless --cpus says otherwise)"
+                };
+                let what = format!("{x} goes beyond the {have} cores of {}{why}. Use {step} to {have}, or \"all\"", p.name);
                 return Err(c.wrong("sweep.cores", what));
             }
             if (p.cores(p.units(*x)) - x).abs() > 1e-6 {
@@ -588,6 +599,30 @@ mod tests {
         cases.iter().filter_map(|c| c.infeasible.as_deref()).for_each(|w| *why.entry(rule(w).to_string()).or_insert(0u64) += 1);
         assert_eq!(e.infeasible(), why);
         assert!(why.len() == 2 && why.values().sum::<u64>() < 720, "{why:?}");
+    }
+
+    /// On this machine a service comes from the catalogue, and the load generator's CPU is not there to be given away.
+    #[test]
+    fn remedies_fit_the_target() {
+        let at = |is_virtual: bool| Target { is_virtual, ..target(Platform::regular("p", 8, 1, 11, 2.0)) };
+        let said = |t: &Target, sweep: &str| expand(t, sweep).map(|_| ()).unwrap_err().to_string();
+        assert!(said(&at(false), "cores = [9]").contains("9 goes beyond the 8 cores of p (all CPUs but the last"));
+        assert!(said(&at(true), "cores = [9]").contains("9 goes beyond the 8 cores of p. Use 1 to 8"));
+        let none = |is_virtual: bool| {
+            let text = "name = \"t\"\n[targets]\nlocal = true\n[sweep]\nservices = [\"zzzzzz\"]\n";
+            let campaign = Campaign::parse(Path::new("c.toml"), text).unwrap();
+            Expansion::new(&campaign, &at(is_virtual)).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(none(false).contains("workloads/") && !none(false).contains("--profiles"), "{}", none(false));
+        assert!(none(true).contains("--profiles"), "{}", none(true));
+    }
+
+    /// The largest seed is named where TOML cannot hold a larger one.
+    #[test]
+    fn a_seed_that_is_too_large() {
+        let text = "name = \"t\"\nseed = 99999999999999999999\n[targets]\nlocal = true\n[sweep]\n";
+        let e = Campaign::parse(Path::new("c.toml"), text).map(|_| ()).unwrap_err().to_string();
+        assert!(e.starts_with("c.toml:2") && e.contains("seed: ") && e.contains("9223372036854775807"), "{e}");
     }
 
     /// A case is what its number says, however one comes to it.

@@ -46,8 +46,53 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::io(folder, "cannot be synced", &e))
 }
 
+/// Folders made for a result. Those that are still empty when this is dropped are removed again: nothing came of them.
+#[derive(Debug)]
+pub struct NewFolders(Vec<PathBuf>);
+
+impl NewFolders {
+    /// Make `folder` with all above it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn create(folder: &Path) -> Result<Self> {
+        let missing = folder.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists());
+        let made = NewFolders(missing.map(Path::to_path_buf).collect());
+        create_folder(folder)?;
+        Ok(made)
+    }
+}
+
+impl Drop for NewFolders {
+    fn drop(&mut self) {
+        // Deepest first; one that holds something refuses.
+        self.0.iter().for_each(|p| drop(std::fs::remove_dir(p)));
+    }
+}
+
 /// # Errors
 /// [`Error::Failed`].
 pub fn create_folder(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot be created", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A result that could not be written leaves no empty folder; a folder with something in it, or one that was there, stays.
+    #[test]
+    fn empty_folders_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a/b");
+        drop(NewFolders::create(&deep).unwrap());
+        assert!(!dir.path().join("a").exists());
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        drop(NewFolders::create(&deep).unwrap());
+        assert!(dir.path().join("a").exists() && !deep.exists());
+        let made = NewFolders::create(&deep).unwrap();
+        write_whole(&deep.join("file"), b"x").unwrap();
+        drop(made);
+        assert!(deep.join("file").exists());
+    }
 }

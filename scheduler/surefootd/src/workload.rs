@@ -180,7 +180,7 @@ impl Workload {
                         return Err(wrong(
                             span,
                             &format!("{field}.load"),
-                            format!("{l} is out of range. Give above 0, where 1 is max load"),
+                            format!("{l} is out of range. Give above 0 and at most 10, where 1 is max load"),
                         ))
                     }
                     (None, Some(r)) => r,

@@ -3,7 +3,7 @@
 use crate::campaign::{place, toml_error};
 use crate::error::{Error, Result};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use surefoot_linux::Target;
@@ -127,6 +127,7 @@ impl NodeConfig {
         let port = whole("metrics_port", raw.metrics_port, i64::from(METRICS_PORT), 0..65_536)? as u16;
         let mut services = vec![];
         let mut ids = BTreeSet::new();
+        let mut ports = BTreeMap::new();
         for entry in raw.service {
             let span = entry.span();
             let s = entry.into_inner();
@@ -154,7 +155,13 @@ impl NodeConfig {
                 (Some(k), _) => return Err(wrong(&span, "service.kind", format!("is \"{k}\". Write \"lc\" or \"be\""))),
             };
             let how = match (targets.len(), kind) {
-                (0, None) => How::Launch { port: s.port },
+                (0, None) => {
+                    if let Some((p, other)) = s.port.and_then(|p| Some((p, ports.insert(p, id.clone())?))) {
+                        let what = format!("{p} of \"{id}\" is that of \"{other}\" too. Give each service its own port");
+                        return Err(wrong(&span, "service.port", what));
+                    }
+                    How::Launch { port: s.port }
+                }
                 (0, Some(_)) => {
                     let what = "goes with a service that runs already. Name its container, cgroup or pid, or leave kind out".to_string();
                     return Err(wrong(&span, "service.kind", what));
@@ -180,5 +187,24 @@ impl NodeConfig {
             seed: whole("seed", raw.seed, 1, 0..i64::MAX)? as u64,
             services,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two services on one port are found while reading: the second one would fail at its start.
+    #[test]
+    fn a_port_belongs_to_one_service() {
+        let node = |second: u16| {
+            let text = format!("[[service]]\nservice = \"a\"\nport = 7\n[[service]]\nservice = \"b\"\nport = {second}\n");
+            NodeConfig::parse(Path::new("node.toml"), &text)
+        };
+        assert_eq!(node(8).unwrap().services.len(), 2);
+        let e = node(7).unwrap_err();
+        assert_eq!(e.exit_code(), 2);
+        let said = e.to_string();
+        assert!(said.starts_with("node.toml:4") && said.contains("service.port: 7 of \"b\" is that of \"a\" too"), "{said}");
     }
 }

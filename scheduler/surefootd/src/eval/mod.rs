@@ -4,7 +4,7 @@ pub mod run;
 
 use crate::cli;
 use crate::error::{Error, Result};
-use crate::files::{create_folder, write_whole};
+use crate::files::{write_whole, NewFolders};
 use crate::models::{load_bundle, policy};
 use crate::oracle;
 use crate::progress::{Mode, Progress};
@@ -92,7 +92,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     // Once a workload: it depends on neither policy nor seed.
     let oracle_emu = workloads.iter().map(|w| Ok((w.name.clone(), oracle::settled_emu(&at, w)?))).collect::<Result<BTreeMap<_, _>>>()?;
-    create_folder(&args.out)?;
+    let _folders = NewFolders::create(&args.out)?;
     let mut runs = vec![];
     for w in &workloads {
         for p in &args.policies {
