@@ -28,6 +28,10 @@ pub enum Command {
     Oracle(Oracle),
     /// The daemon: observe, decide, apply, every 100 ms
     Run(Run),
+    /// Write what the daemon would see, every 100 ms, and control nothing (docs/record-and-top.md)
+    Record(Record),
+    /// Live view of a running daemon: services, allocations, latency against target
+    Top(Top),
     /// Give every resource back to the kernel's defaults
     Reset(Reset),
     /// Mount a stand-in for the kernel's resctrl, to try things without the hardware (docs/resctrlfs.md)
@@ -195,6 +199,47 @@ pub struct Run {
     /// End when the parent process ends
     #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
     pub die_with_parent: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Record {
+    /// "local", or "virtual:PLATFORM" (a platform file or the name of a shipped platform)
+    #[arg(long, value_name = "S")]
+    pub server: String,
+    /// Parquet in the columns of samples (docs/sweep-output.md), or JSON lines where the name ends in .jsonl
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// What runs here (docs/node-config.md)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// End after so many seconds; default: with the workload of a virtual server, else at SIGTERM or Ctrl-C
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub duration_s: Option<u64>,
+    /// Further profiles for a virtual server
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// End when the parent process ends
+    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
+    pub die_with_parent: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Where the daemon answers; default: http://127.0.0.1:9464, or the metrics_port of --config
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub url: Option<String>,
+    /// Configuration of the daemon: its metrics_port says where it answers
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print one frame and end; needs no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Print one snapshot as JSON and end
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,8 @@
 //! | `eval` | `workload` (format), `eval` |
 //! | `oracle` | `oracle` (phases, answers for the search), `cmd_oracle` |
 //! | `run` | `daemon` |
+//! | `record` | `record`, on the machine of `daemon::node` |
+//! | `top` | `top` (asks the daemon and draws), `daemon::status` (what it answers) |
 //! | `check`, `reset` | `local_target` |
 //! | `resctrlfs` | `cmd_resctrlfs` |
 
@@ -24,9 +26,11 @@ pub mod local_target;
 pub mod models;
 pub mod oracle;
 pub mod progress;
+pub mod record;
 pub mod schema;
 pub mod stop;
 pub mod sweep;
 pub mod target;
+pub mod top;
 pub mod virtual_target;
 pub mod workload;

@@ -1,13 +1,15 @@
-//! Prometheus metrics on 127.0.0.1, text format 0.0.4, over a responder of our own: one thread, short requests.
+//! Prometheus metrics (/metrics, text format 0.0.4) and what `surefootd top` draws (/status, JSON) on 127.0.0.1, over a
+//! responder of our own: one thread, short requests.
 
+use super::status::{ActionStatus, ServiceStatus, Status, ACTIONS, RECENT};
 use crate::error::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use surefoot_server::{ActionKind, Observation};
+use surefoot_server::{ActionKind, Observation, Platform};
 
 /// Longest request line and headers that are read.
 const MOST_REQUEST_BYTES: usize = 8192;
@@ -22,6 +24,15 @@ pub struct Metrics {
     decision_worst_s: f64,
     violation_ms: BTreeMap<String, u64>,
     seen: Observation,
+    policy: String,
+    platform: String,
+    cores: f64,
+    ways: Option<f64>,
+    interval_ms: u64,
+    /// Of the last tick, since the first.
+    t_ms: u64,
+    recent_p99_ms: BTreeMap<String, VecDeque<Option<f64>>>,
+    last_actions: VecDeque<ActionStatus>,
 }
 
 fn action_name(k: ActionKind) -> &'static str {
@@ -36,17 +47,47 @@ fn action_name(k: ActionKind) -> &'static str {
 }
 
 impl Metrics {
-    pub fn tick(&mut self, seen: &Observation, tick_ms: u64, decision_s: f64) {
+    /// Who decides, where, and how often.
+    pub fn about(&mut self, policy: &str, platform: &Platform, interval_ms: u64) {
+        (self.policy, self.platform, self.interval_ms) = (policy.into(), platform.name.clone(), interval_ms);
+        self.cores = f64::from(platform.managed.len());
+        self.ways = platform.llc.map(|_| f64::from(platform.ways()));
+    }
+
+    /// `t_ms` counts from the first tick.
+    pub fn tick(&mut self, t_ms: u64, seen: &Observation, decision_s: f64) {
         self.ticks += 1;
+        self.t_ms = t_ms;
         self.decision_s += decision_s;
         self.decision_worst_s = self.decision_worst_s.max(decision_s);
-        for s in seen.lc().filter(|s| s.qos_met() == Some(false)) {
-            *self.violation_ms.entry(s.id.clone()).or_insert(0) += tick_ms;
+        for s in seen.lc() {
+            // Who never misses its target has 0, not nothing.
+            *self.violation_ms.entry(s.id.clone()).or_insert(0) += if s.qos_met() == Some(false) { self.interval_ms } else { 0 };
+        }
+        self.recent_p99_ms.retain(|id, _| seen.get(id).is_some());
+        for s in seen.lc() {
+            if !self.recent_p99_ms.contains_key(&s.id) {
+                self.recent_p99_ms.insert(s.id.clone(), VecDeque::with_capacity(RECENT));
+            }
+            if let Some(recent) = self.recent_p99_ms.get_mut(&s.id) {
+                if recent.len() == RECENT {
+                    recent.pop_front();
+                }
+                recent.push_back(s.window.map(|w| w.p99_ms));
+            }
         }
         self.seen = seen.clone();
     }
 
+    /// What the policy wanted at the last tick.
     pub fn plan(&mut self, plan: &surefoot_server::Plan, applied: bool) {
+        for a in &plan.actions {
+            if self.last_actions.len() == ACTIONS {
+                self.last_actions.pop_front();
+            }
+            let (service, kind, why) = (a.service.clone(), action_name(a.kind).to_string(), a.why.clone());
+            self.last_actions.push_back(ActionStatus { t_ms: self.t_ms, service, kind, why, applied });
+        }
         if !applied {
             self.refused_plans += 1;
             return;
@@ -60,6 +101,36 @@ impl Metrics {
     /// Milliseconds of QoS violation by service.
     pub fn violation_ms(&self) -> &BTreeMap<String, u64> {
         &self.violation_ms
+    }
+
+    /// For `surefootd top`.
+    pub fn status(&self) -> Status {
+        let service = |s: &surefoot_server::ServiceView| ServiceStatus {
+            id: s.id.clone(),
+            service: s.service.clone(),
+            kind: if s.is_lc() { "lc" } else { "be" }.into(),
+            p99_ms: s.window.map(|w| w.p99_ms),
+            qos_target_ms: s.qos_target_ms(),
+            achieved_rps: s.window.map(|w| w.achieved_rps),
+            cores: s.allocation.cores(),
+            ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
+            mba_pct: s.allocation.mba_pct,
+            violation_s: self.violation_ms.get(&s.id).map_or(0.0, |ms| *ms as f64 / 1000.0),
+            recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
+        };
+        Status {
+            policy: self.policy.clone(),
+            platform: self.platform.clone(),
+            cores: self.cores,
+            ways: self.ways,
+            interval_ms: self.interval_ms,
+            t_ms: self.t_ms,
+            ticks: self.ticks,
+            refused_plans: self.refused_plans,
+            decision_mean_us: (self.ticks > 0).then(|| self.decision_s * 1e6 / self.ticks as f64),
+            services: self.seen.services.iter().map(service).collect(),
+            actions: self.last_actions.iter().cloned().collect(),
+        }
     }
 
     /// Prometheus text.
@@ -101,21 +172,23 @@ impl Metrics {
     }
 }
 
-/// Serve until the process ends.
+/// Serve until the process ends. Port 0 takes any that is free; the port taken is returned.
 ///
 /// # Errors
 /// [`Error::Failed`] for a port in use.
-pub fn serve(port: u16, metrics: Arc<Mutex<Metrics>>) -> Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|e| {
+pub fn serve(port: u16, metrics: Arc<Mutex<Metrics>>) -> Result<u16> {
+    let fail = |e: std::io::Error| {
         Error::Failed(format!("metrics_port: 127.0.0.1:{port}: {e}. Stop what listens there, give another metrics_port, or 0 for none"))
-    })?;
+    };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(fail)?;
+    let taken = listener.local_addr().map_err(fail)?.port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // A client that breaks off is its own affair.
             let _ = answer(stream, &metrics);
         }
     });
-    Ok(())
+    Ok(taken)
 }
 
 fn answer(mut stream: TcpStream, metrics: &Mutex<Metrics>) -> std::io::Result<()> {
@@ -132,14 +205,17 @@ fn answer(mut stream: TcpStream, metrics: &Mutex<Metrics>) -> std::io::Result<()
     }
     let line = String::from_utf8_lossy(&request);
     let mut words = line.lines().next().unwrap_or("").split(' ');
-    let (status, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => ("200 OK", metrics.lock().unwrap_or_else(PoisonError::into_inner).text()),
-        (Some("GET"), _) => ("404 Not Found", "see /metrics\n".into()),
-        _ => ("405 Method Not Allowed", "GET only\n".into()),
+    let locked = || metrics.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = "text/plain; version=0.0.4";
+    let (status, kind, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) => ("200 OK", text, locked().text()),
+        (Some("GET"), Some("/status")) => {
+            // Written out after the lock is free: the control loop waits for it.
+            let status = locked().status();
+            ("200 OK", "application/json", serde_json::to_string(&status).unwrap_or_default())
+        }
+        (Some("GET"), _) => ("404 Not Found", text, "see /metrics and /status\n".into()),
+        _ => ("405 Method Not Allowed", text, "GET only\n".into()),
     };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    write!(stream, "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
 }

@@ -58,27 +58,36 @@ pub struct Measured {
 const OUTCOME: [&str; 7] =
     ["latency_mean_ms", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "latency_p99_low_ms", "latency_p99_high_ms", "achieved_rps"];
 
-fn neighbour_fields() -> Fields {
+fn neighbour_fields(rps_known: bool) -> Fields {
     Fields::from(vec![
         Field::new("service", DataType::Utf8, false),
         Field::new("cores", DataType::Float64, false),
         Field::new("ways", DataType::Int32, false),
-        Field::new("rps", DataType::Float64, false),
+        Field::new("rps", DataType::Float64, !rps_known),
     ])
 }
 
 /// Schema of the samples, in column order.
 pub fn schema() -> Schema {
+    schema_with(true)
+}
+
+/// As [`schema`], for samples of services whose offered RPS nobody may know: `rps` may be null.
+pub fn recording_schema() -> Schema {
+    schema_with(false)
+}
+
+fn schema_with(rps_known: bool) -> Schema {
     let text = |n: &str| Field::new(n, DataType::Utf8, false);
     let float = |n: &str, nullable| Field::new(n, DataType::Float64, nullable);
-    let item = Field::new("item", DataType::Struct(neighbour_fields()), false);
+    let item = Field::new("item", DataType::Struct(neighbour_fields(rps_known)), false);
     let mut f = vec![
         text("campaign"),
         text("platform"),
         text("service"),
         text("case_id"),
         Field::new("threads", DataType::Int32, false),
-        float("rps", false),
+        float("rps", !rps_known),
         Field::new("mba_pct", DataType::Int32, false),
         Field::new("neighbours", DataType::List(Arc::new(item)), false),
         Field::new("repeat", DataType::Int32, false),
@@ -120,7 +129,8 @@ const OF_EACH_ROW: [&str; 9] = [
     "latency_p99_ms",
 ];
 
-fn sample_properties() -> WriterProperties {
+/// Parquet settings of samples.
+pub fn sample_properties() -> WriterProperties {
     let split = |b: WriterPropertiesBuilder, name: &&str| {
         let column = ColumnPath::from(vec![(*name).to_string()]);
         b.set_column_dictionary_enabled(column.clone(), false).set_column_encoding(column, Encoding::BYTE_STREAM_SPLIT)
@@ -153,6 +163,7 @@ fn encode_with(batch: &RecordBatch, properties: WriterProperties) -> Result<Vec<
 
 /// Rows of some cases, column by column.
 pub struct Columns {
+    rps_known: bool,
     campaign: String,
     platform: String,
     campaigns: StringBuilder,
@@ -173,6 +184,11 @@ pub struct Columns {
     rows: usize,
 }
 
+/// An RPS; None where it is no number: nobody knows it.
+fn known(rps: f64) -> Option<f64> {
+    Some(rps).filter(|r| r.is_finite())
+}
+
 /// The list column of structs, flat.
 struct Neighbours {
     services: StringBuilder,
@@ -186,8 +202,18 @@ struct Neighbours {
 impl Columns {
     /// Empty columns of a campaign on a platform.
     pub fn new(campaign: &str, platform: &str) -> Self {
+        Self::with(campaign, platform, true)
+    }
+
+    /// As [`Columns::new`] with [`recording_schema`]: an RPS that is no number is null.
+    pub fn recording(campaign: &str, platform: &str) -> Self {
+        Self::with(campaign, platform, false)
+    }
+
+    fn with(campaign: &str, platform: &str, rps_known: bool) -> Self {
         let text = StringBuilder::new;
         Columns {
+            rps_known,
             campaign: campaign.into(),
             platform: platform.into(),
             campaigns: text(),
@@ -231,7 +257,7 @@ impl Columns {
                 self.neighbours.services.append_value(&n.service);
                 self.neighbours.cores.append_value(n.cores);
                 self.neighbours.ways.append_value(n.ways as i32);
-                self.neighbours.rps.append_value(n.rps);
+                self.neighbours.rps.append_option(known(n.rps));
             }
             self.neighbours.lengths.push(c.neighbours.len());
             self.t_ms.append_value(r.t_ms);
@@ -245,7 +271,10 @@ impl Columns {
             self.verdict.append_value(r.verdict.as_str());
         }
         self.threads.append_value_n(c.threads as i32, rows.len());
-        self.rps.append_value_n(c.rps, rows.len());
+        match known(c.rps) {
+            Some(rps) => self.rps.append_value_n(rps, rows.len()),
+            None => self.rps.append_nulls(rows.len()),
+        }
         self.mba_pct.append_value_n(i32::from(c.mba_pct), rows.len());
         self.repeat.append_value_n(c.repeat as i32, rows.len());
     }
@@ -261,8 +290,8 @@ impl Columns {
         let parts: Vec<ArrayRef> =
             vec![Arc::new(n.services.finish()), Arc::new(n.cores.finish()), Arc::new(n.ways.finish()), Arc::new(n.rps.finish())];
         let offsets = OffsetBuffer::from_lengths(n.lengths.drain(..));
-        let items = StructArray::try_new(neighbour_fields(), parts, None).map_err(fault)?;
-        let item = Arc::new(Field::new("item", DataType::Struct(neighbour_fields()), false));
+        let items = StructArray::try_new(neighbour_fields(self.rps_known), parts, None).map_err(fault)?;
+        let item = Arc::new(Field::new("item", DataType::Struct(neighbour_fields(self.rps_known)), false));
         let neighbours = ListArray::try_new(item, offsets, Arc::new(items), None).map_err(fault)?;
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(self.campaigns.finish()),
@@ -280,6 +309,6 @@ impl Columns {
         columns.push(Arc::new(self.errors.finish()));
         columns.push(Arc::new(self.count.finish()));
         columns.push(Arc::new(self.verdict.finish()));
-        RecordBatch::try_new(Arc::new(schema()), columns).map_err(fault)
+        RecordBatch::try_new(Arc::new(schema_with(self.rps_known)), columns).map_err(fault)
     }
 }

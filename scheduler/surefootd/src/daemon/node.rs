@@ -1,0 +1,145 @@
+//! The machine of `surefootd run` and `surefootd record`: what its configuration says runs there, started or found.
+
+use super::config::{How, NodeConfig};
+use crate::error::{Error, Result};
+use crate::local_target::{catalogue_dir, server_error, state_dir};
+use crate::virtual_target::VirtualTarget;
+use crate::workload::Workload;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer, Root};
+use surefoot_server::{Observation, Server, Tick};
+use surefoot_vserver::VirtualServer;
+
+/// A machine with services on it.
+pub enum Node {
+    Virtual { server: Box<VirtualServer>, workload: Workload, realtime: bool },
+    Local(Box<LocalServer>),
+}
+
+/// Whether services that run already are controlled or only looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Control,
+    Watch,
+}
+
+impl Node {
+    /// The workload of the configuration on a virtual server.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`].
+    pub fn virtual_server(config: &NodeConfig, at: &VirtualTarget) -> Result<Self> {
+        let file = config.workload.clone().ok_or_else(|| missing(config, "workload", "Name a workload file (docs/workload-format.md)"))?;
+        let workload = Workload::read(&file, &at.target())?;
+        let mut server = VirtualServer::new(at.profile.clone(), Some(config.seed));
+        workload.announce(&mut server, at)?;
+        Ok(Node::Virtual { server: Box::new(server), workload, realtime: config.realtime })
+    }
+
+    pub fn server(&mut self) -> &mut dyn Server {
+        match self {
+            Node::Virtual { server, .. } => server.as_mut(),
+            Node::Local(s) => s.as_mut(),
+        }
+    }
+
+    /// When it ends by itself, ms from the first tick: after so many seconds, else with the workload; None: never.
+    pub fn end_ms(&self, duration_s: Option<u64>) -> Option<u64> {
+        match (self, duration_s) {
+            (_, Some(s)) => Some(s * 1000),
+            (Node::Virtual { workload, .. }, None) => Some(workload.duration_ms),
+            (Node::Local(_), None) => None,
+        }
+    }
+
+    /// Offered load of a service as a share of its max load; None where nobody knows it.
+    pub fn load_at(&self, id: &str, t_ms: u64) -> Option<f64> {
+        self.lc(id)?.load_at(t_ms)
+    }
+
+    /// Offered RPS of a service; None where nobody knows it.
+    pub fn offered_rps(&self, id: &str, t_ms: u64) -> Option<f64> {
+        let lc = self.lc(id)?;
+        Some(lc.load_at(t_ms)? * lc.max_load_rps)
+    }
+
+    fn lc(&self, id: &str) -> Option<&crate::workload::Lc> {
+        match self {
+            Node::Virtual { workload, .. } => workload.lc.iter().find(|l| l.id == id),
+            Node::Local(_) => None,
+        }
+    }
+}
+
+/// Counts ticks of a node, and paces a virtual server whose seconds take a second.
+pub struct Clock {
+    tick: Tick,
+    start: Instant,
+    pub ticks: u64,
+    first_ms: Option<u64>,
+}
+
+impl Clock {
+    pub fn new(interval_ms: u64) -> Self {
+        Clock { tick: Tick { ms: interval_ms }, start: Instant::now(), ticks: 0, first_ms: None }
+    }
+
+    /// What is seen now, and the time since the first tick, ms: a local server's clock started when it was opened.
+    pub fn observe(&mut self, node: &mut Node) -> (u64, Observation) {
+        let seen = node.server().observe();
+        (seen.t_ms - *self.first_ms.get_or_insert(seen.t_ms), seen)
+    }
+
+    /// On to the next tick.
+    pub fn advance(&mut self, node: &mut Node) {
+        node.server().advance(self.tick);
+        self.ticks += 1;
+        if let Node::Virtual { realtime: true, .. } = node {
+            let due = self.start + Duration::from_millis(self.ticks * self.tick.ms);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+pub fn missing(config: &NodeConfig, field: &str, remedy: &str) -> Error {
+    let file = if config.file.as_os_str().is_empty() { "--config".to_string() } else { config.file.display().to_string() };
+    Error::BadInput(format!("{file}: {field}: is missing. {remedy}"))
+}
+
+/// This machine, not yet with its services; and its state folder.
+///
+/// # Errors
+/// [`Error::BadInput`] without services; else why the machine cannot be had.
+pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServer, PathBuf)> {
+    if config.services.is_empty() {
+        return Err(missing(config, "service", "Add [[service]] entries: what runs here"));
+    }
+    let state = state_dir(config.state_dir.as_deref());
+    let launches = config.services.iter().any(|s| matches!(s.how, How::Launch { .. }));
+    let catalogue = launches.then(|| catalogue_dir(config.catalogue.as_deref()));
+    let local = LocalConfig { root: Root::default(), state_dir: state.clone(), catalogue, managed: config.cpus };
+    // Containers that a killed run left stand in the way of those to be launched.
+    let open = if purpose == Purpose::Control || launches { LocalServer::open } else { LocalServer::open_to_watch };
+    Ok((open(local).map_err(server_error)?, state))
+}
+
+/// Start or find the services of the configuration.
+///
+/// # Errors
+/// The first that could not be had.
+pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, purpose: Purpose) -> Result<()> {
+    for s in &config.services {
+        let threads = s.threads.unwrap_or(1);
+        let done = match (&s.how, purpose) {
+            (How::Launch { port }, _) => {
+                server.launch(&LaunchSpec { id: s.id.clone(), service: s.service.clone(), threads: s.threads, port: *port })
+            }
+            (How::Adopt { kind, target }, Purpose::Control) => server.adopt(&s.id, &s.service, *kind, threads, target.clone()),
+            (How::Adopt { kind, target }, Purpose::Watch) => server.watch(&s.id, &s.service, *kind, threads, target.clone()),
+        };
+        done.map_err(server_error)?;
+    }
+    tracing::info!("latency feed: {}", server.feed_path().display());
+    Ok(())
+}

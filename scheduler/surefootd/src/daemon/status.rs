@@ -1,0 +1,56 @@
+//! What a running daemon shows of itself at /status, and what `surefootd top` draws: one JSON object.
+
+use serde::{Deserialize, Serialize};
+
+/// Control intervals of which the p99 is kept.
+pub const RECENT: usize = 120;
+/// Actions that are kept.
+pub const ACTIONS: usize = 16;
+
+/// One instant of a daemon. What is unknown is None.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub policy: String,
+    pub platform: String,
+    /// CPUs that services may use.
+    pub cores: f64,
+    /// LLC ways; None where the host cannot partition its LLC.
+    pub ways: Option<f64>,
+    pub interval_ms: u64,
+    /// Since the first tick.
+    pub t_ms: u64,
+    pub ticks: u64,
+    pub refused_plans: u64,
+    pub decision_mean_us: Option<f64>,
+    pub services: Vec<ServiceStatus>,
+    /// Oldest first.
+    pub actions: Vec<ActionStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    pub id: String,
+    pub service: String,
+    /// "lc" or "be".
+    pub kind: String,
+    /// Over the last second (or longer, at rates where a second has too few requests).
+    pub p99_ms: Option<f64>,
+    pub qos_target_ms: Option<f64>,
+    pub achieved_rps: Option<f64>,
+    pub cores: f64,
+    pub ways: Option<f64>,
+    pub mba_pct: u8,
+    pub violation_s: f64,
+    /// p99 at each of the last intervals, oldest first.
+    pub recent_p99_ms: Vec<Option<f64>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActionStatus {
+    pub t_ms: u64,
+    pub service: String,
+    pub kind: String,
+    pub why: String,
+    /// False where the server refused the plan.
+    pub applied: bool,
+}

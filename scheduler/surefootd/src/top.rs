@@ -1,0 +1,373 @@
+//! `surefootd top`: a running daemon, live. It asks the daemon's responder on 127.0.0.1 for /status and draws the answer: a frame is
+//! a function of that answer alone.
+
+use crate::cli;
+use crate::daemon::config::{NodeConfig, METRICS_PORT};
+use crate::daemon::status::{ServiceStatus, Status};
+use crate::error::{Error, Result};
+use crate::stop;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use std::io::{IsTerminal, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Between two questions to the daemon.
+const EVERY: Duration = Duration::from_millis(500);
+/// Longest silence of the daemon in an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest answer that is read.
+const MOST_ANSWER_BYTES: u64 = 1 << 20;
+/// Columns of a frame that goes to no terminal.
+const PLAIN_COLUMNS: u16 = 132;
+const NAME: usize = 16;
+const BAR: usize = 12;
+/// Actions that are shown.
+const SHOWN_ACTIONS: usize = 8;
+
+/// Where the daemon answers. Only this machine: a daemon listens on 127.0.0.1 alone.
+///
+/// # Errors
+/// [`Error::BadInput`].
+pub fn address(args: &cli::Top) -> Result<SocketAddr> {
+    let port = match (&args.url, &args.config) {
+        (Some(url), _) => return parse_url(url),
+        (None, Some(file)) => NodeConfig::read(file)?.metrics_port.ok_or_else(|| {
+            Error::BadInput(format!("{}: metrics_port: is 0, so this daemon answers nobody. Give it a port", file.display()))
+        })?,
+        (None, None) => METRICS_PORT,
+    };
+    Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn parse_url(url: &str) -> Result<SocketAddr> {
+    let wrong = |why: &str| Error::BadInput(format!("--url {url}: {why}. Write e.g. http://127.0.0.1:{METRICS_PORT}"));
+    let rest = url.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
+    let host = rest.split('/').next().unwrap_or("");
+    let (name, port) = host.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
+    if !["127.0.0.1", "localhost"].contains(&name) {
+        return Err(wrong("is not on this machine, where alone a daemon answers (for another, forward its port: ssh -L)"));
+    }
+    let port: u16 = port.parse().ok().filter(|p| *p > 0).ok_or_else(|| wrong("has no port from 1 to 65535"))?;
+    Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
+/// Ask a daemon.
+///
+/// # Errors
+/// [`Error::Failed`] where none answers, or not with a status.
+pub fn ask(at: SocketAddr) -> Result<Status> {
+    let failed = |why: String, remedy: &str| Error::Failed(format!("http://{at}/status: {why}. {remedy}"));
+    let none = |e: std::io::Error| {
+        failed(format!("no daemon answers: {e}"), "Start `surefootd run`, or say where it answers with --url or --config (metrics_port)")
+    };
+    let mut stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(none)?;
+    let answer = (|| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("GET /status HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").as_bytes())?;
+        let mut answer = vec![];
+        stream.take(MOST_ANSWER_BYTES).read_to_end(&mut answer)?;
+        Ok(answer)
+    })()
+    .map_err(none)?;
+    let other = "Something else may listen there: see metrics_port of the daemon";
+    let text = String::from_utf8_lossy(&answer);
+    let first = text.lines().next().unwrap_or("").trim();
+    if first.split(' ').nth(1) != Some("200") {
+        let shown: String = first.chars().filter(|c| !c.is_control()).take(80).collect();
+        return Err(failed(format!("answers \"{shown}\""), other));
+    }
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, b)| b);
+    serde_json::from_str(body).map_err(|e| failed(format!("is no status: {e}"), other))
+}
+
+/// `held` of `all` as a bar of [`BAR`] cells; more than nothing never looks like nothing.
+fn bar(held: f64, all: f64) -> String {
+    let share = if all > 0.0 { (held / all).clamp(0.0, 1.0) } else { 0.0 };
+    let mut full = (share * BAR as f64).round() as usize;
+    if held > 0.0 {
+        full = full.max(1);
+    }
+    "█".repeat(full) + &"░".repeat(BAR - full)
+}
+
+/// The last `width` p99s: half the height is the target, the whole twice the target and more; '·' is unknown.
+fn sparkline(recent_ms: &[Option<f64>], target_ms: f64, width: usize) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let step = |p99: &Option<f64>| match p99 {
+        None => '·',
+        // Four steps up to the target, so that whatever is above it stands in the upper half.
+        Some(v) if *v <= target_ms => STEPS[((v / target_ms * 4.0).ceil() as usize).clamp(1, 4) - 1],
+        Some(v) => STEPS[3 + ((v / target_ms - 1.0) * 4.0).ceil().clamp(1.0, 4.0) as usize],
+    };
+    recent_ms[recent_ms.len().saturating_sub(width)..].iter().map(step).collect()
+}
+
+/// A name in exactly `width` columns; control characters never reach a terminal.
+fn fit(text: &str, width: usize) -> String {
+    let clean: Vec<char> = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let shown: String =
+        if clean.len() > width { clean[..width - 1].iter().chain(['…'].iter()).collect() } else { clean.iter().collect() };
+    format!("{shown:<width$}")
+}
+
+fn number(v: Option<f64>, digits: usize) -> String {
+    v.map_or("-".into(), |v| format!("{v:.digits$}"))
+}
+
+fn service_line(s: &ServiceStatus, all: &Status, width: usize) -> Line<'static> {
+    let ways = match s.ways {
+        Some(w) => format!("{} {w:>4.1}", bar(w, all.ways.unwrap_or(w))),
+        None => format!("{:<BAR$} {:>4}", "-", "-"),
+    };
+    let held = format!("{} {} {} {:>5.1}  {ways} {:>4}  ", fit(&s.id, NAME), s.kind, bar(s.cores, all.cores), s.cores, s.mba_pct);
+    let (state, colour) = match (s.p99_ms, s.qos_target_ms) {
+        (_, None) => ("", Color::Reset),
+        (None, Some(_)) => ("unknown", Color::Yellow),
+        (Some(p99), Some(target)) if p99 <= target => ("met", Color::Green),
+        _ => ("missed", Color::Red),
+    };
+    let latency = format!("{:>9} / {:>7} {state:<8}", number(s.p99_ms, 2), number(s.qos_target_ms, 1));
+    let left = width.saturating_sub(held.chars().count() + latency.chars().count() + 9);
+    let spark = s.qos_target_ms.map_or(String::new(), |t| sparkline(&s.recent_p99_ms, t, left));
+    let missed = if s.qos_target_ms.is_some() { format!("{:>7.1}  ", s.violation_s) } else { " ".repeat(9) };
+    let style = Style::new().fg(colour);
+    vec![Span::raw(held), Span::styled(latency, style), Span::raw(missed), Span::styled(spark, style)].into()
+}
+
+/// A frame. `trouble` is why the status is an old one.
+pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>> {
+    let width = usize::from(width);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let decision = s.decision_mean_us.map_or(String::new(), |us| format!(", {us:.0} us a decision"));
+    let refused = if s.refused_plans > 0 { format!(", {} plans refused", s.refused_plans) } else { String::new() };
+    let what = format!(
+        "surefoot  {} on {}  {:.1} s, {} ticks of {} ms{decision}{refused}",
+        fit(&s.policy, s.policy.chars().count().min(32)).trim_end(),
+        fit(&s.platform, s.platform.chars().count().min(32)).trim_end(),
+        s.t_ms as f64 / 1000.0,
+        s.ticks,
+        s.interval_ms
+    );
+    let mut out = vec![Line::styled(what, bold)];
+    out.push(match trouble {
+        Some(why) => Line::styled(fit(why, why.chars().count()), Style::new().fg(Color::Red)),
+        None => Line::raw(""),
+    });
+    let cores = format!("CORES of {}", s.cores);
+    let ways = format!("WAYS of {}", number(s.ways, 0));
+    let head = format!(
+        "{:<NAME$}    {cores:<18}  {ways:<17} {:>4}  {:>9} / {:>7} {:<8}{:>7}  {}",
+        "SERVICE", "MBA%", "P99 ms", "TARGET", "QOS", "MISS s", "P99 (half height: target)"
+    );
+    out.push(Line::styled(head, bold));
+    if s.services.is_empty() {
+        out.push("no service".into());
+    }
+    out.extend(s.services.iter().map(|v| service_line(v, s, width)));
+    out.push(Line::raw(""));
+    out.push(Line::styled("LAST ACTIONS", bold));
+    if s.actions.is_empty() {
+        out.push("none".into());
+    }
+    for a in s.actions.iter().rev().take(SHOWN_ACTIONS) {
+        let refused = if a.applied { "" } else { "refused: " };
+        let why = fit(&a.why, a.why.chars().count().max(1));
+        let text = format!("{:>9.1} s  {} {:<9} {refused}{why}", a.t_ms as f64 / 1000.0, fit(&a.service, NAME), fit(&a.kind, 9));
+        out.push(if a.applied { Line::raw(text) } else { Line::styled(text, Style::new().fg(Color::Red)) });
+    }
+    out
+}
+
+/// Draw a frame; what does not fit is cut off.
+pub fn draw(s: &Status, trouble: Option<&str>, area: Rect, buffer: &mut Buffer) {
+    for (y, line) in (area.top()..area.bottom()).zip(lines(s, area.width, trouble)) {
+        buffer.set_line(area.x, y, &line, area.width);
+    }
+}
+
+/// A frame as text.
+pub fn plain(s: &Status, width: u16) -> String {
+    let text = |l: Line| l.spans.iter().map(|x| x.content.as_ref()).collect::<String>().trim_end().to_string() + "\n";
+    lines(s, width, None).into_iter().map(text).collect()
+}
+
+/// # Errors
+/// Bad input, or a daemon that does not answer.
+pub fn run(args: &cli::Top) -> Result<()> {
+    let at = address(args)?;
+    let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !(args.once || args.json || terminal) {
+        return Err(Error::BadInput("top: this is no terminal. Use --once for one plain frame, or --json".into()));
+    }
+    let first = ask(at)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&first).unwrap_or_default());
+        return Ok(());
+    }
+    if args.once {
+        print!("{}", plain(&first, PLAIN_COLUMNS));
+        return Ok(());
+    }
+    stop::install()?;
+    let fail = |e: std::io::Error| Error::Failed(format!("top: the terminal: {e}. Use --once for one plain frame"));
+    // Gives the terminal back also where this program panics.
+    let mut terminal = ratatui::try_init().map_err(fail)?;
+    let done = watch(&mut terminal, at, first);
+    ratatui::try_restore().and(done).map_err(fail)
+}
+
+/// Until somebody has seen enough. A daemon that falls silent may come back.
+fn watch(terminal: &mut ratatui::DefaultTerminal, at: SocketAddr, mut status: Status) -> std::io::Result<()> {
+    let mut trouble: Option<String> = None;
+    let mut asked = Instant::now();
+    loop {
+        terminal.draw(|f| {
+            let area = f.area();
+            draw(&status, trouble.as_deref(), area, f.buffer_mut());
+        })?;
+        while asked.elapsed() < EVERY {
+            if stop::requested() {
+                return Ok(());
+            }
+            let ready = match event::poll(EVERY.saturating_sub(asked.elapsed())) {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                other => other?,
+            };
+            match ready.then(event::read).transpose()? {
+                Some(Event::Key(k)) if k.kind == KeyEventKind::Press => {
+                    let interrupt = k.code == KeyCode::Char('c') && k.modifiers.contains(KeyModifiers::CONTROL);
+                    if interrupt || matches!(k.code, KeyCode::Char('q') | KeyCode::Esc) {
+                        return Ok(());
+                    }
+                }
+                Some(Event::Resize(..)) => break,
+                _ => {}
+            }
+        }
+        if asked.elapsed() >= EVERY {
+            asked = Instant::now();
+            match ask(at) {
+                Ok(s) => (status, trouble) = (s, None),
+                Err(e) => trouble = Some(e.to_string()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::status::ActionStatus;
+    use ratatui::backend::TestBackend;
+    use ratatui::Terminal;
+
+    fn status() -> Status {
+        let lc = |id: &str, cores: f64, p99_ms: Option<f64>, recent: &[Option<f64>]| ServiceStatus {
+            id: id.into(),
+            service: id.into(),
+            kind: "lc".into(),
+            p99_ms,
+            qos_target_ms: Some(10.0),
+            cores,
+            ways: Some(5.0),
+            mba_pct: 100,
+            recent_p99_ms: recent.to_vec(),
+            ..Default::default()
+        };
+        let action = |t_ms, applied| ActionStatus { t_ms, service: "moses".into(), kind: "grow".into(), why: "p99 12 ms".into(), applied };
+        Status {
+            policy: "parties".into(),
+            platform: "server-1".into(),
+            cores: 36.0,
+            ways: Some(20.0),
+            interval_ms: 100,
+            t_ms: 12_300,
+            ticks: 124,
+            services: vec![
+                lc("moses", 9.0, Some(4.0), &[None, Some(4.0), Some(10.0), Some(10.1), Some(20.0), Some(900.0)]),
+                lc("xapian", 18.0, Some(12.0), &[]),
+                lc("silent\u{1b}[31m", 9.0, None, &[]),
+                ServiceStatus { id: "stream".into(), kind: "be".into(), cores: 0.5, mba_pct: 10, ..Default::default() },
+            ],
+            actions: vec![action(100, true), action(12_200, false)],
+            ..Default::default()
+        }
+    }
+
+    /// The screen as text, and the colours of each row's cells.
+    fn screen(s: &Status, trouble: Option<&str>, width: u16, height: u16) -> (Vec<String>, Vec<Vec<Color>>) {
+        let mut t = Terminal::new(TestBackend::new(width, height)).unwrap();
+        t.draw(|f| draw(s, trouble, f.area(), f.buffer_mut())).unwrap();
+        let b = t.backend().buffer();
+        let rows = |f: &dyn Fn(u16, u16) -> String| (0..height).map(|y| (0..width).map(|x| f(x, y)).collect()).collect();
+        let colours = (0..height).map(|y| (0..width).map(|x| b[(x, y)].fg).collect()).collect();
+        (rows(&|x, y| b[(x, y)].symbol().to_string()), colours)
+    }
+
+    /// Every service has its bars, its latency against the target and its colour; actions come newest first.
+    #[test]
+    fn a_frame_shows_services_and_actions() {
+        let (rows, colours) = screen(&status(), None, 140, 20);
+        assert!(rows[0].starts_with("surefoot  parties on server-1  12.3 s, 124 ticks of 100 ms"), "{}", rows[0]);
+        // 9 of 36 cores are 3 of 12 cells, 5 of 20 ways too.
+        let quarter = "███░░░░░░░░░";
+        assert!(rows[3].starts_with(&format!("moses            lc {quarter}   9.0  {quarter}  5.0  100")), "{}", rows[3]);
+        assert!(rows[3].contains("4.00 /    10.0 met"), "{}", rows[3]);
+        assert!(rows[4].contains("12.00 /    10.0 missed") && rows[4].contains("██████░░░░░░  18.0"), "{}", rows[4]);
+        assert!(rows[5].contains("- /    10.0 unknown"), "{}", rows[5]);
+        // Half a core is not nothing; a host without ways shows none.
+        assert!(rows[6].starts_with("stream           be █░░░░░░░░░░░   0.5  -"), "{}", rows[6]);
+        let of = |y: usize, c: Color| colours[y].contains(&c);
+        assert!(of(3, Color::Green) && of(4, Color::Red) && of(5, Color::Yellow) && !of(6, Color::Red));
+        assert!(rows[9].contains("12.2 s  moses            grow      refused: p99 12 ms"), "{}", rows[9]);
+        assert!(rows[10].contains("0.1 s  moses            grow      p99 12 ms"), "{}", rows[10]);
+        assert!(rows.iter().all(|r| !r.contains('\u{1b}')));
+    }
+
+    /// Columns stand under their heads.
+    #[test]
+    fn heads_and_columns_agree() {
+        let (rows, _) = screen(&status(), None, 140, 20);
+        let at = |row: &str, what: &str| row.find(what).map(|i| row[..i].chars().count());
+        assert_eq!(at(&rows[2], "CORES"), at(&rows[3], "█"));
+        assert_eq!(at(&rows[2], "QOS"), at(&rows[3], "met"));
+        assert_eq!(at(&rows[2], "P99 (half"), at(&rows[3], "·"));
+    }
+
+    /// The target is half the height: up to it four steps, above it four more; unknown is a dot; only the last fit.
+    #[test]
+    fn the_sparkline_is_drawn_against_the_target() {
+        let ms = [None, Some(0.0), Some(2.6), Some(10.0), Some(10.1), Some(20.0), Some(900.0)];
+        assert_eq!(sparkline(&ms, 10.0, 99), "·▁▂▄▅██");
+        assert_eq!(sparkline(&ms, 10.0, 2), "██");
+        assert_eq!(sparkline(&[], 10.0, 5), "");
+    }
+
+    /// A silent daemon is said on the screen, above its last answer; a small screen cuts off and does not fail.
+    #[test]
+    fn trouble_and_small_screens() {
+        let (rows, _) = screen(&status(), Some("no daemon answers"), 140, 20);
+        assert!(rows[1].starts_with("no daemon answers") && rows[3].starts_with("moses"));
+        for (width, height) in [(1, 1), (20, 4), (80, 5)] {
+            assert_eq!(screen(&status(), None, width, height).0.len(), usize::from(height));
+        }
+    }
+
+    /// Only this machine is asked, and what is wrong with an address is said.
+    #[test]
+    fn addresses() {
+        assert_eq!(parse_url("http://127.0.0.1:9000/metrics").unwrap().to_string(), "127.0.0.1:9000");
+        assert_eq!(parse_url("http://localhost:1").unwrap().port(), 1);
+        for (url, why) in
+            [("127.0.0.1:9", "http://"), ("http://127.0.0.1", "port"), ("http://example.org:80", "ssh -L"), ("http://localhost:0", "1 to")]
+        {
+            let e = parse_url(url).unwrap_err();
+            assert!(e.exit_code() == 2 && e.to_string().contains(why), "{e}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `surefootd record` and `surefootd top`, on virtual servers.
+
+mod common;
+
+use arrow::array::{Array, Float64Array, Int64Array, StringArray};
+use common::{ok, one_line, path, root, run, surefootd};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+/// A node.toml for a workload of the demo: a service and a job, and a second service from 2 s on.
+fn config(dir: &Path, more: &str) -> String {
+    let workload = root().join("workloads/sets/demo/two-lc-steady.toml").canonicalize().unwrap();
+    let file = dir.join("node.toml");
+    fs::write(&file, format!("workload = \"{}\"\n{more}\n", path(&workload))).unwrap();
+    path(&file).into()
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    fs::read_to_string(file).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn batches(file: &Path) -> Vec<arrow::array::RecordBatch> {
+    ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap().build().unwrap().map(|b| b.unwrap()).collect()
+}
+
+/// Start the binary and wait for a line on its standard error.
+fn start(args: &[&str], until: &str) -> Child {
+    let mut child = surefootd().env("SUREFOOT_LOG", "info").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(until) {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "{args:?} ended before \"{until}\"");
+    }
+    child
+}
+
+/// Ask it to end; its standard output.
+fn terminate(child: Child) -> String {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{:?}", out.status);
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// A recording holds what the daemon saw at every tick, and Parquet what JSON lines hold.
+#[test]
+fn a_recording_is_what_the_daemon_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (config, events) = (config(dir.path(), "realtime = false\nmetrics_port = 0\nseed = 7"), at("events.jsonl"));
+    let common = ["--server", "virtual:server-1", "--config", &config, "--duration-s", "5"];
+    ok(&[&["run", "--policy", "unmanaged", "--events", path(&events)], &common[..]].concat());
+    ok(&[&["record", "--out", path(&at("r.jsonl"))], &common[..]].concat());
+    let said: Value = serde_json::from_str(&ok(&[&["record", "--json", "--out", path(&at("r.parquet"))], &common[..]].concat())).unwrap();
+
+    let (seen, recorded) = (lines(&events), lines(&at("r.jsonl")));
+    // Ticks 0 to 50 of a service and a job, and from 2 s on of a second service.
+    assert_eq!((seen.len(), recorded.len()), (133, 133));
+    for (e, r) in seen.iter().zip(&recorded) {
+        let same = [
+            ("service", "case_id"),
+            ("t_ms", "t_ms"),
+            ("p99_ms", "latency_p99_ms"),
+            ("achieved_rps", "achieved_rps"),
+            ("mba_pct", "mba_pct"),
+        ];
+        for (a, b) in same {
+            assert_eq!(e[a], r[b], "{a} at {}", e["t_ms"]);
+        }
+        assert_eq!(e["count"].as_i64().unwrap_or(0), r["count"].as_i64().unwrap());
+        for (name, value) in e["features"].as_object().unwrap() {
+            assert_eq!(*value, r[name], "{name} at {}", e["t_ms"]);
+        }
+        assert_eq!(r["neighbours"].as_array().unwrap().len(), if r["t_ms"].as_i64() < Some(2000) { 1 } else { 2 });
+    }
+    assert!(recorded.iter().any(|r| r["latency_p99_ms"].as_f64() > Some(0.0) && r["verdict"] == "valid"));
+
+    assert_eq!((&said["rows"], &said["observations"], &said["ended"]), (&133.into(), &51.into(), &"duration".into()));
+    let mut n = 0;
+    for b in batches(&at("r.parquet")) {
+        let float = |name: &str| b.column_by_name(name).unwrap().as_any().downcast_ref::<Float64Array>().unwrap().clone();
+        let id = b.column_by_name("case_id").unwrap().as_any().downcast_ref::<StringArray>().unwrap().clone();
+        let t_ms = b.column_by_name("t_ms").unwrap().as_any().downcast_ref::<Int64Array>().unwrap().clone();
+        for i in 0..b.num_rows() {
+            let r = &recorded[n];
+            assert_eq!((id.value(i), t_ms.value(i)), (r["case_id"].as_str().unwrap(), r["t_ms"].as_i64().unwrap()));
+            for name in ["rps", "ipc", "mbl_mbps", "nb_cores", "latency_p99_ms"] {
+                let column = float(name);
+                // Reading a number from text may cost its last bit.
+                let (got, want) = (column.is_valid(i).then(|| column.value(i)), r[name].as_f64());
+                let same = got.zip(want).map_or(got == want, |(g, w)| (g - w).abs() <= 1e-12 * w.abs());
+                assert!(same, "{name} in row {n}: {got:?}, not {want:?}");
+            }
+            n += 1;
+        }
+    }
+    assert_eq!(n, 133);
+}
+
+/// SIGTERM ends a recording with a whole file under its own name.
+#[test]
+fn a_signal_leaves_a_whole_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("r.parquet");
+    let config = config(dir.path(), "realtime = true");
+    let child = start(&["record", "--json", "--server", "virtual:server-1", "--config", &config, "--out", path(&file)], "recording");
+    let said: Value = serde_json::from_str(&terminate(child)).unwrap();
+    assert_eq!(said["ended"], "signal");
+    let rows: usize = batches(&file).iter().map(|b| b.num_rows()).sum();
+    assert!(rows >= 2 && said["rows"] == rows, "{rows} {said}");
+    assert!(!dir.path().join("r.parquet.tmp").exists());
+}
+
+/// What cannot be recorded is one line that names the remedy, and leaves no file.
+#[test]
+fn bad_input_is_named_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "");
+    let out = dir.path().join("no/such/r.parquet");
+    let bad = |args: &[&str], why: &str| {
+        let (code, text) = one_line(&run(&[&["record"], args].concat()));
+        assert!(code == 2 && text.contains(why), "{code} {text}");
+    };
+    bad(&["--server", "virtual:server-1", "--config", &config, "--out", path(&out)], "Make it first");
+    bad(&["--server", "virtual:server-1", "--config", &config, "--out", path(dir.path())], "is a folder");
+    let out = dir.path().join("r.parquet");
+    bad(&["--server", "virtual:server-1", "--out", path(&out)], "workload: is missing");
+    bad(&["--server", "local", "--out", path(&out)], "[[service]]");
+    bad(&["--server", "nowhere", "--out", path(&out)], "virtual:PLATFORM");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only node.toml");
+}
+
+/// A running daemon shows itself; one that has ended is said to be gone.
+#[test]
+fn top_shows_a_running_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = config(dir.path(), &format!("metrics_port = {port}"));
+    // Said after the first tick.
+    let child = start(&["run", "--policy", "unmanaged", "--server", "virtual:server-1", "--config", &config], "2 services");
+    let url = format!("http://127.0.0.1:{port}");
+    let status: Value = serde_json::from_str(&ok(&["top", "--json", "--url", &url])).unwrap();
+    let frame = ok(&["top", "--once", "--config", &config]);
+    let (code, text) = one_line(&run(&["top", "--url", &url]));
+    terminate(child);
+
+    assert_eq!((&status["policy"], &status["platform"]), (&"unmanaged".into(), &"server-1".into()));
+    let services = status["services"].as_array().unwrap();
+    assert_eq!(services.len(), 2);
+    assert_eq!((&services[0]["cores"], &services[0]["ways"]), (&status["cores"], &status["ways"]));
+    assert_eq!(status["actions"].as_array().unwrap().len(), 2);
+    assert!(frame.starts_with("surefoot  unmanaged on server-1"), "{frame}");
+    for s in services {
+        assert!(frame.lines().any(|l| l.starts_with(s["id"].as_str().unwrap()) && l.contains("████████████")), "{frame}");
+    }
+    assert!(frame.contains("place     unmanaged: everything") && !frame.contains('\u{1b}'), "{frame}");
+    // The tests run without a terminal.
+    assert!(code == 2 && text.contains("--once"), "{text}");
+
+    let (code, text) = one_line(&run(&["top", "--once", "--url", &url]));
+    assert!(code == 1 && text.contains("no daemon answers") && text.contains("surefootd run"), "{text}");
+}
