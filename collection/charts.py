@@ -269,17 +269,7 @@ def quota_curve(c: QuotaCurve) -> str:
                     zorder=4,
                 )
         if c.qos_target_ms is not None:
-            ax.axhline(c.qos_target_ms, color=TARGET, lw=1.2, ls=(0, (5, 3)), zorder=1)
-            ax.annotate(
-                f"QoS target {c.qos_target_ms:g} ms",
-                xy=(1, c.qos_target_ms),
-                xycoords=("axes fraction", "data"),
-                xytext=(-2, 3),
-                textcoords="offset points",
-                color=TARGET,
-                fontsize=8,
-                ha="right",
-            )
+            target_line(ax, c.qos_target_ms, f"QoS target {c.qos_target_ms:g} ms")
         ax.set_yscale("log")
         low, high = ax.get_ylim()
         ax.set_ylim(low, max(high, 3 * (c.qos_target_ms or 0)))
@@ -294,6 +284,21 @@ def quota_curve(c: QuotaCurve) -> str:
             loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=columns, handlelength=1.4, columnspacing=1.0, borderpad=0.2
         )
         return _svg(fig, f"p99 of {c.service} over CPU quota")
+
+
+def target_line(ax: Axes, at: float, text: str, x: float = 1.0, width: float = 1.2) -> None:
+    """A QoS target across the axes at `at` (data), named at `x` (share of the width)."""
+    ax.axhline(at, color=TARGET, lw=width, ls=(0, (5, 3)), zorder=1)
+    ax.annotate(
+        text,
+        xy=(x, at),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        color=TARGET,
+        fontsize=8,
+        ha="right",
+    )
 
 
 def _log_ms(ax: Axes) -> None:

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from collection import charts
-from collection.charts import INK, MUTED, SERIES, TARGET
+from collection.charts import INK, MUTED, SERIES
 
 PERCENTILES = ("p50", "p95", "p99")
 COLOURS = (SERIES[2], SERIES[1], SERIES[0])
@@ -39,17 +39,7 @@ def _save(fig: Figure, file: Path) -> None:
 
 
 def _target(ax: Axes, at: float, text: str, x: float = 1.0) -> None:
-    ax.axhline(at, color=TARGET, lw=1.1, ls=(0, (5, 3)), zorder=1)
-    ax.annotate(
-        text,
-        xy=(x, at),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 3),
-        textcoords="offset points",
-        color=TARGET,
-        fontsize=8,
-        ha="right",
-    )
+    charts.target_line(ax, at, text, x, width=1.1)
 
 
 def _log_y(ax: Axes) -> None:

@@ -157,20 +157,7 @@ fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
         let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
         let l = own.or(r.latency).or(s.latency);
         let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
-        Row {
-            t_ms: (warmup_ms + s.t_ms) as i64,
-            features: s.features.values(),
-            mean_ms: l.map(|l| l.mean_ms),
-            p50_ms: l.map(|l| l.p50_ms),
-            p95_ms: l.map(|l| l.p95_ms),
-            p99_ms: l.map(|l| l.p99_ms),
-            p99_low_ms: l.and_then(|l| l.p99_low_ms),
-            p99_high_ms: l.and_then(|l| l.p99_high_ms),
-            achieved_rps: l.map(|l| l.achieved_rps),
-            errors: l.map_or(0, |l| l.errors as i64),
-            count: l.map_or(0, |l| l.count as i64),
-            verdict,
-        }
+        Row::of(warmup_ms + s.t_ms, &s.features, l, verdict)
     };
     let rows = r.samples.iter().map(row).collect();
     let (state, reason) = match r.verdict {

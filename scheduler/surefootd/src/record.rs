@@ -61,20 +61,7 @@ fn samples(t_ms: u64, seen: &Observation, offered_rps: impl Fn(&str) -> Option<f
                 repeat: 0,
                 infeasible: None,
             },
-            row: Row {
-                t_ms: t_ms as i64,
-                features: s.features.values(),
-                mean_ms: w.map(|w| w.mean_ms),
-                p50_ms: w.map(|w| w.p50_ms),
-                p95_ms: w.map(|w| w.p95_ms),
-                p99_ms: w.map(|w| w.p99_ms),
-                p99_low_ms: w.and_then(|w| w.p99_low_ms),
-                p99_high_ms: w.and_then(|w| w.p99_high_ms),
-                achieved_rps: w.map(|w| w.achieved_rps),
-                errors: w.map_or(0, |w| w.errors as i64),
-                count: w.map_or(0, |w| w.count as i64),
-                verdict,
-            },
+            row: Row::of(t_ms, &s.features, w, verdict),
         }
     };
     seen.services.iter().map(one).collect()

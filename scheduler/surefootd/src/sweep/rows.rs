@@ -10,7 +10,7 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use std::sync::Arc;
-use surefoot_server::{Verdict, FEATURE_NAMES};
+use surefoot_server::{Features, Latency, Verdict, FEATURE_NAMES};
 
 /// What became of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -43,6 +43,27 @@ pub struct Row {
     pub errors: i64,
     pub count: i64,
     pub verdict: Verdict,
+}
+
+impl Row {
+    /// What was seen of a service; without a latency nothing was completed.
+    pub fn of(t_ms: u64, features: &Features, latency: Option<Latency>, verdict: Verdict) -> Self {
+        let l = latency;
+        Row {
+            t_ms: t_ms as i64,
+            features: features.values(),
+            mean_ms: l.map(|l| l.mean_ms),
+            p50_ms: l.map(|l| l.p50_ms),
+            p95_ms: l.map(|l| l.p95_ms),
+            p99_ms: l.map(|l| l.p99_ms),
+            p99_low_ms: l.and_then(|l| l.p99_low_ms),
+            p99_high_ms: l.and_then(|l| l.p99_high_ms),
+            achieved_rps: l.map(|l| l.achieved_rps),
+            errors: l.map_or(0, |l| l.errors as i64),
+            count: l.map_or(0, |l| l.count as i64),
+            verdict,
+        }
+    }
 }
 
 /// A finished case.
