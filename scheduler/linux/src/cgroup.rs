@@ -3,10 +3,11 @@
 //! Quotas run over a period of 10 ms: with the kernel's default of 100 ms a service on 0.1 core would stall for 90 ms once
 //! its 10 ms are used up, and every p99 would measure that. 1 ms, which 0.1 core is worth, is the kernel's least quota.
 
-use crate::root::{read, read_key, read_u64, Root};
+use crate::files::{keyed, number, text, write_named, Files, SharedFiles};
+use crate::root::Root;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use surefoot_server::CpuSet;
 
@@ -60,8 +61,9 @@ pub fn least_weight(version: Version) -> &'static str {
 }
 
 /// Where the controllers are mounted.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Mounts {
+    files: SharedFiles,
     /// Mount point and the cgroup that it shows, of v2.
     v2: Option<(PathBuf, String)>,
     /// The same for each v1 controller.
@@ -77,7 +79,7 @@ pub enum Version {
 
 impl Mounts {
     pub fn read(root: &Root) -> Self {
-        let mut m = Mounts::default();
+        let mut m = Mounts { files: root.files.clone(), v2: None, v1: BTreeMap::new() };
         for line in root.read("/proc/self/mountinfo").unwrap_or_default().lines() {
             // id parent dev ROOT MOUNTPOINT options... - TYPE source SUPER-OPTIONS
             let Some((left, right)) = line.split_once(" - ") else { continue };
@@ -101,7 +103,7 @@ impl Mounts {
 
     /// None where neither version offers cpu and cpuset.
     pub fn version(&self) -> Option<Version> {
-        let v2 = self.v2.as_ref().and_then(|(dir, _)| read(dir.join("cgroup.controllers")));
+        let v2 = self.v2.as_ref().and_then(|(dir, _)| text(self.files.as_ref(), dir.join("cgroup.controllers")));
         if v2.is_some_and(|c| ["cpu", "cpuset"].iter().all(|w| c.split_whitespace().any(|x| x == *w))) {
             return Some(Version::V2);
         }
@@ -159,14 +161,15 @@ impl Mounts {
             }
             Version::V1 => ["cpu", "cpuset", "cpuacct", "memory"].map(|c| Self::below(self.v1.get(c), path_of(c)?)),
         };
-        let [cpu, cpuset, cpuacct, memory] = dirs.map(|d| d.filter(|d| d.is_dir()));
-        Some(Cgroup { version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })
+        let [cpu, cpuset, cpuacct, memory] = dirs.map(|d| d.filter(|d| self.files.is_dir(d)));
+        Some(Cgroup { files: self.files.clone(), version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })
     }
 }
 
 /// One cgroup: its folders in the hierarchies of its controllers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Cgroup {
+    files: SharedFiles,
     pub version: Version,
     pub cpu: PathBuf,
     pub cpuset: PathBuf,
@@ -174,7 +177,17 @@ pub struct Cgroup {
     pub memory: Option<PathBuf>,
 }
 
+impl PartialEq for Cgroup {
+    fn eq(&self, other: &Self) -> bool {
+        (self.version, &self.cpu, &self.cpuset) == (other.version, &other.cpu, &other.cpuset)
+    }
+}
+
 impl Cgroup {
+    fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+        text(self.files.as_ref(), path)
+    }
+
     /// True for the hierarchy's root, which is nobody's service.
     pub fn is_root(&self, mounts: &Mounts) -> bool {
         let at = if self.version == Version::V2 { mounts.dir("") } else { mounts.dir("cpuset") };
@@ -192,7 +205,7 @@ impl Cgroup {
             Knob::Zswap => return None,
             Knob::Weight => self.cpu.join(if v2 { "cpu.weight" } else { "cpu.shares" }),
         };
-        path.is_file().then_some(path)
+        self.files.is_file(&path).then_some(path)
     }
 
     /// CPUs that its processes may use, also where a cgroup above it decides; None where the host does not say.
@@ -201,15 +214,15 @@ impl Cgroup {
             Version::V1 => "cpuset.effective_cpus",
             Version::V2 => "cpuset.cpus.effective",
         };
-        read(self.cpuset.join(file)).or_else(|| self.get(Knob::Cpus))
+        self.read(self.cpuset.join(file)).or_else(|| self.get(Knob::Cpus))
     }
 
     /// Current value in the words of [`Knob`]; None where the host has no such knob.
     pub fn get(&self, knob: Knob) -> Option<String> {
-        let text = read(self.file(knob)?)?;
+        let text = self.read(self.file(knob)?)?;
         Some(match (knob, self.version) {
             (Knob::Quota, Version::V1) => {
-                let period = read_u64(self.cpu.join("cpu.cfs_period_us"))?;
+                let period = number(self.files.as_ref(), self.cpu.join("cpu.cfs_period_us"))?;
                 if text.starts_with('-') {
                     format!("max {period}")
                 } else {
@@ -235,23 +248,23 @@ impl Cgroup {
             (Knob::Quota, Version::V1) => {
                 let (quota, period) = value.split_once(' ').unwrap_or((value, "100000"));
                 let period_file = self.cpu.join("cpu.cfs_period_us");
-                if read(&period_file).as_deref() != Some(period) {
+                if self.read(&period_file).as_deref() != Some(period) {
                     // Quota and period are two files: no limit in between, so that no mixture of old and new is too small.
-                    write(&path, "-1")?;
-                    write(&period_file, period)?;
+                    self.write(&path, "-1")?;
+                    self.write(&period_file, period)?;
                 }
-                write(&path, if quota == "max" { "-1" } else { quota })?;
+                self.write(&path, if quota == "max" { "-1" } else { quota })?;
             }
-            (Knob::Memory, Version::V1) if value == "max" => write(&path, "-1")?,
+            (Knob::Memory, Version::V1) if value == "max" => self.write(&path, "-1")?,
             // v2 refuses to empty the list of a group with processes; what it inherits is the same.
             (Knob::Cpus, Version::V2) if value.is_empty() => {
-                if write(&path, "").is_err() {
-                    let parent = self.cpuset.parent().and_then(|p| read(p.join("cpuset.cpus.effective"))).unwrap_or_default();
-                    write(&path, &parent)?;
+                if self.write(&path, "").is_err() {
+                    let parent = self.cpuset.parent().and_then(|p| self.read(p.join("cpuset.cpus.effective"))).unwrap_or_default();
+                    self.write(&path, &parent)?;
                 }
                 return Ok(());
             }
-            _ => write(&path, value)?,
+            _ => self.write(&path, value)?,
         }
         let got = self.get(knob).unwrap_or_default();
         let same = match knob {
@@ -269,27 +282,31 @@ impl Cgroup {
         }
     }
 
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        write_named(self.files.as_ref(), path, text)
+    }
+
     /// True where CPUs and quota can be opened for writing.
     pub fn writable(&self) -> bool {
-        [Knob::Cpus, Knob::Quota].iter().all(|k| self.file(*k).is_some_and(|p| fs::OpenOptions::new().write(true).open(p).is_ok()))
+        [Knob::Cpus, Knob::Quota].iter().all(|k| self.file(*k).is_some_and(|p| self.files.writable(&p)))
     }
 
     /// CPU time used so far, microseconds.
     pub fn usage_us(&self) -> Option<f64> {
         match self.version {
-            Version::V2 => read_key(self.cpu.join("cpu.stat"), "usage_usec").map(|u| u as f64),
-            Version::V1 => read_u64(self.cpuacct.as_ref()?.join("cpuacct.usage")).map(|ns| ns as f64 * 1e-3),
+            Version::V2 => keyed(self.files.as_ref(), self.cpu.join("cpu.stat"), "usage_usec").map(|u| u as f64),
+            Version::V1 => number(self.files.as_ref(), self.cpuacct.as_ref()?.join("cpuacct.usage")).map(|ns| ns as f64 * 1e-3),
         }
     }
 
     /// Processes, also of groups below.
     pub fn pids(&self) -> Vec<u32> {
-        collect(&self.cpuset, "cgroup.procs")
+        collect(self.files.as_ref(), &self.cpuset, "cgroup.procs")
     }
 
     /// Threads, also of groups below.
     pub fn tids(&self) -> Vec<u32> {
-        collect(&self.cpuset, if self.version == Version::V2 { "cgroup.threads" } else { "tasks" })
+        collect(self.files.as_ref(), &self.cpuset, if self.version == Version::V2 { "cgroup.threads" } else { "tasks" })
     }
 }
 
@@ -298,20 +315,15 @@ pub fn absent(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
-fn collect(dir: &Path, file: &str) -> Vec<u32> {
-    let mut all: Vec<u32> = read(dir.join(file)).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect();
-    for e in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if e.file_type().is_ok_and(|t| t.is_dir()) {
-            all.extend(collect(&e.path(), file));
+fn collect(files: &dyn Files, dir: &Path, file: &str) -> Vec<u32> {
+    let mut all: Vec<u32> = text(files, dir.join(file)).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect();
+    for name in files.list(dir).unwrap_or_default() {
+        let below = dir.join(name);
+        if files.is_dir(&below) {
+            all.extend(collect(files, &below, file));
         }
     }
     all
-}
-
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{} <- \"{text}\": {e}", path.display()));
-    let mut f = fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(named)?;
-    f.write_all(text.as_bytes()).map_err(named)
 }
 
 #[cfg(test)]
@@ -370,7 +382,7 @@ pub(crate) mod tests {
         c.set(Knob::Quota, &quota_value(Some(0.3))).unwrap();
         assert_eq!(c.get(Knob::Quota).unwrap(), "3000 10000");
         c.set(Knob::Quota, "max 100000").unwrap();
-        assert_eq!(read(c.cpu.join("cpu.cfs_quota_us")).unwrap(), "-1");
+        assert_eq!(c.read(c.cpu.join("cpu.cfs_quota_us")).unwrap(), "-1");
         c.set(Knob::Cpus, "1-2").unwrap();
         assert_eq!((c.pids(), c.tids(), c.usage_us()), (vec![42, 50], vec![42, 43], Some(5000.0)));
         assert!(c.get(Knob::Memory).is_none() && c.writable() && !c.is_root(&m));
@@ -383,7 +395,7 @@ pub(crate) mod tests {
         let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
         assert_eq!((c.version, c.get(Knob::Cpus).as_deref(), c.usage_us()), (Version::V2, Some(""), Some(777.0)));
         c.set(Knob::Quota, &quota_value(Some(1.5))).unwrap();
-        assert_eq!(read(c.cpu.join("cpu.max")).unwrap(), "15000 10000");
+        assert_eq!(c.read(c.cpu.join("cpu.max")).unwrap(), "15000 10000");
         c.set(Knob::Cpus, "0,2").unwrap();
         c.set(Knob::Cpus, "").unwrap();
         assert_eq!(c.get(Knob::Cpus).unwrap(), "");

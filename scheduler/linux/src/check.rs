@@ -165,9 +165,9 @@ mod tests {
     fn resctrl_states_are_told_apart() {
         let (_dir, root) = tree(&[("/proc/filesystems".into(), "nodev\tresctrl\n".into())]);
         assert!(of(&check(&root), "resctrl").remedy.as_ref().unwrap().contains("mount -t resctrl"));
-        let (_dir, root) = crate::resctrl::tests::fake(11, "0=7ff;1=7ff", "0=100;1=100");
+        let (_dir, _files, root) = crate::testing::mounted(crate::testing::intel(2, 11));
         let all = check(&root);
         assert!(of(&all, "resctrl").found && of(&all, "l3-cat").detail.contains("11 ways") && of(&all, "mba").found);
-        assert!(!of(&all, "l3-monitoring").found);
+        assert!(of(&all, "l3-monitoring").found);
     }
 }

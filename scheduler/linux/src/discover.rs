@@ -1,7 +1,8 @@
 //! Platform of this host, from sysfs and resctrl's `info`.
 
+use crate::files::text;
 use crate::resctrl::{self, Resctrl};
-use crate::root::{read, Root};
+use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_server::{CpuSet, Llc, Mba, Platform, ServerError};
 
@@ -44,12 +45,13 @@ fn ranks<T: Ord + Clone>(values: &[T]) -> Vec<u32> {
 fn l3(root: &Root, cpu: u32) -> Option<(u64, u64)> {
     (0..8).find_map(|i| {
         let dir = root.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{i}"));
-        if read(dir.join("level"))? != "3" {
+        let read = |name: &str| text(root.files.as_ref(), dir.join(name));
+        if read("level")? != "3" {
             return None;
         }
-        let first = || CpuSet::parse(&read(dir.join("shared_cpu_list"))?).ok()?.iter().next().map(u64::from);
-        let id = read(dir.join("id")).and_then(|t| t.parse().ok()).or_else(first)?;
-        let size = read(dir.join("size")).and_then(|t| t.trim_end_matches('K').parse::<u64>().ok()).unwrap_or(0) * 1024;
+        let first = || CpuSet::parse(&read("shared_cpu_list")?).ok()?.iter().next().map(u64::from);
+        let id = read("id").and_then(|t| t.parse().ok()).or_else(first)?;
+        let size = read("size").and_then(|t| t.trim_end_matches('K').parse::<u64>().ok()).unwrap_or(0) * 1024;
         Some((id, size))
     })
 }
@@ -145,7 +147,7 @@ mod tests {
     /// Ways, their size and MBA steps come from resctrl where it is mounted.
     #[test]
     fn ways_come_from_resctrl() {
-        let (_dir, root) = crate::resctrl::tests::fake(11, "0=7ff;1=7ff", "0=100;1=100");
+        let (_dir, _files, root) = crate::testing::mounted(crate::testing::intel(2, 11));
         std::fs::create_dir_all(root.path("/sys/devices/system/cpu")).unwrap();
         std::fs::write(root.path("/sys/devices/system/cpu/online"), "0-15\n").unwrap();
         let p = discover(&root, Some(CpuSet::range(0, 8))).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
 //! [`cgroup`] CPUs and quota (v1 and v2) · [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency
-//! intake · [`journal`] what was changed, so that it can be given back · [`local`] the server itself · [`bench`] cases of a
+//! intake · [`files`] the one way to kernel files · [`journal`] what was changed, so that it can be given back · [`local`] the server itself · [`bench`] cases of a
 //! campaign · [`check`] what this host can and cannot do.
 //!
 //! Kernel readers take a [`root::Root`], so that tests run them on a temporary directory. Missing is None, never 0.
@@ -16,12 +16,16 @@ pub mod claim;
 pub mod discover;
 pub mod engine;
 pub mod feed;
+pub mod files;
 pub mod journal;
 pub mod local;
 pub mod perf;
 pub mod procfs;
 pub mod resctrl;
 pub mod root;
+#[cfg(test)]
+#[allow(dead_code)]
+mod testing;
 
 pub use bench::{BenchCase, BenchNeighbour, BenchResult, BenchSample, LocalBench, Sampling};
 pub use catalogue::{Catalogue, Entry};

@@ -1045,7 +1045,6 @@ impl Drop for LocalServer {
 mod tests {
     use super::*;
     use crate::cgroup::tests::v1;
-    use crate::root::read;
     use surefoot_server::Llc;
 
     /// A v1 host with 4 CPUs and cgroups `/docker/c` (process 42) and `/docker/d`; quotas in steps of 0.1 core.
@@ -1417,32 +1416,25 @@ mod tests {
     /// Ways go into a group of the service's own, and reset removes it.
     #[test]
     fn ways_go_through_resctrl() {
-        let host = Host::new();
-        let (fake, from) = crate::resctrl::tests::fake(11, "0=7ff", "0=100");
-        let to = host.root.path("/sys/fs/resctrl");
-        fs::rename(from.path("/sys/fs/resctrl"), &to).unwrap();
-        drop(fake);
+        let mut host = Host::new();
+        let (files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+        [42, 43].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+        host.root = root;
+        let read = |path: &str| host.root.read(format!("/sys/fs/resctrl/surefoot.c/{path}")).unwrap();
         let mut s = host.server();
         assert_eq!(s.platform().llc.map(|l: Llc| l.ways), Some(11));
-        // The kernel would fill the new group; a directory does not.
-        let group = to.join("surefoot.c");
-        fs::create_dir(&group).unwrap();
-        fs::copy(to.join("schemata"), group.join("schemata")).unwrap();
-        fs::write(group.join("tasks"), "").unwrap();
         let mut plan = quota(&s, &[("c", 0.5)]);
         let a = plan.allocations.get_mut("c").unwrap();
         (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50);
         s.apply(&plan).unwrap();
-        assert_eq!(read(group.join("schemata")).unwrap(), "L3:0=38\nMB:0=50");
-        assert_eq!(read(group.join("tasks")).unwrap(), "42\n43");
+        assert_eq!(read("schemata"), "MB:0= 50\n    L3:0=038");
+        assert_eq!(read("tasks"), "42\n43");
         let f = s.observe().get("c").unwrap().features;
         assert_eq!((f.alloc_ways, f.alloc_cache_mb), (Some(3.0), Some(6.0)));
-        // rmdir of a control group empties it; of a directory it does not.
-        ["schemata", "tasks"].iter().for_each(|n| fs::remove_file(group.join(n)).unwrap());
         assert_eq!(s.reset().unwrap().groups_removed, ["c"]);
-        assert!(!group.exists());
-        // Without a group that takes schemata the whole plan is taken back.
-        plan.allocations.get_mut("c").unwrap().ways = vec![0x7];
+        // Where the kernel refuses the ways the whole plan is taken back.
+        let mount = host.root.path("/sys/fs/resctrl");
+        (0..7).for_each(|n| host.root.files.make_dir(&mount.join(format!("other{n}"))).unwrap());
         assert!(s.apply(&plan).is_err());
         assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
     }

@@ -3,10 +3,10 @@
 //! Ids of domains come from `schemata`, never from counting. L3 and MB go in one write, which the kernel parses whole
 //! before it applies any of it. Foreign groups are left alone.
 
-use crate::root::{read, read_u64, Root};
+use crate::files::{number, text, SharedFiles};
+use crate::root::Root;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use surefoot_server::ServerError;
 
@@ -19,6 +19,7 @@ const MAX_PASSES: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct Resctrl {
     dir: PathBuf,
+    files: SharedFiles,
 }
 
 /// Values of one resource line by domain id.
@@ -56,11 +57,15 @@ impl Resctrl {
             })
         });
         let dir = root.path(at.unwrap_or_else(|| "/sys/fs/resctrl".into()));
-        dir.join("schemata").is_file().then_some(Resctrl { dir })
+        root.files.is_file(&dir.join("schemata")).then(|| Resctrl { dir, files: root.files.clone() })
+    }
+
+    fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+        text(self.files.as_ref(), path)
     }
 
     fn info(&self, path: &str) -> Option<String> {
-        read(self.dir.join("info").join(path))
+        self.read(self.dir.join("info").join(path))
     }
 
     /// Bits of a CBM; None without L3 CAT.
@@ -79,7 +84,7 @@ impl Resctrl {
 
     /// Bytes that all bits of the first domain stand for.
     pub fn root_bytes(&self) -> Option<u64> {
-        let size = parse_schemata(&read(self.dir.join("size"))?);
+        let size = parse_schemata(&self.read(self.dir.join("size"))?);
         size.get("L3")?.values().next()?.parse().ok()
     }
 
@@ -87,7 +92,7 @@ impl Resctrl {
     pub fn mba_percent(&self) -> Option<(u8, u8)> {
         let min = self.info("MB/min_bandwidth")?.parse().ok()?;
         let step = self.info("MB/bandwidth_gran")?.parse().ok()?;
-        let lines = parse_schemata(&read(self.dir.join("schemata"))?);
+        let lines = parse_schemata(&self.read(self.dir.join("schemata"))?);
         let percent = lines.get("MB")?.values().all(|v| v == "100");
         (percent && step > 0).then_some((min, step))
     }
@@ -103,11 +108,8 @@ impl Resctrl {
 
     /// Our groups, by service.
     pub fn groups(&self) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(&self.dir)
-            .map(|d| d.flatten().filter_map(|e| e.file_name().to_str()?.strip_prefix(PREFIX).map(str::to_string)).collect())
-            .unwrap_or_default();
-        names.sort();
-        names
+        let names = self.files.list(&self.dir).unwrap_or_default();
+        names.iter().filter_map(|n| n.strip_prefix(PREFIX)).map(str::to_string).collect()
     }
 
     fn status(&self) -> String {
@@ -130,14 +132,14 @@ impl Resctrl {
     /// [`ServerError::Write`] with path, value and the kernel's own words.
     pub fn set(&self, id: &str, ways: &[u32], mba_pct: u8, tids: impl Fn() -> Vec<u32>) -> Result<(), ServerError> {
         let dir = self.group(id);
-        if !dir.is_dir() {
-            fs::create_dir(&dir).map_err(|e| {
+        if !self.files.is_dir(&dir) {
+            self.files.make_dir(&dir).map_err(|e| {
                 let limit = self.num_closids().map_or(String::new(), |n| format!("; the hardware has {n} classes"));
                 self.failed(format!("mkdir {}", dir.display()), &e, &format!("Remove groups that nobody needs{limit}"))
             })?;
         }
         let path = dir.join("schemata");
-        let now = parse_schemata(&read(&path).or_else(|| read(self.dir.join("schemata"))).unwrap_or_default());
+        let now = parse_schemata(&self.read(&path).or_else(|| self.read(self.dir.join("schemata"))).unwrap_or_default());
         let mut text = String::new();
         let mut want: Vec<(&str, u32, String)> = vec![];
         if let Some(l3) = now.get("L3").filter(|_| !ways.is_empty()) {
@@ -161,7 +163,7 @@ impl Resctrl {
             }
         }
         if !text.is_empty() {
-            write_once(&path, &text).map_err(|e| {
+            self.files.write(&path, &text).map_err(|e| {
                 self.failed(format!("{} <- {}", path.display(), text.trim().replace('\n', " ")), &e, "Check the masks against info/L3")
             })?;
             self.read_back(&path, &want)?;
@@ -171,7 +173,7 @@ impl Resctrl {
 
     /// The kernel rounds and widens in silence: what it took must be what was asked for.
     fn read_back(&self, path: &Path, want: &[(&str, u32, String)]) -> Result<(), ServerError> {
-        let got = parse_schemata(&read(path).unwrap_or_default());
+        let got = parse_schemata(&self.read(path).unwrap_or_default());
         for (res, d, v) in want {
             let have = got.get(*res).and_then(|l| l.get(d)).map_or("", String::as_str);
             let same = match *res {
@@ -192,13 +194,13 @@ impl Resctrl {
     fn move_tasks(&self, dir: &Path, tids: impl Fn() -> Vec<u32>) -> Result<(), ServerError> {
         let path = dir.join("tasks");
         for _ in 0..MAX_PASSES {
-            let inside: Vec<u32> = read(&path).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect();
+            let inside: Vec<u32> = self.read(&path).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect();
             let outside: Vec<u32> = tids().into_iter().filter(|t| !inside.contains(t)).collect();
             if outside.is_empty() {
                 return Ok(());
             }
             for tid in outside {
-                match append(&path, &format!("{tid}\n")) {
+                match self.files.write(&path, &format!("{tid}\n")) {
                     // Threads come and go.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                     Err(e) => {
@@ -221,7 +223,7 @@ impl Resctrl {
     /// [`ServerError::Write`] where the kernel refuses.
     pub fn remove(&self, id: &str) -> Result<(), ServerError> {
         let dir = self.group(id);
-        match fs::remove_dir(&dir) {
+        match self.files.remove_dir(&dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(self.failed(format!("rmdir {}", dir.display()), &e, "Remove what other tools made in it")),
             Ok(()) => Ok(()),
@@ -232,76 +234,46 @@ impl Resctrl {
     pub fn mbm_local_bytes(&self, id: &str) -> Option<u64> {
         let mut sum = 0;
         let mut any = false;
-        for e in fs::read_dir(self.group(id).join("mon_data")).ok()?.flatten() {
-            if e.file_name().to_str().is_some_and(|n| n.starts_with("mon_L3_")) {
-                sum += read_u64(e.path().join("mbm_local_bytes"))?;
-                any = true;
-            }
+        let data = self.group(id).join("mon_data");
+        for name in self.files.list(&data).ok()?.iter().filter(|n| n.starts_with("mon_L3_")) {
+            sum += number(self.files.as_ref(), data.join(name).join("mbm_local_bytes"))?;
+            any = true;
         }
         any.then_some(sum)
     }
 }
 
-/// One write(2): the kernel takes each write as one command.
-fn write_once(path: &Path, text: &str) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(text.as_bytes())
-}
-
-fn append(path: &Path, text: &str) -> io::Result<()> {
-    fs::OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes())
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::root::tests::tree;
+    use crate::testing::{intel, mounted, ModelFiles};
     use std::cell::Cell;
+    use surefoot_resctrlfs::hardware::{CacheDomain, Hardware};
 
-    /// A resctrl with `bits` ways of 2 MB and these values in the default group. Files only: no kernel behind it.
-    pub(crate) fn fake(bits: u32, l3: &str, mb: &str) -> (tempfile::TempDir, Root) {
-        let r = "/sys/fs/resctrl";
-        let bytes = u64::from(bits) * 2 * 1024 * 1024;
-        tree(&[
-            ("/proc/mounts".into(), format!("resctrl {r} resctrl rw 0 0\n")),
-            (format!("{r}/schemata"), format!("    MB:{mb}\n    L3:{l3}\n")),
-            (format!("{r}/size"), format!("    MB:{mb}\n    L3:0={bytes};1={bytes}\n")),
-            (format!("{r}/tasks"), String::new()),
-            (format!("{r}/info/L3/cbm_mask"), format!("{:x}\n", (1u32 << bits) - 1)),
-            (format!("{r}/info/L3/min_cbm_bits"), "1\n".into()),
-            (format!("{r}/info/L3/num_closids"), "16\n".into()),
-            (format!("{r}/info/MB/min_bandwidth"), "10\n".into()),
-            (format!("{r}/info/MB/bandwidth_gran"), "10\n".into()),
-            (format!("{r}/info/last_cmd_status"), "ok\n".into()),
-        ])
-    }
-
-    /// What the kernel puts into a new group.
-    fn group(r: &Resctrl, id: &str) -> PathBuf {
-        let dir = r.group(id);
-        fs::create_dir(&dir).unwrap();
-        fs::copy(r.dir.join("schemata"), dir.join("schemata")).unwrap();
-        fs::write(dir.join("tasks"), "").unwrap();
-        dir
+    fn with(hw: Hardware, tids: &[u32]) -> (tempfile::TempDir, ModelFiles, Resctrl) {
+        let (dir, files, root) = mounted(hw);
+        tids.iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+        let r = Resctrl::find(&root).unwrap();
+        (dir, files, r)
     }
 
     /// Masks and bandwidth of all domains go into the group by their own ids, and every thread is moved.
     #[test]
     fn a_service_gets_its_own_group() {
-        let (_dir, root) = fake(11, "0=7ff;16=7ff", "0= 100;16= 100");
-        let r = Resctrl::find(&root).unwrap();
-        let dir = group(&r, "moses");
+        let mut hw = intel(2, 11);
+        hw.domains[1] = CacheDomain { id: 16, ..hw.domains[1].clone() };
+        let (_dir, _files, r) = with(hw, &[10, 11]);
         r.set("moses", &[0x3, 0x70], 40, || vec![10, 11]).unwrap();
-        assert_eq!(read(dir.join("schemata")).unwrap(), "L3:0=3;16=70\nMB:0=40;16=40");
-        assert_eq!(read(dir.join("tasks")).unwrap(), "10\n11");
+        let group = r.group("moses");
+        assert_eq!(r.read(group.join("schemata")).unwrap(), "MB:0= 40;16= 40\n    L3:0=003;16=070");
+        assert_eq!(r.read(group.join("tasks")).unwrap(), "10\n11");
         assert_eq!(r.groups(), ["moses"]);
     }
 
     /// A thread born during a pass is moved by the next; one that keeps spawning is an error, not an endless loop.
     #[test]
     fn tasks_are_moved_until_stable() {
-        let (_dir, root) = fake(11, "0=7ff", "0=100");
-        let r = Resctrl::find(&root).unwrap();
-        let dir = group(&r, "a");
+        let (_dir, files, r) = with(intel(1, 11), &[1, 2]);
         let calls = Cell::new(0);
         let tids = || {
             calls.set(calls.get() + 1);
@@ -312,11 +284,12 @@ pub(crate) mod tests {
             }
         };
         r.set("a", &[0x1], 100, tids).unwrap();
-        assert_eq!(read(dir.join("tasks")).unwrap(), "1\n2");
+        assert_eq!(r.read(r.group("a").join("tasks")).unwrap(), "1\n2");
         let next = Cell::new(100);
         let err = r
             .set("a", &[0x1], 100, || {
                 next.set(next.get() + 1);
+                files.machine().spawn(next.get(), next.get(), 1, 0);
                 vec![next.get()]
             })
             .unwrap_err();
@@ -326,30 +299,11 @@ pub(crate) mod tests {
     /// A refused write names path, value, and the kernel's status.
     #[test]
     fn refusals_carry_the_kernels_words() {
-        let (_dir, root) = fake(11, "0=7ff", "0=100");
-        let r = Resctrl::find(&root).unwrap();
-        fs::write(r.dir.join("info/last_cmd_status"), "Mask out of range\n").unwrap();
-        // A file where the group should be: mkdir fails, as it does without free classes.
-        fs::write(r.group("b"), "").unwrap();
+        let (_dir, _files, r) = with(intel(1, 11), &[]);
+        (0..7).for_each(|n| r.set(&format!("g{n}"), &[0x1], 100, Vec::new).unwrap());
         let err = r.set("b", &[0x1], 100, Vec::new).unwrap_err().to_string();
-        assert!(err.contains("Mask out of range") && err.contains("16 classes"), "{err}");
-        let err = r.set("c", &[0x1, 0x1], 100, Vec::new).unwrap_err().to_string();
+        assert!(err.contains("Out of CLOSIDs") && err.contains("8 classes"), "{err}");
+        let err = r.set("g0", &[0x1, 0x1], 100, Vec::new).unwrap_err().to_string();
         assert!(err.contains("2 way masks"), "{err}");
-    }
-
-    /// "Unavailable" in one domain makes the sum unknown; AMD's absolute bandwidth is no per cent.
-    #[test]
-    fn unavailable_is_unknown() {
-        let (_dir, root) = fake(11, "0=7ff;1=7ff", "0=2048;1=2048");
-        let r = Resctrl::find(&root).unwrap();
-        assert_eq!(r.mba_percent(), None);
-        let dir = group(&r, "a").join("mon_data");
-        for (d, text) in [("mon_L3_00", "4096\n"), ("mon_L3_01", "8192\n")] {
-            fs::create_dir_all(dir.join(d)).unwrap();
-            fs::write(dir.join(d).join("mbm_local_bytes"), text).unwrap();
-        }
-        assert_eq!(r.mbm_local_bytes("a"), Some(12288));
-        fs::write(dir.join("mon_L3_01/mbm_local_bytes"), "Unavailable\n").unwrap();
-        assert_eq!(r.mbm_local_bytes("a"), None);
     }
 }

@@ -1,57 +1,52 @@
 //! Where the kernel's file systems are: "/" on a host, a temporary directory in tests.
 
-use std::fs;
+use crate::files::{text, HostFiles, SharedFiles};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Root(PathBuf);
+#[derive(Clone, Debug)]
+pub struct Root {
+    at: PathBuf,
+    /// How files below are read and changed.
+    pub files: SharedFiles,
+}
 
 impl Default for Root {
     fn default() -> Self {
-        Root(PathBuf::from("/"))
+        Root::at("/")
     }
 }
 
 impl Root {
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Root(path.into())
+        Root::with(path, Arc::new(HostFiles))
+    }
+
+    pub fn with(path: impl Into<PathBuf>, files: SharedFiles) -> Self {
+        Root { at: path.into(), files }
     }
 
     /// False in tests, which have no container engine.
     pub fn is_host(&self) -> bool {
-        self.0 == Path::new("/")
+        self.at == Path::new("/")
     }
 
     /// `path` (absolute, as the kernel names it) below this root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let p = path.as_ref();
-        self.0.join(p.strip_prefix("/").unwrap_or(p))
+        self.at.join(p.strip_prefix("/").unwrap_or(p))
     }
 
     /// Trimmed text of a file; None where it cannot be read.
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        read(self.path(path))
+        text(self.files.as_ref(), self.path(path))
     }
-}
-
-/// Trimmed text of a file; None where it cannot be read.
-pub fn read(path: impl AsRef<Path>) -> Option<String> {
-    fs::read_to_string(path).ok().map(|t| t.trim().to_string())
-}
-
-/// First number in a file of one number; None for anything else ("max", "Unavailable").
-pub fn read_u64(path: impl AsRef<Path>) -> Option<u64> {
-    read(path)?.parse().ok()
-}
-
-/// Value of `key` in a file of "key value" lines.
-pub fn read_key(path: impl AsRef<Path>, key: &str) -> Option<u64> {
-    read(path)?.lines().find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::fs;
 
     /// A temporary directory with these files (absolute kernel paths).
     pub(crate) fn tree(files: &[(String, String)]) -> (tempfile::TempDir, Root) {

@@ -1,0 +1,147 @@
+//! The one way in which this crate changes kernel files (cgroups, resctrl), and reads those that it changes.
+//!
+//! A port with three adapters: the host's own files ([`HostFiles`]), a small privileged process that holds the rights
+//! (`actuator`), and tests that fail any one write or stand in for the kernel.
+
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Kernel files by absolute path. Every error keeps the kernel's errno ([`io::Error::raw_os_error`]) where there is one.
+pub trait Files: Debug + Send + Sync {
+    /// Whole content.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// One open, one write(2), one close: the kernel takes each write as one command.
+    ///
+    /// # Errors
+    /// The kernel's, also for a short write.
+    fn write(&self, path: &Path, text: &str) -> io::Result<()>;
+
+    /// # Errors
+    /// The kernel's.
+    fn make_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// # Errors
+    /// The kernel's.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// # Errors
+    /// The kernel's.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Names in a folder, sorted.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    fn is_dir(&self, path: &Path) -> bool;
+
+    fn is_file(&self, path: &Path) -> bool;
+
+    /// Whether [`Files::write`] has the right to; nothing is written.
+    fn writable(&self, path: &Path) -> bool;
+}
+
+/// The host's files, with the rights of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostFiles;
+
+impl Files for HostFiles {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        fs::read(path)
+    }
+
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        // Truncated only where a file has a length of its own: on the kernel's it means nothing.
+        let mut f: File = OpenOptions::new().write(true).truncate(true).open(path)?;
+        match f.write(text.as_bytes())? {
+            n if n == text.len() => Ok(()),
+            n => Err(io::Error::new(io::ErrorKind::WriteZero, format!("only {n} of {} bytes were taken", text.len()))),
+        }
+    }
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names: Vec<String> =
+            fs::read_dir(dir)?.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned())).collect::<io::Result<_>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.is_file()
+    }
+
+    fn writable(&self, path: &Path) -> bool {
+        OpenOptions::new().write(true).open(path).is_ok()
+    }
+}
+
+/// Shared by everything that works on the same host.
+pub type SharedFiles = Arc<dyn Files>;
+
+/// Trimmed text of a file; None where it cannot be read.
+pub fn text(files: &dyn Files, path: impl AsRef<Path>) -> Option<String> {
+    String::from_utf8(files.read(path.as_ref()).ok()?).ok().map(|t| t.trim().to_string())
+}
+
+/// First number in a file of one number; None for anything else ("max", "Unavailable").
+pub fn number(files: &dyn Files, path: impl AsRef<Path>) -> Option<u64> {
+    text(files, path)?.parse().ok()
+}
+
+/// Value of `key` in a file of "key value" lines.
+pub fn keyed(files: &dyn Files, path: impl AsRef<Path>, key: &str) -> Option<u64> {
+    text(files, path)?.lines().find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
+}
+
+/// A write whose error says what was written where; the errno is kept in its kind.
+///
+/// # Errors
+/// As [`Files::write`].
+pub fn write_named(files: &dyn Files, path: &Path, text: &str) -> io::Result<()> {
+    files.write(path, text).map_err(|e| io::Error::new(e.kind(), format!("{} <- \"{}\": {e}", path.display(), text.trim_end())))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A write is one write, and errors keep their errno.
+    #[test]
+    fn host_files_keep_the_errno() {
+        let dir = tempfile::tempdir().unwrap();
+        let (f, missing) = (dir.path().join("f"), dir.path().join("missing/f"));
+        fs::write(&f, "a longer text").unwrap();
+        HostFiles.write(&f, "short").unwrap();
+        assert_eq!(text(&HostFiles, &f).as_deref(), Some("short"));
+        assert_eq!(HostFiles.write(&missing, "x").unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(HostFiles.make_dir(dir.path()).unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        assert_eq!(HostFiles.list(dir.path()).unwrap(), ["f"]);
+        assert!(HostFiles.writable(&f) && !HostFiles.writable(&missing));
+        let said = write_named(&HostFiles, &missing, "x\n").unwrap_err();
+        assert!(said.kind() == io::ErrorKind::NotFound && said.to_string().contains("<- \"x\""), "{said}");
+    }
+}
