@@ -1,0 +1,171 @@
+//! Who holds the knobs of a service: its cgroup files, else the container engine; and how a target is found.
+
+use super::{unavailable, LocalServer, Target};
+use crate::cgroup::{least_weight, Cgroup, Knob, Version, PERIOD_US};
+use crate::discover::online;
+use crate::engine::Engine;
+use std::io;
+use surefoot_server::{Allocation, CpuSet, Platform, ServerError};
+
+/// Who holds the knobs of a service.
+#[derive(Clone, Debug)]
+pub(super) enum Control {
+    Files(Cgroup),
+    /// `all` are the CPUs on line: an engine cannot go back to its default, an empty list, and these mean the same.
+    Engine {
+        engine: Engine,
+        container: String,
+        all: CpuSet,
+    },
+    /// Only looked at: nothing is written through it. The cgroup where it can be seen.
+    Watched(Option<Cgroup>),
+}
+
+impl Control {
+    pub(super) fn get(&self, knob: Knob) -> Option<String> {
+        match self {
+            Control::Files(c) => c.get(knob),
+            Control::Watched(c) => c.as_ref()?.get(knob),
+            Control::Engine { engine, container, .. } => {
+                let l = engine.limits(container).ok()?;
+                let period = if l.period_us > 0 { l.period_us } else { 100_000 };
+                match knob {
+                    Knob::Cpus => Some(l.cpus),
+                    Knob::Quota if l.quota_us > 0 => Some(format!("{} {period}", l.quota_us)),
+                    Knob::Quota => Some(format!("max {period}")),
+                    // Engines count as v1 does; 0 is their word for the default.
+                    Knob::Weight => Some(if l.shares > 0 { l.shares } else { 1024 }.to_string()),
+                    Knob::Memory | Knob::Zswap => None,
+                }
+            }
+        }
+    }
+
+    pub(super) fn set(&self, knob: Knob, value: &str) -> io::Result<()> {
+        let (engine, container, all) = match self {
+            Control::Files(c) => return c.set(knob, value),
+            Control::Watched(_) => return Err(io::Error::new(io::ErrorKind::Unsupported, "it is only watched")),
+            Control::Engine { engine, container, all } => (engine, container, all),
+        };
+        let all = all.to_string();
+        let value = if knob == Knob::Cpus && value.is_empty() { all.as_str() } else { value };
+        let other = |e: ServerError| io::Error::other(e.to_string().trim_end_matches('.').to_string());
+        let now = engine.limits(container).map_err(other)?;
+        let period = if now.period_us > 0 { now.period_us } else { PERIOD_US };
+        match knob {
+            Knob::Cpus => engine.update(container, value, if now.quota_us > 0 { now.quota_us } else { -1 }, period),
+            Knob::Quota => {
+                let (q, p) = value.split_once(' ').unwrap_or((value, "10000"));
+                engine.update(container, "", q.parse().unwrap_or(-1), p.parse().unwrap_or(PERIOD_US))
+            }
+            Knob::Weight => engine.update_shares(container, value),
+            Knob::Memory | Knob::Zswap => return Err(io::Error::new(io::ErrorKind::Unsupported, "only cgroup files can set it")),
+        }
+        .map_err(other)?;
+        let got = self.get(knob).unwrap_or_default();
+        let same = match knob {
+            Knob::Cpus => CpuSet::parse(&got).ok() == CpuSet::parse(value).ok(),
+            _ => got == value,
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("gave \"{value}\", the engine keeps \"{got}\"")))
+        }
+    }
+
+    pub(super) fn least_weight(&self) -> &'static str {
+        match self {
+            Control::Files(c) => least_weight(c.version),
+            Control::Watched(Some(c)) => least_weight(c.version),
+            Control::Engine { .. } | Control::Watched(None) => least_weight(Version::V1),
+        }
+    }
+
+    pub(super) fn describe(&self, id: &str, knob: Knob) -> String {
+        let file = match self {
+            Control::Files(c) => c.file(knob).map(|f| f.display().to_string()),
+            Control::Watched(_) => Some("only watched".into()),
+            Control::Engine { container, .. } => Some(format!("container {}", &container[..container.len().min(12)])),
+        };
+        format!("{} of {id} ({})", knob.name(), file.unwrap_or_else(|| "no file".into()))
+    }
+}
+
+impl LocalServer {
+    /// How a target is controlled, its cgroup and its first process.
+    pub(super) fn control(&mut self, id: &str, target: &Target) -> Result<(Control, Option<Cgroup>, Option<u32>), ServerError> {
+        let (cgroup, pid, container) = self.find(id, target)?;
+        let control = match (&cgroup, container) {
+            (Some(g), _) if g.writable() => Control::Files(g.clone()),
+            (_, Some(container)) => Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? },
+            _ => {
+                return Err(unavailable(
+                    said(id, target),
+                    "its CPU and cpuset files cannot be written",
+                    "Run as root, or give this user the cgroup (systemd: Delegate=yes)",
+                ))
+            }
+        };
+        Ok((control, cgroup, pid))
+    }
+
+    /// The cgroup of a target, its first process, and its full id if it is a container.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn find(&mut self, id: &str, target: &Target) -> Result<(Option<Cgroup>, Option<u32>, Option<String>), ServerError> {
+        let root = self.config.root.clone();
+        let name = said(id, target);
+        match target {
+            Target::Container(name) => {
+                let c = self.engine()?.inspect(name)?;
+                let cgroup = self.mounts.of_pid(&root, c.pid).filter(|g| !g.is_root(&self.mounts));
+                Ok((cgroup, Some(c.pid), Some(c.id)))
+            }
+            Target::Cgroup(path) => {
+                let g = self.mounts.named(&path.to_string_lossy()).filter(|g| g.cpuset.is_dir());
+                let g = g.ok_or_else(|| {
+                    unavailable(&name, "it is not there, or cpu and cpuset are not enabled for it", "List cgroups with: systemd-cgls")
+                })?;
+                if g.is_root(&self.mounts) {
+                    return Err(ServerError::Invalid(format!("{name}: the root is no service. Give a cgroup below it")));
+                }
+                Ok((Some(g), None, None))
+            }
+            Target::Pid(pid) => {
+                let g = self
+                    .mounts
+                    .of_pid(&root, *pid)
+                    .ok_or_else(|| unavailable(&name, "it is not there, or has no cpu and cpuset cgroup", "Check the process id"))?;
+                if g.is_root(&self.mounts) || self.mounts.of_pid(&root, std::process::id()).as_ref() == Some(&g) {
+                    return Err(ServerError::Invalid(format!(
+                        "{name}: it shares its cgroup with the system or with us. Start it in a container, or by systemd-run --scope"
+                    )));
+                }
+                Ok((Some(g), Some(*pid), None))
+            }
+        }
+    }
+}
+
+/// A target in messages.
+pub(super) fn said(id: &str, target: &Target) -> String {
+    match target {
+        Target::Container(name) => format!("container {name} of {id}"),
+        Target::Cgroup(path) => format!("cgroup {} of {id}", path.display()),
+        Target::Pid(pid) => format!("process {pid} of {id}"),
+    }
+}
+
+/// What a service holds that somebody else confines, by the CPUs and the quota of its cgroup.
+pub(super) fn confined(p: &Platform, cpus: Option<String>, quota: Option<String>) -> Allocation {
+    let mut a = Allocation::everything(p);
+    // All managed CPUs and more mean no bound: what a service that nobody has placed holds.
+    if let Some(cpus) = cpus.and_then(|t| CpuSet::parse(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
+        (a.cpus, a.shared_cpus) = (cpus, cpus);
+    }
+    a.quota_cores = quota.and_then(|t| {
+        let (q, period) = t.split_once(' ')?;
+        Some(q.parse::<f64>().ok()? / period.trim().parse::<f64>().ok().filter(|p| *p > 0.0)?)
+    });
+    a
+}

@@ -1,0 +1,552 @@
+//! This machine as a [`Server`].
+//!
+//! Control goes to the service's cgroup files, else to the container engine's own update call. Everything that is changed is
+//! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
+
+mod apply;
+mod control;
+mod observe;
+mod recover;
+#[cfg(test)]
+mod tests;
+
+use self::control::{confined, Control};
+use crate::catalogue::Catalogue;
+use crate::cgroup::{Cgroup, Knob, Mounts};
+use crate::child::pin;
+use crate::claim::{self, Claim};
+use crate::discover::{discover, online};
+use crate::engine::{Container, Engine, RunSpec};
+use crate::feed::Feed;
+use crate::journal::{Entry as Event, Journal, Touched};
+use crate::perf::{self, Counters, Counts};
+use crate::procfs;
+use crate::resctrl::Resctrl;
+use crate::root::Root;
+use nix::fcntl::Flock;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use surefoot_server::features::fill_neighbours;
+use surefoot_server::{
+    Allocation, Applied, CpuSet, Features, Kind, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
+};
+
+/// How long a launched service may take until its port answers.
+const READY: Duration = Duration::from_secs(15);
+
+/// What a local server needs to know.
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    pub root: Root,
+    /// Folder of ours: journal, lock, latency socket (`feed.sock`). Made where it is missing.
+    pub state_dir: PathBuf,
+    /// `workloads/`; needed only for [`LocalServer::launch`].
+    pub catalogue: Option<PathBuf>,
+    /// CPUs for services; None = all but the last one.
+    pub managed: Option<CpuSet>,
+}
+
+impl LocalConfig {
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None }
+    }
+}
+
+/// What holds a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// Name or id of a running container.
+    Container(String),
+    /// A cgroup as the kernel names it ("/system.slice/redis.service").
+    Cgroup(PathBuf),
+    /// The cgroup of this process; it is controlled as a whole.
+    Pid(u32),
+}
+
+/// A service of the catalogue to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaunchSpec {
+    /// Unique here; also its name in the latency feed.
+    pub id: ServiceId,
+    /// Catalogue name.
+    pub service: String,
+    /// None = the catalogue's default.
+    pub threads: Option<u32>,
+    /// None = the catalogue's port.
+    pub port: Option<u16>,
+}
+
+impl LaunchSpec {
+    pub fn new(id: &str, service: &str) -> Self {
+        LaunchSpec { id: id.into(), service: service.into(), threads: None, port: None }
+    }
+}
+
+/// What [`LocalServer::reset`] gave back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ResetReport {
+    /// Services with their former values again.
+    pub restored: Vec<ServiceId>,
+    /// Services that have gone, with nothing left to give back.
+    pub gone: Vec<ServiceId>,
+    /// resctrl groups removed.
+    pub groups_removed: Vec<String>,
+    /// Containers of a killed run that were removed.
+    pub containers_removed: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Service {
+    service: String,
+    kind: Kind,
+    threads: u32,
+    target: Target,
+    control: Control,
+    cgroup: Option<Cgroup>,
+    /// First process and its start time: together they name it for good. None for bare cgroups.
+    process: Option<(u32, u64)>,
+    /// Full id of a container that we started and will remove.
+    launched: Option<String>,
+    port: Option<u16>,
+    allocation: Allocation,
+    placed: bool,
+    counters: Option<Counters>,
+    last: Option<Reading>,
+}
+
+/// Counters of one instant.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    usage_us: Option<f64>,
+    counts: Counts,
+    mbm_bytes: Option<u64>,
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct LocalServer {
+    config: LocalConfig,
+    platform: Platform,
+    mounts: Mounts,
+    resctrl: Option<Resctrl>,
+    engine: Option<Engine>,
+    catalogue: Option<Catalogue>,
+    owner: String,
+    services: BTreeMap<ServiceId, Service>,
+    journal: Journal,
+    /// Under control by the journal: of ours, and of a process that died.
+    touched: Touched,
+    orphans_removed: Vec<String>,
+    feed: Feed,
+    no_pmu: Option<String>,
+    last_observed_ms: u64,
+    next_tick: Option<Instant>,
+    /// Held as long as we live: one controller a state folder.
+    _lock: Flock<File>,
+    /// The CPUs that are managed; None where this is not the host, or is only watched.
+    claim: Option<Claim>,
+}
+
+fn unavailable(what: impl Into<String>, cause: impl std::fmt::Display, remedy: impl Into<String>) -> ServerError {
+    ServerError::Unavailable { what: what.into(), cause: cause.to_string(), remedy: remedy.into() }
+}
+
+/// Name of an owner, from its state folder (FNV-1a): the same folder finds its orphans again.
+fn owner_of(state_dir: &Path) -> String {
+    let hash = state_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+/// This thread and those it starts leave the managed CPUs to the services, where there are others.
+fn keep_off(ours: &CpuSet) {
+    if ours.is_empty() {
+        return;
+    }
+    if let Err(e) = pin(ours) {
+        tracing::warn!("this process stays on the services' CPUs: {e}");
+    }
+}
+
+impl LocalServer {
+    /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of the same state folder left behind are removed.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder or CPUs that
+    /// another controller uses, a folder that cannot be written, or a host without sysfs.
+    pub fn open(config: LocalConfig) -> Result<Self, ServerError> {
+        let mut server = Self::open_to_watch(config)?;
+        if server.config.root.is_host() {
+            server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
+            server.remove_orphans()?;
+        }
+        Ok(server)
+    }
+
+    /// As [`LocalServer::open`], but what a killed run left is not touched. For [`LocalServer::watch`].
+    ///
+    /// # Errors
+    /// See [`LocalServer::open`].
+    pub fn open_to_watch(mut config: LocalConfig) -> Result<Self, ServerError> {
+        let dir = config.state_dir.clone();
+        let fail = |e: &dyn std::fmt::Display, remedy: &str| unavailable(format!("state folder {}", dir.display()), e, remedy);
+        fs::create_dir_all(&dir).map_err(|e| fail(&e, "Give a folder that can be written"))?;
+        config.state_dir = dir.canonicalize().map_err(|e| fail(&e, "Give a folder that can be read"))?;
+        let dir = config.state_dir.clone();
+        let patience = if config.root.is_host() { claim::PATIENCE } else { Duration::ZERO };
+        let lock = claim::lock_file(&dir.join("lock"), patience).map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => fail(&e, "Stop that one or give another folder"),
+            _ => fail(&e, "Give a folder that can be written"),
+        })?;
+        let platform = discover(&config.root, config.managed)?;
+        let mounts = Mounts::read(&config.root);
+        let (journal, touched) = Journal::open(&dir.join("journal.jsonl"))?;
+        let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
+        if config.root.is_host() {
+            keep_off(&online(&config.root)?.difference(platform.managed));
+        }
+        let feed = Feed::bind(&dir.join("feed.sock"))?;
+        let no_pmu = perf::probe().err();
+        if let Some(why) = &no_pmu {
+            tracing::info!("features without hardware counters (feature set no-pmu): {why}");
+        }
+        Ok(LocalServer {
+            resctrl: Resctrl::find(&config.root),
+            owner: owner_of(&dir),
+            config,
+            platform,
+            mounts,
+            engine: None,
+            catalogue,
+            services: BTreeMap::new(),
+            journal,
+            touched,
+            orphans_removed: vec![],
+            feed,
+            no_pmu,
+            last_observed_ms: 0,
+            next_tick: None,
+            _lock: lock,
+            claim: None,
+        })
+    }
+
+    fn engine(&mut self) -> Result<Engine, ServerError> {
+        if self.engine.is_none() {
+            self.engine = Some(Engine::find()?);
+        }
+        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
+    }
+
+    /// "full", or "no-pmu" with the reason.
+    pub fn feature_set(&self) -> (&'static str, Option<&str>) {
+        (if self.no_pmu.is_some() { "no-pmu" } else { "full" }, self.no_pmu.as_deref())
+    }
+
+    /// Socket that load generators send their windows to.
+    pub fn feed_path(&self) -> &Path {
+        self.feed.path()
+    }
+
+    pub(crate) fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The next `advance` counts from now.
+    pub(crate) fn restart_ticks(&mut self) {
+        self.next_tick = None;
+    }
+
+    pub fn catalogue(&self) -> Option<&Catalogue> {
+        self.catalogue.as_ref()
+    }
+
+    /// Value of the label `surefoot.owner` on containers of ours.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Port of a launched service on 127.0.0.1.
+    pub fn port(&self, id: &str) -> Option<u16> {
+        self.services.get(id)?.port
+    }
+
+    /// The container of a launched service.
+    pub fn container(&self, id: &str) -> Option<&str> {
+        self.services.get(id)?.launched.as_deref()
+    }
+
+    /// Last lines that a launched service wrote (a BE job's progress).
+    pub fn log_tail(&self, id: &str, lines: u32) -> Vec<String> {
+        match (self.container(id), &self.engine) {
+            (Some(c), Some(e)) => e.log_tail(c, lines),
+            _ => vec![],
+        }
+    }
+
+    fn check_id(&self, id: &str) -> Result<(), ServerError> {
+        if id.is_empty()
+            || id.len() > 40
+            || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            || id.starts_with(['-', '.', '_'])
+        {
+            return Err(ServerError::Invalid(format!("service id \"{id}\": use up to 40 letters, digits, '-', '_' and '.'")));
+        }
+        if self.services.contains_key(id) {
+            return Err(ServerError::Invalid(format!("service id \"{id}\" is taken. Give another, or stop it first")));
+        }
+        Ok(())
+    }
+
+    /// Start a service of the catalogue in a container and wait until its port answers.
+    ///
+    /// # Errors
+    /// One for each: unknown service, threads, port in use, image missing, engine not running, service that ends at once.
+    pub fn launch(&mut self, spec: &LaunchSpec) -> Result<(), ServerError> {
+        self.check_id(&spec.id)?;
+        let catalogue = self.catalogue.as_ref().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
+        let entry = catalogue.get(&spec.service)?.clone();
+        let threads = spec.threads.unwrap_or(entry.default_threads);
+        if !(1..=1024).contains(&threads) {
+            return Err(ServerError::Invalid(format!("{}: threads = {threads}. Give 1 to 1024", spec.id)));
+        }
+        let port = entry.port.map(|p| spec.port.unwrap_or(p));
+        if let Some(p) = port {
+            // Asked before the container runs: inside it the failure would be a line in a log.
+            TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map_err(|e| {
+                let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
+                unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
+            })?;
+        }
+        let command = entry.command_line(threads, port.unwrap_or(0));
+        let engine = self.engine()?;
+        let name = format!("surefoot-{}-{}", &self.owner[..8], spec.id);
+        let container = engine.run(&RunSpec {
+            name: &name,
+            owner: &self.owner,
+            id: &spec.id,
+            service: &spec.service,
+            image: &entry.image,
+            command: &command,
+            cpus: &self.platform.managed,
+            memory_mb: entry.memory_mb,
+        });
+        let started = container.and_then(|c| {
+            wait_ready(&engine, &c, port).and_then(|()| {
+                self.add(&spec.id, &spec.service, entry.server_kind(), threads, Target::Container(c.id.clone()))?;
+                Ok(c)
+            })
+        });
+        match started {
+            Ok(c) => {
+                if let Some(s) = self.services.get_mut(&spec.id) {
+                    s.launched = Some(c.id);
+                    s.port = port;
+                }
+                Ok(())
+            }
+            Err(e) => {
+                // Nothing half-started stays behind.
+                let _ = engine.remove(&name);
+                Err(e)
+            }
+        }
+    }
+
+    /// Take a service that runs already under control.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for a target that is not one service, [`ServerError::Unavailable`] for one that is not there or
+    /// whose cgroup cannot be written.
+    pub fn adopt(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
+        self.check_id(id)?;
+        self.add(id, service, kind, threads, target)
+    }
+
+    /// Look at a service that runs already, without control: nothing of it is ever written, and no right to write is needed. What it
+    /// holds are the CPUs and the quota of its cgroup, read at every observation; LLC ways count as shared with everybody.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for a target that is not one service, [`ServerError::Unavailable`] for one that is not there.
+    pub fn watch(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
+        self.check_id(id)?;
+        let (cgroup, pid, container) = self.find(id, &target)?;
+        let allocation = match (&cgroup, container) {
+            (Some(g), _) => confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota)),
+            (None, Some(container)) => {
+                let control = Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? };
+                confined(&self.platform, control.get(Knob::Cpus), control.get(Knob::Quota))
+            }
+            (None, None) => Allocation::everything(&self.platform),
+        };
+        let control = Control::Watched(cgroup.clone());
+        self.hold(id, service, kind, threads, target, (control, cgroup, pid));
+        if let Some(s) = self.services.get_mut(id) {
+            s.allocation = allocation;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
+        let found = self.control(id, &target)?;
+        self.hold(id, service, kind, threads, target, found);
+        Ok(())
+    }
+
+    fn hold(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target, found: (Control, Option<Cgroup>, Option<u32>)) {
+        let (control, cgroup, pid) = found;
+        let process = pid.and_then(|p| Some((p, procfs::start_time(&self.config.root, p)?)));
+        let counters = self.no_pmu.is_none().then(|| self.counters(cgroup.as_ref(), pid)).flatten();
+        let s = Service {
+            service: service.into(),
+            kind,
+            threads,
+            target,
+            control,
+            cgroup,
+            process,
+            launched: None,
+            port: None,
+            allocation: Allocation::everything(&self.platform),
+            placed: false,
+            counters,
+            last: None,
+        };
+        self.services.insert(id.into(), s);
+    }
+
+    /// Give a service back: launched ones are stopped and removed, others get their former values again.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for an unknown id, else what the engine or the kernel says.
+    pub fn stop(&mut self, id: &str) -> Result<(), ServerError> {
+        let Some(s) = self.services.get(id) else {
+            return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
+        };
+        if let Some(container) = s.launched.clone() {
+            self.engine()?.remove(&container)?;
+            self.forget(id)?;
+        } else {
+            let control = s.control.clone();
+            self.restore(id, &control)?;
+            self.services.remove(id);
+        }
+        if let Some(r) = &self.resctrl {
+            r.remove(id)?;
+        }
+        self.feed.with(|w| w.forget(id));
+        Ok(())
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.services.keys().map(String::as_str).collect();
+        if names.is_empty() {
+            "none".into()
+        } else {
+            names.join(", ")
+        }
+    }
+
+    /// No longer ours, nothing left to give back.
+    fn forget(&mut self, id: &str) -> Result<(), ServerError> {
+        self.services.remove(id);
+        if self.touched.remove(id).is_some() {
+            self.journal.append(&Event::Release { id: id.into() })?;
+        }
+        Ok(())
+    }
+}
+
+/// Until the port answers, or the container has ended.
+fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>) -> Result<(), ServerError> {
+    let deadline = Instant::now() + READY;
+    loop {
+        let Some(p) = port else { return engine.inspect(&c.id).map(|_| ()) };
+        if TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, p).into(), Duration::from_millis(200)).is_ok() {
+            return engine.inspect(&c.id).map(|_| ());
+        }
+        engine.inspect(&c.name)?;
+        if Instant::now() > deadline {
+            let cause = format!("port {p} did not answer within {} s{}", READY.as_secs(), engine.last_log(&c.id));
+            return Err(unavailable(format!("container {}", c.name), cause, "Look at its log, or give it more CPU"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Server for LocalServer {
+    fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    fn observe(&mut self) -> Observation {
+        self.drop_ended();
+        let now_ms = self.feed.now_ms();
+        let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
+        let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
+        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
+        let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
+        fill_neighbours(&mut features);
+        let services = ids
+            .iter()
+            .zip(features)
+            .zip(read)
+            .map(|((id, features), (_, instr_per_s))| {
+                let s = &self.services[id];
+                let lc = matches!(s.kind, Kind::Lc { .. });
+                let (interval, window) = self.feed.with(|w| (w.interval(id, since), w.window(id, now_ms)));
+                ServiceView {
+                    id: id.clone(),
+                    service: s.service.clone(),
+                    kind: s.kind,
+                    threads: s.threads,
+                    allocation: s.allocation.clone(),
+                    placed: s.placed,
+                    features,
+                    interval: interval.filter(|_| lc),
+                    window: window.filter(|_| lc),
+                    instr_per_s,
+                }
+            })
+            .collect();
+        Observation { t_ms: now_ms, services }
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
+        self.put_in_force(plan)
+    }
+
+    /// Wait for the next tick of a fixed grid: a late step does not shift the ones after it, and missed ones are skipped.
+    fn advance(&mut self, tick: Tick) {
+        let now = Instant::now();
+        let step = Duration::from_millis(tick.ms.max(1));
+        let mut next = self.next_tick.unwrap_or(now) + step;
+        while next <= now {
+            next += step;
+        }
+        std::thread::sleep(next - now);
+        self.next_tick = Some(next);
+    }
+}
+
+impl Drop for LocalServer {
+    /// Containers that we started end with us. Values of other services stay until [`LocalServer::reset`].
+    fn drop(&mut self) {
+        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.launched.is_some()).map(|(id, _)| id.clone()).collect();
+        for id in launched {
+            if let Err(e) = self.stop(&id) {
+                tracing::error!("{e}");
+            }
+        }
+    }
+}

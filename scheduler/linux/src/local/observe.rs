@@ -1,0 +1,72 @@
+//! What a service did since it was last looked at.
+
+use super::control::{confined, Control};
+use super::{LocalServer, Reading};
+use crate::cgroup::{Cgroup, Knob, Version};
+use crate::discover::online;
+use crate::perf::Counters;
+use crate::procfs;
+use std::time::Instant;
+use surefoot_server::Features;
+
+impl LocalServer {
+    pub(super) fn counters(&self, cgroup: Option<&Cgroup>, pid: Option<u32>) -> Option<Counters> {
+        let cpus = online(&self.config.root).ok()?;
+        let by_group = match cgroup {
+            Some(g) if g.version == Version::V2 => Some(g.cpuset.clone()),
+            Some(_) => pid.and_then(|p| {
+                let text = self.config.root.read(format!("/proc/{p}/cgroup"))?;
+                let path = text.lines().find_map(|l| l.split_once(":perf_event:").map(|(_, p)| p.to_string()))?;
+                Some(self.mounts.dir("perf_event")?.join(path.trim_start_matches('/')))
+            }),
+            None => None,
+        };
+        if let Some(Ok(c)) = by_group.map(|d| Counters::of_cgroup(&d, &cpus)) {
+            return Some(c);
+        }
+        Counters::of_threads(&cgroup?.tids()).ok()
+    }
+
+    /// Features of one service since its last reading, without the neighbours' part, and instructions per second.
+    pub(super) fn features(&mut self, id: &str) -> (Features, Option<f64>) {
+        let (root, p) = (&self.config.root, &self.platform);
+        let Some(s) = self.services.get_mut(id) else { return Default::default() };
+        if let Control::Watched(Some(g)) = &s.control {
+            s.allocation = confined(p, g.effective_cpus(), g.get(Knob::Quota));
+        }
+        let pids = match (&s.cgroup, s.process) {
+            (Some(g), _) if !g.pids().is_empty() => g.pids(),
+            (_, Some((pid, _))) => vec![pid],
+            _ => vec![],
+        };
+        let memory = procfs::memory_mb(root, &pids);
+        let now = Reading {
+            at: Instant::now(),
+            usage_us: s.cgroup.as_ref().and_then(Cgroup::usage_us),
+            counts: s.counters.as_mut().map(Counters::read).unwrap_or_default(),
+            mbm_bytes: self.resctrl.as_ref().and_then(|r| r.mbm_local_bytes(id)),
+        };
+        let last = s.last.replace(now);
+        let dt_s = last.map_or(0.0, |l| now.at.duration_since(l.at).as_secs_f64());
+        // A counter that went back was reset: no rate for this interval.
+        let rate = |a: Option<f64>, b: Option<f64>| Some(b? - a?).filter(|d| *d >= 0.0 && dt_s > 0.0).map(|d| d / dt_s);
+        let of = |f: fn(&Reading) -> Option<f64>| rate(last.as_ref().and_then(f), f(&now));
+        let cycles = of(|r| r.counts.cycles).filter(|c| *c > 0.0);
+        let instructions = of(|r| r.counts.instructions);
+        let ways = p.llc.map(|_| s.allocation.n_ways());
+        let features = Features {
+            ipc: instructions.zip(cycles).map(|(i, c)| i / c),
+            llc_misses_per_s: of(|r| r.counts.llc_misses),
+            mbl_mbps: of(|r| r.mbm_bytes.map(|b| b as f64)).map(|b| b / f64::from(1 << 20)),
+            cpu_usage_cores: of(|r| r.usage_us).map(|us| us * 1e-6),
+            virt_mem_mb: memory.map(|m| m.0),
+            res_mem_mb: memory.map(|m| m.1),
+            alloc_cores: Some(s.allocation.cores()),
+            alloc_ways: ways,
+            alloc_cache_mb: ways.map(|w| w * p.mb_per_way()),
+            core_freq_mhz: procfs::frequency_mhz(root, &s.allocation.cpus),
+            ..Features::default()
+        };
+        (features, instructions)
+    }
+}

@@ -1,0 +1,413 @@
+use super::*;
+use crate::cgroup::tests::v1;
+use crate::journal::Former;
+use surefoot_server::Llc;
+
+/// A v1 host with 4 CPUs and cgroups `/docker/c` (process 42) and `/docker/d`; quotas in steps of 0.1 core.
+struct Host {
+    _dir: tempfile::TempDir,
+    root: Root,
+    state: tempfile::TempDir,
+}
+
+const BE: Kind = Kind::Be;
+
+impl Host {
+    fn new() -> Self {
+        let (dir, root) = v1();
+        let put = |path: &str, text: &str| {
+            let p = root.path(path);
+            fs::create_dir_all(p.parent().unwrap()).unwrap();
+            fs::write(p, text).unwrap();
+        };
+        put("/sys/devices/system/cpu/online", "0-3\n");
+        put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_quota_us", "-1\n");
+        put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_period_us", "100000\n");
+        put("/sys/fs/cgroup/cpuset/docker/d/cpuset.cpus", "0-3\n");
+        ["c", "d"].iter().for_each(|id| put(&format!("/sys/fs/cgroup/cpu/docker/{id}/cpu.shares"), "1024\n"));
+        Host { _dir: dir, root, state: tempfile::tempdir().unwrap() }
+    }
+
+    fn open(&self) -> LocalServer {
+        LocalServer::open(LocalConfig { root: self.root.clone(), ..LocalConfig::new(self.state.path()) }).unwrap()
+    }
+
+    fn server(&self) -> LocalServer {
+        let mut s = self.open();
+        for id in ["c", "d"] {
+            s.adopt(id, id, BE, 1, Target::Cgroup(format!("/docker/{id}").into())).unwrap();
+        }
+        s
+    }
+
+    fn weight(&self, id: &str) -> String {
+        self.root.read(format!("/sys/fs/cgroup/cpu/docker/{id}/cpu.shares")).unwrap()
+    }
+
+    fn values(&self, id: &str) -> [String; 3] {
+        ["cpuset/docker/ID/cpuset.cpus", "cpu/docker/ID/cpu.cfs_quota_us", "cpu/docker/ID/cpu.cfs_period_us"]
+            .map(|f| self.root.read(format!("/sys/fs/cgroup/{}", f.replace("ID", id))).unwrap())
+    }
+}
+
+fn quota(s: &LocalServer, cores: &[(&str, f64)]) -> Plan {
+    let everything = Allocation::everything(s.platform());
+    let allocations = cores.iter().map(|(id, q)| (id.to_string(), Allocation { quota_cores: Some(*q), ..everything.clone() })).collect();
+    Plan { allocations, ..Plan::default() }
+}
+
+/// A plan reaches the kernel's files, a second time it changes nothing, and reset gives back what was there before.
+#[test]
+fn plans_reach_the_kernel_and_reset_gives_back() {
+    let host = Host::new();
+    let mut s = host.server();
+    let plan = quota(&s, &[("c", 0.5), ("d", 2.0)]);
+    assert_eq!(s.apply(&plan).unwrap().changed, ["c", "d"]);
+    // Managed are CPUs 0-2: the last is for the load generator. 0.5 core are 5 ms in 10 ms.
+    assert_eq!(host.values("c"), ["0-2", "5000", "10000"]);
+    assert_eq!(s.apply(&plan).unwrap(), Applied::default());
+    let seen = s.observe();
+    assert!(seen.get("c").unwrap().placed && seen.get("c").unwrap().features.nb_cores == Some(2.0));
+    assert_eq!(s.reset().unwrap().restored, ["c", "d"]);
+    assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+    assert!(!s.observe().get("c").unwrap().placed);
+}
+
+/// A BE job on quota waits for LC services that share its CPUs; without quota it has its former weight again.
+#[test]
+fn be_jobs_get_the_least_weight() {
+    let host = Host::new();
+    let mut s = host.open();
+    s.adopt("c", "c", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Cgroup("/docker/c".into())).unwrap();
+    s.adopt("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
+    let everything = Allocation::everything(s.platform());
+    let unmanaged = Plan { allocations: ["c", "d"].map(|id| (id.to_string(), everything.clone())).into(), ..Plan::default() };
+    s.apply(&unmanaged).unwrap();
+    assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
+    let plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+    s.apply(&plan).unwrap();
+    assert_eq!([host.weight("c"), host.weight("d")], ["1024", "2"]);
+    s.apply(&unmanaged).unwrap();
+    assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
+    s.apply(&plan).unwrap();
+    drop(s);
+    host.open().reset().unwrap();
+    assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
+}
+
+/// A process that died left its changes behind; the next one knows from the journal what to give back.
+#[test]
+fn a_new_process_gives_back_what_a_dead_one_took() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&quota(&s, &[("c", 0.5), ("d", 0.2)])).unwrap();
+    drop(s);
+    assert_eq!(host.values("d"), ["0-2", "2000", "10000"]);
+    // One hierarchy alone proves nothing: the other may hold a quota of ours.
+    fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpuset/docker/c")).unwrap();
+    assert!(host.open().reset().unwrap_err().to_string().contains("/docker/c"));
+    fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpu/docker/c")).unwrap();
+    let report = host.open().reset().unwrap();
+    // "d" was given back by the first attempt already.
+    assert_eq!((report.restored, report.gone), (vec![], vec!["c".to_string()]));
+    assert_eq!(host.values("d"), ["0-3", "-1", "100000"]);
+    assert_eq!(host.open().reset().unwrap(), ResetReport::default());
+}
+
+/// When one write of a plan fails, what was written before it is taken back and the error names the file.
+#[test]
+fn a_failed_write_takes_everything_back() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+    // A kernel file that can be read but takes no write.
+    let file = host.root.path("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_quota_us");
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/proc/version", &file).unwrap();
+    let err = s.apply(&quota(&s, &[("c", 0.3), ("d", 0.4)])).unwrap_err();
+    assert!(matches!(err, ServerError::Write { .. }) && err.to_string().contains("cpu.cfs_quota_us"), "{err}");
+    assert_eq!(host.values("c"), ["0-2", "5000", "10000"]);
+    assert_eq!(s.observe().get("c").unwrap().allocation.quota_cores, Some(0.5));
+}
+
+/// Plans that break a rule, ids and targets that make no sense: one line each, and nothing is written.
+#[test]
+fn bad_input_changes_nothing() {
+    let host = Host::new();
+    let mut s = host.server();
+    let before = host.values("c");
+    let mut says = |p: Plan| s.apply(&p).unwrap_err().to_string();
+    let all = Allocation { cpus: CpuSet::range(0, 4), ..Allocation::everything(&host_platform()) };
+    assert!(says(Plan { allocations: BTreeMap::from([("x".into(), all.clone())]), ..Plan::default() }).contains("There are: c, d"));
+    assert!(says(Plan { allocations: BTreeMap::from([("c".into(), all)]), ..Plan::default() }).contains("CPU 3 is not managed"));
+    let zswap = Allocation { zswap_max_bytes: Some(1 << 20), ..Allocation::everything(&host_platform()) };
+    assert!(says(Plan { allocations: BTreeMap::from([("c".into(), zswap)]), ..Plan::default() }).contains("zswap limit"));
+    assert_eq!(host.values("c"), before);
+    let mut adopt = |id: &str, t: Target| s.adopt(id, "x", BE, 1, t).unwrap_err().to_string();
+    assert!(adopt("c", Target::Pid(42)).contains("taken"));
+    assert!(adopt("../x", Target::Pid(42)).contains("letters"));
+    assert!(adopt("e", Target::Cgroup("/".into())).contains("root"));
+    assert!(adopt("e", Target::Cgroup("/docker/none".into())).contains("not there"));
+    assert!(adopt("e", Target::Pid(7)).contains("process 7"));
+    let err = LocalServer::open(LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) }).unwrap_err();
+    assert!(err.to_string().contains("another Surefoot process"), "{err}");
+}
+
+fn host_platform() -> Platform {
+    Platform { managed: CpuSet::range(0, 3), core_step: 0.1, mba: None, ..Platform::regular("local", 4, 1, 0, 0.0) }
+}
+
+/// CPU time becomes a rate between two observations; what the host cannot measure stays unknown.
+#[test]
+fn features_are_rates_or_unknown() {
+    let host = Host::new();
+    let mut s = host.server();
+    assert_eq!(s.observe().get("c").unwrap().features.cpu_usage_cores, None);
+    // An hour of CPU time more.
+    fs::write(host.root.path("/sys/fs/cgroup/cpuacct/docker/c/cpuacct.usage"), "3600005000000\n").unwrap();
+    let f = s.observe().get("c").unwrap().features;
+    assert!(f.cpu_usage_cores.unwrap() > 1.0 && f.alloc_cores == Some(3.0));
+    assert_eq!((f.alloc_ways, f.alloc_cache_mb, f.mbl_mbps, f.core_freq_mhz), (None, None, None, None));
+    // A counter that went back gives no rate.
+    fs::write(host.root.path("/sys/fs/cgroup/cpuacct/docker/c/cpuacct.usage"), "0\n").unwrap();
+    assert_eq!(s.observe().get("c").unwrap().features.cpu_usage_cores, None);
+}
+
+/// A service whose cgroup or process has gone leaves the observation, and can be given back no more.
+#[test]
+fn ended_services_leave() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&quota(&s, &[("c", 0.5)])).unwrap();
+    fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpuset/docker/c")).unwrap();
+    let ids: Vec<String> = s.observe().services.into_iter().map(|v| v.id).collect();
+    assert_eq!(ids, ["d"]);
+    assert_eq!(s.reset().unwrap(), ResetReport::default());
+}
+
+/// An engine whose containers are folders (tests/engine.sh).
+fn fake_engine() -> Engine {
+    Engine::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/engine.sh")).unwrap()
+}
+
+fn former(target: Target, start_ticks: Option<u64>) -> Former {
+    Former { target, start_ticks, saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]) }
+}
+
+/// What cannot be asked has not gone: its values stay in the journal, and the others are given back all the same.
+#[test]
+fn only_what_has_gone_is_released() {
+    let host = Host::new();
+    let stat = |start: u32| {
+        let text = format!("42 (c) S {} {start} 0\n", (1..=18).map(|n| n.to_string()).collect::<Vec<_>>().join(" "));
+        fs::write(host.root.path("/proc/42/stat"), text).unwrap();
+    };
+    stat(4711);
+    let mut s = host.open();
+    s.adopt("c", "c", BE, 1, Target::Pid(42)).unwrap();
+    s.adopt("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
+    s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+    assert_eq!(s.touched["c"].start_ticks, Some(4711));
+    drop(s);
+    // The process is there, but what it belongs to cannot be read.
+    let (cgroup, aside) = (host.root.path("/proc/42/cgroup"), host.root.path("/proc/aside"));
+    fs::rename(&cgroup, &aside).unwrap();
+    let mut s = host.open();
+    let err = s.reset().unwrap_err().to_string();
+    assert!(err.contains("process 42 of c"), "{err}");
+    assert_eq!((host.values("c")[1].as_str(), host.values("d")[1].as_str()), ("5000", "-1"));
+    drop(s);
+    fs::rename(&aside, &cgroup).unwrap();
+    let mut s = host.open();
+    assert_eq!(s.reset().unwrap().restored, ["c"]);
+    assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+
+    // Another process with the same id is left alone.
+    s.touched.insert("c".into(), former(Target::Pid(42), Some(4711)));
+    stat(4712);
+    fs::write(host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.cfs_quota_us"), "7000").unwrap();
+    s.touched.insert("no-process".into(), former(Target::Pid(43), None));
+    s.touched.insert("no-cgroup".into(), former(Target::Cgroup("/docker/x".into()), None));
+    s.engine = Some(fake_engine());
+    s.touched.insert("no-container".into(), former(Target::Container("/nonexistent/c".into()), None));
+    assert_eq!(s.reset().unwrap().gone, ["c", "no-cgroup", "no-container", "no-process"]);
+    assert_eq!(host.values("c")[1], "7000");
+
+    // An engine that does not answer proves nothing.
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("down"), "").unwrap();
+    s.touched.insert("c".into(), former(Target::Container(dir.path().display().to_string()), None));
+    let err = s.reset().unwrap_err().to_string();
+    assert!(err.contains("Cannot connect") && s.touched.contains_key("c"), "{err}");
+}
+
+/// Docker's default, an empty list of CPUs, comes back as all that are on line; what the engine keeps is read back.
+#[test]
+fn an_engines_empty_list_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    [("cpus", ""), ("quota", "0"), ("period", "0"), ("shares", "0")].iter().for_each(|(n, t)| put(n, t));
+    let container = dir.path().display().to_string();
+    let control = Control::Engine { engine: fake_engine(), container, all: CpuSet::range(0, 4) };
+    let before: Vec<String> = [Knob::Cpus, Knob::Quota].iter().map(|k| control.get(*k).unwrap()).collect();
+    assert_eq!(before, ["", "max 100000"]);
+    control.set(Knob::Cpus, "1").unwrap();
+    control.set(Knob::Quota, "5000 10000").unwrap();
+    assert_eq!((control.get(Knob::Cpus).as_deref(), control.get(Knob::Quota).as_deref()), (Some("1"), Some("5000 10000")));
+    control.set(Knob::Cpus, &before[0]).unwrap();
+    control.set(Knob::Quota, &before[1]).unwrap();
+    assert_eq!((control.get(Knob::Cpus).as_deref(), control.get(Knob::Quota).as_deref()), (Some("0-3"), Some("max 100000")));
+    assert_eq!(control.get(Knob::Weight).as_deref(), Some("1024"));
+    control.set(Knob::Weight, control.least_weight()).unwrap();
+    assert_eq!(control.get(Knob::Weight).as_deref(), Some("2"));
+    put("deaf", "");
+    let err = control.set(Knob::Cpus, "2").unwrap_err().to_string();
+    assert!(err.contains("\"2\"") && err.contains("\"0-3\""), "{err}");
+}
+
+/// Without the right to write cgroup files both adopting and placing say so in one line, with the remedy, and change nothing.
+#[test]
+fn no_permission_is_one_clear_line() {
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::new();
+    fs::set_permissions(host.root.path("/"), fs::Permissions::from_mode(0o755)).unwrap();
+    for id in ["c", "d"] {
+        for f in ["cpuset/docker/ID/cpuset.cpus", "cpu/docker/ID/cpu.cfs_quota_us", "cpu/docker/ID/cpu.cfs_period_us"] {
+            let path = host.root.path(format!("/sys/fs/cgroup/{}", f.replace("ID", id)));
+            fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
+        }
+    }
+    let (c, d) = (host.values("c"), host.values("d"));
+    let mut s = host.open();
+    // Held by us already, with its rights withdrawn later: control is taken as given.
+    let group = s.mounts.named("/docker/d").unwrap();
+    let as_nobody = |s: &mut LocalServer| {
+        // SAFETY: sets the file system user of this thread alone, which ends here; root's right to every file goes with it.
+        unsafe { libc::setfsuid(65_534) };
+        let denied = fs::OpenOptions::new().write(true).open(group.cpuset.join("cpuset.cpus")).unwrap_err();
+        assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied, "the test needs files that cannot be written");
+        assert!(group.file(Knob::Cpus).is_some(), "the test needs files that can be seen");
+        let adopting = s.adopt("c", "c", BE, 1, Target::Cgroup("/docker/c".into())).unwrap_err();
+        let by_pid = s.adopt("c", "c", BE, 1, Target::Pid(42)).unwrap_err();
+        let placing = s.apply(&quota(s, &[("d", 0.5)])).unwrap_err();
+        [adopting, by_pid, placing].map(|e| e.to_string())
+    };
+    let files = Control::Files(group.clone());
+    s.services.insert("d".into(), held(&s.platform, files));
+    let said = std::thread::scope(|t| t.spawn(|| as_nobody(&mut s)).join()).unwrap();
+    for (text, of) in said.iter().zip(["cgroup /docker/c of c", "process 42 of c", "CPUs of d"]) {
+        assert!(text.contains(of) && text.contains("Run as root") && text.contains("Delegate=yes"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    assert_eq!((host.values("c"), host.values("d")), (c, d));
+    assert_eq!(s.names(), "d");
+    assert!(!s.services["d"].placed);
+}
+
+/// A BE job under given control.
+fn held(platform: &Platform, control: Control) -> Service {
+    Service {
+        service: "d".into(),
+        kind: BE,
+        threads: 1,
+        target: Target::Cgroup("/docker/d".into()),
+        control,
+        cgroup: None,
+        process: None,
+        launched: None,
+        port: None,
+        allocation: Allocation::everything(platform),
+        placed: false,
+        counters: None,
+        last: None,
+    }
+}
+
+/// Watching needs no right to write, writes no file, sees the CPUs and the quota that others give, and refuses plans.
+#[test]
+fn watching_writes_nothing() {
+    fn tree(dir: &Path) -> Vec<(PathBuf, std::time::SystemTime, Vec<u8>)> {
+        let mut all = vec![];
+        for e in fs::read_dir(dir).unwrap().map(|e| e.unwrap()) {
+            let m = e.metadata().unwrap();
+            if m.is_dir() {
+                all.extend(tree(&e.path()));
+            } else {
+                all.push((e.path(), m.modified().unwrap(), fs::read(e.path()).unwrap()));
+            }
+        }
+        all.sort();
+        all
+    }
+    let host = Host::new();
+    let config = LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) };
+    let mut s = LocalServer::open_to_watch(config).unwrap();
+    let before = tree(&host.root.path("/"));
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(host.root.path("/"), fs::Permissions::from_mode(0o755)).unwrap();
+    let as_nobody = |s: &mut LocalServer| {
+        // SAFETY: sets the file system user of this thread alone, which ends here.
+        unsafe { libc::setfsuid(65_534) };
+        s.watch("c", "web", BE, 1, Target::Cgroup("/docker/c".into())).unwrap();
+        s.watch("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
+        s.observe()
+    };
+    let seen = std::thread::scope(|t| t.spawn(|| as_nobody(&mut s)).join()).unwrap();
+    // CPUs 0-3 of 0-2 managed: no bound.
+    assert_eq!(seen.get("c").unwrap().allocation, Allocation::everything(s.platform()));
+    let err = s.apply(&quota(&s, &[("d", 0.5)])).unwrap_err().to_string();
+    assert!(err.contains("only watched"), "{err}");
+    assert_eq!(tree(&host.root.path("/")), before);
+    assert!(s.touched.is_empty());
+
+    // Somebody else confines it: 2 CPUs, then half a core.
+    fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/cpuset.cpus"), "1,3\n").unwrap();
+    assert_eq!(s.observe().get("c").unwrap().features.alloc_cores, Some(2.0));
+    fs::write(host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.cfs_quota_us"), "50000\n").unwrap();
+    let seen = s.observe();
+    assert_eq!((seen.get("c").unwrap().features.alloc_cores, seen.get("d").unwrap().features.nb_cores), (Some(0.5), Some(0.5)));
+}
+
+/// Ways go into a group of the service's own, and reset removes it.
+#[test]
+fn ways_go_through_resctrl() {
+    let mut host = Host::new();
+    let (files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+    [42, 43].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+    host.root = root;
+    let read = |path: &str| host.root.read(format!("/sys/fs/resctrl/surefoot.c/{path}")).unwrap();
+    let mut s = host.server();
+    assert_eq!(s.platform().llc.map(|l: Llc| l.ways), Some(11));
+    let mut plan = quota(&s, &[("c", 0.5)]);
+    let a = plan.allocations.get_mut("c").unwrap();
+    (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50);
+    s.apply(&plan).unwrap();
+    assert_eq!(read("schemata"), "MB:0= 50\n    L3:0=038");
+    assert_eq!(read("tasks"), "42\n43");
+    let f = s.observe().get("c").unwrap().features;
+    assert_eq!((f.alloc_ways, f.alloc_cache_mb), (Some(3.0), Some(6.0)));
+    assert_eq!(s.reset().unwrap().groups_removed, ["c"]);
+    // Where the kernel refuses the ways the whole plan is taken back.
+    let mount = host.root.path("/sys/fs/resctrl");
+    (0..7).for_each(|n| host.root.files.make_dir(&mount.join(format!("other{n}"))).unwrap());
+    assert!(s.apply(&plan).is_err());
+    assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+}
+
+/// Ticks stay on one grid, also after a step that took longer than a tick.
+#[test]
+fn ticks_stay_on_their_grid() {
+    let host = Host::new();
+    let mut s = host.open();
+    s.advance(Tick { ms: 4 });
+    let first = s.next_tick.unwrap();
+    for spin in [0u32, 3, 0, 2] {
+        let until = Instant::now() + Duration::from_millis(4) * spin;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        s.advance(Tick { ms: 4 });
+        assert!(Instant::now() >= s.next_tick.unwrap());
+        assert_eq!((s.next_tick.unwrap() - first).as_nanos() % 4_000_000, 0);
+    }
+}
