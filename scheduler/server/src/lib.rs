@@ -8,6 +8,7 @@ pub mod cpuset;
 pub mod features;
 pub mod layout;
 pub mod observation;
+pub mod order;
 pub mod plan;
 pub mod platform;
 pub mod server;
