@@ -21,6 +21,13 @@ use surefoot_server::{Latency, ServerError, Verdict};
 pub const SILENT_MS: u64 = 1000;
 /// At rates where a second has too few requests for a p99 the window grows up to this, ms.
 pub const LONGEST_WINDOW_MS: u64 = 10_000;
+/// Most significant digits of a histogram: with three, one over all of u64 takes 440 kB, with five it would take 48 MB.
+const MAX_DIGITS: u32 = 3;
+/// Most completions that one interval may tell of.
+const MAX_COUNT: u64 = 100_000_000;
+/// Most services whose intervals are kept, and most intervals of one: anybody who may write to the socket can make up both.
+const MAX_SERVICES: usize = 256;
+const MAX_INTERVALS: usize = 256;
 /// Largest datagram taken, bytes.
 const MAX_DATAGRAM: usize = 256 * 1024;
 
@@ -79,6 +86,13 @@ pub fn decode(bytes: &[u8], arrived_ms: u64) -> Result<Interval, String> {
     let raw = base64::engine::general_purpose::STANDARD
         .decode(&d.histogram)
         .map_err(|e| format!("latency datagram of {}: histogram is not base64: {e}", d.service))?;
+    // The head alone says how much memory the rest will take: cookie, length and offset, then the digits.
+    if raw.get(12..16).is_some_and(|d| d.iter().fold(0, |n, b| n << 8 | u32::from(*b)) > MAX_DIGITS) {
+        return Err(format!("latency datagram of {}: histogram has more than {MAX_DIGITS} significant digits", d.service));
+    }
+    if d.count > MAX_COUNT {
+        return Err(format!("latency datagram of {}: count {} is above the limit of {MAX_COUNT}", d.service, d.count));
+    }
     let histogram: Histogram<u64> = Deserializer::new()
         .deserialize(&mut raw.as_slice())
         .map_err(|e| format!("latency datagram of {}: histogram is not HdrHistogram V2: {e}", d.service))?;
@@ -88,7 +102,7 @@ pub fn decode(bytes: &[u8], arrived_ms: u64) -> Result<Interval, String> {
     Ok(Interval {
         service: d.service,
         arrived_ms,
-        window_ms: d.window_ms.max(1),
+        window_ms: d.window_ms.clamp(1, LONGEST_WINDOW_MS),
         errors: d.errors,
         histogram,
         outstanding: d.outstanding,
@@ -97,10 +111,17 @@ pub fn decode(bytes: &[u8], arrived_ms: u64) -> Result<Interval, String> {
     })
 }
 
+/// With more samples the binomial distribution is taken for a normal one; the sum would take as long as it is long.
+const EXACT_BELOW: u64 = 100_000;
+
 /// Exceedances of the p99 among `n` samples that bound its 95 % interval: (fewest, most); each None where `n` is too small.
 ///
 /// The number of samples above the true p99 is Binomial(n, 0.01); order statistics at its 2.5 % and 97.5 % points bound it.
 fn exceedances(n: u64) -> (Option<u64>, Option<u64>) {
+    if n > EXACT_BELOW {
+        let (mean, spread) = (n as f64 * 0.01, 1.959_964 * (n as f64 * 0.01 * 0.99).sqrt());
+        return (Some((mean - spread - 0.5).floor() as u64), Some((mean + spread - 0.5).ceil() as u64));
+    }
     let (p, alpha) = (0.01f64, 0.025);
     let mut log_pmf = n as f64 * (1.0 - p).ln();
     let (mut cdf, mut low, mut k) = (0.0, None, 0u64);
@@ -118,10 +139,10 @@ fn exceedances(n: u64) -> (Option<u64>, Option<u64>) {
 }
 
 /// Latency of some intervals taken together; None without completions.
-fn summarise(of: &[&Interval]) -> Option<Latency> {
+fn summarise(of: &[&Held]) -> Option<Latency> {
     let mut h: Histogram<u64> = Histogram::new(3).ok()?;
     for i in of {
-        h.add(&i.histogram).ok()?;
+        i.counts.iter().try_for_each(|(ns, n)| h.record_n(*ns, *n)).ok()?;
     }
     let n = h.len();
     if n == 0 {
@@ -144,28 +165,61 @@ fn summarise(of: &[&Interval]) -> Option<Latency> {
         p99_low_ms: most.map(|e| rank(n - e)),
         p99_high_ms: few.map(|e| rank(n - e)),
         achieved_rps: n as f64 / (span_ms as f64 * 1e-3),
-        errors: of.iter().map(|i| i.errors).sum(),
+        errors: of.iter().fold(0, |sum, i| sum.saturating_add(i.errors)),
         verdict: worst.unwrap_or(enough),
     })
+}
+
+/// An interval as it is kept: only the buckets that hold anything. A histogram over 100 ms has 139 kB, of which few are in use.
+#[derive(Debug)]
+struct Held {
+    arrived_ms: u64,
+    window_ms: u64,
+    errors: u64,
+    /// Response time, ns, and how many took it.
+    counts: Vec<(u64, u64)>,
+    outstanding: u64,
+    oldest_ms: Option<f64>,
+    verdict: Verdict,
+}
+
+impl From<Interval> for Held {
+    fn from(i: Interval) -> Self {
+        Held {
+            arrived_ms: i.arrived_ms,
+            window_ms: i.window_ms,
+            errors: i.errors,
+            counts: i.histogram.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect(),
+            outstanding: i.outstanding,
+            oldest_ms: i.oldest_ms,
+            verdict: i.verdict,
+        }
+    }
 }
 
 /// Intervals of the last seconds, by service. Holds no clock: every question says what time it is.
 #[derive(Debug, Default)]
 pub struct Windows {
-    recent: BTreeMap<String, VecDeque<Interval>>,
+    recent: BTreeMap<String, VecDeque<Held>>,
 }
 
 impl Windows {
     pub fn push(&mut self, i: Interval) {
-        let q = self.recent.entry(i.service.clone()).or_default();
         let oldest = i.arrived_ms.saturating_sub(LONGEST_WINDOW_MS);
-        q.push_back(i);
-        while q.front().is_some_and(|f| f.arrived_ms < oldest) {
+        if !self.recent.contains_key(&i.service) && self.recent.len() >= MAX_SERVICES {
+            self.recent.retain(|_, q| q.back().is_some_and(|last| last.arrived_ms >= oldest));
+            if self.recent.len() >= MAX_SERVICES {
+                return;
+            }
+        }
+        let q = self.recent.entry(i.service.clone()).or_default();
+        q.push_back(i.into());
+        while q.front().is_some_and(|f| f.arrived_ms < oldest) || q.len() > MAX_INTERVALS {
             q.pop_front();
         }
     }
 
-    fn since(&self, service: &str, from_ms: u64) -> Vec<&Interval> {
+    fn since(&self, service: &str, from_ms: u64) -> Vec<&Held> {
         self.recent.get(service).map(|q| q.iter().filter(|i| i.arrived_ms > from_ms).collect()).unwrap_or_default()
     }
 
@@ -188,7 +242,7 @@ impl Windows {
         }
         let last = self.since(service, now_ms.saturating_sub(WINDOW_MS));
         let waiting = last.last().is_some_and(|i| i.outstanding > 0);
-        if waiting && last.iter().all(|i| i.histogram.is_empty()) {
+        if waiting && last.iter().all(|i| i.counts.is_empty()) {
             return self.stalled(service, now_ms, &last);
         }
         let mut span = WINDOW_MS;
@@ -202,9 +256,9 @@ impl Windows {
         }
     }
 
-    fn stalled(&self, service: &str, now_ms: u64, last: &[&Interval]) -> Option<Latency> {
+    fn stalled(&self, service: &str, now_ms: u64, last: &[&Held]) -> Option<Latency> {
         let q = self.recent.get(service)?;
-        let answered = q.iter().rev().find(|i| !i.histogram.is_empty()).or(q.front())?;
+        let answered = q.iter().rev().find(|i| !i.counts.is_empty()).or(q.front())?;
         let least = last.iter().filter_map(|i| i.oldest_ms).fold(now_ms.saturating_sub(answered.arrived_ms) as f64, f64::max);
         Some(Latency {
             count: 0,
@@ -215,7 +269,7 @@ impl Windows {
             p99_low_ms: Some(least),
             p99_high_ms: None,
             achieved_rps: 0.0,
-            errors: last.iter().map(|i| i.errors).sum(),
+            errors: last.iter().fold(0, |sum, i| sum.saturating_add(i.errors)),
             verdict: Verdict::ServerOverloaded,
         })
     }
@@ -400,6 +454,47 @@ mod tests {
             hits += u32::from((v[1000 - most.unwrap() as usize - 1]..=v[1000 - few.unwrap() as usize - 1]).contains(&99_000));
         }
         assert!((365..=400).contains(&hits), "{hits} of 400");
+    }
+
+    /// Just past the last exact sum the normal distribution says the same to within one sample.
+    #[test]
+    fn intervals_of_many_samples() {
+        let (few, most) = exceedances(EXACT_BELOW);
+        let (few_more, most_more) = exceedances(EXACT_BELOW + 1);
+        assert!(few.unwrap().abs_diff(few_more.unwrap()) <= 1 && most.unwrap().abs_diff(most_more.unwrap()) <= 1);
+        // 10^10 samples, 10^8 above the p99, give or take 1.96 * 9949.9 = 19501.4.
+        assert_eq!(exceedances(10_000_000_000), (Some(99_980_498), Some(100_019_501)));
+    }
+
+    /// What a stranger can send costs bounded memory and time: digits, counts, names, intervals and window.
+    #[test]
+    fn one_datagram_cannot_cost_much() {
+        let with = |digits: u8, count: u64| {
+            let mut h: Histogram<u64> = Histogram::new_with_bounds(1, 1 << 62, digits).unwrap();
+            h.record_n(5, count).unwrap();
+            let mut raw = vec![];
+            V2Serializer::new().serialize(&h, &mut raw).unwrap();
+            let b64 = base64::engine::general_purpose::STANDARD.encode(raw);
+            format!(
+                r#"{{"service":"m","window_ms":18446744073709551615,"count":{count},"errors":18446744073709551615,"histogram":"{b64}"}}"#
+            )
+        };
+        assert!(decode(with(5, 1).as_bytes(), 0).unwrap_err().contains("digits"));
+        assert!(decode(with(3, MAX_COUNT + 1).as_bytes(), 0).unwrap_err().contains("limit"));
+        let mut w = Windows::default();
+        for t in 0..2 * MAX_INTERVALS as u64 {
+            w.push(decode(with(3, MAX_COUNT).as_bytes(), 1 + t).unwrap());
+        }
+        let l = w.window("m", 600).unwrap();
+        assert_eq!((l.count, l.errors), (MAX_INTERVALS as u64 * MAX_COUNT, u64::MAX));
+        for n in 0..2 * MAX_SERVICES {
+            w.push(decode(&datagram(&format!("s{n}"), &[1], ""), 600).unwrap());
+        }
+        assert_eq!(w.recent.len(), MAX_SERVICES);
+        // Those that have been silent make room.
+        push(&mut w, 601 + LONGEST_WINDOW_MS, &[1], "");
+        w.push(decode(&datagram("late", &[1], ""), 601 + LONGEST_WINDOW_MS).unwrap());
+        assert!(w.recent.len() == 2 && w.recent.contains_key("late"), "{:?}", w.recent.keys());
     }
 
     /// What cannot be read is refused in one line that says why.
