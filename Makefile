@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine bench validate figures lint fmt clean
+.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine fuzz bench validate figures lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -45,12 +45,17 @@ test: setup test-rust test-python ## every test
 test-rust: setup
 	cargo test --release --locked --workspace
 	cargo test --release --locked -p surefoot-loadgen -- --ignored
+	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
 
 test-python: setup
 	python -m pytest tests
 
 test-engine: setup
 	@scripts/test-engine.sh
+
+FUZZ_S ?= 60
+fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a target (3600 before a release)
+	@scripts/fuzz.sh $(FUZZ_S)
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
 	scripts/bench.sh
