@@ -286,6 +286,26 @@ impl Cgroup {
         write_named(self.files.as_ref(), path, text)
     }
 
+    /// The plain writes that [`Cgroup::set`] makes of a value, for whoever has only files.
+    pub fn writes(&self, knob: Knob, value: &str) -> Vec<(PathBuf, String)> {
+        let Some(path) = self.file(knob) else { return vec![] };
+        match (knob, self.version) {
+            (Knob::Quota, Version::V1) => {
+                let (quota, period) = value.split_once(' ').unwrap_or((value, "100000"));
+                let period_file = self.cpu.join("cpu.cfs_period_us");
+                let quota = if quota == "max" { "-1" } else { quota };
+                vec![(path.clone(), "-1".into()), (period_file, period.into()), (path, quota.into())]
+            }
+            (Knob::Memory, Version::V1) if value == "max" => vec![(path, "-1".into())],
+            // A populated group refuses an empty list.
+            (Knob::Cpus, Version::V2) if value.is_empty() => {
+                let parent = self.cpuset.parent().and_then(|p| self.read(p.join("cpuset.cpus.effective")));
+                vec![(path, parent.unwrap_or_default())]
+            }
+            _ => vec![(path, value.into())],
+        }
+    }
+
     /// True where CPUs and quota can be opened for writing.
     pub fn writable(&self) -> bool {
         [Knob::Cpus, Knob::Quota].iter().all(|k| self.file(*k).is_some_and(|p| self.files.writable(&p)))

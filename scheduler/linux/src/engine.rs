@@ -9,6 +9,8 @@ use surefoot_server::{CpuSet, ServerError};
 pub const LABEL_OWNER: &str = "surefoot.owner";
 pub const LABEL_ID: &str = "surefoot.id";
 pub const LABEL_SERVICE: &str = "surefoot.service";
+/// What exactly was run, so that a later run can go on with a container that is just what it would start.
+pub const LABEL_LAUNCH: &str = "surefoot.launch";
 
 /// An engine that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,19 @@ pub struct RunSpec<'a> {
     pub command: &'a [String],
     pub cpus: &'a CpuSet,
     pub memory_mb: Option<u64>,
+}
+
+impl RunSpec<'_> {
+    /// Equal for what is run alike: image, command, memory.
+    fn fingerprint(&self) -> String {
+        let text = format!("{}\0{}\0{}", self.image, self.command.join("\0"), self.memory_mb.unwrap_or(0));
+        format!("{:016x}", fnv1a(text.as_bytes()))
+    }
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn unavailable(what: impl Into<String>, cause: impl Into<String>, remedy: impl Into<String>) -> ServerError {
@@ -167,8 +182,12 @@ impl Engine {
             ));
         }
         let cpus = spec.cpus.to_string();
-        let labels =
-            [format!("{LABEL_OWNER}={}", spec.owner), format!("{LABEL_ID}={}", spec.id), format!("{LABEL_SERVICE}={}", spec.service)];
+        let labels = [
+            format!("{LABEL_OWNER}={}", spec.owner),
+            format!("{LABEL_ID}={}", spec.id),
+            format!("{LABEL_SERVICE}={}", spec.service),
+            format!("{LABEL_LAUNCH}={}", spec.fingerprint()),
+        ];
         let memory = spec.memory_mb.map(|m| format!("{m}m"));
         let mut args = vec!["run", "--detach", "--name", spec.name, "--network", "host", "--cpuset-cpus", &cpus];
         args.extend(["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--restart", "no", "--pull", "never"]);
@@ -232,6 +251,21 @@ impl Engine {
         let filter = owner.map_or(format!("label={LABEL_OWNER}"), |o| format!("label={LABEL_OWNER}={o}"));
         let text = self.call("list of containers", &["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter], "Check the engine")?;
         Ok(text.lines().map(str::to_string).collect())
+    }
+
+    /// The running one among these containers of ours that is just what `spec` would start.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where the engine does not answer.
+    pub fn left_of(&self, containers: &[String], spec: &RunSpec) -> Result<Option<Container>, ServerError> {
+        let format = format!("{{{{index .Config.Labels \"{LABEL_ID}\"}}}}|{{{{index .Config.Labels \"{LABEL_LAUNCH}\"}}}}");
+        for id in containers {
+            let text = self.call(&format!("labels of {id}"), &["inspect", "--type", "container", "-f", &format, id], "Check the engine")?;
+            if text.split_once('|') == Some((spec.id, &spec.fingerprint())) {
+                return Ok(self.inspect(id).ok());
+            }
+        }
+        Ok(None)
     }
 
     /// Stop and remove; one that has gone already is no error.

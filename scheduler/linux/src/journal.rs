@@ -4,6 +4,7 @@
 
 use crate::cgroup::Knob;
 use crate::local::Target;
+use crate::safe::replace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -40,11 +41,24 @@ pub struct Former {
 /// What was there before, of services that are still under control.
 pub type Touched = BTreeMap<ServiceId, Former>;
 
-/// Append-only file.
+/// What a journal says of services that are still under control.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recalled {
+    pub touched: Touched,
+    /// Of the last applied plans.
+    pub in_force: BTreeMap<ServiceId, Allocation>,
+}
+
+/// From here on the file is written anew with what still counts, bytes.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Append-only file; rewritten only when it has grown long.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
     path: PathBuf,
+    bytes: u64,
+    recalled: Recalled,
 }
 
 impl Journal {
@@ -52,7 +66,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] for a folder that cannot be written or a damaged line before the last.
-    pub fn open(path: &Path) -> Result<(Self, Touched), ServerError> {
+    pub fn open(path: &Path) -> Result<(Self, Recalled), ServerError> {
         let fail = |e: &dyn std::fmt::Display, remedy: &str| ServerError::Unavailable {
             what: format!("journal {}", path.display()),
             cause: e.to_string(),
@@ -64,13 +78,13 @@ impl Journal {
             Err(e) => return Err(fail(&e, "Make it readable")),
         };
         let text = String::from_utf8_lossy(&text);
-        let touched = replay(&text).map_err(|e| fail(&e, "Restore it from a copy, or move it away and reset containers by hand"))?;
+        let recalled = replay(&text).map_err(|e| fail(&e, "Restore it from a copy, or move it away and reset containers by hand"))?;
         let file =
             OpenOptions::new().create(true).append(true).open(path).map_err(|e| fail(&e, "Give a state folder that can be written"))?;
         // A line that a crash cut short must not run into the next.
         let whole = text.rfind('\n').map_or(0, |i| i + 1);
         file.set_len(whole as u64).map_err(|e| fail(&e, "Give a state folder that can be written"))?;
-        Ok((Journal { file, path: path.into() }, touched))
+        Ok((Journal { file, path: path.into(), bytes: whole as u64, recalled: recalled.clone() }, recalled))
     }
 
     /// Append and wait for the disk.
@@ -78,36 +92,82 @@ impl Journal {
     /// # Errors
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn append(&mut self, entry: &Entry) -> Result<(), ServerError> {
-        let mut line = serde_json::to_vec(entry).unwrap_or_default();
-        line.push(b'\n');
-        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|e| ServerError::Unavailable {
+        let line = line(entry);
+        let result = self.file.write_all(&line).and_then(|()| self.file.sync_data());
+        if let Err(e) = result {
+            // Half a line must not run into the next.
+            let _ = self.file.set_len(self.bytes);
+            return Err(self.failed(&e));
+        }
+        self.bytes += line.len() as u64;
+        self.recalled.take(entry.clone());
+        if self.bytes > MOST_BYTES {
+            self.compact()?;
+        }
+        Ok(())
+    }
+
+    /// Only what still counts, in a file of the same name.
+    fn compact(&mut self) -> Result<(), ServerError> {
+        let touched = self.recalled.touched.iter().map(|(id, former)| Entry::Touch { id: id.clone(), former: former.clone() });
+        let in_force = self.recalled.in_force.clone();
+        let changed = in_force.keys().cloned().collect();
+        let apply = (!in_force.is_empty()).then_some(Entry::Apply { t_ms: 0, allocations: in_force, changed });
+        let text: Vec<u8> = touched.chain(apply).flat_map(|e| line(&e)).collect();
+        let renewed = replace(&self.path, &text).and_then(|()| OpenOptions::new().append(true).open(&self.path));
+        self.file = renewed.map_err(|e| self.failed(&e))?;
+        self.bytes = text.len() as u64;
+        Ok(())
+    }
+
+    fn failed(&self, e: &io::Error) -> ServerError {
+        ServerError::Unavailable {
             what: format!("journal {}", self.path.display()),
             cause: e.to_string(),
             remedy: "Free disk space or give another state folder".into(),
-        })
+        }
     }
 }
 
-/// Services that were touched and not released.
-fn replay(text: &str) -> Result<Touched, String> {
-    let mut touched = Touched::new();
+fn line(entry: &Entry) -> Vec<u8> {
+    let mut line = serde_json::to_vec(entry).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+impl Recalled {
+    fn take(&mut self, entry: Entry) {
+        match entry {
+            // The oldest values count: a service touched twice was never given back in between.
+            Entry::Touch { id, former } => {
+                self.touched.entry(id).or_insert(former);
+            }
+            Entry::Release { id } => {
+                self.touched.remove(&id);
+                self.in_force.remove(&id);
+            }
+            Entry::Apply { allocations, .. } => self.in_force.extend(allocations),
+        }
+    }
+}
+
+/// Services that were touched and not released, and what they held last.
+///
+/// # Errors
+/// The number of a damaged line, and what is wrong with it.
+pub fn replay(text: &str) -> Result<Recalled, String> {
+    let mut recalled = Recalled::default();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     for (n, line) in lines.iter().enumerate() {
         match serde_json::from_str::<Entry>(line) {
-            // The oldest values count: a service touched twice was never given back in between.
-            Ok(Entry::Touch { id, former }) => {
-                touched.entry(id).or_insert(former);
-            }
-            Ok(Entry::Release { id }) => {
-                touched.remove(&id);
-            }
-            Ok(Entry::Apply { .. }) => {}
+            Ok(entry) => recalled.take(entry),
             // Cut short by a crash while it was written: nothing had been changed yet.
             Err(_) if n + 1 == lines.len() && !line.ends_with('\n') => {}
             Err(e) => return Err(format!("line {}: {e}", n + 1)),
         }
     }
-    Ok(touched)
+    recalled.in_force.retain(|id, _| recalled.touched.contains_key(id));
+    Ok(recalled)
 }
 
 #[cfg(test)]
@@ -125,11 +185,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
         let (mut j, before) = Journal::open(&path).unwrap();
-        assert!(before.is_empty());
+        assert_eq!(before, Recalled::default());
         for e in [touch("a", "0-3"), touch("b", "0-1"), touch("a", "2"), Entry::Release { id: "b".into() }] {
             j.append(&e).unwrap();
         }
-        let (_, touched) = Journal::open(&path).unwrap();
+        let touched = Journal::open(&path).unwrap().1.touched;
         assert_eq!(touched.len(), 1);
         assert_eq!(touched["a"].saved[&Knob::Cpus], "0-3");
     }
@@ -138,12 +198,12 @@ mod tests {
     #[test]
     fn old_journals_are_read() {
         let old = r#"{"event":"touch","id":"a","target":{"pid":42},"saved":{"cpus":"0-3"}}"#;
-        let touched = replay(&format!("{old}\n")).unwrap();
+        let touched = replay(&format!("{old}\n")).unwrap().touched;
         let mut former = Former { target: Target::Pid(42), start_ticks: None, saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]) };
         assert_eq!(touched["a"], former);
         former.start_ticks = Some(4711);
         let line = serde_json::to_string(&Entry::Touch { id: "a".into(), former: former.clone() }).unwrap();
-        assert_eq!(replay(&format!("{line}\n")).unwrap()["a"], former);
+        assert_eq!(replay(&format!("{line}\n")).unwrap().touched["a"], former);
     }
 
     /// A line cut short by a crash is dropped and overwritten cleanly; a damaged line elsewhere is refused by number.
@@ -153,12 +213,38 @@ mod tests {
         let path = dir.path().join("journal.jsonl");
         let good = serde_json::to_string(&touch("a", "0-3")).unwrap();
         fs::write(&path, format!("{good}\n{}", &good[..20])).unwrap();
-        let (mut j, touched) = Journal::open(&path).unwrap();
-        assert_eq!(touched.len(), 1);
+        let (mut j, recalled) = Journal::open(&path).unwrap();
+        assert_eq!(recalled.touched.len(), 1);
         j.append(&touch("b", "1")).unwrap();
-        assert_eq!(Journal::open(&path).unwrap().1.len(), 2);
+        assert_eq!(Journal::open(&path).unwrap().1.touched.len(), 2);
         fs::write(&path, format!("{}\n{good}\n", &good[..20])).unwrap();
         let err = Journal::open(&path).unwrap_err().to_string();
         assert!(err.contains("line 1"), "{err}");
+    }
+
+    fn apply(id: &str, cores: f64) -> Entry {
+        let p = surefoot_server::Platform::regular("t", 4, 1, 0, 0.0);
+        let a = Allocation { quota_cores: Some(cores), ..Allocation::everything(&p) };
+        Entry::Apply { t_ms: 1, allocations: BTreeMap::from([(id.into(), a)]), changed: vec![id.into()] }
+    }
+
+    /// A journal that has grown long is written anew, and says the same.
+    #[test]
+    fn a_long_journal_is_compacted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let (mut j, _) = Journal::open(&path).unwrap();
+        for e in
+            [touch("a", "0-3"), touch("b", "0-1"), apply("a", 1.0), apply("b", 2.0), Entry::Release { id: "b".into() }, apply("a", 3.0)]
+        {
+            j.append(&e).unwrap();
+        }
+        let (before, long) = (Journal::open(&path).unwrap().1, j.bytes);
+        assert_eq!((before.touched.len(), before.in_force.len(), before.in_force["a"].quota_cores), (1, 1, Some(3.0)));
+        j.compact().unwrap();
+        assert!(j.bytes < long && j.bytes == fs::metadata(&path).unwrap().len());
+        j.append(&apply("a", 4.0)).unwrap();
+        let after = Journal::open(&path).unwrap().1;
+        assert_eq!((after.touched, after.in_force["a"].quota_cores), (before.touched, Some(4.0)));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
 //! [`cgroup`] CPUs and quota (v1 and v2) · [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency
-//! intake · [`files`] the one way to kernel files · [`journal`] what was changed, so that it can be given back · [`local`] the server itself · [`bench`] cases of a
+//! intake · [`files`] the one way to kernel files · [`journal`] what was changed, so that it can be given back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
 //! campaign · [`check`] what this host can and cannot do.
 //!
 //! Kernel readers take a [`root::Root`], so that tests run them on a temporary directory. Missing is None, never 0.
@@ -23,8 +23,8 @@ pub mod perf;
 pub mod procfs;
 pub mod resctrl;
 pub mod root;
+pub mod safe;
 #[cfg(test)]
-#[allow(dead_code)]
 mod testing;
 
 pub use bench::{BenchCase, BenchNeighbour, BenchResult, BenchSample, LocalBench, Sampling};

@@ -5,6 +5,7 @@
 
 use crate::files::{number, text, SharedFiles};
 use crate::root::Root;
+use crate::safe::Op;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -228,6 +229,19 @@ impl Resctrl {
             Err(e) => Err(self.failed(format!("rmdir {}", dir.display()), &e, "Remove what other tools made in it")),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// What leaves a service safe without us: an LC service goes back to the default group, a BE job keeps the least.
+    pub fn safe_ops(&self, id: &str, lc: bool) -> Vec<Op> {
+        let group = self.group(id);
+        if lc {
+            return vec![Op::RemoveDir { path: group }];
+        }
+        let least = (1u32 << self.min_cbm_bits()) - 1;
+        let lines = parse_schemata(&self.read(self.dir.join("schemata")).unwrap_or_default());
+        let Some(l3) = lines.get("L3") else { return vec![] };
+        let all: Vec<String> = l3.keys().map(|d| format!("{d}={least:x}")).collect();
+        vec![Op::Write { path: group.join("schemata"), text: format!("L3:{}\n", all.join(";")) }]
     }
 
     /// Local memory traffic so far, bytes, over all domains; None where any domain has no figure ("Unavailable").

@@ -48,9 +48,15 @@ pub(crate) mod tests {
     use super::*;
     use std::fs;
 
+    /// In memory where there is such a folder: the kernel's files are, and a disk would be slow.
+    pub(crate) fn scratch() -> tempfile::TempDir {
+        let shm = Path::new("/dev/shm");
+        if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.unwrap()
+    }
+
     /// A temporary directory with these files (absolute kernel paths).
     pub(crate) fn tree(files: &[(String, String)]) -> (tempfile::TempDir, Root) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let root = Root::at(dir.path());
         for (path, text) in files {
             let p = root.path(path);

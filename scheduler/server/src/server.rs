@@ -19,13 +19,16 @@ pub struct Applied {
     pub changed: Vec<ServiceId>,
 }
 
-/// Why a plan was not applied. After any of these the last applied plan is in force.
+/// Why a plan was not applied. After any of these but [`ServerError::Unsettled`] the last applied plan is in force.
 #[derive(Debug, Error)]
 pub enum ServerError {
     #[error("{0}. Nothing was changed.")]
     Invalid(String),
     #[error("{what}: {cause}. {remedy}. The last applied plan is back in force.")]
     Write { what: String, cause: String, remedy: String },
+    /// A write failed, and so did taking back what was written before it.
+    #[error("{what}: {cause}. {left} writes of the last plan are not undone yet: that is tried again before anything else is changed.")]
+    Unsettled { what: String, cause: String, left: usize },
     #[error("{what}: {cause}. {remedy}.")]
     Unavailable { what: String, cause: String, remedy: String },
 }

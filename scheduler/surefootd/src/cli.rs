@@ -253,6 +253,10 @@ pub struct Reset {
     /// Where what was changed is kept; default: as for sweep
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+    /// Only put the recorded safe layout in force: LC services as before Surefoot came, BE jobs at the least.
+    /// Quick, and by plain writes alone: for a service manager when the daemon has died
+    #[arg(long)]
+    pub safe: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

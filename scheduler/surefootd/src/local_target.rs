@@ -10,6 +10,9 @@ use crate::sweep::{case_s, Bench};
 use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use surefoot_linux::claim::{self, lock_file};
+use surefoot_linux::files::HostFiles;
+use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
@@ -25,7 +28,7 @@ pub fn server_error(e: ServerError) -> Error {
     let text = e.to_string().trim_end_matches('.').to_string();
     match e {
         ServerError::Invalid(_) => Error::BadInput(text),
-        ServerError::Write { .. } | ServerError::Unavailable { .. } => Error::Failed(text),
+        ServerError::Write { .. } | ServerError::Unsettled { .. } | ServerError::Unavailable { .. } => Error::Failed(text),
     }
 }
 
@@ -94,7 +97,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     if let Some(file) = &args.loadgen {
         std::env::set_var("SUREFOOT_LOADGEN", file);
     }
-    let config = LocalConfig { root: Root::default(), state_dir: state_dir(args.state.as_deref()), catalogue: Some(dir), managed };
+    let config = LocalConfig { catalogue: Some(dir), managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
     let mut bench = LocalBench::open(config).map_err(server_error)?;
     let t = target(&catalogue, &names, bench.server().platform().clone(), bench.server().feature_set().0)?;
     let cases = Expansion::new(campaign, &t)?;
@@ -235,7 +238,11 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     }
     let from_config = args.config.as_deref().map(crate::daemon::config::NodeConfig::read).transpose()?;
     let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
-    let mut server = LocalServer::open(LocalConfig::new(dir)).map_err(server_error)?;
+    if args.safe {
+        return put_safe_layout_in_force(&dir, args.json);
+    }
+    let managed = from_config.as_ref().and_then(|c| c.cpus);
+    let mut server = LocalServer::open(LocalConfig { managed, ..LocalConfig::new(dir) }).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
@@ -249,4 +256,36 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     println!("resctrl groups removed: {}", list(&r.groups_removed));
     println!("containers removed: {}", list(&r.containers_removed));
     Ok(())
+}
+
+/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write.
+fn put_safe_layout_in_force(dir: &Path, json: bool) -> Result<()> {
+    let file = dir.join(safe::FILE);
+    let Some(layout) = SafeLayout::load(&file).map_err(server_error)? else {
+        if json {
+            println!("{}", serde_json::json!({ "server": "local", "done": 0, "gone": 0, "failed": [] }));
+        } else {
+            println!("nothing is in force: {} is not there", file.display());
+        }
+        return Ok(());
+    };
+    // A daemon that lives would write against it.
+    let _lock = lock_file(&dir.join("lock"), claim::PATIENCE)
+        .map_err(|e| Error::Failed(format!("{}: {e}. Stop the daemon first", dir.join("lock").display())))?;
+    let report = layout.put_in_force(&HostFiles);
+    if json {
+        let mut v = serde_json::to_value(&report).unwrap_or_default();
+        v["server"] = "local".into();
+        println!("{v}");
+    } else {
+        println!("safe layout: {} writes done, {} not needed (their services have gone)", report.done, report.gone);
+    }
+    match report.failed.first() {
+        None => Ok(()),
+        Some(first) => Err(Error::Failed(format!(
+            "{} of {} writes were refused, the first: {first}. Run surefootd reset as root",
+            report.failed.len(),
+            layout.ops.len()
+        ))),
+    }
 }

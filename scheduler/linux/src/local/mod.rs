@@ -5,6 +5,8 @@
 
 mod apply;
 mod control;
+#[cfg(test)]
+mod faults;
 mod observe;
 mod recover;
 #[cfg(test)]
@@ -16,13 +18,14 @@ use crate::cgroup::{Cgroup, Knob, Mounts};
 use crate::child::pin;
 use crate::claim::{self, Claim};
 use crate::discover::{discover, online};
-use crate::engine::{Container, Engine, RunSpec};
+use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::Feed;
 use crate::journal::{Entry as Event, Journal, Touched};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
+use crate::safe::SafeLayout;
 use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,11 +52,13 @@ pub struct LocalConfig {
     pub catalogue: Option<PathBuf>,
     /// CPUs for services; None = all but the last one.
     pub managed: Option<CpuSet>,
+    /// Containers that a killed run left are kept for [`LocalServer::launch`] to go on with, until [`LocalServer::resume`].
+    pub resume: bool,
 }
 
 impl LocalConfig {
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None }
+        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None, resume: false }
     }
 }
 
@@ -143,7 +148,15 @@ pub struct LocalServer {
     journal: Journal,
     /// Under control by the journal: of ours, and of a process that died.
     touched: Touched,
+    /// Allocations of a process that died, until [`LocalServer::resume`].
+    in_force: BTreeMap<ServiceId, Allocation>,
+    /// The safe layout on disk.
+    safe: Option<SafeLayout>,
+    /// Containers of ours that a process left that died.
+    left: Vec<String>,
     orphans_removed: Vec<String>,
+    /// Writes of a failed plan that could not be undone, in the order in which they were done.
+    unsettled: Vec<apply::Step>,
     feed: Feed,
     no_pmu: Option<String>,
     last_observed_ms: u64,
@@ -158,14 +171,9 @@ fn unavailable(what: impl Into<String>, cause: impl std::fmt::Display, remedy: i
     ServerError::Unavailable { what: what.into(), cause: cause.to_string(), remedy: remedy.into() }
 }
 
-/// Name of an owner, from its state folder (FNV-1a): the same folder finds its orphans again.
+/// Name of an owner, from its state folder: the same folder finds its orphans again.
 fn owner_of(state_dir: &Path) -> String {
-    let hash = state_dir
-        .as_os_str()
-        .as_encoded_bytes()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
-    format!("{hash:016x}")
+    format!("{:016x}", fnv1a(state_dir.as_os_str().as_encoded_bytes()))
 }
 
 /// This thread and those it starts leave the managed CPUs to the services, where there are others.
@@ -179,7 +187,8 @@ fn keep_off(ours: &CpuSet) {
 }
 
 impl LocalServer {
-    /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of the same state folder left behind are removed.
+    /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of
+    /// the same state folder left behind are removed, unless the configuration says to resume.
     ///
     /// # Errors
     /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder or CPUs that
@@ -188,7 +197,10 @@ impl LocalServer {
         let mut server = Self::open_to_watch(config)?;
         if server.config.root.is_host() {
             server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
-            server.remove_orphans()?;
+            server.find_left()?;
+            if !server.config.resume {
+                server.remove_left()?;
+            }
         }
         Ok(server)
     }
@@ -210,7 +222,7 @@ impl LocalServer {
         })?;
         let platform = discover(&config.root, config.managed)?;
         let mounts = Mounts::read(&config.root);
-        let (journal, touched) = Journal::open(&dir.join("journal.jsonl"))?;
+        let (journal, recalled) = Journal::open(&dir.join("journal.jsonl"))?;
         let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
         if config.root.is_host() {
             keep_off(&online(&config.root)?.difference(platform.managed));
@@ -230,8 +242,12 @@ impl LocalServer {
             catalogue,
             services: BTreeMap::new(),
             journal,
-            touched,
+            touched: recalled.touched,
+            in_force: recalled.in_force,
+            safe: None,
+            left: vec![],
             orphans_removed: vec![],
+            unsettled: vec![],
             feed,
             no_pmu,
             last_observed_ms: 0,
@@ -274,6 +290,15 @@ impl LocalServer {
     /// Value of the label `surefoot.owner` on containers of ours.
     pub fn owner(&self) -> &str {
         &self.owner
+    }
+
+    pub fn has(&self, id: &str) -> bool {
+        self.services.contains_key(id)
+    }
+
+    /// True without any service.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty()
     }
 
     /// Port of a launched service on 127.0.0.1.
@@ -321,26 +346,29 @@ impl LocalServer {
             return Err(ServerError::Invalid(format!("{}: threads = {threads}. Give 1 to 1024", spec.id)));
         }
         let port = entry.port.map(|p| spec.port.unwrap_or(p));
-        if let Some(p) = port {
-            // Asked before the container runs: inside it the failure would be a line in a log.
-            TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map_err(|e| {
-                let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
-                unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
-            })?;
-        }
         let command = entry.command_line(threads, port.unwrap_or(0));
         let engine = self.engine()?;
         let name = format!("surefoot-{}-{}", &self.owner[..8], spec.id);
-        let container = engine.run(&RunSpec {
+        let (owner, cpus) = (self.owner.clone(), self.platform.managed);
+        let run = RunSpec {
             name: &name,
-            owner: &self.owner,
+            owner: &owner,
             id: &spec.id,
             service: &spec.service,
             image: &entry.image,
             command: &command,
-            cpus: &self.platform.managed,
+            cpus: &cpus,
             memory_mb: entry.memory_mb,
-        });
+        };
+        let left = engine.left_of(&self.left, &run)?;
+        let container = match left {
+            Some(c) => {
+                tracing::info!("{}: going on with the container of the run before this one", spec.id);
+                self.left.retain(|id| *id != c.id);
+                Ok(c)
+            }
+            None => self.free(&name).and_then(|()| port_free(port, spec)).and_then(|()| engine.run(&run)),
+        };
         let started = container.and_then(|c| {
             wait_ready(&engine, &c, port).and_then(|()| {
                 self.add(&spec.id, &spec.service, entry.server_kind(), threads, Target::Container(c.id.clone()))?;
@@ -360,6 +388,23 @@ impl LocalServer {
                 let _ = engine.remove(&name);
                 Err(e)
             }
+        }
+    }
+
+    /// A container of a dead run that has the name of one to be launched, but is not the same, makes room.
+    fn free(&mut self, name: &str) -> Result<(), ServerError> {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        let id = self.engine()?.inspect(name).map(|c| c.id).unwrap_or_default();
+        match self.left.iter().position(|l| *l == id) {
+            Some(at) => {
+                let id = self.left.swap_remove(at);
+                self.engine()?.remove(&id)?;
+                self.orphans_removed.push(id);
+                Ok(())
+            }
+            None => self.engine()?.remove(name),
         }
     }
 
@@ -467,6 +512,15 @@ impl LocalServer {
     }
 }
 
+/// Asked before the container runs: inside it the failure would be a line in a log.
+fn port_free(port: Option<u16>, spec: &LaunchSpec) -> Result<(), ServerError> {
+    let Some(p) = port else { return Ok(()) };
+    TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map(|_| ()).map_err(|e| {
+        let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
+        unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
+    })
+}
+
 /// Until the port answers, or the container has ended.
 fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>) -> Result<(), ServerError> {
     let deadline = Instant::now() + READY;
@@ -491,6 +545,9 @@ impl Server for LocalServer {
 
     fn observe(&mut self) -> Observation {
         self.drop_ended();
+        if let Err(e) = self.settle() {
+            tracing::error!("{e}");
+        }
         let now_ms = self.feed.now_ms();
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();

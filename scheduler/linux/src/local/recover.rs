@@ -1,24 +1,132 @@
-//! Giving back: former values, our groups and containers, also those of a process that died.
+//! After a process that died: going on from what it left ([`LocalServer::resume`]), or giving everything back
+//! ([`LocalServer::reset`]); and the safe layout, recorded for the time when there is no process at all.
 
 use super::control::Control;
-use super::{unavailable, LocalServer, ResetReport, Target};
-use crate::cgroup::absent;
+use super::{unavailable, LocalServer, ResetReport, Service, Target};
+use crate::cgroup::{absent, quota_value, Knob};
 use crate::engine::Engine;
 use crate::journal::{Entry as Event, Former};
 use crate::procfs;
-use surefoot_server::{Allocation, ServerError, ServiceId};
+use crate::root::Root;
+use crate::safe::{self, Op, SafeLayout};
+use std::{fs, io};
+use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
+
+/// What [`LocalServer::resume`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    /// Services with the allocations of the last applied plan.
+    pub adopted: Vec<ServiceId>,
+    /// What belongs to none of the services that are here now.
+    pub given_back: ResetReport,
+    /// Why the last plan could not be put back, where everything was given back instead.
+    pub refused: Option<String>,
+}
 
 impl LocalServer {
-    /// Containers are ours alone while we hold the lock, so any that carry our label now belong to a run that died.
-    pub(super) fn remove_orphans(&mut self) -> Result<(), ServerError> {
+    /// Containers are ours alone while we hold the lock, so any that carry our label now were left by a run that died.
+    pub(super) fn find_left(&mut self) -> Result<(), ServerError> {
         // Without an engine there is nothing that could be left in one.
         let Ok(engine) = Engine::find() else { return Ok(()) };
-        for id in engine.owned(Some(&self.owner))? {
-            engine.remove(&id)?;
-            self.orphans_removed.push(id);
-        }
+        self.left = engine.owned(Some(&self.owner))?;
         self.engine = Some(engine);
         Ok(())
+    }
+
+    /// Containers of a dead run that nobody launched again.
+    pub(super) fn remove_left(&mut self) -> Result<(), ServerError> {
+        for id in std::mem::take(&mut self.left) {
+            self.engine()?.remove(&id)?;
+            self.orphans_removed.push(id);
+        }
+        Ok(())
+    }
+
+    /// Go on from what a process that died left: services that are here again get the allocations of its last applied plan,
+    /// whatever it had half written; everything else of it is given back. Call when all services are here.
+    ///
+    /// What was remembered is a hint: where it does not fit this host any more everything is given back instead.
+    ///
+    /// # Errors
+    /// What could not be given back.
+    pub fn resume(&mut self) -> Result<Resumed, ServerError> {
+        self.remove_left()?;
+        let mut resumed = Resumed::default();
+        resumed.given_back.containers_removed = std::mem::take(&mut self.orphans_removed);
+        let mut in_force = std::mem::take(&mut self.in_force);
+        for (id, former) in self.touched.clone() {
+            if self.services.get(&id).is_some_and(|s| s.target == former.target) {
+                continue;
+            }
+            in_force.remove(&id);
+            match self.give_back(&id, &former)? {
+                true => resumed.given_back.restored.push(id),
+                false => resumed.given_back.gone.push(id),
+            }
+        }
+        if let Some(r) = &self.resctrl {
+            for id in r.groups().into_iter().filter(|id| !in_force.contains_key(id)) {
+                r.remove(&id)?;
+                resumed.given_back.groups_removed.push(id);
+            }
+        }
+        in_force.retain(|id, _| self.services.contains_key(id));
+        if in_force.is_empty() {
+            return Ok(resumed);
+        }
+        match self.put_in_force(&Plan { allocations: in_force, ..Plan::default() }) {
+            Ok(applied) => resumed.adopted = applied.changed,
+            Err(e) => {
+                tracing::warn!("the last plan of the run before this one does not fit any more and is given back: {e}");
+                resumed.given_back = self.reset()?;
+                resumed.refused = Some(e.to_string());
+            }
+        }
+        Ok(resumed)
+    }
+
+    /// What is to be left in force should this process vanish now: on disk before anything is changed.
+    pub(super) fn record_safe_layout(&mut self) -> Result<(), ServerError> {
+        let mut ops = vec![];
+        // BE jobs first: they give, LC services take.
+        for lc in [false, true] {
+            for (id, former) in &self.touched {
+                let Some(s) = self.services.get(id).filter(|s| matches!(s.kind, Kind::Lc { .. }) == lc) else { continue };
+                ops.extend(self.safe_writes(s, former));
+                if let Some(r) = &self.resctrl {
+                    ops.extend(r.safe_ops(id, lc));
+                }
+            }
+        }
+        let layout = SafeLayout::new(ops);
+        if self.safe.as_ref() != Some(&layout) {
+            layout.save(&self.config.state_dir.join(safe::FILE))?;
+            self.safe = Some(layout);
+        }
+        Ok(())
+    }
+
+    fn safe_writes(&self, s: &Service, former: &Former) -> Vec<Op> {
+        let Control::Files(cgroup) = &s.control else { return vec![] };
+        let least = |knob: Knob| match knob {
+            Knob::Weight => Some(s.control.least_weight().to_string()),
+            Knob::Quota if self.platform.by_quota() => Some(quota_value(Some(self.platform.core_step))),
+            Knob::Cpus if !self.platform.by_quota() => self.platform.managed.iter().last().map(|c| c.to_string()),
+            _ => None,
+        };
+        let value = |knob: Knob, former: &String| if s.kind == Kind::Be { least(knob) } else { None }.unwrap_or_else(|| former.clone());
+        let writes = former.saved.iter().flat_map(|(knob, v)| cgroup.writes(*knob, &value(*knob, v)));
+        writes.map(|(path, text)| Op::Write { path, text }).collect()
+    }
+
+    /// Nothing of ours is in force any more.
+    fn forget_safe_layout(&mut self) {
+        self.safe = None;
+        let file = self.config.state_dir.join(safe::FILE);
+        match fs::remove_file(&file) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => tracing::warn!("{}: {e}", file.display()),
+            _ => {}
+        }
     }
 
     /// Former values of one service.
@@ -47,7 +155,8 @@ impl LocalServer {
 
     /// Former values of a service of ours or of a process that died; false where the service has gone.
     pub(super) fn give_back(&mut self, id: &str, former: &Former) -> Result<bool, ServerError> {
-        let restored = match self.services.get(id).map(|s| s.control.clone()) {
+        let here = self.services.get(id).filter(|s| s.target == former.target);
+        let restored = match here.map(|s| s.control.clone()) {
             Some(control) => self.restore(id, &control),
             // First of all: a process id may be another's by now.
             None if self.gone(former)? => Ok(()),
@@ -72,8 +181,10 @@ impl LocalServer {
     /// # Errors
     /// The first thing that could not be given back; the journal still knows it. Everything else was given back.
     pub fn reset(&mut self) -> Result<ResetReport, ServerError> {
+        let mut failed = self.remove_left().err();
         let mut report = ResetReport { containers_removed: std::mem::take(&mut self.orphans_removed), ..Default::default() };
-        let mut failed = None;
+        // Former values are older than anything that is left to undo.
+        self.unsettled.clear();
         for (id, former) in self.touched.clone() {
             match self.give_back(&id, &former) {
                 Ok(true) => report.restored.push(id),
@@ -83,10 +194,16 @@ impl LocalServer {
         }
         if let Some(r) = &self.resctrl {
             for id in r.groups() {
-                r.remove(&id)?;
-                report.groups_removed.push(id);
+                match r.remove(&id) {
+                    Ok(()) => report.groups_removed.push(id),
+                    Err(e) => failed = failed.or(Some(e)),
+                }
             }
         }
+        if failed.is_none() {
+            self.forget_safe_layout();
+        }
+        self.in_force.clear();
         let everything = Allocation::everything(&self.platform);
         for s in self.services.values_mut() {
             s.placed = false;
@@ -98,15 +215,7 @@ impl LocalServer {
     /// Services that have ended by themselves leave.
     pub(super) fn drop_ended(&mut self) {
         let root = self.config.root.clone();
-        let ended: Vec<ServiceId> = self
-            .services
-            .iter()
-            .filter(|(_, s)| match s.process {
-                Some((pid, start)) => procfs::start_time(&root, pid) != Some(start),
-                None => s.cgroup.as_ref().is_some_and(|g| !g.cpuset.is_dir()),
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
+        let ended: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.has_ended(&root)).map(|(id, _)| id.clone()).collect();
         for id in ended {
             let said = match (self.container(&id), &self.engine) {
                 (Some(c), Some(e)) => e.last_log(c),
@@ -128,6 +237,20 @@ impl LocalServer {
             if let Some(Err(e)) = self.resctrl.as_ref().map(|r| r.remove(&id)) {
                 tracing::error!("{e}");
             }
+        }
+    }
+
+    /// True also for one that has left already.
+    pub(super) fn has_ended(&self, id: &str) -> bool {
+        self.services.get(id).is_none_or(|s| s.has_ended(&self.config.root))
+    }
+}
+
+impl Service {
+    fn has_ended(&self, root: &Root) -> bool {
+        match self.process {
+            Some((pid, start)) => procfs::start_time(root, pid) != Some(start),
+            None => self.cgroup.as_ref().is_some_and(|g| !root.files.is_dir(&g.cpuset)),
         }
     }
 }

@@ -277,6 +277,7 @@ fn no_permission_is_one_clear_line() {
             fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
         }
     }
+    fs::set_permissions(host.state.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let (c, d) = (host.values("c"), host.values("d"));
     let mut s = host.open();
     // Held by us already, with its rights withdrawn later: control is taken as given.

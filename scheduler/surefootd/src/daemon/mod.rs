@@ -15,7 +15,7 @@ use crate::stop;
 use crate::virtual_target::VirtualTarget;
 use config::NodeConfig;
 use metrics::Metrics;
-use node::{bring_in, local_server, Clock, Node, Purpose};
+use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
 use serde_json::json;
 use std::fs::{File, OpenOptions};
@@ -57,9 +57,16 @@ pub fn run(args: &cli::Run) -> Result<()> {
             journal_path = journal_path.or(Some(state.join("decisions.jsonl")));
             let platform = server.platform().clone();
             let policy = make_policy(args, &config, &platform, server.feature_set().0)?;
-            // What an earlier run left set is not ours to build on.
-            server.reset().map_err(server_error)?;
-            bring_in(&mut server, &config, Purpose::Control)?;
+            let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
+            match resumed {
+                Ok(r) if r.adopted.is_empty() => {}
+                Ok(r) => tracing::info!("going on with the allocations of the run before this one: {}", r.adopted.join(", ")),
+                Err(e) => {
+                    // Nobody would look after what an earlier run left.
+                    server.reset().map_err(server_error)?;
+                    return Err(e);
+                }
+            }
             (Node::Local(Box::new(server)), policy, platform)
         }
     };
@@ -114,6 +121,7 @@ fn control(
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
     let mut clock = Clock::new(config.interval_ms);
+    let mut absent = Absent::default();
     metrics.lock().unwrap_or_else(PoisonError::into_inner).about(policy.name(), platform, config.interval_ms);
     loop {
         let (now, seen) = clock.observe(node);
@@ -140,6 +148,7 @@ fn control(
             notifier.ready(&format!("{} on {}", policy.name(), platform.name));
         }
         notifier.alive();
+        absent.look(now, node, config, Purpose::Control);
         if stop::requested() || end_ms.is_some_and(|e| now >= e) {
             break;
         }

@@ -1,14 +1,14 @@
 //! The machine of `surefootd run` and `surefootd record`: what its configuration says runs there, started or found.
 
-use super::config::{How, NodeConfig};
+use super::config::{How, NodeConfig, NodeService};
 use crate::error::{Error, Result};
 use crate::local_target::{catalogue_dir, server_error, state_dir};
 use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer, Root};
-use surefoot_server::{Observation, Server, Tick};
+use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer};
+use surefoot_server::{Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
 
 /// A machine with services on it.
@@ -118,28 +118,69 @@ pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServe
     let state = state_dir(config.state_dir.as_deref());
     let launches = config.services.iter().any(|s| matches!(s.how, How::Launch { .. }));
     let catalogue = launches.then(|| catalogue_dir(config.catalogue.as_deref()));
-    let local = LocalConfig { root: Root::default(), state_dir: state.clone(), catalogue, managed: config.cpus };
+    let local = LocalConfig { catalogue, managed: config.cpus, resume: purpose == Purpose::Control, ..LocalConfig::new(state.clone()) };
     // Containers that a killed run left stand in the way of those to be launched.
     let open = if purpose == Purpose::Control || launches { LocalServer::open } else { LocalServer::open_to_watch };
     Ok((open(local).map_err(server_error)?, state))
 }
 
-/// Start or find the services of the configuration.
+/// Start or find the services of the configuration. One that is not there yet (Unavailable) is waited for: see [`Absent`].
 ///
 /// # Errors
-/// The first that could not be had.
+/// The first that could not be launched, or that never can be had.
 pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, purpose: Purpose) -> Result<()> {
+    let mut absent = vec![];
     for s in &config.services {
-        let threads = s.threads.unwrap_or(1);
-        let done = match (&s.how, purpose) {
-            (How::Launch { port }, _) => {
-                server.launch(&LaunchSpec { id: s.id.clone(), service: s.service.clone(), threads: s.threads, port: *port })
+        match (take(server, s, purpose), &s.how) {
+            (Ok(()), _) => {}
+            (Err(e @ ServerError::Unavailable { .. }), How::Adopt { .. }) => {
+                tracing::warn!("{} is waited for: {e}", s.id);
+                absent.push(e);
             }
-            (How::Adopt { kind, target }, Purpose::Control) => server.adopt(&s.id, &s.service, *kind, threads, target.clone()),
-            (How::Adopt { kind, target }, Purpose::Watch) => server.watch(&s.id, &s.service, *kind, threads, target.clone()),
-        };
-        done.map_err(server_error)?;
+            (Err(e), _) => return Err(server_error(e)),
+        }
     }
     tracing::info!("latency feed: {}", server.feed_path().display());
-    Ok(())
+    match absent.into_iter().next() {
+        // Nothing at all to look after is more likely a mistake in the file than a slow start.
+        Some(e) if server.is_empty() => Err(server_error(e)),
+        _ => Ok(()),
+    }
+}
+
+fn take(server: &mut LocalServer, s: &NodeService, purpose: Purpose) -> std::result::Result<(), ServerError> {
+    let threads = s.threads.unwrap_or(1);
+    match (&s.how, purpose) {
+        (How::Launch { port }, _) => {
+            server.launch(&LaunchSpec { id: s.id.clone(), service: s.service.clone(), threads: s.threads, port: *port })
+        }
+        (How::Adopt { kind, target }, Purpose::Control) => server.adopt(&s.id, &s.service, *kind, threads, target.clone()),
+        (How::Adopt { kind, target }, Purpose::Watch) => server.watch(&s.id, &s.service, *kind, threads, target.clone()),
+    }
+}
+
+/// Services of the configuration that run on their own and are not there now: restarted ones come back under control.
+#[derive(Default)]
+pub struct Absent {
+    looked_ms: u64,
+}
+
+impl Absent {
+    /// Time between two looks, ms: a look asks the kernel, and for containers the engine.
+    const EVERY_MS: u64 = 1000;
+
+    /// Take those back that are there again.
+    pub fn look(&mut self, now_ms: u64, node: &mut Node, config: &NodeConfig, purpose: Purpose) {
+        let Node::Local(server) = node else { return };
+        if now_ms < self.looked_ms + Self::EVERY_MS {
+            return;
+        }
+        self.looked_ms = now_ms;
+        let missing = config.services.iter().filter(|s| matches!(s.how, How::Adopt { .. }) && !server.has(&s.id));
+        for s in missing.collect::<Vec<_>>() {
+            if take(server, s, purpose).is_ok() {
+                tracing::info!("{} is there again", s.id);
+            }
+        }
+    }
 }

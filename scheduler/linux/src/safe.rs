@@ -1,0 +1,183 @@
+//! The safe layout: plain writes, recorded ahead of time, that leave no service in a bad state when the daemon has gone.
+//!
+//! Whoever puts it in force (`surefootd reset --safe` after a crash, the actuator when its client vanishes) needs no model, no
+//! policy and no knowledge of the services: only this file. LC services get everything back that they had before Surefoot
+//! came; BE jobs are held at the least, because nobody is left to watch what they do to the LC services. A full reset gives
+//! everything back, to BE jobs too.
+
+use crate::files::{write_named, Files};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use surefoot_server::ServerError;
+
+/// Name of the file in the state folder. It is there exactly as long as something of ours is in force.
+pub const FILE: &str = "safe.json";
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Op {
+    Write { path: PathBuf, text: String },
+    RemoveDir { path: PathBuf },
+}
+
+impl Op {
+    pub fn path(&self) -> &Path {
+        match self {
+            Op::Write { path, .. } | Op::RemoveDir { path } => path,
+        }
+    }
+
+    fn execute(&self, files: &dyn Files) -> io::Result<()> {
+        match self {
+            Op::Write { path, text } => write_named(files, path, text),
+            Op::RemoveDir { path } => {
+                files.remove_dir(path).map_err(|e| io::Error::new(e.kind(), format!("rmdir {}: {e}", path.display())))
+            }
+        }
+    }
+}
+
+/// Writes in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SafeLayout {
+    pub version: u32,
+    pub ops: Vec<Op>,
+}
+
+/// What putting it in force came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SafeReport {
+    pub done: usize,
+    /// Files and groups that have gone, with their services.
+    pub gone: usize,
+    /// What the kernel refused.
+    pub failed: Vec<String>,
+}
+
+impl SafeLayout {
+    pub fn new(ops: Vec<Op>) -> Self {
+        SafeLayout { version: 1, ops }
+    }
+
+    /// Put it in force: every write is tried, whatever becomes of the others; a write that is refused is tried once more after
+    /// the rest, since it may have had to wait for one of them.
+    pub fn put_in_force(&self, files: &dyn Files) -> SafeReport {
+        let mut report = SafeReport::default();
+        let mut again = vec![];
+        for (n, op) in self.ops.iter().map(|op| (0, op)).chain(self.ops.iter().map(|op| (1, op))) {
+            if n == 1 && !again.contains(&op) {
+                continue;
+            }
+            match op.execute(files) {
+                Ok(()) => report.done += 1,
+                Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV) => report.gone += 1,
+                Err(_) if n == 0 => again.push(op),
+                Err(e) => report.failed.push(e.to_string()),
+            }
+        }
+        report
+    }
+
+    /// Write it to the disk, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`], for instance with a full disk.
+    pub fn save(&self, file: &Path) -> Result<(), ServerError> {
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        replace(file, &text).map_err(|e| ServerError::Unavailable {
+            what: format!("safe layout {}", file.display()),
+            cause: e.to_string(),
+            remedy: "Free disk space or give another state folder".into(),
+        })
+    }
+
+    /// None where there is no such file: nothing of ours is in force.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] for a file that cannot be read or is damaged.
+    pub fn load(file: &Path) -> Result<Option<Self>, ServerError> {
+        let fail = |cause: String| ServerError::Unavailable {
+            what: format!("safe layout {}", file.display()),
+            cause,
+            remedy: "Run surefootd reset, which goes by the journal".into(),
+        };
+        match fs::read(file) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(fail(e.to_string())),
+            Ok(text) => {
+                let layout: SafeLayout = serde_json::from_slice(&text).map_err(|e| fail(e.to_string()))?;
+                match layout.version {
+                    1 => Ok(Some(layout)),
+                    v => Err(fail(format!("version {v}, this program knows 1"))),
+                }
+            }
+        }
+    }
+}
+
+/// New content under the same name, safe from a crash at any moment.
+pub(crate) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("new");
+    let mut f = File::create(&new)?;
+    f.write_all(content)?;
+    f.sync_all()?;
+    fs::rename(&new, file)?;
+    // The name is safe only once its folder is.
+    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::HostFiles;
+    use crate::testing::Faulty;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn write(path: &Path, text: &str) -> Op {
+        Op::Write { path: path.into(), text: text.into() }
+    }
+
+    /// What is gone is skipped, what is refused once is tried again, what stays refused is named, and the rest is done.
+    #[test]
+    fn every_write_is_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |n: &str| dir.path().join(n);
+        ["a", "b"].iter().for_each(|n| fs::write(at(n), "old").unwrap());
+        fs::create_dir(at("group")).unwrap();
+        let layout = SafeLayout::new(vec![
+            write(&at("a"), "new"),
+            write(&at("b"), "new"),
+            write(&at("gone/x"), "new"),
+            Op::RemoveDir { path: at("group") },
+            Op::RemoveDir { path: at("gone") },
+        ]);
+        let file = at(FILE);
+        layout.save(&file).unwrap();
+        let layout = SafeLayout::load(&file).unwrap().unwrap();
+        let faulty = Faulty::new(Arc::new(HostFiles));
+        // "a" is refused once; "b" is refused again when it is tried after the others.
+        faulty.arm(BTreeMap::from([(0, libc::EBUSY), (1, libc::EIO), (6, libc::EIO)]));
+        let report = layout.put_in_force(faulty.as_ref());
+        assert_eq!((report.done, report.gone, report.failed.len()), (2, 2, 1), "{report:?}");
+        assert!(report.failed[0].contains("/b <- \"new\""), "{report:?}");
+        assert_eq!((fs::read_to_string(at("a")).unwrap(), at("group").exists()), ("new".into(), false));
+    }
+
+    /// No file means that nothing is in force; a damaged or newer one is refused with the remedy.
+    #[test]
+    fn damaged_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        assert_eq!(SafeLayout::load(&file).unwrap(), None);
+        for text in ["{", r#"{"version":2,"ops":[]}"#, r#"{"version":1,"ops":[{"op":"run","path":"/bin/sh"}]}"#] {
+            fs::write(&file, text).unwrap();
+            let e = SafeLayout::load(&file).unwrap_err().to_string();
+            assert!(e.contains("safe.json") && e.contains("surefootd reset"), "{e}");
+        }
+    }
+}
