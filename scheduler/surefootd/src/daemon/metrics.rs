@@ -1,6 +1,7 @@
 //! Prometheus metrics (/metrics, text format 0.0.4) and what `surefootd top` draws (/status, JSON) on 127.0.0.1, over a
 //! responder of our own: one thread, short requests.
 
+use super::phases::{own_cost, Phase, Phases};
 use super::status::{ActionStatus, ServiceStatus, Status, ACTIONS, RECENT};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,7 @@ pub struct Metrics {
     reports: u64,
     decision_s: f64,
     decision_worst_s: f64,
+    phases: Phases,
     violation_ms: BTreeMap<String, u64>,
     seen: Observation,
     policy: String,
@@ -33,6 +35,15 @@ pub struct Metrics {
     t_ms: u64,
     recent_p99_ms: BTreeMap<String, VecDeque<Option<f64>>>,
     last_actions: VecDeque<ActionStatus>,
+}
+
+/// How long the parts of one tick took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Took {
+    pub observe: Duration,
+    pub decide: Duration,
+    /// None without a plan.
+    pub apply: Option<Duration>,
 }
 
 fn action_name(k: ActionKind) -> &'static str {
@@ -55,7 +66,13 @@ impl Metrics {
     }
 
     /// `t_ms` counts from the first tick.
-    pub fn tick(&mut self, t_ms: u64, seen: &Observation, decision_s: f64) {
+    pub fn tick(&mut self, t_ms: u64, seen: &Observation, took: Took) {
+        let decision_s = took.decide.as_secs_f64();
+        self.phases.record(Phase::Observe, took.observe);
+        self.phases.record(Phase::Decide, took.decide);
+        if let Some(apply) = took.apply {
+            self.phases.record(Phase::Apply, apply);
+        }
         self.ticks += 1;
         self.t_ms = t_ms;
         self.decision_s += decision_s;
@@ -96,6 +113,11 @@ impl Metrics {
             *self.actions.entry(action_name(a.kind)).or_insert(0) += 1;
         }
         self.reports += plan.reports.len() as u64;
+    }
+
+    /// What the daemon itself costs.
+    pub fn phases(&self) -> &Phases {
+        &self.phases
     }
 
     /// Milliseconds of QoS violation by service.
@@ -167,6 +189,17 @@ impl Metrics {
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));
         family("surefoot_decision_seconds_total", "counter", "time spent on decisions", one(self.decision_s));
+        let quantile = |p: Phase, q: f64| Some((format!("{{phase=\"{}\",quantile=\"{q}\"}}", p.name()), self.phases.quantile_s(p, q)?));
+        let quantiles = Phase::ALL.iter().flat_map(|p| [0.5, 0.99].map(|q| quantile(*p, q))).flatten().collect();
+        family("surefoot_phase_seconds", "gauge", "time that a part of a control interval took", quantiles);
+        let (cpu_s, rss_bytes) = own_cost();
+        family("process_cpu_seconds_total", "counter", "CPU time of the daemon", cpu_s.into_iter().flat_map(one).collect());
+        family(
+            "process_resident_memory_bytes",
+            "gauge",
+            "memory of the daemon",
+            rss_bytes.into_iter().flat_map(|b| one(b as f64)).collect(),
+        );
         family("surefoot_decision_worst_seconds", "gauge", "longest decision", one(self.decision_worst_s));
         out
     }

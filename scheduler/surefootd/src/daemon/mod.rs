@@ -4,6 +4,7 @@ pub mod config;
 pub mod metrics;
 pub mod node;
 pub mod notify;
+pub mod phases;
 pub mod status;
 
 use crate::cli;
@@ -14,15 +15,15 @@ use crate::models::{load_bundle, policy};
 use crate::stop;
 use crate::virtual_target::VirtualTarget;
 use config::NodeConfig;
-use metrics::Metrics;
+use metrics::{Metrics, Took};
 use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
+use phases::{own_cost, timed};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 use surefoot_policy::Policy;
 use surefoot_server::{Observation, Plan, Platform, Server};
 
@@ -124,14 +125,17 @@ fn control(
     let mut absent = Absent::default();
     metrics.lock().unwrap_or_else(PoisonError::into_inner).about(policy.name(), platform, config.interval_ms);
     loop {
-        let (now, seen) = clock.observe(node);
-        let begin = Instant::now();
-        let plan = policy.step(seen.t_ms, &seen);
-        let decision_s = begin.elapsed().as_secs_f64();
-        let applied = if plan.is_empty() { Ok(Default::default()) } else { node.server().apply(&plan) };
+        let ((now, seen), observe) = timed(|| clock.observe(node));
+        let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
+        let (applied, apply) = if plan.is_empty() {
+            (Ok(Default::default()), None)
+        } else {
+            let (applied, took) = timed(|| node.server().apply(&plan));
+            (applied, Some(took))
+        };
         {
             let mut m = metrics.lock().unwrap_or_else(PoisonError::into_inner);
-            m.tick(now, &seen, decision_s);
+            m.tick(now, &seen, Took { observe, decide, apply });
             m.plan(&plan, applied.is_ok());
         }
         if let Err(e) = &applied {
@@ -160,7 +164,14 @@ fn control(
     }
     let m = metrics.lock().unwrap_or_else(PoisonError::into_inner);
     let violation_s: serde_json::Map<_, _> = m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(*ms as f64 / 1000.0))).collect();
-    println!("{}", json!({ "policy": policy.name(), "platform": platform.name, "ticks": clock.ticks, "qos_violation_s": violation_s }));
+    let (cpu_s, rss_bytes) = own_cost();
+    println!(
+        "{}",
+        json!({
+            "policy": policy.name(), "platform": platform.name, "ticks": clock.ticks, "qos_violation_s": violation_s,
+            "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes,
+        })
+    );
     Ok(())
 }
 
