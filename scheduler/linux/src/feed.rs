@@ -14,11 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use surefoot_server::window::{MIN_COUNT_P99, WINDOW_MS};
-use surefoot_server::{Latency, ServerError, Verdict};
+use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
+use surefoot_server::{FeedState, Latency, ServerError, Verdict};
 
-/// Without a datagram for so long a service's latency is unknown, ms.
-pub const SILENT_MS: u64 = 1000;
 /// At rates where a second has too few requests for a p99 the window grows up to this, ms.
 pub const LONGEST_WINDOW_MS: u64 = 10_000;
 /// Most significant digits of a histogram: with three, one over all of u64 takes 440 kB, with five it would take 48 MB.
@@ -225,6 +223,15 @@ impl Windows {
 
     fn silent(&self, service: &str, now_ms: u64) -> bool {
         self.recent.get(service).and_then(|q| q.back()).is_none_or(|i| now_ms.saturating_sub(i.arrived_ms) > SILENT_MS)
+    }
+
+    /// Whether the feed speaks; `window` is what it says.
+    pub fn state(&self, service: &str, now_ms: u64, window: Option<&Latency>) -> FeedState {
+        if self.silent(service, now_ms) {
+            let heard = self.recent.get(service).and_then(|q| q.back());
+            return FeedState::Unknown { since_ms: heard.map_or(0, |i| i.arrived_ms) };
+        }
+        FeedState::heard(window)
     }
 
     /// What arrived after `from_ms`; None without completions.

@@ -327,20 +327,26 @@ impl Books {
             })
             .collect();
         let rest = self.rest();
-        let be_fits = self.has_be() && self.be_least().fits_in(rest);
+        // A newcomer for whom there is no quota leaves those who came before where they are.
+        let room = if self.platform.by_quota() { rest.cores as usize } else { usize::MAX };
+        let be_fits = self.has_be() && self.least().fits_in(rest);
         let mut homeless = self.crowd.clone();
         if be_fits {
-            let members = self.be.clone();
+            let (members, late) = self.be.split_at(self.be.len().min(room));
+            homeless.extend(late.iter().cloned());
+            let members = members.to_vec();
             holdings.push(Holding { members, cores: rest.cores, ways: rest.ways, mba_pct: self.be_mba_pct });
         } else {
             homeless.extend(self.be.iter().cloned());
         }
-        // The last resort: use a holding together.
-        if let Some(host) = (0..holdings.len()).rev().max_by_key(|i| (be_fits && *i + 1 == holdings.len(), holdings[*i].cores)) {
-            // Quota is split among members: each needs a unit.
-            let room = if self.platform.by_quota() { holdings[host].cores as usize } else { usize::MAX };
-            holdings[host].members.extend(homeless);
-            holdings[host].members.truncate(room);
+        // The last resort: use a holding together. Quota is split among members: each needs a unit.
+        let by_quota = self.platform.by_quota();
+        for id in homeless {
+            let room = |h: &Holding| !by_quota || h.members.len() < h.cores as usize;
+            let hosts = (0..holdings.len()).rev().filter(|i| room(&holdings[*i]));
+            if let Some(host) = hosts.max_by_key(|i| (be_fits && *i + 1 == holdings.len(), holdings[*i].cores)) {
+                holdings[host].members.push(id);
+            }
         }
         let in_force: BTreeMap<ServiceId, Allocation> =
             seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();

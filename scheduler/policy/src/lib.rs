@@ -1,8 +1,8 @@
 //! Policies: from an observation of a server to a plan for it.
 //!
 //! A policy is a function of what it observes and of its own past: no files, no clock, no threads, seeded randomness. It is
-//! called every 100 ms. An unknown latency (`window` is None: a silent feed) never counts as met or as violated, and takes
-//! nothing away from the service.
+//! called every 100 ms. An unknown latency (a silent feed) never counts as met or as violated, and while it lasts nothing is taken
+//! away from the service: policies do not choose it, and [`guard`] stands behind every one of them.
 //!
 //! | name | what it does | source |
 //! | --- | --- | --- |
@@ -12,6 +12,7 @@
 
 pub mod books;
 pub mod deprive;
+pub mod guard;
 pub mod models;
 pub mod oracle;
 pub mod osml_plus;
@@ -25,6 +26,7 @@ mod perfect;
 #[cfg(test)]
 mod testing;
 
+pub use guard::Guarded;
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
 pub use unmanaged::Unmanaged;
@@ -44,20 +46,25 @@ pub trait Policy {
 /// Every policy's name, as `--policy` takes it.
 pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus"];
 
-/// A policy by its name. `seed` feeds what is random in it (Model-C's exploration).
+/// A policy by its name, under the [`guard`]. `seed` feeds what is random in it (Model-C's exploration).
 ///
 /// # Errors
 /// One line for an unknown name (lists the known ones), or for a policy that needs models and got none.
 pub fn by_name(name: &str, platform: &Platform, models: Option<Box<dyn Models>>, seed: u64) -> Result<Box<dyn Policy>, String> {
-    match name {
-        "unmanaged" => Ok(Box::new(Unmanaged::new(platform))),
-        "parties" => Ok(Box::new(Parties::new(platform, PartiesSettings::default()))),
+    let policy: Box<dyn Policy> = match name {
+        "unmanaged" => Box::new(Unmanaged::new(platform)),
+        "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
         "osml-plus" => match models {
-            Some(models) => Ok(Box::new(OsmlPlus::new(platform, models, osml_plus::Settings::default(), seed))),
-            None => Err("policy \"osml-plus\" needs a bundle. Give --bundle B; `surefoot bundle build` (or `dvc repro`) makes one".into()),
+            Some(models) => Box::new(OsmlPlus::new(platform, models, osml_plus::Settings::default(), seed)),
+            None => {
+                return Err(
+                    "policy \"osml-plus\" needs a bundle. Give --bundle B; `surefoot bundle build` (or `dvc repro`) makes one".into()
+                )
+            }
         },
-        _ => Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
-    }
+        _ => return Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
+    };
+    Ok(Box::new(Guarded::new(policy, platform)))
 }
 
 #[cfg(test)]

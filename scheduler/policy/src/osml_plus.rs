@@ -35,8 +35,9 @@
 //!   own nor in the reward of others. What is left out is counted, and the count stands in the reason of Model-C's actions.
 //! * *A model that cannot answer* (a feature is missing) is replaced by a rule of thumb, and the action says so: OAA = busy
 //!   cores / 0.6 and an equal share of ways; grow cores when they are busy, else ways; shrink by one unit, only from QoS 1.5.
-//! * *Unknown latency* neither grows nor shrinks a service, nor is it deprived. A new service is placed by its counters alone if
-//!   no latency has come after the sampling time.
+//! * *Unknown latency* (a silent feed) neither grows nor shrinks a service, nor is it deprived, and nothing is reclaimed for BE jobs
+//!   meanwhile. A new service stays where it is watched until its feed speaks; if that says that it is idle, it is placed by its
+//!   counters alone after the sampling time.
 //! * *Allowable slowdown* and the upper scheduler's answer to a sharing are settings; every prediction below that is reported.
 
 use crate::books::{Amount, Books};
@@ -494,7 +495,9 @@ impl OsmlPlus {
             }
             let mut back = watch.lost.at_most(self.books.free());
             if back != watch.lost {
-                if let Some(to) = watch.to.as_deref() {
+                // Unknown latency gives nothing back either.
+                let known = |to: &&str| !seen.get(to).is_some_and(ServiceView::latency_unknown);
+                if let Some(to) = watch.to.as_deref().filter(known) {
                     let take = watch.lost.minus(back).at_most(self.books.spare(to));
                     if self.books.shrink(to, take) {
                         self.changed(now_ms, to);
@@ -629,6 +632,9 @@ impl OsmlPlus {
         let mut ready: Vec<(ServiceId, Target)> = vec![];
         for s in seen.lc() {
             let Some(since) = self.lives.get(&s.id).and_then(|l| l.sampling_since_ms) else { continue };
+            if s.latency_unknown() {
+                continue;
+            }
             let slow = s.window.is_none_or(|w| w.verdict == Verdict::NotResolvable);
             let wait = if slow { self.set.sample_slow_ms } else { self.set.sample_ms };
             // Without any latency the counters alone must do, after the longer time.
@@ -1102,7 +1108,7 @@ impl OsmlPlus {
     /// Reclaim from services that have more than they need: one service, one action.
     fn over_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What is reclaimed for BE jobs is felt by all: nobody may be near its target.
-        let all_met = seen.lc().filter_map(ServiceView::qos).all(|q| q >= self.set.grow_qos);
+        let all_met = seen.lc().all(|s| !s.latency_unknown() && s.qos().is_none_or(|q| q >= self.set.grow_qos));
         let sampling = self.lives.values().any(Life::asleep);
         if !all_met || sampling || now_ms < self.reclaimed_ms + 200 {
             return;
@@ -1245,7 +1251,9 @@ impl OsmlPlus {
             }
             return;
         }
-        if worst >= 1.1 && now_ms >= self.be_mba_wait.0 {
+        // Whoever is not heard could not say that it suffers.
+        let all_heard = !seen.lc().any(ServiceView::latency_unknown);
+        if worst >= 1.1 && all_heard && now_ms >= self.be_mba_wait.0 {
             if let Some(pct) = self.books.mba_step(self.books.be_mba_pct, true) {
                 self.books.be_mba_pct = pct;
                 self.be_mba_raised = Some(now_ms);

@@ -3,7 +3,7 @@ use crate::perfect::{Notes, Perfect};
 use crate::testing::{latency, Plant};
 use std::cell::RefCell;
 use std::rc::Rc;
-use surefoot_server::{CpuSet, Kind, Latency, Llc};
+use surefoot_server::{CpuSet, FeedState, Kind, Latency, Llc};
 
 fn osml(plant: &Plant, change: impl Fn(&mut Perfect)) -> (OsmlPlus, Rc<RefCell<Notes>>) {
     let mut models = Perfect::of(plant);
@@ -431,6 +431,10 @@ fn no_observation_leads_to_an_invalid_plan() {
                     // From far too slow to far too fast, now and then silent; counters partly unknown.
                     let p99 = 10.0 * (4.0 * (rng.uniform() - 0.6)).exp();
                     s.window = (rng.below(10) > 0).then(|| latency(p99));
+                    s.feed = match (s.window, rng.below(2)) {
+                        (None, 0) => FeedState::Unknown { since_ms: 0 },
+                        (window, _) => FeedState::heard(window.as_ref()),
+                    };
                     s.interval = (rng.below(5) > 0).then(|| latency(p99 * (0.5 + rng.uniform())));
                     s.features.cpu_usage_cores = (rng.below(4) > 0).then(|| rng.uniform() * s.allocation.cores());
                     s.features.mbl_mbps = (rng.below(4) > 0).then(|| rng.uniform() * 30_000.0);

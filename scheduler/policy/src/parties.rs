@@ -95,7 +95,7 @@ impl Parties {
     }
 
     fn p99_ms(&self, s: &ServiceView) -> Option<f64> {
-        let window = s.window?;
+        let window = s.window.filter(|_| !s.latency_unknown())?;
         let recent = self.memory.get(&s.id).and_then(|m| merge(&m.recent, 100.0)).filter(|l| l.count >= MIN_COUNT_P99);
         Some(recent.unwrap_or(window).p99_ms)
     }
@@ -111,7 +111,7 @@ impl Parties {
             let others = newcomers - i as u32 - 1;
             let wanted = Amount::new(share.cores * (1 + others), share.ways * (1 + others));
             let keep = Amount::new(share.cores * others, share.ways * others);
-            self.take_from_largest(share, wanted.minus(self.books.rest()));
+            self.take_from_largest(seen, share, wanted.minus(self.books.rest()));
             let own = share.at_most(self.books.rest().minus(keep).at_least(self.books.least()));
             let own = own.at_most(self.books.free());
             if self.books.admit(id, own) {
@@ -123,15 +123,17 @@ impl Parties {
                 plan.reports.push(Report::CannotPlace { service: id.clone(), why });
             }
         }
-        self.take_from_largest(self.books.least(), self.books.be_lacks());
+        self.take_from_largest(seen, self.books.least(), self.books.be_lacks());
     }
 
-    /// Units from the holders with most, while they have more than `share`.
-    fn take_from_largest(&mut self, share: Amount, mut lack: Amount) {
+    /// Units from the holders with most, while they have more than `share`; unknown latency gives nothing.
+    fn take_from_largest(&mut self, seen: &Observation, share: Amount, mut lack: Amount) {
         for (unit, of) in [(Wheel::Cores.unit(), 0), (Wheel::Ways.unit(), 1)] {
             let amount = |a: Amount| if of == 0 { a.cores } else { a.ways };
             while amount(lack) > 0 {
-                let largest = self.books.slots().iter().filter(|s| amount(s.own) > amount(share)).max_by_key(|s| amount(s.own));
+                let may = |id: &str| !unknown(seen, id);
+                let largest =
+                    self.books.slots().iter().filter(|s| amount(s.own) > amount(share) && may(&s.id)).max_by_key(|s| amount(s.own));
                 let Some(id) = largest.map(|s| s.id.clone()) else { break };
                 if !self.books.shrink(&id, unit) {
                     break;
@@ -164,7 +166,9 @@ impl Parties {
                 m.up = wheel.next();
                 m.upsized_at_ms = None;
             }
-            self.books.shrink(&to, wheel.unit());
+            if !unknown(seen, &to) {
+                self.books.shrink(&to, wheel.unit());
+            }
         }
         if self.books.grow(&id, wheel.unit()) {
             let why = format!("slack fell to {:.0} % after giving one of {wheel:?}: taken back", slack * 100.0);
@@ -244,6 +248,10 @@ impl Parties {
             }
         }
     }
+}
+
+fn unknown(seen: &Observation, id: &str) -> bool {
+    seen.get(id).is_some_and(ServiceView::latency_unknown)
 }
 
 impl Policy for Parties {

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use surefoot_server::validate::validate;
-use surefoot_server::window::merge;
-use surefoot_server::{Allocation, Features, Kind, Latency, Observation, Plan, Platform, ServiceView, Verdict};
+use surefoot_server::window::{merge, SILENT_MS};
+use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Observation, Plan, Platform, ServiceView, Verdict};
 
 pub const TICK_MS: u64 = 100;
 
@@ -20,6 +20,7 @@ pub fn lc(id: &str) -> ServiceView {
         allocation: Allocation::everything(&Platform::regular("t", 10, 1, 11, 2.0)),
         placed: false,
         features: Features::default(),
+        feed: FeedState::Idle,
         interval: None,
         window: None,
         instr_per_s: None,
@@ -27,7 +28,7 @@ pub fn lc(id: &str) -> ServiceView {
 }
 
 pub fn be(id: &str) -> ServiceView {
-    ServiceView { kind: Kind::Be, ..lc(id) }
+    ServiceView { kind: Kind::Be, feed: FeedState::NotNeeded, ..lc(id) }
 }
 
 pub fn observation(services: Vec<ServiceView>) -> Observation {
@@ -193,6 +194,11 @@ impl Plant {
                         alloc_cores: Some(t.allocation.cores()),
                         alloc_ways: Some(ways),
                         ..Features::default()
+                    },
+                    feed: match (t.kind, t.silent) {
+                        (Kind::Be, _) => FeedState::NotNeeded,
+                        (_, true) => FeedState::Unknown { since_ms: self.t_ms.saturating_sub(SILENT_MS) },
+                        (_, false) => FeedState::heard(t.last.last()),
                     },
                     interval: t.last.last().copied().filter(|_| known),
                     window: if known { merge(&t.last, TICK_MS as f64) } else { None },

@@ -18,7 +18,7 @@ pub mod window;
 pub use allocation::Allocation;
 pub use cpuset::CpuSet;
 pub use features::{Features, FEATURE_NAMES};
-pub use observation::{Kind, Latency, Observation, ServiceView, Verdict};
+pub use observation::{FeedState, Kind, Latency, Observation, ServiceView, Verdict};
 pub use plan::{Action, ActionKind, Plan, Report};
 pub use platform::{Llc, Mba, Platform};
 pub use server::{Applied, Server, ServerError, Tick};

@@ -55,6 +55,46 @@ pub struct Latency {
     pub verdict: Verdict,
 }
 
+/// What a service's latency feed says now. Never to be told from a missing window: that has other reasons, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum FeedState {
+    /// A BE job: nothing is judged by its latency.
+    NotNeeded,
+    /// There is a window, and it says whether the target is met.
+    Fresh,
+    /// The feed speaks, and says that no request has been completed and none waits: idle, or just started.
+    Idle,
+    /// There is a window, but p99 is only known to lie between two bounds with the target between them.
+    Coarse,
+    /// Nothing has been heard for longer than [`crate::window::SILENT_MS`], or never.
+    Unknown {
+        /// When it was last heard, or when the service came; ms on the observation's clock.
+        since_ms: u64,
+    },
+}
+
+impl FeedState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FeedState::NotNeeded => "not-needed",
+            FeedState::Fresh => "fresh",
+            FeedState::Idle => "idle",
+            FeedState::Coarse => "coarse",
+            FeedState::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// Of a feed that speaks.
+    pub fn heard(window: Option<&Latency>) -> Self {
+        if window.is_some() {
+            FeedState::Fresh
+        } else {
+            FeedState::Idle
+        }
+    }
+}
+
 /// One service or job on a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceView {
@@ -68,9 +108,12 @@ pub struct ServiceView {
     /// False until the first plan that names it: it then holds everything, shared.
     pub placed: bool,
     pub features: Features,
+    /// Whether the two below can be had, and if not, why.
+    pub feed: FeedState,
     /// The last interval; None for BE jobs, for a silent feed and for an interval without completions.
     pub interval: Option<Latency>,
-    /// The last second (or longer, at rates where a second has too few requests): what QoS is judged by.
+    /// The last second (or longer, at rates where a second has too few requests): what QoS is judged by. None where `feed` is
+    /// `NotNeeded`, `Idle` or `Unknown`.
     pub window: Option<Latency>,
     /// Instructions per second, where known: the throughput of a BE job.
     pub instr_per_s: Option<f64>,
@@ -88,8 +131,16 @@ impl ServiceView {
         }
     }
 
+    /// An LC service of which nobody can say whether it meets its target: policies take nothing away from it.
+    pub fn latency_unknown(&self) -> bool {
+        self.is_lc() && matches!(self.feed, FeedState::Unknown { .. } | FeedState::Coarse)
+    }
+
     /// QoS = target / p99, above 1 when met. None for BE jobs and while latency is unknown.
     pub fn qos(&self) -> Option<f64> {
+        if self.latency_unknown() {
+            return None;
+        }
         Some(self.qos_target_ms()? / self.window?.p99_ms.max(1e-9))
     }
 

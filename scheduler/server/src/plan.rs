@@ -30,8 +30,19 @@ pub struct Action {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "kebab-case")]
 pub enum Report {
-    CannotPlace { service: ServiceId, why: String },
-    ExpectedSlowdown { service: ServiceId, qos: f64 },
+    CannotPlace {
+        service: ServiceId,
+        why: String,
+    },
+    ExpectedSlowdown {
+        service: ServiceId,
+        qos: f64,
+    },
+    /// The plan would have taken from a service whose latency is unknown: that part of it is not carried out.
+    Withheld {
+        service: ServiceId,
+        why: String,
+    },
 }
 
 /// Allocations to put in force. A service that is not named keeps what it has.

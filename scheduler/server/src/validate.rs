@@ -15,7 +15,7 @@ pub fn validate(p: &Platform, all: &BTreeMap<String, Allocation>) -> Result<(), 
     let entries: Vec<_> = all.iter().collect();
     for (i, (id, a)) in entries.iter().enumerate() {
         for (other, b) in &entries[..i] {
-            pair(id, a, other, b)?;
+            compatible(id, a, other, b)?;
         }
     }
     if p.by_quota() {
@@ -76,7 +76,11 @@ fn one(p: &Platform, id: &str, a: &Allocation) -> Result<(), String> {
     Ok(())
 }
 
-fn pair(id: &str, a: &Allocation, other: &str, b: &Allocation) -> Result<(), String> {
+/// Check that two services may hold this at the same time: what both use, both call shared.
+///
+/// # Errors
+/// One line: who holds what twice, and what would be right.
+pub fn compatible(id: &str, a: &Allocation, other: &str, b: &Allocation) -> Result<(), String> {
     let both = a.cpus.intersection(b.cpus);
     let agreed = a.shared_cpus.intersection(b.shared_cpus);
     if !both.is_subset(&agreed) {

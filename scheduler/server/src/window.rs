@@ -8,6 +8,8 @@ use crate::observation::{Latency, Verdict};
 
 /// Length of the window on which QoS is judged (design: p99 over the last second).
 pub const WINDOW_MS: u64 = 1000;
+/// Without a word from its feed for longer than this a service's latency is unknown, ms.
+pub const SILENT_MS: u64 = 1000;
 /// Below this many requests a control window has no p99 (a policy cannot wait for an interval).
 pub const MIN_COUNT_P99: u64 = 100;
 /// Fewest requests with which the 95 % interval of a p99 has an upper end: 1 - 0.99^n >= 0.975. Below it a sample of a

@@ -270,6 +270,7 @@ mod tests {
             allocation: Allocation::everything(&p),
             placed: false,
             features: Features { alloc_cores: Some(4.0), ..Features::default() },
+            feed: surefoot_server::FeedState::NotNeeded,
             interval: None,
             window: None,
             instr_per_s: None,

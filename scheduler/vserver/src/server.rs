@@ -10,9 +10,10 @@ use crate::tenant::{check_tenants, Tenant, WayMasks, MAX_RATE_RPS};
 use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use surefoot_server::window::{merge, MIN_COUNT_P99, WINDOW_MS};
+use surefoot_server::window::{merge, MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
 use surefoot_server::{
-    Allocation, Applied, Features, Kind, Latency, Llc, Mba, Observation, Plan, Platform, Server, ServerError, ServiceView, Tick, Verdict,
+    Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Observation, Plan, Platform, Server, ServerError, ServiceView, Tick,
+    Verdict,
 };
 
 /// Longest window for a service with too few requests in a second, ms.
@@ -45,6 +46,7 @@ enum Event {
     Add { id: String, profile: Arc<Profile>, rate_rps: f64, threads: u32 },
     Remove { id: String },
     Load { id: String, rate_rps: f64 },
+    Feed { id: String, speaks: bool },
 }
 
 /// One interval of one service.
@@ -67,6 +69,8 @@ struct Entry {
     sample: Option<Sample>,
     intervals: VecDeque<Interval>,
     requests_ms: VecDeque<f64>,
+    /// Since when its latency feed says nothing.
+    silent_since_ms: Option<u64>,
 }
 
 /// One virtual server in closed loop.
@@ -143,6 +147,16 @@ impl VirtualServer {
         Ok(())
     }
 
+    /// The latency feed of a service falls silent at `at_ms`, or speaks again.
+    ///
+    /// # Errors
+    /// If there is no such service by then.
+    pub fn set_feed(&mut self, at_ms: u64, id: &str, speaks: bool) -> Result<(), ServerError> {
+        self.must_know(at_ms, id)?;
+        self.schedule(at_ms, Event::Feed { id: id.into(), speaks });
+        Ok(())
+    }
+
     fn newcomer(&self, profile: &Arc<Profile>, rate_rps: f64, threads: u32) -> Tenant {
         let full = surefoot_server::allocation::full_mask(self.platform.ways());
         Tenant::new(profile.clone(), rate_rps, threads, self.platform.managed, full)
@@ -197,11 +211,17 @@ impl VirtualServer {
                         sample: None,
                         intervals: VecDeque::new(),
                         requests_ms: VecDeque::new(),
+                        silent_since_ms: None,
                     });
                 }
                 Event::Remove { id } => {
                     self.plant.remove(&id);
                     self.entries.retain(|e| e.id != id);
+                }
+                Event::Feed { id, speaks } => {
+                    if let Some(e) = self.entries.iter_mut().find(|e| e.id == id) {
+                        e.silent_since_ms = if speaks { None } else { e.silent_since_ms.or(Some(self.now_ms)) };
+                    }
                 }
                 Event::Load { id, rate_rps } => {
                     if self.plant.position(&id).is_some() {
@@ -248,6 +268,11 @@ impl VirtualServer {
             if e.profile.is_be() {
                 continue;
             }
+            if e.silent_since_ms.is_some() {
+                // What nobody has told is not made up later.
+                e.forget_until(self.now_ms);
+                continue;
+            }
             let offered_rps = self.plant.tenants()[i].rate_rps;
             let requests = self.plant.requests_ms(i);
             let latency = s.latency.filter(|_| s.count >= 0.5).map(|l| {
@@ -266,10 +291,7 @@ impl VirtualServer {
                 e.requests_ms.extend(list);
             }
             e.intervals.push_back(Interval { end_ms: self.now_ms, latency, requests: requests.map(<[f64]>::len) });
-            while e.intervals.front().is_some_and(|x| x.end_ms + LONGEST_WINDOW_MS <= self.now_ms) {
-                let gone = e.intervals.pop_front().and_then(|x| x.requests).unwrap_or(0);
-                e.requests_ms.drain(..gone);
-            }
+            e.forget_until(self.now_ms);
         }
     }
 }
@@ -295,6 +317,14 @@ fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, overloaded:
 }
 
 impl Entry {
+    /// Intervals beyond the longest window.
+    fn forget_until(&mut self, now_ms: u64) {
+        while self.intervals.front().is_some_and(|x| x.end_ms + LONGEST_WINDOW_MS <= now_ms) {
+            let gone = self.intervals.pop_front().and_then(|x| x.requests).unwrap_or(0);
+            self.requests_ms.drain(..gone);
+        }
+    }
+
     /// The last second, or as much more as it takes to count [`MIN_COUNT_P99`] requests, up to [`LONGEST_WINDOW_MS`].
     fn window(&self, now_ms: u64, tick_ms: u64) -> Option<Latency> {
         let (mut count, mut from) = (0, self.intervals.len());
@@ -329,6 +359,8 @@ impl Entry {
             Some(lc) => Kind::Lc { qos_target_ms: lc.qos_target_ms },
             None => Kind::Be,
         };
+        let unknown = self.silent_since_ms.filter(|since| now_ms > since + SILENT_MS);
+        let window = if unknown.is_some() { None } else { self.window(now_ms, tick_ms) };
         ServiceView {
             id: self.id.clone(),
             service: self.profile.name.clone(),
@@ -337,8 +369,14 @@ impl Entry {
             allocation: self.allocation.clone(),
             placed: self.placed,
             features: self.sample.as_ref().map(features).unwrap_or_default(),
-            interval: self.intervals.back().and_then(|x| x.latency),
-            window: self.window(now_ms, tick_ms),
+            feed: match (kind, unknown) {
+                (Kind::Be, _) => FeedState::NotNeeded,
+                (_, Some(since_ms)) => FeedState::Unknown { since_ms },
+                (_, None) => FeedState::heard(window.as_ref()),
+            },
+            // Of this interval, not of the last one that was told.
+            interval: self.intervals.back().filter(|x| x.end_ms == now_ms).and_then(|x| x.latency),
+            window,
             instr_per_s: self.sample.map(|s| s.instr_per_s),
         }
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use surefoot_server::{Allocation, CpuSet, Observation, Plan, Server, ServerError, Tick, Verdict, FEATURE_NAMES};
+use surefoot_server::{Allocation, CpuSet, FeedState, Observation, Plan, Server, ServerError, Tick, Verdict, FEATURE_NAMES};
 use surefoot_vserver::{
     place, platform_of, sample_series, stack_ways, Plant, PlatformProfile, Series, Steady, Tenant, VirtualServer, HORIZON_S,
 };
@@ -170,6 +170,34 @@ fn few_requests_need_a_longer_window() {
     assert_eq!(ads[20].window.unwrap().verdict, Verdict::NotResolvable);
     let stream = seen[299].get("streamcluster").unwrap();
     assert!(stream.interval.is_none() && stream.window.is_none() && stream.instr_per_s.unwrap() > 0.0);
+}
+
+/// A feed that has been silent for more than a second is unknown, whatever it said before; afterwards the rest goes on as ever.
+#[test]
+fn a_feed_falls_silent_and_speaks_again() {
+    let mut v = server(Some(5));
+    v.apply(&exclusive(&v)).unwrap();
+    let heard = run(&mut v.clone(), 80);
+    v.set_feed(3000, "xapian", false).unwrap();
+    v.set_feed(6000, "xapian", true).unwrap();
+    assert!(v.set_feed(0, "nobody", false).is_err());
+    let seen = run(&mut v, 80);
+    for (o, other) in seen.iter().zip(&heard) {
+        let s = o.get("xapian").unwrap();
+        // The tick that ends at 3.1 s is the first of which nothing is told, the one that ends at 6.1 s the first that is told again.
+        let silent = o.t_ms > 3000 && o.t_ms <= 6000;
+        assert_eq!(s.interval.is_none(), silent, "{}", o.t_ms);
+        let unknown = o.t_ms > 4000 && o.t_ms <= 6000;
+        assert_eq!(s.latency_unknown(), unknown, "{}", o.t_ms);
+        assert_eq!((s.window.is_none(), s.qos_met().is_none()), (unknown, unknown), "{}", o.t_ms);
+        if unknown {
+            assert_eq!(s.feed, FeedState::Unknown { since_ms: 3000 });
+        }
+        // What is seen changes nothing of what happens.
+        assert_eq!(s.features, other.get("xapian").unwrap().features);
+        assert_eq!(o.get("ads"), other.get("ads"));
+        assert_eq!(o.get("streamcluster").unwrap().feed, FeedState::NotNeeded);
+    }
 }
 
 /// A service whose load rises from next to nothing gets its requests, whatever mode it is simulated in.

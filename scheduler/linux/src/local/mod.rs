@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use surefoot_server::features::fill_neighbours;
 use surefoot_server::{
-    Allocation, Applied, CpuSet, Features, Kind, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
+    Allocation, Applied, CpuSet, Features, FeedState, Kind, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
 };
 
 /// How long a launched service may take until its port answers.
@@ -561,7 +561,10 @@ impl Server for LocalServer {
             .map(|((id, features), (_, instr_per_s))| {
                 let s = &self.services[id];
                 let lc = matches!(s.kind, Kind::Lc { .. });
-                let (interval, window) = self.feed.with(|w| (w.interval(id, since), w.window(id, now_ms)));
+                let (interval, window, feed) = self.feed.with(|w| {
+                    let window = w.window(id, now_ms);
+                    (w.interval(id, since), window, w.state(id, now_ms, window.as_ref()))
+                });
                 ServiceView {
                     id: id.clone(),
                     service: s.service.clone(),
@@ -570,6 +573,7 @@ impl Server for LocalServer {
                     allocation: s.allocation.clone(),
                     placed: s.placed,
                     features,
+                    feed: if lc { feed } else { FeedState::NotNeeded },
                     interval: interval.filter(|_| lc),
                     window: window.filter(|_| lc),
                     instr_per_s,

@@ -257,7 +257,7 @@ pub fn check_platform(w: &Workload, platform: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use surefoot_server::{Allocation, Features, Kind, Latency, Platform, ServiceView, Verdict};
+    use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Platform, ServiceView, Verdict};
 
     fn seen(t_ms: u64, p99_ms: &[Option<f64>]) -> Observation {
         let p = Platform::regular("p", 4, 1, 4, 1.0);
@@ -269,6 +269,7 @@ mod tests {
             allocation: Allocation::everything(&p),
             placed: true,
             features: Features::default(),
+            feed: if p99.is_some() { FeedState::Fresh } else { FeedState::Unknown { since_ms: 0 } },
             interval: None,
             window: p99.map(|p99_ms| Latency {
                 count: 1000,

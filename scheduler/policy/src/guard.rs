@@ -1,0 +1,172 @@
+//! What no policy may do, whatever it thinks: take from a service whose latency is unknown.
+//!
+//! A silent feed says neither "met" nor "missed". Until it speaks again the service keeps every core, way, per cent of bandwidth
+//! and byte that it holds, and nobody joins it on them; it may be given more. A plan that breaks this is repaired: the service
+//! keeps what it has, so do those who would have gained from it, and the rest of the plan goes on. Policies think in counts that
+//! they want, and ask again at every step: what is withheld here is only put off.
+//!
+//! Not protected: a service that no plan has named yet (it holds nothing of its own; to be placed is no loss), one whose feed says
+//! that it is idle, and BE jobs.
+
+use crate::Policy;
+use std::collections::{BTreeMap, BTreeSet};
+use surefoot_server::validate::{compatible, validate};
+use surefoot_server::{Allocation, CpuSet, FeedState, Observation, Plan, Platform, Report, ServiceId, ServiceView};
+
+type Layout<'a> = BTreeMap<&'a str, &'a Allocation>;
+
+/// A policy under the guard.
+pub struct Guarded {
+    inner: Box<dyn Policy>,
+    platform: Platform,
+    /// Services of which a report was made since their feed fell silent.
+    told: BTreeSet<ServiceId>,
+}
+
+impl Guarded {
+    pub fn new(inner: Box<dyn Policy>, platform: &Platform) -> Self {
+        Guarded { inner, platform: platform.clone(), told: BTreeSet::new() }
+    }
+}
+
+impl Policy for Guarded {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
+        self.told.retain(|id| seen.get(id).is_some_and(ServiceView::latency_unknown));
+        let wanted = self.inner.step(now_ms, seen);
+        let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
+        for (id, what) in spared {
+            if self.told.insert(id.clone()) {
+                let since = match seen.get(&id).map(|s| s.feed) {
+                    Some(FeedState::Unknown { since_ms }) => format!("for {:.1} s", now_ms.saturating_sub(since_ms) as f64 / 1000.0),
+                    _ => "at the feed's resolution".into(),
+                };
+                let others: Vec<&str> = put_off.iter().filter(|o| **o != id).map(String::as_str).collect();
+                let others = if others.is_empty() { String::new() } else { format!("; put off for it: {}", others.join(", ")) };
+                let why = format!("latency unknown {since}: it keeps its {what}{others}");
+                plan.reports.push(Report::Withheld { service: id, why });
+            }
+        }
+        plan
+    }
+}
+
+/// A plan that takes from nobody whose latency is unknown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repaired {
+    pub plan: Plan,
+    /// Services of unknown latency from which the plan would have taken, and what.
+    pub spared: BTreeMap<ServiceId, &'static str>,
+    /// Everybody whose part of the plan is left out.
+    pub put_off: BTreeSet<ServiceId>,
+}
+
+/// Repair a plan. Where somebody's latency is unknown and what is in force is valid, the repaired plan is valid.
+pub fn protect(p: &Platform, seen: &Observation, mut plan: Plan) -> Repaired {
+    let unknown: Vec<&ServiceView> = seen.lc().filter(|s| s.placed && s.latency_unknown()).collect();
+    let mut spared = BTreeMap::new();
+    let mut put_off = BTreeSet::new();
+    if unknown.is_empty() || plan.allocations.is_empty() {
+        return Repaired { plan, spared, put_off };
+    }
+    let before: Layout = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.as_str(), &s.allocation)).collect();
+    // An unplaced service runs everywhere. Where the plan says no more than that, it is no new neighbour.
+    let as_ever: BTreeSet<&str> =
+        seen.services.iter().filter(|s| !s.placed && plan.allocations.get(&s.id) == Some(&s.allocation)).map(|s| s.id.as_str()).collect();
+    loop {
+        let changed: Layout = plan.allocations.iter().filter(|(id, _)| !put_off.contains(*id)).map(|(id, a)| (id.as_str(), a)).collect();
+        let mut after = before.clone();
+        after.extend(changed.iter().map(|(id, a)| (*id, *a)));
+        let mut more: BTreeSet<ServiceId> = BTreeSet::new();
+        let mut unsound = false;
+        for u in &unknown {
+            let Some(what) = loss(u, &before, &after, &as_ever) else { continue };
+            spared.entry(u.id.clone()).or_insert(what);
+            unsound = true;
+            if changed.contains_key(u.id.as_str()) {
+                more.insert(u.id.clone());
+            } else {
+                let joins = |id: &str, a: &Allocation| id != u.id && joins(a, before.get(id).copied(), &u.allocation);
+                more.extend(changed.iter().filter(|(id, a)| joins(id, a)).map(|(id, _)| id.to_string()));
+            }
+        }
+        // Who keeps what it has stands in the way of those who were to have it.
+        for (keeper, held) in put_off.iter().filter_map(|id: &ServiceId| Some((id, *before.get(id.as_str())?))) {
+            more.extend(changed.iter().filter(|(id, a)| compatible(id, a, keeper, held).is_err()).map(|(id, _)| id.to_string()));
+        }
+        let owned = |l: &Layout| l.iter().map(|(id, a)| (id.to_string(), (*a).clone())).collect();
+        if more.is_empty() && validate(p, &owned(&after)).is_err() {
+            unsound = true;
+            // Quotas that add up to too much, or a plan that did so itself because nobody could be asked: who gains waits.
+            let gains = |id: &str, a: &Allocation| before.get(id).is_none_or(|b| a.cores() > b.cores());
+            more.extend(changed.iter().filter(|(id, a)| gains(id, a)).map(|(id, _)| id.to_string()));
+        }
+        if more.is_empty() {
+            if unsound {
+                put_off = plan.allocations.keys().cloned().collect();
+            }
+            break;
+        }
+        put_off.extend(more);
+    }
+    plan.allocations.retain(|id, _| !put_off.contains(id));
+    plan.actions.retain(|a| !put_off.contains(&a.service));
+    Repaired { plan, spared, put_off }
+}
+
+/// What a service loses from one layout to the next; None: nothing.
+fn loss(u: &ServiceView, before: &Layout, after: &Layout, as_ever: &BTreeSet<&str>) -> Option<&'static str> {
+    let (a, b) = (before.get(u.id.as_str())?, after.get(u.id.as_str())?);
+    let fewer = |had: (f64, f64, f64), has: (f64, f64, f64)| has.0 < had.0 || has.1 < had.1 || has.2 < had.2 - 1e-9;
+    if b.cores() < a.cores() - 1e-9 {
+        return Some("cores");
+    }
+    // A quota says how much, wherever it is used; without one, places count.
+    if a.quota_cores.is_none() && b.quota_cores.is_none() && fewer(cpus_of(&u.id, before, as_ever), cpus_of(&u.id, after, as_ever)) {
+        return Some("cores");
+    }
+    if (0..a.ways.len()).any(|d| fewer(ways_of(&u.id, d, before, as_ever), ways_of(&u.id, d, after, as_ever))) {
+        return Some("ways");
+    }
+    if b.mba_pct < a.mba_pct {
+        return Some("memory bandwidth");
+    }
+    let least = |had: Option<u64>, has: Option<u64>| has.unwrap_or(u64::MAX) < had.unwrap_or(u64::MAX);
+    (least(a.mem_limit_bytes, b.mem_limit_bytes) || least(a.zswap_max_bytes, b.zswap_max_bytes)).then_some("memory")
+}
+
+/// CPUs of a service: all, those that it uses alone, and all divided by their users.
+fn cpus_of(id: &str, all: &Layout, as_ever: &BTreeSet<&str>) -> (f64, f64, f64) {
+    let Some(a) = all.get(id) else { return (0.0, 0.0, 0.0) };
+    let users = |cpu: u32| all.iter().filter(|(o, x)| !as_ever.contains(*o) && x.cpus.contains(cpu)).count();
+    parts(a.cpus.iter().map(users))
+}
+
+/// As [`cpus_of`], ways of an L3 domain.
+fn ways_of(id: &str, domain: usize, all: &Layout, as_ever: &BTreeSet<&str>) -> (f64, f64, f64) {
+    let at = |masks: &[u32]| masks.get(domain).copied().unwrap_or(0);
+    let Some(a) = all.get(id) else { return (0.0, 0.0, 0.0) };
+    let users = |bit: u32| all.iter().filter(|(o, x)| !as_ever.contains(*o) && at(&x.ways) >> bit & 1 == 1).count();
+    let mask = at(&a.ways);
+    parts((0..32).filter(|b| mask >> b & 1 == 1).map(users))
+}
+
+/// From the users of each CPU or way: how many, how many with one user, and the sum of its parts.
+fn parts(users: impl Iterator<Item = usize>) -> (f64, f64, f64) {
+    users.fold((0.0, 0.0, 0.0), |(n, alone, sum), u| (n + 1.0, alone + f64::from(u8::from(u <= 1)), sum + 1.0 / u.max(1) as f64))
+}
+
+/// True where `to` uses a CPU or way of `held` that its holder has not used before.
+fn joins(to: &Allocation, from: Option<&Allocation>, held: &Allocation) -> bool {
+    let cpus = to.cpus.intersection(held.cpus).difference(from.map_or(CpuSet::empty(), |f| f.cpus));
+    let at = |a: &[u32], d: usize| a.get(d).copied().unwrap_or(0);
+    let ways = |d: usize| at(&to.ways, d) & at(&held.ways, d) & !from.map_or(0, |f| at(&f.ways, d));
+    !cpus.is_empty() || (0..held.ways.len()).any(|d| ways(d) != 0)
+}
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;
