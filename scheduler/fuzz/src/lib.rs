@@ -9,13 +9,20 @@ pub mod journal;
 pub mod latency;
 pub mod lists;
 pub mod resctrlfs;
+pub mod scrape;
 
 /// Panics where these bytes break a promise.
 pub type Property = fn(&[u8]);
 
 /// Name and property of every target.
-pub const TARGETS: &[(&str, Property)] =
-    &[("bundle", bundle::run), ("journal", journal::run), ("latency", latency::run), ("lists", lists::run), ("resctrlfs", resctrlfs::run)];
+pub const TARGETS: &[(&str, Property)] = &[
+    ("bundle", bundle::run),
+    ("journal", journal::run),
+    ("latency", latency::run),
+    ("lists", lists::run),
+    ("resctrlfs", resctrlfs::run),
+    ("scrape", scrape::run),
+];
 
 /// A target: libfuzzer's entry point; without libfuzzer a program that runs the files that it is given.
 #[macro_export]

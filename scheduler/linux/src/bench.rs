@@ -354,7 +354,8 @@ impl LocalBench {
         let mut cmd = Command::new(&self.loadgen);
         cmd.args(loadgen_args(&self.server, id, service, rps, seed, duration_ms, warmup_ms)?);
         cmd.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.server.feed().with(|w| w.forget(id));
+        let now_ms = self.server.feed().now_ms();
+        self.server.feed().with(|w| w.begin(id, now_ms));
         Guarded::spawn(cmd, self.client_cpus, Priority::Realtime)
             .map_err(|e| failed(self.loadgen.display().to_string(), e, "Build it: cargo build --release -p surefoot-loadgen"))
     }

@@ -30,6 +30,7 @@ const ROW_GROUP_ROWS: usize = 65_536;
 struct Sample {
     case: Case,
     row: Row,
+    feed: &'static str,
 }
 
 /// Samples of one tick. An offered RPS that nobody knows is no number.
@@ -62,6 +63,7 @@ fn samples(t_ms: u64, seen: &Observation, offered_rps: impl Fn(&str) -> Option<f
                 infeasible: None,
             },
             row: Row::of(t_ms, &s.features, w, verdict),
+            feed: s.feed.as_str(),
         }
     };
     seen.services.iter().map(one).collect()
@@ -79,6 +81,7 @@ fn line(platform: &str, s: &Sample) -> Value {
         "latency_mean_ms": r.mean_ms, "latency_p50_ms": r.p50_ms, "latency_p95_ms": r.p95_ms, "latency_p99_ms": r.p99_ms,
         "latency_p99_low_ms": r.p99_low_ms, "latency_p99_high_ms": r.p99_high_ms, "achieved_rps": r.achieved_rps,
         "errors": r.errors, "count": r.count, "verdict": r.verdict.as_str(),
+        "feed": s.feed,
     });
     for (name, value) in FEATURE_NAMES.iter().zip(r.features) {
         v[*name] = json!(value);
@@ -113,7 +116,7 @@ impl Parquet {
 
     fn push(&mut self, all: &[Sample]) -> Result<()> {
         for s in all {
-            self.columns.push(&s.case, std::slice::from_ref(&s.row));
+            self.columns.push_recorded(&s.case, &s.row, s.feed);
         }
         if self.columns.rows() >= BATCH_ROWS {
             self.encode()?;
@@ -309,7 +312,7 @@ mod tests {
     fn unknown_is_null() {
         let all = samples(300, &seen(300), |_| None);
         let v = line("p", &all[0]);
-        assert!(v["rps"].is_null() && v["ipc"].is_null() && v["latency_p99_ms"].is_null());
+        assert!(v["feed"] == "not-needed" && v["rps"].is_null() && v["ipc"].is_null() && v["latency_p99_ms"].is_null());
         assert_eq!((&v["verdict"], &v["alloc_cores"], &v["neighbours"][0]["ways"]), (&"not-resolvable".into(), &4.0.into(), &8.into()));
         let names: std::collections::BTreeSet<String> = v.as_object().unwrap().keys().cloned().collect();
         let columns = recording_schema().fields().iter().map(|f| f.name().clone()).collect();

@@ -125,10 +125,12 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize) -> Line<'static> 
         None => format!("{:<BAR$} {:>4}", "-", "-"),
     };
     let held = format!("{} {} {} {:>5.1}  {ways} {:>4}  ", fit(&s.id, NAME), s.kind, bar(s.cores, all.cores), s.cores, s.mba_pct);
-    let (state, colour) = match (s.p99_ms, s.qos_target_ms) {
-        (_, None) => ("", Color::Reset),
-        (None, Some(_)) => ("unknown", Color::Yellow),
-        (Some(p99), Some(target)) if p99 <= target => ("met", Color::Green),
+    let (state, colour) = match (s.feed.as_str(), s.p99_ms, s.qos_target_ms) {
+        (_, _, None) => ("", Color::Reset),
+        ("idle", ..) => ("idle", Color::Reset),
+        ("coarse", ..) => ("coarse", Color::Yellow),
+        ("unknown", ..) | (_, None, Some(_)) => ("unknown", Color::Yellow),
+        (_, Some(p99), Some(target)) if p99 <= target => ("met", Color::Green),
         _ => ("missed", Color::Red),
     };
     let latency = format!("{:>9} / {:>7} {state:<8}", number(s.p99_ms, 2), number(s.qos_target_ms, 1));
@@ -273,6 +275,7 @@ mod tests {
             kind: "lc".into(),
             p99_ms,
             qos_target_ms: Some(10.0),
+            feed: "fresh".into(),
             cores,
             ways: Some(5.0),
             mba_pct: 100,
@@ -291,7 +294,7 @@ mod tests {
             services: vec![
                 lc("moses", 9.0, Some(4.0), &[None, Some(4.0), Some(10.0), Some(10.1), Some(20.0), Some(900.0)]),
                 lc("xapian", 18.0, Some(12.0), &[]),
-                lc("silent\u{1b}[31m", 9.0, None, &[]),
+                ServiceStatus { feed: "unknown".into(), ..lc("silent\u{1b}[31m", 9.0, None, &[]) },
                 ServiceStatus { id: "stream".into(), kind: "be".into(), cores: 0.5, mba_pct: 10, ..Default::default() },
             ],
             actions: vec![action(100, true), action(12_200, false)],

@@ -68,6 +68,7 @@ fn a_recording_is_what_the_daemon_saw() {
             ("p99_ms", "latency_p99_ms"),
             ("achieved_rps", "achieved_rps"),
             ("mba_pct", "mba_pct"),
+            ("feed", "feed"),
         ];
         for (a, b) in same {
             assert_eq!(e[a], r[b], "{a} at {}", e["t_ms"]);
@@ -154,6 +155,8 @@ fn top_shows_a_running_daemon() {
     assert_eq!(services.len(), 2);
     assert_eq!((&services[0]["cores"], &services[0]["ways"]), (&status["cores"], &status["ways"]));
     assert_eq!(status["actions"].as_array().unwrap().len(), 2);
+    assert!(["fresh", "idle"].contains(&services[0]["feed"].as_str().unwrap()), "{}", services[0]);
+    assert_eq!(services[1]["feed"], "not-needed");
     assert!(frame.starts_with("surefoot  unmanaged on server-1"), "{frame}");
     for s in services {
         assert!(frame.lines().any(|l| l.starts_with(s["id"].as_str().unwrap()) && l.contains("████████████")), "{frame}");

@@ -7,6 +7,7 @@ mod apply;
 mod control;
 #[cfg(test)]
 mod faults;
+mod latency;
 mod observe;
 mod recover;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use crate::child::pin;
 use crate::claim::{self, Claim};
 use crate::discover::{discover, online};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
-use crate::feed::Feed;
+use crate::feed::{self, Feed};
 use crate::journal::{Entry as Event, Journal, Touched};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs;
@@ -227,7 +228,7 @@ impl LocalServer {
         if config.root.is_host() {
             keep_off(&online(&config.root)?.difference(platform.managed));
         }
-        let feed = Feed::bind(&dir.join("feed.sock"))?;
+        let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE)?;
         let no_pmu = perf::probe().err();
         if let Some(why) = &no_pmu {
             tracing::info!("features without hardware counters (feature set no-pmu): {why}");
@@ -554,17 +555,14 @@ impl Server for LocalServer {
         let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
+        let latency = self.latency(since, now_ms);
         let services = ids
             .iter()
             .zip(features)
             .zip(read)
             .map(|((id, features), (_, instr_per_s))| {
                 let s = &self.services[id];
-                let lc = matches!(s.kind, Kind::Lc { .. });
-                let (interval, window, feed) = self.feed.with(|w| {
-                    let window = w.window(id, now_ms);
-                    (w.interval(id, since), window, w.state(id, now_ms, window.as_ref()))
-                });
+                let heard = latency.get(id);
                 ServiceView {
                     id: id.clone(),
                     service: s.service.clone(),
@@ -573,9 +571,9 @@ impl Server for LocalServer {
                     allocation: s.allocation.clone(),
                     placed: s.placed,
                     features,
-                    feed: if lc { feed } else { FeedState::NotNeeded },
-                    interval: interval.filter(|_| lc),
-                    window: window.filter(|_| lc),
+                    feed: heard.map_or(FeedState::NotNeeded, |r| r.feed),
+                    interval: heard.and_then(|r| r.interval),
+                    window: heard.and_then(|r| r.window),
                     instr_per_s,
                 }
             })

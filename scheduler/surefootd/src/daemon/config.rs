@@ -6,6 +6,7 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
 use surefoot_linux::Target;
 use surefoot_server::{CpuSet, Kind};
 use toml::Spanned;
@@ -29,6 +30,9 @@ pub struct NodeConfig {
     pub journal: Option<PathBuf>,
     pub interval_ms: u64,
     pub seed: u64,
+    /// Who may write to the latency socket: its mode, and its group by name or number.
+    pub feed_mode: u32,
+    pub feed_group: Option<String>,
     pub services: Vec<NodeService>,
 }
 
@@ -38,6 +42,8 @@ pub struct NodeService {
     pub service: String,
     pub threads: Option<u32>,
     pub how: How,
+    /// Its own histogram of response times; None: it sends datagrams, or somebody else does.
+    pub prometheus: Option<Scrape>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +66,8 @@ struct Raw {
     journal: Option<PathBuf>,
     interval_ms: Option<Spanned<i64>>,
     seed: Option<Spanned<i64>>,
+    feed_mode: Option<Spanned<String>>,
+    feed_group: Option<String>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
 }
@@ -76,6 +84,44 @@ struct RawService {
     container: Option<String>,
     cgroup: Option<PathBuf>,
     pid: Option<u32>,
+    prometheus: Option<RawPrometheus>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPrometheus {
+    url: String,
+    histogram: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    unit: Option<String>,
+    interval_ms: Option<u64>,
+}
+
+impl RawPrometheus {
+    /// # Errors
+    /// The field and what is wrong with it.
+    fn checked(self) -> std::result::Result<Scrape, (&'static str, String)> {
+        let url = Url::parse(&self.url).map_err(|e| ("url", e))?;
+        let named = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        if self.histogram.is_empty() || !self.histogram.chars().all(named) || self.histogram.ends_with("_bucket") {
+            let what = format!("is {:?}. Give the metric's name without _bucket, e.g. \"request_duration_seconds\"", self.histogram);
+            return Err(("histogram", what));
+        }
+        let unit_ms = match self.unit.as_deref().unwrap_or("s") {
+            "s" => 1e3,
+            "ms" => 1.0,
+            "us" => 1e-3,
+            "ns" => 1e-6,
+            other => return Err(("unit", format!("is {other:?}. Write \"s\", \"ms\", \"us\" or \"ns\""))),
+        };
+        let interval_ms = self.interval_ms.unwrap_or(scrape::INTERVAL_MS);
+        if !scrape::INTERVALS_MS.contains(&interval_ms) {
+            let (least, most) = (scrape::INTERVALS_MS.start(), scrape::INTERVALS_MS.end());
+            return Err(("interval_ms", format!("{interval_ms} is out of range. Give {least} to {most}: a second of silence is unknown")));
+        }
+        Ok(Scrape { url, wanted: Wanted { histogram: self.histogram, labels: self.labels, unit_ms }, interval_ms })
+    }
 }
 
 impl NodeConfig {
@@ -92,6 +138,8 @@ impl NodeConfig {
             journal: None,
             interval_ms: 100,
             seed: 1,
+            feed_mode: MODE,
+            feed_group: None,
             services: vec![],
         }
     }
@@ -123,6 +171,13 @@ impl NodeConfig {
         let cpus = match raw.cpus {
             None => None,
             Some(s) => Some(CpuSet::parse(s.get_ref()).map_err(|e| wrong(&s.span(), "cpus", format!("{e}. Write e.g. \"0-3\"")))?),
+        };
+        let feed_mode = match &raw.feed_mode {
+            None => MODE,
+            Some(s) => u32::from_str_radix(s.get_ref(), 8)
+                .ok()
+                .filter(|m| (0o200..=0o777).contains(m))
+                .ok_or_else(|| wrong(&s.span(), "feed_mode", format!("is {:?}. Write it in octal, e.g. \"0660\"", s.get_ref())))?,
         };
         let port = whole("metrics_port", raw.metrics_port, i64::from(METRICS_PORT), 0..65_536)? as u16;
         let mut services = vec![];
@@ -172,7 +227,14 @@ impl NodeConfig {
                 }
                 _ => return Err(wrong(&span, "service", "names more than one of container, cgroup and pid. Keep one".into())),
             };
-            services.push(NodeService { id, service: s.service, threads, how });
+            let prometheus = match s.prometheus.map(RawPrometheus::checked).transpose() {
+                Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
+                    return Err(wrong(&span, "service.prometheus", "a BE job has no latency to judge. Remove it".into()))
+                }
+                Ok(p) => p,
+                Err((field, what)) => return Err(wrong(&span, &format!("service.prometheus.{field}"), what)),
+            };
+            services.push(NodeService { id, service: s.service, threads, how, prometheus });
         }
         Ok(NodeConfig {
             file: file.into(),
@@ -185,6 +247,8 @@ impl NodeConfig {
             journal: raw.journal.map(here),
             interval_ms: whole("interval_ms", raw.interval_ms, 100, 10..60_001)? as u64,
             seed: whole("seed", raw.seed, 1, 0..i64::MAX)? as u64,
+            feed_mode,
+            feed_group: raw.feed_group,
             services,
         })
     }
@@ -206,5 +270,33 @@ mod tests {
         assert_eq!(e.exit_code(), 2);
         let said = e.to_string();
         assert!(said.starts_with("node.toml:4") && said.contains("service.port: 7 of \"b\" is that of \"a\" too"), "{said}");
+    }
+
+    /// What to scrape is checked while reading; a wrong field is named.
+    #[test]
+    fn what_to_scrape_is_checked() {
+        let node = |kind: &str, more: &str| {
+            let text = format!(
+                "feed_mode = \"0666\"\n[[service]]\nservice = \"web\"\n{kind}\npid = 7\n[service.prometheus]\nurl = \"http://localhost:9121/metrics\"\nhistogram = \"h\"\n{more}"
+            );
+            NodeConfig::parse(Path::new("node.toml"), &text)
+        };
+        let lc = "kind = \"lc\"\nqos_target_ms = 5.0";
+        let good = node(lc, "unit = \"ms\"\ninterval_ms = 250\nlabels = { path = \"/x\" }").unwrap();
+        let p = good.services[0].prometheus.clone().unwrap();
+        assert_eq!((p.url.as_str(), p.interval_ms, p.wanted.unit_ms), ("http://localhost:9121/metrics", 250, 1.0));
+        assert_eq!((p.wanted.labels["path"].as_str(), good.feed_mode), ("/x", 0o666));
+        let says = |kind: &str, more: &str, why: &str| {
+            let said = node(kind, more).unwrap_err().to_string();
+            assert!(said.starts_with("node.toml:") && said.contains(why), "{said}");
+        };
+        says(lc, "unit = \"m\"", "service.prometheus.unit: is \"m\"");
+        says(lc, "interval_ms = 1000", "service.prometheus.interval_ms: 1000 is out of range. Give 100 to 500");
+        says("kind = \"be\"", "", "service.prometheus: a BE job");
+        let text = "[[service]]\nservice = \"web\"\nprometheus = { url = \"http://10.0.0.1/\", histogram = \"h\" }\n";
+        let said = NodeConfig::parse(Path::new("node.toml"), text).unwrap_err().to_string();
+        assert!(said.contains("service.prometheus.url: ") && said.contains("not on this machine"), "{said}");
+        let said = NodeConfig::parse(Path::new("node.toml"), "feed_mode = \"rw\"").unwrap_err().to_string();
+        assert!(said.starts_with("node.toml:1") && said.contains("feed_mode: is \"rw\""), "{said}");
     }
 }

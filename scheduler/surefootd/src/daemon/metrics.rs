@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use surefoot_server::{ActionKind, Observation, Platform};
+use surefoot_server::{ActionKind, FeedState, Observation, Platform};
 
 /// Longest request line and headers that are read.
 const MOST_REQUEST_BYTES: usize = 8192;
@@ -35,6 +35,8 @@ pub struct Metrics {
     t_ms: u64,
     recent_p99_ms: BTreeMap<String, VecDeque<Option<f64>>>,
     last_actions: VecDeque<ActionStatus>,
+    /// Latency datagrams by reason.
+    refused_datagrams: BTreeMap<&'static str, u64>,
 }
 
 /// How long the parts of one tick took.
@@ -90,10 +92,15 @@ impl Metrics {
                 if recent.len() == RECENT {
                     recent.pop_front();
                 }
-                recent.push_back(s.window.map(|w| w.p99_ms));
+                recent.push_back(s.window.filter(|_| !s.latency_unknown()).map(|w| w.p99_ms));
             }
         }
         self.seen = seen.clone();
+    }
+
+    /// Latency datagrams that were not taken so far, by reason.
+    pub fn refused_datagrams(&mut self, by_reason: BTreeMap<&'static str, u64>) {
+        self.refused_datagrams = by_reason;
     }
 
     /// What the policy wanted at the last tick.
@@ -133,6 +140,11 @@ impl Metrics {
             kind: if s.is_lc() { "lc" } else { "be" }.into(),
             p99_ms: s.window.map(|w| w.p99_ms),
             qos_target_ms: s.qos_target_ms(),
+            feed: s.feed.as_str().into(),
+            silent_s: match s.feed {
+                FeedState::Unknown { since_ms } => Some(self.seen.t_ms.saturating_sub(since_ms) as f64 / 1000.0),
+                _ => None,
+            },
             achieved_rps: s.window.map(|w| w.achieved_rps),
             cores: s.allocation.cores(),
             ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
@@ -176,6 +188,8 @@ impl Metrics {
         family("surefoot_p99_ms", "gauge", "p99 latency over the last second", each(|s| s.window.map(|w| w.p99_ms)));
         family("surefoot_qos_target_ms", "gauge", "QoS target on p99", each(|s| s.qos_target_ms()));
         family("surefoot_qos_met", "gauge", "1 where the p99 is within the target", each(|s| s.qos_met().map(|m| f64::from(u8::from(m)))));
+        let known = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(!s.latency_unknown())));
+        family("surefoot_latency_known", "gauge", "0 where nobody can say whether the p99 is within the target", each(known));
         family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
         family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
         family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));
@@ -185,6 +199,8 @@ impl Metrics {
         family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
         let actions = self.actions.iter().map(|(k, n)| (format!("{{kind=\"{k}\"}}"), *n as f64)).collect();
         family("surefoot_actions_total", "counter", "steps that the policy took", actions);
+        let refused = self.refused_datagrams.iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), *n as f64)).collect();
+        family("surefoot_feed_refused_total", "counter", "latency datagrams that were not taken", refused);
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));

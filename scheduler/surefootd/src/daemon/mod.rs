@@ -136,6 +136,9 @@ fn control(
         {
             let mut m = metrics.lock().unwrap_or_else(PoisonError::into_inner);
             m.tick(now, &seen, Took { observe, decide, apply });
+            if let Node::Local(s) = &*node {
+                m.refused_datagrams(s.refused_datagrams());
+            }
             m.plan(&plan, applied.is_ok());
         }
         if let Err(e) = &applied {
@@ -202,7 +205,7 @@ fn write_moments(e: &mut Lines, t_ms: u64, seen: &Observation, load: impl Fn(&st
         e.write(&json!({
             "t_ms": t_ms, "service": m.service, "kind": if m.is_lc { "lc" } else { "be" }, "p99_ms": m.p99_ms, "qos_target_ms": m.qos_target_ms,
             "load": m.load, "achieved_rps": s.window.map(|w| w.achieved_rps), "count": s.window.map(|w| w.count), "cores": m.cores,
-            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "features": s.features,
+            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "features": s.features,
         }))?;
     }
     // Ten times a second is often enough for whoever follows the file.

@@ -7,6 +7,7 @@ use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use surefoot_linux::catalogue::EntryKind;
 use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer};
 use surefoot_server::{Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
@@ -124,11 +125,40 @@ pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServe
     Ok((open(local).map_err(server_error)?, state))
 }
 
+/// How latency is heard of: what is scraped, and who may write to the socket.
+fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
+    for s in &config.services {
+        if let Some(what) = &s.prometheus {
+            let entry = server.catalogue().and_then(|c| c.get(&s.service).ok());
+            if matches!(s.how, How::Launch { .. }) && entry.is_some_and(|e| e.kind == EntryKind::Be) {
+                let what = format!(
+                    "{}: service.prometheus: {} is a BE job, which has no latency to judge. Remove it",
+                    config.file.display(),
+                    s.id
+                );
+                return Err(Error::BadInput(what));
+            }
+            server.scrape(&s.id, what.clone());
+        }
+    }
+    let group = config.feed_group.as_deref().map(|g| group_id(config, g)).transpose()?;
+    server.open_feed_to(config.feed_mode, group).map_err(server_error)
+}
+
+/// A group by its number or its name.
+fn group_id(config: &NodeConfig, group: &str) -> Result<u32> {
+    let by_name = || nix::unistd::Group::from_name(group).ok().flatten().map(|g| g.gid.as_raw());
+    group.parse().ok().or_else(by_name).ok_or_else(|| {
+        Error::BadInput(format!("{}: feed_group: no group {group:?} here. Give one of `getent group`", config.file.display()))
+    })
+}
+
 /// Start or find the services of the configuration. One that is not there yet (Unavailable) is waited for: see [`Absent`].
 ///
 /// # Errors
 /// The first that could not be launched, or that never can be had.
 pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, purpose: Purpose) -> Result<()> {
+    listen(server, config)?;
     let mut absent = vec![];
     for s in &config.services {
         match (take(server, s, purpose), &s.how) {

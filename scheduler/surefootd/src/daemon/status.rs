@@ -36,6 +36,10 @@ pub struct ServiceStatus {
     /// Over the last second (or longer, at rates where a second has too few requests).
     pub p99_ms: Option<f64>,
     pub qos_target_ms: Option<f64>,
+    /// What the latency feed says: "fresh", "idle", "coarse", "unknown", or "not-needed" (docs/latency-feed.md).
+    pub feed: String,
+    /// For how long nothing has been heard, where it is unknown.
+    pub silent_s: Option<f64>,
     pub achieved_rps: Option<f64>,
     pub cores: f64,
     pub ways: Option<f64>,

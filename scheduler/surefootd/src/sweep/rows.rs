@@ -93,7 +93,8 @@ pub fn schema() -> Schema {
     schema_with(true)
 }
 
-/// As [`schema`], for samples of services whose offered RPS nobody may know: `rps` may be null.
+/// As [`schema`], for samples of services whose offered RPS nobody may know: `rps` may be null, and `feed` says what is known of their
+/// latency.
 pub fn recording_schema() -> Schema {
     schema_with(false)
 }
@@ -119,6 +120,9 @@ fn schema_with(rps_known: bool) -> Schema {
     f.push(Field::new("errors", DataType::Int64, false));
     f.push(Field::new("count", DataType::Int64, false));
     f.push(text("verdict"));
+    if !rps_known {
+        f.push(text("feed"));
+    }
     Schema::new(f)
 }
 
@@ -202,6 +206,7 @@ pub struct Columns {
     errors: Int64Builder,
     count: Int64Builder,
     verdict: StringBuilder,
+    feed: StringBuilder,
     rows: usize,
 }
 
@@ -257,6 +262,7 @@ impl Columns {
             errors: Int64Builder::new(),
             count: Int64Builder::new(),
             verdict: text(),
+            feed: text(),
             rows: 0,
         }
     }
@@ -300,6 +306,12 @@ impl Columns {
         self.repeat.append_value_n(c.repeat as i32, rows.len());
     }
 
+    /// Append a row of a recording.
+    pub fn push_recorded(&mut self, c: &Case, row: &Row, feed: &str) {
+        self.push(c, std::slice::from_ref(row));
+        self.feed.append_value(feed);
+    }
+
     /// What was pushed, as one batch; the columns are empty again.
     ///
     /// # Errors
@@ -330,6 +342,9 @@ impl Columns {
         columns.push(Arc::new(self.errors.finish()));
         columns.push(Arc::new(self.count.finish()));
         columns.push(Arc::new(self.verdict.finish()));
+        if !self.rps_known {
+            columns.push(Arc::new(self.feed.finish()));
+        }
         RecordBatch::try_new(Arc::new(schema_with(self.rps_known)), columns).map_err(fault)
     }
 }

@@ -1,0 +1,135 @@
+use super::datagram::tests::datagram;
+use super::scrape::tests::{ok, serve, url};
+use super::*;
+
+/// Until it holds.
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A datagram sent to the socket is in the window, others are counted by reason, and the socket is gone afterwards.
+#[test]
+fn the_socket_delivers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("feed.sock");
+    std::fs::write(&path, "left by a dead process").unwrap();
+    let mut feed = Feed::bind(&path, MODE).unwrap();
+    feed.expect(["m"].into_iter());
+    let s = UnixDatagram::unbound().unwrap();
+    for bytes in [&b"nonsense"[..], b"{}", &datagram("stranger", &[5], ""), &datagram("m", &[5; 200], "")] {
+        s.send_to(bytes, &path).unwrap();
+    }
+    wait("nothing arrived", || feed.with(|w| w.interval("m", 0)).is_some());
+    let now_ms = feed.now_ms();
+    assert_eq!(feed.read("m", 0, now_ms, 10.0).feed, FeedState::Fresh);
+    let refused: Vec<(&str, u64)> = feed.refused().into_iter().filter(|(_, n)| *n > 0).collect();
+    assert_eq!(refused, [("format", 2), ("service", 1)]);
+    feed.expect([].into_iter());
+    assert!(feed.with(|w| w.interval("m", 0)).is_none());
+    drop(feed);
+    assert!(!path.exists());
+}
+
+/// Only its owner and its group may write to the socket, whatever the umask; others where that was asked for.
+#[test]
+fn the_socket_is_not_for_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    for mode in [MODE, 0o600, 0o666] {
+        let path = dir.path().join(format!("{mode:o}.sock"));
+        let _feed = Feed::bind(&path, mode).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+    }
+}
+
+/// A flood is held back, not kept: what its sender got rid of was taken or refused, and the feed goes on.
+#[test]
+fn a_flood_is_survived() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("feed.sock");
+    let mut feed = Feed::bind(&path, MODE).unwrap();
+    feed.expect(["m"].into_iter());
+    let s = UnixDatagram::unbound().unwrap();
+    s.set_nonblocking(true).unwrap();
+    let sent = (0..20_000).filter(|_| s.send_to(b"x", &path).is_ok()).count() as u64;
+    assert!(sent > 0);
+    wait("the flood was not taken", || feed.refused()["format"] == sent);
+    s.set_nonblocking(false).unwrap();
+    s.send_to(&datagram("m", &[5; 200], ""), &path).unwrap();
+    wait("nothing arrives after a flood", || feed.with(|w| w.interval("m", 0)).is_some());
+}
+
+/// A service's own histogram feeds the same windows; datagrams in its name are refused; a scrape that fails leaves silence.
+#[test]
+fn a_service_is_scraped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("feed.sock");
+    let mut feed = Feed::bind(&path, MODE).unwrap();
+    let page = |n: u64| ok(&format!("h_bucket{{le=\"0.01\"}} {n}\nh_bucket{{le=\"0.02\"}} {n}\nh_count {n}\nh_sum {}\n", n as f64 * 0.005));
+    let (port, asked) = serve(vec![page(1000), page(1500), b"HTTP/1.1 500 x\r\n\r\n".to_vec()]);
+    let wanted = Wanted { histogram: "h".into(), labels: BTreeMap::new(), unit_ms: 1000.0 };
+    feed.scrape("web", Some(Scrape { url: url(port), wanted, interval_ms: 1 }));
+    feed.expect(["web"].into_iter());
+    wait("no scrape", || {
+        let now_ms = feed.now_ms();
+        feed.read("web", 0, now_ms, 10.0).interval.is_some()
+    });
+    let now_ms = feed.now_ms();
+    let r = feed.read("web", 0, now_ms, 10.0);
+    let w = r.window.unwrap();
+    // 500 requests within 10 ms, of 5 ms each; the target is where the bucket ends.
+    assert_eq!((r.feed, w.count, w.verdict, w.p99_high_ms), (FeedState::Fresh, 500, surefoot_server::Verdict::Valid, Some(10.0)));
+    assert!((w.mean_ms - 5.0).abs() < 1e-9 && (w.p99_ms - 9.9).abs() < 1e-9, "{w:?}");
+    let later = |feed: &mut Feed, ms| feed.read("web", 0, now_ms + ms, 10.0);
+    assert!(matches!(later(&mut feed, 5000).feed, FeedState::Unknown { .. }));
+    assert!(later(&mut feed, 5000).window.is_none());
+
+    let s = UnixDatagram::unbound().unwrap();
+    s.send_to(&datagram("web", &[5], ""), &path).unwrap();
+    wait("not refused", || feed.refused()["scraped"] == 1);
+
+    // Nobody asks any more once it is no longer expected.
+    feed.expect([].into_iter());
+    drop(feed);
+    while asked.recv_timeout(Duration::from_secs(1)).is_ok() {}
+}
+
+/// CPU time of this thread: other work on the machine does not count.
+fn cpu_us() -> f64 {
+    let t = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    t.tv_sec() as f64 * 1e6 + t.tv_nsec() as f64 * 1e-3
+}
+
+/// What one datagram and one look at six services cost: `cargo test --release -p surefoot-linux feed_cost -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement, not a check"]
+fn feed_cost() {
+    for rps in [1000usize, 10_000] {
+        let values: Vec<u64> = (0..rps / 10).map(|i| 1 + (i as u64 * 7919) % 400).collect();
+        let bytes = datagram("s0", &values, "");
+        let n = 2000;
+        let begin = cpu_us();
+        let decoded: Vec<Interval> = (0..n).map(|_| decode(&bytes, 1).unwrap()).collect();
+        let decode_us = (cpu_us() - begin) / f64::from(n);
+        let names: Vec<String> = (0..6).map(|i| format!("s{i}")).collect();
+        let mut windows = Windows::default();
+        windows.expect(names.iter().map(String::as_str), 0);
+        for t in 1..=100 {
+            for s in &names {
+                windows.push(Interval { service: s.clone(), arrived_ms: 100 * t, ..decoded[0].clone() }).unwrap();
+            }
+        }
+        let begin = cpu_us();
+        for _ in 0..n {
+            for s in &names {
+                assert!(windows.read(s, 9900, 10_000, 10.0).window.is_some());
+            }
+        }
+        let read_us = (cpu_us() - begin) / f64::from(n);
+        let cells = decoded[0].counts.cells.len();
+        println!("{rps} requests/s: {} bytes, {cells} cells: decode {decode_us:.1} us; read of six services {read_us:.1} us", bytes.len());
+    }
+}

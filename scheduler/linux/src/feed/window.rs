@@ -1,0 +1,515 @@
+//! What was heard of each service in the last seconds. Holds no clock: every question says what time it is.
+//!
+//! Percentiles come from merged counts, never from averaged percentiles.
+
+use super::buckets::Scraped;
+use super::datagram::{shown, Cell, Interval, Reason, Refused};
+use std::collections::{BTreeMap, VecDeque};
+use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
+use surefoot_server::{FeedState, Latency, Verdict};
+
+/// At rates where a second has too few requests for a p99 the window grows up to this, ms.
+pub const LONGEST_WINDOW_MS: u64 = 10_000;
+/// Datagrams kept of a service; ten seconds of one sender have 100.
+const MOST_INTERVALS: usize = 2000;
+/// Cells kept of a service (16 bytes each).
+const MOST_CELLS: usize = 1 << 18;
+
+/// What is known of a service's latency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    pub feed: FeedState,
+    /// Since the last look.
+    pub interval: Option<Latency>,
+    /// The last second, longer at low rates.
+    pub window: Option<Latency>,
+}
+
+#[derive(Debug)]
+enum From {
+    Datagrams {
+        recent: VecDeque<Interval>,
+        /// Cells in `recent`.
+        cells: usize,
+    },
+    Scrape(Scraped),
+}
+
+/// One expected service.
+#[derive(Debug)]
+struct Source {
+    came_ms: u64,
+    heard_ms: Option<u64>,
+    from: From,
+}
+
+impl Source {
+    /// What arrived after `from_ms`, oldest first.
+    fn since(&self, from_ms: u64) -> Vec<&Interval> {
+        match &self.from {
+            From::Datagrams { recent, .. } => {
+                let newer = recent.iter().rev().take_while(|i| i.arrived_ms > from_ms).count();
+                recent.range(recent.len() - newer..).collect()
+            }
+            From::Scrape(_) => vec![],
+        }
+    }
+
+    /// The last second, longer at low rates; None without completions.
+    ///
+    /// A server that answers nothing while requests wait has a window too: overloaded, with the time that it has been
+    /// silent as the least that its p99 can be.
+    fn window(&self, scratch: &mut Scratch, now_ms: u64) -> Option<Latency> {
+        let longest = self.since(now_ms.saturating_sub(LONGEST_WINDOW_MS));
+        let newer = |span: u64| &longest[longest.partition_point(|i| i.arrived_ms <= now_ms.saturating_sub(span))..];
+        let last = newer(WINDOW_MS);
+        let waiting = last.last().is_some_and(|i| i.outstanding > 0);
+        if waiting && last.iter().all(|i| i.counts.total == 0) {
+            return Some(stalled(now_ms, &longest, last));
+        }
+        let mut span = WINDOW_MS;
+        while span < LONGEST_WINDOW_MS && newer(span).iter().map(|i| i.counts.total).fold(0, u64::saturating_add) < MIN_COUNT_P99 {
+            span += WINDOW_MS;
+        }
+        summarise(scratch, newer(span))
+    }
+}
+
+/// Latency of all expected services. Of others nothing is kept, not even the name.
+#[derive(Debug, Default)]
+pub struct Windows {
+    sources: BTreeMap<String, Source>,
+    scratch: Scratch,
+}
+
+fn datagrams() -> From {
+    From::Datagrams { recent: VecDeque::new(), cells: 0 }
+}
+
+impl Windows {
+    /// Expect datagrams of these services, and forget all others. Returns who is forgotten.
+    pub fn expect<'a>(&mut self, services: impl Iterator<Item = &'a str> + Clone, now_ms: u64) -> Vec<String> {
+        let gone: Vec<String> = self.sources.keys().filter(|k| !services.clone().any(|s| s == *k)).cloned().collect();
+        gone.iter().for_each(|k| drop(self.sources.remove(k)));
+        for s in services {
+            if !self.sources.contains_key(s) {
+                self.begin(s, now_ms);
+            }
+        }
+        gone
+    }
+
+    /// From now on this service's latency comes from scrapes.
+    pub fn expect_scrapes(&mut self, service: &str, now_ms: u64) {
+        self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: From::Scrape(Scraped::default()) });
+    }
+
+    /// Take a datagram.
+    ///
+    /// # Errors
+    /// [`Refused`] for a service that is not expected, or not to speak for itself.
+    pub fn push(&mut self, mut i: Interval) -> Result<(), Refused> {
+        let refuse = |reason, why: &str| Err(Refused { reason, why: format!("{}: {why}", shown(&i.service)) });
+        let Some(source) = self.sources.get_mut(&i.service) else {
+            return refuse(Reason::Service, "no LC service of this name here. Send the id that it has in node.toml");
+        };
+        let From::Datagrams { recent, cells } = &mut source.from else {
+            return refuse(Reason::Scraped, "its histogram is scraped. Send no datagrams, or remove `prometheus` from node.toml");
+        };
+        // A clock that went back would bring the order of arrival into disorder.
+        i.arrived_ms = i.arrived_ms.max(source.heard_ms.unwrap_or(0));
+        source.heard_ms = Some(i.arrived_ms);
+        let oldest = i.arrived_ms.saturating_sub(LONGEST_WINDOW_MS);
+        *cells += i.counts.cells.len();
+        recent.push_back(i);
+        while recent
+            .front()
+            .is_some_and(|f| f.arrived_ms < oldest || recent.len() > MOST_INTERVALS || *cells > MOST_CELLS && recent.len() > 1)
+        {
+            *cells -= recent.pop_front().map_or(0, |f| f.counts.cells.len());
+        }
+        Ok(())
+    }
+
+    /// Take what a scrape of an expected service read. False where it is no longer expected.
+    pub fn push_scrape(&mut self, service: &str, now_ms: u64, read: super::prometheus::Sample) -> bool {
+        let Some(Source { heard_ms, from: From::Scrape(s), .. }) = self.sources.get_mut(service) else { return false };
+        s.push(now_ms, read);
+        *heard_ms = Some(now_ms);
+        true
+    }
+
+    fn since(&self, service: &str, from_ms: u64) -> Vec<&Interval> {
+        self.sources.get(service).map(|s| s.since(from_ms)).unwrap_or_default()
+    }
+
+    /// Everything about a service, from when it was last looked at.
+    pub fn read(&mut self, service: &str, from_ms: u64, now_ms: u64, qos_target_ms: f64) -> Reading {
+        let Some(source) = self.sources.get(service) else {
+            return Reading { feed: FeedState::Unknown { since_ms: now_ms }, interval: None, window: None };
+        };
+        let heard = source.heard_ms.unwrap_or(source.came_ms);
+        if source.heard_ms.is_none() || now_ms.saturating_sub(heard) > SILENT_MS {
+            let interval = summarise(&mut self.scratch, &source.since(from_ms));
+            return Reading { feed: FeedState::Unknown { since_ms: heard }, interval, window: None };
+        }
+        match &source.from {
+            From::Datagrams { .. } => {
+                let window = source.window(&mut self.scratch, now_ms);
+                let interval = summarise(&mut self.scratch, &source.since(from_ms));
+                Reading { feed: FeedState::heard(window.as_ref()), interval, window }
+            }
+            From::Scrape(s) => s.read(source.came_ms, from_ms, now_ms, qos_target_ms),
+        }
+    }
+
+    /// What arrived after `from_ms`; None without completions.
+    pub fn interval(&mut self, service: &str, from_ms: u64) -> Option<Latency> {
+        summarise(&mut self.scratch, &self.sources.get(service)?.since(from_ms))
+    }
+
+    /// When the oldest interval still held arrived.
+    pub fn first_arrival(&self, service: &str) -> Option<u64> {
+        Some(self.since(service, 0).first()?.arrived_ms)
+    }
+
+    /// Expect datagrams of a service; what it has said so far counts no more.
+    pub fn begin(&mut self, service: &str, now_ms: u64) {
+        self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: datagrams() });
+    }
+
+    /// Expect nothing more of a service.
+    pub fn forget(&mut self, service: &str) {
+        self.sources.remove(service);
+    }
+}
+
+/// Exceedances of the p99 among `n` samples that bound its 95 % interval: (fewest, most); each None where `n` is too small.
+///
+/// The number of samples above the true p99 is Binomial(n, 0.01); order statistics at its 2.5 % and 97.5 % points bound it.
+pub(super) fn exceedances(n: u64) -> (Option<u64>, Option<u64>) {
+    let (p, alpha) = (0.01f64, 0.025);
+    if n > 50_000 {
+        // The normal law is off by a sample at most here, of hundreds; summing up would take as many steps.
+        let (mean, half) = (n as f64 * p, 1.959_964 * (n as f64 * p * (1.0 - p)).sqrt());
+        return (Some((mean - half).floor() as u64), Some((mean + half).ceil() as u64));
+    }
+    let mut log_pmf = n as f64 * (1.0 - p).ln();
+    let (mut cdf, mut low, mut k) = (0.0, None, 0u64);
+    loop {
+        cdf += log_pmf.exp();
+        if cdf <= alpha {
+            low = Some(k);
+        }
+        if 1.0 - cdf <= alpha || k >= n {
+            return (low, (k < n).then_some(k));
+        }
+        log_pmf += ((n - k) as f64 / (k + 1) as f64).ln() + (p / (1.0 - p)).ln();
+        k += 1;
+    }
+}
+
+/// Adds cells up by value with three digits, as HdrHistogram does: one dense array for all services, of which a look touches little.
+/// Sorting the cells of a second took five times as long.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// Empty, or [`Scratch::VALUES`]; all zero between two uses.
+    counts: Vec<u64>,
+    /// A bit for each of `counts` that is not zero.
+    used: Vec<u64>,
+}
+
+impl Scratch {
+    /// Values of 64 bits that three digits tell apart.
+    const VALUES: usize = 55 << 10;
+
+    /// Eleven bits of a value, and where they stand.
+    fn index(ns: u64) -> usize {
+        let shift = ns.max(1).ilog2().saturating_sub(10);
+        ((shift as usize) << 10) + (ns >> shift) as usize
+    }
+
+    /// The highest value of an index.
+    fn highest(index: usize) -> u64 {
+        let shift = (index >> 10).saturating_sub(1);
+        ((index - (shift << 10)) as u64) << shift | ((1 << shift) - 1)
+    }
+
+    fn add(&mut self, c: &Cell) {
+        let i = Scratch::index(c.ns);
+        self.counts[i] = self.counts[i].saturating_add(c.count);
+        self.used[i / 64] |= 1 << (i % 64);
+    }
+
+    /// Values at these ranks (in rising order) of all cells together.
+    fn at<'a>(&mut self, cells: impl Iterator<Item = &'a Cell>, ranks: [u64; 5]) -> [u64; 5] {
+        if self.counts.is_empty() {
+            // Zeroed pages of the kernel: those that no value needs are never there.
+            (self.counts, self.used) = (vec![0; Scratch::VALUES], vec![0; Scratch::VALUES.div_ceil(64)]);
+        }
+        cells.for_each(|c| self.add(c));
+        let (mut below, mut next, mut found) = (0u64, 0, [0; 5]);
+        for (w, word) in self.used.iter_mut().enumerate() {
+            while *word != 0 {
+                let i = w * 64 + word.trailing_zeros() as usize;
+                *word &= *word - 1;
+                below = below.saturating_add(std::mem::take(&mut self.counts[i]));
+                while next < ranks.len() && below >= ranks[next] {
+                    found[next] = Scratch::highest(i);
+                    next += 1;
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Latency of some intervals taken together; None without completions.
+fn summarise(scratch: &mut Scratch, of: &[&Interval]) -> Option<Latency> {
+    let n = of.iter().map(|i| i.counts.total).fold(0, u64::saturating_add);
+    if n == 0 {
+        return None;
+    }
+    let (few, most) = exceedances(n);
+    let rank = |q: f64| ((q * n as f64).ceil() as u64).clamp(1, n);
+    let (p50, p95, p99) = (rank(0.5), rank(0.95), rank(0.99));
+    let (low, high) = (most.map_or(p99, |e| n - e), few.map_or(p99, |e| n - e));
+    let mut ranks = [p50, p95, low, p99, high];
+    ranks.sort_unstable();
+    let found = scratch.at(of.iter().flat_map(|i| i.counts.cells.iter()), ranks);
+    let ms = |r: u64| ranks.iter().position(|x| *x == r).map_or(0.0, |i| found[i] as f64 * 1e-6);
+    let span_ms: u64 = of.iter().map(|i| i.window_ms).sum();
+    let worst = [Verdict::ClientLimited, Verdict::ServerOverloaded].into_iter().find(|v| of.iter().any(|i| i.verdict == *v));
+    // One interval rarely has enough samples for a p99 of its own; together they may, so that is counted again.
+    let enough = if n >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable };
+    Some(Latency {
+        count: n,
+        mean_ms: of.iter().map(|i| i.counts.sum_ns).sum::<f64>() / n as f64 * 1e-6,
+        p50_ms: ms(p50),
+        p95_ms: ms(p95),
+        p99_ms: ms(p99),
+        // The fewer samples lie above the p99, the higher it lies.
+        p99_low_ms: most.map(|_| ms(low)),
+        p99_high_ms: few.map(|_| ms(high)),
+        achieved_rps: n as f64 / (span_ms as f64 * 1e-3),
+        errors: of.iter().map(|i| i.errors).fold(0, u64::saturating_add),
+        verdict: worst.unwrap_or(enough),
+    })
+}
+
+/// A window in which nothing was answered though requests wait.
+fn stalled(now_ms: u64, longest: &[&Interval], last: &[&Interval]) -> Latency {
+    let answered = longest.iter().rev().find(|i| i.counts.total > 0).or(longest.first()).map_or(now_ms, |i| i.arrived_ms);
+    let least = last.iter().filter_map(|i| i.oldest_ms).fold(now_ms.saturating_sub(answered) as f64, f64::max);
+    Latency {
+        count: 0,
+        mean_ms: least,
+        p50_ms: least,
+        p95_ms: least,
+        p99_ms: least,
+        p99_low_ms: Some(least),
+        p99_high_ms: None,
+        achieved_rps: 0.0,
+        errors: last.iter().map(|i| i.errors).fold(0, u64::saturating_add),
+        verdict: Verdict::ServerOverloaded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::datagram::{decode, tests::datagram};
+    use super::*;
+
+    fn expecting(service: &str) -> Windows {
+        let mut w = Windows::default();
+        w.expect([service].into_iter(), 1);
+        w
+    }
+
+    fn push(w: &mut Windows, at: u64, values_ms: &[u64], extra: &str) {
+        w.push(decode(&datagram("m", values_ms, extra), at).unwrap()).unwrap();
+    }
+
+    fn window(w: &mut Windows, now_ms: u64) -> Option<Latency> {
+        w.read("m", now_ms, now_ms, 10.0).window
+    }
+
+    /// One slow interval of ten owns the merged p99; the mean of ten percentiles would be ten times too small.
+    #[test]
+    fn percentiles_come_from_merged_histograms() {
+        let mut w = expecting("m");
+        for i in 0..9 {
+            push(&mut w, 100 * (i + 1), &[1; 100], "");
+        }
+        push(&mut w, 1000, &[100; 100], "");
+        let l = window(&mut w, 1000).unwrap();
+        assert_eq!((l.count, l.achieved_rps, l.verdict), (1000, 1000.0, Verdict::Valid));
+        assert!((l.p99_ms - 100.0).abs() < 0.2 && (l.p50_ms - 1.0).abs() < 0.01 && (l.mean_ms - 10.9).abs() < 0.02, "{l:?}");
+        assert_eq!(w.interval("m", 900).unwrap().count, 100);
+        assert!(w.interval("m", 1000).is_none());
+    }
+
+    /// Percentiles, bounds and mean are those that the HdrHistogram crate has of the merged histograms.
+    #[test]
+    fn it_agrees_with_the_crates_merge() {
+        use hdrhistogram::{serialization::V2Serializer, Histogram};
+        let mut x = 9u64;
+        let mut lot = move |n: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 20) % n
+        };
+        let mut scratch = Scratch::default();
+        for _ in 0..100 {
+            let mut all: Histogram<u64> = Histogram::new_with_bounds(1, 1_000_000_000_000, 3).unwrap();
+            let intervals: Vec<Interval> = (0..1 + lot(12))
+                .map(|_| {
+                    let mut h = Histogram::<u64>::new_with_bounds(1, 1_000_000_000_000, 3).unwrap();
+                    for _ in 0..1 + lot(300) {
+                        let most = 1 << (4 + lot(28));
+                        h.record(1 + lot(most)).unwrap();
+                    }
+                    all.add(&h).unwrap();
+                    let mut raw = vec![];
+                    hdrhistogram::serialization::Serializer::serialize(&mut V2Serializer::new(), &h, &mut raw).unwrap();
+                    let mut i = decode(&datagram("m", &[], ""), 1).unwrap();
+                    i.counts = super::super::datagram::counts_of_v2(&raw).unwrap();
+                    i
+                })
+                .collect();
+            let l = summarise(&mut scratch, &intervals.iter().collect::<Vec<_>>()).unwrap();
+            let n = all.len();
+            let at = |q: f64| all.value_at_quantile(q) as f64 * 1e-6;
+            assert_eq!((l.count, l.p50_ms, l.p95_ms, l.p99_ms), (n, at(0.5), at(0.95), at(0.99)));
+            let (few, most) = exceedances(n);
+            // The middle of a rank's share, so that no rounding moves it to the next rank.
+            let rank = |r: u64| at((r as f64 - 0.5) / n as f64);
+            assert_eq!((l.p99_low_ms, l.p99_high_ms), (most.map(|e| rank(n - e)), few.map(|e| rank(n - e))));
+            assert!((l.mean_ms - all.mean() * 1e-6).abs() < 1e-9 * l.mean_ms);
+        }
+    }
+
+    /// Every value has an index whose highest value is no less and at most a thousandth more; indices rise with values.
+    #[test]
+    fn three_digits_tell_values_apart() {
+        let mut last = 0;
+        for bits in 0..64 {
+            for v in [1u64 << bits, (1 << bits) + (1 << bits) / 3, (1u64 << bits) + ((1u64 << bits) - 1)] {
+                let i = Scratch::index(v);
+                let h = Scratch::highest(i);
+                assert!(i < Scratch::VALUES && i >= last && h >= v && (h - v) as f64 <= v as f64 / 1000.0, "{v}: {i} {h}");
+                assert_eq!(Scratch::index(h), i);
+                last = i;
+            }
+        }
+        assert_eq!(Scratch::highest(Scratch::index(0)), 0);
+    }
+
+    /// A feed that has been silent for more than a second is unknown, one that says "nothing answered" is overloaded, one that says
+    /// "nothing to answer" is idle.
+    #[test]
+    fn silence_is_unknown_and_a_stall_is_overload() {
+        let mut w = expecting("m");
+        let state = |w: &mut Windows, now_ms| w.read("m", now_ms, now_ms, 10.0).feed;
+        assert_eq!(state(&mut w, 500), FeedState::Unknown { since_ms: 1 });
+        push(&mut w, 600, &[1; 100], "");
+        assert_eq!((state(&mut w, 1600), window(&mut w, 1600).is_some()), (FeedState::Fresh, true));
+        assert_eq!((state(&mut w, 1601), window(&mut w, 1601)), (FeedState::Unknown { since_ms: 600 }, None));
+        assert_eq!(w.read("other", 0, 700, 10.0).feed, FeedState::Unknown { since_ms: 700 });
+        for t in 7..=21 {
+            push(&mut w, 100 * t, &[], r#","outstanding":40,"oldest_ms":null"#);
+        }
+        // Last answer at 600 ms.
+        let l = window(&mut w, 2100).unwrap();
+        assert_eq!((l.count, l.p99_ms, l.verdict), (0, 1500.0, Verdict::ServerOverloaded));
+        for t in 22..=130 {
+            push(&mut w, 100 * t, &[], "");
+        }
+        assert_eq!((state(&mut w, 13_000), window(&mut w, 13_000)), (FeedState::Idle, None));
+        w.begin("m", 13_000);
+        assert_eq!(state(&mut w, 13_100), FeedState::Unknown { since_ms: 13_000 });
+    }
+
+    /// At 20 requests a second the window grows until it holds the 100 that a p99 needs.
+    #[test]
+    fn low_rates_get_longer_windows() {
+        let mut w = expecting("m");
+        for t in 1..=90 {
+            push(&mut w, 100 * t, &[1, 2], "");
+        }
+        assert_eq!(window(&mut w, 9000).unwrap().count, 100 * 2 / 10 * 5);
+        let mut w = expecting("m");
+        push(&mut w, 100, &[1], "");
+        assert_eq!(window(&mut w, 200).unwrap().verdict, Verdict::NotResolvable);
+    }
+
+    /// The interval of the p99 covers it for 95 % of uniform samples, and has no upper end below 368 of them.
+    #[test]
+    fn confidence_intervals_cover() {
+        // 0.99^368 < 0.025 < 0.99^367.
+        assert_eq!((exceedances(367).0, exceedances(368).0), (None, Some(0)));
+        // Binomial(1000, 0.01): P(X <= 3) = 0.0101, P(X <= 4) = 0.0287; P(X > 16) = 0.0264, P(X > 17) = 0.0136.
+        assert_eq!(exceedances(1000), (Some(3), Some(17)));
+        // Where summing up ends, the normal law goes on: 500 -+ 1.96 x 22.2.
+        let (summed, normal) = (exceedances(50_000), exceedances(50_001));
+        let near = |a: Option<u64>, b: Option<u64>| a.unwrap().abs_diff(b.unwrap()) <= 2;
+        assert!(near(summed.0, normal.0) && near(summed.1, normal.1), "{summed:?} {normal:?}");
+        let (mut x, mut hits) = (1u64, 0);
+        for _ in 0..400 {
+            let mut v: Vec<u64> = (0..1000)
+                .map(|_| {
+                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    1 + (x >> 33) % 100_000
+                })
+                .collect();
+            v.sort_unstable();
+            let (few, most) = exceedances(1000);
+            hits += u32::from((v[1000 - most.unwrap() as usize - 1]..=v[1000 - few.unwrap() as usize - 1]).contains(&99_000));
+        }
+        assert!((365..=400).contains(&hits), "{hits} of 400");
+    }
+
+    /// Whatever is sent, what is kept is bounded: by time, by number, by size, and to the services that are expected.
+    #[test]
+    fn memory_is_bounded() {
+        let mut w = expecting("m");
+        let one = decode(&datagram("m", &[1], ""), 0).unwrap();
+        for i in 0..3 * MOST_INTERVALS as u64 {
+            w.push(Interval { arrived_ms: 1000 + i / 100, ..one.clone() }).unwrap();
+        }
+        assert_eq!(w.since("m", 0).len(), MOST_INTERVALS);
+        // One of many cells takes the place of the others.
+        let cells: Box<[Cell]> = (0..MOST_CELLS as u64).map(|ns| Cell { ns, count: 1 }).collect();
+        let mut big = one.clone();
+        big.arrived_ms = 2000;
+        big.counts.cells = cells;
+        w.push(big).unwrap();
+        assert_eq!(w.since("m", 0).len(), 1);
+        w.push(Interval { arrived_ms: 2100, ..one.clone() }).unwrap();
+        assert_eq!(w.since("m", 0).len(), 1);
+        // Ten seconds later it is gone.
+        w.push(Interval { arrived_ms: 13_000, ..one.clone() }).unwrap();
+        assert_eq!(w.since("m", 0).len(), 1);
+
+        for i in 0..100 {
+            let stranger = Interval { service: format!("stranger {i}"), ..one.clone() };
+            assert_eq!(w.push(stranger).unwrap_err().reason, Reason::Service);
+        }
+        w.expect_scrapes("s", 0);
+        assert_eq!(w.push(Interval { service: "s".into(), ..one.clone() }).unwrap_err().reason, Reason::Scraped);
+        assert_eq!(w.sources.len(), 2);
+        assert_eq!(w.expect(["m"].into_iter(), 0), ["s"]);
+        assert!(!w.push_scrape("s", 0, Default::default()) && w.sources.len() == 1);
+    }
+
+    /// A clock that goes back leaves the order of arrival as it is.
+    #[test]
+    fn time_does_not_go_back() {
+        let mut w = expecting("m");
+        push(&mut w, 5000, &[1; 100], "");
+        push(&mut w, 3000, &[2; 100], "");
+        assert_eq!(w.since("m", 4999).len(), 2);
+        assert_eq!(window(&mut w, 5000).unwrap().count, 200);
+        // Asked about a time before what it has heard.
+        assert_eq!(w.read("m", 0, 10, 10.0).feed, FeedState::Fresh);
+    }
+}
