@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine fuzz bench validate figures lint fmt clean
+.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine fuzz bench validate figures lint fmt clean test-kernel
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,8 @@ test-engine: setup
 FUZZ_S ?= 60
 fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a target (3600 before a release)
 	@scripts/fuzz.sh $(FUZZ_S)
+test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
+	@scripts/kernel-vm-test.sh
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
 	scripts/bench.sh

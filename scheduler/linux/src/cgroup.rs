@@ -1,9 +1,13 @@
-//! CPUs, CPU quota and memory limits of one cgroup, v1 and v2 behind one set of knobs.
+//! CPUs, memory nodes, CPU quota and memory limits of one cgroup, v1 and v2 behind one set of knobs.
+//!
+//! v1 hosts have CPUs, quota, weight and the memory limit; memory nodes, partitions, `memory.high`, zswap, reclaim and pressure
+//! are v2 only, and read as None where they are not there. A change is written only where it changes something, and read back.
 //!
 //! Quotas run over a period of 10 ms: with the kernel's default of 100 ms a service on 0.1 core would stall for 90 ms once
 //! its 10 ms are used up, and every p99 would measure that. 1 ms, which 0.1 core is worth, is the kernel's least quota.
 
-use crate::files::{keyed, number, text, write_named, Files, SharedFiles};
+use crate::files::{keyed, number, text, Files, SharedFiles};
+use crate::psi::{Pressure, Resource};
 use crate::root::Root;
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,11 +22,18 @@ pub const PERIOD_US: u64 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Knob {
+    /// "member", "root" or "isolated": whether the CPUs are a scheduling domain of their own, taken from every neighbour; v2 only.
+    /// First of all: giving it back makes the others free to change.
+    Partition,
     /// List of CPUs, "0-3".
     Cpus,
+    /// List of NUMA nodes that memory comes from, "0"; v2 only here. Setting it moves what lies elsewhere, and the write waits for that.
+    Mems,
     /// "QUOTA PERIOD" in microseconds, or "max PERIOD", as cgroup v2 writes it.
     Quota,
-    /// Bytes, or "max".
+    /// Bytes above which the group is slowed down and reclaimed from, or "max"; v2 only. See [`crate::memory`] for lowering it.
+    High,
+    /// Bytes above which the group is killed from, or "max".
     Memory,
     /// Bytes, or "max"; v2 only.
     Zswap,
@@ -31,15 +42,30 @@ pub enum Knob {
 }
 
 impl Knob {
-    pub const ALL: [Knob; 5] = [Knob::Cpus, Knob::Quota, Knob::Memory, Knob::Zswap, Knob::Weight];
+    pub const ALL: [Knob; 8] = [Knob::Partition, Knob::Cpus, Knob::Mems, Knob::Quota, Knob::High, Knob::Memory, Knob::Zswap, Knob::Weight];
 
     pub fn name(self) -> &'static str {
         match self {
+            Knob::Partition => "CPU partition",
             Knob::Cpus => "CPUs",
+            Knob::Mems => "memory nodes",
             Knob::Quota => "CPU quota",
+            Knob::High => "memory throttle",
             Knob::Memory => "memory limit",
             Knob::Zswap => "zswap limit",
             Knob::Weight => "CPU weight",
+        }
+    }
+
+    /// Whether two values of it mean the same to the kernel, which rewrites lists and rounds limits down to pages.
+    pub fn same(self, asked: &str, kept: &str) -> bool {
+        match self {
+            Knob::Cpus | Knob::Mems => CpuSet::parse(asked).ok() == CpuSet::parse(kept).ok(),
+            Knob::High | Knob::Memory | Knob::Zswap => {
+                let bytes = |t: &str| t.parse::<u64>().ok();
+                asked == kept || bytes(asked).zip(bytes(kept)).is_some_and(|(a, k)| a >= k && a - k < 1 << 16)
+            }
+            Knob::Partition | Knob::Quota | Knob::Weight => asked == kept,
         }
     }
 }
@@ -199,6 +225,10 @@ impl Cgroup {
         let v2 = self.version == Version::V2;
         let path = match knob {
             Knob::Cpus => self.cpuset.join("cpuset.cpus"),
+            Knob::Partition if v2 => self.cpuset.join("cpuset.cpus.partition"),
+            Knob::Mems if v2 => self.cpuset.join("cpuset.mems"),
+            Knob::High if v2 => self.memory.as_ref()?.join("memory.high"),
+            Knob::Partition | Knob::Mems | Knob::High => return None,
             Knob::Quota => self.cpu.join(if v2 { "cpu.max" } else { "cpu.cfs_quota_us" }),
             Knob::Memory => self.memory.as_ref()?.join(if v2 { "memory.max" } else { "memory.limit_in_bytes" }),
             Knob::Zswap if v2 => self.memory.as_ref()?.join("memory.zswap.max"),
@@ -238,12 +268,16 @@ impl Cgroup {
         })
     }
 
-    /// Set a knob and read it back.
+    /// Set a knob and read it back; nothing is written where it has that value.
     ///
     /// # Errors
-    /// The kernel's error, or `InvalidData` where it keeps another value than it was given.
+    /// The kernel's error with what it means for that file, or `InvalidData` where it keeps another value than it was given.
     pub fn set(&self, knob: Knob, value: &str) -> io::Result<()> {
         let path = self.file(knob).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("this cgroup has no {}", knob.name())))?;
+        let now = self.get(knob);
+        if now.as_deref() == Some(value) {
+            return Ok(());
+        }
         match (knob, self.version) {
             (Knob::Quota, Version::V1) => {
                 let (quota, period) = value.split_once(' ').unwrap_or((value, "100000"));
@@ -256,34 +290,84 @@ impl Cgroup {
                 self.write(&path, if quota == "max" { "-1" } else { quota })?;
             }
             (Knob::Memory, Version::V1) if value == "max" => self.write(&path, "-1")?,
-            // v2 refuses to empty the list of a group with processes; what it inherits is the same.
-            (Knob::Cpus, Version::V2) if value.is_empty() => {
-                if self.write(&path, "").is_err() {
-                    let parent = self.cpuset.parent().and_then(|p| self.read(p.join("cpuset.cpus.effective"))).unwrap_or_default();
-                    self.write(&path, &parent)?;
+            // A write of no bytes never reaches the kernel. It refuses to empty the list of a group with processes (ENOSPC): what
+            // the group inherits means the same.
+            (Knob::Cpus | Knob::Mems, Version::V2) if value.is_empty() => {
+                if self.write(&path, "\n").is_err() {
+                    let inherited = path.file_name().map(|f| format!("{}.effective", f.to_string_lossy())).unwrap_or_default();
+                    let parent = self.cpuset.parent().and_then(|p| self.read(p.join(inherited))).unwrap_or_default();
+                    if !now.is_some_and(|n| knob.same(&n, &parent)) {
+                        self.write(&path, &parent)?;
+                    }
+                    return Ok(());
                 }
-                return Ok(());
+            }
+            // What was no valid partition before, and why, is not for us to judge.
+            (Knob::Partition, _) if value.contains("invalid") => {
+                return self.write(&path, value.split(' ').next().unwrap_or(value));
             }
             _ => self.write(&path, value)?,
         }
         let got = self.get(knob).unwrap_or_default();
-        let same = match knob {
-            Knob::Cpus => CpuSet::parse(&got).ok() == CpuSet::parse(value).ok(),
-            // Limits are rounded down to pages.
-            Knob::Memory | Knob::Zswap => {
-                got == value || got.parse::<u64>().ok().zip(value.parse::<u64>().ok()).is_some_and(|(g, v)| v >= g && v - g < 1 << 16)
-            }
-            Knob::Quota | Knob::Weight => got == value,
-        };
-        if same {
-            Ok(())
-        } else {
-            Err(io::Error::new(io::ErrorKind::InvalidData, format!("wrote \"{value}\", the kernel keeps \"{got}\"")))
+        if knob.same(value, &got) {
+            return Ok(());
+        }
+        if knob == Knob::Partition && got.contains("invalid") {
+            // The kernel takes the word and says only here that it does not hold.
+            self.write(&path, now.as_deref().and_then(|n| n.split(' ').next()).unwrap_or("member"))?;
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("wrote \"{value}\", the kernel keeps \"{got}\"")))
+    }
+
+    /// That the CPUs which were set are those in force: groups above may allow fewer, and the kernel does not say so.
+    ///
+    /// # Errors
+    /// `InvalidData` with both lists.
+    pub fn check_in_force(&self, wanted: &str) -> io::Result<()> {
+        match self.effective_cpus() {
+            Some(e) if !e.is_empty() && !Knob::Cpus.same(wanted, &e) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("wrote \"{wanted}\", in force is \"{e}\": a group above allows no more, or a partition has taken the others"),
+            )),
+            _ => Ok(()),
         }
     }
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        write_named(self.files.as_ref(), path, text)
+        self.files.write(path, text).map_err(|e| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            let meaning = e.raw_os_error().and_then(|n| meaning(&file, n)).map(|m| format!(": {m}")).unwrap_or_default();
+            io::Error::new(e.kind(), format!("{} <- \"{}\": {e}{meaning}", path.display(), text.trim_end()))
+        })
+    }
+
+    /// Bytes in use, of groups below too; swapped out ones are not.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let file = if self.version == Version::V2 { "memory.current" } else { "memory.usage_in_bytes" };
+        number(self.files.as_ref(), self.memory.as_ref()?.join(file))
+    }
+
+    /// Bytes that zswap's pool holds for it; v2 only.
+    pub fn zswap_bytes(&self) -> Option<u64> {
+        number(self.files.as_ref(), self.memory.as_ref()?.join("memory.zswap.current")).filter(|_| self.version == Version::V2)
+    }
+
+    /// How long its tasks stalled for lack of a resource; None on v1 and where the kernel does not count it.
+    pub fn pressure(&self, of: Resource) -> Option<Pressure> {
+        let file = self.cpu.join(format!("{}.pressure", of.name()));
+        Pressure::parse(&self.read(file).filter(|_| self.version == Version::V2)?)
+    }
+
+    /// Take up to so many bytes back from it at once; v2 from Linux 5.19. An action, no limit: nothing is left to give back.
+    /// Blocks while the kernel reclaims: see [`crate::memory`].
+    ///
+    /// # Errors
+    /// `WouldBlock` where less could be reclaimed; `NotFound` where the kernel cannot be asked.
+    pub fn reclaim(&self, bytes: u64) -> io::Result<()> {
+        let file = self.memory.as_ref().filter(|_| self.version == Version::V2).map(|m| m.join("memory.reclaim"));
+        let file = file.filter(|f| self.files.is_file(f));
+        let file = file.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "this kernel has no memory.reclaim (Linux 5.19)"))?;
+        self.write(&file, &bytes.to_string())
     }
 
     /// The plain writes that [`Cgroup::set`] makes of a value, for whoever has only files.
@@ -328,6 +412,28 @@ impl Cgroup {
     pub fn tids(&self) -> Vec<u32> {
         collect(self.files.as_ref(), &self.cpuset, if self.version == Version::V2 { "cgroup.threads" } else { "tasks" })
     }
+}
+
+/// What an errno of a write to a cgroup file means; the same number says different things in different files.
+fn meaning(file: &str, errno: i32) -> Option<&'static str> {
+    Some(match (file, errno) {
+        (_, libc::ENODEV | libc::ENOENT) => "the group has gone",
+        (_, libc::EROFS) => "cgroups are mounted read-only here",
+        ("cpuset.cpus" | "cpuset.mems", libc::ENOSPC) => "a group with processes needs at least one of them",
+        ("cpuset.cpus" | "cpuset.mems", libc::EACCES | libc::EPERM) => {
+            "the group above lacks some of them, or the right to write is missing"
+        }
+        ("cpuset.cpus" | "cpuset.mems", libc::EBUSY) => "a group below, or a task with a deadline, needs more than these",
+        ("cpuset.cpus" | "cpuset.mems", libc::EINVAL | libc::ERANGE) => "not on this host, or exclusive to another group",
+        ("cpuset.cpus.partition", libc::EINVAL | libc::EBUSY) => "this kernel cannot make this partition here",
+        ("cpu.max" | "cpu.cfs_quota_us" | "cpu.cfs_period_us", libc::EINVAL) => {
+            "a quota is at least 1 ms, a period 1 ms to 1 s, and on v1 no more than the group above has"
+        }
+        ("cpu.weight", libc::EINVAL | libc::ERANGE) => "a weight is 1 to 10000",
+        ("memory.max" | "memory.high" | "memory.limit_in_bytes", libc::EBUSY) => "more than this is in use and cannot be reclaimed",
+        ("memory.reclaim", libc::EAGAIN) => "less than this could be reclaimed",
+        _ => return None,
+    })
 }
 
 /// True only where the kernel says that a path is not there.
@@ -386,6 +492,12 @@ pub(crate) mod tests {
             (format!("{g}/cpu.max"), "max 100000\n".into()),
             (format!("{g}/memory.max"), "max\n".into()),
             (format!("{g}/memory.zswap.max"), "max\n".into()),
+            (format!("{g}/memory.high"), "max\n".into()),
+            (format!("{g}/memory.current"), "8192\n".into()),
+            (format!("{g}/memory.pressure"), "some avg10=1.50 avg60=0.00 avg300=0.00 total=9\n".into()),
+            (format!("{g}/cpuset.mems"), "\n".into()),
+            (format!("{g}/cpuset.cpus.effective"), "0-3\n".into()),
+            (format!("{g}/cpuset.cpus.partition"), "member\n".into()),
             (format!("{g}/cpu.stat"), "usage_usec 777\nuser_usec 700\n".into()),
             (format!("{g}/cgroup.procs"), "42\n".into()),
         ])
@@ -433,6 +545,54 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink("/dev/null", &f).unwrap();
         assert!(c.set(Knob::Quota, "1000 10000").is_err());
         assert!(Mounts::read(&Root::at("/nonexistent")).version().is_none());
+    }
+
+    /// v2 has memory nodes, a memory throttle, partitions and pressure; v1 has none of them, and says so by having no such knob.
+    #[test]
+    fn v2_has_more_knobs_than_v1() {
+        let (_dir, root) = v2();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        for (knob, value) in [(Knob::Mems, "0-1"), (Knob::High, "1048576"), (Knob::Zswap, "0"), (Knob::Partition, "root")] {
+            c.set(knob, value).unwrap();
+            assert_eq!(c.get(knob).as_deref(), Some(value));
+        }
+        assert_eq!((c.memory_bytes(), c.zswap_bytes()), (Some(8192), None));
+        assert_eq!(c.pressure(Resource::Memory).unwrap().some.avg10_pct, 1.5);
+        assert_eq!(c.pressure(Resource::Io), None);
+        assert_eq!(c.reclaim(1).unwrap_err().kind(), io::ErrorKind::NotFound);
+        c.check_in_force("0-3").unwrap();
+        assert!(c.check_in_force("4").unwrap_err().to_string().contains("in force is \"0-3\""));
+        let (_dir, root) = v1();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        assert!([Knob::Mems, Knob::High, Knob::Zswap, Knob::Partition].iter().all(|k| c.get(*k).is_none() && c.set(*k, "0").is_err()));
+        assert!(c.pressure(Resource::Memory).is_none() && c.zswap_bytes().is_none() && c.reclaim(1).is_err());
+    }
+
+    /// An errno means what it means for that file, and only what changes is written.
+    #[test]
+    fn errors_are_explained_by_file_and_equal_values_not_written() {
+        let (_dir, root) = v2();
+        let files = crate::testing::Faulty::new(root.files.clone());
+        let root = Root::with(root.path("/"), files.clone());
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        c.set(Knob::Quota, "max 100000").unwrap();
+        assert_eq!(files.changes(), 0);
+        for (knob, value, errno, meaning) in [
+            (Knob::Cpus, "1", libc::ENOSPC, "needs at least one"),
+            (Knob::Cpus, "1", libc::ENODEV, "the group has gone"),
+            (Knob::Mems, "9", libc::EINVAL, "not on this host"),
+            (Knob::Quota, "500 10000", libc::EINVAL, "at least 1 ms"),
+            (Knob::Memory, "4096", libc::EBUSY, "cannot be reclaimed"),
+            (Knob::Zswap, "4096", libc::EROFS, "read-only"),
+            (Knob::Partition, "root", libc::EINVAL, "cannot make this partition"),
+        ] {
+            files.arm(BTreeMap::from([(0, errno)]));
+            let e = c.set(knob, value).unwrap_err();
+            assert_eq!(e.kind(), io::Error::from_raw_os_error(errno).kind());
+            let file = c.file(knob).unwrap().display().to_string();
+            assert!(e.to_string().contains(meaning) && e.to_string().contains(&file), "{e}");
+            assert!(e.to_string().contains(&format!("os error {errno}")), "{e}");
+        }
     }
 
     /// A mount that shows only a part of the hierarchy maps paths below that part.

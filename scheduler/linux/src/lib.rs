@@ -1,7 +1,7 @@
 //! This machine behind the [`surefoot_server::Server`] port: services in containers, cgroups or process trees.
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
-//! [`cgroup`] CPUs and quota (v1 and v2) · [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency
+//! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back · [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency
 //! intake · [`files`] the one way to kernel files · [`journal`] what was changed, so that it can be given back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
 //! campaign · [`check`] what this host can and cannot do.
 //!
@@ -19,13 +19,16 @@ pub mod feed;
 pub mod files;
 pub mod journal;
 pub mod local;
+pub mod memory;
 pub mod perf;
 pub mod procfs;
+pub mod psi;
 pub mod resctrl;
 pub mod root;
 pub mod safe;
 #[cfg(test)]
 mod testing;
+pub mod unit;
 
 pub use bench::{BenchCase, BenchNeighbour, BenchResult, BenchSample, LocalBench, Sampling};
 pub use catalogue::{Catalogue, Entry};

@@ -4,6 +4,7 @@ use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{least_weight, Cgroup, Knob, Version, PERIOD_US};
 use crate::discover::online;
 use crate::engine::Engine;
+use crate::unit;
 use std::io;
 use surefoot_server::{Allocation, CpuSet, Platform, ServerError};
 
@@ -35,7 +36,7 @@ impl Control {
                     Knob::Quota => Some(format!("max {period}")),
                     // Engines count as v1 does; 0 is their word for the default.
                     Knob::Weight => Some(if l.shares > 0 { l.shares } else { 1024 }.to_string()),
-                    Knob::Memory | Knob::Zswap => None,
+                    Knob::Partition | Knob::Mems | Knob::High | Knob::Memory | Knob::Zswap => None,
                 }
             }
         }
@@ -59,7 +60,9 @@ impl Control {
                 engine.update(container, "", q.parse().unwrap_or(-1), p.parse().unwrap_or(PERIOD_US))
             }
             Knob::Weight => engine.update_shares(container, value),
-            Knob::Memory | Knob::Zswap => return Err(io::Error::new(io::ErrorKind::Unsupported, "only cgroup files can set it")),
+            Knob::Partition | Knob::Mems | Knob::High | Knob::Memory | Knob::Zswap => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "only cgroup files can set it"))
+            }
         }
         .map_err(other)?;
         let got = self.get(knob).unwrap_or_default();
@@ -131,6 +134,26 @@ impl LocalServer {
                 }
                 Ok((Some(g), None, None))
             }
+            Target::Unit(unit) => {
+                unit::check_name(unit).map_err(ServerError::Invalid)?;
+                let Some(mount) = self.mounts.dir("").filter(|_| self.mounts.version() == Some(Version::V2)) else {
+                    let remedy = "Give its cgroup (systemd-cgls) or a process id";
+                    return Err(unavailable(&name, "units are looked for on cgroup v2 only, and this host has v1", remedy));
+                };
+                let Some(path) = unit::find(&root, mount, unit) else {
+                    let remedy = format!("Look with: systemctl status {unit}. Units of users are not looked for: give their cgroup");
+                    return Err(unavailable(&name, "it does not run here", remedy));
+                };
+                let g = self.mounts.named(&path).filter(|g| g.file(Knob::Cpus).is_some() && g.file(Knob::Quota).is_some());
+                let g = g.ok_or_else(|| {
+                    let remedy = format!(
+                        "Let systemd enable them: systemctl set-property --runtime {unit} AllowedCPUs={} CPUWeight=100",
+                        self.platform.managed
+                    );
+                    unavailable(&name, format!("cpu and cpuset are not enabled for its cgroup {path}"), remedy)
+                })?;
+                Ok((Some(g), None, None))
+            }
             Target::Pid(pid) => {
                 let g = self
                     .mounts
@@ -152,6 +175,7 @@ pub(super) fn said(id: &str, target: &Target) -> String {
     match target {
         Target::Container(name) => format!("container {name} of {id}"),
         Target::Cgroup(path) => format!("cgroup {} of {id}", path.display()),
+        Target::Unit(unit) => format!("unit {unit} of {id}"),
         Target::Pid(pid) => format!("process {pid} of {id}"),
     }
 }

@@ -71,6 +71,8 @@ pub enum Target {
     Container(String),
     /// A cgroup as the kernel names it ("/system.slice/redis.service").
     Cgroup(PathBuf),
+    /// A unit of the system's systemd ("redis.service"), wherever its slice is; cgroup v2 only.
+    Unit(String),
     /// The cgroup of this process; it is controlled as a whole.
     Pid(u32),
 }

@@ -9,6 +9,7 @@ use crate::journal::{Entry as Event, Former};
 use crate::procfs;
 use crate::root::Root;
 use crate::safe::{self, Op, SafeLayout};
+use crate::unit;
 use std::{fs, io};
 use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
 
@@ -145,6 +146,8 @@ impl LocalServer {
         Ok(match &former.target {
             Target::Container(name) => self.engine()?.lacks(name)?,
             Target::Cgroup(path) => self.mounts.lacks(&path.to_string_lossy()),
+            // Found anew each time: a unit may have moved to another slice meanwhile.
+            Target::Unit(name) => self.mounts.dir("").is_some_and(|m| root.files.is_dir(m) && unit::find(root, m, name).is_none()),
             Target::Pid(pid) => {
                 let another = || former.start_ticks.zip(procfs::start_time(root, *pid)).is_some_and(|(then, now)| then != now);
                 // Without /proc every process seems to have gone.

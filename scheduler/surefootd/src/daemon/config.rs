@@ -83,6 +83,7 @@ struct RawService {
     qos_target_ms: Option<f64>,
     container: Option<String>,
     cgroup: Option<PathBuf>,
+    unit: Option<String>,
     pid: Option<u32>,
     prometheus: Option<RawPrometheus>,
 }
@@ -196,8 +197,12 @@ impl NodeConfig {
                 }
                 t => t.map(|t| t as u32),
             };
-            let targets: Vec<Target> =
-                [s.container.map(Target::Container), s.cgroup.map(Target::Cgroup), s.pid.map(Target::Pid)].into_iter().flatten().collect();
+            if let Some(Err(e)) = s.unit.as_deref().map(surefoot_linux::unit::check_name) {
+                return Err(wrong(&span, "service.unit", e));
+            }
+            let targets =
+                [s.container.map(Target::Container), s.cgroup.map(Target::Cgroup), s.unit.map(Target::Unit), s.pid.map(Target::Pid)];
+            let targets: Vec<Target> = targets.into_iter().flatten().collect();
             let kind = match (s.kind.as_deref(), s.qos_target_ms) {
                 (Some("lc"), Some(t)) if t > 0.0 && t.is_finite() => Some(Kind::Lc { qos_target_ms: t }),
                 (Some("lc"), _) => {
@@ -218,14 +223,15 @@ impl NodeConfig {
                     How::Launch { port: s.port }
                 }
                 (0, Some(_)) => {
-                    let what = "goes with a service that runs already. Name its container, cgroup or pid, or leave kind out".to_string();
+                    let what =
+                        "goes with a service that runs already. Name its container, cgroup, unit or pid, or leave kind out".to_string();
                     return Err(wrong(&span, "service.kind", what));
                 }
                 (1, Some(kind)) => How::Adopt { kind, target: targets[0].clone() },
                 (1, None) => {
                     return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\" with qos_target_ms, or \"be\"".into()))
                 }
-                _ => return Err(wrong(&span, "service", "names more than one of container, cgroup and pid. Keep one".into())),
+                _ => return Err(wrong(&span, "service", "names more than one of container, cgroup, unit and pid. Keep one".into())),
             };
             let prometheus = match s.prometheus.map(RawPrometheus::checked).transpose() {
                 Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
@@ -298,5 +304,19 @@ mod tests {
         assert!(said.contains("service.prometheus.url: ") && said.contains("not on this machine"), "{said}");
         let said = NodeConfig::parse(Path::new("node.toml"), "feed_mode = \"rw\"").unwrap_err().to_string();
         assert!(said.starts_with("node.toml:1") && said.contains("feed_mode: is \"rw\""), "{said}");
+    }
+
+    /// A systemd unit is a target like the others; one that is no service is refused with the field.
+    #[test]
+    fn a_service_may_be_a_unit() {
+        let node = |unit: &str| {
+            let text = format!("[[service]]\nservice = \"a\"\nkind = \"be\"\nunit = \"{unit}\"\n");
+            NodeConfig::parse(Path::new("node.toml"), &text)
+        };
+        let how = node("redis.service").unwrap().services.remove(0).how;
+        assert!(matches!(how, How::Adopt { target: Target::Unit(u), .. } if u == "redis.service"));
+        let e = node("redis").unwrap_err();
+        assert_eq!(e.exit_code(), 2);
+        assert!(e.to_string().contains("service.unit: unit \"redis\"") && e.to_string().contains("redis.service"), "{e}");
     }
 }

@@ -1,0 +1,264 @@
+//! Groups and processes that leave nothing behind, and what the kernel says of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+use surefoot_linux::cgroup::{Cgroup, Mounts};
+use surefoot_linux::Root;
+
+pub const MOUNT: &str = "/sys/fs/cgroup";
+/// Far more than anything here takes on a loaded machine in software emulation.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a helper process is to do: see [`helper`].
+const ROLE: &str = "SUREFOOT_KERNEL_ROLE";
+pub const MIB: u64 = 1 << 20;
+
+/// Poll until `holds`.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_string()
+}
+
+/// One write(2), as a shell's echo would do it: not by the code under test.
+pub fn write(path: impl AsRef<Path>, text: &str) -> std::io::Result<()> {
+    fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+/// A cgroup for one test, gone after it with everything in it.
+pub struct Group(pub PathBuf);
+
+impl Group {
+    /// `name` may have slashes: what is above it gets the controllers, and goes too.
+    pub fn new(name: &str) -> Group {
+        let mut at = PathBuf::from(MOUNT);
+        for part in name.split('/') {
+            write(at.join("cgroup.subtree_control"), "+cpu +cpuset +memory +io").unwrap();
+            at.push(part);
+            if !at.is_dir() {
+                fs::create_dir(&at).unwrap();
+            }
+        }
+        Group(at)
+    }
+
+    pub fn name(&self) -> String {
+        format!("/{}", self.0.strip_prefix(MOUNT).unwrap().display())
+    }
+
+    /// As the code under test sees it.
+    pub fn cgroup(&self) -> Cgroup {
+        Mounts::read(&Root::default()).named(&self.name()).unwrap()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn says(&self, file: &str) -> String {
+        read(self.file(file))
+    }
+
+    pub fn number(&self, file: &str) -> u64 {
+        self.says(file).parse().unwrap()
+    }
+
+    /// `key` of a file of "key value" lines.
+    pub fn keyed(&self, file: &str, key: &str) -> u64 {
+        let text = self.says(file);
+        text.lines().find_map(|l| l.strip_prefix(key)?.trim().parse().ok()).unwrap_or_else(|| panic!("{file}: no {key} in {text}"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let mut at = self.0.clone();
+        while at != Path::new(MOUNT) {
+            let _ = write(at.join("cgroup.kill"), "1");
+            let end = Instant::now() + PATIENCE;
+            while at.is_dir() && fs::remove_dir(&at).is_err() && Instant::now() < end {
+                if fs::read_dir(&at).is_ok_and(|mut d| d.any(|e| e.is_ok_and(|e| e.path().is_dir()))) {
+                    return; // Another test's group is below: it removes the rest.
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            at.pop();
+        }
+    }
+}
+
+/// A process of ours with one role, in a group before it starts with it.
+pub struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Process {
+    pub fn start(group: &Group, role: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "support::helper", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        write(group.file("cgroup.procs"), &child.id().to_string()).unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        writeln!(stdin).unwrap();
+        let mut p = Process { stdin: Some(stdin), child };
+        // It says when its role has begun; where it is killed before, that is the end of it.
+        let mut out = BufReader::new(p.child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("ready") {
+            line.clear();
+            if out.read_line(&mut line).unwrap_or(0) == 0 {
+                break;
+            }
+        }
+        p
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn tids(&self) -> Vec<u32> {
+        let entries = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// A line of /proc/PID/task/TID/status; None where the thread has ended.
+    pub fn status(&self, tid: u32, key: &str) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid())).ok()?;
+        text.lines().find_map(|l| Some(l.strip_prefix(key)?.strip_prefix(':')?.trim().to_string()))
+    }
+
+    /// Resident memory, bytes.
+    pub fn resident(&self) -> u64 {
+        let text = self.status(self.pid(), "VmRSS").unwrap();
+        text.trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// CPU that a thread ran on last.
+    pub fn ran_on(&self, tid: u32) -> Option<u32> {
+        let text = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid())).ok()?;
+        // Field 39, counted after the name, which may hold spaces.
+        text.rsplit_once(") ")?.1.split(' ').nth(36)?.parse().ok()
+    }
+
+    /// Pages of its memory on a NUMA node.
+    pub fn pages_on(&self, node: u32) -> u64 {
+        let key = format!("N{node}=");
+        let of =
+            |l: &str| l.split(' ').filter(|_| l.contains("anon=")).filter_map(|w| w.strip_prefix(&key)?.parse::<u64>().ok()).sum::<u64>();
+        read(format!("/proc/{}/numa_maps", self.pid())).lines().map(of).sum()
+    }
+
+    pub fn running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// The signal that ended it.
+    pub fn killed_by(&mut self) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt;
+        let mut status = None;
+        until("the process has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().signal()
+    }
+
+    pub fn kill(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Not a test: what helper processes run. Ends when its parent does.
+#[test]
+#[ignore = "the helper process of the other tests; does nothing when run alone"]
+fn helper() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let words: Vec<&str> = role.split(' ').collect();
+    let n: u64 = words[1].parse().unwrap();
+    let mut held: Vec<u8> = vec![];
+    match words[0] {
+        "burn" => {
+            for _ in 0..n {
+                std::thread::spawn(|| loop {
+                    std::hint::spin_loop();
+                });
+            }
+        }
+        // Threads that live for a moment, always `n` of them.
+        "churn" => {
+            for _ in 0..n {
+                std::thread::spawn(|| loop {
+                    let _ = std::thread::spawn(std::thread::yield_now).join();
+                });
+            }
+        }
+        // Memory that compresses to a third: the first third of each page is random.
+        "hold" => {
+            let mut x = 0x9e37_79b9_7f4a_7c15u64;
+            held = vec![7u8; n as usize];
+            for page in held.chunks_mut(4096) {
+                for b in page.iter_mut().take(1365) {
+                    x ^= x << 13;
+                    x ^= x >> 7;
+                    x ^= x << 17;
+                    *b = x as u8;
+                }
+            }
+        }
+        other => panic!("no role {other}"),
+    }
+    println!("ready");
+    // Until the parent closes the pipe or is gone.
+    let _ = std::io::stdin().read_line(&mut line);
+    std::hint::black_box(held.len());
+}
+
+/// What is set in every group below the mount: each file that can be written, its counters and commands apart.
+pub fn settings() -> BTreeMap<PathBuf, String> {
+    fn walk(dir: &Path, all: &mut BTreeMap<PathBuf, String>) {
+        for e in fs::read_dir(dir).unwrap().map(|e| e.unwrap()) {
+            let (path, name) = (e.path(), e.file_name().to_string_lossy().into_owned());
+            let m = e.metadata().unwrap();
+            if m.is_dir() {
+                all.insert(path.clone(), "folder".into());
+                walk(&path, all);
+            } else if m.permissions().mode() & 0o200 != 0 && !name.ends_with(".pressure") {
+                // A command file cannot be read.
+                if let Ok(text) = fs::read_to_string(&path) {
+                    all.insert(path, text);
+                }
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    walk(Path::new(MOUNT), &mut all);
+    all
+}

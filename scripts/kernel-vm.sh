@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Run a program of this machine as root under a stock Debian kernel, in a virtual machine in software emulation (no /dev/kvm
+# needed): cgroup v2 with all controllers, swap with zswap before it, 2 sockets = 2 NUMA nodes = 2 L3 domains of 2 cores with
+# 2 threads each. The status of the program is the status of this script; 124 where it took too long, 125 where the machine
+# ended without a status.
+#   scripts/kernel-vm.sh PROGRAM [ARG...]     after scripts/kernel-vm-deps.sh; SUREFOOT_VM_TIMEOUT_S (default 600)
+set -euo pipefail
+dir=${SUREFOOT_VM_DIR:-out/kernel-vm}
+limit_s=${SUREFOOT_VM_TIMEOUT_S:-600}
+marker="surefoot-vm: status"
+
+fail() { printf 'surefoot: %s\n' "$1" >&2; exit 125; }
+
+[ $# -ge 1 ] || fail "usage: scripts/kernel-vm.sh PROGRAM [ARG...]"
+[ -x "$1" ] || fail "$1 is no program. Build it first."
+[ -x "$dir/root/bin/busybox" ] || fail "no kernel in $dir. Run scripts/kernel-vm-deps.sh first."
+program=$1
+shift
+PATH=$PATH:/usr/sbin:/sbin
+dir=$(cd "$dir" && pwd)
+busybox=$dir/root/bin/busybox
+version=$(basename "$dir"/root/boot/vmlinuz-* | sed 's/^vmlinuz-//')
+
+# Each run has its own folder: two at once do not meet.
+work=$(mktemp -d "$dir/run.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# The first file system: busybox, the modules that reach the share and the disk, the libraries of the program.
+image=$work/image
+mkdir -p "$image"/{bin,dev,etc,proc,sys,tmp,run,var,share,modules}
+cp "$busybox" "$image/bin/busybox"
+modprobe -d "$dir/root" -S "$version" --show-depends -a virtio_pci virtio_blk 9pnet_virtio 9p |
+  sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' |
+  while read -r module; do
+    name=$(basename "$module")
+    case $module in
+      *.xz) xz -dc "$module" >"$image/modules/${name%.xz}" ;;
+      *.zst) zstd -qdc "$module" >"$image/modules/${name%.zst}" ;;
+      *) cp "$module" "$image/modules/" ;;
+    esac
+    echo "${name%%.ko*}.ko" >>"$image/modules/order"
+  done
+ldd "$program" | sed -nE 's/^\s*(\S+ => )?(\/\S+) \(.*/\2/p' |
+  while read -r library; do
+    mkdir -p "$image/$(dirname "$library")"
+    cp -L "$library" "$image/$library"
+  done
+cat >"$image/init" <<'INIT'
+#!/bin/busybox sh
+export PATH=/bin
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+while read -r m; do insmod "/modules/$m"; done </modules/order
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144 share /share
+mount -t cgroup2 -o nsdelegate cgroup /sys/fs/cgroup
+mkswap /dev/vda >/dev/null
+swapon /dev/vda
+echo Y >/sys/module/zswap/parameters/enabled
+cd /tmp
+export HOME=/tmp RUST_BACKTRACE=1
+echo "surefoot-vm: kernel $(uname -r), $(nproc) CPUs, up after $(cut -d ' ' -f 1 /proc/uptime) s"
+. /share/command
+echo "surefoot-vm: status $?"
+poweroff -f
+INIT
+chmod +x "$image/init"
+(cd "$image" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null | gzip -1) >"$work/initrd"
+
+share=$work/share
+mkdir -p "$share"
+cp "$program" "$share/program"
+printf '%q ' /share/program "$@" >"$share/command"
+truncate -s 512M "$work/swap"
+
+status=0
+timeout --kill-after=10 "$limit_s" qemu-system-x86_64 \
+  -accel tcg,thread=multi -cpu max,vendor=GenuineIntel,l3-cache=on -smp 8,sockets=2,cores=2,threads=2 -m 1024 \
+  -object memory-backend-ram,id=m0,size=512M -object memory-backend-ram,id=m1,size=512M \
+  -numa node,nodeid=0,cpus=0-3,memdev=m0 -numa node,nodeid=1,cpus=4-7,memdev=m1 \
+  -kernel "$dir/root/boot/vmlinuz-$version" -initrd "$work/initrd" \
+  -append "console=ttyS0 loglevel=3 panic=-1 random.trust_cpu=on mitigations=off" \
+  -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe" \
+  -virtfs "local,path=$share,mount_tag=share,security_model=none,readonly=on" \
+  -nodefaults -no-user-config -display none -serial stdio -monitor none -no-reboot </dev/null |
+  sed -u 's/\r$//' | tee "$work/console" || status=$?
+said=$(sed -n "s/^$marker \([0-9]*\)\$/\1/p" "$work/console" | tail -n 1)
+[ -z "$said" ] || exit "$said"
+[ "$status" != 124 ] || { printf 'surefoot: the machine took longer than %s s and was stopped\n' "$limit_s" >&2; exit 124; }
+fail "the machine ended without a status (see its console above)"
