@@ -56,6 +56,23 @@ fn l3(root: &Root, cpu: u32) -> Option<(u64, u64)> {
     })
 }
 
+/// Node of each CPU, with the kernel's numbers; empty where the host has one node.
+fn numa(root: &Root, cpus: &[u32]) -> Vec<u32> {
+    let dir = root.path("/sys/devices/system/node");
+    let lists: BTreeMap<u32, CpuSet> = (root.files.list(&dir).unwrap_or_default().iter())
+        .filter_map(|name| {
+            let node = name.strip_prefix("node")?.parse().ok()?;
+            Some((node, CpuSet::parse(&text(root.files.as_ref(), dir.join(name).join("cpulist"))?).ok()?))
+        })
+        .collect();
+    if lists.len() < 2 {
+        return vec![];
+    }
+    // Memory without CPUs (CXL, HBM) is a node that no CPU is on.
+    let of = |cpu: u32| lists.iter().find(|(_, l)| l.contains(cpu)).map_or(0, |(n, _)| *n);
+    cpus.iter().map(|c| of(*c)).collect()
+}
+
 /// What this host offers. `managed` None = [`default_managed`].
 ///
 /// # Errors
@@ -95,6 +112,7 @@ pub fn discover(root: &Root, managed: Option<CpuSet>) -> Result<Platform, Server
         physical_cores: core_of_cpu.iter().max().map_or(1, |c| c + 1),
         smt: cores.iter().map(CpuSet::len).max().unwrap_or(1),
         l3_domain_of_cpu: ranks(&domain_keys),
+        numa_of_cpu: numa(root, &cpus),
         core_of_cpu,
         managed,
         core_step: if online.len() < WHOLE_CORE_CPUS { 0.1 } else { 1.0 },
@@ -136,11 +154,16 @@ mod tests {
             files.push((format!("{base}/cache/index3/id"), format!("{id}\n")));
             files.push((format!("{base}/cache/index3/size"), "32768K\n".into()));
         }
+        // Node 3 has memory only.
+        for (node, list) in [(0, "0-1\n"), (2, "2-3\n"), (3, "\n")] {
+            files.push((format!("/sys/devices/system/node/node{node}/cpulist"), list.into()));
+        }
         let (_dir, root) = tree(&files);
         let p = discover(&root, None).unwrap();
         assert_eq!((p.physical_cores, p.smt, p.l3_domains()), (2, 2, 2));
         assert_eq!((p.core_of_cpu.clone(), p.l3_domain_of_cpu.clone()), (vec![0, 0, 1, 1], vec![0, 0, 1, 1]));
         assert_eq!((p.managed.to_string().as_str(), p.core_step), ("0-2", 0.1));
+        assert_eq!((p.numa_of_cpu.as_slice(), p.numa_nodes(&CpuSet::range(1, 3)).to_string().as_str()), ([0, 0, 2, 2].as_slice(), "0,2"));
         assert!(p.llc.is_none() && p.mba.is_none() && p.max_freq_mhz.is_none());
     }
 

@@ -1,8 +1,12 @@
 //! From counts to places: which CPUs and which ways hold a number of cores and ways.
 //!
 //! Policies think in counts; kernels want CPU lists and contiguous masks. [`pack`] turns one into the other and moves as
-//! little as it can from what is in force: CPUs are kept, new ones are chosen in the service's L3 domain while they fit,
-//! idle physical cores before siblings; blocks of ways keep their place unless a neighbour needs it.
+//! little as it can from what is in force: CPUs are kept, new ones are chosen in the service's L3 domain, idle physical cores
+//! before siblings; blocks of ways keep their place unless a neighbour needs it.
+//!
+//! A holder is in one L3 domain while any can hold all of it: a new one goes where most whole cores are free, one that outgrows
+//! its domain moves to another that has room (a cold cache once instead of half a cache for good), and only where none has room
+//! does it spill, to the nearest.
 
 use crate::allocation::{full_mask, Allocation};
 use crate::cpuset::CpuSet;
@@ -180,34 +184,20 @@ fn place_cpus(p: &Platform, in_force: &BTreeMap<ServiceId, Allocation>, holdings
             }
         }
     }
-    for zone in 0..want.len() {
-        while have[zone] < want[zone] {
-            let mut domains = vec![0u32; p.l3_domains() as usize];
-            for (c, o) in owner.iter().enumerate() {
-                if *o == Some(zone) {
-                    domains[p.l3_domain_of_cpu[c] as usize] += 1;
-                }
-            }
-            let home = domains.iter().max().filter(|m| **m > 0).and_then(|m| domains.iter().position(|d| d == m));
-            let score = |cpu: u32| {
-                let c = cpu as usize;
-                let away = home.is_some_and(|h| p.l3_domain_of_cpu[c] as usize != h);
-                let sibling = (0..owner.len())
-                    .filter(|s| *s != c && p.core_of_cpu[*s] == p.core_of_cpu[c])
-                    .map(|s| match owner[s] {
-                        None => 0,
-                        Some(z) if z == zone => 1,
-                        Some(_) => 2,
-                    })
-                    .max()
-                    .unwrap_or(0);
-                (away, sibling, cpu)
-            };
-            let Some(cpu) = p.managed.iter().filter(|c| owner[*c as usize].is_none()).min_by_key(|c| score(*c)) else { break };
-            owner[cpu as usize] = Some(zone);
-            have[zone] += 1;
-        }
+    let mut order: Vec<usize> = (0..want.len()).collect();
+    if p.l3_domains() > 1 {
+        // The large find room in one domain before the small have used it up; shares follow their holders.
+        order.sort_by_key(|z| (*z >= n, std::cmp::Reverse(want[*z])));
     }
+    // Where a share belongs: with those that share it.
+    let family = |zone: usize| match zone.checked_sub(n) {
+        None => vec![zone],
+        Some(s) => vec![zone, shares[s].between.0, shares[s].between.1],
+    };
+    for &zone in &order {
+        fill(p, &mut owner, zone, &family(zone), want[zone]);
+    }
+    gather(p, &mut owner, &want);
     let zone_set = |zone: usize| owner.iter().enumerate().filter(|(_, o)| **o == Some(zone)).map(|(c, _)| c as u32).collect::<CpuSet>();
     (0..n)
         .map(|i| {
@@ -215,6 +205,85 @@ fn place_cpus(p: &Platform, in_force: &BTreeMap<ServiceId, Allocation>, holdings
             (zone_set(i), common.fold(CpuSet::empty(), |set, (s, _)| set.union(zone_set(n + s))))
         })
         .collect()
+}
+
+/// Who holds each CPU.
+type Owners = [Option<usize>];
+
+/// CPUs of each L3 domain that satisfy a condition.
+fn per_domain(p: &Platform, holds: impl Fn(usize) -> bool) -> Vec<u32> {
+    let mut n = vec![0u32; p.l3_domains() as usize];
+    p.managed.iter().filter(|c| holds(*c as usize)).for_each(|c| n[p.l3_domain_of_cpu[c as usize] as usize] += 1);
+    n
+}
+
+/// The domain that holds most of these zones; where none does, the one with most free whole cores among those with room for
+/// `want`, else among all.
+fn home(p: &Platform, owner: &Owners, family: &[usize], want: u32) -> usize {
+    let own = per_domain(p, |c| owner[c].is_some_and(|z| family.contains(&z)));
+    let most = own.iter().copied().max().unwrap_or(0);
+    if most > 0 {
+        return own.iter().position(|d| *d == most).unwrap_or(0);
+    }
+    let free = per_domain(p, |c| owner[c].is_none());
+    let idle = |c: usize| (0..owner.len()).all(|s| p.core_of_cpu[s] != p.core_of_cpu[c] || owner[s].is_none());
+    let whole = per_domain(p, idle);
+    let rank = |d: &usize| (free[*d] >= want, whole[*d], free[*d], std::cmp::Reverse(*d));
+    (0..free.len()).max_by_key(rank).unwrap_or(0)
+}
+
+/// Give a zone CPUs until it has `want` or none is left.
+fn fill(p: &Platform, owner: &mut Owners, zone: usize, family: &[usize], want: u32) {
+    let mut have = owner.iter().filter(|o| **o == Some(zone)).count() as u32;
+    let near = home(p, owner, family, want);
+    let node = |cpu: usize| p.numa_of_cpu.get(cpu).copied();
+    let node_of_home = p.managed.iter().find(|c| p.l3_domain_of_cpu[*c as usize] as usize == near).and_then(|c| node(c as usize));
+    while have < want {
+        let score = |cpu: u32| {
+            let c = cpu as usize;
+            let away = p.l3_domain_of_cpu[c] as usize != near;
+            let sibling = (0..owner.len())
+                .filter(|s| *s != c && p.core_of_cpu[*s] == p.core_of_cpu[c])
+                .map(|s| match owner[s] {
+                    None => 0,
+                    Some(z) if z == zone => 1,
+                    Some(_) => 2,
+                })
+                .max()
+                .unwrap_or(0);
+            (away, node(c) != node_of_home, sibling, cpu)
+        };
+        let Some(cpu) = p.managed.iter().filter(|c| owner[*c as usize].is_none()).min_by_key(|c| score(*c)) else { break };
+        owner[cpu as usize] = Some(zone);
+        have += 1;
+    }
+}
+
+/// Move zones that lie in several domains into one that can hold all of them, as long as there is such a zone: each move leaves
+/// fewer zones in pieces and frees room for others.
+fn gather(p: &Platform, owner: &mut Owners, want: &[u32]) {
+    while let Some((zone, domain)) = (0..want.len()).find_map(|zone| {
+        let own = per_domain(p, |c| owner[c] == Some(zone));
+        if own.iter().filter(|n| **n > 0).count() < 2 {
+            return None;
+        }
+        let room = per_domain(p, |c| owner[c].is_none() || owner[c] == Some(zone));
+        // The one that holds most of it already: the fewest CPUs change hands.
+        let best = (0..room.len()).filter(|d| room[*d] >= want[zone]).max_by_key(|d| (own[*d], std::cmp::Reverse(*d)))?;
+        Some((zone, best))
+    }) {
+        for (c, o) in owner.iter_mut().enumerate() {
+            if *o == Some(zone) && p.l3_domain_of_cpu[c] as usize != domain {
+                *o = None;
+            }
+        }
+        // With nothing left in it the domain is still to be this one.
+        if owner.iter().all(|o| *o != Some(zone)) {
+            let first = p.managed.iter().find(|c| owner[*c as usize].is_none() && p.l3_domain_of_cpu[*c as usize] as usize == domain);
+            first.into_iter().for_each(|c| owner[c as usize] = Some(zone));
+        }
+        fill(p, owner, zone, &[zone], want[zone]);
+    }
 }
 
 #[cfg(test)]
@@ -306,5 +375,95 @@ mod tests {
             assert_eq!(now["a"].ways[0].count_ones(), h[0].ways + extra.1);
             assert_eq!(now["b"].cpus.len(), h[1].cores);
         }
+    }
+
+    /// Two sockets with two L3 domains each, three cores of two threads in a domain, a node a socket.
+    fn four_domains() -> Platform {
+        let mut p = Platform::regular("t", 12, 2, 11, 2.0);
+        p.l3_domain_of_cpu = (0..24).map(|c| (c % 12) / 3).collect();
+        p.numa_of_cpu = (0..24).map(|c| (c % 12) / 6).collect();
+        p
+    }
+
+    fn domains(p: &Platform, cpus: &CpuSet) -> Vec<u32> {
+        let mut d: Vec<u32> = cpus.iter().map(|c| p.l3_domain_of_cpu[c as usize]).collect();
+        d.sort_unstable();
+        d.dedup();
+        d
+    }
+
+    /// A new service goes where most whole cores are free; one that outgrows its domain moves to one that holds it whole; one that
+    /// fits nowhere spills within its node.
+    #[test]
+    fn a_service_stays_in_one_domain_while_it_fits() {
+        let p = four_domains();
+        let none = BTreeMap::new();
+        let one = pack(&p, &none, &[holding("a", 2, 1), holding("b", 2, 1)], &[]).unwrap();
+        assert_eq!((domains(&p, &one["a"].cpus), domains(&p, &one["b"].cpus)), (vec![0], vec![1]));
+        // 13 of 24 CPUs, 6 in a domain: each finds one.
+        let crowded =
+            pack(&p, &none, &[holding("a", 3, 1), holding("b", 3, 1), holding("c", 3, 1), holding("d", 2, 1), holding("e", 2, 1)], &[]);
+        let crowded = crowded.unwrap();
+        assert!(crowded.values().all(|a| domains(&p, &a.cpus).len() == 1), "{crowded:?}");
+        // e shares a domain with a (3 + 2 of 6): with 4 it no longer fits there, and d's (2 of 6) has room.
+        let sizes = [holding("a", 3, 1), holding("b", 3, 1), holding("c", 3, 1), holding("d", 2, 1), holding("e", 4, 1)];
+        let grown = pack(&p, &crowded, &sizes, &[]).unwrap();
+        assert!(grown.values().all(|a| domains(&p, &a.cpus).len() == 1), "{grown:?}");
+        // 8 of 6: no domain can.
+        let big = pack(&p, &none, &[holding("a", 8, 1)], &[]).unwrap();
+        assert_eq!((domains(&p, &big["a"].cpus), p.numa_nodes(&big["a"].cpus).to_string()), (vec![0, 1], "0".to_string()));
+    }
+
+    /// On any platform and after any sequence of counts: nobody shares a CPU unasked, each has what it asked for, and a holder
+    /// lies in several domains only where none could hold it with what is free (seeded, 300 platforms of 20 steps).
+    #[test]
+    fn one_domain_while_any_can_hold_it() {
+        let mut x = 11u64;
+        let mut next = move |n: u32| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((x >> 33) % u64::from(n)) as u32
+        };
+        let mut whole = 0;
+        for _ in 0..300 {
+            let (per, count, smt) = (1 + next(6), 1 + next(4), 1 + next(2));
+            let cores = per * count;
+            let mut p = Platform::regular("t", cores, smt, 11, 2.0);
+            p.l3_domain_of_cpu = (0..cores * smt).map(|c| (c % cores) / per).collect();
+            p.numa_of_cpu = p.l3_domain_of_cpu.iter().map(|d| d / 2).collect();
+            // Some CPU is not managed, where there are enough.
+            if cores > 4 {
+                p.managed = p.managed.difference(CpuSet::range(next(cores), cores).iter().take(1).collect());
+            }
+            let mut now = BTreeMap::new();
+            for _ in 0..20 {
+                let mut left = p.managed.len();
+                let mut sizes = vec![];
+                for id in ["a", "b", "c", "d"] {
+                    if left > 0 {
+                        let want = 1 + next(left.min(2 * per));
+                        left -= want;
+                        sizes.push(holding(id, want, 1));
+                    }
+                }
+                now = pack(&p, &now, &sizes, &[]).unwrap();
+                validate(&p, &now).unwrap();
+                let used = now.values().fold(CpuSet::empty(), |u, a| u.union(a.cpus));
+                assert_eq!(used.len(), sizes.iter().map(|h| h.cores).sum::<u32>(), "somebody holds what another does");
+                for h in &sizes {
+                    let own = now[&h.members[0]].cpus;
+                    assert_eq!(own.len(), h.cores);
+                    if domains(&p, &own).len() == 1 {
+                        whole += 1;
+                        continue;
+                    }
+                    for d in 0..p.l3_domains() {
+                        let can = |c: &u32| p.l3_domain_of_cpu[*c as usize] == d && (own.contains(*c) || !used.contains(*c));
+                        let room = p.managed.iter().filter(can).count() as u32;
+                        assert!(room < h.cores, "{h:?} on {own} would fit into domain {d} of {p:?}: {now:?}");
+                    }
+                }
+            }
+        }
+        assert!(whole > 10_000, "only {whole} were in one domain");
     }
 }

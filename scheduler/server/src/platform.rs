@@ -35,6 +35,9 @@ pub struct Platform {
     pub l3_domain_of_cpu: Vec<u32>,
     /// Physical core of each logical CPU.
     pub core_of_cpu: Vec<u32>,
+    /// NUMA node of each logical CPU, as the kernel numbers it; empty where there is only one, or nobody knows.
+    #[serde(default)]
+    pub numa_of_cpu: Vec<u32>,
     /// CPUs that services and jobs may use.
     pub managed: CpuSet,
     /// Cores per allocation unit: 1.0, or 0.1 where quotas stand in for whole cores.
@@ -56,6 +59,11 @@ impl Platform {
 
     pub fn l3_domains(&self) -> u32 {
         self.l3_domain_of_cpu.iter().max().map_or(1, |d| d + 1)
+    }
+
+    /// Nodes of these CPUs; empty where there is only one node.
+    pub fn numa_nodes(&self, cpus: &CpuSet) -> CpuSet {
+        cpus.iter().filter_map(|c| self.numa_of_cpu.get(c as usize).copied()).collect()
     }
 
     /// Allocation units of cores that services may share out among themselves.
@@ -104,6 +112,7 @@ impl Platform {
             smt,
             l3_domain_of_cpu: vec![0; n as usize],
             core_of_cpu: (0..n).map(|c| c % cores).collect(),
+            numa_of_cpu: vec![],
             managed: CpuSet::range(0, n),
             core_step: 1.0,
             llc: (ways > 0).then_some(Llc { ways, mb_per_way, min_ways: 1 }),

@@ -30,6 +30,7 @@ pub fn platform_of(p: &PlatformProfile) -> Platform {
         physical_cores: p.cpu.physical_cores,
         smt: p.cpu.smt,
         l3_domain_of_cpu: cpus.clone().map(|c| p.domain_of(c)).collect(),
+        numa_of_cpu: vec![],
         core_of_cpu: cpus.map(|c| c % p.cpu.physical_cores).collect(),
         managed: p.all_cpus(),
         core_step: 1.0,
