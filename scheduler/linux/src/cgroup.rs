@@ -294,8 +294,7 @@ impl Cgroup {
             // the group inherits means the same.
             (Knob::Cpus | Knob::Mems, Version::V2) if value.is_empty() => {
                 if self.write(&path, "\n").is_err() {
-                    let inherited = path.file_name().map(|f| format!("{}.effective", f.to_string_lossy())).unwrap_or_default();
-                    let parent = self.cpuset.parent().and_then(|p| self.read(p.join(inherited))).unwrap_or_default();
+                    let parent = self.inherited(&path);
                     if !now.is_some_and(|n| knob.same(&n, &parent)) {
                         self.write(&path, &parent)?;
                     }
@@ -370,6 +369,12 @@ impl Cgroup {
         self.write(&file, &bytes.to_string())
     }
 
+    /// What an empty list in `path` stands for: a group with processes refuses to have one written.
+    fn inherited(&self, path: &Path) -> String {
+        let file = path.file_name().map(|f| format!("{}.effective", f.to_string_lossy())).unwrap_or_default();
+        self.cpuset.parent().and_then(|p| self.read(p.join(file))).unwrap_or_default()
+    }
+
     /// The plain writes that [`Cgroup::set`] makes of a value, for whoever has only files.
     pub fn writes(&self, knob: Knob, value: &str) -> Vec<(PathBuf, String)> {
         let Some(path) = self.file(knob) else { return vec![] };
@@ -381,11 +386,8 @@ impl Cgroup {
                 vec![(path.clone(), "-1".into()), (period_file, period.into()), (path, quota.into())]
             }
             (Knob::Memory, Version::V1) if value == "max" => vec![(path, "-1".into())],
-            // A populated group refuses an empty list.
-            (Knob::Cpus, Version::V2) if value.is_empty() => {
-                let parent = self.cpuset.parent().and_then(|p| self.read(p.join("cpuset.cpus.effective")));
-                vec![(path, parent.unwrap_or_default())]
-            }
+            (Knob::Cpus | Knob::Mems, Version::V2) if value.is_empty() => vec![(path.clone(), self.inherited(&path))],
+            (Knob::Partition, _) => vec![(path, value.split(' ').next().unwrap_or(value).into())],
             _ => vec![(path, value.into())],
         }
     }

@@ -210,6 +210,11 @@ impl Faulty {
         *self.state.lock().unwrap() = Faults { changes: 0, fail };
     }
 
+    /// Changes since [`Faulty::arm`], failed ones included.
+    pub fn changes(&self) -> u64 {
+        self.state.lock().unwrap().changes
+    }
+
     fn step(&self) -> io::Result<()> {
         let mut s = self.state.lock().unwrap();
         let n = s.changes;

@@ -74,6 +74,7 @@ impl LocalServer {
         }
         let steps = self.steps(&new)?;
         self.touch(&new)?;
+        self.open_partitions(&new);
         for (n, step) in steps.iter().enumerate() {
             if let Err(e) = self.execute(step, false) {
                 // The failed step too: a knob may be more than one file.
@@ -85,12 +86,13 @@ impl LocalServer {
         if let Err(e) = self.journal.append(&event) {
             return Err(self.roll_back(&steps, e));
         }
-        for (id, a) in new {
-            if let Some(s) = self.services.get_mut(&id) {
-                s.allocation = a;
+        for (id, a) in &new {
+            if let Some(s) = self.services.get_mut(id) {
+                s.allocation = a.clone();
                 s.placed = true;
             }
         }
+        self.keep(&new);
         Ok(Applied { changed })
     }
 
@@ -160,7 +162,7 @@ impl LocalServer {
                 (Knob::Zswap, a.zswap_max_bytes, s.allocation.zswap_max_bytes),
             ] {
                 // One that is not placed may have what a run left that died.
-                if want == has && s.placed {
+                if (want == has && s.placed) || (k == Knob::Memory && self.lowers_memory(id, want)) {
                     continue;
                 }
                 // No limit of ours is the limit that somebody else set.
@@ -212,7 +214,9 @@ impl LocalServer {
                 if undo && control.get(*knob).as_ref() == Some(from) {
                     return Ok(());
                 }
-                control.set(*knob, if undo { from } else { to }).map_err(|e| ServerError::Write {
+                let set = control.set(*knob, if undo { from } else { to });
+                let set = if undo { set } else { set.and_then(|()| control.check_in_force(*knob, to)) };
+                set.map_err(|e| ServerError::Write {
                     what: control.describe(id, *knob),
                     cause: e.to_string(),
                     remedy: match e.kind() {

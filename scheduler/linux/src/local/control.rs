@@ -77,6 +77,14 @@ impl Control {
         }
     }
 
+    /// That nothing above the service's group takes away what was set.
+    pub(super) fn check_in_force(&self, knob: Knob, value: &str) -> io::Result<()> {
+        match self {
+            Control::Files(c) if knob == Knob::Cpus => c.check_in_force(value),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn least_weight(&self) -> &'static str {
         match self {
             Control::Files(c) => least_weight(c.version),

@@ -7,13 +7,17 @@ mod apply;
 mod control;
 #[cfg(test)]
 mod faults;
+mod keep;
 mod latency;
 mod observe;
 mod recover;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unit_tests;
 
 use self::control::{confined, Control};
+use self::keep::Keeper;
 use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts};
 use crate::child::pin;
@@ -53,13 +57,15 @@ pub struct LocalConfig {
     pub catalogue: Option<PathBuf>,
     /// CPUs for services; None = all but the last one.
     pub managed: Option<CpuSet>,
+    /// LC services alone on their CPUs become cpuset partitions, where the kernel makes them (cgroup v2).
+    pub partitions: bool,
     /// Containers that a killed run left are kept for [`LocalServer::launch`] to go on with, until [`LocalServer::resume`].
     pub resume: bool,
 }
 
 impl LocalConfig {
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None, resume: false }
+        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None, partitions: false, resume: false }
     }
 }
 
@@ -160,6 +166,7 @@ pub struct LocalServer {
     orphans_removed: Vec<String>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
     unsettled: Vec<apply::Step>,
+    keeper: Keeper,
     feed: Feed,
     no_pmu: Option<String>,
     last_observed_ms: u64,
@@ -251,6 +258,7 @@ impl LocalServer {
             left: vec![],
             orphans_removed: vec![],
             unsettled: vec![],
+            keeper: Keeper::default(),
             feed,
             no_pmu,
             last_observed_ms: 0,
@@ -507,6 +515,7 @@ impl LocalServer {
 
     /// No longer ours, nothing left to give back.
     fn forget(&mut self, id: &str) -> Result<(), ServerError> {
+        self.keeper.forget(id);
         self.services.remove(id);
         if self.touched.remove(id).is_some() {
             self.journal.append(&Event::Release { id: id.into() })?;
@@ -548,8 +557,9 @@ impl Server for LocalServer {
 
     fn observe(&mut self) -> Observation {
         self.drop_ended();
-        if let Err(e) = self.settle() {
-            tracing::error!("{e}");
+        match self.settle() {
+            Ok(()) => self.tend(),
+            Err(e) => tracing::error!("{e}"),
         }
         let now_ms = self.feed.now_ms();
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);

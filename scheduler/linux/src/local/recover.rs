@@ -132,6 +132,7 @@ impl LocalServer {
 
     /// Former values of one service.
     pub(super) fn restore(&mut self, id: &str, control: &Control) -> Result<(), ServerError> {
+        self.keeper.forget(id);
         let Some(former) = self.touched.get(id) else { return Ok(()) };
         for (knob, value) in &former.saved {
             control.set(*knob, value).map_err(|e| unavailable(control.describe(id, *knob), e, "Run reset again as root"))?;

@@ -1,6 +1,6 @@
 //! The whole server on real groups.
 
-use crate::support::{settings, until, write, Group, Process};
+use crate::support::{settings, until, write, Group, Process, MIB};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use surefoot_linux::{LocalConfig, LocalServer, Target};
@@ -38,12 +38,13 @@ fn differences(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, Str
 
 /// Adopted by cgroup, unit and process, placed, moved and given back: every setting of every group is as it was, also when the
 /// server that changed it has died. One thing the kernel does not take back: a list of CPUs that was empty and may not be emptied
-/// while there are processes holds what it stood for.
+/// while there are processes holds what it stood for; likewise for memory nodes.
 #[test]
 #[ignore = "needs root and a machine of its own; run by make test-kernel"]
 fn everything_is_given_back() {
     let (web, redis, job) = (Group::new("lc.slice/web"), Group::new("system.slice/redis.service"), Group::new("job"));
     write(web.file("cpuset.cpus"), "0-6").unwrap();
+    [&web, &job].map(|g| write(g.file("cpuset.mems"), "0-1").unwrap());
     write(job.file("cpuset.cpus"), "0-7").unwrap();
     write(job.file("cpu.max"), "900000 1000000").unwrap();
     let (w, r, j) = (Process::start(&web, "burn 2"), Process::start(&redis, "burn 1"), Process::start(&job, "burn 3"));
@@ -72,7 +73,7 @@ fn everything_is_given_back() {
     assert_eq!(seen.get("web").unwrap().features.alloc_cores, Some(2.0));
     assert!(differences(&before, &settings()).len() >= 5);
 
-    let stays = vec!["/sys/fs/cgroup/system.slice/redis.service/cpuset.cpus:  -> 0-7".to_string()];
+    let stays = ["cpuset.cpus:  -> 0-7", "cpuset.mems:  -> 0-1"].map(|f| format!("/sys/fs/cgroup/system.slice/redis.service/{f}"));
     assert_eq!(s.reset().unwrap().restored, ["job", "redis", "web"]);
     assert_eq!(differences(&before, &settings()), stays);
     assert_eq!((allowed(&w), allowed(&r), allowed(&j)), ("0-6".into(), "0-7".into(), "0-7".into()));
@@ -139,4 +140,87 @@ fn threads_born_during_a_move_are_moved() {
     }
     assert!(seen > 200, "only {seen} threads were looked at");
     println!("{seen} threads looked at in 40 moves, the last of them {first}, the process {}", p.pid());
+}
+
+/// Threads are back on their CPUs one tick after somebody else has moved them, as systemd does at a daemon-reload.
+#[test]
+#[ignore = "needs root and a machine of its own; run by make test-kernel"]
+fn foreign_writes_are_put_back() {
+    let g = Group::new("system.slice/redis.service");
+    let p = Process::start(&g, "burn 2");
+    let state = tempfile::tempdir().unwrap();
+    let mut s = LocalServer::open(LocalConfig::new(state.path())).unwrap();
+    s.adopt("redis", "redis", LC, 2, Target::Unit("redis.service".into())).unwrap();
+    s.apply(&plan(&[("redis", hold(&s, "2-3"))])).unwrap();
+    until("everything is in force", || {
+        s.observe();
+        g.says("cpuset.mems") == "0"
+    });
+    assert!(s.foreign_changes().is_empty());
+    write(g.file("cpuset.cpus"), "0-7").unwrap();
+    write(g.file("cpu.max"), "20000 100000").unwrap();
+    assert_eq!(allowed(&p), "0-7");
+    s.observe();
+    assert_eq!((allowed(&p), g.says("cpu.max")), ("2-3".into(), "max 10000".into()));
+    assert_eq!(s.foreign_changes().values().copied().collect::<Vec<u64>>(), [1, 1]);
+    // A list that a group above cuts is no success.
+    write(g.0.parent().unwrap().join("cpuset.cpus"), "0-3").unwrap();
+    let err = s.apply(&plan(&[("redis", hold(&s, "4-5"))])).unwrap_err().to_string();
+    assert!(err.contains("a group above allows no more"), "{err}");
+    assert_eq!(allowed(&p), "2-3");
+    s.reset().unwrap();
+}
+
+/// A service's memory moves with it to the node of its CPUs, and a memory limit far below what it uses is reached without a kill.
+#[test]
+#[ignore = "needs root and a machine of its own; run by make test-kernel"]
+fn memory_follows_a_placed_service_and_its_limit() {
+    let g = Group::new("memory");
+    write(g.file("cpuset.mems"), "0").unwrap();
+    let mut p = Process::start(&g, &format!("hold {}", 48 * MIB));
+    write(g.file("cpuset.mems"), "0-1").unwrap();
+    let pages = 48 * MIB / 4096;
+    assert!(p.pages_on(0) >= pages);
+    let state = tempfile::tempdir().unwrap();
+    let mut s = LocalServer::open(LocalConfig::new(state.path())).unwrap();
+    assert_eq!(s.platform().numa_of_cpu, [0, 0, 0, 0, 1, 1, 1, 1]);
+    s.adopt("memory", "memory", LC, 1, Target::Pid(p.pid())).unwrap();
+    s.apply(&plan(&[("memory", hold(&s, "4-5"))])).unwrap();
+    until("its memory is on node 1", || {
+        s.observe();
+        g.says("cpuset.mems") == "1" && p.pages_on(1) >= pages && p.pages_on(0) < pages / 8
+    });
+    let limited = Allocation { mem_limit_bytes: Some(32 * MIB), ..hold(&s, "4-5") };
+    s.apply(&plan(&[("memory", limited)])).unwrap();
+    until("its limit is reached", || {
+        s.observe();
+        g.says("memory.max") == (32 * MIB).to_string()
+    });
+    assert!(g.number("memory.current") <= 32 * MIB && p.running() && g.keyed("memory.events", "oom_kill ") == 0);
+    assert!(s.foreign_changes().is_empty());
+    s.reset().unwrap();
+    assert_eq!((g.says("cpuset.mems").as_str(), g.says("memory.max").as_str(), g.says("memory.high").as_str()), ("0-1", "max", "max"));
+}
+
+/// Where partitions are asked for, an LC service alone on its CPUs gets them where the kernel makes them, and plain CPUs where it
+/// does not; plans go on moving CPUs between services.
+#[test]
+#[ignore = "needs root and a machine of its own; run by make test-kernel"]
+fn partitions_move_with_plans() {
+    let (top, nested) = (Group::new("top"), Group::new("plain.slice/nested"));
+    [&top, &nested].map(|g| write(g.file("cpuset.cpus"), "0-7").unwrap());
+    let (p, q) = (Process::start(&top, "burn 1"), Process::start(&nested, "burn 1"));
+    let before = settings();
+    let state = tempfile::tempdir().unwrap();
+    let mut s = LocalServer::open(LocalConfig { partitions: true, ..LocalConfig::new(state.path()) }).unwrap();
+    s.adopt("top", "top", LC, 1, Target::Cgroup("/top".into())).unwrap();
+    s.adopt("nested", "nested", LC, 1, Target::Cgroup("/plain.slice/nested".into())).unwrap();
+    for (a, b) in [("0-1", "2-3"), ("2-3", "0-1"), ("2-5", "0-1"), ("0", "1-6")] {
+        s.apply(&plan(&[("top", hold(&s, a)), ("nested", hold(&s, b))])).unwrap();
+        assert_eq!((allowed(&p), allowed(&q)), (a.into(), b.into()));
+        assert_eq!((top.says("cpuset.cpus.partition").as_str(), nested.says("cpuset.cpus.partition").as_str()), ("root", "member"));
+    }
+    s.reset().unwrap();
+    assert_eq!(differences(&before, &settings()), Vec::<String>::new());
+    assert_eq!((allowed(&p), allowed(&q)), ("0-7".into(), "0-7".into()));
 }

@@ -24,6 +24,8 @@ pub struct NodeConfig {
     pub state_dir: Option<PathBuf>,
     pub catalogue: Option<PathBuf>,
     pub cpus: Option<CpuSet>,
+    /// LC services alone on their CPUs become cpuset partitions.
+    pub partitions: bool,
     /// On 127.0.0.1; None = no metrics.
     pub metrics_port: Option<u16>,
     /// JSON lines of actions with their reasons.
@@ -63,6 +65,7 @@ struct Raw {
     catalogue: Option<PathBuf>,
     cpus: Option<Spanned<String>>,
     metrics_port: Option<Spanned<i64>>,
+    partitions: Option<bool>,
     journal: Option<PathBuf>,
     interval_ms: Option<Spanned<i64>>,
     seed: Option<Spanned<i64>>,
@@ -135,6 +138,7 @@ impl NodeConfig {
             state_dir: None,
             catalogue: None,
             cpus: None,
+            partitions: false,
             metrics_port: Some(METRICS_PORT),
             journal: None,
             interval_ms: 100,
@@ -249,6 +253,7 @@ impl NodeConfig {
             state_dir: raw.state_dir.map(here),
             catalogue: raw.catalogue.map(here),
             cpus,
+            partitions: raw.partitions.unwrap_or(false),
             metrics_port: (port > 0).then_some(port),
             journal: raw.journal.map(here),
             interval_ms: whole("interval_ms", raw.interval_ms, 100, 10..60_001)? as u64,

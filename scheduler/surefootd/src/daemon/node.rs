@@ -119,7 +119,13 @@ pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServe
     let state = state_dir(config.state_dir.as_deref());
     let launches = config.services.iter().any(|s| matches!(s.how, How::Launch { .. }));
     let catalogue = launches.then(|| catalogue_dir(config.catalogue.as_deref()));
-    let local = LocalConfig { catalogue, managed: config.cpus, resume: purpose == Purpose::Control, ..LocalConfig::new(state.clone()) };
+    let local = LocalConfig {
+        catalogue,
+        managed: config.cpus,
+        partitions: config.partitions,
+        resume: purpose == Purpose::Control,
+        ..LocalConfig::new(state.clone())
+    };
     // Containers that a killed run left stand in the way of those to be launched.
     let open = if purpose == Purpose::Control || launches { LocalServer::open } else { LocalServer::open_to_watch };
     Ok((open(local).map_err(server_error)?, state))

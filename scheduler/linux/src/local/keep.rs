@@ -1,0 +1,294 @@
+//! What stays true between two plans: values that somebody else overwrites are put back, and what may block is done on the side.
+//!
+//! systemd rewrites the files of its units at every `daemon-reload`, container runtimes at every update. Each tick reads what was
+//! set before it writes: a foreign value is replaced at once with one line in the log, and counted; where it comes back, the
+//! pause before the next attempt doubles up to a minute, so that two controllers do not fight at every tick.
+//!
+//! Two writes wait for the kernel to move memory, so they run in threads of their own and not in the control loop: `cpuset.mems`
+//! (memory follows the CPUs to their NUMA nodes, where there is room for it) and a memory limit below what is in use
+//! ([`crate::memory`]). A plan counts as applied before they have ended.
+
+use super::control::Control;
+use super::LocalServer;
+use crate::cgroup::{quota_value, Cgroup, Knob};
+use crate::memory::{Lowering, Pace};
+use crate::root::Root;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use surefoot_server::{Allocation, CpuSet, Kind, ServiceId};
+
+/// Without a foreign change for so long it is peace.
+const CALM: Duration = Duration::from_secs(10);
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+const MOST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A value that is to stay.
+#[derive(Debug)]
+struct Held {
+    value: String,
+    /// It was seen in force: another value is somebody else's.
+    settled: bool,
+}
+
+/// Somebody else who writes what we do.
+#[derive(Debug)]
+struct Contest {
+    count: u64,
+    last: Instant,
+    pause: Duration,
+}
+
+/// A write that takes its time.
+#[derive(Debug)]
+enum Work {
+    Lowering(Lowering),
+    Write(Option<JoinHandle<io::Result<()>>>),
+}
+
+impl Work {
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        match self {
+            Work::Lowering(l) => l.ended(),
+            Work::Write(t) => {
+                t.as_ref().filter(|t| t.is_finished())?;
+                Some(t.take()?.join().unwrap_or_else(|_| Err(io::Error::other("the thread ended by itself"))))
+            }
+        }
+    }
+}
+
+impl Drop for Work {
+    /// What is given back next must not be overwritten by what was on its way.
+    fn drop(&mut self) {
+        if let Work::Write(t) = self {
+            let _ = t.take().map(JoinHandle::join);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    held: BTreeMap<ServiceId, BTreeMap<Knob, Held>>,
+    work: BTreeMap<(ServiceId, Knob), Work>,
+    contests: BTreeMap<(ServiceId, Knob), Contest>,
+    /// Services whose group the kernel makes no partition of: said once, not tried again.
+    unpartitioned: BTreeSet<ServiceId>,
+}
+
+impl Keeper {
+    /// It is to be given back: nothing is kept, and nothing is under way, after this.
+    pub(super) fn forget(&mut self, id: &str) {
+        self.held.remove(id);
+        self.work.retain(|(of, _), _| of != id);
+        self.contests.retain(|(of, _), _| of != id);
+        self.unpartitioned.remove(id);
+    }
+}
+
+/// How long to leave a foreign value alone, after one that was left alone for `before` and came back after `since`.
+fn pause(before: Duration, since: Duration) -> Duration {
+    if since > before + CALM {
+        Duration::ZERO
+    } else {
+        (before * 2).clamp(LEAST_PAUSE, MOST_PAUSE)
+    }
+}
+
+/// Bytes that these nodes have free or can drop from their page cache at once.
+fn room_bytes(root: &Root, nodes: &CpuSet) -> u64 {
+    let of = |text: String| {
+        let kb = |key: &str| text.lines().find_map(|l| l.split_once(key)?.1.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kb(" MemFree:").unwrap_or(0) + kb(" Inactive(file):").unwrap_or(0)
+    };
+    nodes.iter().filter_map(|n| root.read(format!("/sys/devices/system/node/node{n}/meminfo"))).map(of).sum::<u64>() * 1024
+}
+
+impl LocalServer {
+    /// How often somebody else changed a value that was set here, per service and knob.
+    pub fn foreign_changes(&self) -> BTreeMap<(ServiceId, Knob), u64> {
+        self.keeper.contests.iter().map(|(k, c)| (k.clone(), c.count)).collect()
+    }
+
+    /// True for a memory limit below what is in use, which is reached on the side.
+    pub(super) fn lowers_memory(&self, id: &str, limit_bytes: Option<u64>) -> bool {
+        let Some(Control::Files(c)) = self.services.get(id).map(|s| &s.control) else { return false };
+        c.version == crate::cgroup::Version::V2 && limit_bytes.zip(c.memory_bytes()).is_some_and(|(limit, used)| limit < used)
+    }
+
+    /// Partitions stand in the way of plans that move CPUs: the kernel refuses their neighbours. [`LocalServer::keep`] makes them again.
+    pub(super) fn open_partitions(&mut self, new: &BTreeMap<ServiceId, Allocation>) {
+        let place = |a: &Allocation| (a.cpus, a.shared_cpus, a.quota_cores);
+        if new.iter().all(|(id, a)| place(&self.services[id].allocation) == place(a)) {
+            return;
+        }
+        for (id, held) in &mut self.keeper.held {
+            if held.remove(&Knob::Partition).is_some() {
+                if let Some(Err(e)) = self.services.get(id).map(|s| s.control.set(Knob::Partition, "member")) {
+                    tracing::warn!("CPU partition of {id}: {e}");
+                }
+            }
+        }
+    }
+
+    /// A plan is in force: its values are to stay, memory follows, and LC services with CPUs of their own become partitions.
+    pub(super) fn keep(&mut self, new: &BTreeMap<ServiceId, Allocation>) {
+        for (id, a) in new {
+            let Some(s) = self.services.get(id) else { continue };
+            let Control::Files(group) = &s.control else { continue };
+            let mut values = vec![(Knob::Cpus, a.cpus.to_string(), true), (Knob::Quota, quota_value(a.quota_cores), true)];
+            if s.kind == Kind::Be && a.quota_cores.is_some() && group.get(Knob::Weight).is_some() {
+                values.push((Knob::Weight, s.control.least_weight().into(), true));
+            }
+            if let Some(bytes) = a.mem_limit_bytes {
+                values.push((Knob::Memory, bytes.to_string(), false));
+            }
+            if let Some(bytes) = a.zswap_max_bytes {
+                values.push((Knob::Zswap, bytes.to_string(), true));
+            }
+            if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
+                values.push((Knob::Mems, nodes.to_string(), false));
+            }
+            // What was on its way for the former plan ends first.
+            self.keeper.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory);
+            let held = values.into_iter().map(|(knob, value, settled)| (knob, Held { value, settled })).collect();
+            self.keeper.held.insert(id.clone(), held);
+        }
+        self.tend();
+    }
+
+    /// Memory nodes for a service on these CPUs; None where there is nothing to choose, or no room for what it has.
+    fn nodes_for(&self, id: &str, group: &Cgroup, cpus: &CpuSet) -> Option<CpuSet> {
+        let nodes = self.platform.numa_nodes(cpus);
+        let now = group.get(Knob::Mems)?;
+        if nodes.is_empty() || Knob::Mems.same(&nodes.to_string(), &now) {
+            return None;
+        }
+        let (needs, room) = (group.memory_bytes().unwrap_or(0), room_bytes(&self.config.root, &nodes));
+        // A node that runs full swaps or kills: far memory is better than none.
+        if needs > room {
+            tracing::warn!("{id}: its {} MiB stay on their NUMA nodes: {} MiB are free on {nodes}", needs >> 20, room >> 20);
+            // From anywhere, as before it was placed.
+            let anywhere = self.touched.get(id)?.saved.get(&Knob::Mems)?;
+            return CpuSet::parse(anywhere).ok().filter(|n| !n.is_empty());
+        }
+        Some(nodes)
+    }
+
+    fn make_partitions(&mut self) {
+        if !self.config.partitions {
+            return;
+        }
+        for (id, held) in &mut self.keeper.held {
+            let Some(s) = self.services.get(id) else { continue };
+            let alone = s.placed && s.allocation.shared_cpus.is_empty() && s.allocation.quota_cores.is_none();
+            let lc = matches!(s.kind, Kind::Lc { .. });
+            if !lc || !alone || held.contains_key(&Knob::Partition) || self.keeper.unpartitioned.contains(id) {
+                continue;
+            }
+            let Control::Files(group) = &s.control else { continue };
+            match group.set(Knob::Partition, "root") {
+                Ok(()) => {
+                    held.insert(Knob::Partition, Held { value: "root".into(), settled: true });
+                }
+                Err(e) => {
+                    tracing::info!("{id}: CPUs without a partition of their own, by cpuset alone: {e}");
+                    self.keeper.unpartitioned.insert(id.clone());
+                }
+            }
+        }
+    }
+
+    /// Put back what somebody else has changed, and look after what is under way. At every tick.
+    pub(super) fn tend(&mut self) {
+        self.make_partitions();
+        let Keeper { held, work, contests, unpartitioned } = &mut self.keeper;
+        for (id, values) in held {
+            let Some(Control::Files(group)) = self.services.get(id).map(|s| &s.control) else { continue };
+            let mut lost = vec![];
+            for (knob, held) in values.iter_mut() {
+                let key = (id.clone(), *knob);
+                match work.get_mut(&key).map(Work::ended) {
+                    Some(None) => continue,
+                    Some(Some(ended)) => {
+                        work.remove(&key);
+                        if let Err(e) = ended {
+                            tracing::warn!("{} of {id} stays as it is: {e}", knob.name());
+                            lost.push(*knob);
+                            continue;
+                        }
+                    }
+                    None => {}
+                }
+                // A service that has ended, or a file that cannot be read, is found elsewhere.
+                let Some(got) = group.get(*knob) else { continue };
+                if knob.same(&held.value, &got) {
+                    held.settled = true;
+                    continue;
+                }
+                if held.settled {
+                    let now = Instant::now();
+                    let c = contests.entry(key.clone()).or_insert(Contest { count: 0, last: now, pause: Duration::ZERO });
+                    let since = now.duration_since(c.last);
+                    if c.count > 0 && since < c.pause {
+                        continue;
+                    }
+                    c.pause = if c.count > 0 { pause(c.pause, since) } else { Duration::ZERO };
+                    (c.count, c.last) = (c.count + 1, now);
+                    let what = group.file(*knob).map_or_else(String::new, |f| f.display().to_string());
+                    tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{}\" ({} times so far)", held.value, c.count);
+                }
+                let bytes = held.value.parse::<u64>().unwrap_or(u64::MAX);
+                let done = match knob {
+                    Knob::Mems => {
+                        let (group, value) = (group.clone(), held.value.clone());
+                        let run = move || group.set(Knob::Mems, &value);
+                        let thread = std::thread::Builder::new().name("move-memory".into()).spawn(run);
+                        thread.map(|t| Some(Work::Write(Some(t))))
+                    }
+                    Knob::Memory if group.memory_bytes().is_some_and(|used| bytes < used) => {
+                        Lowering::start(group.clone(), bytes, Pace::default()).map(|l| Some(Work::Lowering(l)))
+                    }
+                    _ => group.set(*knob, &held.value).map(|()| None),
+                };
+                match done {
+                    Ok(Some(w)) => {
+                        work.insert(key, w);
+                    }
+                    Ok(None) => {}
+                    Err(e) if *knob == Knob::Partition => {
+                        tracing::warn!("{id}: its partition is lost, CPUs by cpuset alone: {e}");
+                        let _ = group.set(Knob::Partition, "member");
+                        unpartitioned.insert(id.clone());
+                        lost.push(*knob);
+                    }
+                    Err(e) => tracing::warn!("{} of {id}: {e}", knob.name()),
+                }
+            }
+            values.retain(|k, _| !lost.contains(k));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first foreign change is answered at once; one that comes back soon waits, twice as long each time up to a minute, and
+    /// after a calm time it is as if there had been none.
+    #[test]
+    fn pauses_double_while_it_comes_back() {
+        let s = Duration::from_secs;
+        let mut p = Duration::ZERO;
+        let waits: Vec<u64> = (0..9)
+            .map(|_| {
+                p = pause(p, p + s(1));
+                p.as_secs()
+            })
+            .collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(pause(s(60), s(71)), Duration::ZERO);
+        assert_eq!(pause(Duration::ZERO, s(11)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,183 @@
+//! A v2 host with two NUMA nodes and a systemd unit, as files.
+
+use super::*;
+use crate::root::tests::tree;
+
+const UNIT: &str = "/sys/fs/cgroup/system.slice/redis.service";
+
+struct Host {
+    _dir: tempfile::TempDir,
+    root: Root,
+    state: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        let mut files: Vec<(String, String)> = vec![
+            ("/proc/self/mountinfo".into(), "30 1 0:2 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n".into()),
+            ("/sys/fs/cgroup/cgroup.controllers".into(), "cpuset cpu io memory\n".into()),
+            ("/sys/devices/system/cpu/online".into(), "0-7\n".into()),
+        ];
+        for (file, text) in [
+            ("cpuset.cpus", "0-7"),
+            ("cpuset.mems", "0-1"),
+            ("cpuset.cpus.partition", "member"),
+            ("cpu.max", "max 100000"),
+            ("cpu.weight", "100"),
+            ("memory.max", "max"),
+            ("memory.high", "max"),
+            ("memory.zswap.max", "max"),
+            ("memory.current", "1048576"),
+            ("cgroup.procs", "42"),
+        ] {
+            files.push((format!("{UNIT}/{file}"), format!("{text}\n")));
+        }
+        for (node, free_kb) in [(0, 1 << 20), (1, 512)] {
+            let dir = format!("/sys/devices/system/node/node{node}");
+            files.push((format!("{dir}/cpulist"), format!("{}-{}\n", node * 4, node * 4 + 3)));
+            files.push((format!("{dir}/meminfo"), format!("Node {node} MemFree:  {free_kb} kB\nNode {node} Inactive(file): 0 kB\n")));
+        }
+        let (dir, root) = tree(&files);
+        Host { _dir: dir, root, state: tempfile::tempdir().unwrap() }
+    }
+
+    fn open(&self, partitions: bool) -> LocalServer {
+        let config = LocalConfig { root: self.root.clone(), partitions, ..LocalConfig::new(self.state.path()) };
+        let mut s = LocalServer::open(config).unwrap();
+        s.adopt("redis", "redis", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Unit("redis.service".into())).unwrap();
+        s
+    }
+
+    fn says(&self, file: &str) -> String {
+        self.root.read(format!("{UNIT}/{file}")).unwrap()
+    }
+
+    fn everything(&self) -> Vec<String> {
+        ["cpuset.cpus", "cpuset.mems", "cpuset.cpus.partition", "cpu.max", "cpu.weight", "memory.max", "memory.zswap.max"]
+            .map(|f| self.says(f))
+            .to_vec()
+    }
+}
+
+fn plan(s: &LocalServer, cpus: &str) -> Plan {
+    let all = Allocation::everything(s.platform());
+    let a = Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..all };
+    Plan { allocations: BTreeMap::from([("redis".into(), a)]), ..Plan::default() }
+}
+
+/// Until what runs on the side has ended.
+fn settle(s: &mut LocalServer, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 30 s");
+        s.observe();
+        std::thread::yield_now();
+    }
+}
+
+/// A unit is placed by its name; what a daemon-reload overwrites is put back at the next tick and counted; reset gives back what
+/// was there before, not what was overwritten with.
+#[test]
+fn what_systemd_overwrites_is_put_back() {
+    let host = Host::new();
+    let before = host.everything();
+    let mut s = host.open(false);
+    s.apply(&plan(&s, "0-1")).unwrap();
+    assert_eq!(host.says("cpuset.cpus"), "0-1");
+    s.observe();
+    assert!(s.foreign_changes().is_empty());
+    fs::write(host.root.path(format!("{UNIT}/cpuset.cpus")), "0-7\n").unwrap();
+    fs::write(host.root.path(format!("{UNIT}/cpu.max")), "max 100000\n").unwrap();
+    s.observe();
+    assert_eq!((host.says("cpuset.cpus").as_str(), host.says("cpu.max").as_str()), ("0-1", "max 10000"));
+    assert_eq!(s.foreign_changes(), BTreeMap::from([(("redis".into(), Knob::Cpus), 1), (("redis".into(), Knob::Quota), 1)]));
+    s.reset().unwrap();
+    settle(&mut s, || host.everything() == before);
+    fs::write(host.root.path(format!("{UNIT}/cpuset.cpus")), "3\n").unwrap();
+    s.observe();
+    assert_eq!(host.says("cpuset.cpus"), "3", "what was given back is nobody's business");
+}
+
+/// Memory follows the CPUs to their node while there is room for it (1 MiB in use: 1 GiB free on node 0, half a MiB on node 1).
+#[test]
+fn memory_follows_where_there_is_room() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    s.apply(&plan(&s, "1-2")).unwrap();
+    settle(&mut s, || host.says("cpuset.mems") == "0");
+    s.apply(&plan(&s, "4-5")).unwrap();
+    settle(&mut s, || host.says("cpuset.mems") == "0-1");
+    s.apply(&plan(&s, "3-4")).unwrap();
+    s.observe();
+    assert_eq!(host.says("cpuset.mems"), "0-1", "CPUs of both nodes");
+    s.apply(&plan(&s, "0")).unwrap();
+    settle(&mut s, || host.says("cpuset.mems") == "0");
+    s.reset().unwrap();
+    assert_eq!(host.says("cpuset.mems"), "0-1");
+}
+
+/// A limit below what is in use is not a write of the plan: it is reached on the side, or not at all, and given back with the rest.
+#[test]
+fn a_limit_below_use_is_reached_on_the_side() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    let mut p = plan(&s, "0-1");
+    p.allocations.get_mut("redis").unwrap().mem_limit_bytes = Some(4 << 20);
+    s.apply(&p).unwrap();
+    assert_eq!(host.says("memory.max"), (4 << 20).to_string(), "above what is in use: at once");
+    p.allocations.get_mut("redis").unwrap().mem_limit_bytes = Some(64 << 10);
+    s.apply(&p).unwrap();
+    assert_eq!(host.says("memory.max"), (4 << 20).to_string());
+    // The kernel gets there.
+    fs::write(host.root.path(format!("{UNIT}/memory.current")), "65536\n").unwrap();
+    settle(&mut s, || host.says("memory.max") == (64 << 10).to_string());
+    assert_eq!(host.says("memory.high"), "max");
+    s.reset().unwrap();
+    assert_eq!(host.says("memory.max"), "max");
+}
+
+/// Only where it is asked for, and only for a service alone on its CPUs; taken away before CPUs move, and with the rest.
+#[test]
+fn partitions_are_made_where_asked_for() {
+    let host = Host::new();
+    let before = host.everything();
+    let mut s = host.open(true);
+    s.apply(&plan(&s, "0-1")).unwrap();
+    assert_eq!(host.says("cpuset.cpus.partition"), "root");
+    s.apply(&plan(&s, "2-3")).unwrap();
+    assert_eq!(host.says("cpuset.cpus.partition"), "root");
+    let mut shared = plan(&s, "0-3");
+    let a = shared.allocations.get_mut("redis").unwrap();
+    a.shared_cpus = a.cpus;
+    s.apply(&shared).unwrap();
+    assert_eq!(host.says("cpuset.cpus.partition"), "member");
+    s.apply(&plan(&s, "2")).unwrap();
+    // A neighbour's write made it invalid: one attempt, then plain CPUs.
+    fs::write(host.root.path(format!("{UNIT}/cpuset.cpus.partition")), "root invalid (not exclusive)\n").unwrap();
+    s.observe();
+    assert_eq!(host.says("cpuset.cpus.partition"), "root");
+    assert_eq!(s.foreign_changes()[&("redis".to_string(), Knob::Partition)], 1);
+    s.reset().unwrap();
+    settle(&mut s, || host.everything() == before);
+}
+
+/// A unit that does not run, one without the controllers, and one that is no service are named with what to do.
+#[test]
+fn units_that_cannot_be_had_are_explained() {
+    let host = Host::new();
+    let bare = host.root.path("/sys/fs/cgroup/system.slice/bare.service");
+    fs::create_dir_all(bare).unwrap();
+    let mut s = host.open(false);
+    let mut says = |unit: &str| s.adopt("x", "x", Kind::Be, 1, Target::Unit(unit.into())).unwrap_err().to_string();
+    assert!(says("none.service").contains("systemctl status none.service") && says("none.service").contains("Units of users"));
+    let bare = says("bare.service");
+    assert!(bare.contains("/system.slice/bare.service") && bare.contains("systemctl set-property --runtime bare.service"), "{bare}");
+    assert!(says("redis").contains("redis.service"));
+    s.reset().unwrap();
+    drop(s);
+    // v1 has no such folders.
+    fs::write(host.root.path("/sys/fs/cgroup/cgroup.controllers"), "\n").unwrap();
+    let mut s = LocalServer::open(LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) }).unwrap();
+    let e = s.adopt("x", "x", Kind::Be, 1, Target::Unit("redis.service".into())).unwrap_err().to_string();
+    assert!(e.contains("cgroup v2 only"), "{e}");
+}
