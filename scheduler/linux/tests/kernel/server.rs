@@ -44,7 +44,7 @@ fn differences(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, Str
 fn everything_is_given_back() {
     let (web, redis, job) = (Group::new("lc.slice/web"), Group::new("system.slice/redis.service"), Group::new("job"));
     write(web.file("cpuset.cpus"), "0-6").unwrap();
-    [&web, &job].map(|g| write(g.file("cpuset.mems"), "0-1").unwrap());
+    [&web, &job].iter().for_each(|g| write(g.file("cpuset.mems"), "0-1").unwrap());
     write(job.file("cpuset.cpus"), "0-7").unwrap();
     write(job.file("cpu.max"), "900000 1000000").unwrap();
     let (w, r, j) = (Process::start(&web, "burn 2"), Process::start(&redis, "burn 1"), Process::start(&job, "burn 3"));
@@ -208,7 +208,7 @@ fn memory_follows_a_placed_service_and_its_limit() {
 #[ignore = "needs root and a machine of its own; run by make test-kernel"]
 fn partitions_move_with_plans() {
     let (top, nested) = (Group::new("top"), Group::new("plain.slice/nested"));
-    [&top, &nested].map(|g| write(g.file("cpuset.cpus"), "0-7").unwrap());
+    [&top, &nested].iter().for_each(|g| write(g.file("cpuset.cpus"), "0-7").unwrap());
     let (p, q) = (Process::start(&top, "burn 1"), Process::start(&nested, "burn 1"));
     let before = settings();
     let state = tempfile::tempdir().unwrap();
