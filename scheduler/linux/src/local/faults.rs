@@ -25,26 +25,21 @@ impl Random {
     }
 }
 
-/// Looks at the whole tree after every change.
+/// Looks at the CPUs after every change.
 #[derive(Debug)]
 struct Watchful {
     inner: SharedFiles,
-    root: PathBuf,
     /// From the first plan on; before it an empty list means the CPUs of the group above.
     placed: AtomicBool,
     wrong: Mutex<Vec<String>>,
 }
 
 impl Watchful {
-    fn look(&self, what: &str) {
-        if !self.placed.load(Ordering::Relaxed) {
-            return;
-        }
-        for id in SERVICES {
-            let dir = self.root.join(format!("sys/fs/cgroup/lc/{id}"));
-            let cpus = std::fs::read_to_string(dir.join("cpuset.cpus")).unwrap();
+    fn look(&self, path: &Path) {
+        if self.placed.load(Ordering::Relaxed) && path.ends_with("cpuset.cpus") {
+            let cpus = std::fs::read_to_string(path).unwrap();
             if CpuSet::parse(&cpus).map_or(true, |c| c.is_empty()) {
-                self.wrong.lock().unwrap().push(format!("{id} has no CPU after {what}"));
+                self.wrong.lock().unwrap().push(format!("{} was left without a CPU: \"{cpus}\"", path.display()));
             }
         }
     }
@@ -56,7 +51,7 @@ impl Files for Watchful {
     }
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         let done = self.inner.write(path, text);
-        self.look(&format!("{} <- {text}", path.display()));
+        self.look(path);
         done
     }
     fn make_dir(&self, path: &Path) -> io::Result<()> {
@@ -122,12 +117,7 @@ impl Host {
         let (dir, root) = tree(&files);
         let (model, _) = ModelFiles::mount(&root, intel(2, WAYS), "");
         (0..SERVICES.len() as u32).for_each(|n| model.machine().spawn(100 + n, 100 + n, 1, 0));
-        let watchful = Arc::new(Watchful {
-            inner: Arc::new(model.clone()),
-            root: root.path("/"),
-            placed: AtomicBool::new(false),
-            wrong: Mutex::default(),
-        });
+        let watchful = Arc::new(Watchful { inner: Arc::new(model.clone()), placed: AtomicBool::new(false), wrong: Mutex::default() });
         let faulty = Faulty::new(watchful.clone());
         let state = scratch();
         let root = Root::with(root.path("/"), faulty.clone());
@@ -229,9 +219,9 @@ fn failed_writes_leave_the_old_plan_or_the_new() {
     let before_us = host.tree();
     let mut random = Random(0x5eed);
     let (mut failed, mut unsettled, mut fine) = (0u32, 0u32, 0u32);
+    let mut old = before_us.clone();
     for n in 0..plans {
         let plan = random_plan(&s, &mut random);
-        let old = host.tree();
         let allocations: Vec<Allocation> = s.services.values().map(|v| v.allocation.clone()).collect();
         // One failure mostly; sometimes a burst, which reaches into the rollback.
         let at = random.below(30);
@@ -257,8 +247,9 @@ fn failed_writes_leave_the_old_plan_or_the_new() {
         host.faulty.arm(BTreeMap::new());
         host.watchful.placed.store(true, Ordering::Relaxed);
         no_double_holders(&s);
+        old = host.tree();
         for (id, a) in &plan.allocations {
-            let cpus = &host.tree()[&format!("/sys/fs/cgroup/lc/{id}/cpuset.cpus")];
+            let cpus = &old[&format!("/sys/fs/cgroup/lc/{id}/cpuset.cpus")];
             assert_eq!(CpuSet::parse(cpus).unwrap(), a.cpus, "plan {n}");
         }
     }
