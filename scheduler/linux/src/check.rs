@@ -106,23 +106,26 @@ fn resctrl(root: &Root) -> Vec<Capability> {
             lack("resctrl", "this kernel or processor has none: ways and bandwidth cannot be given", "Use a physical host with Intel RDT or AMD QoS and a kernel with CONFIG_X86_CPU_RESCTRL; on Skylake and Cascade Lake boot with rdt=l3cat,mba")
         }];
     };
-    let mut all = vec![have(
-        "resctrl",
-        format!("mounted ({}), {} classes", mount_options(root).unwrap_or_default(), r.num_closids().map_or("?".into(), |n| n.to_string())),
-    )];
+    let mut all = vec![have("resctrl", format!("mounted ({}), {} classes", mount_options(root).unwrap_or_default(), r.info().num_closids))];
     all.push(match r.cbm_bits() {
         Some(b) => have("l3-cat", format!("{b} ways, at least {} in a mask", r.min_cbm_bits())),
         None => lack("l3-cat", "no L3 allocation", "On Skylake and Cascade Lake boot with rdt=l3cat"),
     });
-    all.push(match r.mba_percent() {
-        Some((min, step)) => have("mba", format!("{min} to 100 % in steps of {step}")),
+    all.push(match r.mba_steps() {
+        Some(m) => have("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct)),
         None => lack(
             "mba",
-            "no memory bandwidth allocation in per cent",
-            "Mount resctrl without mba_MBps; on AMD it is given in MB/s, which is not supported yet",
+            match &r.info().mba {
+                None => "no memory bandwidth allocation",
+                Some(_) => "in absolute units (AMD, or mount option mba_MBps): per cent need the platform's peak bandwidth",
+            },
+            match &r.info().mba {
+                None => "Use a processor that has it, or boot with rdt=mba",
+                Some(_) => "Give mem_bw_mbps in node.toml, or run with a bundle of this platform",
+            },
         ),
     });
-    let mon = r.monitors();
+    let mon = r.info().monitoring.clone().unwrap_or_default().features;
     all.push(if mon.iter().any(|m| m == "mbm_local_bytes") {
         have("l3-monitoring", mon.join(", "))
     } else {

@@ -4,7 +4,7 @@ use crate::files::text;
 use crate::resctrl::{self, Resctrl};
 use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
-use surefoot_server::{CpuSet, Llc, Mba, Platform, ServerError};
+use surefoot_server::{CpuSet, Llc, Platform, ServerError};
 
 /// Below this many CPUs whole-core steps are too coarse, and quotas in steps of 0.1 core stand in for them.
 pub const WHOLE_CORE_CPUS: u32 = 8;
@@ -78,6 +78,14 @@ fn numa(root: &Root, cpus: &[u32]) -> Vec<u32> {
 /// # Errors
 /// [`ServerError::Invalid`] for managed CPUs that are not on line, [`ServerError::Unavailable`] where sysfs is not there.
 pub fn discover(root: &Root, managed: Option<CpuSet>) -> Result<Platform, ServerError> {
+    discover_with(root, managed, Resctrl::find(root).as_ref())
+}
+
+/// As [`discover`], with ways and bandwidth of this resctrl.
+///
+/// # Errors
+/// As [`discover`].
+pub fn discover_with(root: &Root, managed: Option<CpuSet>, resctrl: Option<&Resctrl>) -> Result<Platform, ServerError> {
     let online = online(root)?;
     let managed = managed.unwrap_or_else(|| default_managed(&online));
     if managed.is_empty() || !managed.is_subset(&online) {
@@ -96,15 +104,14 @@ pub fn discover(root: &Root, managed: Option<CpuSet>) -> Result<Platform, Server
     // By cache id, as resctrl orders its domains; by package where sysfs shows no L3 (some virtual machines).
     let domain_keys: Vec<u64> = cpus.iter().zip(&caches).map(|(c, l)| l.map_or_else(|| package(*c), |(id, _)| id)).collect();
     let cache_bytes = caches.iter().flatten().map(|(_, b)| *b).max().unwrap_or(0);
-    let resctrl = Resctrl::find(root);
-    let llc = resctrl.as_ref().and_then(|r| {
+    let llc = resctrl.and_then(|r| {
         let ways = r.cbm_bits()?;
         // The size file counts what a bit is really worth (with sub-NUMA clustering a fraction of the cache).
         let bytes = r.root_bytes().unwrap_or(cache_bytes);
         let mb_per_way = bytes as f64 / f64::from(1 << 20) / f64::from(ways);
         Some(Llc { ways, mb_per_way, min_ways: r.min_cbm_bits() })
     });
-    let mba = resctrl.as_ref().and_then(Resctrl::mba_percent).map(|(min, step)| Mba { min_pct: min, step_pct: step });
+    let mba = resctrl.and_then(Resctrl::mba_steps);
     let max_khz =
         cpus.iter().filter_map(|c| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/cpuinfo_max_freq"))?.parse::<f64>().ok());
     Ok(Platform {
@@ -141,6 +148,7 @@ pub fn host_facts(root: &Root) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
     use crate::root::tests::tree;
+    use surefoot_server::Mba;
 
     /// Two sockets with two threads a core and cache ids with a gap become dense cores and domains.
     #[test]

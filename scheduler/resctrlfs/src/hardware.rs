@@ -87,6 +87,50 @@ pub struct Hardware {
 }
 
 impl Hardware {
+    /// The machines of the recordings (tests/golden), by name: kernel and model, e.g. "6.12-two"; None for any other name.
+    pub fn recorded(name: &str) -> Option<Self> {
+        let (version, model) = name.split_once('-')?;
+        let kernel = Kernel::parse(version)?;
+        if !["one", "two", "e5", "amd", "faults"].contains(&model) {
+            return None;
+        }
+        let domain = |id: u32| CacheDomain { id, cpus: (id * 4..id * 4 + 4).collect() };
+        let (two, amd, e5) = (matches!(model, "two" | "amd"), model == "amd", model == "e5");
+        let llc_bytes: u32 = if amd { 16 << 20 } else { 46080 << 10 };
+        let rmids = if amd { 256 } else { 176 - 32 * u32::from(e5) };
+        let faults = if model == "faults" { BTreeMap::from([(2, Fault::Error), (3, Fault::Unavailable)]) } else { BTreeMap::new() };
+        let limit = if amd { 512 << 10 } else { llc_bytes };
+        let scale_bytes = if amd { 64 } else { 65536 };
+        let mba = Mba {
+            closids: if amd { 16 } else { 8 },
+            min: if amd { 0 } else { 10 },
+            step: if amd { 1 } else { 10 },
+            max: if amd { 2048 } else { 100 },
+            linear: !amd,
+            throttle_mode: (!amd).then_some("max"),
+        };
+        Some(Hardware {
+            kernel,
+            domains: if two { vec![domain(0), domain(1)] } else { vec![domain(0)] },
+            llc_bytes: llc_bytes.into(),
+            cbm_bits: if amd { 16 } else { 20 },
+            min_cbm_bits: u32::from(!amd),
+            shareable_bits: if amd { 0 } else { 0xc0000 },
+            sparse_masks: amd,
+            l3_closids: 16,
+            cdp: true,
+            mba: (!e5).then_some(mba),
+            monitoring: Some(Monitoring {
+                rmids,
+                scale_bytes,
+                threshold_bytes: limit / rmids / scale_bytes * scale_bytes,
+                threshold_limit_bytes: limit,
+                faults,
+            }),
+            pseudo_locking: e5,
+        })
+    }
+
     pub fn cbm_mask(&self) -> u32 {
         u32::MAX >> (32 - self.cbm_bits.clamp(1, 32))
     }

@@ -242,7 +242,8 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         return put_safe_layout_in_force(&dir, args.json);
     }
     let managed = from_config.as_ref().and_then(|c| c.cpus);
-    let mut server = LocalServer::open(LocalConfig { managed, ..LocalConfig::new(dir) }).map_err(server_error)?;
+    let resctrl = from_config.and_then(|c| c.resctrl);
+    let mut server = LocalServer::open(LocalConfig { managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();

@@ -3,12 +3,16 @@
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use surefoot_linux::resctrl::classes::{Layout, Place, Setting};
+use surefoot_linux::resctrl::monitor::Event;
+use surefoot_linux::resctrl::steps::Op;
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::Root;
-use surefoot_resctrlfs::fuse::{lock, show, Shared};
+use surefoot_resctrlfs::fuse::{lock as lock_machine, show, Shared};
 use surefoot_resctrlfs::hardware::{from_platform, CacheDomain, Fault};
 use surefoot_resctrlfs::host::Host;
 use surefoot_resctrlfs::{Hardware, Kernel, Machine};
+use surefoot_server::Mba;
 
 /// Tasks are those that the test makes.
 struct Still;
@@ -36,10 +40,10 @@ fn the_adapter_works_on_the_stand_in() {
     let at = dir.path().join("sys/fs/resctrl");
     fs::create_dir_all(&at).unwrap();
     fs::create_dir(dir.path().join("proc")).unwrap();
-    fs::write(dir.path().join("proc/mounts"), "resctrl /sys/fs/resctrl resctrl rw,relatime 0 0\n").unwrap();
+    fs::write(dir.path().join("proc/mounts"), "resctrl /sys/fs/resctrl fuse.resctrl rw,nosuid,nodev,relatime 0 0\n").unwrap();
     let machine: Shared = Arc::new(Mutex::new(Machine::new(hardware(dir.path()))));
     {
-        let mut m = lock(&machine);
+        let mut m = lock_machine(&machine);
         m.mount("", false).unwrap();
         m.spawn(500, 500, 0, 0);
         m.spawn(501, 500, 500, 0);
@@ -49,41 +53,52 @@ fn the_adapter_works_on_the_stand_in() {
         Err(e) => return eprintln!("SKIPPED: cannot mount FUSE here ({e}); needs /dev/fuse, and root or fusermount3"),
     };
 
-    let r = Resctrl::find(&Root::at(dir.path())).unwrap();
-    assert_eq!((r.cbm_bits(), r.min_cbm_bits(), r.num_closids()), (Some(11), 1, Some(8)));
-    assert_eq!((r.mba_percent(), r.root_bytes()), (Some((10, 10)), Some(22 << 20)));
+    // A mount of type fuse is used only where it is named, and known for what it is.
+    let root = Root::at(dir.path());
+    assert!(Resctrl::find(&root).is_none());
+    let r = Resctrl::named(&root, Path::new("/sys/fs/resctrl")).unwrap();
+    assert!(r.is_stand_in());
+    assert_eq!((r.cbm_bits(), r.min_cbm_bits(), r.info().num_closids), (Some(11), 1, 8));
+    assert_eq!((r.mba_steps(), r.root_bytes()), (Some(Mba { min_pct: 10, step_pct: 10 }), Some(22 << 20)));
 
+    let setting = |a: u32, b: u32, pct: u8| Setting { ways: vec![a, b], mba_pct: Some(pct) };
+    let make = |class: &str, setting: Setting| r.execute(&Op::Make { class: class.into(), setting }, &Vec::new);
+    let class = |name: &str| Place::Class(name.into());
+    let lock = r.lock().unwrap();
+    make("moses", setting(0x3, 0x70, 40)).unwrap();
     // 502 is gone before it can be moved: no error.
-    r.set("moses", &[0x3, 0x70], 40, || {
-        if lock(&machine).task_groups(501).unwrap().contains("moses") {
-            vec![500, 501]
-        } else {
-            vec![500, 501, 502]
-        }
-    })
-    .unwrap();
-    assert_eq!(fs::read_to_string(r.group("moses").join("schemata")).unwrap(), "    MB:0= 40;16= 40\n    L3:0=003;16=070\n");
-    assert_eq!(fs::read_to_string(r.group("moses").join("tasks")).unwrap(), "500\n501\n");
-    assert_eq!(r.mbm_local_bytes("moses"), Some(0));
+    let come = Op::Move { id: "moses".into(), from: None, to: Some(class("moses")) };
+    r.execute(&come, &|| vec![500, 501, 502]).unwrap();
+    let show = |path: &str| fs::read_to_string(at.join(path)).unwrap();
+    assert_eq!(show("surefoot.moses/schemata"), "    MB:0= 40;16= 40\n    L3:0=003;16=070\n");
+    assert_eq!(show("surefoot.moses/mon_groups/moses/tasks"), "500\n501\n");
 
-    // The kernel rounds 45 % up to 50: the adapter reads back and says so.
-    let err = r.set("moses", &[0x3, 0x70], 45, Vec::new).unwrap_err().to_string();
-    assert!(err.contains("wrote 45, the kernel keeps 50"), "{err}");
-    let err = r.set("moses", &[0x5, 0x70], 40, Vec::new).unwrap_err().to_string();
-    assert!(err.contains("The mask 5 has non-consecutive 1-bits"), "{err}");
+    // 45 % come out as 50, the next step: no error. A mask with a gap is one.
+    let set = |to: Setting| r.execute(&Op::Set { class: "moses".into(), from: Setting::default(), to }, &Vec::new);
+    set(setting(0x3, 0x70, 45)).unwrap();
+    assert_eq!(show("surefoot.moses/schemata"), "    MB:0= 50;16= 50\n    L3:0=003;16=070\n");
+    let err = set(setting(0x5, 0x70, 40)).unwrap_err().error.to_string();
+    assert!(err.contains("The mask 5 has non-consecutive 1-bits") && err.contains("os error 22"), "{err}");
 
-    // 8 classes: the root's, moses and 6 more; the second group has RMID 2, whose counters are unavailable.
+    // The group has RMID 1, its monitoring group 2, whose counters are unavailable, and so has the group none.
+    assert_eq!(r.counter("moses", &class("moses"), true, Event::MbmLocal), None);
+    // 8 classes: the default group's, moses and 6 more.
     for n in 0..6 {
-        r.set(&format!("s{n}"), &[0x1, 0x1], 100, Vec::new).unwrap();
+        make(&format!("s{n}"), setting(0x1, 0x1, 100)).unwrap();
     }
-    assert_eq!(r.mbm_local_bytes("s0"), None);
-    let err = r.set("s6", &[0x1, 0x1], 100, Vec::new).unwrap_err().to_string();
-    assert!(err.contains("Out of CLOSIDs") && err.contains("8 classes"), "{err}");
+    let refused = make("s6", setting(0x1, 0x1, 100)).unwrap_err();
+    assert!(refused.is_shortage() && refused.error.to_string().contains("Out of CLOSIDs"), "{refused:?}");
 
-    for id in r.groups() {
-        r.remove(&id).unwrap();
-    }
-    assert_eq!(r.groups(), Vec::<String>::new());
-    assert_eq!(lock(&machine).task_groups(500).unwrap(), "res:/\nmon:\n");
+    // The monitoring group takes its threads along to another class.
+    let to_s0 = Op::Move { id: "moses".into(), from: Some(class("moses")), to: Some(class("s0")) };
+    r.execute(&to_s0, &|| vec![500, 501]).unwrap();
+    assert_eq!(lock_machine(&machine).task_groups(501).unwrap(), "res:surefoot.s0\nmon:moses\n");
+    let found = r.survey().unwrap();
+    assert_eq!((found.bounds.classes, found.layout.place("moses")), (7, Some(class("s0"))));
+
+    drop(lock);
+    assert_eq!(r.clear(|_| false).unwrap().len(), 7);
+    assert_eq!(r.survey().unwrap().layout, Layout::default());
+    assert_eq!(lock_machine(&machine).task_groups(500).unwrap(), "res:/\nmon:\n");
     session.join();
 }

@@ -3,11 +3,14 @@
 
 use super::control::Control;
 use super::{unavailable, LocalServer, Target};
-use crate::cgroup::{quota_value, Cgroup, Knob};
+use crate::cgroup::{quota_value, Knob};
 use crate::journal::{Entry as Event, Former};
+use crate::resctrl::refusal::{Cause, Refusal};
+use crate::resctrl::steps::Op;
+use crate::resctrl::Resctrl;
 use std::collections::BTreeMap;
 use std::io;
-use surefoot_server::order::{order, Masks, Pass};
+use surefoot_server::order::{order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
 
@@ -20,18 +23,16 @@ pub(super) enum Step {
         from: String,
         to: String,
     },
-    /// CBMs and MBA; from None = no group of its own before.
-    Ways {
-        id: ServiceId,
-        from: Option<(Vec<u32>, u8)>,
-        to: (Vec<u32>, u8),
-    },
+    /// A change of classes: ways and bandwidth.
+    Class(Op),
 }
 
 impl Step {
-    fn service(&self) -> &ServiceId {
+    /// Whose it is; None for what several may share.
+    fn service(&self) -> Option<&ServiceId> {
         match self {
-            Step::Knob { id, .. } | Step::Ways { id, .. } => id,
+            Step::Knob { id, .. } | Step::Class(Op::Move { id, .. }) => Some(id),
+            Step::Class(_) => None,
         }
     }
 }
@@ -69,21 +70,32 @@ impl LocalServer {
             })
             .map(|(id, a)| (id.clone(), a.clone()))
             .collect();
-        if new.is_empty() {
+        if new.is_empty() && !self.replan {
             return Ok(Applied::default());
         }
-        let steps = self.steps(&new)?;
+        let lock = self.resctrl.as_ref().map(Resctrl::lock).transpose()?;
+        let (mut ops, mut classes) = self.class_steps(&all, usize::MAX)?;
+        let mut steps = self.steps(&new, ops)?;
         self.touch(&new)?;
         self.open_partitions(&new);
-        for (n, step) in steps.iter().enumerate() {
-            if let Err(e) = self.execute(step, false) {
-                // The failed step too: a knob may be more than one file.
-                return Err(self.roll_back(&steps[..=n], e));
+        self.record_safe_layout(&classes)?;
+        while let Err((n, refusal)) = self.run(&steps) {
+            // The failed step too: a knob may be more than one file.
+            let shortage = refusal.is_shortage() && matches!(steps[n], Step::Class(Op::Make { .. }));
+            let made = steps[..n].iter().filter(|s| matches!(s, Step::Class(Op::Make { .. }))).count();
+            let why = self.roll_back(&steps[..=n], refusal.error);
+            if !shortage || !self.unsettled.is_empty() {
+                return Err(why);
             }
+            // Fewer classes than the processor says, or no monitoring id for another: what there is must do.
+            tracing::debug!("{why}");
+            (ops, classes) = self.class_steps(&all, self.layout.classes.len() + made)?;
+            steps = self.steps(&new, ops)?;
+            self.record_safe_layout(&classes)?;
         }
         let changed: Vec<ServiceId> = new.keys().cloned().collect();
         let event = Event::Apply { t_ms: self.feed.now_ms(), allocations: new.clone(), changed: changed.clone() };
-        if let Err(e) = self.journal.append(&event) {
+        if let Err(e) = if new.is_empty() { Ok(()) } else { self.journal.append(&event) } {
             return Err(self.roll_back(&steps, e));
         }
         for (id, a) in &new {
@@ -92,16 +104,15 @@ impl LocalServer {
                 s.placed = true;
             }
         }
+        drop(lock);
+        self.classes_are(classes);
         self.keep(&new);
         Ok(Applied { changed })
     }
 
-    /// What services have now goes to disk before any of it is changed for the first time, and with it the safe layout.
+    /// What services have now goes to disk before any of it is changed for the first time.
     fn touch(&mut self, new: &BTreeMap<ServiceId, Allocation>) -> Result<(), ServerError> {
         let fresh: Vec<&ServiceId> = new.keys().filter(|id| !self.touched.contains_key(*id)).collect();
-        if fresh.is_empty() {
-            return Ok(());
-        }
         for id in fresh {
             let s = &self.services[id];
             let saved: BTreeMap<Knob, String> = Knob::ALL.iter().filter_map(|k| Some((*k, s.control.get(*k)?))).collect();
@@ -110,12 +121,12 @@ impl LocalServer {
             self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
             self.touched.insert(id.clone(), former);
         }
-        self.record_safe_layout()
+        Ok(())
     }
 
-    /// The writes that turn what is in force into `new`, in order.
-    pub(super) fn steps(&self, new: &BTreeMap<ServiceId, Allocation>) -> Result<Vec<Step>, ServerError> {
-        let mut steps: Vec<(Pass, Step)> = vec![];
+    /// The writes that turn what is in force into `new`, in order; `ops` are those of its classes.
+    pub(super) fn steps(&self, new: &BTreeMap<ServiceId, Allocation>, ops: Vec<(Pass, Op)>) -> Result<Vec<Step>, ServerError> {
+        let mut steps: Vec<(Pass, Step)> = ops.into_iter().map(|(pass, op)| (pass, Step::Class(op))).collect();
         let ids: Vec<&ServiceId> = new.keys().collect();
         let now = |id: &ServiceId, knob: Knob| {
             let c = &self.services[id].control;
@@ -172,41 +183,16 @@ impl LocalServer {
                 }
             }
         }
-        if self.resctrl.is_some() {
-            self.way_steps(new, &mut steps);
-        }
         steps.sort_by_key(|(pass, _)| *pass);
         Ok(steps.into_iter().map(|(_, s)| s).collect())
     }
 
-    /// Writes to the services' resctrl groups.
-    fn way_steps(&self, new: &BTreeMap<ServiceId, Allocation>, steps: &mut Vec<(Pass, Step)>) {
-        let same = |s: &super::Service, a: &Allocation| s.placed && s.allocation.ways == a.ways && s.allocation.mba_pct == a.mba_pct;
-        let changed: Vec<(&ServiceId, &Allocation)> =
-            new.iter().filter(|(id, a)| (!a.ways.is_empty() || self.platform.mba.is_some()) && !same(&self.services[*id], a)).collect();
-        let masks = |ways: &[u32]| Masks { ways: ways.to_vec(), min_ways: self.platform.min_ways() };
-        let ways: Vec<(Masks, Masks)> =
-            changed.iter().map(|(id, a)| (masks(&self.services[*id].allocation.ways), masks(&a.ways))).collect();
-        let mut is: Vec<Option<(Vec<u32>, u8)>> = changed
-            .iter()
-            .map(|(id, _)| Some(&self.services[*id]).filter(|s| s.placed).map(|s| (s.allocation.ways.clone(), s.allocation.mba_pct)))
-            .collect();
-        let mut step = |holder: usize, pass: Pass, to: (Vec<u32>, u8)| {
-            let from = is[holder].replace(to.clone());
-            if from.as_ref() != Some(&to) {
-                steps.push((pass, Step::Ways { id: changed[holder].0.clone(), from, to }));
-            }
-        };
-        for w in order(&ways) {
-            step(w.holder, w.pass, (w.to.ways, changed[w.holder].1.mba_pct));
-        }
-        // Only the bandwidth changes, or there was no group yet.
-        for (i, (_, a)) in changed.iter().enumerate() {
-            step(i, Pass::Shrink, (a.ways.clone(), a.mba_pct));
-        }
+    /// All of them; else the number of the one that failed, and why.
+    fn run(&self, steps: &[Step]) -> Result<(), (usize, Refusal)> {
+        steps.iter().enumerate().try_for_each(|(n, step)| self.execute(step, false).map_err(|r| (n, r)))
     }
 
-    pub(super) fn execute(&self, step: &Step, undo: bool) -> Result<(), ServerError> {
+    pub(super) fn execute(&self, step: &Step, undo: bool) -> Result<(), Refusal> {
         match step {
             Step::Knob { id, knob, from, to } => {
                 let control = &self.services[id].control;
@@ -216,25 +202,21 @@ impl LocalServer {
                 }
                 let set = control.set(*knob, if undo { from } else { to });
                 let set = if undo { set } else { set.and_then(|()| control.check_in_force(*knob, to)) };
-                set.map_err(|e| ServerError::Write {
-                    what: control.describe(id, *knob),
-                    cause: e.to_string(),
-                    remedy: match e.kind() {
-                        io::ErrorKind::PermissionDenied => "Run as root, or give this user the cgroup (systemd: Delegate=yes)".into(),
-                        io::ErrorKind::NotFound => format!("Check that {id} still runs"),
-                        _ => "Check what else writes to this cgroup".into(),
-                    },
+                set.map_err(|e| {
+                    let error = ServerError::Write {
+                        what: control.describe(id, *knob),
+                        cause: e.to_string(),
+                        remedy: match e.kind() {
+                            io::ErrorKind::PermissionDenied => "Run as root, or give this user the cgroup (systemd: Delegate=yes)".into(),
+                            io::ErrorKind::NotFound => format!("Check that {id} still runs"),
+                            _ => "Check what else writes to this cgroup".into(),
+                        },
+                    };
+                    Refusal { cause: Cause::Other, error }
                 })
             }
-            Step::Ways { id, from, to } => {
-                let Some(r) = &self.resctrl else { return Ok(()) };
-                let tids = || self.services[id].cgroup.as_ref().map(Cgroup::tids).unwrap_or_default();
-                match (undo, from) {
-                    (false, _) => r.set(id, &to.0, to.1, tids),
-                    (true, Some((ways, mba_pct))) => r.set(id, ways, *mba_pct, tids),
-                    (true, None) => r.remove(id),
-                }
-            }
+            Step::Class(op) if undo => self.do_class_step(&op.inverse()),
+            Step::Class(op) => self.do_class_step(op),
         }
     }
 
@@ -256,7 +238,7 @@ impl LocalServer {
     /// [`ServerError::Unsettled`]: some of it cannot be undone yet.
     pub(super) fn settle(&mut self) -> Result<(), ServerError> {
         while let Some(step) = self.unsettled.last().cloned() {
-            if !self.services.contains_key(step.service()) {
+            if step.service().is_some_and(|id| !self.services.contains_key(id)) {
                 self.unsettled.pop();
                 continue;
             }
@@ -265,15 +247,15 @@ impl LocalServer {
                 match self.execute(&step, true) {
                     Ok(()) => break Ok(()),
                     // With the service its values have gone.
-                    Err(_) if self.has_ended(step.service()) => break Ok(()),
+                    Err(_) if step.service().is_some_and(|id| self.has_ended(id)) => break Ok(()),
                     Err(e) if attempts.next().is_none() => break Err(e),
                     Err(_) => {}
                 }
             };
             if let Err(e) = undone {
-                let (what, cause) = match e {
+                let (what, cause) = match e.error {
                     ServerError::Write { what, cause, .. } => (what, cause),
-                    other => (format!("undoing the last plan for {}", step.service()), other.to_string()),
+                    other => ("undoing the last plan".into(), other.to_string()),
                 };
                 return Err(ServerError::Unsettled { what, cause, left: self.unsettled.len() });
             }

@@ -15,6 +15,7 @@ mod recover;
 mod tests;
 #[cfg(test)]
 mod unit_tests;
+mod ways;
 
 use self::control::{confined, Control};
 use self::keep::Keeper;
@@ -22,12 +23,14 @@ use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts};
 use crate::child::pin;
 use crate::claim::{self, Claim};
-use crate::discover::{discover, online};
+use crate::discover::{discover_with, online};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Entry as Event, Journal, Touched};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs;
+use crate::resctrl::classes::{Layout, Setting};
+use crate::resctrl::monitor::DeadCounter;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
@@ -61,11 +64,24 @@ pub struct LocalConfig {
     pub partitions: bool,
     /// Containers that a killed run left are kept for [`LocalServer::launch`] to go on with, until [`LocalServer::resume`].
     pub resume: bool,
+    /// Mount point of resctrl; None = the kernel's, where it is mounted. A stand-in is used only when it is named here.
+    pub resctrl: Option<PathBuf>,
+    /// Peak memory bandwidth, MB/s: what per cent of MBA are of where the kernel counts in absolute units.
+    pub mem_bw_mbps: Option<f64>,
 }
 
 impl LocalConfig {
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        LocalConfig { root: Root::default(), state_dir: state_dir.into(), catalogue: None, managed: None, partitions: false, resume: false }
+        LocalConfig {
+            root: Root::default(),
+            state_dir: state_dir.into(),
+            catalogue: None,
+            managed: None,
+            partitions: false,
+            resume: false,
+            resctrl: None,
+            mem_bw_mbps: None,
+        }
     }
 }
 
@@ -132,6 +148,7 @@ struct Service {
     placed: bool,
     counters: Option<Counters>,
     last: Option<Reading>,
+    dead_counter: DeadCounter,
 }
 
 /// Counters of one instant.
@@ -150,6 +167,12 @@ pub struct LocalServer {
     platform: Platform,
     mounts: Mounts,
     resctrl: Option<Resctrl>,
+    /// Classes in force, and what the default group is set to.
+    layout: Layout,
+    default_group: Setting,
+    /// Classes are to be planned anew although no allocation changes: somebody who shared has left.
+    replan: bool,
+    observations: u64,
     engine: Option<Engine>,
     catalogue: Option<Catalogue>,
     owner: String,
@@ -175,6 +198,8 @@ pub struct LocalServer {
     _lock: Flock<File>,
     /// The CPUs that are managed; None where this is not the host, or is only watched.
     claim: Option<Claim>,
+    /// Ours as well: the classes of resctrl.
+    resctrl_claim: Option<Flock<File>>,
 }
 
 fn unavailable(what: impl Into<String>, cause: impl std::fmt::Display, remedy: impl Into<String>) -> ServerError {
@@ -207,6 +232,7 @@ impl LocalServer {
         let mut server = Self::open_to_watch(config)?;
         if server.config.root.is_host() {
             server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
+            server.claim_resctrl();
             server.find_left()?;
             if !server.config.resume {
                 server.remove_left()?;
@@ -230,7 +256,12 @@ impl LocalServer {
             io::ErrorKind::WouldBlock => fail(&e, "Stop that one or give another folder"),
             _ => fail(&e, "Give a folder that can be written"),
         })?;
-        let platform = discover(&config.root, config.managed)?;
+        let resctrl = match &config.resctrl {
+            Some(at) => Some(Resctrl::named(&config.root, at)?),
+            None => Resctrl::find(&config.root),
+        };
+        let resctrl = resctrl.map(|r| r.with_peak(config.mem_bw_mbps));
+        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..discover_with(&config.root, config.managed, resctrl.as_ref())? };
         let mounts = Mounts::read(&config.root);
         let (journal, recalled) = Journal::open(&dir.join("journal.jsonl"))?;
         let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
@@ -243,7 +274,11 @@ impl LocalServer {
             tracing::info!("features without hardware counters (feature set no-pmu): {why}");
         }
         Ok(LocalServer {
-            resctrl: Resctrl::find(&config.root),
+            resctrl,
+            layout: Layout::default(),
+            default_group: Setting::default(),
+            replan: false,
+            observations: 0,
             owner: owner_of(&dir),
             config,
             platform,
@@ -265,6 +300,7 @@ impl LocalServer {
             next_tick: None,
             _lock: lock,
             claim: None,
+            resctrl_claim: None,
         })
     }
 
@@ -273,6 +309,13 @@ impl LocalServer {
             self.engine = Some(Engine::find()?);
         }
         self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
+    }
+
+    /// Peak memory bandwidth of this platform (MB/s), where it is known after all: MBA in absolute units needs it.
+    pub fn set_mem_bw_mbps(&mut self, mbps: Option<f64>) {
+        self.platform.mem_bw_mbps = mbps;
+        self.resctrl = self.resctrl.take().map(|r| r.with_peak(mbps));
+        self.platform.mba = self.resctrl.as_ref().and_then(Resctrl::mba_steps);
     }
 
     /// "full", or "no-pmu" with the reason.
@@ -477,6 +520,7 @@ impl LocalServer {
             placed: false,
             counters,
             last: None,
+            dead_counter: DeadCounter::default(),
         };
         self.services.insert(id.into(), s);
     }
@@ -486,20 +530,21 @@ impl LocalServer {
     /// # Errors
     /// [`ServerError::Invalid`] for an unknown id, else what the engine or the kernel says.
     pub fn stop(&mut self, id: &str) -> Result<(), ServerError> {
-        let Some(s) = self.services.get(id) else {
+        if !self.services.contains_key(id) {
             return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
-        };
+        }
+        let s = &self.services[id];
         if let Some(container) = s.launched.clone() {
             self.engine()?.remove(&container)?;
             self.forget(id)?;
         } else {
             let control = s.control.clone();
+            let tids = s.cgroup.as_ref().map(Cgroup::tids).unwrap_or_default();
+            self.leave_class(id, &tids)?;
             self.restore(id, &control)?;
             self.services.remove(id);
         }
-        if let Some(r) = &self.resctrl {
-            r.remove(id)?;
-        }
+        self.leave_class(id, &[])?;
         self.feed.with(|w| w.forget(id));
         Ok(())
     }
@@ -564,6 +609,7 @@ impl Server for LocalServer {
         let now_ms = self.feed.now_ms();
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
+        self.follow_threads(&ids);
         let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
@@ -580,7 +626,7 @@ impl Server for LocalServer {
                     service: s.service.clone(),
                     kind: s.kind,
                     threads: s.threads,
-                    allocation: s.allocation.clone(),
+                    allocation: self.held(id, &s.allocation),
                     placed: s.placed,
                     features,
                     feed: heard.map_or(FeedState::NotNeeded, |r| r.feed),

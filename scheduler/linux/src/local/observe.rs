@@ -7,7 +7,7 @@ use crate::discover::online;
 use crate::perf::Counters;
 use crate::procfs;
 use std::time::Instant;
-use surefoot_server::Features;
+use surefoot_server::{Allocation, Features};
 
 impl LocalServer {
     pub(super) fn counters(&self, cgroup: Option<&Cgroup>, pid: Option<u32>) -> Option<Counters> {
@@ -29,7 +29,8 @@ impl LocalServer {
 
     /// Features of one service since its last reading, without the neighbours' part, and instructions per second.
     pub(super) fn features(&mut self, id: &str) -> (Features, Option<f64>) {
-        let (root, p) = (&self.config.root, &self.platform);
+        let (root, p, mbm_bytes) = (&self.config.root, &self.platform, self.mbm_bytes(id));
+        let in_force = self.services.get(id).map(|s| self.held(id, &s.allocation));
         let Some(s) = self.services.get_mut(id) else { return Default::default() };
         if let Control::Watched(Some(g)) = &s.control {
             s.allocation = confined(p, g.effective_cpus(), g.get(Knob::Quota));
@@ -44,7 +45,7 @@ impl LocalServer {
             at: Instant::now(),
             usage_us: s.cgroup.as_ref().and_then(Cgroup::usage_us),
             counts: s.counters.as_mut().map(Counters::read).unwrap_or_default(),
-            mbm_bytes: self.resctrl.as_ref().and_then(|r| r.mbm_local_bytes(id)),
+            mbm_bytes,
         };
         let last = s.last.replace(now);
         let dt_s = last.map_or(0.0, |l| now.at.duration_since(l.at).as_secs_f64());
@@ -53,7 +54,7 @@ impl LocalServer {
         let of = |f: fn(&Reading) -> Option<f64>| rate(last.as_ref().and_then(f), f(&now));
         let cycles = of(|r| r.counts.cycles).filter(|c| *c > 0.0);
         let instructions = of(|r| r.counts.instructions);
-        let ways = p.llc.map(|_| s.allocation.n_ways());
+        let ways = p.llc.and(in_force.as_ref()).map(Allocation::n_ways);
         let features = Features {
             ipc: instructions.zip(cycles).map(|(i, c)| i / c),
             llc_misses_per_s: of(|r| r.counts.llc_misses),
@@ -67,6 +68,9 @@ impl LocalServer {
             core_freq_mhz: procfs::frequency_mhz(root, &s.allocation.cpus),
             ..Features::default()
         };
+        if s.dead_counter.look(features.mbl_mbps, features.llc_misses_per_s) {
+            tracing::warn!("{id}: its bandwidth counter stands at 0 while its cache misses: do not trust mbl_mbps here");
+        }
         (features, instructions)
     }
 }

@@ -7,6 +7,7 @@ use crate::cgroup::{absent, quota_value, Knob};
 use crate::engine::Engine;
 use crate::journal::{Entry as Event, Former};
 use crate::procfs;
+use crate::resctrl::classes::Layout;
 use crate::root::Root;
 use crate::safe::{self, Op, SafeLayout};
 use crate::unit;
@@ -65,16 +66,12 @@ impl LocalServer {
                 false => resumed.given_back.gone.push(id),
             }
         }
-        if let Some(r) = &self.resctrl {
-            for id in r.groups().into_iter().filter(|id| !in_force.contains_key(id)) {
-                r.remove(&id)?;
-                resumed.given_back.groups_removed.push(id);
-            }
-        }
         in_force.retain(|id, _| self.services.contains_key(id));
         if in_force.is_empty() {
+            resumed.given_back.groups_removed = self.clear_classes()?;
             return Ok(resumed);
         }
+        // With the classes of these: any other of ours is removed.
         match self.put_in_force(&Plan { allocations: in_force, ..Plan::default() }) {
             Ok(applied) => resumed.adopted = applied.changed,
             Err(e) => {
@@ -86,18 +83,17 @@ impl LocalServer {
         Ok(resumed)
     }
 
-    /// What is to be left in force should this process vanish now: on disk before anything is changed.
-    pub(super) fn record_safe_layout(&mut self) -> Result<(), ServerError> {
+    /// What is to be left in force should this process vanish now, or while it goes over to `classes`: on disk before anything is
+    /// changed.
+    pub(super) fn record_safe_layout(&mut self, classes: &Layout) -> Result<(), ServerError> {
         let mut ops = vec![];
         // BE jobs first: they give, LC services take.
         for lc in [false, true] {
             for (id, former) in &self.touched {
                 let Some(s) = self.services.get(id).filter(|s| matches!(s.kind, Kind::Lc { .. }) == lc) else { continue };
                 ops.extend(self.safe_writes(s, former));
-                if let Some(r) = &self.resctrl {
-                    ops.extend(r.safe_ops(id, lc));
-                }
             }
+            ops.extend(self.safe_classes(classes, lc));
         }
         let layout = SafeLayout::new(ops);
         if self.safe.as_ref() != Some(&layout) {
@@ -196,13 +192,9 @@ impl LocalServer {
                 Err(e) => failed = failed.or(Some(e)),
             }
         }
-        if let Some(r) = &self.resctrl {
-            for id in r.groups() {
-                match r.remove(&id) {
-                    Ok(()) => report.groups_removed.push(id),
-                    Err(e) => failed = failed.or(Some(e)),
-                }
-            }
+        match self.clear_classes() {
+            Ok(removed) => report.groups_removed = removed,
+            Err(e) => failed = failed.or(Some(e)),
         }
         if failed.is_none() {
             self.forget_safe_layout();
@@ -238,7 +230,7 @@ impl LocalServer {
             if let Err(e) = self.forget(&id) {
                 tracing::error!("{e}");
             }
-            if let Some(Err(e)) = self.resctrl.as_ref().map(|r| r.remove(&id)) {
+            if let Err(e) = self.leave_class(&id, &[]) {
                 tracing::error!("{e}");
             }
         }

@@ -26,6 +26,10 @@ pub struct NodeConfig {
     pub cpus: Option<CpuSet>,
     /// LC services alone on their CPUs become cpuset partitions.
     pub partitions: bool,
+    /// Mount point of resctrl, also of a stand-in; None = the kernel's.
+    pub resctrl: Option<PathBuf>,
+    /// Peak memory bandwidth, MB/s; None = the bundle's.
+    pub mem_bw_mbps: Option<f64>,
     /// On 127.0.0.1; None = no metrics.
     pub metrics_port: Option<u16>,
     /// JSON lines of actions with their reasons.
@@ -64,6 +68,8 @@ struct Raw {
     state_dir: Option<PathBuf>,
     catalogue: Option<PathBuf>,
     cpus: Option<Spanned<String>>,
+    resctrl: Option<PathBuf>,
+    mem_bw_mbps: Option<Spanned<f64>>,
     metrics_port: Option<Spanned<i64>>,
     partitions: Option<bool>,
     journal: Option<PathBuf>,
@@ -139,6 +145,8 @@ impl NodeConfig {
             catalogue: None,
             cpus: None,
             partitions: false,
+            resctrl: None,
+            mem_bw_mbps: None,
             metrics_port: Some(METRICS_PORT),
             journal: None,
             interval_ms: 100,
@@ -183,6 +191,12 @@ impl NodeConfig {
                 .ok()
                 .filter(|m| (0o200..=0o777).contains(m))
                 .ok_or_else(|| wrong(&s.span(), "feed_mode", format!("is {:?}. Write it in octal, e.g. \"0660\"", s.get_ref())))?,
+        };
+        let mem_bw_mbps = match raw.mem_bw_mbps {
+            Some(s) if !(s.get_ref().is_finite() && *s.get_ref() > 0.0) => {
+                return Err(wrong(&s.span(), "mem_bw_mbps", format!("is {}. Give the peak memory bandwidth in MB/s", s.get_ref())));
+            }
+            s => s.map(Spanned::into_inner),
         };
         let port = whole("metrics_port", raw.metrics_port, i64::from(METRICS_PORT), 0..65_536)? as u16;
         let mut services = vec![];
@@ -254,6 +268,8 @@ impl NodeConfig {
             catalogue: raw.catalogue.map(here),
             cpus,
             partitions: raw.partitions.unwrap_or(false),
+            resctrl: raw.resctrl.map(here),
+            mem_bw_mbps,
             metrics_port: (port > 0).then_some(port),
             journal: raw.journal.map(here),
             interval_ms: whole("interval_ms", raw.interval_ms, 100, 10..60_001)? as u64,

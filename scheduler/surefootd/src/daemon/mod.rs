@@ -24,6 +24,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use surefoot_learn::Bundle;
 use surefoot_policy::Policy;
 use surefoot_server::{Observation, Plan, Platform, Server};
 
@@ -51,13 +52,18 @@ pub fn run(args: &cli::Run) -> Result<()> {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
-            (node, make_policy(args, &config, &at.platform, "full")?, at.platform)
+            let bundle = bundle(args, &at.platform, "full")?;
+            (node, policy(&args.policy, &at.platform, bundle.as_ref(), config.seed)?, at.platform)
         }
         cli::Server::Local => {
             let (mut server, state) = local_server(&config, Purpose::Control)?;
             journal_path = journal_path.or(Some(state.join("decisions.jsonl")));
+            let bundle = bundle(args, server.platform(), server.feature_set().0)?;
+            if config.mem_bw_mbps.is_none() {
+                server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
+            }
             let platform = server.platform().clone();
-            let policy = make_policy(args, &config, &platform, server.feature_set().0)?;
+            let policy = policy(&args.policy, &platform, bundle.as_ref(), config.seed)?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
@@ -82,9 +88,14 @@ pub fn run(args: &cli::Run) -> Result<()> {
     looped.and(restored)
 }
 
-fn make_policy(args: &cli::Run, config: &NodeConfig, platform: &Platform, feature_set: &str) -> Result<Box<dyn Policy>> {
-    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), platform, feature_set)).transpose()?;
-    policy(&args.policy, platform, bundle.as_ref(), config.seed)
+fn bundle(args: &cli::Run, platform: &Platform, feature_set: &str) -> Result<Option<Bundle>> {
+    args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), platform, feature_set)).transpose()
+}
+
+/// Peak memory bandwidth of a bundle's platform, MB/s.
+fn peak_mbps(b: &Bundle) -> Option<f64> {
+    let gbs = b.platform.table.get("mem")?.get("bw_gbs")?;
+    gbs.as_float().or(gbs.as_integer().map(|i| i as f64)).filter(|g| *g > 0.0).map(|g| g * 1e3)
 }
 
 /// A file of JSON lines.

@@ -124,7 +124,9 @@ pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServe
         managed: config.cpus,
         partitions: config.partitions,
         resume: purpose == Purpose::Control,
-        ..LocalConfig::new(state.clone())
+        resctrl: config.resctrl.clone(),
+        mem_bw_mbps: config.mem_bw_mbps,
+        ..LocalConfig::new(&state)
     };
     // Containers that a killed run left stand in the way of those to be launched.
     let open = if purpose == Purpose::Control || launches { LocalServer::open } else { LocalServer::open_to_watch };

@@ -1,0 +1,187 @@
+//! Ways and bandwidth of this server's services: their needs become classes, and what they really hold is told.
+
+use super::{LocalServer, Service};
+use crate::cgroup::Cgroup;
+use crate::claim;
+use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
+use crate::resctrl::monitor::Event;
+use crate::resctrl::refusal::Refusal;
+use crate::resctrl::steps::{steps, Op};
+use crate::safe;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use surefoot_server::order::Pass;
+use surefoot_server::{Allocation, Kind, ServerError, ServiceId};
+
+/// A service's threads are compared with its class once in so many observations.
+const FOLLOW_EVERY: u64 = 10;
+
+fn is_lc(s: &Service) -> bool {
+    matches!(s.kind, Kind::Lc { .. })
+}
+
+impl LocalServer {
+    /// Two controllers would take each other's classes for leftovers: the second one leaves resctrl alone.
+    pub(super) fn claim_resctrl(&mut self) {
+        let Some(r) = &self.resctrl else { return };
+        let folder = Path::new(claim::FOLDER);
+        let name = r.dir().display().to_string().replace('/', "-");
+        match claim::lock_file(&folder.join(format!("resctrl{name}")), std::time::Duration::ZERO) {
+            Ok(lock) => self.resctrl_claim = Some(lock),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                tracing::warn!("{}: {e}: ways and bandwidth are not controlled here", r.dir().display());
+                self.resctrl = None;
+                (self.platform.llc, self.platform.mba) = (None, None);
+            }
+            Err(e) => tracing::warn!("{}: {e}: another controller of resctrl would not be noticed", folder.display()),
+        }
+    }
+
+    /// What a service really holds of `asked`: where classes are shared, their ways and bandwidth.
+    pub(super) fn held(&self, id: &str, asked: &Allocation) -> Allocation {
+        let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else { return asked.clone() };
+        if asked.ways.len() != ways.len() {
+            return asked.clone();
+        }
+        let setting = match self.layout.place(id) {
+            Some(Place::Class(c)) => &self.layout.classes[&c].setting,
+            _ => &self.default_group,
+        };
+        Allocation { ways, shared_ways, mba_pct: setting.mba_pct.unwrap_or(asked.mba_pct), ..asked.clone() }
+    }
+
+    /// Steps to classes for `all` placed services, no more than `limit` of them, and these classes. To be called under the lock.
+    pub(super) fn class_steps(
+        &mut self,
+        all: &BTreeMap<ServiceId, Allocation>,
+        limit: usize,
+    ) -> Result<(Vec<(Pass, Op)>, Layout), ServerError> {
+        let Some(r) = &self.resctrl else { return Ok((vec![], Layout::default())) };
+        let survey = r.survey()?;
+        let mba = self.platform.mba.is_some();
+        let mut needs = BTreeMap::new();
+        for (id, a) in all {
+            let setting = Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) };
+            survey.check(r.info(), id, &setting)?;
+            needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });
+        }
+        let before = survey.with_members(&self.layout);
+        let mut bounds = survey.bounds;
+        bounds.classes = bounds.classes.min(limit);
+        let after = plan(&needs, &before, &bounds);
+        let services = &self.services;
+        let lc = |id: &str| services.get(id).is_some_and(is_lc);
+        let ops = steps(&before, &after, r.min_cbm_bits(), lc);
+        self.default_group = bounds.default;
+        self.layout = before;
+        Ok((ops, after))
+    }
+
+    pub(super) fn do_class_step(&self, op: &Op) -> Result<(), Refusal> {
+        let Some(r) = &self.resctrl else { return Ok(()) };
+        let tids = || match op {
+            Op::Move { id, .. } => self.services.get(id).and_then(|s| s.cgroup.as_ref()).map(Cgroup::tids).unwrap_or_default(),
+            _ => vec![],
+        };
+        r.execute(op, &tids)
+    }
+
+    /// `layout` is in force. What a service holds otherwise than it asked for is said once for each change.
+    pub(super) fn classes_are(&mut self, layout: Layout) {
+        let before = std::mem::replace(&mut self.layout, layout);
+        self.replan = false;
+        for (id, s) in self.services.iter().filter(|(_, s)| s.placed) {
+            let (with, place) = (self.layout.companions(id), self.layout.place(id));
+            if before.companions(id) != with || before.place(id) != place {
+                match place {
+                    Some(Place::Default) if self.platform.ways() > 0 => {
+                        tracing::warn!("{id}: classes have run out: it is in the default group, with ways {:x?}", self.default_group.ways);
+                    }
+                    Some(Place::Class(c)) if !with.is_empty() => {
+                        let with: Vec<&str> = with.iter().map(String::as_str).collect();
+                        let ways = &self.layout.classes[&c].setting.ways;
+                        tracing::warn!("{id}: classes have run out: it shares ways {ways:x?} with {}", with.join(", "));
+                    }
+                    _ => {}
+                }
+            }
+            let contended = self.resctrl.as_ref().and_then(|r| r.info().l3.as_ref()).map_or(0, |l| l.shareable_bits);
+            if is_lc(s) && s.allocation.ways.iter().any(|w| w & contended != 0) && self.platform.ways() > contended.count_ones() {
+                if let Some(r) = &self.resctrl {
+                    r.say_once(format!("contended {id}"), || {
+                        format!(
+                            "{id}: some of its ways {:x?} are shared with devices ({contended:x}): others would be steadier",
+                            s.allocation.ways
+                        )
+                    });
+                }
+            }
+        }
+    }
+
+    /// What leaves our classes safe without us, for those that are in force and those that are to be: one with an LC service goes, so
+    /// that the service has the default group's ways again; BE jobs keep the least. `lc`: of which kind.
+    pub(super) fn safe_classes(&self, to: &Layout, lc: bool) -> Vec<safe::Op> {
+        let Some(r) = &self.resctrl else { return vec![] };
+        let names: BTreeSet<&String> = self.layout.classes.keys().chain(to.classes.keys()).collect();
+        let lc_in = |l: &Layout, name: &String| {
+            let ids = l.classes.get(name).map(|c| &c.members);
+            ids.into_iter().flatten().any(|id| self.services.get(id).is_some_and(is_lc))
+        };
+        let is = |name: &&String| lc_in(&self.layout, name) || lc_in(to, name);
+        names.into_iter().filter(|n| is(n) == lc).flat_map(|n| r.safe_ops(n, lc)).collect()
+    }
+
+    /// Remove every class of ours; their names.
+    pub(super) fn clear_classes(&mut self) -> Result<Vec<String>, ServerError> {
+        let Some(r) = &self.resctrl else { return Ok(vec![]) };
+        let services = &self.services;
+        let removed = r.clear(|id| services.get(id).is_some_and(is_lc))?;
+        self.layout = Layout::default();
+        Ok(removed)
+    }
+
+    /// A service leaves: its threads, if it has any, go to the default group; its class goes, unless others are in it.
+    pub(super) fn leave_class(&mut self, id: &str, tids: &[u32]) -> Result<(), ServerError> {
+        let Some(r) = &self.resctrl else { return Ok(()) };
+        let mut after = self.layout.clone();
+        after.in_default.remove(id);
+        after.classes.values_mut().for_each(|c| {
+            c.members.remove(id);
+        });
+        if after == self.layout {
+            return Ok(());
+        }
+        self.replan |= !self.layout.companions(id).is_empty();
+        after.classes.retain(|_, c| !c.members.is_empty());
+        let lock = r.lock()?;
+        for (_, op) in steps(&self.layout, &after, r.min_cbm_bits(), |_| false) {
+            r.execute(&op, &|| tids.to_vec())?;
+        }
+        drop(lock);
+        self.layout = after;
+        Ok(())
+    }
+
+    /// Threads that entered a service's cgroup from elsewhere join its class; those born in it have inherited that.
+    pub(super) fn follow_threads(&mut self, ids: &[ServiceId]) {
+        self.observations += 1;
+        let Some(r) = &self.resctrl else { return };
+        let turn = |n: &usize| (self.observations + *n as u64).is_multiple_of(FOLLOW_EVERY);
+        for n in (0..ids.len()).filter(turn) {
+            let id = &ids[n];
+            let (Some(place), Some(cgroup)) = (self.layout.place(id), &self.services[id].cgroup) else { continue };
+            match r.follow(id, &place, &|| cgroup.tids()) {
+                Ok(0) => {}
+                Ok(n) => tracing::info!("{id}: {n} threads that had entered its cgroup were moved to its class"),
+                Err(e) => r.say_once(format!("follow {id}"), || format!("{id}: {e}")),
+            }
+        }
+    }
+
+    /// Local memory traffic of a service so far, bytes.
+    pub(super) fn mbm_bytes(&self, id: &str) -> Option<u64> {
+        let r = self.resctrl.as_ref().filter(|r| r.info().monitors(Event::MbmLocal.file()))?;
+        r.counter(id, &self.layout.place(id)?, self.layout.companions(id).is_empty(), Event::MbmLocal)
+    }
+}

@@ -1,0 +1,185 @@
+//! Ways, memory bandwidth and their counters through resctrl.
+//!
+//! Map: [`info`] what the kernel offers · [`schemata`] its lines · [`mba`] units of bandwidth · [`masks`] which masks are legal ·
+//! [`classes`] who shares a class · [`steps`] from one layout to another · [`groups`] what is there, and how it is changed · [`tasks`]
+//! threads follow their service · [`monitor`] counters · [`lock`] the protocol between tools · [`refusal`] what errors mean.
+//!
+//! Ids of domains come from `schemata`, never from counting. L3 and MB go in one write, which the kernel parses whole before it
+//! applies any of it. Groups without our prefix are never changed, and neither is the default group's setting.
+
+pub mod classes;
+pub mod groups;
+pub mod info;
+pub mod lock;
+pub mod masks;
+pub mod mba;
+pub mod monitor;
+pub mod refusal;
+pub mod schemata;
+pub mod steps;
+mod tasks;
+#[cfg(test)]
+mod tests;
+
+use self::info::Info;
+use self::lock::{lock, Lock, PATIENCE};
+use self::refusal::{Attempt, Refusal};
+use self::schemata::Schemata;
+use crate::files::{text, SharedFiles};
+use crate::root::Root;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use surefoot_server::{Mba, ServerError};
+
+/// Names of our groups begin so.
+pub const PREFIX: &str = "surefoot.";
+
+/// A mounted resctrl.
+#[derive(Clone, Debug)]
+pub struct Resctrl {
+    dir: PathBuf,
+    files: SharedFiles,
+    info: Arc<Info>,
+    /// Not the kernel's: a mount that was named (docs/resctrlfs.md).
+    stand_in: bool,
+    /// Peak memory bandwidth, MB/s (10^6): what per cent are of where MBA is in absolute units.
+    peak_mbps: Option<f64>,
+    /// Messages that were logged and are not to be again.
+    said: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Mount point, type and options of a line of `/proc/mounts`.
+fn mounts(root: &Root) -> Vec<(PathBuf, String, String)> {
+    let line = |l: &str| {
+        let mut f = l.split_whitespace().skip(1).map(str::to_string);
+        Some((PathBuf::from(unescape(&f.next()?)), f.next()?, f.next()?))
+    };
+    root.read("/proc/mounts").unwrap_or_default().lines().filter_map(line).collect()
+}
+
+/// Blanks in `/proc/mounts` are octal ("\040").
+fn unescape(field: &str) -> String {
+    let mut out = String::new();
+    let mut rest = field;
+    while let Some(at) = rest.find('\\') {
+        out += &rest[..at];
+        let code = rest.get(at + 1..at + 4).and_then(|o| u8::from_str_radix(o, 8).ok());
+        out.push(code.map_or('\\', char::from));
+        rest = &rest[at + if code.is_some() { 4 } else { 1 }..];
+    }
+    out + rest
+}
+
+/// Options resctrl is mounted with; None where it is not mounted.
+pub fn mount_options(root: &Root) -> Option<String> {
+    mounts(root).into_iter().find(|m| m.1 == "resctrl").map(|m| m.2)
+}
+
+impl Resctrl {
+    /// The kernel's, where it is mounted.
+    pub fn find(root: &Root) -> Option<Self> {
+        let (at, _, options) = mounts(root).into_iter().find(|m| m.1 == "resctrl")?;
+        let dir = root.path(at);
+        root.files.is_file(&dir.join("schemata")).then(|| Self::at(root, dir, &options, false))
+    }
+
+    /// The one at `at` and no other: the kernel's, or a stand-in.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where no resctrl is mounted there.
+    pub fn named(root: &Root, at: &Path) -> Result<Self, ServerError> {
+        let dir = root.path(at);
+        let mount = mounts(root).into_iter().rev().find(|m| m.0 == at);
+        if mount.is_none() || !root.files.is_file(&dir.join("schemata")) {
+            return Err(ServerError::Unavailable {
+                what: format!("resctrl = \"{}\"", at.display()),
+                cause: "nothing like resctrl is mounted there".into(),
+                remedy: "Mount it first (docs/resctrlfs.md), name its mount point as /proc/mounts shows it, or leave resctrl out".into(),
+            });
+        }
+        let (_, kind, options) = mount.unwrap_or_default();
+        let r = Self::at(root, dir, &options, kind != "resctrl");
+        if r.stand_in {
+            tracing::warn!("{}: is a stand-in for resctrl ({kind}): ways and bandwidth are bookkept, not enforced", at.display());
+        }
+        Ok(r)
+    }
+
+    fn at(root: &Root, dir: PathBuf, options: &str, stand_in: bool) -> Self {
+        let info = Info::read(root.files.as_ref(), &dir, options);
+        Resctrl { dir, files: root.files.clone(), info: Arc::new(info), stand_in, peak_mbps: None, said: Arc::default() }
+    }
+
+    /// With the peak memory bandwidth of this platform, MB/s.
+    #[must_use]
+    pub fn with_peak(self, peak_mbps: Option<f64>) -> Self {
+        Resctrl { peak_mbps, ..self }
+    }
+
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn is_stand_in(&self) -> bool {
+        self.stand_in
+    }
+
+    /// Hold while what is read decides what is written.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where another tool does not let go.
+    pub fn lock(&self) -> Result<Lock, ServerError> {
+        lock(&self.dir, true, PATIENCE)
+    }
+
+    /// Bits of a CBM; None without L3 CAT.
+    pub fn cbm_bits(&self) -> Option<u32> {
+        self.info.l3.as_ref().map(|l| l.cbm_mask.count_ones())
+    }
+
+    pub fn min_cbm_bits(&self) -> u32 {
+        self.info.l3.as_ref().map_or(1, |l| l.min_cbm_bits)
+    }
+
+    /// Bytes that all bits of the first domain stand for.
+    pub fn root_bytes(&self) -> Option<u64> {
+        let size = Schemata::parse(&self.read(self.dir.join("size"))?);
+        // A bit's worth: the default group need not hold all bits.
+        let (line, domain) = (self.info.domain_line()?, *size.line(self.info.domain_line()?)?.keys().next()?);
+        let l3 = self.info.l3.as_ref()?;
+        let held = Schemata::parse(&self.read(self.dir.join("schemata"))?).mask(line, domain)?.count_ones();
+        let bytes: u64 = size.value(line, domain)?.parse().ok()?;
+        bytes.checked_mul(u64::from(l3.cbm_mask.count_ones()))?.checked_div(u64::from(held))
+    }
+
+    /// Steps of bandwidth in per cent; None without MBA, or where its unit is absolute and the peak is not known.
+    pub fn mba_steps(&self) -> Option<Mba> {
+        self.info.mba.as_ref()?.steps(self.peak_mbps)
+    }
+
+    fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+        text(self.files.as_ref(), path)
+    }
+
+    /// Folder of a class of ours.
+    pub fn class_dir(&self, class: &str) -> PathBuf {
+        self.dir.join(format!("{PREFIX}{class}"))
+    }
+
+    fn refused(&self, attempt: Attempt, what: String, e: &io::Error) -> Refusal {
+        Refusal::new(attempt, what, e, &self.read(self.dir.join("info/last_cmd_status")).unwrap_or_default())
+    }
+
+    /// Log `message` as a warning, the first time for this `key`.
+    pub(crate) fn say_once(&self, key: String, message: impl FnOnce() -> String) {
+        if self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            tracing::warn!("{}", message());
+        }
+    }
+}

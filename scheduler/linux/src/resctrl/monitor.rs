@@ -1,0 +1,106 @@
+//! Counters of one service: monitoring groups, also where services share a class.
+
+use super::classes::Place;
+use super::{Resctrl, PREFIX};
+use std::path::PathBuf;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes to and from the memory of the cache's own node, counting up.
+    MbmLocal,
+    /// Bytes to and from all memory, counting up.
+    MbmTotal,
+    /// Bytes in the cache now.
+    LlcOccupancy,
+}
+
+impl Event {
+    pub fn file(self) -> &'static str {
+        match self {
+            Event::MbmLocal => "mbm_local_bytes",
+            Event::MbmTotal => "mbm_total_bytes",
+            Event::LlcOccupancy => "llc_occupancy",
+        }
+    }
+}
+
+impl Resctrl {
+    /// Folder of a service's monitoring group: under our own class by its id, in the default group under our prefix.
+    pub fn monitor(&self, id: &str, place: &Place) -> PathBuf {
+        match place {
+            Place::Class(c) => self.class_dir(c).join("mon_groups").join(id),
+            Place::Default => self.dir.join("mon_groups").join(format!("{PREFIX}{id}")),
+        }
+    }
+
+    /// A counter of a service, summed over the L3 domains. None without a group of its own (`alone` in its class it may use the
+    /// class's) and where any domain has no figure: "Unavailable", "Error" and "Unassigned" are ordinary content.
+    ///
+    /// With sub-NUMA clusters a domain's own file is the sum; the files of its nodes below are not counted again.
+    pub fn counter(&self, id: &str, place: &Place, alone: bool, event: Event) -> Option<u64> {
+        let own = self.monitor(id, place).join("mon_data");
+        let class = || match place {
+            Place::Class(c) if alone => Some(self.class_dir(c).join("mon_data")),
+            _ => None,
+        };
+        let (data, names) = match self.files.list(&own) {
+            Ok(names) => (own, names),
+            Err(_) => {
+                let data = class()?;
+                let names = self.files.list(&data).ok()?;
+                (data, names)
+            }
+        };
+        let mut sum = None;
+        for domain in names.iter().filter(|n| n.starts_with("mon_L3_")) {
+            let value = crate::files::number(self.files.as_ref(), data.join(domain).join(event.file()))?;
+            sum = Some(sum.unwrap_or(0) + value);
+        }
+        sum
+    }
+}
+
+/// Finds counters that stand still while the cache misses.
+///
+/// Some processors and kernels count no bandwidth at all for some monitoring ids, without an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeadCounter {
+    still: u32,
+}
+
+/// Intervals in a row.
+const DEAD_INTERVALS: u32 = 20;
+/// Traffic by misses (64 bytes each) that no counter can overlook, MB/s.
+const DEAD_MBPS: f64 = 10.0;
+
+impl DeadCounter {
+    /// One interval; true when the counter has just been found dead. What is unknown proves nothing.
+    pub fn look(&mut self, mbl_mbps: Option<f64>, llc_misses_per_s: Option<f64>) -> bool {
+        let (Some(mbl), Some(misses)) = (mbl_mbps, llc_misses_per_s) else { return false };
+        if mbl > 0.0 {
+            self.still = 0;
+        } else if misses * 64.0 / f64::from(1 << 20) >= DEAD_MBPS {
+            self.still = self.still.saturating_add(1);
+            return self.still == DEAD_INTERVALS;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1,000,000 misses a second are 61 MB/s: a counter that shows 0 beside them for 20 intervals is dead, and that is said once.
+    #[test]
+    fn a_dead_counter_is_found_once() {
+        let mut d = DeadCounter::default();
+        let said = |d: &mut DeadCounter, mbl, misses, n| (0..n).filter(|_| d.look(mbl, misses)).count();
+        assert_eq!(said(&mut d, Some(0.0), Some(1e3), 100), 0);
+        assert_eq!(said(&mut d, None, Some(1e6), 100) + said(&mut d, Some(0.0), None, 100), 0);
+        assert_eq!(said(&mut d, Some(0.0), Some(1e6), 19), 0);
+        assert_eq!(said(&mut d, Some(0.5), Some(1e6), 1), 0);
+        assert_eq!(said(&mut d, Some(0.0), Some(1e6), 500), 1);
+    }
+}
