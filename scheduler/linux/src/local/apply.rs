@@ -70,7 +70,7 @@ impl LocalServer {
             })
             .map(|(id, a)| (id.clone(), a.clone()))
             .collect();
-        if new.is_empty() && !self.replan {
+        if new.is_empty() && self.replan_at.is_none_or(|at| self.observations < at) {
             return Ok(Applied::default());
         }
         let lock = self.resctrl.as_ref().map(Resctrl::lock).transpose()?;

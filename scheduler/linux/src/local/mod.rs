@@ -170,8 +170,8 @@ pub struct LocalServer {
     /// Classes in force, and what the default group is set to.
     layout: Layout,
     default_group: Setting,
-    /// Classes are to be planned anew although no allocation changes: somebody who shared has left.
-    replan: bool,
+    /// Observation from which on classes are planned anew although no allocation changes: while some are shared there may be room again.
+    replan_at: Option<u64>,
     observations: u64,
     engine: Option<Engine>,
     catalogue: Option<Catalogue>,
@@ -277,7 +277,7 @@ impl LocalServer {
             resctrl,
             layout: Layout::default(),
             default_group: Setting::default(),
-            replan: false,
+            replan_at: None,
             observations: 0,
             owner: owner_of(&dir),
             config,

@@ -1,5 +1,6 @@
 //! Ways and bandwidth of this server's services: their needs become classes, and what they really hold is told.
 
+use super::control::Control;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
 use crate::claim;
@@ -15,9 +16,15 @@ use surefoot_server::{Allocation, Kind, ServerError, ServiceId};
 
 /// A service's threads are compared with its class once in so many observations.
 const FOLLOW_EVERY: u64 = 10;
+/// While classes are shared: whether there is room again is looked at once in so many observations.
+const REPLAN_EVERY: u64 = 50;
 
 fn is_lc(s: &Service) -> bool {
     matches!(s.kind, Kind::Lc { .. })
+}
+
+fn is_watched(s: &Service) -> bool {
+    matches!(s.control, Control::Watched(_))
 }
 
 impl LocalServer {
@@ -39,6 +46,9 @@ impl LocalServer {
 
     /// What a service really holds of `asked`: where classes are shared, their ways and bandwidth.
     pub(super) fn held(&self, id: &str, asked: &Allocation) -> Allocation {
+        if self.services.get(id).is_some_and(is_watched) {
+            return asked.clone();
+        }
         let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else { return asked.clone() };
         if asked.ways.len() != ways.len() {
             return asked.clone();
@@ -89,7 +99,8 @@ impl LocalServer {
     /// `layout` is in force. What a service holds otherwise than it asked for is said once for each change.
     pub(super) fn classes_are(&mut self, layout: Layout) {
         let before = std::mem::replace(&mut self.layout, layout);
-        self.replan = false;
+        let sharing = !self.layout.in_default.is_empty() || self.layout.classes.values().any(|c| c.members.len() > 1);
+        self.replan_at = (sharing && self.platform.ways() > 0).then_some(self.observations + REPLAN_EVERY);
         for (id, s) in self.services.iter().filter(|(_, s)| s.placed) {
             let (with, place) = (self.layout.companions(id), self.layout.place(id));
             if before.companions(id) != with || before.place(id) != place {
@@ -152,7 +163,9 @@ impl LocalServer {
         if after == self.layout {
             return Ok(());
         }
-        self.replan |= !self.layout.companions(id).is_empty();
+        if !self.layout.companions(id).is_empty() {
+            self.replan_at = Some(self.observations);
+        }
         after.classes.retain(|_, c| !c.members.is_empty());
         let lock = r.lock()?;
         for (_, op) in steps(&self.layout, &after, r.min_cbm_bits(), |_| false) {
@@ -163,13 +176,20 @@ impl LocalServer {
         Ok(())
     }
 
-    /// Threads that entered a service's cgroup from elsewhere join its class; those born in it have inherited that.
+    /// Threads that entered a service's cgroup from elsewhere (`docker exec`) join its class; those born in it have inherited that.
     pub(super) fn follow_threads(&mut self, ids: &[ServiceId]) {
         self.observations += 1;
         let Some(r) = &self.resctrl else { return };
         let turn = |n: &usize| (self.observations + *n as u64).is_multiple_of(FOLLOW_EVERY);
+        // Only to find their counters: a service that is watched is somebody else's to move.
+        if self.observations % FOLLOW_EVERY == 1 && self.services.values().any(is_watched) {
+            self.layout = r.survey().map(|s| s.layout).unwrap_or_default();
+        }
         for n in (0..ids.len()).filter(turn) {
             let id = &ids[n];
+            if is_watched(&self.services[id]) {
+                continue;
+            }
             let (Some(place), Some(cgroup)) = (self.layout.place(id), &self.services[id].cgroup) else { continue };
             match r.follow(id, &place, &|| cgroup.tids()) {
                 Ok(0) => {}

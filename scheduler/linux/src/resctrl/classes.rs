@@ -10,8 +10,8 @@
 //! 5. where one class is left for both kinds, BE jobs keep it and LC services have the default group's ways: to confine the jobs
 //!    protects more than to confine the services. With none left all are in the default group.
 //!
-//! Within a rule those that share already go on sharing. A shared class has the ways of all its members where they are one block,
-//! else the widest member's: never a way that no member had, and an LC service never fewer than it asked for. No input but
+//! Within a rule those that share already go on sharing. A shared class has the widest block of its members' ways: never a
+//! way that none of them had, and never fewer than any of them asked for. No input but
 //! the arguments: equal needs give equal layouts.
 
 use std::cmp::Reverse;
@@ -121,7 +121,7 @@ struct Merge {
     rule: u8,
     /// They do not share yet.
     strangers: bool,
-    /// Their ways are not one block: one of them gives up its own.
+    /// Their ways are not one block: some of them are given up.
     apart: bool,
     mba_gap_pct: u8,
     /// Ways that one has and the other has not.
@@ -135,11 +135,29 @@ fn block(mask: u32, sparse: bool) -> bool {
     sparse || contiguous(mask)
 }
 
-fn join(a: &Setting, b: &Setting, lc: bool, sparse: bool) -> Setting {
-    let wider = |x: u32, y: u32| if (y.count_ones(), Reverse(y)) > (x.count_ones(), Reverse(x)) { y } else { x };
-    let ways = a.ways.iter().zip(&b.ways).map(|(x, y)| if block(x | y, sparse) { x | y } else { wider(*x, *y) }).collect();
-    let mba_pct = a.mba_pct.zip(b.mba_pct).map(|(x, y)| if lc { x.max(y) } else { x.min(y) });
-    Setting { ways, mba_pct }
+/// The widest block of a mask, of equal ones the lowest.
+fn widest(mask: u32) -> u32 {
+    let (mut best, mut rest) = (0u32, mask);
+    while rest != 0 {
+        let low = rest.trailing_zeros();
+        let run = (rest >> low).trailing_ones();
+        let block = (u32::MAX >> (32 - run)) << low;
+        if run > best.count_ones() {
+            best = block;
+        }
+        rest &= !block;
+    }
+    best
+}
+
+/// What serves all of these in one class, whatever the order in which they come.
+fn common(needs: &[&Need], sparse: bool) -> Setting {
+    let domains = needs.iter().map(|n| n.setting.ways.len()).max().unwrap_or(0);
+    let union = |d: usize| needs.iter().fold(0, |m, n| m | n.setting.ways.get(d).copied().unwrap_or(0));
+    let ways = (0..domains).map(|d| if sparse { union(d) } else { widest(union(d)) }).collect();
+    let mba = needs.iter().map(|n| n.setting.mba_pct);
+    let mba_pct = if needs.iter().any(|n| n.lc) { mba.max() } else { mba.min() };
+    Setting { ways, mba_pct: mba_pct.flatten() }
 }
 
 /// True where `have` is at least `want` in every domain.
@@ -199,8 +217,8 @@ pub fn plan(needs: &BTreeMap<ServiceId, Need>, before: &Layout, bounds: &Bounds)
                 let y = parts.remove(b);
                 let x = &mut parts[m.a];
                 x.lc |= y.lc;
-                x.setting = join(&x.setting, &y.setting, x.lc, bounds.sparse);
                 x.members.extend(y.members);
+                x.setting = common(&x.members.iter().map(|m| &needs[m]).collect::<Vec<_>>(), bounds.sparse);
             }
         }
     }
@@ -250,4 +268,218 @@ fn named(parts: Vec<Part>, needs: &BTreeMap<ServiceId, Need>, before: &Layout, b
     }
     let class = |p: Part| Class { setting: p.setting, members: p.members };
     names.into_iter().flatten().zip(parts).map(|(name, p)| (name, class(p))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resctrl::steps::{steps, Op};
+
+    fn setting(ways: &[u32], mba_pct: u8) -> Setting {
+        Setting { ways: ways.to_vec(), mba_pct: Some(mba_pct) }
+    }
+
+    fn lc(ways: u32, mba_pct: u8) -> Need {
+        Need { setting: setting(&[ways], mba_pct), lc: true }
+    }
+
+    fn be(ways: u32, mba_pct: u8) -> Need {
+        Need { lc: false, ..lc(ways, mba_pct) }
+    }
+
+    fn needs(all: &[(&str, Need)]) -> BTreeMap<ServiceId, Need> {
+        all.iter().map(|(id, n)| (id.to_string(), n.clone())).collect()
+    }
+
+    /// Eleven ways, all of them the default group's.
+    fn room(classes: usize) -> Bounds {
+        Bounds { classes, default: setting(&[0x7ff], 100), sparse: false }
+    }
+
+    fn shown(l: &Layout) -> String {
+        let members = |m: &BTreeSet<ServiceId>| m.iter().cloned().collect::<Vec<_>>().join("+");
+        let mut all: Vec<String> = l
+            .classes
+            .iter()
+            .map(|(n, c)| format!("{n}: {} {:x?} {}", members(&c.members), c.setting.ways, c.setting.mba_pct.unwrap_or(0)))
+            .collect();
+        if !l.in_default.is_empty() {
+            all.push(format!("default: {}", members(&l.in_default)));
+        }
+        all.join("; ")
+    }
+
+    fn six() -> BTreeMap<ServiceId, Need> {
+        needs(&[
+            ("img", lc(0x003, 100)),
+            ("moses", lc(0x00c, 100)),
+            ("xapian", lc(0x0f0, 90)),
+            ("masstree", lc(0x100, 50)),
+            ("sort", be(0x200, 20)),
+            ("zip", be(0x400, 30)),
+        ])
+    }
+
+    /// Skylake with MBA: seven classes beside the default group are enough for six services. As groups of others take theirs, BE
+    /// jobs share first, then the LC services with the likest needs; one class is for the BE jobs.
+    #[test]
+    fn six_services_on_eight_classes_and_fewer() {
+        let of = |n| shown(&plan(&six(), &Layout::default(), &room(n)));
+        assert_eq!(plan(&six(), &Layout::default(), &room(7)).classes.len(), 6);
+        assert_eq!(of(5), "img: img [3] 100; masstree: masstree [100] 50; moses: moses [c] 100; sort: sort+zip [600] 20; xapian: xapian [f0] 90");
+        assert_eq!(of(4), "img: img+moses [f] 100; masstree: masstree [100] 50; sort: sort+zip [600] 20; xapian: xapian [f0] 90");
+        assert_eq!(of(2), "img: img+masstree+moses+xapian [1ff] 100; sort: sort+zip [600] 20");
+        assert_eq!(of(1), "sort: sort+zip [600] 20; default: img+masstree+moses+xapian");
+        assert_eq!(of(0), "default: img+masstree+moses+sort+xapian+zip");
+    }
+
+    /// Who needs what the default group has goes there; so do BE jobs where it keeps off the ways of LC services.
+    #[test]
+    fn the_default_group_is_used_where_it_fits() {
+        let all = needs(&[("a", lc(0x0f, 100)), ("b", lc(0x30, 100)), ("c", be(0x40, 100)), ("any", lc(0x7ff, 100))]);
+        assert_eq!(shown(&plan(&all, &Layout::default(), &room(3))), "a: a [f] 100; b: b [30] 100; c: c [40] 100; default: any");
+        let narrowed = Bounds { default: setting(&[0x700], 100), ..room(2) };
+        let three = needs(&[("a", lc(0x0f, 100)), ("b", lc(0x30, 100)), ("c", be(0x40, 100))]);
+        assert_eq!(shown(&plan(&three, &Layout::default(), &narrowed)), "a: a [f] 100; b: b [30] 100; default: c");
+        assert_eq!(shown(&plan(&three, &Layout::default(), &Bounds { classes: 1, ..narrowed })), "a: a+b [3f] 100; default: c");
+    }
+
+    /// A name stays while anybody of the class does; a class that nobody needs gives its place where there is no other.
+    #[test]
+    fn names_stay_with_their_services() {
+        let two = needs(&[("a", be(0x1, 100)), ("b", be(0x2, 100))]);
+        let shared = plan(&two, &Layout::default(), &room(1));
+        assert_eq!(shown(&shared), "a: a+b [3] 100");
+        let only_b = needs(&[("b", be(0x2, 100))]);
+        let left = plan(&only_b, &shared, &room(1));
+        assert_eq!(shown(&left), "a: b [2] 100");
+        // "a" comes again: its name is taken.
+        assert_eq!(shown(&plan(&two, &left, &room(2))), "a: b [2] 100; a~2: a [1] 100");
+        let c = needs(&[("c", lc(0x4, 100))]);
+        assert_eq!(shown(&plan(&c, &left, &room(1))), "a: c [4] 100");
+        assert_eq!(shown(&plan(&c, &left, &room(2))), "c: c [4] 100");
+    }
+
+    /// What a shared class gives is what its members hold, and that others reach it.
+    #[test]
+    fn what_is_held_is_told() {
+        let l = plan(&six(), &Layout::default(), &room(4));
+        let held = |id: &str| l.held(id, &[0], &room(4).default).unwrap();
+        assert_eq!((held("img"), held("xapian")), ((vec![0xf], vec![0xf]), (vec![0xf0], vec![0])));
+        let l = plan(&six(), &Layout::default(), &room(1));
+        assert_eq!(l.held("sort", &[0], &room(1).default).unwrap(), (vec![0x600], vec![0x600]));
+        assert_eq!(l.held("img", &[0], &room(1).default).unwrap().0, [0x7ff]);
+        assert_eq!(l.held("nobody", &[0], &room(1).default), None);
+    }
+
+    /// xorshift64*.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: u32) -> u32 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % u64::from(n)) as u32
+        }
+
+        fn block(&mut self) -> u32 {
+            let width = 1 + self.below(6);
+            ((1 << width) - 1) << self.below(12 - width)
+        }
+    }
+
+    /// Do an operation to a layout: what it says is there must be there.
+    fn execute(l: &mut Layout, op: &Op) {
+        let mut all = |id: &str, place: &Option<Place>, inside: bool| match place {
+            Some(Place::Class(c)) => {
+                let m = &mut l.classes.get_mut(c).unwrap_or_else(|| panic!("no {c}")).members;
+                assert!(if inside { m.insert(id.into()) } else { m.remove(id) }, "{op:?}");
+            }
+            Some(Place::Default) => assert!(if inside { l.in_default.insert(id.into()) } else { l.in_default.remove(id) }, "{op:?}"),
+            None => {}
+        };
+        match op {
+            Op::Move { id, from, to } => {
+                all(id, from, false);
+                all(id, to, true);
+            }
+            Op::Make { class, setting } => {
+                let made = l.classes.insert(class.clone(), Class { setting: setting.clone(), members: BTreeSet::new() });
+                assert!(made.is_none(), "{op:?}");
+            }
+            Op::Set { class, from, to } => assert_eq!(std::mem::replace(&mut l.classes.get_mut(class).unwrap().setting, to.clone()), *from),
+            Op::Remove { class, setting } => assert_eq!(l.classes.remove(class).unwrap().setting, *setting),
+        }
+    }
+
+    /// Random services, needs and room, one after the other: the rules of this module hold for every layout, and every step
+    /// between two of them is sound.
+    #[test]
+    fn every_layout_keeps_the_rules() {
+        let mut random = Random(4711);
+        let mut before = Layout::default();
+        let (mut shared, mut spilled, mut kept) = (0, 0, 0);
+        for n in 0..20_000 {
+            let mut all = BTreeMap::new();
+            for id in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+                if random.below(4) > 0 {
+                    let setting = setting(&[random.block(), random.block()], 10 * (1 + random.below(10)) as u8);
+                    all.insert(id.to_string(), Need { setting, lc: random.below(3) > 0 });
+                }
+            }
+            let default = if random.below(4) == 0 { [random.block(), random.block()] } else { [0xfff, 0xfff] };
+            let bounds = Bounds { classes: random.below(10) as usize, default: setting(&default, 100), sparse: random.below(4) == 0 };
+            let got = plan(&all, &before, &bounds);
+            let said = || format!("{n}: {bounds:?}\n{all:?}\n{}\n{}", shown(&before), shown(&got));
+            assert!(got.classes.len() <= bounds.classes, "{}", said());
+            let placed = got.classes.values().map(|c| c.members.len()).sum::<usize>() + got.in_default.len();
+            assert!(placed == all.len() && all.keys().all(|id| got.place(id).is_some()), "{}", said());
+            assert_eq!(plan(&all, &before, &bounds), got, "{}", said());
+            assert_eq!(plan(&all, &got, &bounds), got, "not stable: {}", said());
+            if all.len() <= bounds.classes {
+                assert!(got.classes.values().all(|c| c.members.len() == 1) && got.in_default.is_empty(), "{}", said());
+            }
+            for c in got.classes.values() {
+                let of: Vec<&Need> = c.members.iter().map(|m| &all[m]).collect();
+                for d in 0..2 {
+                    let mask = c.setting.ways[d];
+                    assert!(mask != 0 && (bounds.sparse || contiguous(mask)), "{}", said());
+                    assert_eq!(mask & !of.iter().fold(0, |m, n| m | n.setting.ways[d]), 0, "{}", said());
+                    assert!(of.iter().all(|n| mask.count_ones() >= n.setting.ways[d].count_ones()), "{}", said());
+                }
+                assert!(of.iter().filter(|n| n.lc).all(|n| c.setting.mba_pct >= n.setting.mba_pct), "{}", said());
+                let mixed = of.iter().any(|n| n.lc) && of.iter().any(|n| !n.lc);
+                assert!(!mixed || of.iter().any(|n| n.setting == c.setting), "{}", said());
+                shared += usize::from(of.len() > 1);
+            }
+            // An LC service is put with everybody only where nothing else is left, or where it has as much there.
+            let lc_out = got.in_default.iter().any(|id| all[id].lc && all[id].setting != bounds.default);
+            assert!(!lc_out || bounds.classes <= 1 || !enough_apart(&all, bounds.classes), "{}", said());
+            spilled += usize::from(!got.in_default.is_empty());
+            kept += usize::from(!before.classes.is_empty() && before.classes.keys().any(|k| got.classes.contains_key(k)));
+            let most = bounds.classes.max(before.classes.len());
+            let mut now = before.clone();
+            let done: Vec<Op> = steps(&before, &got, 1, |id| all.get(id).is_some_and(|n| n.lc)).into_iter().map(|s| s.1).collect();
+            for op in &done {
+                execute(&mut now, op);
+                // A class is made before another goes only while there is room.
+                assert!(now.classes.len() <= most, "{op:?} {}", said());
+                assert!(now.classes.values().all(|c| c.setting.ways.iter().all(|w| *w != 0)));
+            }
+            assert_eq!(now, got, "{}", said());
+            // Members of a class that went were swept with it: the way back makes it, without them.
+            if done.iter().all(|op| !matches!(op, Op::Remove { .. })) {
+                done.iter().rev().for_each(|op| execute(&mut now, &op.inverse()));
+                assert_eq!(now, before, "{}", said());
+            }
+            before = got;
+        }
+        assert!(shared > 1000 && spilled > 1000 && kept > 1000, "{shared} {spilled} {kept}");
+    }
+
+    /// True where BE jobs in one class and LC services in the rest would fit.
+    fn enough_apart(all: &BTreeMap<ServiceId, Need>, classes: usize) -> bool {
+        classes >= usize::from(all.values().any(|n| n.lc)) + usize::from(all.values().any(|n| !n.lc))
+    }
 }
