@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-python test-engine fuzz bench validate figures lint fmt clean test-kernel
+.PHONY: help setup deps python rust engine images demo test test-rust test-pqos test-python test-engine fuzz bench validate figures lint fmt clean test-kernel
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -40,12 +40,16 @@ demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
 
 test: setup test-rust test-python ## every test
+	@scripts/test-pqos.sh
 	@scripts/test-engine.sh "make test: all suites done"
 
 test-rust: setup
 	cargo test --release --locked --workspace
 	cargo test --release --locked -p surefoot-loadgen -- --ignored
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
+
+test-pqos: setup ## Debian's pqos and rdtset on resctrlfs
+	@scripts/test-pqos.sh
 
 test-python: setup
 	python -m pytest tests

@@ -12,6 +12,8 @@ declare -A package_of=(
   [cc]=gcc [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
   [redis-server]=redis-server
 )
+# Made for x86 alone.
+if [ "$(uname -m)" = x86_64 ]; then package_of[pqos]=intel-cmt-cat; fi
 missing=()
 for command in "${!package_of[@]}"; do
   command -v "$command" >/dev/null || missing+=("${package_of[$command]}")
