@@ -35,3 +35,10 @@ python3 scripts/bench_sweep.py "$bin/surefootd" "$out/sweep" | tee "$out/sweep.t
 
 echo "== load generator against an in-process server"
 "$bin/surefoot-loadgen" selftest | tee "$out/loadgen.txt"
+
+echo "== daemon with six services on this machine (needs root, an engine and the images)"
+if scripts/engine.sh && scripts/images.sh; then
+  python3 scripts/bench_daemon.py "$bin" "$out/daemon" | tee "$out/daemon.txt"
+else
+  echo "NOT RUN: see the lines above for what is missing" | tee "$out/daemon.txt"
+fi
