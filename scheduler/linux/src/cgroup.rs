@@ -142,6 +142,12 @@ impl Mounts {
         at.map(|(p, _)| p.as_path())
     }
 
+    /// Mount points of what Surefoot may set (v2; cpu, cpuset and memory of v1), each once, with the cgroup that it shows.
+    pub fn hierarchies(&self) -> BTreeMap<&Path, &str> {
+        let v1 = ["cpu", "cpuset", "memory"].iter().filter_map(|c| self.v1.get(*c));
+        self.v2.iter().chain(v1).map(|(dir, shown)| (dir.as_path(), shown.as_str())).collect()
+    }
+
     fn below(at: Option<&(PathBuf, String)>, cgroup: &str) -> Option<PathBuf> {
         let (dir, shown) = at?;
         // A mount may show only a part of the hierarchy (containers).

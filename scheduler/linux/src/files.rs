@@ -3,6 +3,7 @@
 //! A port with three adapters: the host's own files ([`HostFiles`]), a small privileged process that holds the rights
 //! (`actuator`), and tests that fail any one write or stand in for the kernel.
 
+use crate::safe::SafeLayout;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -47,6 +48,15 @@ pub trait Files: Debug + Send + Sync {
 
     /// Whether [`Files::write`] has the right to; nothing is written.
     fn writable(&self, path: &Path) -> bool;
+
+    /// Leave a layout to be put in force should this process go, in place of an earlier one; an empty one when everything has
+    /// been given back. Only an actuator can do that; elsewhere nothing is left.
+    ///
+    /// # Errors
+    /// `EPERM` where a part of it is not allowed, or that of the disk: then what was left before holds.
+    fn keep_safe(&self, _layout: &SafeLayout) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The host's files, with the rights of this process.

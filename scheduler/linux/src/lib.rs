@@ -1,12 +1,15 @@
 //! This machine behind the [`surefoot_server::Server`] port: services in containers, cgroups or process trees.
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
-//! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back · [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency
-//! intake · [`files`] the one way to kernel files · [`journal`] what was changed, so that it can be given back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
+//! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back ·
+//! [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency intake · [`files`] the one way to kernel
+//! files · [`actuator`] the same by a process that alone has the rights · [`journal`] what was changed, so that it can be given
+//! back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
 //! campaign · [`check`] what this host can and cannot do.
 //!
 //! Kernel readers take a [`root::Root`], so that tests run them on a temporary directory. Missing is None, never 0.
 
+pub mod actuator;
 pub mod bench;
 pub mod catalogue;
 pub mod cgroup;

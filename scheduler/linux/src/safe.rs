@@ -66,13 +66,18 @@ impl SafeLayout {
     /// Put it in force: every write is tried, whatever becomes of the others; a write that is refused is tried once more after
     /// the rest, since it may have had to wait for one of them.
     pub fn put_in_force(&self, files: &dyn Files) -> SafeReport {
+        self.each(|op| op.execute(files))
+    }
+
+    /// As [`SafeLayout::put_in_force`], for whoever carries out a write in a way of its own.
+    pub fn each(&self, mut execute: impl FnMut(&Op) -> io::Result<()>) -> SafeReport {
         let mut report = SafeReport::default();
         let mut again = vec![];
         for (n, op) in self.ops.iter().map(|op| (0, op)).chain(self.ops.iter().map(|op| (1, op))) {
             if n == 1 && !again.contains(&op) {
                 continue;
             }
-            match op.execute(files) {
+            match execute(op) {
                 Ok(()) => report.done += 1,
                 Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV) => report.gone += 1,
                 Err(_) if n == 0 => again.push(op),

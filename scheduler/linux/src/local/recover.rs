@@ -98,6 +98,8 @@ impl LocalServer {
         let layout = SafeLayout::new(ops);
         if self.safe.as_ref() != Some(&layout) {
             layout.save(&self.config.state_dir.join(safe::FILE))?;
+            let files = &self.config.root.files;
+            files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))?;
             self.safe = Some(layout);
         }
         Ok(())
@@ -119,6 +121,9 @@ impl LocalServer {
     /// Nothing of ours is in force any more.
     fn forget_safe_layout(&mut self) {
         self.safe = None;
+        if let Err(e) = self.config.root.files.keep_safe(&SafeLayout::default()) {
+            tracing::warn!("the actuator keeps the safe layout: {e}");
+        }
         let file = self.config.state_dir.join(safe::FILE);
         match fs::remove_file(&file) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => tracing::warn!("{}: {e}", file.display()),

@@ -1,0 +1,174 @@
+//! The deciding process's side: kernel files whose changes another process makes.
+//!
+//! What is read is read here: kernel files are readable for everybody on most hosts. Only where they are not
+//! (EACCES) is the actuator asked.
+
+use super::protocol::{decode_reply, Reply, Request, SafeOp, MAX_PAYLOAD, REPLY_HEAD};
+use crate::files::{Files, HostFiles};
+use crate::safe::SafeLayout;
+use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
+use nix::sys::socket::{connect, recv, send, setsockopt, socket, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// An actuator that does not answer for so long is lost: the caller's tick must not hang.
+const PATIENCE_S: i64 = 10;
+
+/// Kernel files through an actuator.
+#[derive(Debug)]
+pub struct RemoteFiles {
+    at: PathBuf,
+    line: Mutex<Option<OwnedFd>>,
+}
+
+impl RemoteFiles {
+    /// # Errors
+    /// Where nobody serves there, or not this user; the text names the socket.
+    pub fn connect(at: &Path) -> io::Result<Self> {
+        let files = RemoteFiles { at: at.into(), line: Mutex::new(None) };
+        *files.line.lock().unwrap_or_else(PoisonError::into_inner) = Some(files.dial()?);
+        Ok(files)
+    }
+
+    /// An error of the line, not of a file: without an errno, so that nobody takes it for the file's.
+    fn lost(&self, kind: io::ErrorKind, why: impl std::fmt::Display) -> io::Error {
+        io::Error::new(kind, format!("actuator {}: {why}", self.at.display()))
+    }
+
+    fn dial(&self) -> io::Result<OwnedFd> {
+        let failed = |e: nix::errno::Errno| self.lost(io::ErrorKind::NotConnected, e.desc());
+        let line = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
+        let patience = TimeVal::seconds(PATIENCE_S);
+        setsockopt(&line, ReceiveTimeout, &patience).and_then(|()| setsockopt(&line, SendTimeout, &patience)).map_err(failed)?;
+        connect(line.as_raw_fd(), &UnixAddr::new(&self.at).map_err(failed)?).map_err(failed)?;
+        // It speaks first: whether it serves us.
+        let greeting = self.receive(&line)?;
+        if greeting.errno == 0 {
+            return Ok(line);
+        }
+        Err(self.lost(io::Error::from_raw_os_error(greeting.errno).kind(), String::from_utf8_lossy(&greeting.payload)))
+    }
+
+    fn receive(&self, line: &OwnedFd) -> io::Result<Reply> {
+        let mut buffer = vec![0u8; REPLY_HEAD + MAX_PAYLOAD];
+        let mut reply = Reply::default();
+        loop {
+            let n = match recv(line.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Ok(0) => return Err(self.lost(io::ErrorKind::ConnectionAborted, "it has gone")),
+                Ok(n) => n,
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(nix::errno::Errno::EAGAIN) => return Err(self.lost(io::ErrorKind::TimedOut, format!("no answer for {PATIENCE_S} s"))),
+                Err(e) => return Err(self.lost(io::ErrorKind::ConnectionAborted, e.desc())),
+            };
+            let (errno, more, payload) = decode_reply(&buffer[..n]).map_err(|e| self.lost(io::ErrorKind::InvalidData, e))?;
+            reply.errno = errno;
+            reply.payload.extend_from_slice(payload);
+            if !more {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// One request, one reply. A line that broke is dialled anew, once; but what may have been carried out is not asked twice.
+    fn ask(&self, request: &Request<'_>) -> io::Result<Vec<u8>> {
+        let message = request.encode()?;
+        let mut held = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let reply = match held.take() {
+            Some(line) => match self.post(&line, &message) {
+                Ok(()) => Some((self.receive(&line)?, line)),
+                Err(_) => None,
+            },
+            None => None,
+        };
+        let (reply, line) = match reply {
+            Some(r) => r,
+            None => {
+                let line = self.dial()?;
+                self.post(&line, &message).map_err(|e| self.lost(io::ErrorKind::ConnectionAborted, e.desc()))?;
+                (self.receive(&line)?, line)
+            }
+        };
+        *held = Some(line);
+        drop(held);
+        if reply.errno == libc::EPERM && !reply.payload.is_empty() {
+            tracing::warn!("actuator {}: refused: {}", self.at.display(), String::from_utf8_lossy(&reply.payload));
+        }
+        reply.into_result()
+    }
+
+    fn post(&self, line: &OwnedFd, message: &[u8]) -> nix::Result<()> {
+        loop {
+            match send(line.as_raw_fd(), message, MsgFlags::MSG_NOSIGNAL) {
+                Err(nix::errno::Errno::EINTR) => {}
+                done => return done.map(|_| ()),
+            }
+        }
+    }
+
+    fn say<T>(&self, path: &Path, f: impl FnOnce(&str) -> io::Result<T>) -> io::Result<T> {
+        path.to_str().map_or_else(|| Err(io::Error::from_raw_os_error(libc::EINVAL)), f)
+    }
+
+    /// The actuator's answer where this process may not look; else what it saw itself.
+    fn or_ask<T>(&self, own: io::Result<T>, ask: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match own {
+            Err(e) if e.raw_os_error() == Some(libc::EACCES) => ask().map_err(|_| e),
+            own => own,
+        }
+    }
+
+    fn yes(&self, path: &Path, request: impl for<'a> FnOnce(&'a str) -> Request<'a>) -> io::Result<bool> {
+        self.say(path, |p| self.ask(&request(p))).map(|payload| payload == [1])
+    }
+}
+
+impl Files for RemoteFiles {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.or_ask(HostFiles.read(path), || self.say(path, |p| self.ask(&Request::Read(p))))
+    }
+
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        self.say(path, |path| self.ask(&Request::Write { path, text })).map(|_| ())
+    }
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.say(path, |p| self.ask(&Request::MakeDir(p))).map(|_| ())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.say(path, |p| self.ask(&Request::RemoveDir(p))).map(|_| ())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.say(from, |from| self.say(to, |to| self.ask(&Request::Rename { from, to }))).map(|_| ())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let names = |payload: Vec<u8>| {
+            let text = String::from_utf8_lossy(&payload).into_owned();
+            text.split_terminator('\0').map(str::to_string).collect()
+        };
+        self.or_ask(HostFiles.list(dir), || self.say(dir, |p| self.ask(&Request::List(p))).map(names))
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.or_ask(fs::metadata(path).map(|m| m.is_dir()), || self.yes(path, |p| Request::IsDir(p))).unwrap_or(false)
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        self.or_ask(fs::metadata(path).map(|m| m.is_file()), || self.yes(path, |p| Request::IsFile(p))).unwrap_or(false)
+    }
+
+    fn writable(&self, path: &Path) -> bool {
+        self.yes(path, |p| Request::Writable(p)).unwrap_or(false)
+    }
+
+    fn keep_safe(&self, layout: &SafeLayout) -> io::Result<()> {
+        let ops = layout.ops.iter().map(SafeOp::from_op).collect::<Option<_>>();
+        self.ask(&Request::KeepSafe(ops.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?)).map(|_| ())
+    }
+}

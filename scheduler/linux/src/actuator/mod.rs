@@ -1,0 +1,26 @@
+//! Privilege separation: the deciding process runs as any user, one small process writes kernel files for it.
+//!
+//! The decider is a [`client`]: [`RemoteFiles`] behind the port [`crate::files::Files`]. The actuator [`serve`]s it: every
+//! request is judged by the allow-list ([`allow`], [`value`]), carried out below a few open folders ([`beneath`]), and answered
+//! with the kernel's own errno ([`protocol`]). It knows no model, no policy, no network, and parses nothing of the client but
+//! the protocol. Before it serves anybody it gives up what it does not need ([`harden`]). Should the decider die, it puts the layout in
+//! force that was left with it ([`deadman`]).
+//!
+//! docs/privileges.md has the threat model and how to set it up.
+
+pub mod allow;
+pub mod beneath;
+pub mod client;
+pub mod deadman;
+pub mod harden;
+pub mod protocol;
+pub mod serve;
+#[cfg(test)]
+mod tests;
+pub mod value;
+
+pub use allow::{Allow, Pattern};
+pub use beneath::Beneath;
+pub use client::RemoteFiles;
+pub use deadman::DeadMan;
+pub use serve::{Actuator, Listener};

@@ -1,0 +1,302 @@
+//! The actuator's side: judge, carry out, answer. One client at a time.
+
+use super::allow::{Allow, Further, Refused};
+use super::deadman::DeadMan;
+use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};
+use crate::cgroup::Mounts;
+use crate::files::SharedFiles;
+use crate::root::Root;
+use crate::safe::Op;
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
+use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often the loop looks whether it should end.
+const LOOK: Duration = Duration::from_millis(500);
+/// A client that does not take its answer for so long is gone.
+const PATIENCE_S: i64 = 2;
+
+/// Carries out what the allow-list lets through. Knows nothing of sockets.
+#[derive(Debug)]
+pub struct Actuator {
+    allow: Allow,
+    files: SharedFiles,
+    /// Where the cgroup of a thread is looked up.
+    root: Root,
+    mounts: Mounts,
+    dead_man: Option<DeadMan>,
+}
+
+impl Actuator {
+    /// `files` carries out; `root` is where /proc is read.
+    pub fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
+        let mounts = Mounts::read(&root);
+        Actuator { allow, files, root, mounts, dead_man: None }
+    }
+
+    /// Keep a layout for when a client dies.
+    pub fn with_dead_man(self, dead_man: DeadMan) -> Self {
+        Actuator { dead_man: Some(dead_man), ..self }
+    }
+
+    /// Answer one message. Everything refused is logged with path and rule.
+    pub fn handle(&mut self, message: &[u8]) -> Reply {
+        let request = match decode(message) {
+            Ok(r) => r,
+            Err(e) => {
+                tracing::warn!("refused a message of {} bytes: {e}", message.len());
+                return Reply::refused(libc::EPROTO, e.to_string());
+            }
+        };
+        match self.carry_out(&request) {
+            Ok(Ok(payload)) => Reply::done(payload),
+            Ok(Err(e)) => Reply::failed(&e),
+            Err((path, rule)) => {
+                // Escaped: a path of the client's must not forge lines of the log.
+                let words = format!("{}: {rule}", path.escape_debug());
+                tracing::warn!("refused {words}");
+                Reply::refused(libc::EPERM, words)
+            }
+        }
+    }
+
+    /// The outer error is a refusal, the inner one the kernel's.
+    #[allow(clippy::type_complexity)]
+    fn carry_out<'a>(&mut self, request: &Request<'a>) -> Result<io::Result<Vec<u8>>, (&'a str, Refused)> {
+        let f = &self.files;
+        let nothing = |()| vec![];
+        let truth = |yes: bool| Ok(vec![u8::from(yes)]);
+        let named = |path: &'a str| move |rule: Refused| (path, rule);
+        Ok(match *request {
+            Request::Read(p) => self.allow.read(p).map(|()| f.read(p.as_ref())).map_err(named(p))?,
+            Request::List(p) => {
+                let names = self.allow.look(p).map(|()| f.list(p.as_ref())).map_err(named(p))?;
+                names.map(|n| n.iter().flat_map(|n| n.bytes().chain([0])).collect())
+            }
+            Request::IsDir(p) => self.allow.look(p).map(|()| truth(f.is_dir(p.as_ref()))).map_err(named(p))?,
+            Request::IsFile(p) => self.allow.read(p).map(|()| truth(f.is_file(p.as_ref()))).map_err(named(p))?,
+            Request::Writable(p) => self.allow.open(p).map(|()| truth(f.writable(p.as_ref()))).map_err(named(p))?,
+            Request::Write { path, text } => self.write(path, text).map_err(named(path))?.map(nothing),
+            Request::MakeDir(p) => self.allow.group(p).map(|()| f.make_dir(p.as_ref())).map_err(named(p))?.map(nothing),
+            Request::RemoveDir(p) => self.allow.group(p).map(|()| f.remove_dir(p.as_ref())).map_err(named(p))?.map(nothing),
+            Request::Rename { from, to } => {
+                self.allow.rename(from, to).map(|()| f.rename(from.as_ref(), to.as_ref())).map_err(named(from))?.map(nothing)
+            }
+            Request::KeepSafe(ref ops) => {
+                for op in ops {
+                    match *op {
+                        SafeOp::Write { path, text } => self.allow.write(path, text).map(|_| ()).map_err(named(path))?,
+                        SafeOp::RemoveDir { path } => self.allow.group(path).map_err(named(path))?,
+                    }
+                }
+                let unable = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+                self.dead_man.as_mut().ok_or_else(unable).and_then(|d| d.keep(ops)).map(nothing)
+            }
+        })
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<io::Result<()>, Refused> {
+        if let Further::Thread(tid) = self.allow.write(path, text)? {
+            match self.may_move(tid) {
+                None => return Ok(Err(io::Error::from_raw_os_error(libc::ESRCH))),
+                Some(false) => return Err(Refused(format!("thread {tid} runs in no cgroup that the configuration names"))),
+                Some(true) => {}
+            }
+        }
+        Ok(self.files.write(path.as_ref(), text))
+    }
+
+    /// Whether a thread belongs to an allowed cgroup; None where there is no such thread.
+    fn may_move(&self, tid: u32) -> Option<bool> {
+        match self.mounts.of_pid(&self.root, tid) {
+            Some(g) => Some(self.allow.holds(&g.cpuset) && self.allow.holds(&g.cpu)),
+            None => self.root.read(format!("/proc/{tid}/cgroup")).map(|_| false),
+        }
+    }
+
+    /// Serve until `stop` says so. `uid` may connect, and root.
+    ///
+    /// # Errors
+    /// Where the socket itself fails.
+    pub fn serve(&mut self, listener: &Listener, uid: u32, mut stop: impl FnMut() -> bool) -> io::Result<()> {
+        let mut buffer = vec![0u8; MAX_REQUEST + 1];
+        let mut client: Option<OwnedFd> = None;
+        loop {
+            // Asked before the last look, so that a client that went before us has gone.
+            let last = stop();
+            let due = self.dead_man.as_ref().and_then(|d| d.due_in(Instant::now()));
+            let (knock, call) = wait(listener, client.as_ref(), if last { Some(Duration::ZERO) } else { due })?;
+            let before = client.is_some();
+            if call {
+                client = client.take().filter(|c| self.answer(c, &mut buffer));
+            }
+            let left = before && client.is_none();
+            if knock {
+                client = admit(listener, uid, client.take());
+            }
+            if let Some(d) = self.dead_man.as_mut() {
+                match (&client, left) {
+                    (Some(_), _) => d.client_came(),
+                    (None, true) => d.client_left(Instant::now()),
+                    (None, false) => {}
+                }
+                if d.due_in(Instant::now()).is_some_and(|left| left.is_zero()) {
+                    self.put_in_force();
+                }
+            }
+            if last {
+                break;
+            }
+        }
+        // Whoever waits for a decider that has gone waits no longer.
+        if self.dead_man.as_ref().is_some_and(|d| d.due_in(Instant::now()).is_some()) {
+            self.put_in_force();
+        }
+        Ok(())
+    }
+
+    /// The safe layout, each part by the same rules as any other request; what fails is said, and the rest is done.
+    fn put_in_force(&mut self) {
+        let Some(d) = self.dead_man.as_mut() else { return };
+        d.done();
+        let layout = d.layout().clone();
+        tracing::warn!("the decider has gone and left no goodbye: putting its safe layout in force");
+        let start = Instant::now();
+        let report = layout.each(|op| {
+            let path = op.path().to_string_lossy();
+            let done = match op {
+                Op::Write { text, .. } => self.write(&path, text),
+                Op::RemoveDir { path: p } => self.allow.group(&path).map(|()| self.files.remove_dir(p)),
+            };
+            let named = |kind, why: &dyn std::fmt::Display| io::Error::new(kind, format!("{}: {why}", path.escape_debug()));
+            match done {
+                // Without a kind of its own, so it must stay what it is: a group that goes while it is written.
+                Ok(Err(e)) if e.raw_os_error() == Some(libc::ENODEV) => Err(e),
+                Ok(d) => d.map_err(|e| named(e.kind(), &e)),
+                Err(rule) => Err(named(io::ErrorKind::PermissionDenied, &rule)),
+            }
+        });
+        report.failed.iter().for_each(|why| tracing::error!("safe layout: {why}"));
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        tracing::warn!("safe layout: {} done, {} not needed, {} failed, in {ms:.1} ms", report.done, report.gone, report.failed.len());
+    }
+
+    /// One message of the client; false where it has gone.
+    fn answer(&mut self, client: &OwnedFd, buffer: &mut [u8]) -> bool {
+        let n = match recv(client.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => return false,
+            Ok(n) => n,
+            Err(Errno::EINTR | Errno::EAGAIN) => return true,
+            Err(_) => return false,
+        };
+        let reply = self.handle(&buffer[..n]);
+        tell(client, &reply)
+    }
+}
+
+/// Whether somebody connects, and whether the client has sent something (or gone); or the safe layout is due.
+fn wait(listener: &Listener, client: Option<&OwnedFd>, due: Option<Duration>) -> io::Result<(bool, bool)> {
+    // Rounded up: a millisecond early would be a loop that only turns.
+    let most = due.map_or(LOOK, |d| LOOK.min(d + Duration::from_millis(1)));
+    let mut fds = vec![PollFd::new(listener.socket.as_fd(), PollFlags::POLLIN)];
+    fds.extend(client.map(|c| PollFd::new(c.as_fd(), PollFlags::POLLIN)));
+    match poll(&mut fds, PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX)) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
+    Ok((ready(fds.first()), ready(fds.get(1))))
+}
+
+/// False where the client does not listen.
+fn tell(client: &OwnedFd, reply: &Reply) -> bool {
+    reply.messages().all(|m| loop {
+        match send(client.as_raw_fd(), &m, MsgFlags::MSG_NOSIGNAL) {
+            Ok(_) => return true,
+            Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
+    })
+}
+
+/// Who is the client after somebody has knocked.
+fn admit(listener: &Listener, uid: u32, client: Option<OwnedFd>) -> Option<OwnedFd> {
+    let new = match accept4(listener.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+        // SAFETY: a descriptor that the kernel has just made, and that nobody else knows.
+        Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+        Err(_) => return client,
+    };
+    if setsockopt(&new, SendTimeout, &TimeVal::seconds(PATIENCE_S)).is_err() {
+        return client;
+    }
+    let peer = getsockopt(&new, PeerCredentials).map(|c| (c.uid(), c.pid()));
+    let refused = match peer {
+        Ok((who, _)) if who == uid || who == 0 => {
+            client.as_ref().map(|_| (libc::EBUSY, "another client is being served. Stop that one first".to_string()))
+        }
+        Ok((who, _)) => Some((libc::EPERM, format!("user {who} is not served, only user {uid}. See actuator.user in node.toml"))),
+        Err(e) => Some((libc::EPERM, format!("no credentials: {e}"))),
+    };
+    match (refused, peer) {
+        (Some((errno, why)), _) => {
+            tracing::warn!("refused a client: {why}");
+            tell(&new, &Reply::refused(errno, why));
+            client
+        }
+        (None, Ok((who, pid))) if tell(&new, &Reply::done(vec![])) => {
+            tracing::info!("serving process {pid} of user {who}");
+            Some(new)
+        }
+        _ => client,
+    }
+}
+
+/// A socket that clients connect to.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+}
+
+impl Listener {
+    /// Make the socket. Everybody may connect to it; who is served is decided by the kernel's word on who connects.
+    ///
+    /// # Errors
+    /// What the kernel says; a path at which something else than a socket lies is left alone.
+    pub fn bind(at: &Path) -> io::Result<Self> {
+        if fs::symlink_metadata(at).is_ok_and(|m| m.file_type().is_socket()) {
+            fs::remove_file(at)?;
+        }
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+        bind(socket.as_raw_fd(), &UnixAddr::new(at)?)?;
+        fs::set_permissions(at, fs::Permissions::from_mode(0o666))?;
+        listen(&socket, Backlog::new(8)?)?;
+        Ok(Listener { socket })
+    }
+
+    /// The socket that the service manager made for this process (LISTEN_FDS); None where it made none. Call once.
+    ///
+    /// # Errors
+    /// A socket of another kind than ours.
+    pub fn inherited() -> io::Result<Option<Self>> {
+        let set = |name: &str| std::env::var(name).ok();
+        let for_us = set("LISTEN_PID").and_then(|p| p.parse().ok()) == Some(std::process::id());
+        if !for_us || set("LISTEN_FDS").as_deref() != Some("1") {
+            return Ok(None);
+        }
+        // SAFETY: by systemd's protocol (sd_listen_fds(3)) descriptor 3 is ours, and this is the one place that takes it.
+        let socket = unsafe { OwnedFd::from_raw_fd(3) };
+        if getsockopt(&socket, nix::sys::socket::sockopt::SockType)? == SockType::SeqPacket {
+            return Ok(Some(Listener { socket }));
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited socket is of another kind. Use ListenSequentialPacket="))
+    }
+}
