@@ -34,6 +34,8 @@ pub enum Command {
     Top(Top),
     /// Give every resource back to the kernel's defaults
     Reset(Reset),
+    /// Change kernel files for a daemon that has no right to (docs/privileges.md)
+    Actuate(Actuate),
     /// Mount a stand-in for the kernel's resctrl, to try things without the hardware (docs/resctrlfs.md)
     Resctrlfs(Resctrlfs),
     /// Columns of samples and eval rows
@@ -260,6 +262,22 @@ pub struct Reset {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Actuate {
+    /// The daemon's configuration, which must be root's: what may be changed, and for whom
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Where the daemon finds us; default: actuator.socket of the configuration, or the socket that systemd passes
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Print what may be changed, and end
+    #[arg(long)]
+    pub list: bool,
+    /// End when the parent process ends
+    #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
+    pub die_with_parent: Option<i32>,
 }
 
 #[derive(Debug, Args)]

@@ -9,10 +9,12 @@
 //! | `record` | `record`, on the machine of `daemon::node` |
 //! | `top` | `top` (asks the daemon and draws), `daemon::status` (what it answers) |
 //! | `check`, `reset` | `local_target` |
+//! | `actuate` | `cmd_actuate`, on `surefoot_linux::actuator` |
 //! | `resctrlfs` | `cmd_resctrlfs` |
 
 pub mod campaign;
 pub mod cli;
+pub mod cmd_actuate;
 pub mod cmd_oracle;
 pub mod cmd_resctrlfs;
 pub mod cmd_sweep;

@@ -11,7 +11,7 @@ use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use surefoot_linux::claim::{self, lock_file};
-use surefoot_linux::files::HostFiles;
+use surefoot_linux::files::Files;
 use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
@@ -238,12 +238,21 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     }
     let from_config = args.config.as_deref().map(crate::daemon::config::NodeConfig::read).transpose()?;
     let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
+    // Root has the rights itself where no actuator runs any more.
+    let files = match from_config.as_ref().map(crate::daemon::node::kernel_files) {
+        Some(Err(e)) if nix::unistd::geteuid().is_root() => {
+            tracing::warn!("without the actuator: {e}");
+            None
+        }
+        other => other.transpose()?,
+    };
+    let root = files.map_or_else(Root::default, |f| Root::with("/", f));
     if args.safe {
-        return put_safe_layout_in_force(&dir, args.json);
+        return put_safe_layout_in_force(&dir, root.files.as_ref(), args.json);
     }
     let managed = from_config.as_ref().and_then(|c| c.cpus);
     let resctrl = from_config.and_then(|c| c.resctrl);
-    let mut server = LocalServer::open(LocalConfig { managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
+    let mut server = LocalServer::open(LocalConfig { root, managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
@@ -260,7 +269,7 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
 }
 
 /// No model, no policy, no look at the host: what a daemon that has died recorded, write by write.
-fn put_safe_layout_in_force(dir: &Path, json: bool) -> Result<()> {
+fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result<()> {
     let file = dir.join(safe::FILE);
     let Some(layout) = SafeLayout::load(&file).map_err(server_error)? else {
         if json {
@@ -273,7 +282,7 @@ fn put_safe_layout_in_force(dir: &Path, json: bool) -> Result<()> {
     // A daemon that lives would write against it.
     let _lock = lock_file(&dir.join("lock"), claim::PATIENCE)
         .map_err(|e| Error::Failed(format!("{}: {e}. Stop the daemon first", dir.join("lock").display())))?;
-    let report = layout.put_in_force(&HostFiles);
+    let report = layout.put_in_force(files);
     if json {
         let mut v = serde_json::to_value(&report).unwrap_or_default();
         v["server"] = "local".into();

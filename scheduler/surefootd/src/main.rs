@@ -14,7 +14,9 @@ fn main() -> ExitCode {
         .init();
     let command = Cli::parse().command;
     let only_prints = matches!(&command, Command::Check(_) | Command::Oracle(_) | Command::Reset(_) | Command::Schema(_));
-    let prints_once = matches!(&command, Command::Top(a) if a.once || a.json) || matches!(&command, Command::Sweep(a) if a.plan);
+    let prints_once = matches!(&command, Command::Top(a) if a.once || a.json)
+        || matches!(&command, Command::Actuate(a) if a.list)
+        || matches!(&command, Command::Sweep(a) if a.plan);
     if only_prints || prints_once {
         // `surefootd check | head` ends quietly. What writes files keeps going when its reader leaves.
         // SAFETY: no other thread yet, and SIG_DFL has no handler that could be unsafe.
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Run(a) => surefootd::daemon::run(&a),
         Command::Record(a) => surefootd::record::run(&a),
         Command::Top(a) => surefootd::top::run(&a),
+        Command::Actuate(a) => surefootd::cmd_actuate::run(&a),
         Command::Resctrlfs(a) => surefootd::cmd_resctrlfs::run(&a),
     };
     match done {

@@ -6,12 +6,16 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use surefoot_linux::actuator::Pattern;
 use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
 use surefoot_linux::Target;
 use surefoot_server::{CpuSet, Kind};
 use toml::Spanned;
 
 pub const METRICS_PORT: u16 = 9464;
+pub const ACTUATOR_SOCKET: &str = "/run/surefoot/actuator.sock";
+pub const ACTUATOR_USER: &str = "surefoot";
+pub const ACTUATOR_STATE: &str = "/var/lib/surefoot-actuator";
 
 /// A checked node.toml; paths are relative to its folder.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +43,21 @@ pub struct NodeConfig {
     /// Who may write to the latency socket: its mode, and its group by name or number.
     pub feed_mode: u32,
     pub feed_group: Option<String>,
+    /// Who changes kernel files; None = the daemon itself.
+    pub actuator: Option<ActuatorConfig>,
     pub services: Vec<NodeService>,
+}
+
+/// The process that holds the rights (docs/privileges.md).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActuatorConfig {
+    pub socket: PathBuf,
+    /// Name or number of the user that the daemon runs as.
+    pub user: String,
+    /// Cgroups that may be set, besides those that services name.
+    pub cgroups: Vec<Pattern>,
+    /// Where the safe layout is kept; the actuator's own.
+    pub state_dir: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -77,8 +95,19 @@ struct Raw {
     seed: Option<Spanned<i64>>,
     feed_mode: Option<Spanned<String>>,
     feed_group: Option<String>,
+    actuator: Option<RawActuator>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawActuator {
+    socket: Option<PathBuf>,
+    user: Option<String>,
+    #[serde(default)]
+    cgroups: Vec<Spanned<String>>,
+    state_dir: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -153,6 +182,7 @@ impl NodeConfig {
             seed: 1,
             feed_mode: MODE,
             feed_group: None,
+            actuator: None,
             services: vec![],
         }
     }
@@ -260,6 +290,18 @@ impl NodeConfig {
             };
             services.push(NodeService { id, service: s.service, threads, how, prometheus });
         }
+        let actuator = match raw.actuator {
+            None => None,
+            Some(a) => {
+                let pattern = |p: Spanned<String>| Pattern::parse(p.get_ref()).map_err(|e| wrong(&p.span(), "actuator.cgroups", e));
+                Some(ActuatorConfig {
+                    socket: here(a.socket.unwrap_or_else(|| ACTUATOR_SOCKET.into())),
+                    user: a.user.unwrap_or_else(|| ACTUATOR_USER.into()),
+                    cgroups: a.cgroups.into_iter().map(pattern).collect::<Result<_>>()?,
+                    state_dir: here(a.state_dir.unwrap_or_else(|| ACTUATOR_STATE.into())),
+                })
+            }
+        };
         Ok(NodeConfig {
             file: file.into(),
             workload: raw.workload.map(here),
@@ -276,6 +318,7 @@ impl NodeConfig {
             seed: whole("seed", raw.seed, 1, 0..i64::MAX)? as u64,
             feed_mode,
             feed_group: raw.feed_group,
+            actuator,
             services,
         })
     }
@@ -284,6 +327,19 @@ impl NodeConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The actuator's table has a default for every field, and a pattern that is none is found while reading.
+    #[test]
+    fn the_actuator_has_a_table() {
+        let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
+        assert_eq!(node("").unwrap().actuator, None);
+        let a = node("[actuator]\n").unwrap().actuator.unwrap();
+        assert_eq!((a.socket, a.user.as_str(), a.cgroups.len()), (ACTUATOR_SOCKET.into(), "surefoot", 0));
+        let a = node("[actuator]\nsocket = \"a.sock\"\ncgroups = [\"/docker/*\"]\n").unwrap().actuator.unwrap();
+        assert_eq!((a.socket, a.cgroups[0].to_string().as_str()), ("/etc/surefoot/a.sock".into(), "/docker/*"));
+        let said = node("[actuator]\ncgroups = [\n\"docker\"]\n").unwrap_err().to_string();
+        assert!(said.contains("node.toml:3") && said.contains("actuator.cgroups: \"docker\" does not begin with /"), "{said}");
+    }
 
     /// Two services on one port are found while reading: the second one would fail at its start.
     #[test]

@@ -6,9 +6,12 @@ use crate::local_target::{catalogue_dir, server_error, state_dir};
 use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use surefoot_linux::actuator::RemoteFiles;
 use surefoot_linux::catalogue::EntryKind;
-use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer};
+use surefoot_linux::files::{HostFiles, SharedFiles};
+use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer, Root};
 use surefoot_server::{Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
 
@@ -108,6 +111,20 @@ pub fn missing(config: &NodeConfig, field: &str, remedy: &str) -> Error {
     Error::BadInput(format!("{file}: {field}: is missing. {remedy}"))
 }
 
+/// How this process changes kernel files: by itself, or through the actuator that the configuration names.
+///
+/// # Errors
+/// [`Error::Failed`] where that actuator does not serve us.
+pub fn kernel_files(config: &NodeConfig) -> Result<SharedFiles> {
+    let Some(a) = &config.actuator else { return Ok(Arc::new(HostFiles)) };
+    let files = RemoteFiles::connect(&a.socket).map_err(|e| Error::Failed(format!("{e}. {ACTUATOR_REMEDY}")))?;
+    tracing::info!("kernel files are changed by the actuator at {}", a.socket.display());
+    Ok(Arc::new(files))
+}
+
+const ACTUATOR_REMEDY: &str =
+    "Start it (systemctl start surefoot-actuator, or surefootd actuate --config FILE as root), or remove [actuator]";
+
 /// This machine, not yet with its services; and its state folder.
 ///
 /// # Errors
@@ -119,7 +136,13 @@ pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServe
     let state = state_dir(config.state_dir.as_deref());
     let launches = config.services.iter().any(|s| matches!(s.how, How::Launch { .. }));
     let catalogue = launches.then(|| catalogue_dir(config.catalogue.as_deref()));
+    // Who only watches takes nobody's place at the actuator.
+    let root = match purpose {
+        Purpose::Control => Root::with("/", kernel_files(config)?),
+        Purpose::Watch => Root::default(),
+    };
     let local = LocalConfig {
+        root,
         catalogue,
         managed: config.cpus,
         partitions: config.partitions,

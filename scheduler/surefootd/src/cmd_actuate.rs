@@ -1,0 +1,160 @@
+//! `surefootd actuate`: the process that holds the rights to kernel files (docs/privileges.md).
+
+use crate::cli;
+use crate::daemon::config::{ActuatorConfig, How, NodeConfig};
+use crate::daemon::node::missing;
+use crate::daemon::notify::Notifier;
+use crate::error::{Error, Result};
+use crate::local_target::server_error;
+use crate::stop;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use surefoot_linux::actuator::harden::{harden, Open};
+use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener, Pattern};
+use surefoot_linux::cgroup::Mounts;
+use surefoot_linux::resctrl::Resctrl;
+use surefoot_linux::{Root, Target};
+
+/// # Errors
+/// Bad input or a failure, on one line.
+pub fn run(args: &cli::Actuate) -> Result<()> {
+    if let Some(pid) = args.die_with_parent {
+        stop::die_with_parent((pid > 0).then_some(pid))?;
+    }
+    stop::install()?;
+    trusted(&args.config)?;
+    let config = NodeConfig::read(&args.config)?;
+    let own = config.actuator.clone().ok_or_else(|| missing(&config, "actuator", "Add an [actuator] table (docs/privileges.md)"))?;
+    let uid = user(&args.config, &own.user)?;
+    let root = Root::default();
+    let mounts = Mounts::read(&root);
+    let resctrl = match &config.resctrl {
+        None => Resctrl::find(&root),
+        Some(at) => Some(Resctrl::named(&root, at).map_err(server_error)?),
+    };
+    let allow = Allow::new(&mounts, resctrl.as_ref(), patterns(&config, &own));
+    if args.list {
+        list(&allow, resctrl.as_ref(), &own);
+        return Ok(());
+    }
+    for (pattern, service) in unnamed(&config, &allow) {
+        tracing::warn!("{service}: is given by {pattern}, whose cgroup is known only when it runs. Name it in actuator.cgroups");
+    }
+    if !nix::unistd::geteuid().is_root() {
+        tracing::warn!("this process is not root: it can change only what user {} may", nix::unistd::geteuid());
+    }
+    let files = Arc::new(Beneath::open(allow.dirs()).map_err(|e| Error::Failed(format!("{e}. Check that it is mounted")))?);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_err(|e| Error::Failed(format!("/proc/sys/kernel/random/boot_id: {e}")))?;
+    let dead_man = DeadMan::open(&own.state_dir, &boot, Instant::now())
+        .map_err(|e| Error::Failed(format!("{e}. Check actuator.state_dir in {}", args.config.display())))?;
+    let listener = listen(args, &own)?;
+    let mut notifier = Notifier::from_env();
+    // What follows holds for this process for ever: everything that needs more has been opened.
+    let lookup = if files.by_kernel() { "by the kernel (openat2)" } else { "name by name (this kernel has no openat2)" };
+    tracing::info!("lookups below the mounts: {lookup}");
+    let folders: Vec<_> = files.folders().collect();
+    for m in harden(Open { kernel: &folders, state: Some(dead_man.folder()) }) {
+        match m.done {
+            Ok(how) => tracing::info!("{}: {how}", m.name),
+            Err(why) => tracing::warn!("{}: NOT in force: {why}", m.name),
+        }
+    }
+    drop(folders);
+    let mut actuator = Actuator::new(allow, files, root).with_dead_man(dead_man);
+    tracing::info!("serving user {uid} ({})", own.user);
+    notifier.ready(&format!("serving user {}", own.user));
+    let ended = actuator.serve(&listener, uid, || {
+        notifier.alive();
+        stop::requested()
+    });
+    notifier.stopping();
+    ended.map_err(|e| Error::Failed(format!("socket: {e}. Start it again")))
+}
+
+/// Whoever can change the configuration could change what root writes: file and folders must be root's (or ours) alone.
+fn trusted(file: &Path) -> Result<()> {
+    let whole = file.canonicalize().map_err(|e| Error::BadInput(format!("{}: {e}. Give the path of a node.toml", file.display())))?;
+    let own = nix::unistd::geteuid().as_raw();
+    for (depth, path) in whole.ancestors().enumerate() {
+        let meta = fs::symlink_metadata(path).map_err(|e| Error::io(path, "cannot be looked at", &e))?;
+        // In a folder such as /tmp nobody may replace what is another's.
+        let sticky = depth > 0 && meta.mode() & 0o1000 != 0;
+        let open = meta.mode() & 0o022 != 0 && !sticky;
+        if (meta.uid() != 0 && meta.uid() != own) || open {
+            let why = if open { "can be written by others".to_string() } else { format!("belongs to user {}", meta.uid()) };
+            return Err(Error::BadInput(format!(
+                "{}: {} {why}, so it cannot say what may be changed. Run: chown root {0}; chmod go-w {0}",
+                path.display(),
+                if depth == 0 { "the file" } else { "the folder" }
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Number of a user given by name or number.
+fn user(file: &Path, name: &str) -> Result<u32> {
+    if let Ok(uid) = name.parse() {
+        return Ok(uid);
+    }
+    let found = nix::unistd::User::from_name(name).map_err(|e| Error::Failed(format!("user {name}: {e}")))?;
+    found.map(|u| u.uid.as_raw()).ok_or_else(|| {
+        Error::BadInput(format!("{}: actuator.user: there is no user \"{name}\". Run: useradd --system {name}", file.display()))
+    })
+}
+
+/// Cgroups that the configuration names, by themselves or for a service.
+fn patterns(config: &NodeConfig, own: &ActuatorConfig) -> Vec<Pattern> {
+    let of_services = config.services.iter().filter_map(|s| match &s.how {
+        How::Adopt { target: Target::Cgroup(path), .. } => Pattern::literal(path.to_str()?).ok(),
+        // Where systemd puts a unit that names no other slice; one that does is named in actuator.cgroups.
+        How::Adopt { target: Target::Unit(unit), .. } => Pattern::literal(&format!("/system.slice/{unit}")).ok(),
+        _ => None,
+    });
+    own.cgroups.iter().cloned().chain(of_services).collect()
+}
+
+/// Services whose cgroup is not known before they run, where no pattern could cover them.
+fn unnamed<'a>(config: &'a NodeConfig, allow: &Allow) -> Vec<(&'static str, &'a str)> {
+    let by = |how: &How| match how {
+        How::Adopt { target: Target::Cgroup(_) | Target::Unit(_), .. } => None,
+        How::Adopt { target: Target::Pid(_), .. } => Some("pid"),
+        How::Adopt { .. } => Some("name"),
+        How::Launch { .. } => Some("catalogue"),
+    };
+    if !allow.cgroups().is_empty() {
+        return vec![];
+    }
+    config.services.iter().filter_map(|s| Some((by(&s.how)?, s.id.as_str()))).collect()
+}
+
+fn list(allow: &Allow, resctrl: Option<&Resctrl>, own: &ActuatorConfig) {
+    let (cgroup_files, resctrl_files) = Allow::files();
+    println!("user: {}", own.user);
+    println!("socket: {}", own.socket.display());
+    allow.dirs().for_each(|d| println!("below: {}", d.display()));
+    allow.cgroups().iter().for_each(|p| println!("cgroup: {p}"));
+    if allow.cgroups().is_empty() {
+        println!("cgroup: none (name them in actuator.cgroups)");
+    }
+    println!("files of a cgroup: {}", cgroup_files.join(" "));
+    match resctrl {
+        Some(r) => println!("files of {}/surefoot.*: {}", r.dir().display(), resctrl_files.join(" ")),
+        None => println!("resctrl: not mounted"),
+    }
+}
+
+fn listen(args: &cli::Actuate, own: &ActuatorConfig) -> Result<Listener> {
+    if let Some(l) = Listener::inherited().map_err(|e| Error::Failed(format!("LISTEN_FDS: {e}")))? {
+        tracing::info!("on the socket of the service manager");
+        return Ok(l);
+    }
+    let at = args.socket.as_ref().unwrap_or(&own.socket);
+    let l = Listener::bind(at).map_err(|e| Error::io(at, "cannot be made a socket", &e))?;
+    tracing::info!("on {}", at.display());
+    Ok(l)
+}

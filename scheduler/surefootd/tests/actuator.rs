@@ -1,0 +1,289 @@
+//! `surefootd actuate` as root and `surefootd run` as nobody, on cgroups of this host that the test makes and removes.
+
+mod common;
+
+use common::{ok, one_line, path, run};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{chown, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const NOBODY: u32 = 65_534;
+
+/// Root and a hierarchy that is written, or why not: a test that cannot run says so.
+fn may_run(test: &str) -> Option<(PathBuf, PathBuf)> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let v1 = |controller: &str| {
+        mounts.lines().find_map(|l| {
+            let (left, right) = l.split_once(" - cgroup ")?;
+            right.rsplit(' ').next()?.split(',').any(|o| o == controller).then(|| PathBuf::from(left.split(' ').nth(4).unwrap()))
+        })
+    };
+    let why = match (nix::unistd::geteuid().is_root(), v1("cpuset"), v1("cpu")) {
+        (true, Some(cpuset), Some(cpu)) => return Some((cpuset, cpu)),
+        (false, ..) => "needs root: run the tests as root",
+        _ => "needs cgroup v1 with cpu and cpuset (version 2 is tested by make test-kernel)",
+    };
+    eprintln!("NOT RUN: {test}: {why}");
+    None
+}
+
+/// A cgroup of our own with a process in it; both go with this value.
+struct Cgroup {
+    name: String,
+    dirs: [PathBuf; 2],
+    process: Child,
+}
+
+impl Cgroup {
+    fn new(hierarchies: &(PathBuf, PathBuf), tag: &str) -> Self {
+        let name = format!("surefoot-test-{}-{tag}", std::process::id());
+        let dirs = [hierarchies.0.join(&name), hierarchies.1.join(&name)];
+        dirs.iter().for_each(|d| fs::create_dir(d).unwrap());
+        for f in ["cpuset.cpus", "cpuset.mems"] {
+            fs::write(dirs[0].join(f), fs::read_to_string(hierarchies.0.join(f)).unwrap()).unwrap();
+        }
+        let process = Command::new("sleep").arg("600").spawn().unwrap();
+        dirs.iter().for_each(|d| fs::write(d.join("cgroup.procs"), process.id().to_string()).unwrap());
+        Cgroup { name, dirs, process }
+    }
+
+    fn cpus(&self) -> String {
+        fs::read_to_string(self.dirs[0].join("cpuset.cpus")).unwrap().trim().into()
+    }
+
+    fn quota_us(&self) -> i64 {
+        fs::read_to_string(self.dirs[1].join("cpu.cfs_quota_us")).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for d in &self.dirs {
+            while fs::remove_dir(d).is_err() && d.exists() && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// A child whose standard error is kept, and which does not outlive the test.
+struct Running {
+    child: Child,
+    said: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    /// Start, and wait until it says so.
+    fn start(mut command: Command, until: &str) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut from = BufReader::new(child.stderr.take().unwrap());
+        let (mut all, mut line) = (String::new(), String::new());
+        while !line.contains(until) {
+            line.clear();
+            assert!(from.read_line(&mut line).unwrap() > 0, "it ended before \"{until}\": {all}");
+            all += &line;
+        }
+        let said = std::thread::spawn(move || {
+            from.read_to_string(&mut all).unwrap();
+            all
+        });
+        Running { child, said: Some(said) }
+    }
+
+    /// End it, and hear what it said.
+    fn end(&mut self, signal: nix::sys::signal::Signal) -> String {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        self.child.wait().unwrap();
+        self.said.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder where nobody finds the binary, the configuration and a state folder of its own.
+struct Stage {
+    dir: tempfile::TempDir,
+    binary: PathBuf,
+}
+
+impl Stage {
+    fn new(cgroup: &Cgroup) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let binary = dir.path().join("surefootd");
+        fs::copy(env!("CARGO_BIN_EXE_surefootd"), &binary).unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir(&state).unwrap();
+        chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
+        let node = format!(
+            "metrics_port = 0\nstate_dir = \"state\"\ncpus = \"0-1\"\n[actuator]\nsocket = \"sock\"\nuser = \"{NOBODY}\"\nstate_dir = \"held\"\n\
+             [[service]]\nservice = \"job\"\nkind = \"lc\"\nqos_target_ms = 10.0\ncgroup = \"/{}\"\n",
+            cgroup.name
+        );
+        fs::write(dir.path().join("node.toml"), node).unwrap();
+        Stage { dir, binary }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut c = Command::new(&self.binary);
+        c.args(args).args(["--config", path(&self.at("node.toml"))]).env("SUREFOOT_LOG", "info").current_dir(self.dir.path());
+        c
+    }
+
+    fn actuate(&self) -> Running {
+        Running::start(self.command(&["actuate"]), "serving user 65534 (")
+    }
+
+    /// As nobody, in no group.
+    fn daemon(&self, policy: &str) -> Command {
+        let mut c = self.command(&["run", "--server", "local", "--policy", policy]);
+        c.uid(NOBODY).gid(NOBODY);
+        c
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} never came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A daemon of user nobody sets a cgroup that is root's, through the actuator, gives it back when it ends, and says goodbye.
+#[test]
+fn a_daemon_without_rights_controls_a_cgroup() {
+    let Some(hierarchies) = may_run("a_daemon_without_rights_controls_a_cgroup") else { return };
+    let cgroup = Cgroup::new(&hierarchies, "run");
+    let stage = Stage::new(&cgroup);
+    let (cpus, quota_us) = (cgroup.cpus(), cgroup.quota_us());
+    // Without an actuator it says what to do.
+    let out = stage.daemon("parties").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(1) && said.contains("actuator") && said.contains("systemctl start"), "{said}");
+    let mut actuator = stage.actuate();
+    for policy in ["unmanaged", "parties"] {
+        let mut daemon = Running::start(stage.daemon(policy), " services");
+        let touched = || fs::read_to_string(stage.at("state/journal.jsonl")).is_ok_and(|j| j.contains("\"touch\""));
+        if policy == "parties" {
+            until("a plan of parties", touched);
+            until("its quota or CPUs", || (cgroup.cpus(), cgroup.quota_us()) != (cpus.clone(), quota_us));
+        }
+        let said = daemon.end(nix::sys::signal::Signal::SIGTERM);
+        assert!(!said.contains("ERROR") && !said.contains("refused"), "{said}");
+        assert_eq!((cgroup.cpus(), cgroup.quota_us()), (cpus.clone(), quota_us), "{policy}");
+        assert!(!stage.at("held/safe-layout").exists());
+    }
+    let said = actuator.end(nix::sys::signal::Signal::SIGTERM);
+    for measure in ["capabilities: none left", "no-new-privileges: in force", "serving process"] {
+        assert!(said.contains(measure), "{measure}: {said}");
+    }
+    for measure in ["landlock", "seccomp"] {
+        if !said.contains(&format!("{measure}: in force")) {
+            eprintln!("NOT RUN: {measure}: this kernel lacks it");
+        }
+    }
+}
+
+/// A daemon that is killed leaves its cgroup as it was before it came, by the actuator's doing alone.
+#[test]
+fn a_killed_daemon_leaves_the_safe_layout() {
+    let Some(hierarchies) = may_run("a_killed_daemon_leaves_the_safe_layout") else { return };
+    let cgroup = Cgroup::new(&hierarchies, "kill");
+    let stage = Stage::new(&cgroup);
+    let before = (cgroup.cpus(), cgroup.quota_us());
+    let mut actuator = stage.actuate();
+    let mut daemon = Running::start(stage.daemon("parties"), " services");
+    until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != before);
+    assert!(stage.at("held/safe-layout").exists());
+    let killed = Instant::now();
+    daemon.end(nix::sys::signal::Signal::SIGKILL);
+    until("the safe layout", || (cgroup.cpus(), cgroup.quota_us()) == before);
+    eprintln!("safe layout in force {:.2} s after the kill", killed.elapsed().as_secs_f64());
+    let said = actuator.end(nix::sys::signal::Signal::SIGTERM);
+    assert!(said.contains("putting its safe layout in force") && said.contains(" 0 failed") && !said.contains("refused"), "{said}");
+}
+
+/// The actuator of a running host has no capability, no new privileges and a filter, by the kernel's own word.
+#[test]
+fn the_actuator_holds_no_capability() {
+    let Some(hierarchies) = may_run("the_actuator_holds_no_capability") else { return };
+    let cgroup = Cgroup::new(&hierarchies, "caps");
+    let stage = Stage::new(&cgroup);
+    let mut actuator = stage.actuate();
+    let status = fs::read_to_string(format!("/proc/{}/status", actuator.child.id())).unwrap();
+    let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(":\t")).unwrap().to_string();
+    for caps in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert!(field(caps).bytes().all(|b| b == b'0'), "{caps} {}", field(caps));
+    }
+    assert_eq!((field("NoNewPrivs").as_str(), field("Threads").as_str()), ("1", "1"));
+    eprintln!("actuator: RSS {} kB, seccomp mode {}", field("VmRSS").trim().trim_end_matches(" kB"), field("Seccomp"));
+    actuator.end(nix::sys::signal::Signal::SIGTERM);
+}
+
+/// Whoever can write the configuration could say what root writes: such a file is refused, and so is one without a table.
+#[test]
+fn a_configuration_that_others_can_write_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    let refused = |mode: u32| {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        one_line(&run(&["actuate", "--list", "--config", path(&file)]))
+    };
+    fs::write(&file, "[actuator]\nuser = \"0\"\ncgroups = [\"/docker/*\"]\n").unwrap();
+    let (code, said) = refused(0o666);
+    assert!(code == 2 && said.contains("can be written by others") && said.contains("chmod go-w"), "{said}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let list = ok(&["actuate", "--list", "--config", path(&file)]);
+    assert!(list.contains("cgroup: /docker/*") && list.contains("cpu.max") && !list.contains("cgroup.procs"), "{list}");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let (code, said) = refused(0o644);
+    assert!(code == 2 && said.contains("the folder can be written by others"), "{said}");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(&file, "[actuator]\nuser = \"no-such-user-here\"\n").unwrap();
+    assert!(refused(0o644).1.contains("useradd --system no-such-user-here"));
+    fs::write(&file, "seed = 1\n").unwrap();
+    assert!(refused(0o644).1.contains("actuator: is missing"));
+    if nix::unistd::geteuid().is_root() {
+        chown(&file, Some(NOBODY), None).unwrap();
+        assert!(refused(0o644).1.contains("belongs to user 65534"));
+    }
+}
+
+/// The journal of a daemon that was killed, and its cgroup: what `reset` gives back through the actuator as the same user.
+#[test]
+fn reset_works_without_rights() {
+    let Some(hierarchies) = may_run("reset_works_without_rights") else { return };
+    let cgroup = Cgroup::new(&hierarchies, "reset");
+    let stage = Stage::new(&cgroup);
+    let (cpus, quota_us) = (cgroup.cpus(), cgroup.quota_us());
+    let mut actuator = stage.actuate();
+    let mut daemon = Running::start(stage.daemon("parties"), " services");
+    until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != (cpus.clone(), quota_us));
+    daemon.end(nix::sys::signal::Signal::SIGKILL);
+    let mut reset = stage.command(&["reset", "--server", "local", "--json"]);
+    let out = reset.uid(NOBODY).gid(NOBODY).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(said["restored"], serde_json::json!(["job"]));
+    assert_eq!((cgroup.cpus(), cgroup.quota_us()), (cpus, quota_us));
+    actuator.end(nix::sys::signal::Signal::SIGTERM);
+}
