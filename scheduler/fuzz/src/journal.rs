@@ -1,11 +1,10 @@
 //! The journal, as crashes and bad disks leave it.
 
 use arbitrary::{Arbitrary, Unstructured};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use surefoot_linux::cgroup::Knob;
-use surefoot_linux::journal::{Entry, Former, Journal, Touched};
+use surefoot_linux::journal::{Entry, Former, Journal, Recalled};
 use surefoot_linux::Target;
 use surefoot_server::{Allocation, CpuSet};
 
@@ -93,20 +92,28 @@ fn entry(step: &Step) -> Entry {
 }
 
 /// What is under control after these entries, told again in the plainest way.
-fn expected(entries: &[Entry]) -> Touched {
-    let mut now: Touched = BTreeMap::new();
+fn expected(entries: &[Entry]) -> Recalled {
+    let mut now = Recalled::default();
     for e in entries {
         match e {
-            Entry::Touch { id, former } if !now.contains_key(id) => {
-                now.insert(id.clone(), former.clone());
+            Entry::Touch { id, former } => {
+                if !now.touched.contains_key(id) {
+                    now.touched.insert(id.clone(), former.clone());
+                }
             }
             Entry::Release { id } => {
-                now.remove(id);
+                now.touched.remove(id);
+                now.in_force.remove(id);
             }
-            _ => {}
+            Entry::Apply { allocations, .. } => {
+                for (id, a) in allocations {
+                    now.in_force.insert(id.clone(), a.clone());
+                }
+            }
         }
     }
-    now
+    let Recalled { touched, in_force } = now;
+    Recalled { in_force: in_force.into_iter().filter(|(id, _)| touched.contains_key(id)).collect(), touched }
 }
 
 /// However many bytes of a journal reached the disk: it opens, says what its whole lines say, and goes on.

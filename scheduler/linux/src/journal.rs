@@ -72,17 +72,17 @@ impl Journal {
             cause: e.to_string(),
             remedy: remedy.into(),
         };
-        let text = match fs::read(path) {
+        let content = match fs::read(path) {
             Ok(t) => t,
             Err(e) if e.kind() == io::ErrorKind::NotFound => vec![],
             Err(e) => return Err(fail(&e, "Make it readable")),
         };
-        let text = String::from_utf8_lossy(&text);
-        let recalled = replay(&text).map_err(|e| fail(&e, "Restore it from a copy, or move it away and reset containers by hand"))?;
+        // A line without its end was cut short by a crash: what it announces was not done, and it must not run into the next.
+        let whole = content.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
+        let recalled =
+            replay(&content[..whole]).map_err(|e| fail(&e, "Restore it from a copy, or move it away and reset containers by hand"))?;
         let file =
             OpenOptions::new().create(true).append(true).open(path).map_err(|e| fail(&e, "Give a state folder that can be written"))?;
-        // A line that a crash cut short must not run into the next.
-        let whole = text.rfind('\n').map_or(0, |i| i + 1);
         file.set_len(whole as u64).map_err(|e| fail(&e, "Give a state folder that can be written"))?;
         Ok((Journal { file, path: path.into(), bytes: whole as u64, recalled: recalled.clone() }, recalled))
     }
@@ -92,7 +92,7 @@ impl Journal {
     /// # Errors
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn append(&mut self, entry: &Entry) -> Result<(), ServerError> {
-        let line = line(entry);
+        let line = line(entry).map_err(|e| self.failed(&e))?;
         let result = self.file.write_all(&line).and_then(|()| self.file.sync_data());
         if let Err(e) = result {
             // Half a line must not run into the next.
@@ -113,7 +113,7 @@ impl Journal {
         let in_force = self.recalled.in_force.clone();
         let changed = in_force.keys().cloned().collect();
         let apply = (!in_force.is_empty()).then_some(Entry::Apply { t_ms: 0, allocations: in_force, changed });
-        let text: Vec<u8> = touched.chain(apply).flat_map(|e| line(&e)).collect();
+        let text: Vec<u8> = touched.chain(apply).map(|e| line(&e)).collect::<io::Result<Vec<_>>>().map_err(|e| self.failed(&e))?.concat();
         let renewed = replace(&self.path, &text).and_then(|()| OpenOptions::new().append(true).open(&self.path));
         self.file = renewed.map_err(|e| self.failed(&e))?;
         self.bytes = text.len() as u64;
@@ -129,10 +129,12 @@ impl Journal {
     }
 }
 
-fn line(entry: &Entry) -> Vec<u8> {
-    let mut line = serde_json::to_vec(entry).unwrap_or_default();
+/// # Errors
+/// A name that is no text: JSON has no form for it.
+fn line(entry: &Entry) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
-    line
+    Ok(line)
 }
 
 impl Recalled {
@@ -155,16 +157,13 @@ impl Recalled {
 ///
 /// # Errors
 /// The number of a damaged line, and what is wrong with it.
-pub fn replay(text: &str) -> Result<Recalled, String> {
+pub fn replay(whole_lines: &[u8]) -> Result<Recalled, String> {
     let mut recalled = Recalled::default();
-    let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    for (n, line) in lines.iter().enumerate() {
-        match serde_json::from_str::<Entry>(line) {
-            Ok(entry) => recalled.take(entry),
-            // Cut short by a crash while it was written: nothing had been changed yet.
-            Err(_) if n + 1 == lines.len() && !line.ends_with('\n') => {}
-            Err(e) => return Err(format!("line {}: {e}", n + 1)),
-        }
+    for (n, line) in whole_lines.split_inclusive(|b| *b == b'\n').enumerate() {
+        // What serde quotes of a damaged line may hold anything.
+        let entry =
+            serde_json::from_slice(line).map_err(|e| format!("line {}: {}", n + 1, e.to_string().replace(char::is_control, " ")))?;
+        recalled.take(entry);
     }
     recalled.in_force.retain(|id, _| recalled.touched.contains_key(id));
     Ok(recalled)
@@ -198,12 +197,12 @@ mod tests {
     #[test]
     fn old_journals_are_read() {
         let old = r#"{"event":"touch","id":"a","target":{"pid":42},"saved":{"cpus":"0-3"}}"#;
-        let touched = replay(&format!("{old}\n")).unwrap().touched;
+        let touched = replay(format!("{old}\n").as_bytes()).unwrap().touched;
         let mut former = Former { target: Target::Pid(42), start_ticks: None, saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]) };
         assert_eq!(touched["a"], former);
         former.start_ticks = Some(4711);
         let line = serde_json::to_string(&Entry::Touch { id: "a".into(), former: former.clone() }).unwrap();
-        assert_eq!(replay(&format!("{line}\n")).unwrap().touched["a"], former);
+        assert_eq!(replay(format!("{line}\n").as_bytes()).unwrap().touched["a"], former);
     }
 
     /// A line cut short by a crash is dropped and overwritten cleanly; a damaged line elsewhere is refused by number.
@@ -217,6 +216,10 @@ mod tests {
         assert_eq!(recalled.touched.len(), 1);
         j.append(&touch("b", "1")).unwrap();
         assert_eq!(Journal::open(&path).unwrap().1.touched.len(), 2);
+        // All but the line's end is cut short too: it was not done, and the next process must not forget what this one saw.
+        fs::write(&path, &good).unwrap();
+        assert_eq!(Journal::open(&path).unwrap().1, Recalled::default());
+        assert_eq!(fs::read(&path).unwrap(), b"");
         fs::write(&path, format!("{}\n{good}\n", &good[..20])).unwrap();
         let err = Journal::open(&path).unwrap_err().to_string();
         assert!(err.contains("line 1"), "{err}");
@@ -246,5 +249,23 @@ mod tests {
         j.append(&apply("a", 4.0)).unwrap();
         let after = Journal::open(&path).unwrap().1;
         assert_eq!((after.touched, after.in_force["a"].quota_cores), (before.touched, Some(4.0)));
+    }
+
+    /// Bytes that are no text are damage, wherever they stand; a file that is refused stays as it is, and is named in one line.
+    #[test]
+    fn bytes_that_are_no_text_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let good = serde_json::to_string(&touch("axb", "0-3")).unwrap();
+        let mut no_text = good.clone().into_bytes();
+        no_text[good.find('x').unwrap()] = 0xff;
+        no_text.push(b'\n');
+        let no_variant = good.replace("container", "co\\ntainer") + "\n";
+        for content in [no_text, no_variant.into_bytes()] {
+            fs::write(&path, &content).unwrap();
+            let err = Journal::open(&path).unwrap_err().to_string();
+            assert!(err.contains("line 1") && !err.contains('\n'), "{err}");
+            assert_eq!(fs::read(&path).unwrap(), content);
+        }
     }
 }
