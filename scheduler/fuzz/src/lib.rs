@@ -5,6 +5,7 @@
 //! and read again is the same; a cut journal is a journal; a datagram costs bounded memory and time; a changed bundle is refused.
 
 pub mod bundle;
+pub mod host;
 pub mod journal;
 pub mod latency;
 pub mod lists;
@@ -17,6 +18,7 @@ pub type Property = fn(&[u8]);
 /// Name and property of every target.
 pub const TARGETS: &[(&str, Property)] = &[
     ("bundle", bundle::run),
+    ("host", host::run),
     ("journal", journal::run),
     ("latency", latency::run),
     ("lists", lists::run),
