@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-pqos test-python test-engine fuzz bench validate figures lint fmt clean test-kernel
+.PHONY: help setup deps python rust engine images demo test test-rust test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -62,6 +62,16 @@ fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a targ
 	@scripts/fuzz.sh $(FUZZ_S)
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
 	@scripts/kernel-vm-test.sh
+
+dist: deps ## the node side as archive and Debian package in dist/, for glibc 2.28 and up
+	@scripts/dist.sh
+
+test-dist: dist ## the packages: systemd's verdict on the units, the binary in an old Debian (as root)
+	@scripts/test-units.sh
+	@scripts/test-old-userland.sh
+
+image-node: dist engine ## container image of the node side
+	@scripts/image-node.sh
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
 	scripts/bench.sh

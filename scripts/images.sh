@@ -2,6 +2,7 @@
 # Build the workloads' container images: surefoot/<name> from workloads/<name>/Dockerfile.
 #
 #   scripts/images.sh [NAME...]   default: every folder of workloads/ with a Dockerfile
+#   scripts/images.sh --base      the base image only
 #
 # An image whose content label fits the folder is left alone. The base image is pulled; where no registry can be reached it
 # is made from Debian's packages (mmdebstrap), under the same name.
@@ -78,4 +79,5 @@ known() { (cd "$repo/workloads" && for d in */Dockerfile; do dirname "$d"; done)
 names=("$@")
 [[ ${#names[@]} -gt 0 ]] || mapfile -t names < <(known)
 ensure_base
+[[ ${names[0]} != --base ]] || exit 0
 for name in "${names[@]}"; do build "$name"; done
