@@ -70,7 +70,8 @@ struct Entry {
     sample: Option<Sample>,
     intervals: VecDeque<Interval>,
     requests_ms: VecDeque<f64>,
-    /// Since when its latency feed says nothing.
+    /// Whether its latency feed says anything, and since when it has said nothing.
+    speaks: bool,
     silent_since_ms: Option<u64>,
 }
 
@@ -212,6 +213,7 @@ impl VirtualServer {
                         sample: None,
                         intervals: VecDeque::new(),
                         requests_ms: VecDeque::new(),
+                        speaks: true,
                         silent_since_ms: None,
                     });
                 }
@@ -221,7 +223,11 @@ impl VirtualServer {
                 }
                 Event::Feed { id, speaks } => {
                     if let Some(e) = self.entries.iter_mut().find(|e| e.id == id) {
-                        e.silent_since_ms = if speaks { None } else { e.silent_since_ms.or(Some(self.now_ms)) };
+                        // It is heard again with the first tick that it tells of.
+                        e.speaks = speaks;
+                        if !speaks {
+                            e.silent_since_ms.get_or_insert(self.now_ms);
+                        }
                     }
                 }
                 Event::Load { id, rate_rps } => {
@@ -269,7 +275,9 @@ impl VirtualServer {
             if e.profile.is_be() {
                 continue;
             }
-            if e.silent_since_ms.is_some() {
+            if e.speaks {
+                e.silent_since_ms = None;
+            } else {
                 // What nobody has told is not made up later.
                 e.forget_until(self.now_ms);
                 continue;

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 
 /// Series of one histogram that are taken.
 const MOST_SERIES: usize = 4096;
+/// Longest finite bound, ms: some 30,000 years. Whoever means more writes +Inf.
+const MOST_MS: f64 = 1e15;
+/// Largest sum that is believed, ms.
+const MOST_SUM_MS: f64 = 1e30;
 
 /// Which histogram of a page.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +121,8 @@ fn take(drafts: &mut BTreeMap<String, Draft>, part: Part, rest: &str, wanted: &W
     match part {
         Part::Bucket => {
             let le = bound.ok_or("a bucket without le")?;
-            let bound = number(&le).filter(|b| !b.is_nan() && *b >= 0.0).ok_or_else(|| format!("le={le:?} is no bound of a time"))?;
+            let may = |b: &f64| b.is_infinite() || b * wanted.unit_ms <= MOST_MS;
+            let bound = number(&le).filter(|b| *b >= 0.0 && may(b)).ok_or_else(|| format!("le={le:?} is no bound of a time"))?;
             let n = whole(value)?;
             if bound.is_infinite() {
                 twice(d.infinite.is_some())?;
@@ -130,7 +135,7 @@ fn take(drafts: &mut BTreeMap<String, Draft>, part: Part, rest: &str, wanted: &W
             twice(d.count.is_some())?;
             d.count = Some(whole(value)?);
         }
-        Part::Sum => d.sum = Some(value * wanted.unit_ms).filter(|v| v.is_finite()),
+        Part::Sum => d.sum = Some(value * wanted.unit_ms).filter(|v| (0.0..=MOST_SUM_MS).contains(v)),
         Part::Created => d.created = Some(value).filter(|v| v.is_finite()),
     }
     Ok(())
@@ -287,6 +292,7 @@ something_weird{problem="division by zero"} +Inf -3982045
         says("h_bucket{le=\"1\"} much\n", "\"much\" is no number");
         says("h_bucket{le=\"NaN\"} 1\n", "no bound of a time");
         says("h_bucket{le=\"-1\"} 1\n", "no bound of a time");
+        says("h_bucket{le=\"1e300\"} 1\n", "no bound of a time");
         says("h_bucket{x=\"1\"} 1\n", "without le");
         says("h_bucket{le=\"1\" 1\n", "do not end");
         says("h_bucket{le=\"1} 1\n", "does not end");
