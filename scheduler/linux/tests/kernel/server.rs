@@ -208,7 +208,10 @@ fn memory_follows_a_placed_service_and_its_limit() {
 #[ignore = "needs root and a machine of its own; run by make test-kernel"]
 fn partitions_move_with_plans() {
     let (top, nested) = (Group::new("top"), Group::new("plain.slice/nested"));
-    [&top, &nested].iter().for_each(|g| write(g.file("cpuset.cpus"), "0-7").unwrap());
+    for g in [&top, &nested] {
+        write(g.file("cpuset.cpus"), "0-7").unwrap();
+        write(g.file("cpuset.mems"), "0-1").unwrap();
+    }
     let (p, q) = (Process::start(&top, "burn 1"), Process::start(&nested, "burn 1"));
     let before = settings();
     let state = tempfile::tempdir().unwrap();

@@ -250,6 +250,8 @@ pub fn settings() -> BTreeMap<PathBuf, String> {
             if m.is_dir() {
                 all.insert(path.clone(), "folder".into());
                 walk(&path, all);
+            } else if dir == Path::new(MOUNT) && (name == "cgroup.procs" || name == "cgroup.threads") {
+                // Who is in no group: the kernel's threads, and ours.
             } else if m.permissions().mode() & 0o200 != 0 && !name.ends_with(".pressure") {
                 // A command file cannot be read.
                 if let Ok(text) = fs::read_to_string(&path) {
