@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -113,7 +114,9 @@ class Progress:
 
 def status(console: Console, state: dict[str, Any]) -> None:
     """Print what `campaign.status` found."""
-    console.print(f"[bold]{state['campaign']}[/] in {state['folder']}: {state['state']}", highlight=False, soft_wrap=True)
+    console.print(
+        f"[bold]{state['campaign']}[/] in {escape(str(state['folder']))}: {state['state']}", highlight=False, soft_wrap=True
+    )
     for target in state["targets"]:
         cases = target["cases"]
         line = Text.assemble((target["target"], "bold"), f": {cases['planned']:,} cases planned")
@@ -129,23 +132,23 @@ def status(console: Console, state: dict[str, Any]) -> None:
             facts.append(f"{duration(target['eta_s'])} left")
         console.print(f"    {', '.join(facts)}", style="dim", highlight=False, soft_wrap=True)
         for reason in target["failed"]:
-            console.print(f"    [red]failed[/] {reason['cases']:,} × {reason['reason']}", highlight=False, soft_wrap=True)
-            console.print(f"        cases {', '.join(reason['examples'])}", style="dim", highlight=False, soft_wrap=True)
+            console.print(f"    [red]failed[/] {reason['cases']:,} × {escape(reason['reason'])}", highlight=False, soft_wrap=True)
+            console.print(f"        cases {escape(', '.join(reason['examples']))}", style="dim", highlight=False, soft_wrap=True)
 
 
 def verification(console: Console, result: Result) -> None:
     """Print what `verify.verify` found."""
     if result.ok:
         console.print(
-            f"[green]ok[/] {result.folder}: {counted(result.shards, 'shard')}, {counted(result.rows, 'row')}, "
+            f"[green]ok[/] {escape(str(result.folder))}: {counted(result.shards, 'shard')}, {counted(result.rows, 'row')}, "
             f"{counted(result.cases, 'case')}, all add up",
             highlight=False,
         )
         return
     for finding in result.findings:
-        console.print(f"[red]bad[/] {finding.file}: {finding.what}", highlight=False, soft_wrap=True)
-        console.print(f"    {finding.remedy}", style="dim", highlight=False, soft_wrap=True)
-    console.print(f"{counted(len(result.findings), 'finding')} in {result.folder}", highlight=False)
+        console.print(f"[red]bad[/] {escape(finding.file)}: {escape(finding.what)}", highlight=False, soft_wrap=True)
+        console.print(f"    {escape(finding.remedy)}", style="dim", highlight=False, soft_wrap=True)
+    console.print(f"{counted(len(result.findings), 'finding')} in {escape(str(result.folder))}", highlight=False)
 
 
 def plan(console: Console, found: dict[str, Any]) -> None:
@@ -159,7 +162,7 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             table.add_row(service, f"{cases:,}")
         console.print(table)
         for rule in infeasible["rules"]:
-            console.print(f"infeasible: {rule['cases']:,} × {rule['rule']}", style="dim", highlight=False)
+            console.print(f"infeasible: {rule['cases']:,} × {escape(rule['rule'])}", style="dim", highlight=False)
         console.print(
             f"to measure: {target['to_measure']:,} cases, {target['rows']:,} rows, about "
             f"{duration(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
@@ -183,7 +186,7 @@ def plan(console: Console, found: dict[str, Any]) -> None:
                 case["case_id"],
                 case["service"],
                 *numbers,
-                beside if not case["infeasible"] else f"infeasible: {case['infeasible']}",
+                beside if not case["infeasible"] else escape(f"infeasible: {case['infeasible']}"),
             )
         console.print(preview)
 
@@ -191,7 +194,7 @@ def plan(console: Console, found: dict[str, Any]) -> None:
 def bundle(console: Console, facts: dict[str, Any]) -> None:
     """Print what `pipelines.bundle.inspect` found."""
     platform = facts["platform"]
-    console.print(f"[bold]{facts['path']}[/]: verified", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(str(facts['path']))}[/]: verified", highlight=False, soft_wrap=True)
     rows = [
         (
             "platform",

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from pipelines.io import sha256_file, write_json
 
@@ -72,7 +73,7 @@ class Teller:
 
     def skipped(self, title: str, why: str) -> None:
         self.at += 1
-        self.out.print(f"[dim]{self.at}/{_STEPS}[/] {title} [yellow]left out:[/] {why}", highlight=False)
+        self.out.print(f"[dim]{self.at}/{_STEPS}[/] {title} [yellow]left out:[/] {escape(why)}", highlight=False)
 
 
 class Demo:
@@ -140,7 +141,7 @@ class Demo:
         except SurefootError as e:
             self.failed.append(f"{title}: {e}")
             self.warnings.append(self.failed[-1])
-            self.console.print(f"[red]failed:[/] {self.failed[-1]}", highlight=False)
+            self.console.print(f"[red]failed:[/] {escape(self.failed[-1])}", highlight=False)
             return None
 
     def _git(self, *args: str) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console
 
 import collection
 from collection import campaign, cli, console, errors
@@ -169,3 +170,22 @@ def test_every_error_is_exported_and_has_an_exit_code() -> None:
         assert error.exit_code == (2 if issubclass(error, errors.InputError) else 1)
     assert errors.ToolFailed("surefootd", "bad", 2).exit_code == 2
     assert errors.ToolFailed("surefootd", "bad", -9).exit_code == 1
+
+
+def test_brackets_in_reasons_are_printed():
+    """What a campaign's data say is no markup: a reason in brackets stands there whole."""
+    out = Console(record=True, width=200)
+    why = "memcached [red]: too few answers [a: 1 x 2022 samples]"
+    target = {
+        "target": "local",
+        "cases": {"planned": 1, "measured": 0, "infeasible": 0, "client-limited": 0, "overloaded": 0, "failed": 1, "pending": 0},
+        "rows": 0,
+        "shards": 0,
+        "rate_per_s": None,
+        "eta_s": None,
+        "failed": [{"cases": 1, "reason": why, "examples": ["c[x]"]}],
+    }
+    console.status(out, {"campaign": "c", "folder": "data[a]", "state": "complete", "targets": [target]})
+    text = out.export_text()
+    for said in (why, "cases c[x]", "in data[a]"):
+        assert said in text
