@@ -84,4 +84,41 @@ mod tests {
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));
         assert!(error("osml-plus").contains("surefoot bundle build"));
     }
+
+    /// Whatever a policy does to a service that it sees, it says on what grounds: the service as it was seen, what spoke against
+    /// doing otherwise or what bound, and what is expected of it; models' answers where it has models.
+    #[test]
+    fn every_action_is_explained() {
+        use std::collections::BTreeSet;
+        let p = Platform::regular("t", 12, 1, 11, 2.0);
+        let mut kinds = BTreeSet::new();
+        for name in NAMES {
+            let mut plant = testing::Plant::new(&p).lc("a", 4.0, 8.0).lc("b", 1.0, 12.0).be("x");
+            let models = perfect::Perfect { error_cores: -2.0, ..perfect::Perfect::of(&plant) };
+            let mut policy = by_name(name, &p, Some(Box::new(models)), 1).unwrap();
+            for tick in 0..400 {
+                // A rise of load that the first placement does not carry, and a fall.
+                plant.tenant("a").demand = if (100..250).contains(&tick) { 6.0 } else { 3.0 };
+                plant.tick();
+                let seen = plant.observe();
+                let plan = policy.step(plant.t_ms, &seen);
+                for a in &plan.actions {
+                    kinds.insert((*name, a.kind.as_str()));
+                    let (view, b) = (seen.get(&a.service).unwrap(), &a.because);
+                    let sight = b.seen.unwrap_or_else(|| panic!("{name}: {a:?}"));
+                    assert_eq!((sight.p99_ms, sight.cores), (view.window.map(|w| w.p99_ms), view.allocation.cores()), "{name}: {a:?}");
+                    assert!(b.bound.is_some() || !b.rejected.is_empty() || !b.said.is_empty(), "{name}: {a:?}");
+                    assert!(b.rejected.iter().all(|r| !r.what.is_empty() && !r.why.is_empty()), "{name}: {a:?}");
+                    if matches!(a.kind, surefoot_server::ActionKind::Grow | surefoot_server::ActionKind::Shrink) && view.is_lc() {
+                        assert!(!b.said.is_empty() && b.expected.holds_if != Default::default(), "{name}: {a:?}");
+                        assert!(*name != "osml-plus" || b.said.iter().any(|s| s.by == "Model-B"), "{a:?}");
+                    }
+                }
+                plant.apply(&plan);
+            }
+        }
+        for kind in ["place", "grow", "shrink"] {
+            assert!(kinds.contains(&("parties", kind)) && kinds.contains(&("osml-plus", kind)), "{kinds:?}");
+        }
+    }
 }

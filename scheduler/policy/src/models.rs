@@ -69,6 +69,11 @@ pub trait Models {
     /// Model-C's actor: probabilities of the seven actions.
     fn act(&mut self, service: &str, s: &State) -> Result<[f32; ACTIONS], String>;
 
+    /// Model-C's critic: Q of an action, for people to read; None where it cannot say.
+    fn worth(&mut self, _service: &str, _s: &State, _action: usize) -> Option<f64> {
+        None
+    }
+
     /// Put an experience into Model-C's pool. False if it could not be used (a feature is missing).
     fn remember(&mut self, e: &Experience) -> bool;
 
@@ -155,6 +160,11 @@ impl Models for BundleModels {
     fn act(&mut self, _service: &str, s: &State) -> Result<[f32; ACTIONS], String> {
         let state = self.c.state_by(|n| s.get(n)).map_err(|e| format!("Model-C: {e}"))?;
         Ok(self.c.act(&state))
+    }
+
+    fn worth(&mut self, _service: &str, s: &State, action: usize) -> Option<f64> {
+        let state = self.c.state_by(|n| s.get(n)).ok()?;
+        Some(f64::from(self.c.q(&state, &one_hot(action))))
     }
 
     fn remember(&mut self, e: &Experience) -> bool {

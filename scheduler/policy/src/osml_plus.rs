@@ -40,13 +40,18 @@
 //!   counters alone after the sampling time.
 //! * *Allowable slowdown* and the upper scheduler's answer to a sharing are settings; every prediction below that is reported.
 
+mod because;
+
 use crate::books::{Amount, Books};
 use crate::deprive::{best_fit, Donor, Offer};
-use crate::models::{Experience, Models, State};
+use crate::models::{Area, Experience, Models, State};
 use crate::Policy;
+use because::Tried;
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_learn::rng::Rng;
-use surefoot_server::{Action, ActionKind, Features, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict};
+use surefoot_server::{
+    Action, ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView, Text, Verdict,
+};
 
 /// Knobs; the defaults are the paper's where it names any.
 #[derive(Clone, Debug)]
@@ -132,6 +137,8 @@ struct Target {
     oaa: Amount,
     rcliff: Amount,
     why: String,
+    /// As Model-A gave it; None where it had none.
+    area: Option<Area>,
 }
 
 /// A loss under watch: taken back if QoS is violated within the watch.
@@ -257,8 +264,8 @@ impl Life {
     }
 }
 
-fn act(plan: &mut Plan, service: &str, kind: ActionKind, why: String) {
-    plan.actions.push(Action { service: service.into(), kind, why });
+fn act(plan: &mut Plan, service: &str, kind: ActionKind, why: String, because: Because) {
+    plan.actions.push(Action { service: service.into(), kind, why, because });
 }
 
 impl OsmlPlus {
@@ -476,6 +483,7 @@ impl OsmlPlus {
             }
             let whose = if hurt(life, s) { s.id.clone() } else { anybody.clone().unwrap_or_default() };
             let Some(watch) = life.watch.take() else { continue };
+            let strikes = life.strikes;
             let peace = self.set.peace_ms << life.hurts.min(4);
             life.hurts += 1;
             let held = self.books.usable(&s.id);
@@ -499,17 +507,25 @@ impl OsmlPlus {
                 let known = |to: &&str| !seen.get(to).is_some_and(ServiceView::latency_unknown);
                 if let Some(to) = watch.to.as_deref().filter(known) {
                     let take = watch.lost.minus(back).at_most(self.books.spare(to));
+                    let mut because = self.because_of(seen, to, HoldsIf::P99Stays);
                     if self.books.shrink(to, take) {
                         self.changed(now_ms, to);
-                        act(plan, to, ActionKind::Rollback, format!("{} suffers from having given it", s.id));
+                        because.bind(format!("{} has its resources back first", s.id));
+                        act(plan, to, ActionKind::Rollback, format!("{} suffers from having given it", s.id), because);
                         back = watch.lost.at_most(self.books.free());
                     }
                 }
             }
+            let mut because = self.because(s, HoldsIf::P99Falls);
+            because.reject("wait until the watch ends", format!("{strikes} intervals in a row were above the target, or QoS is missed"));
+            if back != watch.lost {
+                because.bind(format!("{} had been given, no more of it can be had", words(watch.lost, &self.books.platform)));
+            }
+            because.bind(format!("what was lost is not taken again for {} s", peace / 1000));
             self.books.grow(&s.id, back);
             self.changed(now_ms, &s.id);
             let what = words(back, &self.books.platform);
-            act(plan, &s.id, ActionKind::Rollback, format!("QoS of {whose} violated after the loss: {what} back"));
+            act(plan, &s.id, ActionKind::Rollback, format!("QoS of {whose} violated after the loss: {what} back"), because);
         }
     }
 
@@ -539,7 +555,10 @@ impl OsmlPlus {
             if self.books.admit(id, part) {
                 let life = self.lives.entry(id.clone()).or_default();
                 *life = Life { sampling_since_ms: Some(now_ms), changed_ms: now_ms, ..Life::default() };
-                act(plan, id, ActionKind::Place, format!("new: watched on idle resources, {}", words(part, &self.books.platform)));
+                let mut because = self.because_of(seen, id, HoldsIf::NotJudged);
+                because.reject("its OAA at once", format!("Model-A is asked after {} ms on known resources", self.set.sample_ms));
+                because.bind(format!("{} are free, for {left} new services", words(free, &self.books.platform)));
+                act(plan, id, ActionKind::Place, format!("new: watched on idle resources, {}", words(part, &self.books.platform)), because);
             } else if !self.books.is_crowded(id) {
                 self.books.crowd_in(id);
                 let why = "not even one core unit and the least ways are left".to_string();
@@ -555,9 +574,19 @@ impl OsmlPlus {
                 let spare = |s: &&ServiceView| s.id != whom && unit.fits_in(self.books.spare(&s.id)) && s.qos().is_some();
                 let best = seen.lc().filter(spare).max_by(|a, b| a.qos().partial_cmp(&b.qos()).expect("known, not NaN"));
                 let Some(id) = best.map(|s| s.id.clone()) else { break };
+                let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
+                for s in seen.lc().filter(|s| s.id != id && s.id != whom) {
+                    let why: Text = match s.qos() {
+                        None => "its latency is unknown".into(),
+                        Some(_) if !unit.fits_in(self.books.spare(&s.id)) => "it holds the least already".into(),
+                        Some(q) => format!("QoS {q:.2}: it has less to spare").into(),
+                    };
+                    because.reject(format!("from {}", s.id), why);
+                }
+                because.bind(format!("{whom} lacks {} of the least", words(lack, &self.books.platform)));
                 self.books.shrink(&id, unit);
                 self.changed(now_ms, &id);
-                act(plan, &id, ActionKind::Deprive, format!("best off: {} to {whom}", words(unit, &self.books.platform)));
+                act(plan, &id, ActionKind::Deprive, format!("best off: {} to {whom}", words(unit, &self.books.platform)), because);
                 lack = lack.minus(unit);
             }
         }
@@ -595,13 +624,13 @@ impl OsmlPlus {
                         why += &format!("; {busy:.1} cores are busy");
                     }
                 }
-                Target { oaa, rcliff, why }
+                Target { oaa, rcliff, why, area: Some(a) }
             }
             Err(e) => {
                 let services = self.books.slots().len().max(1) as u32;
                 let cores = state.features.cpu_usage_cores.map_or(total.cores / (services + 1), |busy| up(busy / 0.6));
                 let oaa = Amount::new(cores, total.ways / (services + 1)).at_least(least).at_most(total);
-                Target { oaa, rcliff: oaa, why: format!("{e}; rule of thumb: {}", words(oaa, p)) }
+                Target { oaa, rcliff: oaa, why: format!("{e}; rule of thumb: {}", words(oaa, p)), area: None }
             }
         }
     }
@@ -630,6 +659,7 @@ impl OsmlPlus {
     /// Place every service that has been watched long enough, together.
     fn place_sampled(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         let mut ready: Vec<(ServiceId, Target)> = vec![];
+        let mut held: Vec<Amount> = vec![];
         for s in seen.lc() {
             let Some(since) = self.lives.get(&s.id).and_then(|l| l.sampling_since_ms) else { continue };
             if s.latency_unknown() {
@@ -644,6 +674,7 @@ impl OsmlPlus {
             let limit = self.books.usable(&s.id).plus(self.books.free());
             let target = self.check_with_b(s, self.ask_a(s), limit);
             ready.push((s.id.clone(), target));
+            held.push(self.books.usable(&s.id));
         }
         if ready.is_empty() {
             return;
@@ -672,6 +703,19 @@ impl OsmlPlus {
             let limit = least.plus(Amount::new(most(tc, free.cores), most(tw, free.ways)));
             let got = want.at_most(limit);
             self.books.set(id, got);
+            let mut because = self.because_of(seen, id, HoldsIf::Qos { at_least: 1.0 });
+            self.say_target(&mut because, t);
+            if let Some(s) = seen.get(id) {
+                self.say_b(&mut because, s, held[i], got);
+            }
+            if !t.oaa.fits_in(got) {
+                let p = &self.books.platform;
+                because.reject(
+                    format!("its whole OAA, {}", words(t.oaa, p)),
+                    format!("{} new services share {}", ready.len(), words(pool, p)),
+                );
+                because.bind("what is free, until neighbours have been asked");
+            }
             if let Some(life) = self.lives.get_mut(id) {
                 life.sampling_since_ms = None;
                 life.target = Some(t.clone());
@@ -679,7 +723,7 @@ impl OsmlPlus {
                 life.asked_at = (life.rps, life.smooth().cpu_usage_cores);
             }
             self.changed(now_ms, id);
-            act(plan, id, ActionKind::Place, format!("{}: {}", t.why, words(got, &self.books.platform)));
+            act(plan, id, ActionKind::Place, format!("{}: {}", t.why, words(got, &self.books.platform)), because);
         }
         for (id, t) in &ready {
             let lack = t.oaa.minus(self.books.usable(id));
@@ -760,14 +804,32 @@ impl OsmlPlus {
     fn deprive_for(&mut self, now_ms: u64, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
         let donors: Vec<Donor> = seen.lc().filter(|s| s.id != whom).map(|s| self.donor(s, lack)).filter(|d| !d.offers.is_empty()).collect();
         let Some(solution) = best_fit(&donors, lack) else { return false };
+        let p = self.books.platform.clone();
+        let others: Vec<(ServiceId, Text)> = seen
+            .lc()
+            .filter(|s| s.id != whom)
+            .map(|s| match (solution.iter().find(|g| g.0 == s.id), donors.iter().any(|d| d.id == s.id)) {
+                (Some((_, offer)), _) => (s.id.clone(), format!("it gives {} too", words(offer.amount, &p)).into()),
+                (None, true) => (s.id.clone(), "it would lose more QoS, or one service more would be disturbed".into()),
+                (None, false) => (s.id.clone(), self.why_it_gives_nothing(s, lack)),
+            })
+            .collect();
         for (id, offer) in solution {
+            let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
+            because.say("Model-B", format!("QoS without {}", words(offer.amount, &p)), offer.qos, "");
+            because.say("Model-B", "slowdown", 100.0 * offer.slowdown, "%");
+            because.predict(offer.qos, self.models.qos_cap());
+            for (other, why) in others.iter().filter(|o| o.0 != id) {
+                because.reject(format!("from {other}"), why.clone());
+            }
+            because.bind(format!("{whom} lacks {} of what is free; a neighbour keeps QoS {}", words(lack, &p), self.set.neighbour_qos));
             self.books.shrink(&id, offer.amount);
             // Who misses its target anyway loses only what it does not use: nothing to watch for.
             if seen.get(&id).is_some_and(|s| s.qos_met() == Some(true)) {
                 self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
             }
-            let what = words(offer.amount, &self.books.platform);
-            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; Model-B: QoS {:.2} left", offer.qos));
+            let what = words(offer.amount, &p);
+            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; Model-B: QoS {:.2} left", offer.qos), because);
             plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
         }
         true
@@ -809,23 +871,48 @@ impl OsmlPlus {
             // Least slowdown; of equals the one with the best QoS.
             .min_by(|a, b| a.2.total_cmp(&b.2).then(b.1.total_cmp(&a.1)));
         let Some((owner, qos, slowdown)) = best else { return false };
+        let mut gives = self.because_of(seen, &owner, HoldsIf::Qos { at_least: self.set.shared_qos });
+        gives.say("Model-B", "QoS while it is shared", qos, "");
+        gives.say("Model-B", "slowdown", 100.0 * slowdown, "%");
+        gives.predict(qos, self.models.qos_cap());
+        let mut gets = self.because_of(seen, whom, HoldsIf::P99Falls);
+        for s in seen.lc().filter(|s| s.id != owner && s.id != whom) {
+            let why: Text = match now_after(s) {
+                _ if s.qos_met() != Some(true) => "its target is missed, or its latency unknown".into(),
+                _ if !able(&s) => "it holds too little, shares already, or is watched".into(),
+                Some((_, after)) if after < self.set.shared_qos => {
+                    format!("Model-B: QoS {after:.2}, {:.2} is agreed for sharing", self.set.shared_qos).into()
+                }
+                Some((_, after)) => format!("Model-B: QoS {after:.2}, the loss would be larger").into(),
+                None => "Model-B has no answer".into(),
+            };
+            gives.reject(format!("with {}", s.id), why.clone());
+            gets.reject(format!("with {}", s.id), why);
+        }
+        for s in seen.lc().filter(|s| s.id != whom) {
+            gets.reject(format!("deprive {}", s.id), self.why_it_gives_nothing(s, lack));
+        }
         if !self.books.share(&owner, whom, lack) {
             return false;
         }
         let what = words(lack, &self.books.platform);
-        act(plan, &owner, ActionKind::Share, format!("{what} shared with {whom}; Model-B: QoS {qos:.2}, {:.0} % less", 100.0 * slowdown));
-        act(plan, whom, ActionKind::Share, format!("{what} shared by {owner}: nobody can be deprived of it"));
+        gives.bind(format!("nobody can allowably be deprived of {what}"));
+        gets.bind(format!("nobody can allowably be deprived of {what}"));
+        let why = format!("{what} shared with {whom}; Model-B: QoS {qos:.2}, {:.0} % less", 100.0 * slowdown);
+        act(plan, &owner, ActionKind::Share, why, gives);
+        act(plan, whom, ActionKind::Share, format!("{what} shared by {owner}: nobody can be deprived of it"), gets);
         plan.reports.push(Report::ExpectedSlowdown { service: owner, qos });
         true
     }
 
     /// End sharings as soon as what is shared can be had by both.
-    fn end_sharing(&mut self, now_ms: u64, plan: &mut Plan) {
+    fn end_sharing(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         for c in self.books.commons().to_vec() {
             if c.amount.fits_in(self.books.free()) && self.books.unshare(&c.owner, true) {
                 for id in [&c.owner, &c.guest] {
+                    let because = self.because_of(seen, id, HoldsIf::P99Stays);
                     self.changed(now_ms, id);
-                    act(plan, id, ActionKind::Grow, "sharing ends: enough is free for both".into());
+                    act(plan, id, ActionKind::Grow, "sharing ends: enough is free for both".into(), because);
                 }
             }
         }
@@ -914,9 +1001,25 @@ impl OsmlPlus {
             let target = self.ask_a(s);
             let more = target.oaa.minus(has);
             self.remember_asked(now_ms, &s.id, target.clone());
-            if !more.is_zero() && self.obtain(now_ms, &s.id, more, seen, plan) {
-                act(plan, &s.id, ActionKind::Grow, format!("load changed; {}", target.why));
-                return;
+            if !more.is_zero() {
+                let mut because = self.because(s, HoldsIf::P99Falls);
+                let qos_there = self.b_corrected(s, has.plus(more));
+                if self.obtain(now_ms, &s.id, more, seen, plan) {
+                    self.say_target(&mut because, &target);
+                    if let Ok(q) = qos_there {
+                        because.say(
+                            "Model-B",
+                            format!("QoS on {}, corrected by its error now", words(has.plus(more), &self.books.platform)),
+                            q,
+                            "",
+                        );
+                        because.predict(q, self.models.qos_cap());
+                    }
+                    because.reject("single steps", if misery { "missed for more than a second" } else { "the load has changed" });
+                    because.reject(because::ACTION_NAMES[IDLE], "who is under-provisioned never idles");
+                    act(plan, &s.id, ActionKind::Grow, format!("load changed; {}", target.why), because);
+                    return;
+                }
             }
         }
         let now = self.b(s, has).ok();
@@ -956,10 +1059,14 @@ impl OsmlPlus {
         let lacks_cores = busy.map(|b| ((b - 0.4) / 0.4).clamp(0.0, 1.0));
         let banned = self.lives[&s.id].banned_until_ms;
         let mut options: Vec<(usize, f64, f64)> = vec![];
-        for (action, unit) in [(CORES_UP, Amount::new(cores, 0)), (WAYS_UP, Amount::new(0, ways))] {
+        let in_question = |action| Tried { action, to: has, within: false, can: false, gain: 0.0, banned: now_ms < banned[action / 2] };
+        let mut tried = [in_question(CORES_UP), in_question(WAYS_UP)];
+        for (tried, unit) in tried.iter_mut().zip([Amount::new(cores, 0), Amount::new(0, ways)]) {
+            let action = tried.action;
             let to = has.plus(unit);
             let within = to.fits_in(total) && (!enough || to.fits_in(most) || misery);
             let can = unit.fits_in(free) || !only_free && self.could_deprive(&s.id, unit.minus(free), seen);
+            (tried.to, tried.within, tried.can) = (to, within, can);
             if !within || !can {
                 continue;
             }
@@ -973,7 +1080,8 @@ impl OsmlPlus {
                 (Some(x), _) => 0.1 * (1.0 - x),
                 (None, _) => 0.0,
             };
-            if now_ms >= banned[action / 2] {
+            tried.gain = gain + plain;
+            if !tried.banned {
                 options.push((action, proposal[action], gain + plain));
             }
         }
@@ -994,6 +1102,24 @@ impl OsmlPlus {
         let (action, p, gain) = *choice;
         let why = format!("QoS {:.2}; {from}: p {p:.2}, Model-B: gain {gain:.2}", s.qos().unwrap_or(0.0));
         let p99 = self.lives[&s.id].recent_p99_ms().or(s.window.map(|w| w.p99_ms)).unwrap_or(f64::INFINITY);
+        let mut because = self.because(s, HoldsIf::P99Falls);
+        self.say_c(&mut because, s, &proposal, options.iter().map(|o| o.0));
+        let target_of = tried.iter().find(|t| t.action == action).map_or(has, |t| t.to);
+        self.say_b(&mut because, s, has, target_of);
+        self.reject_steps(&mut because, action, &tried, &proposal, best_gain);
+        if raise_own.is_none() && lower_be.is_none() {
+            let why = if throttle_be { "the BE jobs have the least" } else { "not throttled, and BE jobs do not contend for memory" };
+            because.reject(because::ACTION_NAMES[MBA_UP], if self.books.platform.mba.is_some() { why } else { "this host has no MBA" });
+        }
+        if only_free {
+            let why = if need == Need::Comfort { "the target is met" } else { "Model-B holds what it has for sufficient" };
+            because.bind(format!("only what is free ({}): {why}", words(free, &self.books.platform)));
+        }
+        because.bind(match () {
+            () if overloaded => "a step is a quarter of what it holds: it is overloaded",
+            () if obstructed => "a step is a quarter of what is free: its cores are not busy",
+            () => "a step is one unit",
+        });
         let done = match action {
             MBA_UP => {
                 if let Some(pct) = raise_own {
@@ -1003,7 +1129,7 @@ impl OsmlPlus {
                     self.be_mba_wait.0 = now_ms + self.be_mba_wait.1;
                 }
                 self.expect(s, action, has);
-                act(plan, &s.id, ActionKind::Grow, format!("{why}; memory bandwidth (BE jobs {} %)", self.books.be_mba_pct));
+                act(plan, &s.id, ActionKind::Grow, format!("{why}; memory bandwidth (BE jobs {} %)", self.books.be_mba_pct), because);
                 true
             }
             _ => {
@@ -1011,7 +1137,7 @@ impl OsmlPlus {
                 self.expect(s, action, has.plus(unit));
                 let done = self.obtain_keeping_readings(now_ms, &s.id, unit, seen, plan);
                 if done {
-                    act(plan, &s.id, ActionKind::Grow, format!("{why}; {} more", words(unit, &self.books.platform)));
+                    act(plan, &s.id, ActionKind::Grow, format!("{why}; {} more", words(unit, &self.books.platform)), because);
                 }
                 done
             }
@@ -1051,6 +1177,7 @@ impl OsmlPlus {
         if series.steps < 3 {
             return false;
         }
+        let now_p99_ms = l.recent_p99_ms();
         l.series = None;
         l.banned_until_ms[series.action / 2] = now_ms + 5000;
         let back = match series.action {
@@ -1059,9 +1186,14 @@ impl OsmlPlus {
             _ => return false,
         };
         let left = self.cores(self.books.usable(&s.id).minus(back));
+        let mut because = self.because(s, HoldsIf::P99Stays);
+        because.say("steps", "p99 before the first of them", series.start_p99_ms, "ms");
+        because.say("steps", "p99 over the last intervals", now_p99_ms.unwrap_or(f64::NAN), "ms");
+        because.reject("one step more of it", "three did not lower p99 by a tenth");
+        because.bind(format!("{} is left alone for 5 s", because::ACTION_NAMES[series.action]));
         if (back.cores == 0 || busy.is_some_and(|b| b / left < 0.6)) && self.books.shrink(&s.id, back) {
             let what = words(back, &self.books.platform);
-            act(plan, &s.id, ActionKind::Rollback, format!("p99 has not fallen for it: {what} back"));
+            act(plan, &s.id, ActionKind::Rollback, format!("p99 has not fallen for it: {what} back"), because);
         }
         false
     }
@@ -1172,7 +1304,15 @@ impl OsmlPlus {
                 Ok(q) => q >= least_qos,
                 Err(_) => qos >= 1.5 && lost.cores + lost.ways == 1,
             };
-            lost.fits_in(spare) && roomy && known && floor.fits_in(to)
+            match () {
+                () if !lost.fits_in(spare) => Err("it holds the least already"),
+                () if !floor.fits_in(to) => Err("losing it hurt before"),
+                () if !roomy => Err("its cores would be too busy"),
+                () if !known && on_trial => Err("below its OAA, or more than a unit, with little slack"),
+                () if !known && !off => Err("on Model-A's RCliff, and Model-B does not predict QoS 1.4"),
+                () if !known => Err("Model-B predicts too little QoS, or has no answer"),
+                () => Ok(()),
+            }
         };
         // Far above the OAA: go there at once after a drop of load, else (something beyond the models has raised it) by quarters.
         let above = has.minus(t.oaa).at_most(spare);
@@ -1183,21 +1323,32 @@ impl OsmlPlus {
             _ => Amount::default(),
         };
         let to = has.minus(jump);
-        if jump.cores + jump.ways >= 2 && fine(self, to) {
+        if jump.cores + jump.ways >= 2 && fine(self, to).is_ok() {
+            let mut because = self.because(s, HoldsIf::Qos { at_least: 1.0 });
+            self.say_target(&mut because, &t);
+            self.say_b(&mut because, s, has, to);
+            because.reject("single steps", if dropped { "the load has changed" } else { "far above its OAA" });
+            if jump != above {
+                let all = words(above, &self.books.platform);
+                because.reject(format!("all of {all} above its OAA"), "something beyond the models has raised it: a quarter at a time");
+            }
+            because.bind("Model-A's OAA; under watch, and withdrawn if a target is missed");
             self.books.shrink(&s.id, jump);
             self.watch(now_ms, &s.id, jump, None, None);
-            act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {}: {} less", t.why, words(jump, &self.books.platform)));
+            act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {}: {} less", t.why, words(jump, &self.books.platform)), because);
             return true;
         }
         let (proposal, from) = self.propose(s);
         let mut options: Vec<(usize, f64, Amount)> = vec![];
+        let mut masked = None;
         for (action, unit) in [(CORES_DOWN, Amount::new(1, 0)), (WAYS_DOWN, Amount::new(0, 1))] {
             if !unit.fits_in(has) {
                 continue;
             }
             let to = has.minus(unit);
-            if fine(self, to) {
-                options.push((action, proposal[action], unit));
+            match fine(self, to) {
+                Ok(()) => options.push((action, proposal[action], unit)),
+                Err(why) => masked = Some((action, why)),
             }
         }
         if options.is_empty() {
@@ -1213,6 +1364,19 @@ impl OsmlPlus {
             }
             return false;
         }
+        let mut because = self.because(s, HoldsIf::Qos { at_least: 1.0 });
+        self.say_target(&mut because, &t);
+        self.say_c(&mut because, s, &proposal, options.iter().map(|o| o.0).chain([IDLE]));
+        self.say_b(&mut because, s, has, has.minus(unit));
+        if let Some((action, why)) = masked {
+            because.reject(because::ACTION_NAMES[action], why);
+        }
+        for (other, q, _) in options.iter().filter(|o| o.0 != action) {
+            because.reject(because::ACTION_NAMES[*other], format!("Model-C: p {q:.2}, less than {p:.2}"));
+        }
+        let answered = if idle > p { format!("answered {idles} times in a row") } else { format!("Model-C: p {idle:.2}") };
+        because.reject(because::ACTION_NAMES[IDLE], answered);
+        because.bind("one unit of one service; under watch, and withdrawn if a target is missed");
         self.expect(s, action, has.minus(unit));
         self.books.shrink(&s.id, unit);
         self.watch(now_ms, &s.id, unit, None, None);
@@ -1220,7 +1384,7 @@ impl OsmlPlus {
             l.idles = 0;
         }
         let what = words(unit, &self.books.platform);
-        act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {from}: p {p:.2}; {what} less"));
+        act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {from}: p {p:.2}; {what} less"), because);
         true
     }
 
@@ -1239,7 +1403,9 @@ impl OsmlPlus {
             if worst < 1.0 {
                 if let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false) {
                     self.books.be_mba_pct = pct;
-                    act(plan, &name, ActionKind::Rollback, format!("QoS {worst:.2} after more bandwidth: back to {pct} %"));
+                    let mut because = self.because_of(seen, &name, HoldsIf::NotJudged);
+                    because.bind("a service misses its target since the BE jobs got more bandwidth");
+                    act(plan, &name, ActionKind::Rollback, format!("QoS {worst:.2} after more bandwidth: back to {pct} %"), because);
                 }
                 self.be_mba_wait.1 = (self.be_mba_wait.1 * 2).min(60_000);
                 self.be_mba_wait.0 = now_ms + self.be_mba_wait.1;
@@ -1257,7 +1423,10 @@ impl OsmlPlus {
             if let Some(pct) = self.books.mba_step(self.books.be_mba_pct, true) {
                 self.books.be_mba_pct = pct;
                 self.be_mba_raised = Some(now_ms);
-                act(plan, &name, ActionKind::Grow, format!("all targets met: memory bandwidth {pct} %"));
+                let mut because = self.because_of(seen, &name, HoldsIf::NotJudged);
+                because.reject("all of it back at once", "one step at a time, withdrawn if a service misses its target");
+                because.bind(format!("the worst QoS is {worst:.2}"));
+                act(plan, &name, ActionKind::Grow, format!("all targets met: memory bandwidth {pct} %"), because);
             }
         }
     }
@@ -1293,11 +1462,13 @@ impl Policy for OsmlPlus {
             self.take_from_best_off(now_ms, "the BE jobs", lacks, seen, &mut plan);
         }
         for id in &news.be_arrived {
-            act(&mut plan, id, ActionKind::Place, "BE: what LC services do not hold, shared with other BE jobs".into());
+            let mut because = self.because_of(seen, id, HoldsIf::NotJudged);
+            because.bind("LC services come first");
+            act(&mut plan, id, ActionKind::Place, "BE: what LC services do not hold, shared with other BE jobs".into(), because);
         }
         self.map_on_idle(now_ms, seen, &news.lc_arrived, &mut plan);
         self.place_sampled(now_ms, seen, &mut plan);
-        self.end_sharing(now_ms, &mut plan);
+        self.end_sharing(now_ms, seen, &mut plan);
         self.under_provisioned(now_ms, seen, &mut plan);
         self.over_provisioned(now_ms, seen, &mut plan);
         self.be_bandwidth(now_ms, seen, &mut plan);

@@ -16,7 +16,7 @@ use crate::books::{Amount, Books};
 use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_server::window::{merge, MIN_COUNT_P99};
-use surefoot_server::{Action, ActionKind, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView};
+use surefoot_server::{Action, ActionKind, Because, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView};
 
 /// Thresholds; the defaults are those of the PARTIES paper as the OSML+ paper runs it.
 #[derive(Clone, Debug)]
@@ -100,6 +100,16 @@ impl Parties {
         Some(recent.unwrap_or(window).p99_ms)
     }
 
+    /// What a step for a service rests on.
+    fn because(&self, s: &ServiceView, holds_if: HoldsIf) -> Because {
+        let mut b = Because::seen(s).expect(holds_if);
+        if let (Some(p99), Some(slack)) = (self.p99_ms(s), self.slack(s)) {
+            b.say("slack", "p99 of the monitoring interval", p99, "ms");
+            b.say("slack", "1 - p99 / target", slack, "");
+        }
+        b
+    }
+
     /// Equal shares for those who arrive: from what is free, then from the largest holders.
     fn arrive(&mut self, seen: &Observation, arrived: &[ServiceId], plan: &mut Plan) {
         let holders = (seen.lc().count() + usize::from(self.books.has_be())).max(1) as u32;
@@ -116,7 +126,11 @@ impl Parties {
             let own = own.at_most(self.books.free());
             if self.books.admit(id, own) {
                 let why = format!("an equal share of {holders}: {} core units, {} ways", own.cores, own.ways);
-                plan.actions.push(Action { service: id.clone(), kind: ActionKind::Place, why });
+                let mut because = seen.get(id).map_or_else(Because::default, |s| self.because(s, HoldsIf::Qos { at_least: 1.0 }));
+                if own != share {
+                    because.bind(format!("an equal share is {} core units, {} ways; no more is free", share.cores, share.ways));
+                }
+                plan.actions.push(Action { service: id.clone(), kind: ActionKind::Place, why, because });
             } else {
                 self.books.crowd_in(id);
                 let why = "not even one core unit and the least ways are left".to_string();
@@ -154,7 +168,8 @@ impl Parties {
     /// Undo the last downsizing if the service suffers from it. True if it had to.
     fn settle_trial(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
         let Some((id, wheel, to)) = self.trial.take() else { return false };
-        let Some(slack) = seen.get(&id).and_then(|s| self.slack(s)) else { return false };
+        let Some(s) = seen.get(&id) else { return false };
+        let Some(slack) = self.slack(s) else { return false };
         let Some(m) = self.memory.get_mut(&id) else { return false };
         if slack >= self.set.upsize_slack {
             return false;
@@ -172,7 +187,10 @@ impl Parties {
         }
         if self.books.grow(&id, wheel.unit()) {
             let why = format!("slack fell to {:.0} % after giving one of {wheel:?}: taken back", slack * 100.0);
-            plan.actions.push(Action { service: id, kind: ActionKind::Rollback, why });
+            let mut because = self.because(s, HoldsIf::P99Falls);
+            because.reject("wait", format!("slack is below {:.0} %", self.set.upsize_slack * 100.0));
+            because.bind(format!("{wheel:?} of it are left alone for {} s", self.set.peace_ms / 1000));
+            plan.actions.push(Action { service: id, kind: ActionKind::Rollback, why, because });
         }
         true
     }
@@ -185,41 +203,68 @@ impl Parties {
     fn upsize(&mut self, now_ms: u64, seen: &Observation, slacks: &[(ServiceId, f64)], plan: &mut Plan) {
         let need = self.set.upsize_slack;
         for (id, slack) in slacks.iter().filter(|(_, s)| *s < need) {
-            let Some(p99) = seen.get(id).and_then(|s| self.p99_ms(s)) else { continue };
-            if self.upsize_one(now_ms, id, *slack, p99, slacks, plan) {
+            let Some((s, p99)) = seen.get(id).and_then(|s| Some((s, self.p99_ms(s)?))) else { continue };
+            if self.upsize_one(now_ms, s, (*slack, p99), seen, slacks, plan) {
                 return;
             }
         }
     }
 
-    fn upsize_one(&mut self, now_ms: u64, id: &ServiceId, slack: f64, p99: f64, slacks: &[(ServiceId, f64)], plan: &mut Plan) -> bool {
+    fn upsize_one(
+        &mut self,
+        now_ms: u64,
+        s: &ServiceView,
+        (slack, p99): (f64, f64),
+        seen: &Observation,
+        slacks: &[(ServiceId, f64)],
+        plan: &mut Plan,
+    ) -> bool {
         let turns = self.turns();
+        let id = &s.id;
+        let wheel_before = self.memory.get(id).map(|m| m.up);
         let Some(m) = self.memory.get_mut(id) else { return false };
         if m.upsized_at_ms.is_some_and(|before| p99 > before * (1.0 - self.set.benefit)) && turns > 1 {
             m.up = m.up.next();
         }
-        for _ in 0..turns {
+        let turned = wheel_before.filter(|before| self.memory.get(id).is_some_and(|m| m.up != *before));
+        for turn in 0..turns {
             let wheel = if turns == 1 { Wheel::Cores } else { self.memory[id].up };
             let unit = wheel.unit();
             let mut got = self.books.grow(id, unit);
+            let idle = got;
             if !got {
                 // The one with most slack gives, if it has slack at all.
                 let gives = |(d, s): &&(ServiceId, f64)| {
                     d != id && *s > self.set.upsize_slack && unit.fits_in(self.books.spare(d)) && !self.in_peace(d, wheel, now_ms)
                 };
                 if let Some((donor, s)) = slacks.iter().rev().find(gives) {
+                    let because = self.because_it_gives(now_ms, donor, (id, wheel), seen, slacks);
                     got = self.books.shrink(donor, unit) && self.books.grow(id, unit);
                     self.trial = Some((donor.clone(), wheel, Some(id.clone())));
                     let why = format!("most slack ({:.0} %): one of {wheel:?} to {id}", s * 100.0);
-                    plan.actions.push(Action { service: donor.clone(), kind: ActionKind::Deprive, why });
+                    plan.actions.push(Action { service: donor.clone(), kind: ActionKind::Deprive, why, because });
                 }
+            }
+            if got {
+                let mut because = self.because(s, HoldsIf::P99Falls);
+                if turn > 0 {
+                    because.reject(format!("one more of {:?}", wheel.next()), "nothing is idle, and nobody has one and slack to give");
+                } else if let Some(before) = turned {
+                    because.reject(format!("one more of {before:?}"), "the last one did not lower p99");
+                } else {
+                    because.reject(format!("one more of {:?}", wheel.next()), "the wheel has not turned to it");
+                }
+                if !idle {
+                    because.reject(format!("idle {wheel:?}, or the BE jobs'"), "there are none to spare");
+                }
+                because.bind("one unit of one resource of one service a step");
+                let why = format!("slack {:.0} %: one more of {wheel:?}", slack * 100.0);
+                plan.actions.push(Action { service: id.clone(), kind: ActionKind::Grow, why, because });
             }
             let Some(m) = self.memory.get_mut(id) else { return false };
             if got {
                 m.upsized_at_ms = Some(p99);
                 m.reported = false;
-                let why = format!("slack {:.0} %: one more of {wheel:?}", slack * 100.0);
-                plan.actions.push(Action { service: id.clone(), kind: ActionKind::Grow, why });
                 return true;
             }
             m.up = wheel.next();
@@ -232,7 +277,36 @@ impl Parties {
         false
     }
 
-    fn downsize(&mut self, now_ms: u64, slacks: &[(ServiceId, f64)], plan: &mut Plan) {
+    /// Why this one gives, and the others do not.
+    fn because_it_gives(
+        &self,
+        now_ms: u64,
+        donor: &ServiceId,
+        (to, wheel): (&ServiceId, Wheel),
+        seen: &Observation,
+        slacks: &[(ServiceId, f64)],
+    ) -> Because {
+        let mut b = seen.get(donor).map_or_else(Because::default, |s| self.because(s, HoldsIf::Qos { at_least: 1.0 }));
+        for (d, slack) in slacks.iter().rev().filter(|(d, _)| d != donor && d != to) {
+            let why = if *slack <= self.set.upsize_slack {
+                "has no slack itself"
+            } else if self.in_peace(d, wheel, now_ms) {
+                "suffered from giving it before, and is left in peace"
+            } else if !wheel.unit().fits_in(self.books.spare(d)) {
+                "holds the least already"
+            } else {
+                "has less slack"
+            };
+            b.reject(format!("from {d} (slack {:.0} %)", slack * 100.0), why);
+        }
+        for s in seen.lc().filter(|s| s.id != *to && !slacks.iter().any(|(d, _)| *d == s.id)) {
+            b.reject(format!("from {}", s.id), "its latency is unknown");
+        }
+        b.bind("nothing is idle, and the BE jobs keep the least");
+        b
+    }
+
+    fn downsize(&mut self, now_ms: u64, seen: &Observation, slacks: &[(ServiceId, f64)], plan: &mut Plan) {
         for (id, slack) in slacks.iter().rev().filter(|(_, s)| *s > self.set.downsize_slack) {
             for _ in 0..self.turns() {
                 let wheel = if self.turns() == 1 { Wheel::Cores } else { self.memory[id].down };
@@ -242,7 +316,18 @@ impl Parties {
                 if !self.in_peace(id, wheel, now_ms) && self.books.shrink(id, wheel.unit()) {
                     self.trial = Some((id.clone(), wheel, None));
                     let why = format!("slack {:.0} %: one less of {wheel:?}", slack * 100.0);
-                    plan.actions.push(Action { service: id.clone(), kind: ActionKind::Shrink, why });
+                    let on_trial = HoldsIf::Qos { at_least: 1.0 / (1.0 - self.set.upsize_slack) };
+                    let mut because = seen.get(id).map_or_else(Because::default, |s| self.because(s, on_trial));
+                    let other = wheel.next();
+                    if self.turns() > 1 && self.in_peace(id, other, now_ms) {
+                        because.reject(format!("one less of {other:?}"), "it suffered from that before, and is left in peace");
+                    }
+                    for (d, slack) in slacks.iter().rev().filter(|(d, _)| d != id) {
+                        let why = if *slack > self.set.downsize_slack { "one service a step" } else { "too little slack" };
+                        because.reject(format!("from {d} (slack {:.0} %)", slack * 100.0), why);
+                    }
+                    because.bind("one unit of one resource of one service a step, on trial");
+                    plan.actions.push(Action { service: id.clone(), kind: ActionKind::Shrink, why, because });
                     return;
                 }
             }
@@ -299,7 +384,7 @@ impl Policy for Parties {
                 self.upsize(now_ms, seen, &slacks, &mut plan);
             } else if all_known {
                 self.memory.values_mut().for_each(|m| m.upsized_at_ms = None);
-                self.downsize(now_ms, &slacks, &mut plan);
+                self.downsize(now_ms, seen, &slacks, &mut plan);
             }
         }
         match self.books.plan(seen) {

@@ -1,7 +1,7 @@
 //! Everything is shared by everybody: what an operating system does by default.
 
 use crate::Policy;
-use surefoot_server::{Action, ActionKind, Allocation, Observation, Plan, Platform};
+use surefoot_server::{Action, ActionKind, Allocation, Because, Observation, Plan, Platform};
 
 /// No partitioning.
 pub struct Unmanaged {
@@ -23,10 +23,13 @@ impl Policy for Unmanaged {
         let mut plan = Plan::default();
         for s in seen.services.iter().filter(|s| !s.placed || s.allocation != self.everything) {
             plan.allocations.insert(s.id.clone(), self.everything.clone());
+            let mut because = Because::seen(s);
+            because.bind("this policy partitions nothing");
             plan.actions.push(Action {
                 service: s.id.clone(),
                 kind: ActionKind::Place,
                 why: "unmanaged: everything, shared with everybody".into(),
+                because,
             });
         }
         plan

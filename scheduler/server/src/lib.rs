@@ -4,6 +4,7 @@
 //! `surefoot-linux` (this machine). Policies (`surefoot-policy`) turn an [`Observation`] into a [`Plan`].
 
 pub mod allocation;
+pub mod because;
 pub mod cpuset;
 pub mod features;
 pub mod layout;
@@ -16,6 +17,7 @@ pub mod validate;
 pub mod window;
 
 pub use allocation::Allocation;
+pub use because::{Because, Expected, HoldsIf, Rejected, Said, Seen, Text};
 pub use cpuset::CpuSet;
 pub use features::{Features, FEATURE_NAMES};
 pub use observation::{FeedState, Kind, Latency, Observation, ServiceView, Verdict};

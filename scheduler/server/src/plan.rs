@@ -1,6 +1,7 @@
 //! What a policy wants, and why.
 
 use crate::allocation::Allocation;
+use crate::because::Because;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,6 +18,23 @@ pub enum ActionKind {
     Rollback,
 }
 
+impl ActionKind {
+    pub const ALL: [ActionKind; 6] =
+        [ActionKind::Place, ActionKind::Grow, ActionKind::Shrink, ActionKind::Deprive, ActionKind::Share, ActionKind::Rollback];
+
+    /// As it stands in files and on command lines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ActionKind::Place => "place",
+            ActionKind::Grow => "grow",
+            ActionKind::Shrink => "shrink",
+            ActionKind::Deprive => "deprive",
+            ActionKind::Share => "share",
+            ActionKind::Rollback => "rollback",
+        }
+    }
+}
+
 /// One step of a policy, for the journal and for people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
@@ -24,6 +42,9 @@ pub struct Action {
     pub kind: ActionKind,
     /// Why, in one line: what was seen, what a model said.
     pub why: String,
+    /// The same as data, and more: inputs, models' answers, what was rejected, what is expected.
+    #[serde(default)]
+    pub because: Because,
 }
 
 /// Word to the upper scheduler (OSML+ paper, Sec. 3.3).
