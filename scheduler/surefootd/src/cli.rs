@@ -32,6 +32,8 @@ pub enum Command {
     Record(Record),
     /// Live view of a running daemon: services, allocations, latency against target
     Top(Top),
+    /// Why each action was taken, and what came of it (docs/explain.md)
+    Explain(Explain),
     /// Give every resource back to the kernel's defaults
     Reset(Reset),
     /// Change kernel files for a daemon that has no right to (docs/privileges.md)
@@ -240,6 +242,37 @@ pub struct Top {
     #[arg(long)]
     pub once: bool,
     /// Print one snapshot as JSON and end
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Configuration of the daemon: its journal, or that in its state_dir
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["state", "file"])]
+    pub config: Option<PathBuf>,
+    /// State folder of the daemon; default: as for run
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    pub state: Option<PathBuf>,
+    /// The journal itself
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Only actions on this service
+    #[arg(long, value_name = "ID")]
+    pub service: Option<String>,
+    /// Only actions of this kind: place, grow, shrink, deprive, share or rollback
+    #[arg(long, value_name = "KIND")]
+    pub action: Option<String>,
+    /// Only actions of the last so long (30s, 10m, 2h, 1d), or since a time (2026-11-21T21:00Z)
+    #[arg(long, value_name = "T")]
+    pub since: Option<String>,
+    /// The newest so many; default: 20, or all with --since
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub last: Option<u32>,
+    /// The whole account of one action
+    #[arg(long, value_name = "N")]
+    pub id: Option<u64>,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

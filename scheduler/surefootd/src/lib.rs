@@ -7,6 +7,7 @@
 //! | `oracle` | `oracle` (phases, answers for the search), `cmd_oracle` |
 //! | `run` | `daemon` |
 //! | `record` | `record`, on the machine of `daemon::node` |
+//! | `explain` | `explain` (reads and shows), `daemon::explain` (follows actions), `daemon::decisions` (the journal) |
 //! | `top` | `top` (asks the daemon and draws), `daemon::status` (what it answers) |
 //! | `check`, `reset` | `local_target` |
 //! | `actuate` | `cmd_actuate`, on `surefoot_linux::actuator` |
@@ -22,6 +23,7 @@ pub mod daemon;
 pub mod error;
 pub mod eval;
 pub mod expand;
+pub mod explain;
 pub mod files;
 pub mod host;
 pub mod local_target;
@@ -34,5 +36,6 @@ pub mod stop;
 pub mod sweep;
 pub mod target;
 pub mod top;
+pub mod utc;
 pub mod virtual_target;
 pub mod workload;

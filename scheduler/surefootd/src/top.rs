@@ -5,6 +5,7 @@ use crate::cli;
 use crate::daemon::config::{NodeConfig, METRICS_PORT};
 use crate::daemon::status::{ServiceStatus, Status};
 use crate::error::{Error, Result};
+use crate::explain::verdict_of;
 use crate::stop;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -23,8 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_ANSWER_BYTES: u64 = 1 << 20;
 /// Columns of a frame that goes to no terminal.
 const PLAIN_COLUMNS: u16 = 132;
-const NAME: usize = 16;
-const BAR: usize = 12;
+/// Columns of service names and of bars, in a wide terminal and in a narrow one.
+const WIDE: Shape = Shape { name: 16, bar: 12, wide: true };
+const NARROW: Shape = Shape { name: 10, bar: 5, wide: false };
+/// From here on everything has room, with a sparkline worth its name.
+const WIDE_COLUMNS: u16 = 124;
 /// Actions that are shown.
 const SHOWN_ACTIONS: usize = 8;
 
@@ -85,14 +89,21 @@ pub fn ask(at: SocketAddr) -> Result<Status> {
     serde_json::from_str(body).map_err(|e| failed(format!("is no status: {e}"), other))
 }
 
-/// `held` of `all` as a bar of [`BAR`] cells; more than nothing never looks like nothing.
-fn bar(held: f64, all: f64) -> String {
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    name: usize,
+    bar: usize,
+    wide: bool,
+}
+
+/// `held` of `all` as a bar of so many cells; more than nothing never looks like nothing.
+fn bar(held: f64, all: f64, cells: usize) -> String {
     let share = if all > 0.0 { (held / all).clamp(0.0, 1.0) } else { 0.0 };
-    let mut full = (share * BAR as f64).round() as usize;
+    let mut full = (share * cells as f64).round() as usize;
     if held > 0.0 {
         full = full.max(1);
     }
-    "█".repeat(full) + &"░".repeat(BAR - full)
+    "█".repeat(full) + &"░".repeat(cells - full)
 }
 
 /// The last `width` p99s: half the height is the target, the whole twice the target and more; '·' is unknown.
@@ -119,12 +130,18 @@ fn number(v: Option<f64>, digits: usize) -> String {
     v.map_or("-".into(), |v| format!("{v:.digits$}"))
 }
 
-fn service_line(s: &ServiceStatus, all: &Status, width: usize) -> Line<'static> {
+fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> Line<'static> {
+    let Shape { name, bar: cells, wide } = shape;
     let ways = match s.ways {
-        Some(w) => format!("{} {w:>4.1}", bar(w, all.ways.unwrap_or(w))),
-        None => format!("{:<BAR$} {:>4}", "-", "-"),
+        Some(w) => format!("{} {w:>4.1}", bar(w, all.ways.unwrap_or(w), cells)),
+        None => format!("{:<cells$} {:>4}", "-", "-"),
     };
-    let held = format!("{} {} {} {:>5.1}  {ways} {:>4}  ", fit(&s.id, NAME), s.kind, bar(s.cores, all.cores), s.cores, s.mba_pct);
+    let cores = bar(s.cores, all.cores, cells);
+    let held = if wide {
+        format!("{} {} {cores} {:>5.1}  {ways} {:>4}  ", fit(&s.id, name), s.kind, s.cores, s.mba_pct)
+    } else {
+        format!("{} {} {cores} {:>4.1} {ways} {:>3} ", fit(&s.id, name), s.kind, s.cores, s.mba_pct)
+    };
     let (state, colour) = match (s.feed.as_str(), s.p99_ms, s.qos_target_ms) {
         (_, _, None) => ("", Color::Reset),
         ("idle", ..) => ("idle", Color::Reset),
@@ -133,17 +150,23 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize) -> Line<'static> 
         (_, Some(p99), Some(target)) if p99 <= target => ("met", Color::Green),
         _ => ("missed", Color::Red),
     };
-    let latency = format!("{:>9} / {:>7} {state:<8}", number(s.p99_ms, 2), number(s.qos_target_ms, 1));
-    let left = width.saturating_sub(held.chars().count() + latency.chars().count() + 9);
+    let (p99, target) = (number(s.p99_ms, 2), number(s.qos_target_ms, 1));
+    let latency = if wide { format!("{p99:>9} / {target:>7} {state:<8}") } else { format!("{p99:>8}/{target:<6} {state:<8}") };
+    let missed = match (wide, s.qos_target_ms) {
+        (true, Some(_)) => format!("{:>7.1}  ", s.violation_s),
+        (true, None) => " ".repeat(9),
+        (false, _) => String::new(),
+    };
+    let left = width.saturating_sub([&held, &latency, &missed].map(|t| t.chars().count()).iter().sum());
     let spark = s.qos_target_ms.map_or(String::new(), |t| sparkline(&s.recent_p99_ms, t, left));
-    let missed = if s.qos_target_ms.is_some() { format!("{:>7.1}  ", s.violation_s) } else { " ".repeat(9) };
     let style = Style::new().fg(colour);
     vec![Span::raw(held), Span::styled(latency, style), Span::raw(missed), Span::styled(spark, style)].into()
 }
 
 /// A frame. `trouble` is why the status is an old one.
 pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>> {
-    let width = usize::from(width);
+    let shape = if width >= WIDE_COLUMNS { WIDE } else { NARROW };
+    let (width, name) = (usize::from(width), shape.name);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let decision = s.decision_mean_us.map_or(String::new(), |us| format!(", {us:.0} us a decision"));
     let refused = if s.refused_plans > 0 { format!(", {} plans refused", s.refused_plans) } else { String::new() };
@@ -160,27 +183,40 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
         Some(why) => Line::styled(fit(why, why.chars().count()), Style::new().fg(Color::Red)),
         None => Line::raw(""),
     });
-    let cores = format!("CORES of {}", s.cores);
-    let ways = format!("WAYS of {}", number(s.ways, 0));
-    let head = format!(
-        "{:<NAME$}    {cores:<18}  {ways:<17} {:>4}  {:>9} / {:>7} {:<8}{:>7}  {}",
-        "SERVICE", "MBA%", "P99 ms", "TARGET", "QOS", "MISS s", "P99 (half height: target)"
-    );
+    let (cores, ways) = (format!("CORES of {}", s.cores), format!("WAYS of {}", number(s.ways, 0)));
+    let head = if shape.wide {
+        format!(
+            "{:<name$}    {cores:<18}  {ways:<17} {:>4}  {:>9} / {:>7} {:<8}{:>7}  {}",
+            "SERVICE", "MBA%", "P99 ms", "TARGET", "QOS", "MISS s", "P99 (half height: target)"
+        )
+    } else {
+        let (cores, ways) = (format!("CORES {}", s.cores), format!("WAYS {}", number(s.ways, 0)));
+        format!("{:<name$}    {cores:<10} {ways:<10} {:>3} {:>8}/{:<6} {:<8}{}", "SERVICE", "MB%", "P99 ms", "TARGET", "QOS", "P99")
+    };
     out.push(Line::styled(head, bold));
     if s.services.is_empty() {
         out.push("no service".into());
     }
-    out.extend(s.services.iter().map(|v| service_line(v, s, width)));
+    out.extend(s.services.iter().map(|v| service_line(v, s, width, shape)));
     out.push(Line::raw(""));
-    out.push(Line::styled("LAST ACTIONS", bold));
+    out.push(Line::styled("LAST ACTIONS (surefootd explain --id N: the whole account)", bold));
     if s.actions.is_empty() {
         out.push("none".into());
     }
     for a in s.actions.iter().rev().take(SHOWN_ACTIONS) {
-        let refused = if a.applied { "" } else { "refused: " };
         let why = fit(&a.why, a.why.chars().count().max(1));
-        let text = format!("{:>9.1} s  {} {:<9} {refused}{why}", a.t_ms as f64 / 1000.0, fit(&a.service, NAME), fit(&a.kind, 9));
-        out.push(if a.applied { Line::raw(text) } else { Line::styled(text, Style::new().fg(Color::Red)) });
+        let (held, colour) = match verdict_of(a) {
+            "yes" => ("held", Color::Green),
+            "no" => ("failed", Color::Red),
+            "refused" => ("refused", Color::Red),
+            "open" => ("…", Color::Reset),
+            _ => ("", Color::Reset),
+        };
+        let text = format!("{:>9.1} s  #{:<6} {} {:<9} ", a.t_ms as f64 / 1000.0, a.id, fit(&a.service, name), a.action.as_str());
+        let style = if a.applied { Style::new() } else { Style::new().fg(Color::Red) };
+        out.push(
+            vec![Span::styled(text, style), Span::styled(format!("{held:<8} "), Style::new().fg(colour)), Span::styled(why, style)].into(),
+        );
     }
     out
 }
@@ -255,7 +291,11 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, at: SocketAddr, mut status: St
             asked = Instant::now();
             match ask(at) {
                 Ok(s) => (status, trouble) = (s, None),
-                Err(e) => trouble = Some(e.to_string()),
+                Err(e) => {
+                    let e = e.to_string();
+                    let why = e.split_once(". ").map_or(e.as_str(), |(why, _)| why);
+                    trouble = Some(format!("{why}; this is how it was, asking on"));
+                }
             }
         }
     }
@@ -264,9 +304,10 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, at: SocketAddr, mut status: St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::status::ActionStatus;
+    use crate::daemon::explain::Record;
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
+    use surefoot_server::ActionKind;
 
     fn status() -> Status {
         let lc = |id: &str, cores: f64, p99_ms: Option<f64>, recent: &[Option<f64>]| ServiceStatus {
@@ -282,7 +323,22 @@ mod tests {
             recent_p99_ms: recent.to_vec(),
             ..Default::default()
         };
-        let action = |t_ms, applied| ActionStatus { t_ms, service: "moses".into(), kind: "grow".into(), why: "p99 12 ms".into(), applied };
+        let action = |t_ms, applied| Record {
+            id: t_ms / 100,
+            t_ms,
+            at_ms: None,
+            service: "moses".into(),
+            action: ActionKind::Grow,
+            why: "p99 12 ms".into(),
+            applied,
+            error: None,
+            cores: None,
+            cpus: None,
+            ways: None,
+            mba_pct: None,
+            because: Default::default(),
+            effect: None,
+        };
         Status {
             policy: "parties".into(),
             platform: "server-1".into(),
@@ -312,6 +368,18 @@ mod tests {
         (rows(&|x, y| b[(x, y)].symbol().to_string()), colours)
     }
 
+    /// In 80 columns the latency still stands against its target, with a sparkline beside it.
+    #[test]
+    fn a_narrow_frame_keeps_what_matters() {
+        let (rows, colours) = screen(&status(), None, 80, 20);
+        assert!(rows[2].starts_with("SERVICE       CORES 36   WAYS 20    MB%   P99 ms/TARGET QOS     P99"), "{}", rows[2]);
+        // 9 of 36 cores are 1 of 5 cells.
+        assert!(rows[3].starts_with("moses      lc █░░░░  9.0 █░░░░  5.0 100     4.00/10.0   met     ·"), "{}", rows[3]);
+        assert!(rows[4].contains("12.00/10.0   missed") && rows[5].contains("-/10.0   unknown"), "{} {}", rows[4], rows[5]);
+        assert!(rows[6].starts_with("stream     be █░░░░  0.5 -"), "{}", rows[6]);
+        assert!(colours[3].contains(&Color::Green) && colours[4].contains(&Color::Red));
+    }
+
     /// Every service has its bars, its latency against the target and its colour; actions come newest first.
     #[test]
     fn a_frame_shows_services_and_actions() {
@@ -327,8 +395,8 @@ mod tests {
         assert!(rows[6].starts_with("stream           be █░░░░░░░░░░░   0.5  -"), "{}", rows[6]);
         let of = |y: usize, c: Color| colours[y].contains(&c);
         assert!(of(3, Color::Green) && of(4, Color::Red) && of(5, Color::Yellow) && !of(6, Color::Red));
-        assert!(rows[9].contains("12.2 s  moses            grow      refused: p99 12 ms"), "{}", rows[9]);
-        assert!(rows[10].contains("0.1 s  moses            grow      p99 12 ms"), "{}", rows[10]);
+        assert!(rows[9].contains("12.2 s  #122    moses            grow      refused  p99 12 ms"), "{}", rows[9]);
+        assert!(rows[10].contains("0.1 s  #1      moses            grow      …        p99 12 ms"), "{}", rows[10]);
         assert!(rows.iter().all(|r| !r.contains('\u{1b}')));
     }
 

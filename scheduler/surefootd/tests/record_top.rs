@@ -7,9 +7,13 @@ use common::{ok, one_line, path, root, run, surefootd};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+use std::time::{Duration, Instant};
 
 /// A node.toml for a workload of the demo: a service and a job, and a second service from 2 s on.
 fn config(dir: &Path, more: &str) -> String {
@@ -161,10 +165,112 @@ fn top_shows_a_running_daemon() {
     for s in services {
         assert!(frame.lines().any(|l| l.starts_with(s["id"].as_str().unwrap()) && l.contains("████████████")), "{frame}");
     }
-    assert!(frame.contains("place     unmanaged: everything") && !frame.contains('\u{1b}'), "{frame}");
+    assert!(frame.contains("place     …        unmanaged: everything") && !frame.contains('\u{1b}'), "{frame}");
     // The tests run without a terminal.
     assert!(code == 2 && text.contains("--once"), "{text}");
 
     let (code, text) = one_line(&run(&["top", "--once", "--url", &url]));
     assert!(code == 1 && text.contains("no daemon answers") && text.contains("surefootd run"), "{text}");
+}
+
+/// A terminal of so many columns and rows, and a program in it.
+struct Terminal {
+    keys: File,
+    drawn: Receiver<Vec<u8>>,
+    /// All that was drawn since the last wait.
+    text: String,
+    child: Child,
+    /// The program's side, which keeps the settings.
+    inside: OwnedFd,
+}
+
+impl Terminal {
+    fn start(args: &[&str]) -> Self {
+        let (mut ours, mut theirs) = (0, 0);
+        let size = libc::winsize { ws_row: 30, ws_col: 140, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the pointers are to locals; a null name and null settings are allowed.
+        assert_eq!(unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) }, 0);
+        // SAFETY: two descriptors of our own, just opened.
+        let (keys, inside) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let end = || Stdio::from(inside.try_clone().unwrap());
+        let mut command = surefootd();
+        command.args(args).stdin(end()).stdout(end()).stderr(Stdio::piped());
+        // SAFETY: both calls may be made between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        let (send, drawn) = channel();
+        let mut from = keys.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let mut chunk = [0; 65536];
+            while let Ok(n) = from.read(&mut chunk) {
+                if send.send(chunk[..n].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Terminal { keys, drawn, text: String::new(), child, inside }
+    }
+
+    /// Until this has been drawn.
+    fn wait(&mut self, what: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.text.contains(what) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.drawn.recv_timeout(left) {
+                Ok(more) => self.text += &String::from_utf8_lossy(&more),
+                Err(e) => panic!("\"{what}\" is not drawn ({e}): {:?}", self.text),
+            }
+        }
+        self.text.clear();
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: sets the size from a struct that lives through the call.
+        assert_eq!(unsafe { libc::ioctl(self.keys.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
+    }
+
+    fn echoes(&self) -> bool {
+        // SAFETY: zeroes are a valid termios, which the call fills.
+        let mut t: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::tcgetattr(self.inside.as_raw_fd(), &mut t) }, 0);
+        t.c_lflag & libc::ECHO != 0
+    }
+}
+
+/// In a terminal top draws live, follows its size, says when the daemon is gone and finds it again; q ends it and gives the
+/// terminal back as it was.
+#[test]
+fn top_lives_in_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = config(dir.path(), &format!("metrics_port = {port}"));
+    let daemon = || start(&["run", "--policy", "parties", "--server", "virtual:server-1", "--config", &config], "2 services");
+    let child = daemon();
+    let mut top = Terminal::start(&["top", "--config", &config]);
+    // The other screen, and a frame in it: a bar, and the head of the wide form.
+    top.wait("\u{1b}[?1049h");
+    top.wait("P99 (half height: target)");
+    assert!(!top.echoes());
+    top.resize(80, 24);
+    top.wait("P99 ms/TARGET QOS");
+    top.resize(140, 30);
+    top.wait("P99 (half height: target)");
+    terminate(child);
+    top.wait("no daemon answers");
+    let child = daemon();
+    // Drawn over the complaint: what differs, which is the head line's time at least, and then a full frame after a resize.
+    top.resize(141, 30);
+    top.wait("P99 (half height: target)");
+    top.keys.write_all(b"q").unwrap();
+    top.wait("\u{1b}[?1049l");
+    assert!(top.child.wait().unwrap().success() && top.echoes());
+    terminate(child);
 }

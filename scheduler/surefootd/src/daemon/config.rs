@@ -16,6 +16,8 @@ pub const METRICS_PORT: u16 = 9464;
 pub const ACTUATOR_SOCKET: &str = "/run/surefoot/actuator.sock";
 pub const ACTUATOR_USER: &str = "surefoot";
 pub const ACTUATOR_STATE: &str = "/var/lib/surefoot-actuator";
+/// Largest journal of decisions by default; a full one is kept beside it.
+pub const JOURNAL_MB: u64 = 16;
 
 /// A checked node.toml; paths are relative to its folder.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +40,8 @@ pub struct NodeConfig {
     pub metrics_port: Option<u16>,
     /// JSON lines of actions with their reasons.
     pub journal: Option<PathBuf>,
+    /// A journal of this size becomes the old generation, of which one is kept.
+    pub journal_most_bytes: u64,
     pub interval_ms: u64,
     pub seed: u64,
     /// Who may write to the latency socket: its mode, and its group by name or number.
@@ -91,6 +95,7 @@ struct Raw {
     metrics_port: Option<Spanned<i64>>,
     partitions: Option<bool>,
     journal: Option<PathBuf>,
+    journal_mb: Option<Spanned<i64>>,
     interval_ms: Option<Spanned<i64>>,
     seed: Option<Spanned<i64>>,
     feed_mode: Option<Spanned<String>>,
@@ -178,6 +183,7 @@ impl NodeConfig {
             mem_bw_mbps: None,
             metrics_port: Some(METRICS_PORT),
             journal: None,
+            journal_most_bytes: JOURNAL_MB << 20,
             interval_ms: 100,
             seed: 1,
             feed_mode: MODE,
@@ -314,6 +320,7 @@ impl NodeConfig {
             mem_bw_mbps,
             metrics_port: (port > 0).then_some(port),
             journal: raw.journal.map(here),
+            journal_most_bytes: (whole("journal_mb", raw.journal_mb, JOURNAL_MB as i64, 1..1025)? as u64) << 20,
             interval_ms: whole("interval_ms", raw.interval_ms, 100, 10..60_001)? as u64,
             seed: whole("seed", raw.seed, 1, 0..i64::MAX)? as u64,
             feed_mode,

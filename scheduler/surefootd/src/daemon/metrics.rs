@@ -1,8 +1,9 @@
 //! Prometheus metrics (/metrics, text format 0.0.4) and what `surefootd top` draws (/status, JSON) on 127.0.0.1, over a
 //! responder of our own: one thread, short requests.
 
+use super::explain::{Record, Told};
 use super::phases::{own_cost, Phase, Phases};
-use super::status::{ActionStatus, ServiceStatus, Status, ACTIONS, RECENT};
+use super::status::{ServiceStatus, Status, ACTIONS, RECENT};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use surefoot_server::{ActionKind, FeedState, Observation, Platform};
+use surefoot_server::{FeedState, Observation, Platform};
 
 /// Longest request line and headers that are read.
 const MOST_REQUEST_BYTES: usize = 8192;
@@ -34,7 +35,9 @@ pub struct Metrics {
     /// Of the last tick, since the first.
     t_ms: u64,
     recent_p99_ms: BTreeMap<String, VecDeque<Option<f64>>>,
-    last_actions: VecDeque<ActionStatus>,
+    last_actions: VecDeque<Record>,
+    /// Closed records: whether what was expected came, did not, or cannot be said.
+    expectations: [u64; 3],
     /// Latency datagrams by reason.
     refused_datagrams: BTreeMap<&'static str, u64>,
 }
@@ -46,17 +49,6 @@ pub struct Took {
     pub decide: Duration,
     /// None without a plan.
     pub apply: Option<Duration>,
-}
-
-fn action_name(k: ActionKind) -> &'static str {
-    match k {
-        ActionKind::Place => "place",
-        ActionKind::Grow => "grow",
-        ActionKind::Shrink => "shrink",
-        ActionKind::Deprive => "deprive",
-        ActionKind::Share => "share",
-        ActionKind::Rollback => "rollback",
-    }
 }
 
 impl Metrics {
@@ -105,19 +97,12 @@ impl Metrics {
 
     /// What the policy wanted at the last tick.
     pub fn plan(&mut self, plan: &surefoot_server::Plan, applied: bool) {
-        for a in &plan.actions {
-            if self.last_actions.len() == ACTIONS {
-                self.last_actions.pop_front();
-            }
-            let (service, kind, why) = (a.service.clone(), action_name(a.kind).to_string(), a.why.clone());
-            self.last_actions.push_back(ActionStatus { t_ms: self.t_ms, service, kind, why, applied });
-        }
         if !applied {
             self.refused_plans += 1;
             return;
         }
         for a in &plan.actions {
-            *self.actions.entry(action_name(a.kind)).or_insert(0) += 1;
+            *self.actions.entry(a.kind.as_str()).or_insert(0) += 1;
         }
         self.reports += plan.reports.len() as u64;
     }
@@ -125,6 +110,22 @@ impl Metrics {
     /// What the daemon itself costs.
     pub fn phases(&self) -> &Phases {
         &self.phases
+    }
+
+    /// The last records, and what came of earlier ones.
+    pub fn tell(&mut self, told: &Told) {
+        for c in &told.closed {
+            self.expectations[c.effect.held.map_or(2, |held| usize::from(!held))] += 1;
+            if let Some(r) = self.last_actions.iter_mut().find(|r| r.id == c.id) {
+                r.effect = Some(c.effect.clone());
+            }
+        }
+        for r in &told.opened {
+            if self.last_actions.len() == ACTIONS {
+                self.last_actions.pop_front();
+            }
+            self.last_actions.push_back(r.clone());
+        }
     }
 
     /// Milliseconds of QoS violation by service.
@@ -201,6 +202,9 @@ impl Metrics {
         family("surefoot_actions_total", "counter", "steps that the policy took", actions);
         let refused = self.refused_datagrams.iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), *n as f64)).collect();
         family("surefoot_feed_refused_total", "counter", "latency datagrams that were not taken", refused);
+        let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
+        let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
+        family("surefoot_expectations_total", "counter", "actions whose effect is known, by whether what was expected came", held);
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));

@@ -1,6 +1,8 @@
 //! `surefootd run`: observe, decide, apply, every 100 ms.
 
 pub mod config;
+pub mod decisions;
+pub mod explain;
 pub mod metrics;
 pub mod node;
 pub mod notify;
@@ -13,20 +15,26 @@ use crate::eval::run::moments;
 use crate::local_target::server_error;
 use crate::models::{load_bundle, policy};
 use crate::stop;
+use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use config::NodeConfig;
+use decisions::{Journal, RunLine};
+use explain::Follower;
 use metrics::{Metrics, Took};
 use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::Bundle;
 use surefoot_policy::Policy;
 use surefoot_server::{Observation, Plan, Platform, Server};
+
+/// The journal of decisions in a state folder.
+pub const JOURNAL: &str = "decisions.jsonl";
 
 /// # Errors
 /// Bad input or a failure, on one line.
@@ -47,23 +55,26 @@ pub fn run(args: &cli::Run) -> Result<()> {
         tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
     }
     // Everything that can be wrong is found before anything is changed.
-    let mut journal_path = config.journal.clone();
-    let (mut node, mut policy, platform) = match server {
+    let (mut node, mut policy, mut story) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
             let bundle = bundle(args, &at.platform, "full")?;
-            (node, policy(&args.policy, &at.platform, bundle.as_ref(), config.seed)?, at.platform)
+            let policy = policy(&args.policy, &at.platform, bundle.as_ref(), config.seed)?;
+            let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
+            let story = Story::open(config.journal.as_deref(), args, &config, &at.platform, clock, &metrics)?;
+            (node, policy, story)
         }
         cli::Server::Local => {
             let (mut server, state) = local_server(&config, Purpose::Control)?;
-            journal_path = journal_path.or(Some(state.join("decisions.jsonl")));
             let bundle = bundle(args, server.platform(), server.feature_set().0)?;
             if config.mem_bw_mbps.is_none() {
                 server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
             }
             let platform = server.platform().clone();
             let policy = policy(&args.policy, &platform, bundle.as_ref(), config.seed)?;
+            let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
+            let story = Story::open(Some(&journal), args, &config, &platform, Some(utc::now_ms), &metrics)?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
@@ -74,12 +85,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
                     return Err(e);
                 }
             }
-            (Node::Local(Box::new(server)), policy, platform)
+            (Node::Local(Box::new(server)), policy, story)
         }
     };
-    let mut journal = journal_path.map(|p| Lines::open(&p, true)).transpose()?;
-    let mut events = args.events.as_deref().map(|p| Lines::open(p, false)).transpose()?;
-    let looped = control(args, &config, &mut node, policy.as_mut(), &platform, &metrics, &mut journal, &mut events);
+    let mut events = args.events.as_deref().map(Lines::open).transpose()?;
+    let looped = control(args, &config, &mut node, policy.as_mut(), &mut story, &mut events);
     // Whatever ended the loop, the machine gets everything back.
     let restored = match &mut node {
         Node::Local(s) => s.reset().map(|_| ()).map_err(server_error),
@@ -105,9 +115,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn open(path: &Path, append: bool) -> Result<Self> {
-        let file = OpenOptions::new().create(true).write(true).append(append).truncate(!append).open(path);
-        Ok(Lines { path: path.into(), file: BufWriter::new(file.map_err(|e| Error::io(path, "cannot be opened", &e))?) })
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Ok(Lines { path: path.into(), file: BufWriter::new(File::create(path).map_err(|e| Error::io(path, "cannot be opened", &e))?) })
     }
 
     pub(crate) fn write(&mut self, v: &serde_json::Value) -> Result<()> {
@@ -119,22 +128,74 @@ impl Lines {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Where what happens is told: the journal of decisions, and the metrics with the last of them.
+struct Story<'a> {
+    follower: Follower,
+    journal: Option<Journal>,
+    /// Time of day, where that has a meaning.
+    clock: Option<fn() -> u64>,
+    metrics: &'a Mutex<Metrics>,
+}
+
+impl<'a> Story<'a> {
+    fn open(
+        journal: Option<&Path>,
+        args: &cli::Run,
+        config: &NodeConfig,
+        platform: &Platform,
+        clock: Option<fn() -> u64>,
+        metrics: &'a Mutex<Metrics>,
+    ) -> Result<Self> {
+        let run = RunLine {
+            at_ms: clock.map(|c| c()),
+            policy: args.policy.clone(),
+            platform: platform.name.clone(),
+            bundle: args.bundle.as_ref().map(|b| b.display().to_string()),
+            interval_ms: config.interval_ms,
+            seed: config.seed,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        let open = |p: &Path| Journal::open(p, config.journal_most_bytes, &run);
+        let (journal, last_id) = journal.map(open).transpose()?.map_or((None, 0), |(j, last)| (Some(j), last));
+        metrics.lock().unwrap_or_else(PoisonError::into_inner).about(&args.policy, platform, config.interval_ms);
+        Ok(Story { follower: Follower::new(last_id), journal, clock, metrics })
+    }
+
+    /// What was seen, wanted and done at one tick.
+    fn tick(&mut self, t_ms: u64, seen: &Observation, mut plan: Plan, took: Took, refused: Option<&str>) {
+        let mut m = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        m.tick(t_ms, seen, took);
+        m.plan(&plan, refused.is_none());
+        let reports = std::mem::take(&mut plan.reports);
+        let told = self.follower.tick(t_ms, seen, plan, refused, || self.clock.map(|c| c()));
+        m.tell(&told);
+        drop(m);
+        if let Some(j) = &mut self.journal {
+            j.tell(t_ms, &told, &reports, refused);
+        }
+    }
+
+    fn end(&mut self, t_ms: u64, seen: &Observation) {
+        let closed = self.follower.end(t_ms, seen);
+        if let Some(j) = &mut self.journal {
+            j.end(&closed);
+        }
+    }
+}
+
 fn control(
     args: &cli::Run,
     config: &NodeConfig,
     node: &mut Node,
     policy: &mut dyn Policy,
-    platform: &Platform,
-    metrics: &Mutex<Metrics>,
-    journal: &mut Option<Lines>,
+    story: &mut Story,
     events: &mut Option<Lines>,
 ) -> Result<()> {
+    let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
     let mut clock = Clock::new(config.interval_ms);
     let mut absent = Absent::default();
-    metrics.lock().unwrap_or_else(PoisonError::into_inner).about(policy.name(), platform, config.interval_ms);
     loop {
         let ((now, seen), observe) = timed(|| clock.observe(node));
         let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
@@ -144,69 +205,44 @@ fn control(
             let (applied, took) = timed(|| node.server().apply(&plan));
             (applied, Some(took))
         };
-        {
-            let mut m = metrics.lock().unwrap_or_else(PoisonError::into_inner);
-            m.tick(now, &seen, Took { observe, decide, apply });
-            if let Node::Local(s) = &*node {
-                m.refused_datagrams(s.refused_datagrams());
-            }
-            m.plan(&plan, applied.is_ok());
-        }
-        if let Err(e) = &applied {
+        let refused = applied.err().map(|e| e.to_string());
+        if let Some(e) = &refused {
             tracing::warn!("plan not applied: {e}");
         }
-        if let Some(j) = journal {
-            write_decisions(j, now, &plan, applied.as_ref().err().map(ToString::to_string))?;
+        if let Node::Local(s) = &*node {
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).refused_datagrams(s.refused_datagrams());
         }
+        story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
         if let Some(e) = events {
             write_moments(e, now, &seen, |id| node.load_at(id, now))?;
         }
         if clock.ticks == 0 {
-            tracing::info!("{} on {}: {} services", policy.name(), platform.name, seen.services.len());
-            notifier.ready(&format!("{} on {}", policy.name(), platform.name));
+            let n = seen.services.len();
+            tracing::info!("{} on {platform}: {n} {}", policy.name(), if n == 1 { "service" } else { "services" });
+            notifier.ready(&format!("{} on {platform}", policy.name()));
         }
         notifier.alive();
         absent.look(now, node, config, Purpose::Control);
         if stop::requested() || end_ms.is_some_and(|e| now >= e) {
+            story.end(now, &seen);
             break;
         }
         clock.advance(node);
     }
     notifier.stopping();
-    for lines in [journal, events].into_iter().flatten() {
+    if let Some(lines) = events {
         lines.flush()?;
     }
-    let m = metrics.lock().unwrap_or_else(PoisonError::into_inner);
+    let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
     let violation_s: serde_json::Map<_, _> = m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(*ms as f64 / 1000.0))).collect();
     let (cpu_s, rss_bytes) = own_cost();
     println!(
         "{}",
         json!({
-            "policy": policy.name(), "platform": platform.name, "ticks": clock.ticks, "qos_violation_s": violation_s,
+            "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
             "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes,
         })
     );
-    Ok(())
-}
-
-/// One line per action, with what it led to; one per report; one per refused plan.
-fn write_decisions(j: &mut Lines, t_ms: u64, plan: &Plan, refused: Option<String>) -> Result<()> {
-    for a in &plan.actions {
-        let to = plan.allocations.get(&a.service);
-        j.write(&json!({
-            "t_ms": t_ms, "service": a.service, "action": a.kind, "why": a.why, "applied": refused.is_none(),
-            "cores": to.map(|t| t.cores()), "cpus": to.map(|t| t.cpus), "ways": to.map(|t| t.ways.clone()), "mba_pct": to.map(|t| t.mba_pct),
-        }))?;
-    }
-    for r in &plan.reports {
-        j.write(&json!({ "t_ms": t_ms, "report": r }))?;
-    }
-    if let Some(error) = &refused {
-        j.write(&json!({ "t_ms": t_ms, "error": error }))?;
-    }
-    if !plan.actions.is_empty() || refused.is_some() {
-        j.flush()?;
-    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! What a running daemon shows of itself at /status, and what `surefootd top` draws: one JSON object.
 
+use super::explain::Record;
 use serde::{Deserialize, Serialize};
 
 /// Control intervals of which the p99 is kept.
@@ -23,8 +24,8 @@ pub struct Status {
     pub refused_plans: u64,
     pub decision_mean_us: Option<f64>,
     pub services: Vec<ServiceStatus>,
-    /// Oldest first.
-    pub actions: Vec<ActionStatus>,
+    /// The last ones, oldest first, each with what came of it.
+    pub actions: Vec<Record>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,14 +48,4 @@ pub struct ServiceStatus {
     pub violation_s: f64,
     /// p99 at each of the last intervals, oldest first.
     pub recent_p99_ms: Vec<Option<f64>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ActionStatus {
-    pub t_ms: u64,
-    pub service: String,
-    pub kind: String,
-    pub why: String,
-    /// False where the server refused the plan.
-    pub applied: bool,
 }

@@ -1,0 +1,241 @@
+//! The journal of decisions, as a file of JSON lines: what a run is, each action, each effect, reports and refused plans.
+//!
+//! Append-only; when a file is full it becomes the old generation (FILE.1, one is kept) and a new one is begun. A disk that is
+//! full or gone never stops the control loop: what could not be written is counted and said once.
+
+use super::explain::{Closed, Told};
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use surefoot_server::Report;
+
+/// What ran: the first line of a run, and of every generation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunLine {
+    /// Start of the run, since 1970, UTC; None on a virtual server that runs faster than time.
+    pub at_ms: Option<u64>,
+    pub policy: String,
+    pub platform: String,
+    pub bundle: Option<String>,
+    pub interval_ms: u64,
+    pub seed: u64,
+    /// Of surefootd.
+    pub version: String,
+}
+
+/// The file of one run, open for appending.
+pub struct Journal {
+    path: PathBuf,
+    most_bytes: u64,
+    bytes: u64,
+    file: File,
+    head: String,
+    buffer: Vec<u8>,
+    /// Lines that could not be written.
+    pub lost: u64,
+    /// The last write may have left half a line.
+    torn: bool,
+}
+
+/// Where the full file goes.
+pub fn old_generation(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".1");
+    name.into()
+}
+
+fn append(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).read(true).append(true).open(path)
+}
+
+/// The largest id in a journal; None without one.
+fn last_id(file: impl Read) -> Option<u64> {
+    let id = |line: &str| {
+        let digits = line.strip_prefix("{\"id\":")?;
+        digits[..digits.find(|c: char| !c.is_ascii_digit())?].parse::<u64>().ok()
+    };
+    // A line that is no text is damage, and has no id.
+    BufReader::new(file).split(b'\n').map_while(std::result::Result::ok).filter_map(|l| id(std::str::from_utf8(&l).ok()?)).max()
+}
+
+impl Journal {
+    /// Go on with the journal at `path`, or begin one; and the last id that it gave.
+    ///
+    /// # Errors
+    /// [`Error`] where the file cannot be opened.
+    pub fn open(path: &Path, most_bytes: u64, run: &RunLine) -> Result<(Self, u64)> {
+        let fail = |e: std::io::Error| Error::io(path, "cannot be opened", &e);
+        let mut file = append(path).map_err(fail)?;
+        let last = last_id(&file).or_else(|| last_id(File::open(old_generation(path)).ok()?)).unwrap_or(0);
+        let bytes = file.seek(SeekFrom::End(0)).map_err(fail)?;
+        let head = json!({ "run": run }).to_string();
+        let mut j = Journal { path: path.into(), most_bytes, bytes, file, head, buffer: vec![], lost: 0, torn: false };
+        // A line that a kill cut off stays alone.
+        let mut end = [b'\n'];
+        j.torn = bytes > 0 && j.file.seek(SeekFrom::End(-1)).and_then(|_| j.file.read(&mut end)).is_ok() && end[0] != b'\n';
+        j.buffer.extend_from_slice(j.head.as_bytes());
+        j.buffer.push(b'\n');
+        j.flush();
+        Ok((j, last))
+    }
+
+    /// What a tick told; a tick without news costs nothing.
+    pub fn tell(&mut self, t_ms: u64, told: &Told, reports: &[Report], refused: Option<&str>) {
+        if told.is_empty() && reports.is_empty() && refused.is_none() {
+            return;
+        }
+        self.effects(&told.closed);
+        for r in &told.opened {
+            self.line(r);
+        }
+        for r in reports {
+            self.line(&json!({ "t_ms": t_ms, "report": r }));
+        }
+        if let Some(error) = refused {
+            self.line(&json!({ "t_ms": t_ms, "error": error }));
+        }
+        self.flush();
+    }
+
+    /// The last effects of a run.
+    pub fn end(&mut self, closed: &[Closed]) {
+        self.effects(closed);
+        self.flush();
+    }
+
+    fn effects(&mut self, closed: &[Closed]) {
+        for c in closed {
+            self.line(c);
+        }
+    }
+
+    fn line(&mut self, v: &impl Serialize) {
+        let before = self.buffer.len();
+        if serde_json::to_writer(&mut self.buffer, v).is_ok() {
+            self.buffer.push(b'\n');
+        } else {
+            self.buffer.truncate(before);
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        if self.torn {
+            self.buffer.insert(0, b'\n');
+        }
+        let done = self.make_room().and_then(|()| self.file.write_all(&self.buffer));
+        self.torn = done.is_err();
+        match done {
+            Ok(()) => self.bytes += self.buffer.len() as u64,
+            Err(e) => {
+                if self.lost == 0 {
+                    tracing::warn!(
+                        "{}: cannot be written: {e}. Decisions go on without a journal; make room on its disk",
+                        self.path.display()
+                    );
+                }
+                self.lost += self.buffer.iter().filter(|b| **b == b'\n').count() as u64;
+                self.bytes = self.file.metadata().map_or(self.bytes, |m| m.len());
+            }
+        }
+        self.buffer.clear();
+    }
+
+    /// A full file becomes the old generation.
+    fn make_room(&mut self) -> std::io::Result<()> {
+        if self.bytes == 0 || self.bytes + self.buffer.len() as u64 <= self.most_bytes {
+            return Ok(());
+        }
+        match std::fs::rename(&self.path, old_generation(&self.path)) {
+            // Somebody has taken the file away: begin anew.
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        self.file = append(&self.path)?;
+        let head = format!("{}\n", self.head);
+        self.file.write_all(head.as_bytes())?;
+        self.bytes = head.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::explain::{tests::action, Follower};
+    use super::*;
+    use surefoot_server::{ActionKind, HoldsIf, Observation};
+
+    fn run() -> RunLine {
+        RunLine { policy: "parties".into(), platform: "t".into(), interval_ms: 100, ..RunLine::default() }
+    }
+
+    fn act(f: &mut Follower) -> Told {
+        f.tick(0, &Observation::default(), action("a", ActionKind::Grow, HoldsIf::P99Falls), None, || None)
+    }
+
+    fn text(path: &Path) -> String {
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    /// A later run goes on counting where the earlier one stopped, behind a line that a kill cut off.
+    #[test]
+    fn ids_go_on_over_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("decisions.jsonl");
+        let (mut j, last) = Journal::open(&path, 1 << 20, &run()).unwrap();
+        let mut f = Follower::new(last);
+        j.tell(0, &act(&mut f), &[], None);
+        j.tell(0, &act(&mut f), &[], Some("refused"));
+        drop(j);
+        let whole = text(&path);
+        std::fs::write(&path, format!("{whole}{{\"id\":9")).unwrap();
+        let (_, last) = Journal::open(&path, 1 << 20, &run()).unwrap();
+        assert_eq!(last, 2);
+        let lines: Vec<String> = text(&path).lines().map(String::from).collect();
+        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert!(lines[0].starts_with("{\"run\":") && lines[3].contains("\"error\":\"refused\""));
+        assert_eq!((lines[4].as_str(), lines[5].starts_with("{\"run\":")), ("{\"id\":9", true));
+    }
+
+    /// Two generations and no more: the files together never exceed twice the cap, and ids go on over the change.
+    #[test]
+    fn the_journal_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.jsonl");
+        let most = 4096;
+        let (mut j, _) = Journal::open(&path, most, &run()).unwrap();
+        let mut f = Follower::default();
+        for _ in 0..200 {
+            j.tell(0, &act(&mut f), &[], None);
+            assert!(path.metadata().unwrap().len() <= most);
+        }
+        let old = old_generation(&path);
+        assert!(old.metadata().unwrap().len() <= most && text(&path).starts_with("{\"run\":") && j.lost == 0);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+        assert_eq!(last_id(File::open(&path).unwrap()), Some(200));
+        // Only the old generation has ids just after a change.
+        std::fs::write(&path, "").unwrap();
+        assert!(Journal::open(&path, most, &run()).unwrap().1 > 100);
+    }
+
+    /// A journal that cannot be written is counted, and the loop goes on.
+    #[test]
+    fn a_full_disk_stops_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.jsonl");
+        let (mut j, _) = Journal::open(&path, 1 << 20, &run()).unwrap();
+        let mut f = Follower::default();
+        let disk = std::mem::replace(&mut j.file, File::options().write(true).open("/dev/full").unwrap());
+        j.tell(0, &act(&mut f), &[], None);
+        assert_eq!(j.lost, 1);
+        // Room again: a line of its own, whatever half of the last one had reached the disk.
+        j.file = disk;
+        j.tell(0, &act(&mut f), &[], None);
+        assert_eq!(text(&path).lines().map(|l| l.get(..8).unwrap_or("").to_string()).collect::<Vec<_>>(), ["{\"run\":{", "", "{\"id\":2,"]);
+    }
+}
