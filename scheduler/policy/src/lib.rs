@@ -94,7 +94,8 @@ mod tests {
         let mut kinds = BTreeSet::new();
         for name in NAMES {
             let mut plant = testing::Plant::new(&p).lc("a", 4.0, 8.0).lc("b", 1.0, 12.0).be("x");
-            let models = perfect::Perfect { error_cores: -2.0, ..perfect::Perfect::of(&plant) };
+            let mut models = perfect::Perfect::of(&plant);
+            models.error_cores = -2.0;
             let mut policy = by_name(name, &p, Some(Box::new(models)), 1).unwrap();
             for tick in 0..400 {
                 // A rise of load that the first placement does not carry, and a fall.

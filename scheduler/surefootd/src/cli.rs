@@ -53,7 +53,10 @@ pub struct Check {
     /// Further profiles (DIR/services, DIR/batch, DIR/platforms)
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
-    /// Print JSON
+    /// State folder of the daemon; default: as for run
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Print JSON (docs/check.md)
     #[arg(long)]
     pub json: bool,
 }

@@ -9,6 +9,7 @@ use crate::sweep::rows::{Measured, Row, State};
 use crate::sweep::{case_s, Bench};
 use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use surefoot_linux::claim::{self, lock_file};
 use surefoot_linux::files::Files;
@@ -178,44 +179,65 @@ fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
 /// Bad input.
 pub fn check(args: &cli::Check) -> Result<()> {
     let all = match cli::Server::parse(&args.server)? {
-        cli::Server::Local => surefoot_linux::check(&Root::default()),
+        cli::Server::Local => surefoot_linux::check(&Root::default(), &state_dir(args.state.as_deref())),
         cli::Server::Virtual(name) => virtual_check(&name, args.profiles.as_deref())?,
     };
     if args.json {
         println!("{}", serde_json::json!({ "server": args.server, "capabilities": all }));
         return Ok(());
     }
-    for c in &all {
-        println!("{} {:<18} {}", if c.found { "yes" } else { "no " }, c.name, c.detail);
+    print!("{}", check_text(&all));
+    Ok(())
+}
+
+/// A line for each item, by area; below a gap what it costs and what to do.
+fn check_text(all: &[surefoot_linux::Capability]) -> String {
+    let mut out = String::new();
+    let mut area = "";
+    for c in all {
+        if c.area != area {
+            area = c.area;
+            let _ = writeln!(out, "{}{area}", if out.is_empty() { "" } else { "\n" });
+        }
+        let _ = writeln!(out, "  {} {:<22} {}", if c.found { "yes" } else { "no " }, c.name, c.detail);
+        if !c.found {
+            let _ = writeln!(out, "      {:<22} for: {}", "", c.needed_for);
+        }
         if let Some(r) = &c.remedy {
-            println!("    {:<18} -> {r}", "");
+            let _ = writeln!(out, "      {:<22} -> {r}", "");
         }
     }
-    Ok(())
+    out
 }
 
 fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
     let v = crate::virtual_target::VirtualTarget::open(name, profiles)?;
     let p = &v.platform;
-    let yes = |name: &str, detail: String| surefoot_linux::Capability { name: name.into(), found: true, detail, remedy: None };
+    let item = |name: &str, found: bool, detail: String, needed_for: &str| surefoot_linux::Capability {
+        area: "platform",
+        name: name.into(),
+        found,
+        detail,
+        remedy: None,
+        needed_for: needed_for.into(),
+    };
+    let yes = |name: &str, detail: String, needed_for: &str| item(name, true, detail, needed_for);
     let services: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| !s.is_be()).map(|(n, _)| n.as_str()).collect();
     let jobs: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.is_be()).map(|(n, _)| n.as_str()).collect();
+    const BANDWIDTH: &str = "throttling the memory bandwidth of BE jobs";
     let mba = match p.mba {
-        Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct)),
-        None => surefoot_linux::Capability {
-            name: "mba".into(),
-            found: false,
-            detail: "this platform has none: only 100 % is possible".into(),
-            remedy: None,
-        },
+        Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct), BANDWIDTH),
+        None => {
+            item("mba", false, format!("this platform has none: only 100 % is possible; {}", surefoot_linux::check::NO_REMEDY), BANDWIDTH)
+        }
     };
     Ok(vec![
-        yes("platform", format!("{}, virtual", p.name)),
-        yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt)),
-        yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains())),
+        yes("platform", format!("{}, virtual", p.name), "everything"),
+        yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt), "holding services apart by CPU"),
+        yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains()), "giving LLC ways to services"),
         mba,
-        yes("services", services.join(", ")),
-        yes("jobs", jobs.join(", ")),
+        yes("services", services.join(", "), "LC services of workloads"),
+        yes("jobs", jobs.join(", "), "BE jobs of workloads"),
     ])
 }
 

@@ -237,7 +237,8 @@ fn closed(o: &Open, t_ms: u64, by: ClosedBy, s: Option<&ServiceView>) -> Closed 
     };
     let p99_after_ms = after.map(|l| l.p99_ms);
     let qos_after = p99_after_ms.zip(s.and_then(ServiceView::qos_target_ms)).map(|(p, t)| t / p.max(1e-9));
-    let doubtful = after.is_some_and(|l| matches!(l.verdict, Verdict::ClientLimited | Verdict::NotResolvable));
+    let unheard = s.is_some_and(ServiceView::latency_unknown);
+    let doubtful = unheard || after.is_some_and(|l| matches!(l.verdict, Verdict::ClientLimited | Verdict::NotResolvable));
     let held = if doubtful { None } else { o.holds_if.judge(o.p99_ms, p99_after_ms, qos_after) };
     Closed {
         id: o.id,
@@ -260,7 +261,7 @@ fn closed(o: &Open, t_ms: u64, by: ClosedBy, s: Option<&ServiceView>) -> Closed 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use surefoot_server::{Action, Allocation, Features, Kind, Platform};
+    use surefoot_server::{Action, Allocation, Features, FeedState, Kind, Platform};
 
     /// 200 requests a second: an interval has 20, a window 200.
     fn latency(count: u64, p99_ms: f64) -> Latency {
@@ -289,6 +290,7 @@ pub(crate) mod tests {
             allocation: Allocation::everything(&p),
             placed: true,
             features: Features::default(),
+            feed: p99_ms.map_or(FeedState::NotNeeded, |_| FeedState::Fresh),
             interval: p99_ms.map(|p| latency(20, p)),
             window: p99_ms.map(|p| latency(200, p)),
             instr_per_s: p99_ms.is_none().then_some(1e9),

@@ -1,0 +1,120 @@
+//! Hardware counters and frequency.
+
+use super::{chosen, cpu_flag, Area};
+use crate::discover::online;
+use crate::perf;
+use crate::procfs::frequency_mhz;
+use crate::root::Root;
+use std::collections::BTreeSet;
+
+const FEATURES: &str = "features ipc and llc_misses_per_s (feature set full); without them models of the set no-pmu serve";
+
+/// What the PMU says of itself.
+#[derive(Clone, Debug)]
+pub struct Pmu {
+    /// Counting works, or why not.
+    pub works: Result<(), String>,
+    /// Counters that programs can choose the event of; None where the processor does not say.
+    pub counters: Option<u32>,
+}
+
+impl Pmu {
+    pub fn ask() -> Self {
+        Pmu { works: perf::probe().map_err(|e| e.to_string()), counters: counters() }
+    }
+}
+
+/// Programmable counters of a logical CPU: CPUID leaf 0xA (Intel SDM, architectural monitoring) or the core extension of AMD's.
+#[cfg(target_arch = "x86_64")]
+fn counters() -> Option<u32> {
+    use std::arch::x86_64::__cpuid;
+    #[allow(unused_unsafe)]
+    // SAFETY: every x86-64 processor has CPUID, and leaves beyond those that it names are not asked.
+    let (basic, extended) = unsafe { (__cpuid(0), __cpuid(0x8000_0000)) };
+    let intel = [basic.ebx, basic.edx, basic.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
+    if intel && basic.eax >= 0xa {
+        #[allow(unused_unsafe)]
+        // SAFETY: as above.
+        let leaf = unsafe { __cpuid(0xa) };
+        return (leaf.eax & 0xff > 0).then_some(leaf.eax >> 8 & 0xff);
+    }
+    if !intel && extended.eax >= 0x8000_0001 {
+        #[allow(unused_unsafe)]
+        // SAFETY: as above.
+        let leaf = unsafe { __cpuid(0x8000_0001) };
+        return Some(if leaf.ecx >> 23 & 1 == 1 { 6 } else { 4 });
+    }
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn counters() -> Option<u32> {
+    None
+}
+
+pub(super) fn look(root: &Root, pmu: &Pmu) -> Area {
+    let mut a = Area::new("counters");
+    let is_virtual = cpu_flag(root, "hypervisor");
+    match &pmu.works {
+        Ok(()) => {
+            let n = pmu.counters.map_or(String::new(), |n| format!(" on {n} counters"));
+            let whose = if is_virtual { ", a virtual PMU" } else { "" };
+            a.have("pmu", FEATURES, format!("cycles, instructions and LLC misses can be counted{n}{whose}"));
+        }
+        Err(why) => a.lack(
+            "pmu",
+            FEATURES,
+            format!("{why}: features ipc and llc_misses_per_s are null (feature set no-pmu)"),
+            if is_virtual {
+                "Ask the virtual machine's host for a virtual PMU (QEMU: -cpu host,pmu=on), or use a physical host"
+            } else {
+                "sysctl kernel.perf_event_paranoid=0, or run as root or with CAP_PERFMON; in a container allow perf_event_open (seccomp)"
+            },
+        ),
+    }
+    const SHARE: &str = "counting without multiplexing: three events a service";
+    match pmu.counters {
+        Some(n) if n >= 3 => a.have("pmu-counters", SHARE, format!("{n} programmable")),
+        Some(n) => a.never("pmu-counters", SHARE, format!("{n} programmable: events take turns, which is corrected for")),
+        None => a.never("pmu-counters", SHARE, "the processor does not say how many there are"),
+    }
+    paranoid(root, &mut a);
+    frequency(root, &mut a);
+    a
+}
+
+fn paranoid(root: &Root, a: &mut Area) {
+    const WHY: &str = "counting for a user without rights";
+    match root.read("/proc/sys/kernel/perf_event_paranoid").and_then(|t| t.parse::<i32>().ok()) {
+        None => a.lack("perf-paranoid", WHY, "this kernel has no perf events", "Use a kernel with CONFIG_PERF_EVENTS"),
+        Some(level) if level <= 0 => a.have("perf-paranoid", WHY, format!("{level}: anybody may count a CPU")),
+        Some(level) => a.lack(
+            "perf-paranoid",
+            WHY,
+            format!("{level}: root and CAP_PERFMON only"),
+            "None is needed for root; else sysctl kernel.perf_event_paranoid=0, or AmbientCapabilities=CAP_PERFMON in the unit",
+        ),
+    }
+}
+
+fn frequency(root: &Root, a: &mut Area) {
+    match frequency_mhz(root, &online(root).unwrap_or_default()) {
+        Some(mhz) => a.have("frequency", "feature core_freq_mhz", format!("{mhz:.0} MHz now")),
+        None => a.lack(
+            "frequency",
+            "feature core_freq_mhz",
+            "not shown: the feature is null",
+            "Load a cpufreq driver; a virtual machine has none",
+        ),
+    }
+    const STEADY: &str = "latency that does not depend on how busy a core was just now";
+    let cpus = online(root).unwrap_or_default();
+    let governors: BTreeSet<String> =
+        cpus.iter().filter_map(|c| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_governor"))).collect();
+    let names: Vec<&str> = governors.iter().map(|g| chosen(g)).collect();
+    match names.as_slice() {
+        [] => a.never("governor", STEADY, "no cpufreq: the firmware or the virtual machine's host decides"),
+        ["performance"] => a.have("governor", STEADY, "performance"),
+        other => a.lack("governor", STEADY, other.join(", "), "cpupower frequency-set -g performance"),
+    }
+}

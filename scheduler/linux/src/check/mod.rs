@@ -1,0 +1,138 @@
+//! What this host can and cannot do: every item found or missing, what is lost without it, and the remedy (docs/check.md).
+//!
+//! Looking changes nothing, and needs no right but to read. What is asked of the host itself and not of files (counters,
+//! container engine) stands in [`Probes`], so that all else is a function of a tree of files.
+//!
+//! Map: [`cpu`] processors · [`cgroups`] controllers and what they can limit · [`memory`] pressure, swap, zswap · [`rdt`] resctrl ·
+//! [`counters`] PMU and frequency · [`host`] kernel, engine, service manager, neighbours · [`node`] what a daemon needs.
+
+mod cgroups;
+mod counters;
+mod cpu;
+mod host;
+mod memory;
+mod node;
+mod rdt;
+#[cfg(test)]
+mod tests;
+
+use crate::root::Root;
+use serde::Serialize;
+use std::path::Path;
+
+pub use counters::Pmu;
+
+/// One ability of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// "cpu", "cgroup", "memory", "resctrl", "counters", "host", "node".
+    pub area: &'static str,
+    pub name: String,
+    pub found: bool,
+    /// What was found, or how it is missing.
+    pub detail: String,
+    /// What to do about a gap; None where nothing is missing or nothing can be done (the detail then says so).
+    pub remedy: Option<String>,
+    /// What Surefoot loses without it.
+    pub needed_for: String,
+}
+
+/// Put at the end of the detail of a gap that has no remedy.
+pub const NO_REMEDY: &str = "nothing can be done about it here";
+
+/// An area's items, in order.
+pub(crate) struct Area {
+    area: &'static str,
+    all: Vec<Capability>,
+}
+
+impl Area {
+    fn new(area: &'static str) -> Self {
+        Area { area, all: vec![] }
+    }
+
+    fn put(&mut self, name: &str, found: bool, detail: String, remedy: Option<String>, needed_for: &str) {
+        self.all.push(Capability { area: self.area, name: name.into(), found, detail, remedy, needed_for: needed_for.into() });
+    }
+
+    fn have(&mut self, name: &str, needed_for: &str, detail: impl Into<String>) {
+        self.put(name, true, detail.into(), None, needed_for);
+    }
+
+    fn lack(&mut self, name: &str, needed_for: &str, detail: impl Into<String>, remedy: impl Into<String>) {
+        self.put(name, false, detail.into(), Some(remedy.into()), needed_for);
+    }
+
+    /// A gap that nobody can close from here.
+    fn never(&mut self, name: &str, needed_for: &str, detail: impl Into<String>) {
+        self.put(name, false, format!("{}; {NO_REMEDY}", detail.into()), None, needed_for);
+    }
+}
+
+/// What only the host itself can tell.
+#[derive(Clone, Debug)]
+pub struct Probes {
+    pub pmu: Pmu,
+    /// Version of the container engine, or why none answers.
+    pub engine: Result<String, String>,
+    /// This process was started by a service manager that wants to be told (NOTIFY_SOCKET), and in what time (WATCHDOG_USEC).
+    pub notify: bool,
+    pub watchdog_us: Option<u64>,
+}
+
+impl Probes {
+    /// Ask this host.
+    pub fn ask() -> Self {
+        let engine = crate::engine::Engine::find().and_then(|e| e.version()).map_err(|e| e.to_string());
+        Probes {
+            pmu: Pmu::ask(),
+            engine,
+            notify: std::env::var_os("NOTIFY_SOCKET").is_some(),
+            watchdog_us: std::env::var("WATCHDOG_USEC").ok().and_then(|v| v.parse().ok()),
+        }
+    }
+}
+
+/// Look at everything on this host; changes nothing. `state_dir` is where a daemon keeps its state.
+pub fn check(root: &Root, state_dir: &Path) -> Vec<Capability> {
+    look(root, state_dir, &Probes::ask())
+}
+
+/// [`check`] on a tree of files, with what was asked of the host.
+pub fn look(root: &Root, state_dir: &Path, probes: &Probes) -> Vec<Capability> {
+    let areas = [
+        cpu::look(root),
+        cgroups::look(root),
+        memory::look(root),
+        rdt::look(root),
+        counters::look(root, &probes.pmu),
+        host::look(root, probes),
+    ];
+    areas.into_iter().chain([node::look(root, state_dir)]).flat_map(|a| a.all).collect()
+}
+
+/// Word of a list such as "[madvise] never" that the kernel has chosen.
+fn chosen(list: &str) -> &str {
+    list.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(list, |(word, _)| word)
+}
+
+/// Value of `key=` on the kernel's command line; the last one counts.
+fn boot_option(root: &Root, key: &str) -> Option<String> {
+    let line = root.read("/proc/cmdline")?;
+    line.split_whitespace().filter_map(|w| w.strip_prefix(key)?.strip_prefix('=').map(String::from)).next_back()
+}
+
+/// Field of the first processor in /proc/cpuinfo.
+fn cpuinfo(root: &Root, field: &str) -> Option<String> {
+    let text = root.read("/proc/cpuinfo")?;
+    text.lines().find_map(|l| l.split_once(':').filter(|(k, _)| k.trim() == field).map(|(_, v)| v.trim().to_string()))
+}
+
+fn cpu_flag(root: &Root, flag: &str) -> bool {
+    cpuinfo(root, "flags").is_some_and(|f| f.split_whitespace().any(|w| w == flag))
+}
+
+/// "1 group", "2 groups".
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

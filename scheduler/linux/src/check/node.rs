@@ -1,0 +1,59 @@
+//! What a daemon on this host needs of its own: its folder, the latency feed, the actuator.
+
+use super::Area;
+use crate::root::Root;
+use nix::unistd::AccessFlags;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+pub(super) fn look(root: &Root, state_dir: &Path) -> Area {
+    let mut a = Area::new("node");
+    const STATE: &str = "remembering what was changed, so that it can be given back";
+    // Files cannot be made in a folder that access(2) denies; opening one to write says nothing.
+    let open = |d: &Path| d.is_dir() && nix::unistd::access(d, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+    match state_dir.ancestors().find(|d| d.exists()) {
+        Some(d) if d == state_dir && open(d) => a.have("state", STATE, state_dir.display().to_string()),
+        Some(d) if open(d) => a.have("state", STATE, format!("{} can be made", state_dir.display())),
+        _ => a.lack(
+            "state",
+            STATE,
+            format!("{} cannot be written", state_dir.display()),
+            "Give state_dir in node.toml, --state, or SUREFOOT_STATE a folder of this user's",
+        ),
+    }
+    const FEED: &str = "latency of services: without it nothing is known of QoS, and policies take nothing away";
+    let feed = state_dir.join("feed.sock");
+    if is_socket(&feed) {
+        a.have("latency-feed", FEED, format!("{} is open: a daemon or a recording listens", feed.display()));
+    } else {
+        a.lack(
+            "latency-feed",
+            FEED,
+            format!("nobody listens on {}", feed.display()),
+            "It is opened by `surefootd run --server local` and `record`; send to it from the service or from `surefoot-loadgen --feed`",
+        );
+    }
+    actuator(root, &mut a);
+    a
+}
+
+/// Where the actuator of the packaged units listens.
+const ACTUATOR: &str = "/run/surefoot/actuator.sock";
+
+fn actuator(root: &Root, a: &mut Area) {
+    const WHY: &str = "a daemon without rights: one small process holds them (else surefootd itself must run as root)";
+    const REMEDY: &str = "Start the actuator (docs/privileges.md) as root, for this user; a surefootd that runs as root needs none";
+    let path = root.path(ACTUATOR);
+    // Not connected to: that would start it, or take the place of the daemon.
+    if !is_socket(&path) {
+        a.lack("actuator", WHY, format!("nobody listens on {ACTUATOR}"), REMEDY);
+    } else if nix::unistd::access(&path, AccessFlags::W_OK).is_err() {
+        a.lack("actuator", WHY, format!("{ACTUATOR} is there, but not for this user"), REMEDY);
+    } else {
+        a.have("actuator", WHY, format!("{ACTUATOR} is there for this user"));
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_socket())
+}

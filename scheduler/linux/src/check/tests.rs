@@ -1,0 +1,259 @@
+use super::*;
+use crate::root::tests::tree;
+use crate::testing::{intel, ModelFiles};
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixDatagram;
+use surefoot_resctrlfs::hardware::{Hardware, Mba};
+
+fn no_probes() -> Probes {
+    let pmu = Pmu { works: Err("no PMU".into()), counters: None };
+    Probes { pmu, engine: Err("no engine".into()), notify: false, watchdog_us: None }
+}
+
+fn all_probes() -> Probes {
+    let pmu = Pmu { works: Ok(()), counters: Some(8) };
+    Probes { pmu, engine: Ok("27.0".into()), notify: true, watchdog_us: Some(2_000_000) }
+}
+
+fn of<'a>(all: &'a [Capability], name: &str) -> &'a Capability {
+    all.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn missing(all: &[Capability]) -> Vec<&str> {
+    all.iter().filter(|c| !c.found).map(|c| c.name.as_str()).collect()
+}
+
+/// What every list keeps: names once, a detail and a use for each, a remedy for each gap or word that there is none.
+fn sound(all: &[Capability]) {
+    let names: BTreeSet<&str> = all.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names.len(), all.len(), "a name stands there twice");
+    for c in all {
+        assert!(!c.detail.is_empty() && !c.needed_for.is_empty() && !c.area.is_empty(), "{c:?}");
+        assert!(!c.found || c.remedy.is_none(), "{c:?}");
+        assert!(c.found || c.remedy.as_ref().map_or(c.detail.ends_with(NO_REMEDY), |r| !r.is_empty()), "{c:?}");
+    }
+}
+
+/// A server of eight CPUs on two sockets, with a cgroup v2 hierarchy and everything switched on.
+fn server() -> Vec<(String, String)> {
+    let mut files: Vec<(String, String)> = [
+        ("/sys/devices/system/cpu/online", "0-7"),
+        ("/sys/devices/system/cpu/isolated", ""),
+        ("/sys/devices/system/cpu/offline", ""),
+        ("/sys/devices/system/node/online", "0-1"),
+        ("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc"),
+        (
+            "/proc/cpuinfo",
+            "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Sapphire\nflags\t\t: cat_l3 cdp_l3 mba\n",
+        ),
+        ("/proc/sys/kernel/osrelease", "6.12.1"),
+        ("/proc/sys/kernel/perf_event_paranoid", "-1"),
+        ("/proc/cmdline", "quiet psi=1"),
+        ("/proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0"),
+        ("/proc/swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 8 0 -2"),
+        ("/proc/self/status", "CapEff:\t000001ffffffffff"),
+        ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"),
+        ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids"),
+        ("/sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu io memory"),
+        ("/sys/fs/cgroup/cgroup.procs", ""),
+        ("/sys/module/zswap/parameters/enabled", "Y"),
+        ("/sys/module/zswap/parameters/compressor", "zstd"),
+        ("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
+        ("/run/systemd/system/x", ""),
+        ("/dev/fuse", ""),
+        ("/etc/fstab", "resctrl /sys/fs/resctrl resctrl defaults 0 0"),
+    ]
+    .map(|(p, t)| (p.to_string(), format!("{t}\n")))
+    .into();
+    for file in [
+        "cgroup.procs",
+        "cpuset.cpus",
+        "cpuset.cpus.partition",
+        "cpuset.cpus.exclusive",
+        "memory.current",
+        "memory.high",
+        "memory.reclaim",
+        "memory.zswap.max",
+    ] {
+        files.push((format!("/sys/fs/cgroup/system.slice/{file}"), "\n".into()));
+    }
+    for cpu in 0..8 {
+        let base = format!("/sys/devices/system/cpu/cpu{cpu}");
+        let first = cpu / 2 * 2;
+        for (file, text) in [
+            ("topology/physical_package_id", (cpu / 4).to_string()),
+            ("topology/core_cpus_list", format!("{first}-{}", first + 1)),
+            ("cache/index3/level", "3".into()),
+            ("cache/index3/id", (cpu / 4).to_string()),
+            ("cache/index3/size", "22528K".into()),
+            ("cpufreq/scaling_governor", "performance".into()),
+            ("cpufreq/scaling_cur_freq", "2400000".into()),
+        ] {
+            files.push((format!("{base}/{file}"), format!("{text}\n")));
+        }
+    }
+    files
+}
+
+fn put(root: &Root, path: &str, text: &str) {
+    std::fs::write(root.path(path), format!("{text}\n")).unwrap();
+}
+
+/// A modern Intel server with everything has no gap, and the list says what it has.
+#[test]
+fn a_full_intel_host_has_no_gap() {
+    let (dir, plain) = tree(&server());
+    let (_files, root) = ModelFiles::mount(&plain, intel(2, 11), "");
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let _feed = UnixDatagram::bind(state.join("feed.sock")).unwrap();
+    std::fs::create_dir_all(root.path("/run/surefoot")).unwrap();
+    let _actuator = UnixDatagram::bind(root.path("/run/surefoot/actuator.sock")).unwrap();
+    let all = look(&root, &state, &all_probes());
+    sound(&all);
+    assert_eq!(missing(&all), [""; 0], "{all:#?}");
+    for (name, said) in [
+        ("cpus", "8 on line (0-7), managed by default 0-6, in steps of 1 core"),
+        ("sockets", "2 sockets"),
+        ("smt", "2 threads a core"),
+        ("l3-domains", "2 caches of 22528K (ids 0 1), 4 CPUs in the first"),
+        ("cgroup-io", "offered and handed down"),
+        ("cpuset-partitions", "also below groups that are none"),
+        ("zswap", "enabled (zstd)"),
+        ("transparent-huge-pages", "madvise"),
+        ("resctrl", "mounted by /etc/fstab"),
+        ("resctrl", "0 groups of ours, 0 of others"),
+        ("l3-cat", "11 ways, at least 1 in a mask, none shared with devices, masks have no gaps"),
+        ("l3-cdp", "possible (mount option cdp), not used"),
+        ("mba", "10 to 100 % in steps of 10, linear delay, a throttled thread slows its sibling too"),
+        ("classes", "8, 7 free"),
+        ("rmids", "64, 63 free"),
+        ("l3-monitoring", "mbm_local_bytes; an id is free again below"),
+        ("pmu", "on 8 counters"),
+        ("governor", "performance"),
+        ("systemd-watchdog", "every 2.0 s"),
+        ("capabilities", "dac_override, sys_admin, sys_nice, perfmon, sys_ptrace"),
+        ("kernel", "Linux 6.12.1; command line: quiet psi=1"),
+    ] {
+        assert!(of(&all, name).detail.contains(said), "{:?}", of(&all, name));
+    }
+}
+
+/// What is used up, shared or owned by others on an AMD server is said, each with its remedy.
+#[test]
+fn an_amd_host_has_its_own_units() {
+    let (dir, plain) = tree(&server());
+    put(&plain, "/proc/cpuinfo", "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: EPYC\nflags\t\t: cat_l3 mba");
+    put(&plain, "/sys/devices/system/cpu/isolated", "6-7");
+    put(&plain, "/sys/devices/system/cpu/offline", "8-9");
+    put(&plain, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet");
+    put(&plain, "/sys/devices/system/clocksource/clocksource0/available_clocksource", "hpet tsc");
+    put(&plain, "/sys/devices/system/cpu/cpu3/cpufreq/scaling_governor", "schedutil");
+    put(&plain, "/proc/sys/kernel/perf_event_paranoid", "2");
+    std::fs::create_dir_all(plain.path("/proc/4711")).unwrap();
+    put(&plain, "/proc/4711/comm", "kubelet");
+    std::fs::remove_file(plain.path("/etc/fstab")).unwrap();
+    let mba = Mba { closids: 3, min: 1, step: 1, max: 2048, linear: true, throttle_mode: None };
+    let amd = Hardware { mba: Some(mba), cdp: false, shareable_bits: 0x3, sparse_masks: true, ..intel(4, 16) };
+    let (files, root) = ModelFiles::mount(&plain, amd, "");
+    for group in ["surefoot.a", "other"] {
+        root.files.make_dir(&root.path(format!("/sys/fs/resctrl/{group}"))).unwrap();
+    }
+    root.files.make_dir(&root.path("/sys/fs/resctrl/other/mon_groups/m")).unwrap();
+    drop(files);
+    let all = look(&root, &dir.path().join("state"), &all_probes());
+    sound(&all);
+    let gaps = [
+        "no-isolated-cpus",
+        "all-cpus-on-line",
+        "l3-cdp",
+        "classes",
+        "perf-paranoid",
+        "governor",
+        "time-source",
+        "no-foreign-writers",
+        "latency-feed",
+    ];
+    assert_eq!(missing(&all), gaps);
+    for (name, said) in [
+        ("resctrl", "by hand or by a service"),
+        ("resctrl", "1 group of ours, 1 of others"),
+        ("mba", "in eighths of a GB/s"),
+        ("l3-cat", "16 ways"),
+        ("l3-cat", "0x3 shared with devices"),
+        ("l3-cat", "masks may have gaps"),
+        ("classes", "3, 0 free"),
+        ("rmids", "64, 60 free"),
+        ("no-isolated-cpus", "6-7 are isolated"),
+        ("no-foreign-writers", "kubelet runs; resctrl groups of others: other"),
+        ("governor", "performance, schedutil"),
+        ("state", "can be made"),
+    ] {
+        assert!(of(&all, name).detail.contains(said), "{:?}", of(&all, name));
+    }
+    assert!(of(&all, "time-source").remedy.as_ref().unwrap().contains("echo tsc"));
+}
+
+/// With cdp and mba_MBps mounted the list speaks of both.
+#[test]
+fn mount_options_change_the_units() {
+    let (_dir, plain) = tree(&server());
+    let (_files, root) = ModelFiles::mount(&plain, intel(1, 11), "cdp,mba_MBps");
+    let all = look(&root, Path::new("/"), &all_probes());
+    assert!(of(&all, "l3-cdp").detail.contains("mounted with cdp") && of(&all, "l3-cat").detail.contains("11 ways"));
+    assert!(of(&all, "mba").detail.contains("in MB/s"), "{:?}", of(&all, "mba"));
+}
+
+/// A cgroup v1 host on Cascade Lake, with the kernel's defaults: what to boot with is said.
+#[test]
+fn an_old_host_is_told_what_to_boot_with() {
+    let mut files = server();
+    files.retain(|(p, _)| !p.starts_with("/sys/fs/cgroup") && p != "/proc/pressure/memory" && !p.contains("zswap"));
+    files.push(("/sys/fs/cgroup/cpu/cgroup.procs".into(), "\n".into()));
+    files.push(("/sys/fs/cgroup/cpuset/cgroup.procs".into(), "\n".into()));
+    files.push(("/proc/filesystems".into(), "nodev\tresctrl\nnodev\tfuse\n".into()));
+    let (_dir, root) = tree(&files);
+    put(&root, "/proc/self/mountinfo", "31 25 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n32 25 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset");
+    put(&root, "/proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Gold 5220R\nflags\t\t: mba");
+    put(&root, "/proc/cmdline", "quiet psi=0 cgroup_disable=memory");
+    put(&root, "/proc/self/status", "CapEff:\t0000000000000000");
+    let all = look(&root, Path::new("/"), &all_probes());
+    sound(&all);
+    for (name, remedy) in [
+        ("cgroup", "unified_cgroup_hierarchy=1"),
+        ("cgroup-memory", "without cgroup_disable=memory"),
+        ("cpuset-partitions", "unified_cgroup_hierarchy=1"),
+        ("memory-high", "unified_cgroup_hierarchy=1"),
+        ("psi", "psi=1"),
+        ("zswap", "CONFIG_ZSWAP"),
+        ("rdt-boot-line", "rdt=l3cat"),
+        ("resctrl", "mount -t resctrl"),
+        ("capabilities", "actuator"),
+    ] {
+        let c = of(&all, name);
+        assert!(!c.found && c.remedy.as_ref().is_some_and(|r| r.contains(remedy)), "{c:?}");
+    }
+    assert!(of(&all, "cgroup-cpu").found && of(&all, "cgroup-cpuset").found && of(&all, "cgroup-writable").found);
+    put(&root, "/proc/cmdline", "rdt=mba,l3cat");
+    assert!(of(&look(&root, Path::new("/"), &no_probes()), "rdt-boot-line").found);
+}
+
+/// A container that sees nothing of its host: nearly everything is missing, nothing fails, and every gap says what it costs.
+#[test]
+fn a_container_without_anything_is_told_so() {
+    let (dir, root) = tree(&[("/proc/cpuinfo".into(), "flags\t\t: hypervisor\n".into()), ("/f".into(), String::new())]);
+    let all = look(&root, &dir.path().join("f/state"), &no_probes());
+    sound(&all);
+    let found: Vec<&str> = all.iter().filter(|c| c.found).map(|c| c.name.as_str()).collect();
+    assert_eq!(found, ["rdt-boot-line", "no-foreign-writers"], "{all:#?}");
+    assert!(of(&all, "resctrl").remedy.is_none() && of(&all, "resctrl").detail.contains("physical host"));
+    assert!(of(&all, "cgroup").remedy.as_ref().unwrap().contains("/sys/fs/cgroup"));
+}
+
+/// On this host, whatever it is, the list is whole.
+#[test]
+fn this_host_is_looked_at() {
+    let all = check(&Root::default(), &std::env::temp_dir());
+    sound(&all);
+    assert!(of(&all, "cpus").found && of(&all, "kernel").found, "{all:#?}");
+}
