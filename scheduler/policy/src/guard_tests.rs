@@ -26,7 +26,7 @@ fn silent(view: ServiceView) -> ServiceView {
 }
 
 fn plan(list: &[(&str, Allocation)]) -> Plan {
-    let action = |id: &str| Action { service: id.into(), kind: ActionKind::Shrink, why: "test".into() };
+    let action = |id: &str| Action { service: id.into(), kind: ActionKind::Shrink, why: "test".into(), because: Default::default() };
     Plan {
         allocations: list.iter().map(|(id, a)| (id.to_string(), a.clone())).collect(),
         actions: list.iter().map(|(id, _)| action(id)).collect(),
