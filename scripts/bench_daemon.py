@@ -52,7 +52,7 @@ def measure(binaries: Path, out: Path, seconds: float, policy: str, bundle: str)
         node = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=err, text=True)
         try:
             deadline = time.monotonic() + START_S
-            while "6 services" not in log.read_text("utf-8"):
+            while " on local:" not in log.read_text("utf-8"):
                 if node.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"bench_daemon: the daemon did not start; see {log}")
                 time.sleep(0.1)

@@ -601,6 +601,7 @@ mod tests {
         let mut story = Story::default();
         story.records.insert(12, (None, r));
         let text = table(&story);
-        assert!(text.lines().nth(1).unwrap().contains("moses    grow         12.0 -> 7.90  yes"), "{text}");
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert!(row.join(" ").contains("moses grow 12.0 -> 7.90 yes"), "{text}");
     }
 }

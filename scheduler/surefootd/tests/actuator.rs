@@ -2,117 +2,17 @@
 
 mod common;
 
+use common::node::{may_run, Cgroup, Running};
 use common::{ok, one_line, path, run};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65_534;
-
-/// Root and a hierarchy that is written, or why not: a test that cannot run says so.
-fn may_run(test: &str) -> Option<(PathBuf, PathBuf)> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let v1 = |controller: &str| {
-        mounts.lines().find_map(|l| {
-            let (left, right) = l.split_once(" - cgroup ")?;
-            right.rsplit(' ').next()?.split(',').any(|o| o == controller).then(|| PathBuf::from(left.split(' ').nth(4).unwrap()))
-        })
-    };
-    let why = match (nix::unistd::geteuid().is_root(), v1("cpuset"), v1("cpu")) {
-        (true, Some(cpuset), Some(cpu)) => return Some((cpuset, cpu)),
-        (false, ..) => "needs root: run the tests as root",
-        _ => "needs cgroup v1 with cpu and cpuset (version 2 is tested by make test-kernel)",
-    };
-    eprintln!("NOT RUN: {test}: {why}");
-    None
-}
-
-/// A cgroup of our own with a process in it; both go with this value.
-struct Cgroup {
-    name: String,
-    dirs: [PathBuf; 2],
-    process: Child,
-}
-
-impl Cgroup {
-    fn new(hierarchies: &(PathBuf, PathBuf), tag: &str) -> Self {
-        let name = format!("surefoot-test-{}-{tag}", std::process::id());
-        let dirs = [hierarchies.0.join(&name), hierarchies.1.join(&name)];
-        dirs.iter().for_each(|d| fs::create_dir(d).unwrap());
-        for f in ["cpuset.cpus", "cpuset.mems"] {
-            fs::write(dirs[0].join(f), fs::read_to_string(hierarchies.0.join(f)).unwrap()).unwrap();
-        }
-        let process = Command::new("sleep").arg("600").spawn().unwrap();
-        dirs.iter().for_each(|d| fs::write(d.join("cgroup.procs"), process.id().to_string()).unwrap());
-        Cgroup { name, dirs, process }
-    }
-
-    fn cpus(&self) -> String {
-        fs::read_to_string(self.dirs[0].join("cpuset.cpus")).unwrap().trim().into()
-    }
-
-    fn quota_us(&self) -> i64 {
-        fs::read_to_string(self.dirs[1].join("cpu.cfs_quota_us")).unwrap().trim().parse().unwrap()
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        for d in &self.dirs {
-            while fs::remove_dir(d).is_err() && d.exists() && Instant::now() < deadline {
-                std::thread::yield_now();
-            }
-        }
-    }
-}
-
-/// A child whose standard error is kept, and which does not outlive the test.
-struct Running {
-    child: Child,
-    said: Option<JoinHandle<String>>,
-}
-
-impl Running {
-    /// Start, and wait until it says so.
-    fn start(mut command: Command, until: &str) -> Self {
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut from = BufReader::new(child.stderr.take().unwrap());
-        let (mut all, mut line) = (String::new(), String::new());
-        while !line.contains(until) {
-            line.clear();
-            assert!(from.read_line(&mut line).unwrap() > 0, "it ended before \"{until}\": {all}");
-            all += &line;
-        }
-        let said = std::thread::spawn(move || {
-            from.read_to_string(&mut all).unwrap();
-            all
-        });
-        Running { child, said: Some(said) }
-    }
-
-    /// End it, and hear what it said.
-    fn end(&mut self, signal: nix::sys::signal::Signal) -> String {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
-        self.child.wait().unwrap();
-        self.said.take().unwrap().join().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A folder where nobody finds the binary, the configuration and a state folder of its own.
 struct Stage {
@@ -125,7 +25,8 @@ impl Stage {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let binary = dir.path().join("surefootd");
-        fs::copy(env!("CARGO_BIN_EXE_surefootd"), &binary).unwrap();
+        // By another process: a file that is open for writing in a child that another test just forked cannot be run.
+        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_surefootd")).arg(&binary).status().unwrap().success());
         let state = dir.path().join("state");
         fs::create_dir(&state).unwrap();
         chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -181,7 +82,7 @@ fn a_daemon_without_rights_controls_a_cgroup() {
     assert!(out.status.code() == Some(1) && said.contains("actuator") && said.contains("systemctl start"), "{said}");
     let mut actuator = stage.actuate();
     for policy in ["unmanaged", "parties"] {
-        let mut daemon = Running::start(stage.daemon(policy), " services");
+        let mut daemon = Running::start(stage.daemon(policy), " on local:");
         let touched = || fs::read_to_string(stage.at("state/journal.jsonl")).is_ok_and(|j| j.contains("\"touch\""));
         if policy == "parties" {
             until("a plan of parties", touched);
@@ -211,7 +112,7 @@ fn a_killed_daemon_leaves_the_safe_layout() {
     let stage = Stage::new(&cgroup);
     let before = (cgroup.cpus(), cgroup.quota_us());
     let mut actuator = stage.actuate();
-    let mut daemon = Running::start(stage.daemon("parties"), " services");
+    let mut daemon = Running::start(stage.daemon("parties"), " on local:");
     until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != before);
     assert!(stage.at("held/safe-layout").exists());
     let killed = Instant::now();
@@ -276,7 +177,7 @@ fn reset_works_without_rights() {
     let stage = Stage::new(&cgroup);
     let (cpus, quota_us) = (cgroup.cpus(), cgroup.quota_us());
     let mut actuator = stage.actuate();
-    let mut daemon = Running::start(stage.daemon("parties"), " services");
+    let mut daemon = Running::start(stage.daemon("parties"), " on local:");
     until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != (cpus.clone(), quota_us));
     daemon.end(nix::sys::signal::Signal::SIGKILL);
     let mut reset = stage.command(&["reset", "--server", "local", "--json"]);

@@ -220,14 +220,18 @@ impl Terminal {
     /// Until this has been drawn.
     fn wait(&mut self, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !self.text.contains(what) {
+        // What comes after it in the same frame may be waited for next.
+        let end = loop {
+            if let Some(at) = self.text.find(what) {
+                break at + what.len();
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.drawn.recv_timeout(left) {
                 Ok(more) => self.text += &String::from_utf8_lossy(&more),
                 Err(e) => panic!("\"{what}\" is not drawn ({e}): {:?}", self.text),
             }
-        }
-        self.text.clear();
+        };
+        self.text.drain(..end);
     }
 
     fn resize(&self, columns: u16, rows: u16) {

@@ -173,6 +173,7 @@ fn an_amd_host_has_its_own_units() {
         "time-source",
         "no-foreign-writers",
         "latency-feed",
+        "actuator",
     ];
     assert_eq!(missing(&all), gaps);
     for (name, said) in [

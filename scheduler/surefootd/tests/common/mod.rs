@@ -1,6 +1,8 @@
 //! What the tests of the binary share.
 #![allow(dead_code)]
 
+pub mod node;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
