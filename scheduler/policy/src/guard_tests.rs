@@ -243,7 +243,7 @@ fn no_plan_shrinks_a_silent_service() {
             let mut plant = Plant::new(p);
             for step in 0..2000 {
                 let id = format!("s{}", rng.below(8));
-                let kind = if id >= "s6".to_string() { Kind::Be } else { Kind::Lc { qos_target_ms: 10.0 } };
+                let kind = if id.as_str() >= "s6" { Kind::Be } else { Kind::Lc { qos_target_ms: 10.0 } };
                 match (plant.tenants.iter().position(|t| t.id == id), rng.below(100)) {
                     (None, 0..=9) => plant.add(&id, kind, 0.3 * p.cores(p.core_units()) * rng.uniform()),
                     (Some(i), 0..=1) => {

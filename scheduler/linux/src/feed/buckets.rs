@@ -242,7 +242,7 @@ mod tests {
             for t in 1..=8u64 {
                 for id in 0..3 {
                     let id = format!("code={id}");
-                    if lot(&mut x) % 12 == 0 {
+                    if lot(&mut x).is_multiple_of(12) {
                         now.remove(&id);
                         continue;
                     }
@@ -250,7 +250,7 @@ mod tests {
                     let s = now.entry(id).or_insert_with(fresh);
                     let n = lot(&mut x) % 200;
                     // A restart that counts more than before at once cannot be seen, except by its birthday.
-                    if lot(&mut x) % 12 == 0 {
+                    if lot(&mut x).is_multiple_of(12) {
                         *s = Series { created: Some(t as f64), ..fresh() };
                     }
                     for _ in 0..n {

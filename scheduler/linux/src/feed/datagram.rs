@@ -381,7 +381,7 @@ pub(super) mod tests {
         let mut x = 3;
         let mut taken = 0;
         for _ in 0..20_000 {
-            let mut bytes = if lot(&mut x) % 2 == 0 { good.clone() } else { vec![0; (lot(&mut x) % 200) as usize] };
+            let mut bytes = if lot(&mut x).is_multiple_of(2) { good.clone() } else { vec![0; (lot(&mut x) % 200) as usize] };
             for _ in 0..lot(&mut x) % 4 {
                 if let Some(len) = Some(bytes.len() as u64).filter(|l| *l > 0) {
                     bytes[(lot(&mut x) % len) as usize] = lot(&mut x) as u8;
