@@ -17,7 +17,7 @@ for binary in "$@"; do
     [[ " $allowed " == *" $library "* ]] || complain "$binary: needs $library, which old hosts may not have"
   done < <(readelf --dynamic "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
   for path in "$PWD/" "$HOME/" "${CARGO_HOME:-$HOME/.cargo}/"; do
-    [ "$path" = // ] || ! grep -qaF "$path" "$binary" || complain "$binary: holds a path of this machine: $(grep -aoE "$path[A-Za-z0-9_./-]*" "$binary" | head -n 1)"
+    [ "$path" = // ] || ! grep -qaF "$path" "$binary" || complain "$binary: holds a path of this machine: $(grep -aoE "${path}[A-Za-z0-9_./-]*" "$binary" | head -n 1)"
   done
   [ "$bad" != 0 ] || printf 'dist-check: %s: glibc %s at most %s, %s bytes\n' "$(basename "$binary")" "$newest" "$limit" "$(stat -c %s "$binary")"
 done

@@ -54,7 +54,8 @@ for doc in install-node node-config privileges record-and-top resctrlfs bundle-f
 done
 scripts/dist-check.sh "$glibc" "$stage/bin/surefootd" "$stage/bin/surefoot-loadgen"
 chmod -R u=rwX,go=rX "$stage"
-(cd "$stage" && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
+sums=$(cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum)
+printf '%s\n' "$sums" >"$stage/SHA256SUMS"
 # One form of a tar: sorted, no owners, one time; gzip without a name or time of its own.
 tar -C "$build/stage" --format=ustar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" \
   | gzip -9n >"dist/$name.tar.gz"

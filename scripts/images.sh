@@ -18,7 +18,9 @@ base=debian:bookworm-slim
 say() { printf 'images: %s\n' "$*"; }
 die() { printf 'images: %s\n' "$*" >&2; exit 1; }
 
-[[ -n $engine ]] && "$engine" info >/dev/null 2>&1 || die "no container engine answers. Run: scripts/engine.sh start"
+if [[ -z $engine ]] || ! "$engine" info >/dev/null 2>&1; then
+  die "no container engine answers. Run: scripts/engine.sh start"
+fi
 mkdir -p "$state"
 
 # Options of this machine's apt that a base image made here must keep (a mirror frozen in time, for instance).

@@ -7,7 +7,7 @@ fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 
 python=""
 for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
-  [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
+  if [ -z "$candidate" ] || ! command -v "$candidate" >/dev/null; then continue; fi
   if "$candidate" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
     python=$candidate
     break

@@ -35,6 +35,7 @@ elif ! make_root "${1:-buster}"; then
 fi
 inside() { chroot "$work/root" "$@"; }
 mount -t proc proc "$work/root/proc"
+# shellcheck disable=SC2016 # expanded inside
 echo "test-old-userland: $(inside sh -c '. /etc/os-release; echo $PRETTY_NAME'), $(inside ldd --version | head -n 1)"
 
 mkdir -p "$work/root/opt" "$work/root/workloads"

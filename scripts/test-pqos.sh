@@ -26,7 +26,7 @@ fi
 work=$(mktemp -d)
 daemon=
 clean_up() {
-  if [ -n "$daemon" ]; then kill "$daemon" && wait "$daemon" || true; fi
+  if [ -n "$daemon" ] && kill "$daemon"; then wait "$daemon" || true; fi
   umount -l /sys/fs 2>/dev/null || true
   rm -rf "$work"
 }
