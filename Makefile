@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel
+.PHONY: help setup deps python rust engine images demo test test-rust test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -60,6 +60,10 @@ test-engine: setup
 FUZZ_S ?= 60
 fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a target (3600 before a release)
 	@scripts/fuzz.sh $(FUZZ_S)
+
+test-kills: setup ## a daemon killed at 200 random instants, on real cgroups and the stand-in for resctrl (root)
+	SUREFOOT_KILLS=200 cargo test --release --locked --workspace --test kill -- --nocapture
+
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
 	@scripts/kernel-vm-test.sh
 
