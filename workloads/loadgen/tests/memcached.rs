@@ -16,7 +16,7 @@ use surefoot_loadgen::protocol::ProtocolKind;
 use surefoot_loadgen::report::Report;
 use surefoot_loadgen::{run, Config, LoadProfile, VerdictKind};
 
-const TRIES: u32 = 4;
+const TRIES: u32 = 12;
 const MS: u64 = 1_000_000;
 
 /// One at a time: two generators at once would be measuring each other.
