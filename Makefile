@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills
+.PHONY: help setup deps python rust engine images demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,8 @@ test: setup test-rust test-python ## every test
 test-rust: setup
 	cargo test --release --locked --workspace
 	cargo test --release --locked -p surefoot-loadgen -- --ignored
+
+test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
 
 test-pqos: setup ## Debian's pqos and rdtset on resctrlfs
