@@ -451,11 +451,8 @@ pub fn absent(path: &Path) -> bool {
 
 fn collect(files: &dyn Files, dir: &Path, file: &str) -> Vec<u32> {
     let mut all: Vec<u32> = text(files, dir.join(file)).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect();
-    for name in files.list(dir).unwrap_or_default() {
-        let below = dir.join(name);
-        if files.is_dir(&below) {
-            all.extend(collect(files, &below, file));
-        }
+    for name in files.folders(dir) {
+        all.extend(collect(files, &dir.join(name), file));
     }
     all
 }

@@ -147,6 +147,10 @@ impl Files for RemoteFiles {
         self.say(from, |from| self.say(to, |to| self.ask(&Request::Rename { from, to }))).map(|_| ())
     }
 
+    fn folders(&self, dir: &Path) -> Vec<String> {
+        HostFiles.folders(dir)
+    }
+
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let names = |payload: Vec<u8>| {
             let text = String::from_utf8_lossy(&payload).into_owned();

@@ -35,11 +35,10 @@ impl LocalServer {
         if let Control::Watched(Some(g)) = &s.control {
             s.allocation = confined(p, g.effective_cpus(), g.get(Knob::Quota));
         }
-        let pids = match (&s.cgroup, s.process) {
-            (Some(g), _) if !g.pids().is_empty() => g.pids(),
-            (_, Some((pid, _))) => vec![pid],
-            _ => vec![],
-        };
+        let mut pids = s.cgroup.as_ref().map(Cgroup::pids).unwrap_or_default();
+        if pids.is_empty() {
+            pids.extend(s.process.map(|(pid, _)| pid));
+        }
         let memory = procfs::memory_mb(root, &pids);
         let now = Reading {
             at: Instant::now(),
