@@ -1,7 +1,7 @@
 //! A daemon that is killed at random instants, on real cgroups and on the stand-in for resctrl: the next one goes on with what
 //! is in force, nothing leaks, and a reset leaves exactly what was there before Surefoot came.
 //!
-//! 40 kills; `SUREFOOT_KILLS=200` (make test-kills) for more.
+//! 20 kills; `SUREFOOT_KILLS=200` (make test-kills) for more.
 
 mod common;
 
@@ -109,7 +109,7 @@ fn settled_classes(mount: &Path, want: usize) -> usize {
 #[test]
 fn killed_at_any_instant_the_node_goes_on() {
     let Some(hierarchies) = may_run("killed_at_any_instant_the_node_goes_on") else { return };
-    let kills: u32 = std::env::var("SUREFOOT_KILLS").ok().and_then(|v| v.parse().ok()).unwrap_or(40);
+    let kills: u32 = std::env::var("SUREFOOT_KILLS").ok().and_then(|v| v.parse().ok()).unwrap_or(20);
     let dir = tempfile::tempdir().unwrap();
     let mount = dir.path().join("resctrl");
     fs::create_dir(&mount).unwrap();
