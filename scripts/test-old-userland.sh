@@ -21,7 +21,7 @@ make_root() {
     apt-config dump | grep -E '^Acquire::(Check-Valid-Until|Check-Date|http::Proxy|https::Proxy) ' | grep -v '""' || true
   )
   # Keys of releases that are past their life are not on this machine; nothing of it leaves the chroot.
-  echo "deb [trusted=yes] ${uri:?no Debian archive in this machine's apt sources} $suite main" >"$work/sources.list"
+  echo "deb [trusted=yes] ${uri:?no Debian archive among the apt sources} $suite main" >"$work/sources.list"
   mmdebstrap --format=directory --variant=minbase "${options[@]}" --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$work/root" \
     "$work/sources.list" >"$work/log" 2>&1
 }
