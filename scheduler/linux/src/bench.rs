@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use surefoot_server::layout::{pack, Holding};
-use surefoot_server::{Allocation, CpuSet, Features, Latency, Plan, Server, ServerError, ServiceId, Tick, Verdict};
+use surefoot_server::{Allocation, CpuSet, Features, Latency, Plan, Server, ServerError, ServiceId, Verdict};
 
 /// A service or job beside the one that is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -360,7 +360,7 @@ impl LocalBench {
             .map_err(|e| failed(self.loadgen.display().to_string(), e, "Build it: cargo build --release -p surefoot-loadgen"))
     }
 
-    /// When the stream began, on the feed's clock: one window before the first datagram.
+    /// When the stream began, on the feed's clock: one window before the first datagram's arrival.
     fn first_window(&self, id: &str, child: &mut Guarded) -> Result<u64, ServerError> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -380,10 +380,11 @@ impl LocalBench {
         std::thread::sleep(Duration::from_millis(wait));
         // Counters start here.
         self.server.observe();
-        self.server.restart_ticks();
         let mut out = vec![];
         for i in 1..=u64::from(s.samples) {
-            self.server.advance(Tick { ms: s.interval_ms });
+            // The grid is the load's: one that began when this thread woke would outlast the load on a host that stalls.
+            let wait = (start_ms + i * s.interval_ms).saturating_sub(self.server.feed().now_ms());
+            std::thread::sleep(Duration::from_millis(wait));
             let seen = self.server.observe();
             let v = seen.get(id)?;
             out.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency: v.interval });

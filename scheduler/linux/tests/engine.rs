@@ -223,7 +223,10 @@ fn a_campaigns_cases_run_on_one_container() {
         seed: 7,
     };
     // Unmanaged CPUs are few on small machines: a rate that 0.8 core serves with ease.
-    let wide = b.measure(&case(0.8, 1, 800.0), sampling).unwrap();
+    // A host that stalls the client is not what is tested: the verdict says so, and the case is measured again.
+    let mut tries = (0..12).map(|_| b.measure(&case(0.8, 1, 800.0), sampling).unwrap());
+    let wide = tries.find(|r| r.verdict == Verdict::Valid).expect("twelve cases in a row that the client spoilt");
+    drop(tries);
     let first = b.server().container("memcached").unwrap().to_string();
     assert_eq!((wide.samples.len(), wide.allocation.quota_cores), (4, Some(0.8)));
     let l = wide.latency.unwrap();
