@@ -45,7 +45,7 @@ test: setup test-rust test-python ## every test
 
 test-rust: setup
 	cargo test --release --locked --workspace
-	cargo test --release --locked -p surefoot-loadgen -- --ignored
+	cargo test --release --locked --workspace --test memcached -- --ignored
 
 test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target

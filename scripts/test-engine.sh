@@ -8,7 +8,8 @@ if ! scripts/engine.sh || ! scripts/images.sh; then
   if [ "${CI:-}" = true ] || [ "${SUREFOOT_REQUIRE_ENGINE:-}" = 1 ]; then exit 1; fi
   exit 0
 fi
-if ! cargo test --release --locked -p surefoot-linux --test engine -- --ignored --test-threads=1; then
+# The whole workspace's features, as in the other suites: other ones would build every dependency anew.
+if ! cargo test --release --locked --workspace --test engine -- --ignored --test-threads=1; then
   echo "FAILED: the tests on real containers"
   exit 1
 fi
