@@ -1,6 +1,8 @@
 //! Memory, frequency and process facts from procfs and cpufreq.
 
 use crate::root::Root;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use surefoot_server::CpuSet;
 
 /// Virtual and resident memory of some processes, MB (2^20 bytes); None where none of them is left.
@@ -18,23 +20,46 @@ pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
     sum
 }
 
-/// Mean frequency of some CPUs, MHz: cpufreq's, else what `/proc/cpuinfo` shows; None where the host shows neither.
-pub fn frequency_mhz(root: &Root, cpus: &CpuSet) -> Option<f64> {
-    let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
-    let by_cpufreq: Vec<f64> = cpus.iter().filter_map(khz).map(|k| k / 1000.0).collect();
-    mean(&by_cpufreq).or_else(|| {
-        let mut cpu = None;
-        let mut seen = vec![];
-        for line in root.read("/proc/cpuinfo")?.lines() {
-            let Some((k, v)) = line.split_once(':') else { continue };
-            match k.trim() {
-                "processor" => cpu = v.trim().parse::<u32>().ok(),
-                "cpu MHz" if cpu.is_some_and(|c| cpus.contains(c)) => seen.extend(v.trim().parse::<f64>().ok()),
-                _ => {}
-            }
+/// Frequencies at one instant: cpufreq's, else what `/proc/cpuinfo` shows, which is one read for all CPUs.
+pub struct Frequencies<'a> {
+    root: &'a Root,
+    cpuinfo: OnceCell<BTreeMap<u32, f64>>,
+}
+
+impl<'a> Frequencies<'a> {
+    pub fn now(root: &'a Root) -> Self {
+        Frequencies { root, cpuinfo: OnceCell::new() }
+    }
+
+    /// Mean over some CPUs, MHz; None where the host shows neither.
+    pub fn mean_mhz(&self, cpus: &CpuSet) -> Option<f64> {
+        let khz = |c: u32| self.root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
+        let by_cpufreq: Vec<f64> = cpus.iter().filter_map(khz).map(|k| k / 1000.0).collect();
+        mean(&by_cpufreq).or_else(|| {
+            let shown = self.cpuinfo.get_or_init(|| cpuinfo_mhz(self.root));
+            mean(&cpus.iter().filter_map(|c| shown.get(&c).copied()).collect::<Vec<_>>())
+        })
+    }
+}
+
+/// "cpu MHz" of each CPU in `/proc/cpuinfo`.
+fn cpuinfo_mhz(root: &Root) -> BTreeMap<u32, f64> {
+    let mut cpu = None;
+    let mut seen = BTreeMap::new();
+    for line in root.read("/proc/cpuinfo").unwrap_or_default().lines() {
+        let Some((k, v)) = line.split_once(':') else { continue };
+        match k.trim() {
+            "processor" => cpu = v.trim().parse::<u32>().ok(),
+            "cpu MHz" => seen.extend(cpu.zip(v.trim().parse::<f64>().ok())),
+            _ => {}
         }
-        mean(&seen)
-    })
+    }
+    seen
+}
+
+/// [`Frequencies::mean_mhz`] of this instant.
+pub fn frequency_mhz(root: &Root, cpus: &CpuSet) -> Option<f64> {
+    Frequencies::now(root).mean_mhz(cpus)
 }
 
 fn mean(v: &[f64]) -> Option<f64> {

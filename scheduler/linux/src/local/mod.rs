@@ -28,7 +28,7 @@ use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Entry as Event, Journal, Touched};
 use crate::perf::{self, Counters, Counts};
-use crate::procfs;
+use crate::procfs::{self, Frequencies};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::DeadCounter;
 use crate::resctrl::Resctrl;
@@ -332,11 +332,6 @@ impl LocalServer {
         &self.feed
     }
 
-    /// The next `advance` counts from now.
-    pub(crate) fn restart_ticks(&mut self) {
-        self.next_tick = None;
-    }
-
     pub fn catalogue(&self) -> Option<&Catalogue> {
         self.catalogue.as_ref()
     }
@@ -610,7 +605,9 @@ impl Server for LocalServer {
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
         self.follow_threads(&ids);
-        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
+        let root = self.config.root.clone();
+        let frequencies = Frequencies::now(&root);
+        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id, &frequencies)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
         let latency = self.latency(since, now_ms);

@@ -5,7 +5,7 @@ use super::{LocalServer, Reading};
 use crate::cgroup::{Cgroup, Knob, Version};
 use crate::discover::online;
 use crate::perf::Counters;
-use crate::procfs;
+use crate::procfs::{self, Frequencies};
 use std::time::Instant;
 use surefoot_server::{Allocation, Features};
 
@@ -28,7 +28,7 @@ impl LocalServer {
     }
 
     /// Features of one service since its last reading, without the neighbours' part, and instructions per second.
-    pub(super) fn features(&mut self, id: &str) -> (Features, Option<f64>) {
+    pub(super) fn features(&mut self, id: &str, frequencies: &Frequencies) -> (Features, Option<f64>) {
         let (root, p, mbm_bytes) = (&self.config.root, &self.platform, self.mbm_bytes(id));
         let in_force = self.services.get(id).map(|s| self.held(id, &s.allocation));
         let Some(s) = self.services.get_mut(id) else { return Default::default() };
@@ -64,7 +64,7 @@ impl LocalServer {
             alloc_cores: Some(s.allocation.cores()),
             alloc_ways: ways,
             alloc_cache_mb: ways.map(|w| w * p.mb_per_way()),
-            core_freq_mhz: procfs::frequency_mhz(root, &s.allocation.cpus),
+            core_freq_mhz: frequencies.mean_mhz(&s.allocation.cpus),
             ..Features::default()
         };
         if s.dead_counter.look(features.mbl_mbps, features.llc_misses_per_s) {
