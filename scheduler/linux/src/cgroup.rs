@@ -78,6 +78,12 @@ pub fn quota_value(cores: Option<f64>) -> String {
     }
 }
 
+/// Cores of a value of [`Knob::Quota`]; None without a limit.
+pub fn quota_cores(value: &str) -> Option<f64> {
+    let (quota, period) = value.split_once(' ')?;
+    Some(quota.parse::<f64>().ok()? / period.trim().parse::<f64>().ok().filter(|p| *p > 0.0)?)
+}
+
 /// Least value of [`Knob::Weight`].
 pub fn least_weight(version: Version) -> &'static str {
     match version {

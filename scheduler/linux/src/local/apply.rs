@@ -3,7 +3,7 @@
 
 use super::control::Control;
 use super::{unavailable, LocalServer, Target};
-use crate::cgroup::{quota_value, Knob};
+use crate::cgroup::{quota_cores, quota_value, Knob};
 use crate::journal::{Entry as Event, Former};
 use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::Op;
@@ -39,14 +39,6 @@ impl Step {
 
 /// Attempts to undo a write before it is left for later.
 const UNDO_ATTEMPTS: u32 = 3;
-
-/// Quota in cores of a value of [`Knob::Quota`]; infinite where there is none.
-fn quota_cores(value: &str) -> f64 {
-    value
-        .split_once(' ')
-        .and_then(|(q, p)| Some(q.parse::<f64>().ok()? / p.trim().parse::<f64>().ok().filter(|p| *p > 0.0)?))
-        .unwrap_or(f64::INFINITY)
-}
 
 impl LocalServer {
     pub(super) fn put_in_force(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
@@ -149,12 +141,13 @@ impl LocalServer {
             let from = std::mem::replace(&mut is[w.holder], w.to.to_string());
             steps.push((w.pass, knob_step(ids[w.holder], Knob::Cpus, from, w.to.to_string())));
         }
+        let cores = |quota: &str| quota_cores(quota).unwrap_or(f64::INFINITY);
         for (id, a) in new {
             let s = &self.services[id];
             let mut knob = |pass: Option<Pass>, knob: Knob, to: String| -> Result<(), ServerError> {
                 let from = now(id, knob)?;
                 if from != to {
-                    let pass = pass.unwrap_or(if quota_cores(&to) > quota_cores(&from) { Pass::Grow } else { Pass::Shrink });
+                    let pass = pass.unwrap_or(if cores(&to) > cores(&from) { Pass::Grow } else { Pass::Shrink });
                     steps.push((pass, knob_step(id, knob, from, to)));
                 }
                 Ok(())

@@ -1,7 +1,7 @@
 //! Who holds the knobs of a service: its cgroup files, else the container engine; and how a target is found.
 
 use super::{unavailable, LocalServer, Target};
-use crate::cgroup::{least_weight, Cgroup, Knob, Version, PERIOD_US};
+use crate::cgroup::{least_weight, quota_cores, Cgroup, Knob, Version, PERIOD_US};
 use crate::discover::online;
 use crate::engine::Engine;
 use crate::unit;
@@ -195,9 +195,6 @@ pub(super) fn confined(p: &Platform, cpus: Option<String>, quota: Option<String>
     if let Some(cpus) = cpus.and_then(|t| CpuSet::parse(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
         (a.cpus, a.shared_cpus) = (cpus, cpus);
     }
-    a.quota_cores = quota.and_then(|t| {
-        let (q, period) = t.split_once(' ')?;
-        Some(q.parse::<f64>().ok()? / period.trim().parse::<f64>().ok().filter(|p| *p > 0.0)?)
-    });
+    a.quota_cores = quota.as_deref().and_then(quota_cores);
     a
 }
