@@ -186,11 +186,20 @@ pub fn intel(domains: u32, ways: u32) -> Hardware {
     }
 }
 
+/// Called with the path of every write that was tried below.
+type Look = Box<dyn Fn(&Path) + Send + Sync>;
+
 /// What is changed through it, counted; one change of them fails.
-#[derive(Debug)]
 pub struct Faulty {
     inner: SharedFiles,
     state: Mutex<Faults>,
+    look: Look,
+}
+
+impl std::fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} with {:?}", self.inner, self.state)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -202,7 +211,11 @@ struct Faults {
 
 impl Faulty {
     pub fn new(inner: SharedFiles) -> Arc<Self> {
-        Arc::new(Faulty { inner, state: Mutex::default() })
+        Self::watched(inner, Box::new(|_| {}))
+    }
+
+    pub fn watched(inner: SharedFiles, look: Look) -> Arc<Self> {
+        Arc::new(Faulty { inner, state: Mutex::default(), look })
     }
 
     /// Count anew; the changes of these numbers fail with these errnos, and have no effect.
@@ -229,7 +242,9 @@ impl Files for Faulty {
     }
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         self.step()?;
-        self.inner.write(path, text)
+        let done = self.inner.write(path, text);
+        (self.look)(path);
+        done
     }
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         self.step()?;

@@ -2,7 +2,7 @@
 //! service without a CPU or a way, or an exclusive CPU or way held twice.
 
 use super::*;
-use crate::files::{Files, HostFiles, SharedFiles};
+use crate::files::{Files, HostFiles};
 use crate::root::tests::{scratch, tree};
 use crate::testing::{intel, Faulty, ModelFiles};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,15 +26,14 @@ impl Random {
 }
 
 /// Looks at the CPUs after every change.
-#[derive(Debug)]
-struct Watchful {
-    inner: SharedFiles,
+#[derive(Debug, Default)]
+struct Watch {
     /// From the first plan on; before it an empty list means the CPUs of the group above.
     placed: AtomicBool,
     wrong: Mutex<Vec<String>>,
 }
 
-impl Watchful {
+impl Watch {
     fn look(&self, path: &Path) {
         if self.placed.load(Ordering::Relaxed) && path.ends_with("cpuset.cpus") {
             let cpus = std::fs::read_to_string(path).unwrap();
@@ -45,38 +44,6 @@ impl Watchful {
     }
 }
 
-impl Files for Watchful {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
-    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        let done = self.inner.write(path, text);
-        self.look(path);
-        done
-    }
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.make_dir(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.inner.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.inner.is_file(path)
-    }
-    fn writable(&self, path: &Path) -> bool {
-        self.inner.writable(path)
-    }
-}
-
 /// A v2 host with 16 CPUs in two L3 domains, resctrl's model, and five services of one thread each.
 struct Host {
     _dir: tempfile::TempDir,
@@ -84,7 +51,7 @@ struct Host {
     root: Root,
     model: ModelFiles,
     faulty: Arc<Faulty>,
-    watchful: Arc<Watchful>,
+    watch: Arc<Watch>,
 }
 
 impl Host {
@@ -117,11 +84,12 @@ impl Host {
         let (dir, root) = tree(&files);
         let (model, _) = ModelFiles::mount(&root, intel(2, WAYS), "");
         (0..SERVICES.len() as u32).for_each(|n| model.machine().spawn(100 + n, 100 + n, 1, 0));
-        let watchful = Arc::new(Watchful { inner: Arc::new(model.clone()), placed: AtomicBool::new(false), wrong: Mutex::default() });
-        let faulty = Faulty::new(watchful.clone());
+        let watch = Arc::new(Watch::default());
+        let looked = watch.clone();
+        let faulty = Faulty::watched(Arc::new(model.clone()), Box::new(move |path| looked.look(path)));
         let state = scratch();
         let root = Root::with(root.path("/"), faulty.clone());
-        Host { _dir: dir, state, root, model, faulty, watchful }
+        Host { _dir: dir, state, root, model, faulty, watch }
     }
 
     fn server(&self) -> LocalServer {
@@ -245,7 +213,7 @@ fn failed_writes_leave_the_old_plan_or_the_new() {
             }
         }
         host.faulty.arm(BTreeMap::new());
-        host.watchful.placed.store(true, Ordering::Relaxed);
+        host.watch.placed.store(true, Ordering::Relaxed);
         no_double_holders(&s);
         old = host.tree();
         for (id, a) in &plan.allocations {
@@ -254,8 +222,8 @@ fn failed_writes_leave_the_old_plan_or_the_new() {
         }
     }
     assert!(failed > plans / 4 && unsettled > plans / 200 && fine > plans / 10, "{failed} {unsettled} {fine}");
-    assert_eq!(host.watchful.wrong.lock().unwrap().as_slice(), &[] as &[String]);
-    host.watchful.placed.store(false, Ordering::Relaxed);
+    assert_eq!(host.watch.wrong.lock().unwrap().as_slice(), &[] as &[String]);
+    host.watch.placed.store(false, Ordering::Relaxed);
     s.reset().unwrap();
     let mut after = host.tree();
     // An empty list of CPUs of a populated group can only be given back by name.
