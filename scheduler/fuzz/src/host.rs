@@ -88,7 +88,8 @@ pub fn run(data: &[u8]) {
     if let Some((virt, res)) = procfs::memory_mb(&root, &[7, 8]) {
         assert!(!virt.is_nan() && !res.is_nan());
     }
-    let _ = procfs::frequency_mhz(&root, &CpuSet::range(0, 4));
+    let cpus = CpuSet::range(0, 4);
+    let _ = procfs::Frequencies::read(&root, &cpus).mean_mhz(&cpus);
     if let Some(r) = Resctrl::find(&root) {
         let _ = (r.cbm_bits(), r.min_cbm_bits(), r.root_bytes(), r.mba_steps(), r.info().domain_line());
         // What others made there is looked at, never followed out of the mount.

@@ -9,7 +9,9 @@ pub mod host;
 pub mod journal;
 pub mod latency;
 pub mod lists;
+pub mod requests;
 pub mod resctrlfs;
+pub mod schemata;
 pub mod scrape;
 
 /// Panics where these bytes break a promise.
@@ -22,7 +24,9 @@ pub const TARGETS: &[(&str, Property)] = &[
     ("journal", journal::run),
     ("latency", latency::run),
     ("lists", lists::run),
+    ("requests", requests::run),
     ("resctrlfs", resctrlfs::run),
+    ("schemata", schemata::run),
     ("scrape", scrape::run),
 ];
 

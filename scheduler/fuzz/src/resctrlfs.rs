@@ -13,7 +13,7 @@ use surefoot_resctrlfs::{Caller, Kernel, Machine, What, ROOT};
 const MAX_STEPS: usize = 200;
 
 /// Bits: 1 kernel 6.12, 2 AMD, 4 no monitoring, 8 no MBA, 16 pseudo-locking, 32 faulty counters, 64 few RMIDs.
-fn hardware(bits: u8) -> Hardware {
+pub(crate) fn hardware(bits: u8) -> Hardware {
     let has = |b: u8| bits & b != 0;
     let amd = has(2);
     let mba = if amd {
