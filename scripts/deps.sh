@@ -26,16 +26,7 @@ fi
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
-if [ ${#missing[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    printf 'surefoot: installing %s\n' "${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -q
-    apt-get install -y -q --no-install-recommends "${missing[@]}"
-  else
-    fail "missing: ${missing[*]}. Install them, e.g. 'sudo apt-get install ${missing[*]}', then run make again."
-  fi
-fi
+if [ ${#missing[@]} -gt 0 ]; then "$(dirname "$0")"/install-packages.sh "make" "${missing[@]}"; fi
 
 command -v cargo >/dev/null || fail "no Rust tool chain. Install Rust 1.88 or newer with rustup (see rust-lang.org), then run make again."
 have=$(rustc --version | sed -E 's/^rustc ([0-9]+)\.([0-9]+).*/\1 \2/')

@@ -12,16 +12,7 @@ missing=()
 for command in "${!package_of[@]}"; do
   PATH=$PATH:/usr/sbin:/sbin command -v "$command" >/dev/null || missing+=("${package_of[$command]}")
 done
-if [ ${#missing[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    printf 'surefoot: installing %s\n' "${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -q
-    apt-get install -y -q --no-install-recommends "${missing[@]}"
-  else
-    fail "missing: ${missing[*]}. Install them, e.g. 'sudo apt-get install ${missing[*]}', then run make test-kernel again."
-  fi
-fi
+if [ ${#missing[@]} -gt 0 ]; then "$(dirname "$0")"/install-packages.sh "make test-kernel" "${missing[@]}"; fi
 
 mkdir -p "$dir"
 package=${SUREFOOT_KERNEL:-}

@@ -18,20 +18,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use surefoot_learn::rng::Rng;
 
 const SERVICES: [(&str, &str); 4] = [("front", "lc"), ("store", "lc"), ("batch", "be"), ("index", "be")];
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
 
 /// Everything that control may change: cgroup files of the services, and resctrl's groups with their files.
 fn tree(cgroups: &[Cgroup], mount: &Path) -> BTreeMap<String, String> {
@@ -69,13 +58,13 @@ fn groups(mount: &Path) -> Vec<String> {
 
 /// Latency that jumps about its target, so that the policy has something to do.
 fn feed(socket: PathBuf, stop: Arc<AtomicBool>) {
-    let mut random = Random(77);
+    let mut random = Rng::new(77);
     let to = UnixDatagram::unbound().unwrap();
     while !stop.load(Ordering::Relaxed) {
         for (id, _) in SERVICES.iter().filter(|s| s.1 == "lc") {
             let mut h: Histogram<u64> = Histogram::new(3).unwrap();
             let slow = if random.below(3) == 0 { 40 } else { 1 };
-            (0..200).for_each(|_| h.record((1 + random.below(slow)) * 1_000_000).unwrap());
+            (0..200).for_each(|_| h.record((1 + random.below(slow) as u64) * 1_000_000).unwrap());
             let mut raw = vec![];
             V2Serializer::new().serialize(&h, &mut raw).unwrap();
             let text = base64::engine::general_purpose::STANDARD.encode(raw);
@@ -143,7 +132,7 @@ fn killed_at_any_instant_the_node_goes_on() {
         std::thread::spawn(move || feed(socket, stop))
     };
 
-    let mut random = Random(0x6b11);
+    let mut random = Rng::new(0x6b11);
     let mut states = BTreeSet::new();
     let (mut most, mut resumed) = (0, 0);
     let daemon = || {
@@ -153,7 +142,7 @@ fn killed_at_any_instant_the_node_goes_on() {
     };
     for n in 0..kills {
         let mut d = Running::start(daemon(), " on local:");
-        let until = Instant::now() + Duration::from_micros(random.below(2_000_000));
+        let until = Instant::now() + Duration::from_micros(random.below(2_000_000) as u64);
         while Instant::now() < until {
             std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
         }

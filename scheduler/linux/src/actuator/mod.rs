@@ -19,6 +19,9 @@ pub mod serve;
 mod tests;
 pub mod value;
 
+/// Where one listens unless node.toml says otherwise.
+pub const SOCKET: &str = "/run/surefoot/actuator.sock";
+
 pub use allow::{Allow, Pattern};
 pub use beneath::Beneath;
 pub use client::RemoteFiles;

@@ -1,6 +1,7 @@
 //! What a daemon on this host needs of its own: its folder, the latency feed, the actuator.
 
 use super::Area;
+use crate::actuator::SOCKET;
 use crate::root::Root;
 use nix::unistd::AccessFlags;
 use std::os::unix::fs::FileTypeExt;
@@ -37,20 +38,17 @@ pub(super) fn look(root: &Root, state_dir: &Path) -> Area {
     a
 }
 
-/// Where the actuator of the packaged units listens.
-const ACTUATOR: &str = "/run/surefoot/actuator.sock";
-
 fn actuator(root: &Root, a: &mut Area) {
     const WHY: &str = "a daemon without rights: one small process holds them (else surefootd itself must run as root)";
     const REMEDY: &str = "Start the actuator (docs/privileges.md) as root, for this user; a surefootd that runs as root needs none";
-    let path = root.path(ACTUATOR);
+    let path = root.path(SOCKET);
     // Not connected to: that would start it, or take the place of the daemon.
     if !is_socket(&path) {
-        a.lack("actuator", WHY, format!("nobody listens on {ACTUATOR}"), REMEDY);
+        a.lack("actuator", WHY, format!("nobody listens on {SOCKET}"), REMEDY);
     } else if nix::unistd::access(&path, AccessFlags::W_OK).is_err() {
-        a.lack("actuator", WHY, format!("{ACTUATOR} is there, but not for this user"), REMEDY);
+        a.lack("actuator", WHY, format!("{SOCKET} is there, but not for this user"), REMEDY);
     } else {
-        a.have("actuator", WHY, format!("{ACTUATOR} is there for this user"));
+        a.have("actuator", WHY, format!("{SOCKET} is there for this user"));
     }
 }
 

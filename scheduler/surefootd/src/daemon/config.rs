@@ -6,14 +6,13 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use surefoot_linux::actuator::Pattern;
+use surefoot_linux::actuator::{self, Pattern};
 use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
 use surefoot_linux::Target;
 use surefoot_server::{CpuSet, Kind};
 use toml::Spanned;
 
 pub const METRICS_PORT: u16 = 9464;
-pub const ACTUATOR_SOCKET: &str = "/run/surefoot/actuator.sock";
 pub const ACTUATOR_USER: &str = "surefoot";
 pub const ACTUATOR_STATE: &str = "/var/lib/surefoot-actuator";
 /// Largest journal of decisions by default; a full one is kept beside it.
@@ -301,7 +300,7 @@ impl NodeConfig {
             Some(a) => {
                 let pattern = |p: Spanned<String>| Pattern::parse(p.get_ref()).map_err(|e| wrong(&p.span(), "actuator.cgroups", e));
                 Some(ActuatorConfig {
-                    socket: here(a.socket.unwrap_or_else(|| ACTUATOR_SOCKET.into())),
+                    socket: here(a.socket.unwrap_or_else(|| actuator::SOCKET.into())),
                     user: a.user.unwrap_or_else(|| ACTUATOR_USER.into()),
                     cgroups: a.cgroups.into_iter().map(pattern).collect::<Result<_>>()?,
                     state_dir: here(a.state_dir.unwrap_or_else(|| ACTUATOR_STATE.into())),
@@ -341,7 +340,7 @@ mod tests {
         let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
         assert_eq!(node("").unwrap().actuator, None);
         let a = node("[actuator]\n").unwrap().actuator.unwrap();
-        assert_eq!((a.socket, a.user.as_str(), a.cgroups.len()), (ACTUATOR_SOCKET.into(), "surefoot", 0));
+        assert_eq!((a.socket, a.user.as_str(), a.cgroups.len()), (actuator::SOCKET.into(), "surefoot", 0));
         let a = node("[actuator]\nsocket = \"a.sock\"\ncgroups = [\"/docker/*\"]\n").unwrap().actuator.unwrap();
         assert_eq!((a.socket, a.cgroups[0].to_string().as_str()), ("/etc/surefoot/a.sock".into(), "/docker/*"));
         let said = node("[actuator]\ncgroups = [\n\"docker\"]\n").unwrap_err().to_string();
