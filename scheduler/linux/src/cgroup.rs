@@ -6,7 +6,8 @@
 //! Quotas run over a period of 10 ms: with the kernel's default of 100 ms a service on 0.1 core would stall for 90 ms once
 //! its 10 ms are used up, and every p99 would measure that. 1 ms, which 0.1 core is worth, is the kernel's least quota.
 
-use crate::files::{keyed, number, text, Files, SharedFiles};
+use crate::files::{number, text, Files, SharedFiles};
+use crate::gauge::Gauge;
 use crate::psi::{Pressure, Resource};
 use crate::root::Root;
 use std::collections::BTreeMap;
@@ -409,12 +410,13 @@ impl Cgroup {
         [Knob::Cpus, Knob::Quota].iter().all(|k| self.file(*k).is_some_and(|p| self.files.writable(&p)))
     }
 
-    /// CPU time used so far, microseconds.
-    pub fn usage_us(&self) -> Option<f64> {
-        match self.version {
-            Version::V2 => keyed(self.files.as_ref(), self.cpu.join("cpu.stat"), "usage_usec").map(|u| u as f64),
-            Version::V1 => number(self.files.as_ref(), self.cpuacct.as_ref()?.join("cpuacct.usage")).map(|ns| ns as f64 * 1e-3),
-        }
+    /// Its counter of CPU time; None where the host counts none.
+    pub fn usage(&self) -> Option<Usage> {
+        let file = match self.version {
+            Version::V2 => self.cpu.join("cpu.stat"),
+            Version::V1 => self.cpuacct.as_ref()?.join("cpuacct.usage"),
+        };
+        Some(Usage { version: self.version, file: Gauge::new(self.files.clone(), file) })
     }
 
     /// Processes, also of groups below.
@@ -425,6 +427,23 @@ impl Cgroup {
     /// Threads, also of groups below.
     pub fn tids(&self) -> Vec<u32> {
         collect(self.files.as_ref(), &self.cpuset, if self.version == Version::V2 { "cgroup.threads" } else { "tasks" })
+    }
+}
+
+/// CPU time of one cgroup.
+#[derive(Debug)]
+pub struct Usage {
+    version: Version,
+    file: Gauge,
+}
+
+impl Usage {
+    /// Used so far, microseconds.
+    pub fn us(&mut self) -> Option<f64> {
+        match self.version {
+            Version::V2 => self.file.read(|t| t.lines().find_map(|l| l.strip_prefix("usage_usec ")?.trim().parse().ok())),
+            Version::V1 => self.file.number().map(|ns| ns as f64 * 1e-3),
+        }
     }
 }
 
@@ -527,7 +546,7 @@ pub(crate) mod tests {
         c.set(Knob::Quota, "max 100000").unwrap();
         assert_eq!(c.read(c.cpu.join("cpu.cfs_quota_us")).unwrap(), "-1");
         c.set(Knob::Cpus, "1-2").unwrap();
-        assert_eq!((c.pids(), c.tids(), c.usage_us()), (vec![42, 50], vec![42, 43], Some(5000.0)));
+        assert_eq!((c.pids(), c.tids(), c.usage().and_then(|mut u| u.us())), (vec![42, 50], vec![42, 43], Some(5000.0)));
         assert!(c.get(Knob::Memory).is_none() && c.writable() && !c.is_root(&m));
     }
 
@@ -536,7 +555,7 @@ pub(crate) mod tests {
     fn v2_quota_and_cpus() {
         let (_dir, root) = v2();
         let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
-        assert_eq!((c.version, c.get(Knob::Cpus).as_deref(), c.usage_us()), (Version::V2, Some(""), Some(777.0)));
+        assert_eq!((c.version, c.get(Knob::Cpus).as_deref(), c.usage().and_then(|mut u| u.us())), (Version::V2, Some(""), Some(777.0)));
         c.set(Knob::Quota, &quota_value(Some(1.5))).unwrap();
         assert_eq!(c.read(c.cpu.join("cpu.max")).unwrap(), "15000 10000");
         c.set(Knob::Cpus, "0,2").unwrap();

@@ -18,6 +18,11 @@ pub trait Files: Debug + Send + Sync {
     /// The kernel's.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
+    /// A handle that shows the file's content anew at each read from its start; None where only [`Files::read`] does.
+    fn open(&self, _path: &Path) -> Option<File> {
+        None
+    }
+
     /// One open, one write(2), one close: the kernel takes each write as one command.
     ///
     /// # Errors
@@ -72,6 +77,10 @@ pub struct HostFiles;
 impl Files for HostFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         fs::read(path)
+    }
+
+    fn open(&self, path: &Path) -> Option<File> {
+        File::open(path).ok()
     }
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
@@ -135,11 +144,6 @@ pub fn text(files: &dyn Files, path: impl AsRef<Path>) -> Option<String> {
 /// First number in a file of one number; None for anything else ("max", "Unavailable").
 pub fn number(files: &dyn Files, path: impl AsRef<Path>) -> Option<u64> {
     text(files, path)?.parse().ok()
-}
-
-/// Value of `key` in a file of "key value" lines.
-pub fn keyed(files: &dyn Files, path: impl AsRef<Path>, key: &str) -> Option<u64> {
-    text(files, path)?.lines().find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
 }
 
 /// A write whose error says what was written where; the errno is kept in its kind.

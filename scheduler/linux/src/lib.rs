@@ -2,7 +2,7 @@
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
 //! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back ·
-//! [`resctrl`] ways and bandwidth · [`procfs`] and [`perf`] features · [`feed`] latency intake · [`files`] the one way to kernel
+//! [`resctrl`] ways and bandwidth · [`procfs`], [`perf`] and [`gauge`] features · [`feed`] latency intake · [`files`] the one way to kernel
 //! files · [`actuator`] the same by a process that alone has the rights · [`journal`] what was changed, so that it can be given
 //! back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
 //! campaign · [`check`] what this host can and cannot do.
@@ -20,6 +20,7 @@ pub mod discover;
 pub mod engine;
 pub mod feed;
 pub mod files;
+pub mod gauge;
 pub mod journal;
 pub mod local;
 pub mod memory;

@@ -1,8 +1,9 @@
 //! Memory, frequency and process facts from procfs and cpufreq.
 
 use crate::root::Root;
-use std::cell::OnceCell;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use surefoot_server::CpuSet;
 
 /// Virtual and resident memory of some processes, MB (2^20 bytes); None where none of them is left.
@@ -20,25 +21,29 @@ pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
     sum
 }
 
-/// Frequencies at one instant: cpufreq's, else what `/proc/cpuinfo` shows, which is one read for all CPUs.
-pub struct Frequencies<'a> {
-    root: &'a Root,
-    cpuinfo: OnceCell<BTreeMap<u32, f64>>,
+/// Frequencies at one instant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Frequencies {
+    mhz: BTreeMap<u32, f64>,
 }
 
-impl<'a> Frequencies<'a> {
-    pub fn now(root: &'a Root) -> Self {
-        Frequencies { root, cpuinfo: OnceCell::new() }
+impl Frequencies {
+    /// Of all CPUs by `/proc/cpuinfo`, which is one read; where that has none (Arm), of `cpus` by cpufreq.
+    ///
+    /// Some kernels (4.13 to 5.17) sleep 10 ms over each of cpufreq's files and once over the whole of `/proc/cpuinfo`.
+    pub fn read(root: &Root, cpus: &CpuSet) -> Self {
+        let mut mhz = cpuinfo_mhz(root);
+        if mhz.is_empty() {
+            let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
+            mhz.extend(cpus.iter().filter_map(|c| Some((c, khz(c)? / 1000.0))));
+        }
+        Frequencies { mhz }
     }
 
-    /// Mean over some CPUs, MHz; None where the host shows neither.
+    /// Mean over some CPUs, MHz; None where the host shows none of them.
     pub fn mean_mhz(&self, cpus: &CpuSet) -> Option<f64> {
-        let khz = |c: u32| self.root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
-        let by_cpufreq: Vec<f64> = cpus.iter().filter_map(khz).map(|k| k / 1000.0).collect();
-        mean(&by_cpufreq).or_else(|| {
-            let shown = self.cpuinfo.get_or_init(|| cpuinfo_mhz(self.root));
-            mean(&cpus.iter().filter_map(|c| shown.get(&c).copied()).collect::<Vec<_>>())
-        })
+        let of: Vec<f64> = cpus.iter().filter_map(|c| self.mhz.get(&c).copied()).collect();
+        (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64)
     }
 }
 
@@ -57,20 +62,38 @@ fn cpuinfo_mhz(root: &Root) -> BTreeMap<u32, f64> {
     seen
 }
 
-/// [`Frequencies::mean_mhz`] of this instant.
-pub fn frequency_mhz(root: &Root, cpus: &CpuSet) -> Option<f64> {
-    Frequencies::now(root).mean_mhz(cpus)
-}
-
-fn mean(v: &[f64]) -> Option<f64> {
-    (!v.is_empty()).then(|| v.iter().sum::<f64>() / v.len() as f64)
-}
-
 /// Start time of a process in clock ticks since boot: with the pid it names a process for good.
 pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
     // The command's name, in brackets, may hold blanks.
     let stat = root.read(format!("/proc/{pid}/stat"))?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// A process, named for good.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: u32,
+    pub start_ticks: u64,
+    /// Readable once it has ended (pidfd_open(2), Linux 5.3); None in tests and on older kernels.
+    end: Option<OwnedFd>,
+}
+
+impl Process {
+    /// None where there is no such process.
+    pub fn find(root: &Root, pid: u32) -> Option<Self> {
+        // SAFETY: the kernel returns a new descriptor or -1.
+        let fd = if root.is_host() { unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } } else { -1 };
+        // SAFETY: a descriptor of our own, just opened.
+        let end = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
+        // Read after it was opened: of the process that it stands for, or of none.
+        Some(Process { pid, start_ticks: start_time(root, pid)?, end })
+    }
+
+    pub fn has_ended(&self, root: &Root) -> bool {
+        let Some(end) = &self.end else { return start_time(root, self.pid) != Some(self.start_ticks) };
+        let mut asked = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
+        poll(&mut asked, PollTimeout::ZERO).is_ok_and(|n| n > 0)
+    }
 }
 
 #[cfg(test)]
@@ -88,16 +111,17 @@ mod tests {
         assert_eq!(memory_mb(&root, &[9]), None);
     }
 
-    /// cpufreq comes first, /proc/cpuinfo second, and a host without either has no frequency.
+    /// /proc/cpuinfo comes first, cpufreq second, and a host without either has no frequency.
     #[test]
     fn frequency_from_either_source() {
         let info = "processor\t: 0\ncpu MHz\t\t: 2000.0\n\nprocessor\t: 1\ncpu MHz\t\t: 3000.0\n";
-        let (_dir, root) = tree(&[("/proc/cpuinfo".into(), info.into())]);
-        assert_eq!(frequency_mhz(&root, &CpuSet::range(0, 2)), Some(2500.0));
-        assert_eq!(frequency_mhz(&root, &CpuSet::range(1, 2)), Some(3000.0));
-        let (_dir, root) = tree(&[("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq".into(), "1200000\n".into())]);
-        assert_eq!(frequency_mhz(&root, &CpuSet::range(0, 1)), Some(1200.0));
-        assert_eq!(frequency_mhz(&root, &CpuSet::range(1, 2)), None);
+        let cpufreq = |root: &str| (format!("/sys/devices/system/cpu/cpu0/cpufreq/{root}"), "1200000\n".to_string());
+        let (_dir, root) = tree(&[("/proc/cpuinfo".into(), info.into()), cpufreq("scaling_cur_freq")]);
+        let f = Frequencies::read(&root, &CpuSet::range(0, 2));
+        assert_eq!((f.mean_mhz(&CpuSet::range(0, 2)), f.mean_mhz(&CpuSet::range(1, 2))), (Some(2500.0), Some(3000.0)));
+        let (_dir, root) = tree(&[("/proc/cpuinfo".into(), "processor\t: 0\nBogoMIPS\t: 50.00\n".into()), cpufreq("scaling_cur_freq")]);
+        let f = Frequencies::read(&root, &CpuSet::range(0, 2));
+        assert_eq!((f.mean_mhz(&CpuSet::range(0, 1)), f.mean_mhz(&CpuSet::range(1, 2))), (Some(1200.0), None));
     }
 
     /// The start time is found behind any command name.
@@ -106,5 +130,26 @@ mod tests {
         let stat = format!("5 (a ) b) S {} 4711 0", (1..=18).map(|n| n.to_string()).collect::<Vec<_>>().join(" "));
         let (_dir, root) = tree(&[("/proc/5/stat".into(), stat)]);
         assert_eq!(start_time(&root, 5), Some(4711));
+    }
+
+    /// A process of this host has ended when it ends, also before its parent has asked; one of a tree when its start time has gone.
+    #[test]
+    fn ends_are_seen() {
+        let host = Root::default();
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let p = Process::find(&host, child.id()).unwrap();
+        assert!(!p.has_ended(&host));
+        drop(child.stdin.take());
+        while !p.has_ended(&host) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(p.has_ended(&host) && Process::find(&host, child.id()).is_none());
+        let stat = |start: u32| format!("5 (a) {}{start} 0", "S ".repeat(19));
+        let (_dir, root) = tree(&[("/proc/5/stat".into(), stat(4711))]);
+        let p = Process::find(&root, 5).unwrap();
+        assert!(!p.has_ended(&root));
+        std::fs::write(root.path("/proc/5/stat"), stat(4712)).unwrap();
+        assert!(p.has_ended(&root));
     }
 }

@@ -9,7 +9,7 @@ use crate::safe::SafeLayout;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{connect, recv, send, setsockopt, socket, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -129,6 +129,10 @@ impl RemoteFiles {
 impl Files for RemoteFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.or_ask(HostFiles.read(path), || self.say(path, |p| self.ask(&Request::Read(p))))
+    }
+
+    fn open(&self, path: &Path) -> Option<File> {
+        HostFiles.open(path)
     }
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {

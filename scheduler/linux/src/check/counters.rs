@@ -3,7 +3,7 @@
 use super::{chosen, cpu_flag, Area};
 use crate::discover::online;
 use crate::perf;
-use crate::procfs::frequency_mhz;
+use crate::procfs::Frequencies;
 use crate::root::Root;
 use std::collections::BTreeSet;
 
@@ -98,7 +98,8 @@ fn paranoid(root: &Root, a: &mut Area) {
 }
 
 fn frequency(root: &Root, a: &mut Area) {
-    match frequency_mhz(root, &online(root).unwrap_or_default()) {
+    let cpus = online(root).unwrap_or_default();
+    match Frequencies::read(root, &cpus).mean_mhz(&cpus) {
         Some(mhz) => a.have("frequency", "feature core_freq_mhz", format!("{mhz:.0} MHz now")),
         None => a.lack(
             "frequency",

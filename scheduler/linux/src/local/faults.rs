@@ -97,6 +97,7 @@ impl Host {
             root: self.root.clone(),
             managed: Some(CpuSet::range(0, CPUS)),
             resume: true,
+            look_every: Duration::ZERO,
             ..LocalConfig::new(self.state.path())
         };
         let mut s = LocalServer::open(config).unwrap();

@@ -1,7 +1,7 @@
 //! What stays true between two plans: values that somebody else overwrites are put back, and what may block is done on the side.
 //!
-//! systemd rewrites the files of its units at every `daemon-reload`, container runtimes at every update. Each tick reads what was
-//! set before it writes: a foreign value is replaced at once with one line in the log, and counted; where it comes back, the
+//! systemd rewrites the files of its units at every `daemon-reload`, container runtimes at every update. What was set is read back
+//! once a second ([`LocalConfig::look_every`](super::LocalConfig::look_every)): a foreign value is replaced at once with one line in the log, and counted; where it comes back, the
 //! pause before the next attempt doubles up to a minute, so that two controllers do not fight at every tick.
 //!
 //! Two writes wait for the kernel to move memory, so they run in threads of their own and not in the control loop: `cpuset.mems`
@@ -73,6 +73,8 @@ pub(super) struct Keeper {
     held: BTreeMap<ServiceId, BTreeMap<Knob, Held>>,
     work: BTreeMap<(ServiceId, Knob), Work>,
     contests: BTreeMap<(ServiceId, Knob), Contest>,
+    /// When the values of each were last compared.
+    looked: BTreeMap<ServiceId, Instant>,
     /// Services whose group the kernel makes no partition of: said once, not tried again.
     unpartitioned: BTreeSet<ServiceId>,
 }
@@ -84,6 +86,7 @@ impl Keeper {
         self.work.retain(|(of, _), _| of != id);
         self.contests.retain(|(of, _), _| of != id);
         self.unpartitioned.remove(id);
+        self.looked.remove(id);
     }
 }
 
@@ -106,9 +109,9 @@ fn room_bytes(root: &Root, nodes: &CpuSet) -> u64 {
 }
 
 impl LocalServer {
-    /// How often somebody else changed a value that was set here, per service and knob.
-    pub fn foreign_changes(&self) -> BTreeMap<(ServiceId, Knob), u64> {
-        self.keeper.contests.iter().map(|(k, c)| (k.clone(), c.count)).collect()
+    /// How often somebody else changed a value that was set here, by service and knob.
+    pub fn foreign_changes(&self) -> BTreeMap<(&str, Knob), u64> {
+        self.keeper.contests.iter().map(|((id, knob), c)| ((id.as_str(), *knob), c.count)).collect()
     }
 
     /// True for a memory limit below what is in use, which is reached on the side.
@@ -154,6 +157,7 @@ impl LocalServer {
             self.keeper.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory);
             let held = values.into_iter().map(|(knob, value, settled)| (knob, Held { value, settled })).collect();
             self.keeper.held.insert(id.clone(), held);
+            self.keeper.looked.remove(id);
         }
         self.tend();
     }
@@ -200,11 +204,16 @@ impl LocalServer {
         }
     }
 
-    /// Put back what somebody else has changed, and look after what is under way. At every tick.
+    /// Put back what somebody else has changed, and look after what is under way. To be called at every tick.
     pub(super) fn tend(&mut self) {
         self.make_partitions();
-        let Keeper { held, work, contests, unpartitioned } = &mut self.keeper;
+        let Keeper { held, work, contests, looked, unpartitioned } = &mut self.keeper;
         for (id, values) in held {
+            let busy = work.keys().any(|(of, _)| of == id);
+            if !busy && looked.get(id).is_some_and(|at| at.elapsed() < self.config.look_every) {
+                continue;
+            }
+            looked.insert(id.clone(), Instant::now());
             let Some(Control::Files(group)) = self.services.get(id).map(|s| &s.control) else { continue };
             let mut lost = vec![];
             for (knob, held) in values.iter_mut() {

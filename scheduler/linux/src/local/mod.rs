@@ -20,7 +20,7 @@ mod ways;
 use self::control::{confined, Control};
 use self::keep::Keeper;
 use crate::catalogue::Catalogue;
-use crate::cgroup::{Cgroup, Knob, Mounts};
+use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
 use crate::child::pin;
 use crate::claim::{self, Claim};
 use crate::discover::{discover_with, online};
@@ -28,9 +28,10 @@ use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Entry as Event, Journal, Touched};
 use crate::perf::{self, Counters, Counts};
-use crate::procfs::{self, Frequencies};
+use crate::procfs::{Frequencies, Process};
+use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
-use crate::resctrl::monitor::DeadCounter;
+use crate::resctrl::monitor::{DeadCounter, Traffic};
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
@@ -68,6 +69,8 @@ pub struct LocalConfig {
     pub resctrl: Option<PathBuf>,
     /// Peak memory bandwidth, MB/s: what per cent of MBA are of where the kernel counts in absolute units.
     pub mem_bw_mbps: Option<f64>,
+    /// How often memory and frequencies are read and values that somebody else may have changed are compared; 0 = at each look.
+    pub look_every: Duration,
 }
 
 impl LocalConfig {
@@ -81,6 +84,7 @@ impl LocalConfig {
             resume: false,
             resctrl: None,
             mem_bw_mbps: None,
+            look_every: Duration::from_secs(1),
         }
     }
 }
@@ -139,14 +143,20 @@ struct Service {
     target: Target,
     control: Control,
     cgroup: Option<Cgroup>,
-    /// First process and its start time: together they name it for good. None for bare cgroups.
-    process: Option<(u32, u64)>,
+    /// First process; None for bare cgroups.
+    process: Option<Process>,
     /// Full id of a container that we started and will remove.
     launched: Option<String>,
     port: Option<u16>,
     allocation: Allocation,
     placed: bool,
+    usage: Option<Usage>,
     counters: Option<Counters>,
+    traffic: Traffic,
+    /// Virtual and resident memory; with the pressure below it is what is looked at once in a while.
+    memory_mb: Option<(f64, f64)>,
+    pressure: BTreeMap<Resource, Pressure>,
+    looked: Option<Instant>,
     last: Option<Reading>,
     dead_counter: DeadCounter,
 }
@@ -191,6 +201,8 @@ pub struct LocalServer {
     unsettled: Vec<apply::Step>,
     keeper: Keeper,
     feed: Feed,
+    /// And when they were read.
+    frequencies: (Option<Instant>, Frequencies),
     no_pmu: Option<String>,
     last_observed_ms: u64,
     next_tick: Option<Instant>,
@@ -297,6 +309,7 @@ impl LocalServer {
             feed,
             no_pmu,
             last_observed_ms: 0,
+            frequencies: Default::default(),
             next_tick: None,
             _lock: lock,
             claim: None,
@@ -499,7 +512,8 @@ impl LocalServer {
 
     fn hold(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target, found: (Control, Option<Cgroup>, Option<u32>)) {
         let (control, cgroup, pid) = found;
-        let process = pid.and_then(|p| Some((p, procfs::start_time(&self.config.root, p)?)));
+        let process = pid.and_then(|p| Process::find(&self.config.root, p));
+        let usage = cgroup.as_ref().and_then(Cgroup::usage);
         let counters = self.no_pmu.is_none().then(|| self.counters(cgroup.as_ref(), pid)).flatten();
         let s = Service {
             service: service.into(),
@@ -513,7 +527,12 @@ impl LocalServer {
             port: None,
             allocation: Allocation::everything(&self.platform),
             placed: false,
+            usage,
             counters,
+            traffic: Traffic::default(),
+            memory_mb: None,
+            pressure: BTreeMap::new(),
+            looked: None,
             last: None,
             dead_counter: DeadCounter::default(),
         };
@@ -605,9 +624,8 @@ impl Server for LocalServer {
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
         self.follow_threads(&ids);
-        let root = self.config.root.clone();
-        let frequencies = Frequencies::now(&root);
-        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id, &frequencies)).collect();
+        self.look_around();
+        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
         let latency = self.latency(since, now_ms);

@@ -2,12 +2,13 @@
 
 use super::control::{confined, Control};
 use super::{LocalServer, Reading};
-use crate::cgroup::{Cgroup, Knob, Version};
+use crate::cgroup::{Cgroup, Knob, Usage, Version};
 use crate::discover::online;
 use crate::perf::Counters;
 use crate::procfs::{self, Frequencies};
+use crate::psi::Resource;
 use std::time::Instant;
-use surefoot_server::{Allocation, Features};
+use surefoot_server::{Allocation, CpuSet, Features};
 
 impl LocalServer {
     pub(super) fn counters(&self, cgroup: Option<&Cgroup>, pid: Option<u32>) -> Option<Counters> {
@@ -27,23 +28,46 @@ impl LocalServer {
         Counters::of_threads(&cgroup?.tids()).ok()
     }
 
+    /// What changes slowly is read once in a while: frequencies, memory, and what somebody else allows those that are watched.
+    pub(super) fn look_around(&mut self) {
+        let every = self.config.look_every;
+        let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= every);
+        if due(self.frequencies.0) {
+            let all = CpuSet::range(0, self.platform.logical_cpus());
+            self.frequencies = (Some(Instant::now()), Frequencies::read(&self.config.root, &all));
+        }
+        for s in self.services.values_mut().filter(|s| due(s.looked)) {
+            s.looked = Some(Instant::now());
+            if let Control::Watched(Some(g)) = &s.control {
+                s.allocation = confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota));
+            }
+            let mut pids = s.cgroup.as_ref().map(Cgroup::pids).unwrap_or_default();
+            if pids.is_empty() {
+                pids.extend(s.process.as_ref().map(|p| p.pid));
+            }
+            s.memory_mb = procfs::memory_mb(&self.config.root, &pids);
+            let pressure = |of| Some((of, s.cgroup.as_ref()?.pressure(of)?));
+            s.pressure = Resource::ALL.into_iter().filter_map(pressure).collect();
+        }
+    }
+
+    /// Seconds for which some task of a service waited for a resource, since its cgroup was made; nothing where the kernel does not count it.
+    pub fn stalled_s(&self) -> impl Iterator<Item = (&str, Resource, f64)> {
+        let of = |s: &super::Service| s.pressure.iter().map(|(r, p)| (*r, p.some.total_us as f64 * 1e-6)).collect::<Vec<_>>();
+        self.services.iter().flat_map(move |(id, s)| of(s).into_iter().map(move |(r, t)| (id.as_str(), r, t)))
+    }
+
     /// Features of one service since its last reading, without the neighbours' part, and instructions per second.
-    pub(super) fn features(&mut self, id: &str, frequencies: &Frequencies) -> (Features, Option<f64>) {
-        let (root, p, mbm_bytes) = (&self.config.root, &self.platform, self.mbm_bytes(id));
+    pub(super) fn features(&mut self, id: &str) -> (Features, Option<f64>) {
+        let mbm_bytes = self.mbm_bytes(id);
+        let p = &self.platform;
         let in_force = self.services.get(id).map(|s| self.held(id, &s.allocation));
         let Some(s) = self.services.get_mut(id) else { return Default::default() };
-        if let Control::Watched(Some(g)) = &s.control {
-            s.allocation = confined(p, g.effective_cpus(), g.get(Knob::Quota));
-        }
-        let mut pids = s.cgroup.as_ref().map(Cgroup::pids).unwrap_or_default();
-        if pids.is_empty() {
-            pids.extend(s.process.map(|(pid, _)| pid));
-        }
-        let memory = procfs::memory_mb(root, &pids);
+        let confined_to = s.placed.then_some(&s.allocation.cpus);
         let now = Reading {
             at: Instant::now(),
-            usage_us: s.cgroup.as_ref().and_then(Cgroup::usage_us),
-            counts: s.counters.as_mut().map(Counters::read).unwrap_or_default(),
+            usage_us: s.usage.as_mut().and_then(Usage::us),
+            counts: s.counters.as_mut().map(|c| c.read(confined_to)).unwrap_or_default(),
             mbm_bytes,
         };
         let last = s.last.replace(now);
@@ -59,12 +83,12 @@ impl LocalServer {
             llc_misses_per_s: of(|r| r.counts.llc_misses),
             mbl_mbps: of(|r| r.mbm_bytes.map(|b| b as f64)).map(|b| b / f64::from(1 << 20)),
             cpu_usage_cores: of(|r| r.usage_us).map(|us| us * 1e-6),
-            virt_mem_mb: memory.map(|m| m.0),
-            res_mem_mb: memory.map(|m| m.1),
+            virt_mem_mb: s.memory_mb.map(|m| m.0),
+            res_mem_mb: s.memory_mb.map(|m| m.1),
             alloc_cores: Some(s.allocation.cores()),
             alloc_ways: ways,
             alloc_cache_mb: ways.map(|w| w * p.mb_per_way()),
-            core_freq_mhz: frequencies.mean_mhz(&s.allocation.cpus),
+            core_freq_mhz: self.frequencies.1.mean_mhz(&s.allocation.cpus),
             ..Features::default()
         };
         if s.dead_counter.look(features.mbl_mbps, features.llc_misses_per_s) {

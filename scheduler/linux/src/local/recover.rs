@@ -249,8 +249,8 @@ impl LocalServer {
 
 impl Service {
     fn has_ended(&self, root: &Root) -> bool {
-        match self.process {
-            Some((pid, start)) => procfs::start_time(root, pid) != Some(start),
+        match &self.process {
+            Some(process) => process.has_ended(root),
             None => self.cgroup.as_ref().is_some_and(|g| !root.files.is_dir(&g.cpuset)),
         }
     }

@@ -29,7 +29,8 @@ impl Host {
     }
 
     fn open(&self) -> LocalServer {
-        LocalServer::open(LocalConfig { root: self.root.clone(), ..LocalConfig::new(self.state.path()) }).unwrap()
+        LocalServer::open(LocalConfig { root: self.root.clone(), look_every: Duration::ZERO, ..LocalConfig::new(self.state.path()) })
+            .unwrap()
     }
 
     fn server(&self) -> LocalServer {
@@ -319,7 +320,12 @@ fn held(platform: &Platform, control: Control) -> Service {
         port: None,
         allocation: Allocation::everything(platform),
         placed: false,
+        usage: None,
         counters: None,
+        traffic: Traffic::default(),
+        memory_mb: None,
+        pressure: BTreeMap::new(),
+        looked: None,
         last: None,
         dead_counter: DeadCounter::default(),
     }
@@ -342,7 +348,7 @@ fn watching_writes_nothing() {
         all
     }
     let host = Host::new();
-    let config = LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) };
+    let config = LocalConfig { root: host.root.clone(), look_every: Duration::ZERO, ..LocalConfig::new(host.state.path()) };
     let mut s = LocalServer::open_to_watch(config).unwrap();
     let before = tree(&host.root.path("/"));
     use std::os::unix::fs::PermissionsExt;

@@ -42,7 +42,7 @@ impl Host {
     }
 
     fn open(&self, partitions: bool) -> LocalServer {
-        let config = LocalConfig { root: self.root.clone(), partitions, ..LocalConfig::new(self.state.path()) };
+        let config = LocalConfig { root: self.root.clone(), partitions, look_every: Duration::ZERO, ..LocalConfig::new(self.state.path()) };
         let mut s = LocalServer::open(config).unwrap();
         s.adopt("redis", "redis", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Unit("redis.service".into())).unwrap();
         s
@@ -90,7 +90,7 @@ fn what_systemd_overwrites_is_put_back() {
     fs::write(host.root.path(format!("{UNIT}/cpu.max")), "max 100000\n").unwrap();
     s.observe();
     assert_eq!((host.says("cpuset.cpus").as_str(), host.says("cpu.max").as_str()), ("0-1", "max 10000"));
-    assert_eq!(s.foreign_changes(), BTreeMap::from([(("redis".into(), Knob::Cpus), 1), (("redis".into(), Knob::Quota), 1)]));
+    assert_eq!(s.foreign_changes(), BTreeMap::from([(("redis", Knob::Cpus), 1), (("redis", Knob::Quota), 1)]));
     s.reset().unwrap();
     settle(&mut s, || host.everything() == before);
     fs::write(host.root.path(format!("{UNIT}/cpuset.cpus")), "3\n").unwrap();
@@ -156,7 +156,7 @@ fn partitions_are_made_where_asked_for() {
     fs::write(host.root.path(format!("{UNIT}/cpuset.cpus.partition")), "root invalid (not exclusive)\n").unwrap();
     s.observe();
     assert_eq!(host.says("cpuset.cpus.partition"), "root");
-    assert_eq!(s.foreign_changes()[&("redis".to_string(), Knob::Partition)], 1);
+    assert_eq!(s.foreign_changes()[&("redis", Knob::Partition)], 1);
     s.reset().unwrap();
     settle(&mut s, || host.everything() == before);
 }
@@ -177,7 +177,9 @@ fn units_that_cannot_be_had_are_explained() {
     drop(s);
     // v1 has no such folders.
     fs::write(host.root.path("/sys/fs/cgroup/cgroup.controllers"), "\n").unwrap();
-    let mut s = LocalServer::open(LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) }).unwrap();
+    let mut s =
+        LocalServer::open(LocalConfig { root: host.root.clone(), look_every: Duration::ZERO, ..LocalConfig::new(host.state.path()) })
+            .unwrap();
     let e = s.adopt("x", "x", Kind::Be, 1, Target::Unit("redis.service".into())).unwrap_err().to_string();
     assert!(e.contains("cgroup v2 only"), "{e}");
 }

@@ -200,8 +200,9 @@ impl LocalServer {
     }
 
     /// Local memory traffic of a service so far, bytes.
-    pub(super) fn mbm_bytes(&self, id: &str) -> Option<u64> {
+    pub(super) fn mbm_bytes(&mut self, id: &str) -> Option<u64> {
         let r = self.resctrl.as_ref().filter(|r| r.info().monitors(Event::MbmLocal.file()))?;
-        r.counter(id, &self.layout.place(id)?, self.layout.companions(id).is_empty(), Event::MbmLocal)
+        let (place, alone) = (self.layout.place(id)?, self.layout.companions(id).is_empty());
+        self.services.get_mut(id)?.traffic.bytes(r, id, place, alone)
     }
 }

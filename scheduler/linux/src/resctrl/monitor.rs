@@ -2,6 +2,7 @@
 
 use super::classes::Place;
 use super::{Resctrl, PREFIX};
+use crate::gauge::Gauge;
 use std::path::PathBuf;
 
 /// What is counted.
@@ -34,11 +35,11 @@ impl Resctrl {
         }
     }
 
-    /// A counter of a service, summed over the L3 domains. None without a group of its own (`alone` in its class it may use the
-    /// class's) and where any domain has no figure: "Unavailable", "Error" and "Unassigned" are ordinary content.
+    /// The files of a counter of a service, one for each L3 domain. None without a group of its own (`alone` in its class it may
+    /// use the class's).
     ///
     /// With sub-NUMA clusters a domain's own file is the sum; the files of its nodes below are not counted again.
-    pub fn counter(&self, id: &str, place: &Place, alone: bool, event: Event) -> Option<u64> {
+    fn domains(&self, id: &str, place: &Place, alone: bool, event: Event) -> Option<Vec<Gauge>> {
         let own = self.monitor(id, place).join("mon_data");
         let class = || match place {
             Place::Class(c) if alone => Some(self.class_dir(c).join("mon_data")),
@@ -52,12 +53,44 @@ impl Resctrl {
                 (data, names)
             }
         };
-        let mut sum = None;
-        for domain in names.iter().filter(|n| n.starts_with("mon_L3_")) {
-            let value = crate::files::number(self.files.as_ref(), data.join(domain).join(event.file()))?;
-            sum = Some(sum.unwrap_or(0) + value);
+        let domains = names.iter().filter(|n| n.starts_with("mon_L3_"));
+        Some(domains.map(|d| Gauge::new(self.files.clone(), data.join(d).join(event.file()))).collect())
+    }
+
+    /// A counter of a service, summed over the L3 domains. None where any domain has no figure: "Unavailable", "Error" and
+    /// "Unassigned" are ordinary content.
+    pub fn counter(&self, id: &str, place: &Place, alone: bool, event: Event) -> Option<u64> {
+        sum(&mut self.domains(id, place, alone, event)?)
+    }
+}
+
+fn sum(domains: &mut [Gauge]) -> Option<u64> {
+    let figures = domains.iter_mut().map(Gauge::number);
+    figures.reduce(|a, b| Some(a?.saturating_add(b?))).flatten()
+}
+
+/// Local memory traffic of one service, read at every tick.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Where its files were found.
+    of: Option<(Place, bool)>,
+    domains: Vec<Gauge>,
+}
+
+impl Traffic {
+    /// Bytes so far, as [`Resctrl::counter`].
+    pub fn bytes(&mut self, r: &Resctrl, id: &str, place: Place, alone: bool) -> Option<u64> {
+        let of = Some((place, alone));
+        if self.of == of {
+            if let Some(sum) = sum(&mut self.domains) {
+                return Some(sum);
+            }
         }
-        sum
+        // Another place, or a group that was made anew.
+        let (place, alone) = of.as_ref()?;
+        self.domains = r.domains(id, place, *alone, Event::MbmLocal).unwrap_or_default();
+        self.of = of;
+        sum(&mut self.domains)
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::support::{settings, until, write, Group, Process, MIB};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 use surefoot_linux::{LocalConfig, LocalServer, Target};
 use surefoot_server::{Allocation, CpuSet, Kind, Plan, Server};
 
@@ -143,14 +144,14 @@ fn threads_born_during_a_move_are_moved() {
     println!("{seen} threads looked at in 40 moves, the last of them {first}, the process {}", p.pid());
 }
 
-/// Threads are back on their CPUs one tick after somebody else has moved them, as systemd does at a daemon-reload.
+/// Threads are back on their CPUs at the next look after somebody else has moved them, as systemd does at a daemon-reload.
 #[test]
 #[ignore = "needs root and a machine of its own; run by make test-kernel"]
 fn foreign_writes_are_put_back() {
     let g = Group::new("system.slice/redis.service");
     let p = Process::start(&g, "burn 0");
     let state = tempfile::tempdir().unwrap();
-    let mut s = LocalServer::open(LocalConfig::new(state.path())).unwrap();
+    let mut s = LocalServer::open(LocalConfig { look_every: Duration::ZERO, ..LocalConfig::new(state.path()) }).unwrap();
     s.adopt("redis", "redis", LC, 2, Target::Unit("redis.service".into())).unwrap();
     s.apply(&plan(&[("redis", hold(&s, "2-3"))])).unwrap();
     until("everything is in force", || {

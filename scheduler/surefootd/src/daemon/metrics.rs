@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use surefoot_linux::LocalServer;
 use surefoot_server::{FeedState, Observation, Platform};
 
 /// Longest request line and headers that are read.
@@ -38,9 +39,12 @@ pub struct Metrics {
     last_actions: VecDeque<Record>,
     /// Closed records: whether what was expected came, did not, or cannot be said.
     expectations: [u64; 3],
-    /// Latency datagrams by reason.
-    refused_datagrams: BTreeMap<&'static str, u64>,
+    /// Of the local server: families of counters with their labelled values.
+    host: Vec<Family>,
 }
+
+/// A counter's name and help, and its values by labels.
+type Family = (&'static str, &'static str, Vec<(String, f64)>);
 
 /// How long the parts of one tick took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,9 +94,17 @@ impl Metrics {
         self.seen = seen.clone();
     }
 
-    /// Latency datagrams that were not taken so far, by reason.
-    pub fn refused_datagrams(&mut self, by_reason: BTreeMap<&'static str, u64>) {
-        self.refused_datagrams = by_reason;
+    /// What only a real host has.
+    pub fn host(&mut self, s: &LocalServer) {
+        let refused = s.refused_datagrams().into_iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), n as f64)).collect();
+        let of = |id: &str, key: &str, value: &str| format!("{{service=\"{}\",{key}=\"{value}\"}}", escaped(id));
+        let foreign = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64)).collect();
+        let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
+        self.host = vec![
+            ("surefoot_feed_refused_total", "latency datagrams that were not taken", refused),
+            ("surefoot_foreign_changes_total", "values of ours that somebody else changed", foreign),
+            ("surefoot_stalled_seconds_total", "time for which some task waited for a resource (PSI)", stalled),
+        ];
     }
 
     /// What the policy wanted at the last tick.
@@ -180,7 +192,7 @@ impl Metrics {
                 let _ = writeln!(out, "{name}{labels} {v}");
             }
         };
-        let label = |id: &str| format!("{{service=\"{}\"}}", id.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+        let label = |id: &str| format!("{{service=\"{}\"}}", escaped(id));
         // What is unknown has no line.
         let each = |f: fn(&surefoot_server::ServiceView) -> Option<f64>| -> Vec<(String, f64)> {
             self.seen.services.iter().filter_map(|s| Some((label(&s.id), f(s)?))).collect()
@@ -200,8 +212,9 @@ impl Metrics {
         family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
         let actions = self.actions.iter().map(|(k, n)| (format!("{{kind=\"{k}\"}}"), *n as f64)).collect();
         family("surefoot_actions_total", "counter", "steps that the policy took", actions);
-        let refused = self.refused_datagrams.iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), *n as f64)).collect();
-        family("surefoot_feed_refused_total", "counter", "latency datagrams that were not taken", refused);
+        for (name, help, lines) in &self.host {
+            family(name, "counter", help, lines.clone());
+        }
         let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
         let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
         family("surefoot_expectations_total", "counter", "actions whose effect is known, by whether what was expected came", held);
@@ -223,6 +236,11 @@ impl Metrics {
         family("surefoot_decision_worst_seconds", "gauge", "longest decision", one(self.decision_worst_s));
         out
     }
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Serve until the process ends. Port 0 takes any that is free; the port taken is returned.

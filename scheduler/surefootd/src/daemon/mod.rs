@@ -210,7 +210,10 @@ fn control(
             tracing::warn!("plan not applied: {e}");
         }
         if let Node::Local(s) = &*node {
-            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).refused_datagrams(s.refused_datagrams());
+            // Once a second: nobody scrapes more often.
+            if clock.ticks.is_multiple_of(10) {
+                story.metrics.lock().unwrap_or_else(PoisonError::into_inner).host(s);
+            }
         }
         story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
         if let Some(e) = events {
