@@ -1,7 +1,7 @@
 //! What to run, checked before anything is sent.
 
 use crate::error::{bad, LoadgenError};
-use crate::protocol::ProtocolKind;
+use crate::protocol::{ProtocolKind, KEY_PLACEHOLDER};
 use crate::schedule::{Arrivals, LoadProfile, Step};
 use crate::verdict::Rules;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -127,6 +127,9 @@ impl Config {
             && (!self.path.starts_with('/') || self.path.chars().any(|c| c.is_whitespace() || c.is_control()))
         {
             return Err(bad(format!("--path `{}` must start with / and hold no spaces", self.path.escape_default())));
+        }
+        if self.path.replace(KEY_PLACEHOLDER, "").contains(['{', '}']) {
+            return Err(bad(format!("--path `{}`: the only placeholder is {KEY_PLACEHOLDER}, the number of the request's key", self.path)));
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         // SAFETY: sysconf takes no pointers.
@@ -320,6 +323,16 @@ mod tests {
     fn cpu_lists() {
         assert_eq!(parse_cpus("0,2-3").unwrap(), [0, 2, 3]);
         assert!(parse_cpus("a").is_err() && parse_cpus("3-1").is_err());
+    }
+
+    /// A misspelt placeholder would send the same request again and again.
+    #[test]
+    fn unknown_placeholders_are_refused() {
+        let mut c = Config::new("127.0.0.1:1".parse().unwrap(), ProtocolKind::Http, parse_load("0s:1").unwrap());
+        for (path, good) in [("/", true), ("/a?q={key}", true), ("/a?q={kye}", false), ("/a?q={key", false)] {
+            c.path = path.into();
+            assert_eq!(c.check().is_ok(), good, "{path}");
+        }
     }
 
     /// Other people's hosts are refused, ours are not.

@@ -99,7 +99,7 @@ struct RunArgs {
     /// Do not store the keys beforehand
     #[arg(long)]
     no_preload: bool,
-    /// HTTP path
+    /// HTTP path; `{key}` stands for the number of the request's key, 0 to key-space - 1
     #[arg(long, default_value = "/")]
     path: String,
     /// Pin sending threads to these CPUs, e.g. 0,2-3

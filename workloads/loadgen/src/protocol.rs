@@ -33,9 +33,12 @@ pub struct Protocol {
     pub set_ratio: f64,
     /// The value every SET stores.
     pub value: Vec<u8>,
-    /// Finished HTTP request.
-    http_request: Vec<u8>,
+    /// The HTTP request, cut where the request's key number goes.
+    http_parts: Vec<Vec<u8>>,
 }
+
+/// Stands for the request's key number in an HTTP path.
+pub const KEY_PLACEHOLDER: &str = "{key}";
 
 /// A reply's meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,10 +93,16 @@ fn number(text: &[u8]) -> Option<usize> {
 
 impl Protocol {
     pub fn new(kind: ProtocolKind, seed: u64, key_space: u64, set_ratio: f64, value_bytes: usize, host: &str, path: &str) -> Self {
-        let http = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: surefoot-loadgen\r\nAccept: */*\r\n\r\n");
+        let rest = format!(" HTTP/1.1\r\nHost: {host}\r\nUser-Agent: surefoot-loadgen\r\nAccept: */*\r\n\r\n");
+        let mut http_parts: Vec<Vec<u8>> = path.split(KEY_PLACEHOLDER).map(|p| p.as_bytes().to_vec()).collect();
+        http_parts[0].splice(..0, *b"GET ");
+        // `split` gives at least one part.
+        if let Some(last) = http_parts.last_mut() {
+            last.extend_from_slice(rest.as_bytes());
+        }
         // Bytes that a line-oriented parser on the other side could not mistake for its own.
         let value = (0..value_bytes).map(|i| b'a' + (i % 26) as u8).collect();
-        Protocol { kind, seed, key_space, set_ratio, value, http_request: http.into_bytes() }
+        Protocol { kind, seed, key_space, set_ratio, value, http_parts }
     }
 
     fn key(n: u64) -> String {
@@ -103,7 +112,15 @@ impl Protocol {
     /// Append request `index`.
     pub fn encode(&self, index: u64, out: &mut Vec<u8>) {
         match self.kind {
-            ProtocolKind::Http => out.extend_from_slice(&self.http_request),
+            ProtocolKind::Http => {
+                let key = key_of(self.seed, index, self.key_space).to_string();
+                for (i, part) in self.http_parts.iter().enumerate() {
+                    if i > 0 {
+                        out.extend_from_slice(key.as_bytes());
+                    }
+                    out.extend_from_slice(part);
+                }
+            }
             _ => {
                 let key = key_of(self.seed, index, self.key_space);
                 if is_set(self.seed, index, self.set_ratio) {
@@ -390,5 +407,26 @@ mod tests {
             sets += u32::from(a.starts_with(b"set "));
         }
         assert!((900..1100).contains(&sets), "{sets}");
+    }
+
+    /// Each `{key}` of a path is the number of the request's key, below the key space; a path without one stays as it is.
+    #[test]
+    fn http_paths_carry_the_key() {
+        let request = |p: &Protocol, i| {
+            let mut out = Vec::new();
+            p.encode(i, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let p = Protocol::new(ProtocolKind::Http, 7, 50, 0.0, 0, "h:1", "/search?q={key}&again={key}");
+        let mut seen = std::collections::BTreeSet::new();
+        for i in 0..1000 {
+            let key = key_of(7, i, 50);
+            assert!(request(&p, i).starts_with(&format!("GET /search?q={key}&again={key} HTTP/1.1\r\nHost: h:1\r\n")));
+            seen.insert(key);
+        }
+        // 1000 draws of 50: a missing one has probability 50 x 0.98^1000 < 1e-7, and the seed is fixed.
+        assert_eq!(seen.len(), 50);
+        let plain = Protocol::new(ProtocolKind::Http, 7, 50, 0.0, 0, "h:1", "/");
+        assert!(request(&plain, 1).starts_with("GET / HTTP/1.1\r\n") && request(&plain, 1).ends_with("\r\n\r\n"));
     }
 }
