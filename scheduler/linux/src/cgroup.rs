@@ -13,6 +13,7 @@ use crate::root::Root;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use surefoot_server::CpuSet;
 
@@ -225,6 +226,16 @@ impl PartialEq for Cgroup {
 impl Cgroup {
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         text(self.files.as_ref(), path)
+    }
+
+    /// For a thread whose writes may block for long.
+    pub fn aside(&self) -> Self {
+        Cgroup { files: self.files.aside().unwrap_or_else(|| self.files.clone()), ..self.clone() }
+    }
+
+    /// Number of its folder, which one of the same name that is made later does not have; None where it has gone.
+    pub fn identity(&self) -> Option<u64> {
+        fs::metadata(&self.cpuset).ok().map(|m| m.ino())
     }
 
     /// True for the hierarchy's root, which is nobody's service.

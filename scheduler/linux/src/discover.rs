@@ -17,7 +17,11 @@ pub fn online(root: &Root) -> Result<CpuSet, ServerError> {
         remedy: "Mount sysfs on /sys".into(),
     };
     let text = root.read("/sys/devices/system/cpu/online").ok_or_else(|| bad("cannot be read".into()))?;
-    let set = CpuSet::parse(&text).map_err(bad)?;
+    let set = CpuSet::parse(&text).map_err(|e| ServerError::Unavailable {
+        what: format!("CPUs {text} of this host"),
+        cause: e,
+        remedy: format!("Surefoot knows {} logical CPUs at most", CpuSet::CAPACITY),
+    })?;
     if set.is_empty() {
         return Err(bad("names no CPU".into()));
     }
@@ -87,7 +91,17 @@ pub fn discover(root: &Root, managed: Option<CpuSet>) -> Result<Platform, Server
 /// As [`discover`].
 pub fn discover_with(root: &Root, managed: Option<CpuSet>, resctrl: Option<&Resctrl>) -> Result<Platform, ServerError> {
     let online = online(root)?;
-    let managed = managed.unwrap_or_else(|| default_managed(&online));
+    let managed = match managed {
+        None => default_managed(&online),
+        Some(asked) => {
+            let present = root.read("/sys/devices/system/cpu/present").and_then(|t| CpuSet::parse(&t).ok()).unwrap_or(online);
+            let off = asked.intersection(present).difference(online);
+            if !off.is_empty() {
+                tracing::warn!("CPUs {off} are off line: without them until they are back");
+            }
+            asked.difference(off)
+        }
+    };
     if managed.is_empty() || !managed.is_subset(&online) {
         return Err(ServerError::Invalid(format!("managed CPUs \"{managed}\": this host has {online}. Choose from these")));
     }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 use surefoot_server::{CpuSet, ServerError};
 
 /// Label that says whose container it is; the value is the owner.
@@ -16,6 +17,8 @@ pub const LABEL_LAUNCH: &str = "surefoot.launch";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Engine {
     program: PathBuf,
+    /// How long to wait for an answer.
+    patience: Duration,
 }
 
 /// A running container.
@@ -105,6 +108,12 @@ fn says_absent(e: &ServerError) -> bool {
     matches!(e, ServerError::Unavailable { cause, .. } if cause.to_lowercase().contains("no such container"))
 }
 
+/// 30 s, and less than the service manager waits for us.
+fn patience() -> Duration {
+    let watchdog_us = std::env::var("WATCHDOG_USEC").ok().and_then(|t| t.parse::<u64>().ok());
+    Duration::from_secs(30).min(watchdog_us.map_or(Duration::MAX, |us| Duration::from_micros(us / 5 * 3)))
+}
+
 impl Engine {
     /// `SUREFOOT_ENGINE`, else docker, else podman; must answer.
     ///
@@ -129,7 +138,7 @@ impl Engine {
     /// # Errors
     /// [`ServerError::Unavailable`] with what the engine says.
     pub fn at(program: impl Into<PathBuf>) -> Result<Self, ServerError> {
-        let engine = Engine { program: program.into() };
+        let engine = Engine { program: program.into(), patience: patience() };
         engine.version().map(|_| engine)
     }
 
@@ -148,8 +157,21 @@ impl Engine {
         Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
     }
 
+    /// An engine that hangs must not hang the control loop, which a watchdog looks after.
     fn raw(&self, args: &[&str]) -> Result<Output, String> {
-        Command::new(&self.program).args(args).stdin(Stdio::null()).output().map_err(|e| e.to_string())
+        let patience = if matches!(args.first(), Some(&"run" | &"rm")) { Duration::from_secs(120) } else { self.patience };
+        let mut command = Command::new(&self.program);
+        let child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.map_err(|e| e.to_string())?;
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(child.wait_with_output()));
+        if let Ok(out) = told.recv_timeout(patience) {
+            return out.map_err(|e| e.to_string());
+        }
+        // Still ours: nobody else waits for it.
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        Err(format!("no answer within {} s", patience.as_secs_f64()))
     }
 
     fn call(&self, what: &str, args: &[&str], remedy: &str) -> Result<String, ServerError> {
@@ -342,6 +364,13 @@ mod tests {
         assert!(err.contains("/bin/false") && err.contains("scripts/engine.sh"), "{err}");
         let err = Engine::at("/nonexistent/docker").unwrap_err().to_string();
         assert!(err.contains("No such file") && err.lines().count() == 1, "{err}");
+    }
+
+    /// One that hangs is given up, and does not stay behind.
+    #[test]
+    fn a_hanging_engine_is_given_up() {
+        let engine = Engine { program: "sleep".into(), patience: Duration::from_millis(20) };
+        assert_eq!(engine.raw(&["1000"]).unwrap_err(), "no answer within 0.02 s");
     }
 
     /// Who may not use the engine is told to join its group; who points at an engine that is not there is told the variable.

@@ -60,6 +60,11 @@ pub trait Files: Debug + Send + Sync {
     /// Whether [`Files::write`] has the right to; nothing is written.
     fn writable(&self, path: &Path) -> bool;
 
+    /// The same files for a thread whose writes may block for long, so that nobody else waits for them; None where nobody would.
+    fn aside(&self) -> Option<SharedFiles> {
+        None
+    }
+
     /// Leave a layout to be put in force should this process go, in place of an earlier one; an empty one when everything has
     /// been given back. Only an actuator can do that; elsewhere nothing is left.
     ///

@@ -26,6 +26,8 @@ pub enum Entry {
     Apply { t_ms: u64, allocations: BTreeMap<ServiceId, Allocation>, changed: Vec<ServiceId> },
     /// A service was given back or has gone.
     Release { id: ServiceId },
+    /// What follows is of this boot of the host (its random boot_id).
+    Boot { boot_id: String },
 }
 
 /// What a service had before.
@@ -35,6 +37,9 @@ pub struct Former {
     /// Start time of a [`Target::Pid`], clock ticks since boot: a process id alone may be another's by now. Not in old journals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
+    /// Number of its cgroup's folder: one that was made anew has values of its own. Not in old journals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
     pub saved: BTreeMap<Knob, String>,
 }
 
@@ -47,6 +52,8 @@ pub struct Recalled {
     pub touched: Touched,
     /// Of the last applied plans.
     pub in_force: BTreeMap<ServiceId, Allocation>,
+    /// The boot that the last line is of; None in old journals.
+    pub boot_id: Option<String>,
 }
 
 /// From here on the file is written anew with what still counts, bytes.
@@ -113,11 +120,38 @@ impl Journal {
         let in_force = self.recalled.in_force.clone();
         let changed = in_force.keys().cloned().collect();
         let apply = (!in_force.is_empty()).then_some(Entry::Apply { t_ms: 0, allocations: in_force, changed });
-        let text: Vec<u8> = touched.chain(apply).map(|e| line(&e)).collect::<io::Result<Vec<_>>>().map_err(|e| self.failed(&e))?.concat();
+        let boot = self.recalled.boot_id.clone().map(|boot_id| Entry::Boot { boot_id });
+        let text: Vec<u8> = boot
+            .into_iter()
+            .chain(touched)
+            .chain(apply)
+            .map(|e| line(&e))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|e| self.failed(&e))?
+            .concat();
         let renewed = replace(&self.path, &text).and_then(|()| OpenOptions::new().append(true).open(&self.path));
         self.file = renewed.map_err(|e| self.failed(&e))?;
         self.bytes = text.len() as u64;
         Ok(())
+    }
+
+    /// From now on this is boot `boot_id`. With an earlier one cgroups and processes went, and what they had before with them; what a
+    /// container engine keeps did not. Returns what still counts.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn booted(&mut self, boot_id: &str) -> Result<Recalled, ServerError> {
+        if self.recalled.boot_id.as_deref() != Some(boot_id) {
+            if self.recalled.boot_id.is_some() {
+                let survives = |f: &Former| matches!(f.target, Target::Container(_));
+                let gone = self.recalled.touched.iter().filter(|(_, f)| !survives(f)).map(|(id, _)| id.clone());
+                for id in gone.collect::<Vec<_>>() {
+                    self.append(&Entry::Release { id })?;
+                }
+            }
+            self.append(&Entry::Boot { boot_id: boot_id.into() })?;
+        }
+        Ok(self.recalled.clone())
     }
 
     fn failed(&self, e: &io::Error) -> ServerError {
@@ -149,6 +183,7 @@ impl Recalled {
                 self.in_force.remove(&id);
             }
             Entry::Apply { allocations, .. } => self.in_force.extend(allocations),
+            Entry::Boot { boot_id } => self.boot_id = Some(boot_id),
         }
     }
 }
@@ -175,7 +210,7 @@ mod tests {
 
     fn touch(id: &str, cpus: &str) -> Entry {
         let saved = BTreeMap::from([(Knob::Cpus, cpus.into())]);
-        Entry::Touch { id: id.into(), former: Former { target: Target::Container(id.into()), start_ticks: None, saved } }
+        Entry::Touch { id: id.into(), former: Former { target: Target::Container(id.into()), start_ticks: None, group: None, saved } }
     }
 
     /// What was touched and not released is known to the next process, with the values from before the first touch.
@@ -193,12 +228,36 @@ mod tests {
         assert_eq!(touched["a"].saved[&Knob::Cpus], "0-3");
     }
 
+    /// With another boot cgroups and processes have gone, and what they had; a container's limits have not. The same boot changes nothing.
+    #[test]
+    fn another_boot_ends_what_was_of_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let of = |target| Former { target, start_ticks: None, group: Some(7), saved: BTreeMap::new() };
+        let open = |boot: &str| {
+            let mut j = Journal::open(&path).unwrap().0;
+            let r = j.booted(boot).unwrap();
+            assert_eq!(Journal::open(&path).unwrap().1, r);
+            (j, r.touched.into_keys().collect::<Vec<_>>())
+        };
+        let (mut j, none) = open("one");
+        assert!(none.is_empty());
+        for (id, target) in [("c", Target::Container("c".into())), ("g", Target::Cgroup("/g".into())), ("p", Target::Pid(4))] {
+            j.append(&Entry::Touch { id: id.into(), former: of(target) }).unwrap();
+        }
+        drop(j);
+        assert_eq!(open("one").1, ["c", "g", "p"]);
+        assert_eq!(open("two").1, ["c"]);
+        assert_eq!(open("two").1, ["c"]);
+    }
+
     /// Journals from before start times were kept are read; a start time survives the way to disk and back.
     #[test]
     fn old_journals_are_read() {
         let old = r#"{"event":"touch","id":"a","target":{"pid":42},"saved":{"cpus":"0-3"}}"#;
         let touched = replay(format!("{old}\n").as_bytes()).unwrap().touched;
-        let mut former = Former { target: Target::Pid(42), start_ticks: None, saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]) };
+        let mut former =
+            Former { target: Target::Pid(42), start_ticks: None, group: None, saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]) };
         assert_eq!(touched["a"], former);
         former.start_ticks = Some(4711);
         let line = serde_json::to_string(&Entry::Touch { id: "a".into(), former: former.clone() }).unwrap();

@@ -179,6 +179,18 @@ impl Counters {
     }
 }
 
+/// As many open files as this process may have: counters take three for each CPU and service.
+pub fn allow_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives through both calls. Where they are refused the limit stays as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 /// Whether this process may count cycles at all.
 ///
 /// # Errors

@@ -45,6 +45,9 @@ impl Op {
 #[serde(deny_unknown_fields)]
 pub struct SafeLayout {
     pub version: u32,
+    /// The boot that it is of: with another one nothing of it is in force. Not in old files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     pub ops: Vec<Op>,
 }
 
@@ -60,7 +63,7 @@ pub struct SafeReport {
 
 impl SafeLayout {
     pub fn new(ops: Vec<Op>) -> Self {
-        SafeLayout { version: 1, ops }
+        SafeLayout { version: 1, boot_id: None, ops }
     }
 
     /// Put it in force: every write is tried, whatever becomes of the others; a write that is refused is tried once more after

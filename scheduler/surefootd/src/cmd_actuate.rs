@@ -12,10 +12,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use surefoot_linux::actuator::harden::{harden, Open};
+use surefoot_linux::actuator::harden::{give_up, restrict_calls, Measure, Open};
 use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener, Pattern};
 use surefoot_linux::cgroup::Mounts;
 use surefoot_linux::resctrl::Resctrl;
+use surefoot_linux::unit::usual_cgroup;
 use surefoot_linux::{Root, Target};
 
 /// # Errors
@@ -57,14 +58,16 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     let lookup = if files.by_kernel() { "by the kernel (openat2)" } else { "name by name (this kernel has no openat2)" };
     tracing::info!("lookups below the mounts: {lookup}");
     let folders: Vec<_> = files.folders().collect();
-    for m in harden(Open { kernel: &folders, state: Some(dead_man.folder()) }) {
-        match m.done {
-            Ok(how) => tracing::info!("{}: {how}", m.name),
-            Err(why) => tracing::warn!("{}: NOT in force: {why}", m.name),
-        }
-    }
+    let say = |m: Measure| match m.done {
+        Ok(how) => tracing::info!("{}: {how}", m.name),
+        Err(why) => tracing::warn!("{}: NOT in force: {why}", m.name),
+    };
+    give_up(Open { kernel: &folders, state: Some(dead_man.folder()), resctrl: resctrl.is_some() }).into_iter().for_each(say);
     drop(folders);
-    let mut actuator = Actuator::new(allow, files, root).with_dead_man(dead_man);
+    // Its thread has given up the same, being started after it, but for what each does for itself.
+    let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_aside(|| drop(restrict_calls()));
+    let mut actuator = actuator.map_err(|e| Error::Failed(format!("no second thread: {e}. Allow more tasks")))?;
+    say(restrict_calls());
     tracing::info!("serving user {uid} ({})", own.user);
     notifier.ready(&format!("serving user {}", own.user));
     let ended = actuator.serve(&listener, uid, || {
@@ -112,7 +115,7 @@ fn patterns(config: &NodeConfig, own: &ActuatorConfig) -> Vec<Pattern> {
     let of_services = config.services.iter().filter_map(|s| match &s.how {
         How::Adopt { target: Target::Cgroup(path), .. } => Pattern::literal(path.to_str()?).ok(),
         // Where systemd puts a unit that names no other slice; one that does is named in actuator.cgroups.
-        How::Adopt { target: Target::Unit(unit), .. } => Pattern::literal(&format!("/system.slice/{unit}")).ok(),
+        How::Adopt { target: Target::Unit(unit), .. } => Pattern::literal(&usual_cgroup(unit)).ok(),
         _ => None,
     });
     own.cgroups.iter().cloned().chain(of_services).collect()

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use surefoot_linux::claim::{self, lock_file};
 use surefoot_linux::files::Files;
+use surefoot_linux::local::BOOT_ID;
 use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
@@ -301,6 +302,20 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
         }
         return Ok(());
     };
+    let boot_id = Root::default().read(BOOT_ID);
+    if layout.boot_id.is_some() && boot_id.is_some() && layout.boot_id != boot_id {
+        let _ = std::fs::remove_file(&file);
+        let note = "nothing is in force: the host was started anew since";
+        println!(
+            "{}",
+            if json {
+                serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }).to_string()
+            } else {
+                note.into()
+            }
+        );
+        return Ok(());
+    }
     // A daemon that lives would write against it.
     let _lock = lock_file(&dir.join("lock"), claim::PATIENCE)
         .map_err(|e| Error::Failed(format!("{}: {e}. Stop the daemon first", dir.join("lock").display())))?;

@@ -117,9 +117,9 @@ fn plain(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && name.len() <= MAX_NAME && !name.chars().any(|c| c == '/' || c.is_control())
 }
 
-/// The name of a group of ours.
+/// The name of a group of ours; `~` is in names of classes whose plain name is taken.
 fn ours(name: &str) -> bool {
-    name.strip_prefix(PREFIX).is_some_and(word)
+    name.strip_prefix(PREFIX).is_some_and(|rest| word(&rest.replace('~', "-")))
 }
 
 fn word(name: &str) -> bool {

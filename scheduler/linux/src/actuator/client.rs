@@ -4,7 +4,7 @@
 //! (EACCES) is the actuator asked.
 
 use super::protocol::{decode_reply, Reply, Request, SafeOp, MAX_PAYLOAD, REPLY_HEAD};
-use crate::files::{Files, HostFiles};
+use crate::files::{Files, HostFiles, SharedFiles};
 use crate::safe::SafeLayout;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{connect, recv, send, setsockopt, socket, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
@@ -13,23 +13,26 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An actuator that does not answer for so long is lost: the caller's tick must not hang.
 const PATIENCE_S: i64 = 10;
+/// On the second line: moving the memory of a large service takes minutes.
+const PATIENCE_ASIDE_S: i64 = 600;
 
 /// Kernel files through an actuator.
 #[derive(Debug)]
 pub struct RemoteFiles {
     at: PathBuf,
     line: Mutex<Option<OwnedFd>>,
+    patience_s: i64,
 }
 
 impl RemoteFiles {
     /// # Errors
     /// Where nobody serves there, or not this user; the text names the socket.
     pub fn connect(at: &Path) -> io::Result<Self> {
-        let files = RemoteFiles { at: at.into(), line: Mutex::new(None) };
+        let files = RemoteFiles { at: at.into(), line: Mutex::new(None), patience_s: PATIENCE_S };
         *files.line.lock().unwrap_or_else(PoisonError::into_inner) = Some(files.dial()?);
         Ok(files)
     }
@@ -42,7 +45,7 @@ impl RemoteFiles {
     fn dial(&self) -> io::Result<OwnedFd> {
         let failed = |e: nix::errno::Errno| self.lost(io::ErrorKind::NotConnected, e.desc());
         let line = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
-        let patience = TimeVal::seconds(PATIENCE_S);
+        let patience = TimeVal::seconds(self.patience_s);
         setsockopt(&line, ReceiveTimeout, &patience).and_then(|()| setsockopt(&line, SendTimeout, &patience)).map_err(failed)?;
         connect(line.as_raw_fd(), &UnixAddr::new(&self.at).map_err(failed)?).map_err(failed)?;
         // It speaks first: whether it serves us.
@@ -61,7 +64,9 @@ impl RemoteFiles {
                 Ok(0) => return Err(self.lost(io::ErrorKind::ConnectionAborted, "it has gone")),
                 Ok(n) => n,
                 Err(nix::errno::Errno::EINTR) => continue,
-                Err(nix::errno::Errno::EAGAIN) => return Err(self.lost(io::ErrorKind::TimedOut, format!("no answer for {PATIENCE_S} s"))),
+                Err(nix::errno::Errno::EAGAIN) => {
+                    return Err(self.lost(io::ErrorKind::TimedOut, format!("no answer for {} s", self.patience_s)))
+                }
                 Err(e) => return Err(self.lost(io::ErrorKind::ConnectionAborted, e.desc())),
             };
             let (errno, more, payload) = decode_reply(&buffer[..n]).map_err(|e| self.lost(io::ErrorKind::InvalidData, e))?;
@@ -149,6 +154,10 @@ impl Files for RemoteFiles {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.say(from, |from| self.say(to, |to| self.ask(&Request::Rename { from, to }))).map(|_| ())
+    }
+
+    fn aside(&self) -> Option<SharedFiles> {
+        Some(Arc::new(RemoteFiles { at: self.at.clone(), line: Mutex::new(None), patience_s: PATIENCE_ASIDE_S }))
     }
 
     fn folders(&self, dir: &Path) -> Vec<String> {

@@ -1,7 +1,8 @@
 //! What the actuator gives up before it serves anybody, so that a flaw in it is worth little.
 //!
 //! It stays user 0, who owns the kernel's files, but without a single capability: nothing else that root may do is left
-//! except root's own files, and Landlock takes those away too. A seccomp filter leaves the few system calls that it needs:
+//! except root's own files, and Landlock takes those away too. Only resctrl needs one, CAP_DAC_OVERRIDE: the kernel shows its
+//! folders as read-only to everybody. A seccomp filter leaves the few system calls that it needs:
 //! no new processes, no new sockets, no executable memory. By hand and not through a crate: both are a screenful, and this
 //! process should be short to read.
 //!
@@ -26,19 +27,24 @@ pub struct Open<'a> {
     pub kernel: &'a [BorrowedFd<'a>],
     /// The same, and make, replace and remove files.
     pub state: Option<BorrowedFd<'a>>,
+    /// One of them is resctrl, in which groups are made.
+    pub resctrl: bool,
 }
 
-/// Give up everything that serving does not need. Irrevocable, for this thread: call it before there are others.
-pub fn harden(open: Open<'_>) -> Vec<Measure> {
-    let mut all = vec![
+/// Give up everything that serving does not need. Irrevocable, for this thread and those it starts from now on: call it before
+/// there are others, and [`restrict_calls`] in each of them when it has started.
+pub fn give_up(open: Open<'_>) -> Vec<Measure> {
+    vec![
         Measure { name: "no-new-privileges", done: prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map(|()| "in force".into()) },
         Measure { name: "not-dumpable", done: prctl(libc::PR_SET_DUMPABLE, 0).map(|()| "in force".into()) },
-        Measure { name: "capabilities", done: drop_capabilities() },
-    ];
-    all.push(Measure { name: "landlock", done: landlock(open) });
-    // Last: it forbids what the others need.
-    all.push(Measure { name: "seccomp", done: seccomp() });
-    all
+        Measure { name: "capabilities", done: drop_capabilities(if open.resctrl { 1 << CAP_DAC_OVERRIDE } else { 0 }) },
+        Measure { name: "landlock", done: landlock(open) },
+    ]
+}
+
+/// The system calls that serving needs and no others, for this thread alone. Last: it forbids what the others need.
+pub fn restrict_calls() -> Measure {
+    Measure { name: "seccomp", done: seccomp() }
 }
 
 fn prctl(option: libc::c_int, value: libc::c_ulong) -> Result<(), String> {
@@ -57,8 +63,18 @@ struct CapHeader {
     pid: libc::c_int,
 }
 const CAP_VERSION_3: u32 = 0x2008_0522;
+/// linux/capability.h: all are below 64.
+const CAP_DAC_OVERRIDE: u32 = 1;
 
-fn drop_capabilities() -> Result<String, String> {
+fn effective() -> Result<u32, String> {
+    let status = fs::read_to_string("/proc/thread-self/status").map_err(|e| format!("/proc/thread-self/status: {e}"))?;
+    let low = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:\t")?, 16).ok());
+    low.map(|c| c as u32).ok_or_else(|| "/proc/thread-self/status has no CapEff".into())
+}
+
+/// All but those of `keep` that there are.
+fn drop_capabilities(keep: u32) -> Result<String, String> {
+    let keep = keep & effective()?;
     // The bounding set first: dropping from it is a right of its own. Without it nothing that is run could gain one; and
     // nothing can be run. EPERM: there was no such right, hence nothing worth bounding that no_new_privs would not bound.
     for capability in 0..64 {
@@ -70,20 +86,18 @@ fn drop_capabilities() -> Result<String, String> {
     // SAFETY: an empty list needs no memory. Refused where there is no right to it; then groups are the service manager's choice.
     let groups = unsafe { libc::setgroups(0, std::ptr::null()) } == 0;
     let header = CapHeader { version: CAP_VERSION_3, pid: 0 };
-    let none = [[0u32; 3]; 2];
+    let left = [[keep, keep, 0], [0; 3]];
     // SAFETY: header and two words of (effective, permitted, inheritable), as version 3 wants. Ambient ones go with permitted.
-    check(unsafe { libc::syscall(libc::SYS_capset, &header, none.as_ptr()) }).map_err(|e| e.to_string())?;
+    check(unsafe { libc::syscall(libc::SYS_capset, &header, left.as_ptr()) }).map_err(|e| e.to_string())?;
     let status = fs::read_to_string("/proc/thread-self/status").map_err(|e| format!("/proc/thread-self/status: {e}"))?;
-    let left: Vec<&str> = status
-        .lines()
-        .filter_map(|l| l.split_once(":\t"))
-        .filter(|(k, v)| ["CapInh", "CapPrm", "CapEff", "CapAmb"].contains(k) && v.bytes().any(|b| b != b'0'))
-        .map(|(k, _)| k)
-        .collect();
-    if left.is_empty() {
-        return Ok(if groups { "none left, no further groups".into() } else { "none left".into() });
+    let is = |key: &str| status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix(key)?.trim_start_matches(":\t"), 16).ok());
+    let want = |key: &str| if ["CapPrm", "CapEff"].contains(&key) { u64::from(keep) } else { 0 };
+    let other: Vec<&str> = ["CapInh", "CapPrm", "CapEff", "CapAmb"].into_iter().filter(|k| is(k).is_some_and(|c| c != want(k))).collect();
+    if !other.is_empty() {
+        return Err(format!("{} not as it should be", other.join(", ")));
     }
-    Err(format!("{} not empty", left.join(", ")))
+    let left = if keep == 0 { "none left" } else { "CAP_DAC_OVERRIDE left, for resctrl" };
+    Ok(if groups { format!("{left}, no further groups") } else { left.into() })
 }
 
 // Landlock (landlock(7)): rights on files, by the version of its interface that has them.
@@ -269,7 +283,8 @@ mod tests {
         }
         let (kernel, kept) = (fs::File::open(&inside).unwrap(), fs::File::open(&state).unwrap());
         let work = move || {
-            let all = harden(Open { kernel: &[kernel.as_fd()], state: Some(kept.as_fd()) });
+            let mut all = give_up(Open { kernel: &[kernel.as_fd()], state: Some(kept.as_fd()), resctrl: false });
+            all.push(restrict_calls());
             let done = |name: &str| all.iter().any(|m| m.name == name && m.done.is_ok());
             // What works goes on working.
             fs::write(inside.join("f"), "new").unwrap();
@@ -300,6 +315,30 @@ mod tests {
             eprintln!("NOT RUN: {lacks}: this kernel lacks it");
         }
         assert_eq!(fs::read_to_string(dir.path().join("in/f")).unwrap(), "new");
+    }
+
+    /// In a folder that is read-only to everybody, as resctrl's are, root makes another only with the capability that is kept for it.
+    #[test]
+    fn read_only_folders_need_the_one_capability() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("NOT RUN: only root has capabilities to keep");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(0), Some(0)).unwrap();
+        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o555)).unwrap();
+        let at = dir.path().to_path_buf();
+        let make = |resctrl: bool, name: &'static str| {
+            let at = at.clone();
+            let work = move || {
+                let open = fs::File::open(&at).unwrap();
+                let all = give_up(Open { kernel: &[open.as_fd()], state: None, resctrl });
+                assert!(all.iter().any(|m| m.name == "capabilities" && m.done.is_ok()), "{all:?}");
+                fs::create_dir(at.join(name)).map_err(|e| e.raw_os_error())
+            };
+            std::thread::spawn(work).join().unwrap()
+        };
+        assert_eq!(make(false, "a"), Err(Some(libc::EACCES)));
+        assert_eq!(make(true, "b"), Ok(()));
     }
 
     /// The filter, run by hand: allowed calls, executable memory, foreign architectures.

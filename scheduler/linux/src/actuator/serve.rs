@@ -1,4 +1,5 @@
-//! The actuator's side: judge, carry out, answer. One client at a time.
+//! The actuator's side: judge, carry out, answer. One client at a time, which may have a second line: what waits for the kernel to
+//! move memory is asked there and carried out in a thread of its own, so that no other write has to wait for it.
 
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
@@ -18,6 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the loop looks whether it should end.
@@ -25,22 +29,37 @@ const LOOK: Duration = Duration::from_millis(500);
 /// A client that does not take its answer for so long is gone.
 const PATIENCE_S: i64 = 2;
 
-/// Carries out what the allow-list lets through. Knows nothing of sockets.
-#[derive(Debug)]
-pub struct Actuator {
+/// Judges and carries out. Knows nothing of sockets; each thread has its own.
+#[derive(Clone, Debug)]
+struct Hands {
     allow: Allow,
     files: SharedFiles,
     /// Where the cgroup of a thread is looked up.
     root: Root,
     mounts: Mounts,
+}
+
+/// Carries out what the allow-list lets through.
+#[derive(Debug)]
+pub struct Actuator {
+    hands: Hands,
     dead_man: Option<DeadMan>,
+    aside: Option<Aside>,
+}
+
+/// The thread for the second line of a client.
+#[derive(Debug)]
+struct Aside {
+    lines: Sender<OwnedFd>,
+    /// It has a line.
+    busy: Arc<AtomicBool>,
 }
 
 impl Actuator {
     /// `files` carries out; `root` is where /proc is read.
     pub fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
         let mounts = Mounts::read(&root);
-        Actuator { allow, files, root, mounts, dead_man: None }
+        Actuator { hands: Hands { allow, files, root, mounts }, dead_man: None, aside: None }
     }
 
     /// Keep a layout for when a client dies.
@@ -48,8 +67,43 @@ impl Actuator {
         Actuator { dead_man: Some(dead_man), ..self }
     }
 
+    /// Give clients a second line, served by a thread that first does `begin`. Without it there is none.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub fn with_aside(self, begin: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let (lines, taken) = channel::<OwnedFd>();
+        let busy = Arc::new(AtomicBool::new(false));
+        let (hands, idle) = (self.hands.clone(), busy.clone());
+        let run = move || {
+            begin();
+            let mut buffer = vec![0u8; MAX_REQUEST + 1];
+            for line in taken {
+                while hands.answer(&line, &mut buffer, MsgFlags::empty(), &mut |_| Err(unable())) {}
+                drop(line);
+                idle.store(false, Ordering::Release);
+            }
+        };
+        std::thread::Builder::new().name("aside".into()).spawn(run)?;
+        Ok(Actuator { aside: Some(Aside { lines, busy }), ..self })
+    }
+
     /// Answer one message. Everything refused is logged with path and rule.
     pub fn handle(&mut self, message: &[u8]) -> Reply {
+        let dead_man = &mut self.dead_man;
+        self.hands.handle(message, &mut |ops| dead_man.as_mut().ok_or_else(unable)?.keep(ops))
+    }
+}
+
+/// Leaves a layout for later.
+type Keep<'a> = &'a mut dyn FnMut(&[SafeOp<'_>]) -> io::Result<()>;
+
+fn unable() -> io::Error {
+    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+}
+
+impl Hands {
+    fn handle(&self, message: &[u8], keep: Keep<'_>) -> Reply {
         let request = match decode(message) {
             Ok(r) => r,
             Err(e) => {
@@ -57,7 +111,7 @@ impl Actuator {
                 return Reply::refused(libc::EPROTO, e.to_string());
             }
         };
-        match self.carry_out(&request) {
+        match self.carry_out(&request, keep) {
             Ok(Ok(payload)) => Reply::done(payload),
             Ok(Err(e)) => Reply::failed(&e),
             Err((path, rule)) => {
@@ -71,7 +125,7 @@ impl Actuator {
 
     /// The outer error is a refusal, the inner one the kernel's.
     #[allow(clippy::type_complexity)]
-    fn carry_out<'a>(&mut self, request: &Request<'a>) -> Result<io::Result<Vec<u8>>, (&'a str, Refused)> {
+    fn carry_out<'a>(&self, request: &Request<'a>, keep: Keep<'_>) -> Result<io::Result<Vec<u8>>, (&'a str, Refused)> {
         let f = &self.files;
         let nothing = |()| vec![];
         let truth = |yes: bool| Ok(vec![u8::from(yes)]);
@@ -98,8 +152,7 @@ impl Actuator {
                         SafeOp::RemoveDir { path } => self.allow.group(path).map_err(named(path))?,
                     }
                 }
-                let unable = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-                self.dead_man.as_mut().ok_or_else(unable).and_then(|d| d.keep(ops)).map(nothing)
+                keep(ops).map(nothing)
             }
         })
     }
@@ -123,13 +176,27 @@ impl Actuator {
         }
     }
 
+    /// One message of a client; false where it has gone.
+    fn answer(&self, client: &OwnedFd, buffer: &mut [u8], how: MsgFlags, keep: Keep<'_>) -> bool {
+        let n = match recv(client.as_raw_fd(), buffer, how) {
+            Ok(0) => return false,
+            Ok(n) => n,
+            Err(Errno::EINTR | Errno::EAGAIN) => return true,
+            Err(_) => return false,
+        };
+        let reply = self.handle(&buffer[..n], keep);
+        tell(client, &reply)
+    }
+}
+
+impl Actuator {
     /// Serve until `stop` says so. `uid` may connect, and root.
     ///
     /// # Errors
     /// Where the socket itself fails.
     pub fn serve(&mut self, listener: &Listener, uid: u32, mut stop: impl FnMut() -> bool) -> io::Result<()> {
         let mut buffer = vec![0u8; MAX_REQUEST + 1];
-        let mut client: Option<OwnedFd> = None;
+        let mut client: Option<Client> = None;
         loop {
             // Asked before the last look, so that a client that went before us has gone.
             let last = stop();
@@ -137,11 +204,13 @@ impl Actuator {
             let (knock, call) = wait(listener, client.as_ref(), if last { Some(Duration::ZERO) } else { due })?;
             let before = client.is_some();
             if call {
-                client = client.take().filter(|c| self.answer(c, &mut buffer));
+                let dead_man = &mut self.dead_man;
+                let mut keep = |ops: &[SafeOp<'_>]| dead_man.as_mut().ok_or_else(unable)?.keep(ops);
+                client = client.take().filter(|c| self.hands.answer(&c.line, &mut buffer, MsgFlags::MSG_DONTWAIT, &mut keep));
             }
             let left = before && client.is_none();
             if knock {
-                client = admit(listener, uid, client.take());
+                client = admit(listener, uid, client.take(), self.aside.as_ref());
             }
             if let Some(d) = self.dead_man.as_mut() {
                 match (&client, left) {
@@ -174,8 +243,8 @@ impl Actuator {
         let report = layout.each(|op| {
             let path = op.path().to_string_lossy();
             let done = match op {
-                Op::Write { text, .. } => self.write(&path, text),
-                Op::RemoveDir { path: p } => self.allow.group(&path).map(|()| self.files.remove_dir(p)),
+                Op::Write { text, .. } => self.hands.write(&path, text),
+                Op::RemoveDir { path: p } => self.hands.allow.group(&path).map(|()| self.hands.files.remove_dir(p)),
             };
             let named = |kind, why: &dyn std::fmt::Display| io::Error::new(kind, format!("{}: {why}", path.escape_debug()));
             match done {
@@ -189,26 +258,14 @@ impl Actuator {
         let ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::warn!("safe layout: {} done, {} not needed, {} failed, in {ms:.1} ms", report.done, report.gone, report.failed.len());
     }
-
-    /// One message of the client; false where it has gone.
-    fn answer(&mut self, client: &OwnedFd, buffer: &mut [u8]) -> bool {
-        let n = match recv(client.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => return false,
-            Ok(n) => n,
-            Err(Errno::EINTR | Errno::EAGAIN) => return true,
-            Err(_) => return false,
-        };
-        let reply = self.handle(&buffer[..n]);
-        tell(client, &reply)
-    }
 }
 
 /// Whether somebody connects, and whether the client has sent something (or gone); or the safe layout is due.
-fn wait(listener: &Listener, client: Option<&OwnedFd>, due: Option<Duration>) -> io::Result<(bool, bool)> {
+fn wait(listener: &Listener, client: Option<&Client>, due: Option<Duration>) -> io::Result<(bool, bool)> {
     // Rounded up: a millisecond early would be a loop that only turns.
     let most = due.map_or(LOOK, |d| LOOK.min(d + Duration::from_millis(1)));
     let mut fds = vec![PollFd::new(listener.socket.as_fd(), PollFlags::POLLIN)];
-    fds.extend(client.map(|c| PollFd::new(c.as_fd(), PollFlags::POLLIN)));
+    fds.extend(client.map(|c| PollFd::new(c.line.as_fd(), PollFlags::POLLIN)));
     match poll(&mut fds, PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX)) {
         Ok(_) | Err(Errno::EINTR) => {}
         Err(e) => return Err(e.into()),
@@ -228,8 +285,17 @@ fn tell(client: &OwnedFd, reply: &Reply) -> bool {
     })
 }
 
+const BUSY: &str = "another client is being served. Stop that one first";
+
+/// Whoever is served.
+#[derive(Debug)]
+struct Client {
+    line: OwnedFd,
+    pid: i32,
+}
+
 /// Who is the client after somebody has knocked.
-fn admit(listener: &Listener, uid: u32, client: Option<OwnedFd>) -> Option<OwnedFd> {
+fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&Aside>) -> Option<Client> {
     let new = match accept4(listener.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
         // SAFETY: a descriptor that the kernel has just made, and that nobody else knows.
         Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
@@ -239,25 +305,31 @@ fn admit(listener: &Listener, uid: u32, client: Option<OwnedFd>) -> Option<Owned
         return client;
     }
     let peer = getsockopt(&new, PeerCredentials).map(|c| (c.uid(), c.pid()));
-    let refused = match peer {
-        Ok((who, _)) if who == uid || who == 0 => {
-            client.as_ref().map(|_| (libc::EBUSY, "another client is being served. Stop that one first".to_string()))
-        }
-        Ok((who, _)) => Some((libc::EPERM, format!("user {who} is not served, only user {uid}. See actuator.user in node.toml"))),
-        Err(e) => Some((libc::EPERM, format!("no credentials: {e}"))),
+    let refuse = |errno: i32, why: String| {
+        tracing::warn!("refused a client: {why}");
+        tell(&new, &Reply::refused(errno, why));
     };
-    match (refused, peer) {
-        (Some((errno, why)), _) => {
-            tracing::warn!("refused a client: {why}");
-            tell(&new, &Reply::refused(errno, why));
-            client
+    match (peer, &client) {
+        (Err(e), _) => refuse(libc::EPERM, format!("no credentials: {e}")),
+        (Ok((who, _)), _) if who != uid && who != 0 => {
+            refuse(libc::EPERM, format!("user {who} is not served, only user {uid}. See actuator.user in node.toml"));
         }
-        (None, Ok((who, pid))) if tell(&new, &Reply::done(vec![])) => {
-            tracing::info!("serving process {pid} of user {who}");
-            Some(new)
+        (Ok((_, pid)), Some(c)) if c.pid == pid => match aside {
+            Some(a) if !a.busy.swap(true, Ordering::Acquire) => {
+                // A thread that has gone serves nobody.
+                let _ = tell(&new, &Reply::done(vec![])) && a.lines.send(new).is_ok();
+            }
+            _ => refuse(libc::EBUSY, BUSY.into()),
+        },
+        (Ok(_), Some(_)) => refuse(libc::EBUSY, BUSY.into()),
+        (Ok((who, pid)), None) => {
+            if tell(&new, &Reply::done(vec![])) {
+                tracing::info!("serving process {pid} of user {who}");
+                return Some(Client { line: new, pid });
+            }
         }
-        _ => client,
     }
+    client
 }
 
 /// A socket that clients connect to.

@@ -150,6 +150,77 @@ fn a_cgroup_is_set_through_the_actuator() {
     serving.end();
 }
 
+/// A write that waits for the kernel on the second line keeps nothing else waiting; there is one such line.
+#[test]
+fn slow_writes_keep_nobody_waiting() {
+    /// A host whose memory nodes are set only when somebody says so.
+    #[derive(Debug)]
+    struct Slow(Beneath, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+    impl Files for Slow {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            self.0.read(path)
+        }
+        fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+            if path.ends_with("cpuset.mems") {
+                self.1.lock().unwrap().recv().unwrap();
+            }
+            self.0.write(path, text)
+        }
+        fn make_dir(&self, path: &Path) -> io::Result<()> {
+            self.0.make_dir(path)
+        }
+        fn remove_dir(&self, path: &Path) -> io::Result<()> {
+            self.0.remove_dir(path)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+        fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+            self.0.list(dir)
+        }
+        fn is_dir(&self, path: &Path) -> bool {
+            self.0.is_dir(path)
+        }
+        fn is_file(&self, path: &Path) -> bool {
+            self.0.is_file(path)
+        }
+        fn writable(&self, path: &Path) -> bool {
+            self.0.writable(path)
+        }
+    }
+    let (dir, root) = host();
+    let at = |p: &str| root.path(format!("/sys/fs/cgroup/{p}"));
+    fs::write(at("cpuset/docker/c/cpuset.mems"), "0").unwrap();
+    let allow = allowed(&root);
+    let (go, wait) = std::sync::mpsc::channel();
+    let files = Slow(Beneath::open(allow.dirs()).unwrap(), std::sync::Mutex::new(wait));
+    let a = Actuator::new(allow, Arc::new(files), root.clone()).with_aside(|| {}).unwrap();
+    let serving = Serving::start(a, &dir.path().join("sock"), own_uid());
+    let remote = RemoteFiles::connect(&serving.at).unwrap();
+    let aside = remote.aside().unwrap();
+    // The line is there from the first word on.
+    assert!(aside.writable(&at("cpuset/docker/c/cpuset.cpus")));
+    let slow = std::thread::spawn({
+        let (aside, path) = (aside.clone(), at("cpuset/docker/c/cpuset.mems"));
+        move || aside.write(&path, "1")
+    });
+    remote.write(&at("cpuset/docker/c/cpuset.cpus"), "2").unwrap();
+    assert!(!slow.is_finished() && fs::read_to_string(at("cpuset/docker/c/cpuset.mems")).unwrap() == "0");
+    let third = remote.aside().unwrap().write(&at("cpuset/docker/c/cpuset.cpus"), "1").unwrap_err();
+    assert!(third.to_string().contains("another client"), "{third}");
+    go.send(()).unwrap();
+    slow.join().unwrap().unwrap();
+    assert_eq!(fs::read_to_string(at("cpuset/docker/c/cpuset.mems")).unwrap(), "1");
+    // Free again for the next one, once the actuator has seen that it has gone.
+    drop(aside);
+    let again = remote.aside().unwrap();
+    while !again.writable(&at("cpuset/docker/c/cpuset.cpus")) {
+        std::thread::yield_now();
+    }
+    drop((again, remote));
+    serving.end();
+}
+
 /// resctrl's groups through the actuator: made, filled, moved, removed; a thread of a foreign cgroup is not moved.
 #[test]
 fn resctrl_is_set_through_the_actuator() {

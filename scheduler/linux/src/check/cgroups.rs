@@ -125,12 +125,12 @@ fn partitions(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
     };
     let has = |file: &str| root.files.is_file(&child.join(file));
     match (has("cpuset.cpus.partition"), has("cpuset.cpus.exclusive")) {
-        (true, true) => {
-            a.have("cpuset-partitions", WHY, "root and isolated partitions, also below groups that are none (cpuset.cpus.exclusive)")
-        }
-        (true, false) => {
-            a.have("cpuset-partitions", WHY, "only directly below another partition: this kernel has no cpuset.cpus.exclusive (Linux 6.7)")
-        }
+        (true, true) => a.have("cpuset-partitions", WHY, "root and isolated partitions, directly below another partition"),
+        (true, false) => a.have(
+            "cpuset-partitions",
+            WHY,
+            "root and isolated partitions, directly below another partition; no cpuset.cpus.exclusive (Linux 6.7)",
+        ),
         (false, _) if !has("cpuset.cpus") => {
             a.lack(
                 "cpuset-partitions",

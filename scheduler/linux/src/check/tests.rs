@@ -118,7 +118,7 @@ fn a_full_intel_host_has_no_gap() {
         ("smt", "2 threads a core"),
         ("l3-domains", "2 caches of 22528K (ids 0 1), 4 CPUs in the first"),
         ("cgroup-io", "offered and handed down"),
-        ("cpuset-partitions", "also below groups that are none"),
+        ("cpuset-partitions", "directly below another partition"),
         ("zswap", "enabled (zstd)"),
         ("transparent-huge-pages", "madvise"),
         ("resctrl", "mounted by /etc/fstab"),

@@ -109,7 +109,7 @@ impl LocalServer {
             let s = &self.services[id];
             let saved: BTreeMap<Knob, String> = Knob::ALL.iter().filter_map(|k| Some((*k, s.control.get(*k)?))).collect();
             let start_ticks = s.process.as_ref().filter(|_| matches!(s.target, Target::Pid(_))).map(|p| p.start_ticks);
-            let former = Former { target: s.target.clone(), start_ticks, saved };
+            let former = Former { target: s.target.clone(), start_ticks, group: s.identity, saved };
             self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
             self.touched.insert(id.clone(), former);
         }

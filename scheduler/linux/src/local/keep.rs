@@ -251,13 +251,13 @@ impl LocalServer {
                 let bytes = held.value.parse::<u64>().unwrap_or(u64::MAX);
                 let done = match knob {
                     Knob::Mems => {
-                        let (group, value) = (group.clone(), held.value.clone());
+                        let (group, value) = (group.aside(), held.value.clone());
                         let run = move || group.set(Knob::Mems, &value);
                         let thread = std::thread::Builder::new().name("move-memory".into()).spawn(run);
                         thread.map(|t| Some(Work::Write(Some(t))))
                     }
                     Knob::Memory if group.memory_bytes().is_some_and(|used| bytes < used) => {
-                        Lowering::start(group.clone(), bytes, Pace::default()).map(|l| Some(Work::Lowering(l)))
+                        Lowering::start(group.aside(), bytes, Pace::default()).map(|l| Some(Work::Lowering(l)))
                     }
                     _ => group.set(*knob, &held.value).map(|()| None),
                 };

@@ -48,6 +48,9 @@ use surefoot_server::{
     Allocation, Applied, CpuSet, Features, FeedState, Kind, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
 };
 
+/// Another one at each boot.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// How long a launched service may take until its port answers.
 const READY: Duration = Duration::from_secs(15);
 
@@ -143,6 +146,8 @@ struct Service {
     target: Target,
     control: Control,
     cgroup: Option<Cgroup>,
+    /// Of that cgroup: one that was made anew is another service.
+    identity: Option<u64>,
     /// First process; None for bare cgroups.
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
@@ -203,6 +208,10 @@ pub struct LocalServer {
     feed: Feed,
     /// And when they were read.
     frequencies: (Option<Instant>, Frequencies),
+    boot_id: Option<String>,
+    /// CPUs on line at the start; since then another set, at so many looks in a row.
+    online: CpuSet,
+    other_online: (CpuSet, u32),
     no_pmu: Option<String>,
     last_observed_ms: u64,
     next_tick: Option<Instant>,
@@ -274,14 +283,22 @@ impl LocalServer {
         };
         let resctrl = resctrl.map(|r| r.with_peak(config.mem_bw_mbps));
         let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..discover_with(&config.root, config.managed, resctrl.as_ref())? };
+        let online_now = online(&config.root)?;
         let mounts = Mounts::read(&config.root);
-        let (journal, recalled) = Journal::open(&dir.join("journal.jsonl"))?;
+        let (mut journal, mut recalled) = Journal::open(&dir.join("journal.jsonl"))?;
+        let boot_id = config.root.read(BOOT_ID);
+        if let Some(boot_id) = &boot_id {
+            recalled = journal.booted(boot_id)?;
+        }
         let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
         if config.root.is_host() {
             keep_off(&online(&config.root)?.difference(platform.managed));
         }
         let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE)?;
         let no_pmu = perf::probe().err();
+        if no_pmu.is_none() && config.root.is_host() {
+            perf::allow_descriptors();
+        }
         if let Some(why) = &no_pmu {
             tracing::info!("features without hardware counters (feature set no-pmu): {why}");
         }
@@ -310,6 +327,9 @@ impl LocalServer {
             no_pmu,
             last_observed_ms: 0,
             frequencies: Default::default(),
+            boot_id,
+            online: online_now,
+            other_online: (online_now, 0),
             next_tick: None,
             _lock: lock,
             claim: None,
@@ -507,6 +527,18 @@ impl LocalServer {
     fn add(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
         let found = self.control(id, &target)?;
         self.hold(id, service, kind, threads, target, found);
+        self.let_go_of_namesake(id)
+    }
+
+    /// Values that another cgroup of that name had before are nobody's any more.
+    fn let_go_of_namesake(&mut self, id: &str) -> Result<(), ServerError> {
+        let group = self.services.get(id).and_then(|s| s.identity);
+        let another = self.touched.get(id).is_some_and(|f| f.group.is_some() && group.is_some() && f.group != group);
+        if another {
+            self.touched.remove(id);
+            self.in_force.remove(id);
+            self.journal.append(&Event::Release { id: id.into() })?;
+        }
         Ok(())
     }
 
@@ -514,6 +546,7 @@ impl LocalServer {
         let (control, cgroup, pid) = found;
         let process = pid.and_then(|p| Process::find(&self.config.root, p));
         let usage = cgroup.as_ref().and_then(Cgroup::usage);
+        let identity = cgroup.as_ref().and_then(Cgroup::identity);
         let counters = self.no_pmu.is_none().then(|| self.counters(cgroup.as_ref(), pid)).flatten();
         let s = Service {
             service: service.into(),
@@ -522,6 +555,7 @@ impl LocalServer {
             target,
             control,
             cgroup,
+            identity,
             process,
             launched: None,
             port: None,

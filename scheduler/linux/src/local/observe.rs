@@ -10,6 +10,9 @@ use crate::psi::Resource;
 use std::time::Instant;
 use surefoot_server::{Allocation, CpuSet, Features};
 
+/// CPUs go and come one after another (SMT switched off).
+const STEADY_LOOKS: u32 = 3;
+
 impl LocalServer {
     pub(super) fn counters(&self, cgroup: Option<&Cgroup>, pid: Option<u32>) -> Option<Counters> {
         let cpus = online(&self.config.root).ok()?;
@@ -22,8 +25,13 @@ impl LocalServer {
             }),
             None => None,
         };
-        if let Some(Ok(c)) = by_group.map(|d| Counters::of_cgroup(&d, &cpus)) {
-            return Some(c);
+        match by_group.map(|d| Counters::of_cgroup(&d, &cpus)) {
+            Some(Ok(c)) => return Some(c),
+            Some(Err(e)) if e.raw_os_error() == Some(libc::EMFILE) => {
+                tracing::warn!("no counters for a service: {e}. Raise the limit of open files (ulimit -n, LimitNOFILE=)");
+                return None;
+            }
+            _ => {}
         }
         Counters::of_threads(&cgroup?.tids()).ok()
     }
@@ -35,6 +43,18 @@ impl LocalServer {
         if due(self.frequencies.0) {
             let all = CpuSet::range(0, self.platform.logical_cpus());
             self.frequencies = (Some(Instant::now()), Frequencies::read(&self.config.root, &all));
+            let now = online(&self.config.root).unwrap_or(self.online);
+            let (seen, looks) = self.other_online;
+            self.other_online = (
+                now,
+                if now == self.online {
+                    0
+                } else if now == seen {
+                    looks + 1
+                } else {
+                    1
+                },
+            );
         }
         for s in self.services.values_mut().filter(|s| due(s.looked)) {
             s.looked = Some(Instant::now());
@@ -49,6 +69,13 @@ impl LocalServer {
             let pressure = |of| Some((of, s.cgroup.as_ref()?.pressure(of)?));
             s.pressure = Resource::ALL.into_iter().filter_map(pressure).collect();
         }
+    }
+
+    /// CPUs that were on line at the start and those that are now, once another set has stood for some looks: this server goes by
+    /// the first ones, so its owner has to open it anew.
+    pub fn cpus_changed(&self) -> Option<(CpuSet, CpuSet)> {
+        let (now, looks) = self.other_online;
+        (looks >= STEADY_LOOKS).then_some((self.online, now))
     }
 
     /// Seconds for which some task of a service waited for a resource, since its cgroup was made; nothing where the kernel does not count it.

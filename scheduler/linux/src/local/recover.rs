@@ -86,16 +86,19 @@ impl LocalServer {
     /// What is to be left in force should this process vanish now, or while it goes over to `classes`: on disk before anything is
     /// changed.
     pub(super) fn record_safe_layout(&mut self, classes: &Layout) -> Result<(), ServerError> {
-        let mut ops = vec![];
+        let (mut ops, mut slow) = (vec![], vec![]);
         // BE jobs first: they give, LC services take.
         for lc in [false, true] {
             for (id, former) in &self.touched {
                 let Some(s) = self.services.get(id).filter(|s| matches!(s.kind, Kind::Lc { .. }) == lc) else { continue };
-                ops.extend(self.safe_writes(s, former));
+                ops.extend(self.safe_writes(s, former, |knob| knob != Knob::Mems));
+                slow.extend(self.safe_writes(s, former, |knob| knob == Knob::Mems));
             }
             ops.extend(self.safe_classes(classes, lc));
         }
-        let layout = SafeLayout::new(ops);
+        // These wait until memory has moved: nothing may wait for them.
+        ops.extend(slow);
+        let layout = SafeLayout { boot_id: self.boot_id.clone(), ..SafeLayout::new(ops) };
         if self.safe.as_ref() != Some(&layout) {
             layout.save(&self.config.state_dir.join(safe::FILE))?;
             let files = &self.config.root.files;
@@ -105,7 +108,7 @@ impl LocalServer {
         Ok(())
     }
 
-    fn safe_writes(&self, s: &Service, former: &Former) -> Vec<Op> {
+    fn safe_writes(&self, s: &Service, former: &Former, of: impl Fn(Knob) -> bool) -> Vec<Op> {
         let Control::Files(cgroup) = &s.control else { return vec![] };
         let least = |knob: Knob| match knob {
             Knob::Weight => Some(s.control.least_weight().to_string()),
@@ -114,7 +117,7 @@ impl LocalServer {
             _ => None,
         };
         let value = |knob: Knob, former: &String| if s.kind == Kind::Be { least(knob) } else { None }.unwrap_or_else(|| former.clone());
-        let writes = former.saved.iter().flat_map(|(knob, v)| cgroup.writes(*knob, &value(*knob, v)));
+        let writes = former.saved.iter().filter(|(knob, _)| of(**knob)).flat_map(|(knob, v)| cgroup.writes(*knob, &value(*knob, v)));
         writes.map(|(path, text)| Op::Write { path, text }).collect()
     }
 
@@ -165,7 +168,16 @@ impl LocalServer {
             Some(control) => self.restore(id, &control),
             // First of all: a process id may be another's by now.
             None if self.gone(former)? => Ok(()),
-            None => self.control(id, &former.target).and_then(|(control, _, _)| self.restore(id, &control)),
+            None => self.control(id, &former.target).and_then(|(control, cgroup, _)| {
+                let group = cgroup.as_ref().and_then(crate::cgroup::Cgroup::identity);
+                // Of the same name, but made since: what it has is its own.
+                let another = former.group.is_some() && group.is_some() && former.group != group;
+                if another {
+                    Ok(())
+                } else {
+                    self.restore(id, &control)
+                }
+            }),
         };
         if !self.touched.contains_key(id) {
             return Ok(true);
@@ -232,12 +244,28 @@ impl LocalServer {
             if let (Some(c), Some(e)) = (self.container(&id).map(str::to_string), self.engine.clone()) {
                 let _ = e.remove(&c);
             }
+            self.restore_what_lives_on(&id);
             if let Err(e) = self.forget(&id) {
                 tracing::error!("{e}");
             }
             if let Err(e) = self.leave_class(&id, &[]) {
                 tracing::error!("{e}");
             }
+        }
+    }
+
+    /// A first process may end while its cgroup has others (a server that replaces itself), and an engine keeps the limits of a
+    /// container that has stopped: both would keep what was set here.
+    fn restore_what_lives_on(&mut self, id: &str) {
+        let Some(s) = self.services.get(id) else { return };
+        let control = s.control.clone();
+        let lives_on = match &control {
+            Control::Files(g) => s.identity.is_some() && g.identity() == s.identity,
+            Control::Engine { .. } => s.launched.is_none(),
+            Control::Watched(_) => false,
+        };
+        if let Err(e) = if lives_on { self.restore(id, &control) } else { Ok(()) } {
+            tracing::debug!("{id} has ended, and what it had before is not given back: {e}");
         }
     }
 
@@ -251,7 +279,7 @@ impl Service {
     fn has_ended(&self, root: &Root) -> bool {
         match &self.process {
             Some(process) => process.has_ended(root),
-            None => self.cgroup.as_ref().is_some_and(|g| !root.files.is_dir(&g.cpuset)),
+            None => self.cgroup.as_ref().is_some_and(|g| g.identity() != self.identity),
         }
     }
 }

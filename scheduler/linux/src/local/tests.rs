@@ -192,7 +192,7 @@ fn fake_engine() -> Engine {
 }
 
 fn former(target: Target, start_ticks: Option<u64>) -> Former {
-    Former { target, start_ticks, saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]) }
+    Former { target, start_ticks, group: None, saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]) }
 }
 
 /// What cannot be asked has not gone: its values stay in the journal, and the others are given back all the same.
@@ -315,6 +315,7 @@ fn held(platform: &Platform, control: Control) -> Service {
         target: Target::Cgroup("/docker/d".into()),
         control,
         cgroup: None,
+        identity: None,
         process: None,
         launched: None,
         port: None,
@@ -374,6 +375,32 @@ fn watching_writes_nothing() {
     fs::write(host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.cfs_quota_us"), "50000\n").unwrap();
     let seen = s.observe();
     assert_eq!((seen.get("c").unwrap().features.alloc_cores, seen.get("d").unwrap().features.nb_cores), (Some(0.5), Some(0.5)));
+}
+
+/// A cgroup that is made anew under the same name is another service: the first has ended, and nothing of it is given to the second.
+#[test]
+fn a_cgroup_made_anew_is_another_service() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+    let dir = host.root.path("/sys/fs/cgroup/cpuset/docker/c");
+    let kept = dir.with_extension("before");
+    fs::rename(&dir, &kept).unwrap();
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("cpuset.cpus"), "0-1\n").unwrap();
+    let seen = s.observe();
+    assert!(seen.get("c").is_none() && seen.get("d").is_some());
+    s.adopt("c", "c", BE, 1, Target::Cgroup("/docker/c".into())).unwrap();
+    s.apply(&quota(&s, &[("c", 0.3)])).unwrap();
+    // While nobody looked.
+    drop(s);
+    fs::rename(&dir, dir.with_extension("second")).unwrap();
+    fs::rename(&kept, &dir).unwrap();
+    fs::write(dir.join("cpuset.cpus"), "3\n").unwrap();
+    let mut next = host.server();
+    next.resume().unwrap();
+    next.reset().unwrap();
+    assert_eq!(host.values("c")[0], "3");
 }
 
 /// Ways go into a group of the service's own, and reset removes it.

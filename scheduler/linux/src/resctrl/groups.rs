@@ -289,6 +289,7 @@ impl Resctrl {
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
     pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<u32, ServerError> {
+        let _lock = self.lock()?;
         let threads = match place {
             Place::Class(c) => self.gather(&self.class_dir(c), tids)?.threads,
             Place::Default => 0,

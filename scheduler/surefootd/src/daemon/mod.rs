@@ -212,6 +212,10 @@ fn control(
         if let Node::Local(s) = &*node {
             // Once a second: nobody scrapes more often.
             if clock.ticks.is_multiple_of(10) {
+                if let Some((before, now)) = s.cpus_changed() {
+                    // Whoever comes next adopts what is in force, and goes by the CPUs that there are.
+                    return Err(Error::Failed(format!("CPUs on line were {before} and are {now} now. Start it again (systemd does)")));
+                }
                 story.metrics.lock().unwrap_or_else(PoisonError::into_inner).host(s);
             }
         }

@@ -203,8 +203,8 @@ pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, purpose: Purpose)
     }
     tracing::info!("latency feed: {}", server.feed_path().display());
     match absent.into_iter().next() {
-        // Nothing at all to look after is more likely a mistake in the file than a slow start.
-        Some(e) if server.is_empty() => Err(server_error(e)),
+        // Nothing at all to look at is more likely a mistake in the file than a slow start. Control waits: at boot services may come later.
+        Some(e) if server.is_empty() && purpose == Purpose::Watch => Err(server_error(e)),
         _ => Ok(()),
     }
 }

@@ -93,11 +93,13 @@ mod tests {
     #[test]
     fn durations_are_kept() {
         let mut phases = Phases::default();
+        let begin = Instant::now();
         let (x, took) = timed(|| (0..2000u64).map(std::hint::black_box).sum::<u64>());
-        assert_eq!(x, 1999 * 1000);
+        assert!(x == 1999 * 1000 && took <= begin.elapsed());
+        let took = Duration::from_nanos(1_234_567);
         phases.record(Phase::Decide, took);
         let kept = phases.quantile_s(Phase::Decide, 0.99).unwrap();
-        assert!((kept / took.as_secs_f64().max(1e-7) - 1.0).abs() < 0.02, "{kept} {took:?}");
+        assert!((kept / took.as_secs_f64() - 1.0).abs() < 0.02, "{kept} {took:?}");
         assert_eq!((phases.quantile_s(Phase::Apply, 0.5), phases.count(Phase::Decide)), (None, 1));
         assert_eq!(phases.json()["apply"]["p99_us"], Value::Null);
     }
