@@ -86,18 +86,20 @@ impl LocalServer {
     /// What is to be left in force should this process vanish now, or while it goes over to `classes`: on disk before anything is
     /// changed.
     pub(super) fn record_safe_layout(&mut self, classes: &Layout) -> Result<(), ServerError> {
-        let (mut ops, mut slow) = (vec![], vec![]);
+        let (mut first, mut ops, mut slow) = (vec![], vec![], vec![]);
         // BE jobs first: they give, LC services take.
         for lc in [false, true] {
             for (id, former) in &self.touched {
                 let Some(s) = self.services.get(id).filter(|s| matches!(s.kind, Kind::Lc { .. }) == lc) else { continue };
-                ops.extend(self.safe_writes(s, former, |knob| knob != Knob::Mems));
+                // While one has CPUs for itself no other can have them.
+                first.extend(self.safe_writes(s, former, |knob| knob == Knob::Partition));
+                ops.extend(self.safe_writes(s, former, |knob| !matches!(knob, Knob::Partition | Knob::Mems)));
+                // These wait until memory has moved: nothing may wait for them.
                 slow.extend(self.safe_writes(s, former, |knob| knob == Knob::Mems));
             }
             ops.extend(self.safe_classes(classes, lc));
         }
-        // These wait until memory has moved: nothing may wait for them.
-        ops.extend(slow);
+        let ops = first.into_iter().chain(ops).chain(slow).collect();
         let layout = SafeLayout { boot_id: self.boot_id.clone(), ..SafeLayout::new(ops) };
         if self.safe.as_ref() != Some(&layout) {
             layout.save(&self.config.state_dir.join(safe::FILE))?;
@@ -202,6 +204,7 @@ impl LocalServer {
         let mut report = ResetReport { containers_removed: std::mem::take(&mut self.orphans_removed), ..Default::default() };
         // Former values are older than anything that is left to undo.
         self.unsettled.clear();
+        self.give_partitions_back();
         for (id, former) in self.touched.clone() {
             match self.give_back(&id, &former) {
                 Ok(true) => report.restored.push(id),
@@ -223,6 +226,18 @@ impl LocalServer {
             s.allocation = everything.clone();
         }
         failed.map_or(Ok(report), Err)
+    }
+
+    /// Before anything else: while one service has CPUs for itself no other gets back a list with them. What fails here is tried again
+    /// and told when that service's turn comes.
+    fn give_partitions_back(&self) {
+        for (id, former) in &self.touched {
+            if let (Some(s), Some(value)) = (self.services.get(id), former.saved.get(&Knob::Partition)) {
+                if let Err(e) = s.control.set(Knob::Partition, value) {
+                    tracing::debug!("CPU partition of {id}: {e}");
+                }
+            }
+        }
     }
 
     /// Services that have ended by themselves leave.
