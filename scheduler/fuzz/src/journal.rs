@@ -57,6 +57,7 @@ enum Step {
     Touch { id: u8, container: bool, start: Option<u64>, saved: [Option<u8>; 5] },
     Apply { t_ms: u64, ids: Vec<u8>, cpus: u64, quota: Option<u16>, ways: Vec<u32> },
     Release { id: u8 },
+    Boot { id: u8 },
 }
 
 /// Names with all that JSON must escape.
@@ -70,7 +71,7 @@ fn entry(step: &Step) -> Entry {
         Step::Touch { id, container, start, saved } => {
             let target = if *container { Target::Container(name(*id)) } else { Target::Cgroup(format!("/x/{}", name(*id)).into()) };
             let saved = Knob::ALL.iter().zip(saved).filter_map(|(k, v)| Some((*k, name((*v)?)))).collect();
-            Entry::Touch { id: name(*id % 16), former: Former { target, start_ticks: *start, saved } }
+            Entry::Touch { id: name(*id % 16), former: Former { target, start_ticks: *start, group: *start, saved } }
         }
         Step::Apply { t_ms, ids, cpus, quota, ways } => {
             let cpus: CpuSet = (0..64).filter(|c| cpus >> c & 1 == 1).collect();
@@ -88,6 +89,7 @@ fn entry(step: &Step) -> Entry {
             Entry::Apply { t_ms: *t_ms, allocations: ids.iter().map(|i| (i.clone(), a.clone())).collect(), changed: ids }
         }
         Step::Release { id } => Entry::Release { id: name(*id % 16) },
+        Step::Boot { id } => Entry::Boot { boot_id: name(*id) },
     }
 }
 
@@ -110,10 +112,11 @@ fn expected(entries: &[Entry]) -> Recalled {
                     now.in_force.insert(id.clone(), a.clone());
                 }
             }
+            Entry::Boot { boot_id } => now.boot_id = Some(boot_id.clone()),
         }
     }
-    let Recalled { touched, in_force } = now;
-    Recalled { in_force: in_force.into_iter().filter(|(id, _)| touched.contains_key(id)).collect(), touched }
+    now.in_force.retain(|id, _| now.touched.contains_key(id));
+    now
 }
 
 /// However many bytes of a journal reached the disk: it opens, says what its whole lines say, and goes on.
