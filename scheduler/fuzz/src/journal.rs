@@ -98,11 +98,17 @@ fn expected(entries: &[Entry]) -> Recalled {
     let mut now = Recalled::default();
     for e in entries {
         match e {
-            Entry::Touch { id, former } => {
-                if !now.touched.contains_key(id) {
-                    now.touched.insert(id.clone(), former.clone());
+            Entry::Touch { id, former } => match now.touched.get_mut(id) {
+                None => drop(now.touched.insert(id.clone(), former.clone())),
+                // What was there first is what there was.
+                Some(known) => {
+                    for (knob, value) in &former.saved {
+                        if !known.saved.contains_key(knob) {
+                            known.saved.insert(*knob, value.clone());
+                        }
+                    }
                 }
-            }
+            },
             Entry::Release { id } => {
                 now.touched.remove(id);
                 now.in_force.remove(id);

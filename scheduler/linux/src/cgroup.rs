@@ -199,7 +199,11 @@ impl Mounts {
                 let dir = Self::below(self.v2.as_ref(), path_of("")?)?;
                 ["cpu", "cpuset", "cpuacct", "memory"].map(|_| Some(dir.clone()))
             }
-            Version::V1 => ["cpu", "cpuset", "cpuacct", "memory"].map(|c| Self::below(self.v1.get(c), path_of(c)?)),
+            // A hierarchy of its own may have it in another cgroup, with whoever else is there: that memory is not its own.
+            Version::V1 => ["cpu", "cpuset", "cpuacct", "memory"].map(|c| {
+                let own = c != "memory" || path_of(c) == path_of("cpuset");
+                Self::below(self.v1.get(c), path_of(c).filter(|_| own)?)
+            }),
         };
         let [cpu, cpuset, cpuacct, memory] = dirs.map(|d| d.filter(|d| self.files.is_dir(d)));
         Some(Cgroup { files: self.files.clone(), version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })

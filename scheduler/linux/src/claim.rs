@@ -21,9 +21,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// `WouldBlock` with the holder's process id where another holds it for longer than `patience`; else why it cannot be opened.
 pub fn lock_file(path: &Path, patience: Duration) -> io::Result<Flock<File>> {
     let end = Instant::now() + patience;
-    // Whoever may see the file may lock it; only its owner writes its id into it.
-    let open = |write: bool| OpenOptions::new().read(true).write(write).create(write).truncate(false).mode(0o644).open(path);
-    let mut file = open(true).or_else(|e| if e.kind() == io::ErrorKind::PermissionDenied { open(false) } else { Err(e) })?;
+    // Whoever may read a file may lock it: nobody else than its owner may, or any user could keep a controller from its work.
+    let open = |new: bool| OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(path);
+    // One that is there is opened as it is: in a folder for everybody the kernel lets not even root "create" another's file.
+    let mut file = match open(false) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => open(true).or_else(|_| open(false))?,
+        other => other?,
+    };
+    let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
     let mut told = false;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -35,7 +40,9 @@ pub fn lock_file(path: &Path, patience: Duration) -> io::Result<Flock<File>> {
                 file = f;
                 let mut pid = String::new();
                 let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
-                let pid = if pid.trim().is_empty() { "unknown".to_string() } else { pid.trim().to_string() };
+                // What an earlier holder left may name a process that has gone.
+                let lives = !pid.trim().is_empty() && Path::new("/proc").join(pid.trim()).exists();
+                let pid = if lives { pid.trim().to_string() } else { format!("unknown: fuser -v {}", path.display()) };
                 if Instant::now() >= end {
                     return Err(io::Error::new(io::ErrorKind::WouldBlock, format!("another Surefoot process (pid {pid}) uses it")));
                 }

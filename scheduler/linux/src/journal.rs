@@ -16,7 +16,7 @@ use surefoot_server::{Allocation, ServerError, ServiceId};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Entry {
-    /// A service comes under control; `saved` is what it had before.
+    /// A service comes under control, or more of it does; `saved` is what it had before, of what is about to be set.
     Touch {
         id: ServiceId,
         #[serde(flatten)]
@@ -176,7 +176,10 @@ impl Recalled {
         match entry {
             // The oldest values count: a service touched twice was never given back in between.
             Entry::Touch { id, former } => {
-                self.touched.entry(id).or_insert(former);
+                let known = self.touched.entry(id).or_insert_with(|| Former { saved: BTreeMap::new(), ..former.clone() });
+                for (knob, value) in former.saved {
+                    known.saved.entry(knob).or_insert(value);
+                }
             }
             Entry::Release { id } => {
                 self.touched.remove(&id);

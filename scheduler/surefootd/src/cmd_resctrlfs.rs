@@ -42,6 +42,12 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
     if !at.is_dir() {
         return Err(Error::BadInput(format!("{}: no such folder. Make it first: mkdir -p {0}", at.display())));
     }
+    let there = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let whole = at.canonicalize().unwrap_or_else(|_| at.clone());
+    // As the kernel's own, which can be mounted once: a second one would hide the first.
+    if there.lines().filter_map(|l| l.split(' ').nth(1)).any(|m| Path::new(m) == whole) {
+        return Err(Error::BadInput(format!("{}: something is mounted there already. Unmount it, or give another folder", at.display())));
+    }
     let kernel = Kernel::parse(&args.kernel)
         .ok_or_else(|| Error::BadInput(format!("--kernel {}: is neither 6.1 nor 6.12. Write one of the two", args.kernel)))?;
     let file = platform_file(&args.platform, args.profiles.as_deref())?;

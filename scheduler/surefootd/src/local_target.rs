@@ -11,9 +11,11 @@ use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use surefoot_linux::actuator;
 use surefoot_linux::claim::{self, lock_file};
 use surefoot_linux::files::Files;
 use surefoot_linux::local::BOOT_ID;
+use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
@@ -261,6 +263,10 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     }
     let from_config = args.config.as_deref().map(crate::daemon::config::NodeConfig::read).transpose()?;
     let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
+    if !dir.is_dir() {
+        return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));
+    }
+    let held = from_config.as_ref().and_then(|c| c.actuator.as_ref()).map(|a| a.state_dir.join(actuator::deadman::NAME));
     // Root has the rights itself where no actuator runs any more.
     let files = match from_config.as_ref().map(crate::daemon::node::kernel_files) {
         Some(Err(e)) if nix::unistd::geteuid().is_root() => {
@@ -269,14 +275,22 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         }
         other => other.transpose()?,
     };
+    let without_actuator = files.is_none();
     let root = files.map_or_else(Root::default, |f| Root::with("/", f));
     if args.safe {
         return put_safe_layout_in_force(&dir, root.files.as_ref(), args.json);
     }
     let managed = from_config.as_ref().and_then(|c| c.cpus);
-    let resctrl = from_config.and_then(|c| c.resctrl);
+    let mut resctrl = from_config.and_then(|c| c.resctrl);
+    if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
+        tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
+    }
     let mut server = LocalServer::open(LocalConfig { root, managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
+    // What the actuator would put in force at its next start is void with the rest.
+    if let Some(held) = held.filter(|h| without_actuator && h.exists()) {
+        std::fs::remove_file(&held).map_err(|e| Error::io(&held, "is void but cannot be removed", &e))?;
+    }
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
         v["server"] = "local".into();

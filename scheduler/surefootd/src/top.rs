@@ -170,8 +170,9 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let decision = s.decision_mean_us.map_or(String::new(), |us| format!(", {us:.0} us a decision"));
     let refused = if s.refused_plans > 0 { format!(", {} plans refused", s.refused_plans) } else { String::new() };
+    let late = if s.late_ticks > 0 { format!(", {} late", s.late_ticks) } else { String::new() };
     let what = format!(
-        "surefoot  {} on {}  {:.1} s, {} ticks of {} ms{decision}{refused}",
+        "surefoot  {} on {}  {:.1} s, {} ticks of {} ms{late}{decision}{refused}",
         fit(&s.policy, s.policy.chars().count().min(32)).trim_end(),
         fit(&s.platform, s.platform.chars().count().min(32)).trim_end(),
         s.t_ms as f64 / 1000.0,
@@ -194,10 +195,14 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
         format!("{:<name$}    {cores:<10} {ways:<10} {:>3} {:>8}/{:<6} {:<8}{}", "SERVICE", "MB%", "P99 ms", "TARGET", "QOS", "P99")
     };
     out.push(Line::styled(head, bold));
-    if s.services.is_empty() {
+    if s.services.is_empty() && s.absent.is_empty() {
         out.push("no service".into());
     }
     out.extend(s.services.iter().map(|v| service_line(v, s, width, shape)));
+    if !s.absent.is_empty() {
+        let text = format!("not here (ended, not started yet, or named wrongly): {}", s.absent.join(", "));
+        out.push(Line::styled(fit(&text, width.min(text.chars().count())), Style::new().fg(Color::Red)));
+    }
     out.push(Line::raw(""));
     out.push(Line::styled("LAST ACTIONS (surefootd explain --id N: the whole account)", bold));
     if s.actions.is_empty() {

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// How long a decider may be away: long enough for a line that is dialled anew, short enough for a layout within two seconds.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-const NAME: &str = "safe-layout";
+/// Name of the layout in the actuator's state folder.
+pub const NAME: &str = "safe-layout";
 const NEW: &str = "safe-layout.new";
 /// Path of the first write of the file, whose text is the boot that it is for.
 const BOOT: &str = "boot";

@@ -5,6 +5,7 @@ use crate::actuator::SOCKET;
 use crate::root::Root;
 use nix::unistd::AccessFlags;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 pub(super) fn look(root: &Root, state_dir: &Path) -> Area {
@@ -24,7 +25,9 @@ pub(super) fn look(root: &Root, state_dir: &Path) -> Area {
     }
     const FEED: &str = "latency of services: without it nothing is known of QoS, and policies take nothing away";
     let feed = state_dir.join("feed.sock");
-    if is_socket(&feed) {
+    // Whoever was killed leaves its socket behind.
+    let listens = || UnixDatagram::unbound().and_then(|s| s.connect(&feed)).is_ok_and(|()| true);
+    if is_socket(&feed) && listens() {
         a.have("latency-feed", FEED, format!("{} is open: a daemon or a recording listens", feed.display()));
     } else {
         a.lack(

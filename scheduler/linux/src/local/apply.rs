@@ -102,18 +102,39 @@ impl LocalServer {
         Ok(Applied { changed })
     }
 
-    /// What services have now goes to disk before any of it is changed for the first time.
+    /// What services have now goes to disk before any of it is changed for the first time. Only of what is set here: the rest is
+    /// somebody else's to change meanwhile.
     fn touch(&mut self, new: &BTreeMap<ServiceId, Allocation>) -> Result<(), ServerError> {
-        let fresh: Vec<&ServiceId> = new.keys().filter(|id| !self.touched.contains_key(*id)).collect();
-        for id in fresh {
+        for (id, a) in new {
             let s = &self.services[id];
-            let saved: BTreeMap<Knob, String> = Knob::ALL.iter().filter_map(|k| Some((*k, s.control.get(*k)?))).collect();
+            let known = self.touched.get(id);
+            let fresh = |k: &Knob| !known.is_some_and(|f| f.saved.contains_key(k));
+            let saved: BTreeMap<Knob, String> =
+                self.set_by_us(s, a).into_iter().filter(fresh).filter_map(|k| Some((k, s.control.get(k)?))).collect();
+            if saved.is_empty() && known.is_some() {
+                continue;
+            }
             let start_ticks = s.process.as_ref().filter(|_| matches!(s.target, Target::Pid(_))).map(|p| p.start_ticks);
             let former = Former { target: s.target.clone(), start_ticks, group: s.identity, saved };
             self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
-            self.touched.insert(id.clone(), former);
+            match self.touched.get_mut(id) {
+                Some(known) => known.saved.extend(former.saved),
+                None => drop(self.touched.insert(id.clone(), former)),
+            }
         }
         Ok(())
+    }
+
+    /// What such an allocation sets, or keeps by [`LocalServer::keep`].
+    fn set_by_us(&self, s: &super::Service, a: &Allocation) -> Vec<Knob> {
+        let mut knobs = vec![Knob::Cpus, Knob::Quota];
+        let be = s.kind == Kind::Be;
+        knobs.extend((be && a.quota_cores.is_some()).then_some(Knob::Weight));
+        knobs.extend((!be && self.config.partitions).then_some(Knob::Partition));
+        knobs.extend((!self.platform.numa_of_cpu.is_empty()).then_some(Knob::Mems));
+        knobs.extend(a.mem_limit_bytes.into_iter().flat_map(|_| [Knob::High, Knob::Memory]));
+        knobs.extend(a.zswap_max_bytes.map(|_| Knob::Zswap));
+        knobs
     }
 
     /// The writes that turn what is in force into `new`, in order; `ops` are those of its classes.

@@ -148,6 +148,7 @@ struct Service {
     cgroup: Option<Cgroup>,
     /// Of that cgroup: one that was made anew is another service.
     identity: Option<u64>,
+    claim: Option<Flock<File>>,
     /// First process; None for bare cgroups.
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
@@ -526,8 +527,35 @@ impl LocalServer {
 
     fn add(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target) -> Result<(), ServerError> {
         let found = self.control(id, &target)?;
+        let claim = self.claim_group(id, found.1.as_ref())?;
         self.hold(id, service, kind, threads, target, found);
+        if let Some(s) = self.services.get_mut(id) {
+            s.claim = claim;
+        }
         self.let_go_of_namesake(id)
+    }
+
+    /// One service a cgroup, and one controller a service: two would take each other's values for somebody's interference.
+    fn claim_group(&self, id: &str, cgroup: Option<&Cgroup>) -> Result<Option<Flock<File>>, ServerError> {
+        let Some(g) = cgroup else { return Ok(None) };
+        let near = |s: &Service| s.cgroup.as_ref().is_some_and(|o| o.cpuset.starts_with(&g.cpuset) || g.cpuset.starts_with(&o.cpuset));
+        if let Some((other, _)) = self.services.iter().find(|(_, s)| near(s)) {
+            let at = g.cpuset.display();
+            return Err(ServerError::Invalid(format!(
+                "{id} and {other} share the cgroup {at}, or one is inside the other's. Name one of them"
+            )));
+        }
+        let Some(number) = g.identity().filter(|_| self.config.root.is_host() && self.claim.is_some()) else { return Ok(None) };
+        match claim::lock_file(&Path::new(claim::FOLDER).join(format!("cgroup-{number}")), claim::PATIENCE) {
+            Ok(lock) => Ok(Some(lock)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                Err(unavailable(id, e, "Stop that one, or leave the service out of one of the two configurations"))
+            }
+            Err(e) => {
+                tracing::warn!("{}: {e}: another controller of {id} would not be noticed", claim::FOLDER);
+                Ok(None)
+            }
+        }
     }
 
     /// Values that another cgroup of that name had before are nobody's any more.
@@ -556,6 +584,7 @@ impl LocalServer {
             control,
             cgroup,
             identity,
+            claim: None,
             process,
             launched: None,
             port: None,

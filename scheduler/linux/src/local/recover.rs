@@ -61,6 +61,7 @@ impl LocalServer {
                 continue;
             }
             in_force.remove(&id);
+            tracing::info!("{id} is no longer configured, or is another service now: what it had before is given back");
             match self.give_back(&id, &former)? {
                 true => resumed.given_back.restored.push(id),
                 false => resumed.given_back.gone.push(id),

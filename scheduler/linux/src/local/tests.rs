@@ -316,6 +316,7 @@ fn held(platform: &Platform, control: Control) -> Service {
         control,
         cgroup: None,
         identity: None,
+        claim: None,
         process: None,
         launched: None,
         port: None,
@@ -375,6 +376,31 @@ fn watching_writes_nothing() {
     fs::write(host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.cfs_quota_us"), "50000\n").unwrap();
     let seen = s.observe();
     assert_eq!((seen.get("c").unwrap().features.alloc_cores, seen.get("d").unwrap().features.nb_cores), (Some(0.5), Some(0.5)));
+}
+
+/// What was never set here is not given back either: an operator may have changed it meanwhile.
+#[test]
+fn only_what_was_set_is_given_back() {
+    let host = Host::new();
+    let mut s = host.open();
+    s.adopt("c", "c", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Cgroup("/docker/c".into())).unwrap();
+    s.apply(&quota(&s, &[("c", 0.5)])).unwrap();
+    let shares = host.root.path("/sys/fs/cgroup/cpu/docker/c/cpu.shares");
+    fs::write(&shares, "2048").unwrap();
+    s.reset().unwrap();
+    assert_eq!((host.weight("c").as_str(), host.values("c")[1].as_str()), ("2048", "-1"));
+}
+
+/// Two services on one cgroup, or one inside another's, would undo each other's values.
+#[test]
+fn a_cgroup_is_one_service() {
+    let host = Host::new();
+    let mut s = host.server();
+    for (path, with) in [("/docker/c", "c"), ("/docker", "c")] {
+        let err = s.adopt("again", "again", BE, 1, Target::Cgroup(path.into())).unwrap_err().to_string();
+        assert!(err.contains("again and") && err.contains(with), "{err}");
+    }
+    assert!(!s.has("again"));
 }
 
 /// A cgroup that is made anew under the same name is another service: the first has ended, and nothing of it is given to the second.

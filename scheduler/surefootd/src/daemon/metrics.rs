@@ -20,6 +20,9 @@ const MOST_REQUEST_BYTES: usize = 8192;
 #[derive(Debug, Default)]
 pub struct Metrics {
     ticks: u64,
+    late_ticks: u64,
+    /// Services of the configuration that are not here.
+    absent: Vec<String>,
     refused_plans: u64,
     actions: BTreeMap<&'static str, u64>,
     reports: u64,
@@ -71,13 +74,16 @@ impl Metrics {
         if let Some(apply) = took.apply {
             self.phases.record(Phase::Apply, apply);
         }
+        // A tick may be late, most of all on a node that is overloaded.
+        let since_ms = if self.ticks == 0 { self.interval_ms } else { t_ms.saturating_sub(self.t_ms) };
+        self.late_ticks += u64::from(self.ticks > 0 && since_ms > self.interval_ms + self.interval_ms / 2);
         self.ticks += 1;
         self.t_ms = t_ms;
         self.decision_s += decision_s;
         self.decision_worst_s = self.decision_worst_s.max(decision_s);
         for s in seen.lc() {
             // Who never misses its target has 0, not nothing.
-            *self.violation_ms.entry(s.id.clone()).or_insert(0) += if s.qos_met() == Some(false) { self.interval_ms } else { 0 };
+            *self.violation_ms.entry(s.id.clone()).or_insert(0) += if s.qos_met() == Some(false) { since_ms } else { 0 };
         }
         self.recent_p99_ms.retain(|id, _| seen.get(id).is_some());
         for s in seen.lc() {
@@ -92,6 +98,11 @@ impl Metrics {
             }
         }
         self.seen = seen.clone();
+    }
+
+    /// Services of the configuration that are waited for.
+    pub fn absent(&mut self, ids: Vec<String>) {
+        self.absent = ids;
     }
 
     /// What only a real host has.
@@ -158,6 +169,7 @@ impl Metrics {
                 FeedState::Unknown { since_ms } => Some(self.seen.t_ms.saturating_sub(since_ms) as f64 / 1000.0),
                 _ => None,
             },
+            verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             cores: s.allocation.cores(),
             ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
@@ -174,6 +186,8 @@ impl Metrics {
             t_ms: self.t_ms,
             ticks: self.ticks,
             refused_plans: self.refused_plans,
+            late_ticks: self.late_ticks,
+            absent: self.absent.clone(),
             decision_mean_us: (self.ticks > 0).then(|| self.decision_s * 1e6 / self.ticks as f64),
             services: self.seen.services.iter().map(service).collect(),
             actions: self.last_actions.iter().cloned().collect(),
@@ -221,6 +235,19 @@ impl Metrics {
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));
+        family(
+            "surefoot_late_ticks_total",
+            "counter",
+            "control intervals that came half an interval late or more",
+            one(self.late_ticks as f64),
+        );
+        let here = self.seen.services.iter().map(|s| (label(&s.id), 1.0));
+        let present = here.chain(self.absent.iter().map(|id| (label(id), 0.0))).collect();
+        family("surefoot_service_present", "gauge", "0 for a service of the configuration that is not here", present);
+        let verdict = |s: &surefoot_server::ServiceView| Some((s.id.clone(), s.window?.verdict));
+        let verdicts = self.seen.services.iter().filter_map(verdict);
+        let verdicts = verdicts.map(|(id, v)| (format!("{{service=\"{}\",verdict=\"{}\"}}", escaped(&id), v.as_str()), 1.0)).collect();
+        family("surefoot_latency_verdict", "gauge", "how far the present p99 can be trusted", verdicts);
         family("surefoot_decision_seconds_total", "counter", "time spent on decisions", one(self.decision_s));
         let quantile = |p: Phase, q: f64| Some((format!("{{phase=\"{}\",quantile=\"{q}\"}}", p.name()), self.phases.quantile_s(p, q)?));
         let quantiles = Phase::ALL.iter().flat_map(|p| [0.5, 0.99].map(|q| quantile(*p, q))).flatten().collect();

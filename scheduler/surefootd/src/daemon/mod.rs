@@ -196,6 +196,7 @@ fn control(
     let end_ms = node.end_ms(args.duration_s);
     let mut clock = Clock::new(config.interval_ms);
     let mut absent = Absent::default();
+    let mut said = None;
     loop {
         let ((now, seen), observe) = timed(|| clock.observe(node));
         let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
@@ -206,8 +207,12 @@ fn control(
             (applied, Some(took))
         };
         let refused = applied.err().map(|e| e.to_string());
-        if let Some(e) = &refused {
-            tracing::warn!("plan not applied: {e}");
+        // The same words every tick say nothing new: /metrics counts them.
+        if refused != said {
+            if let Some(e) = &refused {
+                tracing::warn!("plan not applied: {e}");
+            }
+            said.clone_from(&refused);
         }
         if let Node::Local(s) = &*node {
             // Once a second: nobody scrapes more often.
@@ -229,7 +234,9 @@ fn control(
             notifier.ready(&format!("{} on {platform}", policy.name()));
         }
         notifier.alive();
-        absent.look(now, node, config, Purpose::Control);
+        if let Some(ids) = absent.look(now, node, config, Purpose::Control) {
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).absent(ids);
+        }
         if stop::requested() || end_ms.is_some_and(|e| now >= e) {
             story.end(now, &seen);
             break;

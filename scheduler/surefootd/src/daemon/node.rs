@@ -230,11 +230,11 @@ impl Absent {
     /// Time between two looks, ms: a look asks the kernel, and for containers the engine.
     const EVERY_MS: u64 = 1000;
 
-    /// Take those back that are there again.
-    pub fn look(&mut self, now_ms: u64, node: &mut Node, config: &NodeConfig, purpose: Purpose) {
-        let Node::Local(server) = node else { return };
+    /// Take those back that are there again. Returns the ids of all that are not; None where it was not time to look.
+    pub fn look(&mut self, now_ms: u64, node: &mut Node, config: &NodeConfig, purpose: Purpose) -> Option<Vec<String>> {
+        let Node::Local(server) = node else { return None };
         if now_ms < self.looked_ms + Self::EVERY_MS {
-            return;
+            return None;
         }
         self.looked_ms = now_ms;
         let missing = config.services.iter().filter(|s| matches!(s.how, How::Adopt { .. }) && !server.has(&s.id));
@@ -243,5 +243,6 @@ impl Absent {
                 tracing::info!("{} is there again", s.id);
             }
         }
+        Some(config.services.iter().filter(|s| !server.has(&s.id)).map(|s| s.id.clone()).collect())
     }
 }

@@ -22,6 +22,11 @@ pub struct Status {
     pub t_ms: u64,
     pub ticks: u64,
     pub refused_plans: u64,
+    #[serde(default)]
+    pub late_ticks: u64,
+    /// Services of the configuration that are not here: not started, ended, or named wrongly.
+    #[serde(default)]
+    pub absent: Vec<String>,
     pub decision_mean_us: Option<f64>,
     pub services: Vec<ServiceStatus>,
     /// The last ones, oldest first, each with what came of it.
@@ -41,6 +46,9 @@ pub struct ServiceStatus {
     pub feed: String,
     /// For how long nothing has been heard, where it is unknown.
     pub silent_s: Option<f64>,
+    /// How far that p99 can be trusted: "valid", "client-limited", ...; None without one.
+    #[serde(default)]
+    pub verdict: Option<String>,
     pub achieved_rps: Option<f64>,
     pub cores: f64,
     pub ways: Option<f64>,
