@@ -395,6 +395,11 @@ fn only_what_was_set_is_given_back() {
 #[test]
 fn a_cgroup_is_one_service() {
     let host = Host::new();
+    for (file, text) in
+        [("cpuset/docker/cpuset.cpus", "0-3"), ("cpu/docker/cpu.cfs_quota_us", "-1"), ("cpu/docker/cpu.cfs_period_us", "100000")]
+    {
+        fs::write(host.root.path(format!("/sys/fs/cgroup/{file}")), text).unwrap();
+    }
     let mut s = host.server();
     for (path, with) in [("/docker/c", "c"), ("/docker", "c")] {
         let err = s.adopt("again", "again", BE, 1, Target::Cgroup(path.into())).unwrap_err().to_string();
