@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -33,8 +33,11 @@ rust: deps
 engine: deps ## start the container engine if none answers
 	@scripts/engine.sh
 
-images: engine ## build the workload images
-	@scripts/images.sh
+images: engine ## build every workload image
+	@scripts/images.sh --all
+
+workloads-smoke: rust images ## every workload loaded: latency-load curves and max load on one core (about 40 min)
+	@python3 scripts/workloads_smoke.py
 
 demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo

@@ -2,6 +2,7 @@
 
 SurefootError              exit code 1: something failed; the message says what and what to do
 ├── InputError             exit code 2: the user's file, field or option is wrong; nothing was changed
+│   ├── AdapterError       a file is not what the named tool writes
 │   ├── CampaignError      a campaign file, or a target in it, cannot be used
 │   └── DataSetError       a folder is not a campaign's, or its manifest or journal cannot be read
 ├── ToolMissing            a binary of this repository is not built
@@ -48,6 +49,10 @@ class InputError(SurefootError):
 
 class CampaignError(InputError):
     """A campaign file, or one of its targets, cannot be used."""
+
+
+class AdapterError(InputError):
+    """A file is not what the named tool writes."""
 
 
 class DataSetError(InputError):

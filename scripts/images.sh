@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Build the workloads' container images: surefoot/<name> from workloads/<name>/Dockerfile.
 #
-#   scripts/images.sh [NAME...]   default: every folder of workloads/ with a Dockerfile
+#   scripts/images.sh NAME...     these; a name of the catalogue, e.g. memcached
+#   scripts/images.sh --all       every folder of workloads/ with a Dockerfile
+#   scripts/images.sh             what the tests and the demo need: memcached nginx redis stream
 #   scripts/images.sh --base      the base image only
 #
-# An image whose content label fits the folder is left alone. The base image is pulled; where no registry can be reached it
-# is made from Debian's packages (mmdebstrap), under the same name.
+# An image whose content label fits the folder is left alone. What is made of surefoot/toolchain has it built first. The base image
+# is pulled; where no registry can be reached it is made from Debian's packages (mmdebstrap), under the same name.
 # SUREFOOT_ENGINE  docker, podman or a path
 # SUREFOOT_PULL    0 = do not try a registry for the base image
 set -euo pipefail
@@ -55,14 +57,21 @@ ensure_base() {
     make_base
 }
 
-# What the image is made of: the folder's files (the catalogue entry is none of them) and the base image.
+# What the image is made of: the folder's files (the catalogue entry is none of them) and the images that it is made from.
 content() {
-    { (cd "$1" && find . -type f ! -name workload.toml -print0 | sort -z | xargs -0 sha256sum); "$engine" image inspect -f '{{.Id}}' "$base"; } | sha256sum | cut -c1-16
+    { (cd "$1" && find . -type f ! -name workload.toml -print0 | sort -z | xargs -0 sha256sum)
+      local from
+      while IFS= read -r from; do "$engine" image inspect -f '{{.Id}}' "$from"; done < <(made_from "$1"); } | sha256sum | cut -c1-16
 }
+
+made_from() { awk '$1 == "FROM" { print $2 }' "$1/Dockerfile" | sort -u; }
 
 build() {
     local name=$1 dir=$repo/workloads/$1 want have args=() v
-    [[ -f $dir/Dockerfile ]] || die "no workloads/$name/Dockerfile. Known: $(known | tr '\n' ' ')"
+    # Several entries may share one image.
+    [[ -f $dir/Dockerfile ]] || { name=$(image_of "$dir/workload.toml"); dir=$repo/workloads/$name; }
+    [[ -f $dir/Dockerfile ]] || die "no workloads/$1/Dockerfile. Known: $(known | tr '\n' ' ')"
+    ! made_from "$dir" | grep -q '^surefoot/toolchain$' || build toolchain
     want=$(content "$dir")
     have=$("$engine" image inspect -f '{{index .Config.Labels "surefoot.content"}}' "surefoot/$name" 2>/dev/null || true)
     if [[ $want == "$have" ]]; then
@@ -76,10 +85,13 @@ build() {
         || { tail -n 10 "$state/image-$name.log" >&2; die "building surefoot/$name failed; see $state/image-$name.log"; }
 }
 
+image_of() { [[ ! -f $1 ]] || sed -n 's|^image = "surefoot/\(.*\)"$|\1|p' "$1"; }
+
 known() { (cd "$repo/workloads" && for d in */Dockerfile; do dirname "$d"; done); }
 
 names=("$@")
-[[ ${#names[@]} -gt 0 ]] || mapfile -t names < <(known)
+[[ ${#names[@]} -gt 0 ]] || names=(memcached nginx redis stream)
 ensure_base
 [[ ${names[0]} != --base ]] || exit 0
+[[ ${names[0]} != --all ]] || mapfile -t names < <(known)
 for name in "${names[@]}"; do build "$name"; done

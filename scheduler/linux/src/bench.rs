@@ -186,6 +186,10 @@ fn loadgen_args(
     let entry = catalogue.get(service)?;
     let l =
         entry.loadgen.as_ref().ok_or_else(|| ServerError::Invalid(format!("{service}: rps given, but it is a BE job. Leave rps out")))?;
+    if !l.is_own() {
+        let what = format!("{service} is loaded with {}, which is not started here. Run it yourself: docs/workloads.md", l.protocol);
+        return Err(ServerError::Invalid(what));
+    }
     let port = server.port(id).ok_or_else(|| ServerError::Invalid(format!("{id} was not launched here. Launch it first")))?;
     let mut args: Vec<String> = [
         ("--target", format!("127.0.0.1:{port}")),

@@ -14,11 +14,16 @@ pub enum EntryKind {
     Be,
 }
 
+/// What surefoot-loadgen speaks.
+pub const PROTOCOLS: [&str; 3] = ["memcached", "resp", "http"];
+/// Load generators of others: a user runs them, `python -m collection.adapters` reads what they write (docs/workloads.md).
+pub const ADAPTERS: [&str; 5] = ["mutilate", "memtier_benchmark", "wrk2", "ycsb", "tailbench"];
+
 /// How the load generator speaks to a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loadgen {
-    /// "memcached", "resp" or "http".
+    /// One of [`PROTOCOLS`], or of [`ADAPTERS`].
     pub protocol: String,
     pub connections: u32,
     /// Further arguments of surefoot-loadgen, one element each.
@@ -32,8 +37,12 @@ pub struct Loadgen {
 pub struct Entry {
     pub name: String,
     pub kind: EntryKind,
-    /// What it stands for ("key-value store").
+    /// What kind of service or job it is ("key-value store").
     pub domain: String,
+    /// Which workload of which paper it stands for.
+    pub stands_for: Option<String>,
+    /// What is not as in that workload.
+    pub differs: Option<String>,
     pub image: String,
     /// Dockerfile that makes the image, relative to the entry's folder.
     pub dockerfile: Option<String>,
@@ -62,6 +71,13 @@ pub struct Entry {
     pub licence: String,
     /// Where a user gets what cannot be shipped.
     pub source: Option<String>,
+}
+
+impl Loadgen {
+    /// Whether surefoot-loadgen drives it.
+    pub fn is_own(&self) -> bool {
+        PROTOCOLS.contains(&self.protocol.as_str())
+    }
 }
 
 fn one() -> u32 {
@@ -159,14 +175,16 @@ impl Entry {
             }
             Some(_) => {}
         }
-        if self.port.is_none_or(|p| p < 1024) {
-            return Err("port: an LC service needs one, 1024 to 65535".into());
-        }
         let Some(l) = &self.loadgen else {
             return Err("[loadgen] is missing. An LC service needs protocol and connections".into());
         };
-        if !["memcached", "resp", "http"].contains(&l.protocol.as_str()) {
-            return Err(format!("loadgen.protocol = \"{}\": give memcached, resp or http", l.protocol));
+        // TailBench's integrated programs make their load within.
+        if self.port.map_or(l.is_own(), |p| p < 1024) {
+            return Err("port: an LC service needs one, 1024 to 65535".into());
+        }
+        if !l.is_own() && !ADAPTERS.contains(&l.protocol.as_str()) {
+            let known = format!("{} or, for another load generator, {}", PROTOCOLS.join(", "), ADAPTERS.join(", "));
+            return Err(format!("loadgen.protocol = \"{}\": give {known}", l.protocol));
         }
         if !(1..=10_000).contains(&l.connections) {
             return Err(format!("loadgen.connections = {}: give 1 to 10000", l.connections));
@@ -265,16 +283,50 @@ connections = 8
         }
     }
 
-    /// Every entry that is shipped loads, and its command names its port where it has one.
+    /// Every entry that is shipped loads, says what it stands for, can be built, and has a port of its own.
     #[test]
     fn the_shipped_catalogue_is_sound() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
         let all = Catalogue::load(&dir).unwrap();
-        for name in ["memcached", "nginx", "redis", "stream"] {
-            let e = all.get(name).unwrap();
+        let mut ports = std::collections::BTreeSet::new();
+        for (name, e) in &all.entries {
             assert_eq!(e.port.is_some(), e.command.iter().any(|a| a.contains("{port}")), "{name}");
-            assert!(dir.join(name).join(e.dockerfile.as_deref().unwrap()).is_file());
+            assert!(e.command.iter().any(|a| a.contains("{threads}")), "{name}");
+            assert!(dir.join(name).join(e.dockerfile.as_deref().unwrap()).is_file(), "{name}");
+            assert!(e.stands_for.is_some() && e.differs.is_some(), "{name}");
+            assert!(e.loadgen.as_ref().is_none_or(Loadgen::is_own), "{name}");
+            // Neighbours of one service use the ports after its own: see the bench.
+            assert!(e.port.is_none_or(|p| ports.insert(p)), "{name}");
+            // Levels are for the platform that `local` was measured on.
+            assert!(e.rps_levels.iter().all(|r| *r <= e.max_load_rps["local"]), "{name}");
         }
-        assert!(all.get("nonsense").unwrap_err().to_string().contains("memcached, nginx, redis, stream"));
+        for name in ["memcached", "nginx", "redis", "stream"] {
+            assert!(all.entries.contains_key(name), "{name}");
+        }
+        assert!(all.get("nonsense").unwrap_err().to_string().contains("memcached, "));
+    }
+
+    /// A folder with a Dockerfile is an entry; only the compiler's image is none.
+    #[test]
+    fn every_dockerfile_has_its_entry() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
+        let all = Catalogue::load(&dir).unwrap();
+        let images: Vec<&str> = all.entries.values().map(|e| e.image.as_str()).collect();
+        for folder in fs::read_dir(&dir).unwrap().flatten().filter(|f| f.path().join("Dockerfile").is_file()) {
+            let name = folder.file_name().into_string().unwrap();
+            assert!(name == "toolchain" || images.contains(&format!("surefoot/{name}").as_str()), "workloads/{name} has no entry");
+        }
+    }
+
+    /// Entries for those who have the originals load too.
+    #[test]
+    fn the_originals_are_sound() {
+        let all = Catalogue::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads/originals")).unwrap();
+        for (name, e) in &all.entries {
+            assert!(e.source.is_some() && e.stands_for.is_some(), "{name}");
+        }
+        let adapters: std::collections::BTreeSet<&str> =
+            all.entries.values().filter_map(|e| e.loadgen.as_ref()).map(|l| l.protocol.as_str()).collect();
+        assert!(ADAPTERS.iter().all(|a| adapters.contains(a)), "each adapter has an entry: {adapters:?}");
     }
 }
