@@ -4,7 +4,7 @@
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use surefoot_server::{CpuSet, ServerError};
@@ -24,14 +24,17 @@ pub fn lock_file(path: &Path, patience: Duration) -> io::Result<Flock<File>> {
     // Whoever may read a file may lock it: nobody else than its owner may, or any user could keep a controller from its work.
     let open = |new: bool| OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(path);
     // One that is there is opened as it is: in a folder for everybody the kernel lets not even root "create" another's file.
-    let mut file = match open(false) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => open(true).or_else(|_| open(false))?,
-        other => other?,
+    let either = || match open(false) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => open(true).or_else(|_| open(false)),
+        other => other,
     };
+    let mut file = either()?;
     let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
     let mut told = false;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            // Its last holder has removed it meanwhile: locked is what nobody else can find.
+            Ok(lock) if !is_at(&lock, path) => file = either()?,
             Ok(mut lock) => {
                 let _ = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| write!(lock, "{}", std::process::id()));
                 return Ok(lock);
@@ -55,6 +58,36 @@ pub fn lock_file(path: &Path, patience: Duration) -> io::Result<Flock<File>> {
             Err((_, e)) => return Err(e.into()),
         }
     }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let number = |m: fs::Metadata| (m.dev(), m.ino());
+    file.metadata().map(number).ok().zip(fs::metadata(path).map(number).ok()).is_some_and(|(a, b)| a == b)
+}
+
+/// A cgroup that is ours as long as this lives; its file goes with it, since there are ever new ones.
+#[derive(Debug)]
+pub struct GroupClaim {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Drop for GroupClaim {
+    fn drop(&mut self) {
+        // Still locked.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Claim the cgroup with this identity.
+///
+/// # Errors
+/// As [`lock_file`].
+pub fn claim_group(folder: &Path, identity: u64, patience: Duration) -> io::Result<GroupClaim> {
+    make_folder(folder)?;
+    let path = folder.join(format!("cgroup-{identity}.lock"));
+    let lock = lock_file(&path, patience)?;
+    Ok(GroupClaim { path, _lock: lock })
 }
 
 /// CPUs that are ours as long as this lives.
@@ -126,5 +159,23 @@ mod tests {
     fn no_folder_is_no_error() {
         let dir = tempfile::tempdir().unwrap();
         assert!(claim(&dir.path().join("missing/surefoot"), CpuSet::range(0, 1), Duration::ZERO).is_ok());
+    }
+
+    /// A claim of a cgroup leaves no file; whoever waited for it has the next one, and nobody both.
+    #[test]
+    fn a_group_is_claimed_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let claim = |patience| claim_group(dir.path(), 7, patience);
+        let first = claim(Duration::ZERO).unwrap();
+        assert_eq!(claim(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let waits: Vec<_> = (0..4)
+            .map(|_| {
+                let at = dir.path().to_path_buf();
+                std::thread::spawn(move || drop(claim_group(&at, 7, Duration::from_secs(60)).unwrap()))
+            })
+            .collect();
+        drop(first);
+        waits.into_iter().for_each(|w| w.join().unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

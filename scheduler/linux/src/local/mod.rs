@@ -22,7 +22,7 @@ use self::keep::Keeper;
 use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
 use crate::child::pin;
-use crate::claim::{self, Claim};
+use crate::claim::{self, Claim, GroupClaim};
 use crate::discover::{discover_with, online};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
@@ -148,7 +148,7 @@ struct Service {
     cgroup: Option<Cgroup>,
     /// Of that cgroup: one that was made anew is another service.
     identity: Option<u64>,
-    claim: Option<Flock<File>>,
+    claim: Option<GroupClaim>,
     /// First process; None for bare cgroups.
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
@@ -536,7 +536,7 @@ impl LocalServer {
     }
 
     /// One service a cgroup, and one controller a service: two would take each other's values for somebody's interference.
-    fn claim_group(&self, id: &str, cgroup: Option<&Cgroup>) -> Result<Option<Flock<File>>, ServerError> {
+    fn claim_group(&self, id: &str, cgroup: Option<&Cgroup>) -> Result<Option<GroupClaim>, ServerError> {
         let Some(g) = cgroup else { return Ok(None) };
         let near = |s: &Service| s.cgroup.as_ref().is_some_and(|o| o.cpuset.starts_with(&g.cpuset) || g.cpuset.starts_with(&o.cpuset));
         if let Some((other, _)) = self.services.iter().find(|(_, s)| near(s)) {
@@ -546,7 +546,7 @@ impl LocalServer {
             )));
         }
         let Some(number) = g.identity().filter(|_| self.config.root.is_host() && self.claim.is_some()) else { return Ok(None) };
-        match claim::lock_file(&Path::new(claim::FOLDER).join(format!("cgroup-{number}")), claim::PATIENCE) {
+        match claim::claim_group(Path::new(claim::FOLDER), number, claim::PATIENCE) {
             Ok(lock) => Ok(Some(lock)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 Err(unavailable(id, e, "Stop that one, or leave the service out of one of the two configurations"))
