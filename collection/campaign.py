@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 
 from pipelines.io import leftovers, naming, write_bytes, write_json
 
-from . import dataset, spec, tools
+from . import dataset, lab, spec, tools
 from .errors import Busy, CampaignError, DataSetError, ToolFailed
 
 SCHEMA_VERSION = 1
@@ -69,6 +69,11 @@ def plan(file: Path) -> dict[str, Any]:
 
 
 def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any]:
+    if target.on_hosts and target.server == "local":
+        raise CampaignError(
+            f"{campaign.path}: targets.hosts: what the hosts of {target.name} can do is known only there. "
+            "Plan on one of them: surefootd sweep CAMPAIGN.toml --server local --plan"
+        )
     try:
         found = tools.run_json(tools.SUREFOOTD, ["sweep", campaign.path, "--server", target.server, "--plan", "--json"])
     except ToolFailed as e:
@@ -93,7 +98,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
     Args:
         file: campaign file.
         out: folder of the data set.
-        inventory: Ansible inventory; only for `targets.hosts`, which is refused today.
+        inventory: Ansible inventory, for `targets.hosts`.
         report: where progress goes.
     Returns:
         The state, as `status` gives it.
@@ -104,10 +109,16 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
     """
     report = report or Silent()
     campaign = spec.load(file)
-    if inventory is not None:
+    on_hosts = [t for t in campaign.targets if t.on_hosts]
+    if inventory is not None and not on_hosts:
         raise CampaignError(f"--inventory {inventory}: {file} has no targets.hosts that it could be for. Leave it out")
+    if inventory is None and on_hosts:
+        raise CampaignError(f"{file}: targets.hosts: {on_hosts[0].name} is a group of an inventory. Name it: --inventory INV")
     # a bad campaign must not leave a folder behind
-    plans = {t.name: _plan(campaign, t) for t in campaign.targets}
+    plans = {t.name: _plan(campaign, t) for t in campaign.targets if not (t.on_hosts and t.server == "local")}
+    if inventory is not None:
+        for t in on_hosts:
+            lab.split_for(out, campaign, t, inventory)
     _check_folder(campaign, out)
     with working_in(out):
         # a killed run leaves them; nobody else writes here now (surefootd clears the targets' folders in the same way)
@@ -120,6 +131,11 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         note = _Note(out / PROGRESS)
         try:
             for target in campaign.targets:
+                if target.on_hosts:
+                    assert inventory is not None
+                    planned = int(plans[target.name]["cases"]) if target.name in plans else None
+                    lab.run(campaign, target, out, inventory, planned, report, lambda: _write_summary(campaign, out, plans))
+                    continue
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
                 args += ["--resume", "--progress", "json", f"--die-with-parent={os.getpid()}"]
@@ -242,10 +258,11 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
     """DIR/manifest.json."""
     targets = []
     for t in campaign.targets:
-        planned = int(plans[t.name]["cases"])
+        manifest = dataset.read_manifest(out / t.name) if (out / t.name / dataset.MANIFEST).exists() else None
+        # what hosts plan for themselves is known once they have said so
+        planned = int(plans[t.name]["cases"]) if t.name in plans else manifest.cases.planned if manifest else 0
         counts, rows, shards = dataset.Counts(planned), 0, 0
-        if (out / t.name / dataset.MANIFEST).exists():
-            manifest = dataset.read_manifest(out / t.name)
+        if manifest:
             counts = dataset.count(out / t.name, planned)
             rows, shards = manifest.rows, len(manifest.shards)
         entry = {"name": t.name, "server": t.server, "folder": t.name, "cases": counts.as_json(), "rows": rows, "shards": shards}

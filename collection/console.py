@@ -83,6 +83,7 @@ class Progress:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TextColumn("{task.fields[left]}"),
+            TextColumn("[yellow]{task.fields[trouble]}", markup=True),
             console=console,
         )
         self._tasks: dict[str, TaskID] = {}
@@ -95,9 +96,10 @@ class Progress:
             self._bar.stop()
 
     def start(self, target: str, planned: int) -> None:
-        """A target starts, or goes on."""
+        """A target starts, or goes on. Hosts of a group have a line each."""
         self._bar.start()
-        self._tasks[target] = self._bar.add_task(target, total=planned, rate="", left="")
+        if target not in self._tasks:
+            self._tasks[target] = self._bar.add_task(target, total=planned, rate="", left="", trouble="")
 
     def update(self, target: str, line: dict[str, Any]) -> None:
         """A progress line."""
@@ -109,6 +111,7 @@ class Progress:
             completed=done,
             rate=rate(line.get("rate_per_s")) if line.get("rate_per_s") else "",
             left=f"{duration(eta)} left" if eta else "",
+            trouble=escape(str(line.get("trouble") or "")),
         )
 
 

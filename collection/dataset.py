@@ -81,6 +81,7 @@ class Manifest(_Part):
     shards: list[Shard]
     cases: Cases
     sources: dict[str, str] = {}
+    part: dict[str, int] | None = None
 
     @property
     def rows(self) -> int:

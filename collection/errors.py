@@ -7,6 +7,7 @@ SurefootError              exit code 1: something failed; the message says what 
 │   └── DataSetError       a folder is not a campaign's, or its manifest or journal cannot be read
 ├── ToolMissing            a binary of this repository is not built
 ├── ToolFailed             a binary ran and failed; carries its own message and exit code
+├── HostFailed         a host of a campaign gave up, is silent, or sent what it should not have
 ├── Busy                   another process works in the same folder
 ├── VerifyFailed           a data set does not add up; carries the findings
 └── StepFailed             a step of the demo failed; carries the step's name
@@ -77,6 +78,10 @@ class ToolFailed(SurefootError):
         self.tool = tool
         self.code = code
         self.exit_code = 2 if code == 2 else 1
+
+
+class HostFailed(SurefootError):
+    """A host of a campaign gave up, was not heard of, or sent something else than its manifest says."""
 
 
 class Busy(SurefootError):

@@ -15,23 +15,26 @@ from typing import Any
 
 from .errors import CampaignError
 
-_WORKING = 'targets that work: virtual = ["server-1"] (any platform profile), local = true'
+_WORKING = 'targets that work: virtual = ["server-1"] (any platform profile), local = true, hosts = "group"'
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Target:
     """One server that a campaign runs on.
 
-    name: folder under the campaign's output, e.g. `server-1` or `local`.
+    name: folder under the campaign's output, e.g. `server-1`, `local` or the group of hosts.
     server: what `surefootd --server` takes, e.g. `virtual:server-1` or `local`.
+    on_hosts: the hosts of the inventory's group `name` share the cases; each measures `server`.
     """
 
     name: str
     server: str
+    on_hosts: bool = False
 
     @property
     def is_local(self) -> bool:
-        return self.server == "local"
+        return self.server == "local" and not self.on_hosts
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,16 @@ def load(path: Path) -> Campaign:
 def _targets(path: Path, table: Any) -> tuple[Target, ...]:
     if not isinstance(table, dict) or not table:
         raise CampaignError(f"{path}: [targets] is missing or empty; {_WORKING}")
-    unknown = sorted(set(table) - {"virtual", "hosts", "local"})
+    unknown = sorted(set(table) - {"virtual", "hosts", "server", "local"})
     if unknown:
         raise CampaignError(f"{path}: targets.{unknown[0]} is unknown; {_WORKING}")
-    if "hosts" in table:
-        raise CampaignError(f"{path}: targets.hosts: campaigns on Ansible hosts do not run yet; {_WORKING}")
     found: list[Target] = []
     virtual = table.get("virtual", [])
     if not isinstance(virtual, list) or not all(isinstance(v, str) and v for v in virtual):
         raise CampaignError(f'{path}: targets.virtual must be a list of platforms, e.g. ["server-1"]')
     for name in virtual:
         # the name becomes a folder, and is how `surefootd` finds the profile
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == "local":
+        if not _NAME.fullmatch(name) or name in ("local", "hosts"):
             raise CampaignError(f"{path}: targets.virtual: {name!r} is no platform's name. Give one like server-1")
         if any(t.name == name for t in found):
             raise CampaignError(f"{path}: targets.virtual names {name} twice. Remove one")
@@ -90,6 +91,23 @@ def _targets(path: Path, table: Any) -> tuple[Target, ...]:
         raise CampaignError(f"{path}: targets.local must be true or false, not {local!r}")
     if local:
         found.append(Target("local", "local"))
+    found += _hosts(path, table, {t.name for t in found})
     if not found:
         raise CampaignError(f"{path}: [targets] names no server; {_WORKING}")
     return tuple(found)
+
+
+def _hosts(path: Path, table: dict[str, Any], taken: set[str]) -> list[Target]:
+    if "hosts" not in table:
+        if "server" in table:
+            raise CampaignError(f"{path}: targets.server is what the hosts measure, and there is no targets.hosts. Remove it")
+        return []
+    group, server = table["hosts"], table.get("server", "local")
+    # the group becomes a folder beside the other targets' and `hosts`
+    if not isinstance(group, str) or not _NAME.fullmatch(group) or group in taken | {"hosts", "local"}:
+        raise CampaignError(
+            f'{path}: targets.hosts: {group!r} cannot be used. Give one group of the inventory, e.g. "lab_rack_7"'
+        )
+    if server != "local" and not (isinstance(server, str) and _NAME.fullmatch(server.removeprefix("virtual:")) and ":" in server):
+        raise CampaignError(f'{path}: targets.server: {server!r} is no server. Write "local" (the default) or "virtual:server-1"')
+    return [Target(group, server, on_hosts=True)]

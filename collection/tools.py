@@ -129,13 +129,30 @@ def follow_json(tool: str, args: Sequence[str | Path]) -> Iterator[dict[str, Any
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
-        return None
+    value = json_object(line) if line.startswith("{") else None
+    return value if value is not None and "event" in value else None
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None if it is none."""
     try:
-        value = json.loads(line)
+        value = json.loads(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and "event" in value else None
+    return value if isinstance(value, dict) else None
+
+
+def profile_folders() -> list[Path]:
+    """Folders of profiles that virtual servers are made from here, later ones override earlier ones by file name.
+
+    Raises:
+        ToolMissing: one is named in SUREFOOT_PROFILES and is not there.
+    """
+    given = [Path(p) for p in os.environ.get("SUREFOOT_PROFILES", "").split(os.pathsep) if p]
+    for path in given:
+        if not path.is_dir():
+            raise ToolMissing(f"SUREFOOT_PROFILES: {path} is no folder. Mend it, or unset it")
+    return [repo_root() / "scheduler" / "vserver" / "profiles", *given]
 
 
 def merged(env: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import polars as pl
 from models.features import SAMPLE_FEATURES
 from pipelines.io import sha256_file
 
-from . import campaign, dataset
+from . import campaign, dataset, mirror
 from .errors import DataSetError
 
 _LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
@@ -100,13 +100,18 @@ def verify(folder: Path) -> Result:
     running = campaign.is_running(folder)
     if running:
         result.findings.append(Finding(str(folder), "a campaign run works here now", "wait for its end, then verify again"))
-    known = {path.name for _, path, _ in targets} | {campaign.COPY, dataset.MANIFEST, campaign.PROGRESS, ".lock"}
+    known = {path.name for _, path, _ in targets} | {campaign.COPY, dataset.MANIFEST, campaign.PROGRESS, mirror.HOSTS, ".lock"}
     if running:  # it is writing them
         known |= {path.name for path in campaign.temporaries(folder)}
     for stray in sorted(p for p in folder.iterdir() if p.name not in known):
         result.findings.append(Finding(str(stray), "belongs to nothing in this data set", "remove it"))
-    for _name, path, planned in targets:
+    for name, path, planned in targets:
         _target(path, planned if planned >= 0 else None, result)
+        if (path / dataset.MANIFEST).exists():
+            remedy = (
+                f"remove the file and fetch it again: surefoot campaign run {folder}/campaign.toml --inventory INV --out {folder}"
+            )
+            result.findings.extend(Finding(str(file), what, remedy) for file, what in mirror.differences(folder, name))
     return result
 
 

@@ -48,6 +48,9 @@ pub struct Targets {
     pub virtual_: Vec<String>,
     #[serde(default)]
     pub hosts: Option<String>,
+    /// What the hosts measure: None is "local".
+    #[serde(default)]
+    pub server: Option<String>,
     #[serde(default)]
     pub local: bool,
 }
@@ -257,6 +260,15 @@ impl Campaign {
                 "{name}: targets: none is named. Add [targets] with virtual = [\"server-1\"], local = true, or hosts = \"group\""
             )));
         }
+        if let Some(server) = &t.server {
+            let wrong = |what: &str| Err(Error::BadInput(format!("{}: targets.server: {what}", file.display())));
+            if t.hosts.is_none() {
+                return wrong("is what the hosts measure, and there is no targets.hosts. Add hosts = \"group\", or remove it");
+            }
+            if server != "local" && server.strip_prefix("virtual:").is_none_or(str::is_empty) {
+                return wrong(&format!("{server:?} is no server. Write \"local\" or \"virtual:PLATFORM\""));
+            }
+        }
         Ok(Campaign {
             file: file.into(),
             text: text.into(),
@@ -298,12 +310,14 @@ impl Campaign {
         }
         let t = &self.targets;
         match virtual_name {
-            Some(name) if !t.virtual_.iter().any(|v| v == name) => Err(Error::BadInput(format!(
-                "{}: targets.virtual: does not name \"{name}\" (it names {}). Add it there, or use another --server",
-                self.file.display(),
-                if t.virtual_.is_empty() { "none".to_string() } else { t.virtual_.join(", ") }
-            ))),
-            None if !t.local && t.hosts.is_none() => Err(Error::BadInput(format!(
+            Some(name) if !t.virtual_.iter().any(|v| v == name) && t.server != Some(format!("virtual:{name}")) => {
+                Err(Error::BadInput(format!(
+                    "{}: targets.virtual: does not name \"{name}\" (it names {}). Add it there, or use another --server",
+                    self.file.display(),
+                    if t.virtual_.is_empty() { "none".to_string() } else { t.virtual_.join(", ") }
+                )))
+            }
+            None if !t.local && (t.hosts.is_none() || t.server.as_ref().is_some_and(|s| s != "local")) => Err(Error::BadInput(format!(
                 "{}: targets: local is not true and no hosts are named. Add local = true, or use --server virtual:PLATFORM",
                 self.file.display()
             ))),

@@ -1,5 +1,6 @@
 //! Command line. Exit codes: 0 ok, 1 failed, 2 bad input.
 
+use crate::expand::Part;
 use crate::progress::Mode;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -74,6 +75,9 @@ pub struct Sweep {
     /// Go on with what an earlier run left in --out
     #[arg(long)]
     pub resume: bool,
+    /// Only part I of N of the cases, e.g. 2/3: what one of several equal servers measures
+    #[arg(long, value_name = "I/N")]
+    pub part: Option<Part>,
     /// Further profiles (DIR/services, DIR/batch, DIR/platforms); they override shipped ones by name
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,

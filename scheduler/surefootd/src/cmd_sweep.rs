@@ -32,7 +32,7 @@ pub fn run(args: &cli::Sweep) -> Result<()> {
             let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
             campaign.check_target(Some(&v.platform.name))?;
             let target = v.target();
-            let cases = Expansion::new(&campaign, &target)?;
+            let cases = Expansion::new(&campaign, &target)?.part(args.part)?;
             if args.plan {
                 return plan_virtual(args, &campaign, &target, &cases, &v);
             }

@@ -7,8 +7,9 @@
 //! [`Walk`], which works out a plane once.
 
 use crate::campaign::{round6, Axis, Campaign, Values};
-use crate::error::{suggest, Result};
+use crate::error::{suggest, Error, Result};
 use crate::target::Target;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -63,7 +64,36 @@ enum Threads {
     Counts(Vec<u32>),
 }
 
-/// All cases of a campaign on one target.
+/// Share of a campaign that one of several equal servers measures: whole planes that stand together, so that no plane is
+/// measured on two servers and a service is started on as few of them as can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// From 1.
+    pub number: u32,
+    pub of: u32,
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("{text:?} is no part. Write 2/3 for the second of three");
+        let (number, of) = text.split_once('/').ok_or_else(wrong)?;
+        let (number, of) = (number.parse().map_err(|_| wrong())?, of.parse().map_err(|_| wrong())?);
+        if number == 0 || number > of {
+            return Err(wrong());
+        }
+        Ok(Part { number, of })
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+/// All cases of a campaign on one target, or a part of them.
 #[derive(Clone, Debug)]
 pub struct Expansion {
     campaign: String,
@@ -78,6 +108,8 @@ pub struct Expansion {
     /// (count, draw).
     neighbours: Vec<(u32, u32)>,
     repeats: u32,
+    part: Option<Part>,
+    first_plane: u64,
     len: u64,
 }
 
@@ -232,8 +264,33 @@ impl Expansion {
             mba_pct: mba_pct.iter().map(|m| *m as u8).collect(),
             neighbours,
             repeats: c.sampling.repeats,
+            part: None,
+            first_plane: 0,
             len,
         })
+    }
+
+    /// Only a part of the cases; None: all of them. Numbers start at 0 again, case ids and seeds stay.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] if there are fewer planes than parts.
+    pub fn part(mut self, part: Option<Part>) -> Result<Self> {
+        let Some(p) = part else { return Ok(self) };
+        let planes = self.len / self.cells();
+        if planes < u64::from(p.of) {
+            let what = "planes (one service at one RPS, with one number of threads and one set of neighbours)";
+            return Err(Error::BadInput(format!("--part {p}: the campaign has {planes} {what}. Cut it into {planes} parts at most")));
+        }
+        let first = |number: u32| planes * u64::from(number) / u64::from(p.of);
+        self.first_plane = first(p.number - 1);
+        self.len = (first(p.number) - self.first_plane) * self.cells();
+        self.part = part;
+        Ok(self)
+    }
+
+    /// Which part of the campaign these cases are; None: all of it.
+    pub fn which_part(&self) -> Option<Part> {
+        self.part
     }
 
     pub fn len(&self) -> u64 {
@@ -244,7 +301,7 @@ impl Expansion {
         self.len == 0
     }
 
-    /// Names of the measured services, in order.
+    /// Names of the campaign's measured services, in order; also of those that another part has.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         self.services.iter().map(|(s, _)| s.as_str())
     }
@@ -262,8 +319,19 @@ impl Expansion {
 
     /// Cases of each service.
     pub fn by_service(&self) -> BTreeMap<String, u64> {
-        let per_rps = self.thread_levels() * self.neighbours.len() as u64 * self.cells();
-        self.services.iter().map(|(s, r)| (s.clone(), r.len() as u64 * per_rps)).collect()
+        let per_rps = self.thread_levels() * self.neighbours.len() as u64;
+        let (first, end) = (self.first_plane, self.first_plane + self.len / self.cells());
+        let mut at = 0;
+        let mut out = BTreeMap::new();
+        for (service, rps) in &self.services {
+            let planes = at..at + rps.len() as u64 * per_rps;
+            at = planes.end;
+            let here = planes.end.min(end).saturating_sub(planes.start.max(first));
+            if here > 0 {
+                out.insert(service.clone(), here * self.cells());
+            }
+        }
+        out
     }
 
     /// Cases that cannot be set up, by rule. Walks the planes, not the cases.
@@ -319,6 +387,7 @@ impl Expansion {
     }
 
     fn around(&self, plane: u64) -> Around<'_> {
+        let plane = self.first_plane + plane;
         let (nb, rest) = (plane % self.neighbours.len() as u64, plane / self.neighbours.len() as u64);
         let (t, mut level) = (rest % self.thread_levels(), rest / self.thread_levels());
         let mut at = 0;
@@ -599,6 +668,27 @@ mod tests {
         cases.iter().filter_map(|c| c.infeasible.as_deref()).for_each(|w| *why.entry(rule(w).to_string()).or_insert(0u64) += 1);
         assert_eq!(e.infeasible(), why);
         assert!(why.len() == 2 && why.values().sum::<u64>() < 720, "{why:?}");
+    }
+
+    /// Parts are whole planes, together the campaign in its order: 20 planes of 12 cells in 3 parts are 6, 7 and 7 planes.
+    #[test]
+    fn parts_are_the_whole() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let sweep = "threads = [4]\ncores = \"1..8 step 2\"\nways = [1, 2, 11]\nneighbours = { count = [0, 1, 2], draws = 2 }";
+        let all = |e: &Expansion| (0..e.len()).map(|i| e.case(i)).map(|c| (c.case_id, c.seed, c.neighbours)).collect::<Vec<_>>();
+        let parts: Vec<Expansion> = (1..=3).map(|number| expand(&t, sweep).unwrap().part(Some(Part { number, of: 3 })).unwrap()).collect();
+        assert_eq!(parts.iter().map(Expansion::len).collect::<Vec<_>>(), [72, 84, 84]);
+        let whole = expand(&t, sweep).unwrap();
+        assert_eq!(parts.iter().flat_map(all).collect::<Vec<_>>(), all(&whole));
+        let mut counted = (BTreeMap::new(), BTreeMap::new());
+        for p in &parts {
+            p.by_service().into_iter().for_each(|(k, n)| *counted.0.entry(k).or_insert(0) += n);
+            p.infeasible().into_iter().for_each(|(k, n)| *counted.1.entry(k).or_insert(0) += n);
+        }
+        assert_eq!(counted, (whole.by_service(), whole.infeasible()));
+        let e = whole.part(Some(Part { number: 1, of: 21 })).map(|_| ()).unwrap_err().to_string();
+        assert!(e.contains("--part 1/21") && e.contains("20 parts at most"), "{e}");
+        ["0/3", "4/3", "3", "a/b"].iter().for_each(|text| assert!(text.parse::<Part>().is_err(), "{text}"));
     }
 
     /// On this machine a service comes from the catalogue, and the load generator's CPU is not there to be given away.

@@ -17,6 +17,10 @@ pub fn facts() -> BTreeMap<String, Value> {
     if let Some(m) = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|t| field(&t, "model name")) {
         out.insert("cpu_model".into(), m.into());
     }
+    // What was turned on or off at boot (rdt=, isolcpus=, mitigations=) decides what was measured.
+    if let Ok(line) = std::fs::read_to_string("/proc/cmdline") {
+        out.insert("kernel_command_line".into(), line.trim().into());
+    }
     let memory_kb = std::fs::read_to_string("/proc/meminfo").ok().and_then(|t| field(&t, "MemTotal"));
     if let Some(kb) = memory_kb.and_then(|m| m.split_whitespace().next()?.parse::<u64>().ok()) {
         out.insert("memory_bytes".into(), (kb * 1024).into());

@@ -90,7 +90,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let names: Vec<String> = catalogue.entries.keys().cloned().collect();
     // Everything that the campaign itself can be wrong about is said before anything is started.
     let platform = discover(&Root::default(), managed).map_err(server_error)?;
-    let planned = Expansion::new(campaign, &target(&catalogue, &names, platform.clone(), "no-pmu")?)?;
+    let planned = Expansion::new(campaign, &target(&catalogue, &names, platform.clone(), "no-pmu")?)?.part(args.part)?;
     if args.plan {
         let t = target(&catalogue, &names, platform, "no-pmu")?;
         let to_measure = planned.len() - planned.infeasible().values().sum::<u64>();
@@ -104,7 +104,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let config = LocalConfig { catalogue: Some(dir), managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
     let mut bench = LocalBench::open(config).map_err(server_error)?;
     let t = target(&catalogue, &names, bench.server().platform().clone(), bench.server().feature_set().0)?;
-    let cases = Expansion::new(campaign, &t)?;
+    let cases = Expansion::new(campaign, &t)?.part(args.part)?;
     let s = &campaign.sampling;
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
     let measured_before =

@@ -301,6 +301,28 @@ fn started_folder_and_drift() {
 }
 
 /// A second sweep on the same folder is refused with the pid of the first.
+/// Two hosts share a campaign: same hash, other cases; neither goes on with the other's folder.
+#[test]
+fn parts_of_a_campaign() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = small().replace("virtual = [\"server-1\"]", "hosts = \"lab\"\nserver = \"virtual:server-1\"");
+    let file = campaign(dir.path(), &text);
+    let outs: Vec<PathBuf> = ["whole", "one", "two"].iter().map(|n| dir.path().join(n)).collect();
+    let sweep = |out| vec!["sweep", path(&file), "--server", "virtual:server-1", "--out", path(out)];
+    ok(&sweep(&outs[0]));
+    ok(&[sweep(&outs[1]), vec!["--part", "1/2"]].concat());
+    ok(&[sweep(&outs[2]), vec!["--part", "2/2"]].concat());
+    outs.iter().for_each(|o| add_up(o));
+    let ids = |out: &Path| journal(out).iter().map(|l| l["case_id"].to_string()).collect::<Vec<_>>();
+    assert_eq!([ids(&outs[1]), ids(&outs[2])].concat(), ids(&outs[0]));
+    assert_eq!(manifest(&outs[1])["campaign_hash"], manifest(&outs[0])["campaign_hash"]);
+    assert_eq!(manifest(&outs[2])["part"], serde_json::json!({ "number": 2, "of": 2 }));
+    let (code, text) = one_line(&run(&[sweep(&outs[1]), vec!["--part", "2/2", "--resume"]].concat()));
+    assert!(code == 2 && text.contains("part (was 1/2, is 2/2)"), "{code} {text}");
+    let (code, text) = one_line(&run(&["sweep", path(&file), "--server", "virtual:server-2", "--plan"]));
+    assert!(code == 2 && text.contains("does not name \"server-2\""), "{code} {text}");
+}
+
 #[test]
 fn one_sweep_a_folder() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use super::rows::State;
 use crate::error::{Error, Result};
-use crate::expand::rule;
+use crate::expand::{rule, Part};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +20,9 @@ pub struct Manifest {
     /// SHA-256 of everything that decides the results: `spec`, `platform`, `sources`.
     pub campaign_hash: String,
     pub strategy: String,
+    /// Which part of the campaign's cases this is; absent: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// False while cases are missing.
     pub complete: bool,
     pub platform: PlatformFacts,
@@ -158,10 +161,14 @@ impl Manifest {
     /// # Errors
     /// [`Error::BadInput`] names what changed.
     pub fn same_campaign(&self, now: &Manifest, path: &Path) -> Result<()> {
-        if self.campaign_hash == now.campaign_hash {
+        if self.campaign_hash == now.campaign_hash && self.part == now.part {
             return Ok(());
         }
         let mut changed = vec![];
+        if self.part != now.part {
+            let name = |p: Option<Part>| p.map_or("all of it".to_string(), |p| p.to_string());
+            changed.push(format!("part (was {}, is {})", name(self.part), name(now.part)));
+        }
         differences("", &self.spec, &now.spec, &mut changed);
         if self.platform != now.platform {
             changed.push("platform".into());

@@ -219,6 +219,7 @@ fn fresh_manifest(job: &Job) -> Manifest {
         campaign: c.name.clone(),
         campaign_hash: sha256_hex(all.to_string().as_bytes()),
         strategy: c.strategy.as_str().into(),
+        part: job.cases.which_part(),
         complete: false,
         platform,
         feature_set: t.feature_set.clone(),

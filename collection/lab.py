@@ -1,0 +1,222 @@
+"""A campaign on the hosts of an inventory: share it out, start it, fetch what is finished, until all of it is here.
+
+The hosts work alone: their sweeps run under their own init, so this process may be killed, cut off or switched off at any
+moment, and the same command goes on. Nothing that is decided here is needed by a host once its sweep has started.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import playbooks, spec, tools
+from .errors import CampaignError, HostFailed
+from .mirror import HOSTS, Mirror, Share, Split, merge, shares
+
+if TYPE_CHECKING:
+    from .campaign import Report
+
+PATIENCE_S = 3600.0
+"""Without a word of a host for so long, the run ends; the host's sweep goes on."""
+# between two looks at the hosts: short while shards come, longer while none does
+_PAUSE_S, _MOST_PAUSE_S = 1.0, 20.0
+# a host that refuses the collect play so many times will do so the next time
+_MOST_REFUSALS = 3
+_PACK_TASK = "Look how the sweep stands and pack what is finished"
+
+
+@dataclass
+class Standing:
+    """How one host stands. heard_s: when it last answered (monotonic)."""
+
+    share: Share
+    mirror: Mirror
+    heard_s: float
+    collected: bool = False
+    refusals: int = 0
+    more: bool = False
+    trouble: str | None = None
+    failed: str | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self.failed is None and not self.mirror.complete
+
+
+def split_for(out: Path, campaign: spec.Campaign, target: spec.Target, inventory: Path) -> Split:
+    """Who measures what: as before if there was a before, else the inventory's hosts in their order.
+
+    Raises:
+        CampaignError: the inventory's group has other hosts now.
+    """
+    hosts = playbooks.hosts(inventory, target.name)
+    before = Split.read(out)
+    if before is None:
+        return Split(f"{campaign.name}-{secrets.token_hex(4)}", target.name, shares(hosts))
+    known = [s.host for s in before.shares]
+    if sorted(known) != sorted(hosts):
+        raise CampaignError(
+            f"--inventory {inventory}: group {target.name} is {', '.join(hosts)}, {out} was started with {', '.join(known)}. "
+            "The parts are shared out: give those hosts, or another --out"
+        )
+    return before
+
+
+def run(
+    campaign: spec.Campaign,
+    target: spec.Target,
+    out: Path,
+    inventory: Path,
+    planned: int | None,
+    report: Report,
+    merged: Callable[[], None],
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Run a campaign's target that is a group of hosts, to its end.
+
+    Args:
+        planned: cases of the whole campaign, where that is known here (virtual servers).
+        report: where progress goes, a line a host.
+        merged: called after each merge.
+        patience_s: see PATIENCE_S.
+    Raises:
+        CampaignError: the hosts cannot share this campaign.
+        HostFailed: a host gave up or was not heard of; what the others measured is here.
+    """
+    split = split_for(out, campaign, target, inventory)
+    split.write(out)
+    now = time.monotonic()
+    standings = [Standing(s, Mirror(out, split.group, s), now) for s in split.shares]
+    for standing in standings:
+        for path in standing.mirror.repair():
+            standing.trouble = f"{path.name} was damaged here and is fetched again"
+    # what a kill left
+    for left in (out / HOSTS).glob(".fetch-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    if merge(out, split, planned):
+        merged()
+    _tell(standings, report, {})
+    pause_s = _PAUSE_S
+    while any(s.pending for s in standings):
+        _collect(out, campaign, target, split, inventory, [s for s in standings if s.pending and not s.collected])
+        news = _fetch(out, split, inventory, [s for s in standings if s.pending and s.collected], report)
+        if news:
+            merge(out, split, planned)
+            merged()
+        for s in standings:
+            silent_s = time.monotonic() - s.heard_s
+            if s.pending and silent_s > patience_s:
+                s.failed = f"was not heard of for {silent_s:.0f} s ({s.trouble or 'no reason known'}); its sweep goes on"
+        if any(s.more for s in standings):
+            continue
+        pause_s = _PAUSE_S if news else min(2 * pause_s, _MOST_PAUSE_S)
+        if any(s.pending for s in standings):
+            time.sleep(pause_s)
+    failed = [f"{s.share.host}: {s.failed}" for s in standings if s.failed]
+    if failed:
+        raise HostFailed("; ".join(failed) + ". Mend that, then call the same command")
+
+
+def _collect(
+    out: Path, campaign: spec.Campaign, target: spec.Target, split: Split, inventory: Path, todo: list[Standing]
+) -> None:
+    """Ship the campaign to hosts and start their sweeps."""
+    if not todo:
+        return
+    profiles = out / HOSTS / ".fetch-profiles"
+    if target.server != "local":
+        for source in tools.profile_folders():
+            shutil.copytree(source, profiles, dirs_exist_ok=True)
+    variables = {
+        "surefoot_group": split.group,
+        "programs_surefootd": str(tools.find(tools.SUREFOOTD)),
+        "programs_loadgen": str(tools.find(tools.LOADGEN)),
+        "collect_job": split.job,
+        "collect_campaign": str(campaign.path.resolve()),
+        "collect_server": target.server,
+        "collect_profiles": str(profiles.resolve()) if profiles.exists() else "",
+        "surefoot_parts": {s.host: s.part for s in split.shares},
+    }
+    try:
+        heard = playbooks.play("collect.yml", inventory, [s.share.host for s in todo], variables)
+    finally:
+        shutil.rmtree(profiles, ignore_errors=True)
+    for s in todo:
+        h = heard[s.share.host]
+        s.trouble = h.problem
+        if h.problem is None and h.results:
+            s.collected, s.refusals, s.heard_s = True, 0, time.monotonic()
+        elif not h.unreachable:
+            s.refusals += 1
+            if s.refusals >= _MOST_REFUSALS:
+                s.failed = f"cannot be set up: {h.problem or 'the playbook did nothing there'}"
+
+
+def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], report: Report) -> bool:
+    """Fetch what is finished. True if anything new came."""
+    if not todo:
+        return False
+    news = False
+    folder = Path(tempfile.mkdtemp(prefix=".fetch-", dir=out / HOSTS))
+    try:
+        variables = {
+            "surefoot_group": split.group,
+            "fetch_job": split.job,
+            "fetch_to": str(folder.resolve()),
+            "surefoot_have": {s.share.host: s.mirror.have() for s in todo},
+        }
+        heard = playbooks.play("fetch.yml", inventory, [s.share.host for s in todo], variables)
+        told: dict[str, dict[str, Any]] = {}
+        for s in todo:
+            h = heard[s.share.host]
+            packed = _packed(h)
+            s.trouble, s.more = h.problem, False
+            if h.problem or packed is None:
+                # a target that was set up anew has no job: then it is shipped again, which does no harm elsewhere
+                s.collected = h.unreachable
+                continue
+            s.heard_s = time.monotonic()
+            told[s.share.host] = packed["status"]
+            if packed["packed"]:
+                try:
+                    s.mirror.take(folder / f"{s.share.host}.tar", int(packed["journal_from"]))
+                    s.more, news = bool(packed["more"]), True
+                except HostFailed as e:
+                    s.failed = str(e).removeprefix(f"{s.share.host}: ")
+            ended = packed["status"].get("ended") or {}
+            if ended.get("code", 0) != 0 and not s.more and not s.mirror.complete:
+                s.failed = f"its sweep ended: {ended.get('message')}"
+            elif packed["status"].get("message"):
+                s.trouble = str(packed["status"]["message"])
+        _tell(todo, report, told)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return news
+
+
+def _packed(heard: playbooks.Heard) -> dict[str, Any] | None:
+    """What `surefoot-sweep pack` said."""
+    result = heard.results.get(_PACK_TASK)
+    return tools.json_object(str(result.get("stdout"))) if result else None
+
+
+def _tell(standings: list[Standing], report: Report, told: dict[str, dict[str, Any]]) -> None:
+    """A line for each host: what it has done, which may be ahead of what is here."""
+    for s in standings:
+        manifest = s.mirror.manifest()
+        if manifest is None:
+            continue
+        report.start(s.share.host, manifest.cases.planned)
+        c = manifest.cases
+        line: dict[str, Any] = dict((told.get(s.share.host) or {}).get("progress") or {})
+        here = c.measured + c.infeasible + c.client_limited + c.overloaded + c.failed
+        line["done"] = here if manifest.complete else max(here, int(line.get("done") or 0))
+        if s.trouble or s.failed:
+            line["trouble"] = s.failed or s.trouble
+        report.update(s.share.host, line)

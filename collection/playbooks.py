@@ -1,0 +1,190 @@
+"""Call the playbooks through ansible-runner, and hear what they say of each host.
+
+Ansible ships, starts and fetches; it is never in the loop of a case. Connections are the inventory's business: users, keys,
+bastions (ProxyJump) and vaulted secrets work as they do with `ansible-playbook`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import CampaignError, ToolFailed, ToolMissing
+from .tools import repo_root
+
+_MISSING = "ansible-runner is not installed. Install it: pip install 'surefoot[ansible]', or make setup"
+
+
+@dataclass
+class Heard:
+    """What a playbook said of a host. results: by the name of the task.
+
+    problem: why the host fell out, in one line; unreachable: whether that was the connection.
+    """
+
+    results: dict[str, dict[str, Any]]
+    problem: str | None = None
+    unreachable: bool = False
+
+
+def folder() -> Path:
+    """Where the playbooks are."""
+    return repo_root() / "playbooks"
+
+
+def _environment() -> dict[str, str]:
+    # a configuration of the user's own wins
+    return {"ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG", str(folder() / "ansible.cfg"))}
+
+
+def _runner() -> Any:
+    try:
+        import ansible_runner
+    except ImportError as e:
+        raise ToolMissing(_MISSING) from e
+    return ansible_runner
+
+
+def hosts(inventory: Path, group: str) -> list[str]:
+    """Hosts of a group, in the inventory's order.
+
+    Raises:
+        CampaignError: no such inventory, or no host in the group.
+    """
+    runner = _runner()
+    if not inventory.exists():
+        raise CampaignError(
+            f"--inventory {inventory}: no such file or folder. Give an Ansible inventory, e.g. playbooks/inventories/example"
+        )
+    with _scratch() as scratch:
+        found, said = runner.get_inventory(
+            action="list",
+            inventories=[str(inventory.resolve())],
+            response_format="json",
+            quiet=True,
+            envvars=_environment(),
+            private_data_dir=scratch,
+        )
+    if not isinstance(found, dict):
+        raise CampaignError(f"--inventory {inventory}: {_last_line(said)}")
+    names = list(_members(found, group))
+    if not names:
+        known = ", ".join(sorted(k for k in found if k not in ("_meta", "all", "ungrouped"))) or "none"
+        raise CampaignError(
+            f"--inventory {inventory}: group {group} has no hosts; its groups: {known}. Mend targets.hosts, or the inventory"
+        )
+    return names
+
+
+def _members(inventory: Mapping[str, Any], group: str) -> Iterator[str]:
+    """Hosts of a group and of its children, each once, in order."""
+    seen: set[str] = set()
+    todo = [group]
+    while todo:
+        entry = inventory.get(todo.pop(0), {})
+        for name in entry.get("hosts", []):
+            if name not in seen:
+                seen.add(name)
+                yield name
+        todo += entry.get("children", [])
+
+
+def play(playbook: str, inventory: Path, only: list[str], variables: Mapping[str, Any]) -> dict[str, Heard]:
+    """Run a playbook on some hosts.
+
+    Args:
+        playbook: file name in `playbooks/`.
+        only: hosts; what fails on one does not stop the others.
+        variables: handed over as extra variables.
+    Returns:
+        For each host what was heard of it.
+    Raises:
+        ToolFailed: Ansible itself failed (syntax, a wrong variable), before any host.
+        KeyboardInterrupt: the run was stopped by a signal.
+    """
+    runner = _runner()
+    heard = {name: Heard({}) for name in only}
+
+    def listen(event: dict[str, Any]) -> bool:
+        data = event.get("event_data", {})
+        host, result = data.get("host"), data.get("res")
+        if host in heard and isinstance(result, dict):
+            match event.get("event"):
+                case "runner_on_ok":
+                    heard[host].results[str(data.get("task"))] = result
+                case "runner_on_failed" if not data.get("ignore_errors"):
+                    heard[host].problem = f"{data.get('task')}: {_reason(result)}"
+                case "runner_on_unreachable":
+                    heard[host].problem, heard[host].unreachable = _reason(result), True
+        return False  # nothing is kept on disk
+
+    with _scratch() as scratch, _signals():
+        done = runner.run(
+            private_data_dir=scratch,
+            project_dir=str(folder()),
+            playbook=playbook,
+            inventory=str(inventory.resolve()),
+            limit=",".join(only),
+            extravars=dict(variables),
+            envvars=_environment(),
+            event_handler=listen,
+            quiet=True,
+        )
+        if done.status == "canceled":
+            raise KeyboardInterrupt
+        if done.status != "successful" and not any(h.problem or h.results for h in heard.values()):
+            said = done.stdout.read() if done.stdout else ""
+            raise ToolFailed("ansible-playbook", f"{playbook}: {_last_line(said)}", 1)
+    return heard
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder for ansible-runner: variables and artifacts, gone afterwards. Only this user can read it.
+
+    Meanwhile Ansible is the one of this Python environment, whatever PATH says.
+    """
+    path = tempfile.mkdtemp(prefix="surefoot-ansible-")
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    try:
+        yield path
+    finally:
+        os.environ["PATH"] = before
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """ansible-runner takes the signals over and does not give them back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _reason(result: Mapping[str, Any]) -> str:
+    for key in ("msg", "stderr", "module_stderr", "stdout"):
+        text = str(result.get(key) or "").strip()
+        # "non-zero return code" says less than what the program said
+        if text and not (key == "msg" and text == "non-zero return code"):
+            return text.splitlines()[-1]
+    return "it gave no reason"
+
+
+def _last_line(text: str) -> str:
+    # ansible-runner asks for colours
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(text)).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("ERROR", "[ERROR]", "fatal"))]
+    return (errors or lines or ["ansible said nothing"])[-1]
