@@ -6,8 +6,10 @@ moment, and the same command goes on. Nothing that is decided here is needed by 
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -129,10 +131,11 @@ def _collect(
     """Ship the campaign to hosts and start their sweeps."""
     if not todo:
         return
-    profiles = out / HOSTS / ".fetch-profiles"
-    if target.server != "local":
-        for source in tools.profile_folders():
-            shutil.copytree(source, profiles, dirs_exist_ok=True)
+    # one archive each: Ansible copies folders file by file
+    folder = Path(tempfile.mkdtemp(prefix=".fetch-", dir=out / HOSTS))
+    is_local = target.server == "local"
+    sources = [tools.repo_root() / "workloads"] if is_local else tools.profile_folders()
+    archive = _archive(sources, folder)
     variables = {
         "surefoot_group": split.group,
         "programs_surefootd": str(tools.find(tools.SUREFOOTD)),
@@ -140,13 +143,13 @@ def _collect(
         "collect_job": split.job,
         "collect_campaign": str(campaign.path.resolve()),
         "collect_server": target.server,
-        "collect_profiles": str(profiles.resolve()) if profiles.exists() else "",
+        "collect_catalogue" if is_local else "collect_profiles": str(archive),
         "surefoot_parts": {s.host: s.part for s in split.shares},
     }
     try:
         heard = playbooks.play("collect.yml", inventory, [s.share.host for s in todo], variables)
     finally:
-        shutil.rmtree(profiles, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     for s in todo:
         h = heard[s.share.host]
         s.trouble = h.problem
@@ -156,6 +159,20 @@ def _collect(
             s.refusals += 1
             if s.refusals >= _MOST_REFUSALS:
                 s.failed = f"cannot be set up: {h.problem or 'the playbook did nothing there'}"
+
+
+def _archive(sources: list[Path], folder: Path) -> Path:
+    """One tar of some folders' contents, later ones over earlier ones; the same contents give the same bytes."""
+    files = {path.relative_to(source).as_posix(): path for source in sources for path in source.rglob("*") if path.is_file()}
+    made = folder / "files.tar"
+    with tarfile.open(made, "w") as tar:
+        for name, path in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size = path.stat().st_size
+            info.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            with path.open("rb") as content:
+                tar.addfile(info, content)
+    return made.resolve()
 
 
 def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], report: Report) -> bool:

@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import glob
 import json
+import math
 import os
 import re
 import subprocess
@@ -337,17 +338,20 @@ class Keeper:
             yield
 
     def load(self):
+        """What is recorded. From then on the root is the recorded one, whoever asks."""
         try:
             with open(self.file, encoding="utf-8") as file:
                 state = json.load(file)
         except FileNotFoundError:
-            return {"version": VERSION, "entries": [], "lease_until_s": None, "lease_s": None}
+            return {"version": VERSION, "root": self.host.root, "entries": [], "lease_until_s": None, "lease_s": None}
         if state.get("version") != VERSION:
             raise Refused(f"{self.file}: version {state.get('version')!r} is not the {VERSION} that this program reads")
+        self.host = Host(state["root"])
         return state
 
     def save(self, state):
         if state["entries"]:
+            os.makedirs(self.folder, exist_ok=True)
             write_whole(self.file, (json.dumps(state, indent=1) + "\n").encode("utf-8"))
         elif os.path.exists(self.file):
             os.unlink(self.file)
@@ -456,55 +460,90 @@ class Keeper:
             self.renew(now_s=now_s)
             return {"expired": False, "sweep_runs": True}
         if now_s < state["lease_until_s"]:
-            return {"expired": False, "left_s": round(state["lease_until_s"] - now_s)}
+            return {"expired": False, "left_s": math.ceil(state["lease_until_s"] - now_s)}
         return dict(self.restore(), expired=True)
+
+    def start_watch(self):
+        """Leave a process behind that looks at the lease until nothing is recorded any more. True if there was none."""
+        if not os.path.exists(self.file) or is_locked(self._watch_lock()):
+            return False
+        if os.fork() == 0:
+            # no terminal, no session, no open pipe of whoever started this
+            os.setsid()
+            if os.fork() == 0:
+                with open(os.devnull, "r+b") as null:
+                    for fd in (0, 1, 2):
+                        os.dup2(null.fileno(), fd)
+                self.watch()
+            os._exit(0)
+        os.wait()
+        return True
+
+    def _watch_lock(self):
+        return os.path.join(self.folder, ".host-state.watch")
+
+    def watch(self):
+        """Look at the lease until nothing is recorded any more."""
+        with open(self._watch_lock(), "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # another one does
+            while os.path.exists(self.file):
+                left_s = WATCH_EVERY_S
+                with contextlib.suppress(Refused, OSError, ValueError), self.locked():
+                    left_s = self.expire().get("left_s", left_s)
+                time.sleep(min(WATCH_EVERY_S, max(1, left_s)))
 
     def sweep_runs(self):
         """Whether a sweep holds the lock of its folder, or its supervisor that of its job."""
-        for path in glob.glob(os.path.join(self.folder, "campaigns", "*", "out", ".lock")) + glob.glob(
-            os.path.join(self.folder, "campaigns", "*", "supervisor.lock")
-        ):
-            try:
-                with open(path) as file:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            except OSError:
-                continue
+        jobs = os.path.join(self.folder, "campaigns", "*")
+        locks = glob.glob(os.path.join(jobs, "out", ".lock")) + glob.glob(os.path.join(jobs, "supervisor.lock"))
+        return any(is_locked(path) for path in locks)
+
+
+def is_locked(path):
+    """Whether another process holds a lock file."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
         return False
+    return False
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="surefoot-hoststate", description="Settings of this host that a campaign changed.")
-    parser.add_argument("command", choices=["set", "again", "restore", "renew", "expire", "watch", "show"])
+    parser.add_argument("command", choices=["set", "again", "restore", "renew", "expire", "start-watch", "show"])
     parser.add_argument("--dir", default=DIR, help="where the previous state is kept (default: %(default)s)")
-    parser.add_argument("--root", default="/", help="another root of the file system, for trials")
+    parser.add_argument("--root", default="/", help="another root of the file system, for trials; kept with the state")
     parser.add_argument("--wanted", help="JSON file of settings, for set")
     parser.add_argument("--lease-s", type=float, help="put back after so many seconds without a word of the controller")
     parser.add_argument("--check", action="store_true", help="change nothing, say what would be done")
     args = parser.parse_args(argv)
     keeper = Keeper(args.dir, args.root)
     try:
-        while True:
-            with keeper.locked():
-                if args.command == "set":
-                    if args.wanted is None:
-                        parser.error("set needs --wanted FILE")
-                    with open(args.wanted, encoding="utf-8") as file:
-                        result = keeper.set(json.load(file), args.lease_s, args.check)
-                elif args.command == "again":
-                    result = keeper.again()
-                elif args.command == "restore":
-                    result = keeper.restore(args.check)
-                elif args.command == "renew":
-                    result = keeper.renew(args.lease_s)
-                elif args.command == "show":
-                    result = keeper.load()
-                else:
-                    result = keeper.expire()
-            if args.command != "watch":
-                break
-            time.sleep(WATCH_EVERY_S)
+        if args.command == "start-watch":
+            print(json.dumps({"started": keeper.start_watch()}))
+            return 0
+        with keeper.locked():
+            if args.command == "set":
+                if args.wanted is None:
+                    parser.error("set needs --wanted FILE")
+                with open(args.wanted, encoding="utf-8") as file:
+                    result = keeper.set(json.load(file), args.lease_s, args.check)
+            elif args.command == "again":
+                result = keeper.again()
+            elif args.command == "restore":
+                result = keeper.restore(args.check)
+            elif args.command == "renew":
+                result = keeper.renew(args.lease_s)
+            elif args.command == "show":
+                result = keeper.load()
+            else:
+                result = keeper.expire()
     except (Refused, OSError, ValueError) as error:
         print(f"surefoot-hoststate: {error}", file=sys.stderr)
         return 1

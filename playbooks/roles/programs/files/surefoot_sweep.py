@@ -154,12 +154,15 @@ def supervise(job):
 
 
 def stop(job):
-    """Stop sweep and supervisor; finished cases stay."""
+    """Stop sweep and supervisor; finished cases stay. False if it has ended already."""
+    if os.path.exists(os.path.join(job, "ended.json")):
+        return False
     write_json(os.path.join(job, "ended.json"), {"code": -1, "message": "it was stopped"})
     path = os.path.join(job, "out", ".lock")
     if is_locked(path):
         with open(path) as file:
             os.kill(int(file.read().strip()), signal.SIGTERM)
+    return True
 
 
 def status(job):
@@ -238,7 +241,7 @@ def main():
     if args.command == "start":
         print(json.dumps({"started": start(job)}))
     elif args.command == "stop":
-        stop(job)
+        print(json.dumps({"stopped": stop(job)}))
     elif args.command == "status":
         print(json.dumps(status(job)))
     else:

@@ -1,0 +1,220 @@
+"""Playbooks and campaigns on hosts: three containers with a real sshd (make test-playbooks). Needs a container engine.
+
+SUREFOOT_TRIAL_CUT_S: how long the connection to one host is cut (default 10).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from trial_lab import REPO, Host, Lab, until
+
+from collection import campaign, verify
+
+CUT_S = float(os.environ.get("SUREFOOT_TRIAL_CUT_S", "10"))
+CAMPAIGN = """\
+name = "trial"
+seed = 7
+[targets]
+TARGETS
+[sweep]
+services = ["moses", "xapian"]
+rps = "catalogue"
+threads = [4, 8, 16]
+cores = "1..36"
+ways = "1..20"
+neighbours = { count = [0, 1, 2], draws = 1 }
+[sampling]
+interval_ms = 1000
+samples = 20
+"""
+ON_HOSTS = CAMPAIGN.replace("TARGETS", 'hosts = "lab"\nserver = "virtual:server-1"')
+VIRTUAL = CAMPAIGN.replace("TARGETS", 'virtual = ["server-1"]')
+STATE = "/var/lib/surefoot-lab"
+FAKE = Path(__file__).parent / "targets" / "fakeroot.sh"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    made = Lab(tmp_path_factory.mktemp("lab"), ["node-1", "node-2", "node-3"])
+    yield made
+    made.close()
+
+
+def recap(said: str) -> dict[str, int]:
+    """Changes of each host."""
+    return {name: int(n) for name, n in re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", said, re.M)}
+
+
+def nothing_changed(said: str) -> bool:
+    found = recap(said)
+    return len(found) == 3 and not any(found.values())
+
+
+def settings(host: Host) -> str:
+    """Every file of the pretended host that prepare may touch, with its digest."""
+    return host.sh("cd /srv/host && find . -type f ! -path './usr/*' -exec sha256sum {} + | sort")
+
+
+def pretend(host: Host) -> str:
+    """Make the pretended host anew; what `settings` says of it."""
+    subprocess.run(["docker", "cp", str(FAKE), f"{host.container}:/tmp/fakeroot.sh"], check=True, capture_output=True)
+    host.sh("rm -rf /srv/host && sh /tmp/fakeroot.sh /srv/host")
+    return settings(host)
+
+
+def test_prepare_and_teardown(lab: Lab) -> None:
+    """Check mode changes nothing; prepare changes and keeps; twice it changes nothing; teardown puts back byte for byte."""
+    before = {n: pretend(h) for n, h in lab.hosts.items()}
+    node = lab.hosts["node-1"]
+    new_files = f"find /etc {STATE} /usr/local -newer /tmp/fakeroot.sh 2>/dev/null | sort || true"
+    others = node.sh(new_files)
+    args = ["-e", "prepare_root=/srv/host"]
+    lab.play("prepare.yml", "--check", "--diff", *args)
+    assert {n: settings(h) for n, h in lab.hosts.items()} == before
+    assert node.sh(new_files) == others
+    said = lab.play("prepare.yml", *args)
+    assert "scaling_governor: powersave -> performance" in said
+    assert "swap: on -> off" in said
+    assert node.sh("cat /srv/host/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor") == "performance"
+    assert nothing_changed(lab.play("prepare.yml", *args))
+    lab.play("teardown.yml")
+    assert {n: settings(h) for n, h in lab.hosts.items()} == before
+    assert node.sh("ls /usr/local/lib /etc/init.d /etc/rc2.d | grep -c surefoot || true") == "0"
+    assert nothing_changed(lab.play("teardown.yml"))
+
+
+def test_a_host_puts_itself_back_when_the_controller_stays_away(lab: Lab) -> None:
+    """Nobody comes for the length of the lease: the host restores itself, without any connection."""
+    node = lab.hosts["node-2"]
+    before = pretend(node)
+    lab.play("prepare.yml", "--limit", "node-2", "-e", '{"prepare_root": "/srv/host", "prepare_lease_s": 20}')
+    assert settings(node) != before
+    node.wire.cut = True
+    until("the host puts itself back", lambda: not node.holds(f"test -e {STATE}/host-state.json"), 120)
+    assert settings(node) == before
+    node.wire.mend()
+    lab.play("teardown.yml")
+
+
+def test_through_a_bastion_with_a_vaulted_secret(lab: Lab) -> None:
+    """A host behind another one, its port from the vault: the inventory is all that says so."""
+    bastion, node = lab.hosts["node-1"], lab.hosts["node-3"]
+    config = lab.folder / "ssh_config"
+    config.write_text(
+        f"Host *\n  IdentityFile {lab.folder}/key\n  UserKnownHostsFile {lab.folder}/known\n  StrictHostKeyChecking accept-new\n"
+        f"Host bastion\n  HostName 127.0.0.1\n  User root\n  Port {bastion.wire.port}\n",
+        "utf-8",
+    )
+    password = lab.folder / "vault-password"
+    password.write_text("trial\n", "utf-8")
+    secrets = lab.folder / "group_vars" / "lab"
+    secrets.mkdir(parents=True)
+    (secrets / "vault.yml").write_text(yaml.safe_dump({"vault_port": node.port}), "utf-8")
+    vault = [str(Path(sys.executable).parent / "ansible-vault"), "encrypt", "--vault-password-file", str(password)]
+    subprocess.run([*vault, str(secrets / "vault.yml")], check=True, capture_output=True)
+    assert str(node.port) not in (secrets / "vault.yml").read_text("utf-8")
+    jump = f"-F {config} -o ProxyJump=bastion"
+    inventory = lab.write_inventory("behind.yml", {"node-3": {"ansible_port": "{{ vault_port }}"}}, ansible_ssh_common_args=jump)
+    try:
+        bastion.wire.cut = True
+        with pytest.raises(AssertionError, match="UNREACHABLE"):
+            lab.play("teardown.yml", inventory=inventory, ANSIBLE_VAULT_PASSWORD_FILE=str(password))
+        bastion.wire.mend()
+        assert recap(lab.play("teardown.yml", inventory=inventory, ANSIBLE_VAULT_PASSWORD_FILE=str(password))) == {"node-3": 0}
+    finally:
+        bastion.wire.mend()
+        (secrets / "vault.yml").unlink()
+
+
+class Controller:
+    """`surefoot campaign run`, as a process of its own."""
+
+    def __init__(self, lab: Lab, file: Path, out: Path) -> None:
+        self.log = lab.folder / "controller.log"
+        command = [sys.executable, "-m", "collection.cli", "campaign", "run", str(file), "--inventory", str(lab.inventory)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, cwd=REPO)
+
+    def kill(self) -> None:
+        assert self.process.poll() is None, f"it ended before it was killed: {self.log.read_text('utf-8')[-2000:]}"
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def done(self) -> int:
+        return self.process.wait(timeout=900)
+
+
+def shards(out: Path) -> int:
+    return len(list((out / "lab" / "shards").glob("*.parquet")))
+
+
+def rows(folder: Path) -> pl.DataFrame:
+    return pl.concat([pl.read_parquet(p) for p in sorted((folder / "shards").glob("*.parquet"))]).sort("case_id", "t_ms")
+
+
+def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
+    """A host killed and restarted, a connection cut, the controller killed twice: the rows are those of an undisturbed run."""
+    file = tmp_path / "hosts.toml"
+    file.write_text(ON_HOSTS, "utf-8")
+    virtual = tmp_path / "virtual.toml"
+    virtual.write_text(VIRTUAL, "utf-8")
+    campaign.run(virtual, tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    second, third = lab.hosts["node-2"], lab.hosts["node-3"]
+    not_done = f"! test -e {STATE}/campaigns/*/ended.json"
+    sweeps = f"/usr/local/lib/surefoot-lab/surefoot-sweep status --job {STATE}/campaigns/* | grep -q '\"running\": true'"
+
+    for host in lab.hosts.values():
+        host.slow_down()
+    controller = Controller(lab, file, out)
+    until("a first shard is fetched", lambda: shards(out) > 0)
+    controller.kill()
+
+    # the sweeps never noticed; now the power of one host goes
+    assert second.holds(not_done), "the campaign is too short for this test: its hosts were done already"
+    subprocess.run(["docker", "kill", second.container], check=True, capture_output=True)
+    controller = Controller(lab, file, out)
+    time.sleep(1)  # an instant in which it looks at the hosts, one of which is dead
+    subprocess.run(["docker", "start", second.container], check=True, capture_output=True)
+    until("the sweep of the restarted host runs again", lambda: second.holds(f"{sweeps} || ! {not_done}"))
+
+    assert third.holds(not_done), "the campaign is too short for this test: its hosts were done already"
+    third.wire.cut = True
+    cut_until = time.monotonic() + CUT_S
+    before = shards(out)
+    until("shards of the other hosts come while one is cut off", lambda: shards(out) > before)
+    controller.kill()
+    controller = Controller(lab, file, out)
+    until("the cut is over", lambda: time.monotonic() > cut_until)
+    third.wire.mend()
+
+    assert controller.done() == 0, controller.log.read_text("utf-8")[-3000:]
+    found = verify.verify(out)
+    assert found.ok, found.as_json()
+    state = campaign.status(out)
+    assert state["state"] == "done"
+    assert state["cases"]["pending"] == 0
+    assert rows(out / "lab").equals(rows(tmp_path / "undisturbed" / "server-1"))
+
+    # once more: nothing to do, nothing changes
+    again = {p: p.stat().st_mtime_ns for p in (out / "lab" / "shards").iterdir()}
+    assert Controller(lab, file, out).done() == 0
+    assert {p: p.stat().st_mtime_ns for p in (out / "lab" / "shards").iterdir()} == again
+    job = json.loads((out / "hosts" / "hosts.json").read_text("utf-8"))["job"]
+    variables = {"collect_job": job, "collect_campaign": str(file), "collect_server": "virtual:server-1"}
+    lab.play("collect.yml", "-e", json.dumps(variables))
+    assert nothing_changed(lab.play("collect.yml", "-e", json.dumps(variables)))
+    lab.play("teardown.yml", "-e", "teardown_remove_data=true")
+    assert not any(h.holds(f"test -e {STATE}") for h in lab.hosts.values())
