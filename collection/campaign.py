@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 
 from pipelines.io import leftovers, naming, write_bytes, write_json
 
-from . import dataset, lab, spec, tools
+from . import dataset, lab, mirror, spec, tools
 from .errors import Busy, CampaignError, DataSetError, ToolFailed
 
 SCHEMA_VERSION = 1
@@ -85,7 +85,8 @@ def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any]:
 
 def _in_our_words(message: str, campaign: spec.Campaign, target: spec.Target) -> str:
     """A message of `surefootd sweep`, which speaks of its own options, in words of the campaign's file."""
-    message = message.replace(f"--server {target.server}: ", f"{campaign.path}: targets.virtual: {target.name}: ")
+    field = f"targets.server: {target.server}" if target.on_hosts else f"targets.virtual: {target.name}"
+    message = message.replace(f"--server {target.server}: ", f"{campaign.path}: {field}: ")
     message = message.replace("Give a platform file, or --profiles", "Mend the name, or name its folder in SUREFOOT_PROFILES")
     message = message.replace("with --profiles", "in a folder named in SUREFOOT_PROFILES")
     # its remedies speak of its own flag
@@ -116,9 +117,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         raise CampaignError(f"{file}: targets.hosts: {on_hosts[0].name} is a group of an inventory. Name it: --inventory INV")
     # a bad campaign must not leave a folder behind
     plans = {t.name: _plan(campaign, t) for t in campaign.targets if not (t.on_hosts and t.server == "local")}
-    if inventory is not None:
-        for t in on_hosts:
-            lab.split_for(out, campaign, t, inventory)
+    splits = {t.name: lab.split_for(out, campaign, t, inventory) for t in on_hosts} if inventory else {}
     _check_folder(campaign, out)
     with working_in(out):
         # a killed run leaves them; nobody else writes here now (surefootd clears the targets' folders in the same way)
@@ -131,10 +130,18 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         note = _Note(out / PROGRESS)
         try:
             for target in campaign.targets:
-                if target.on_hosts:
-                    assert inventory is not None
+                if inventory is not None and target.name in splits:
                     planned = int(plans[target.name]["cases"]) if target.name in plans else None
-                    lab.run(campaign, target, out, inventory, planned, report, lambda: _write_summary(campaign, out, plans))
+                    lab.run(
+                        campaign,
+                        target,
+                        splits[target.name],
+                        out,
+                        inventory,
+                        planned,
+                        report,
+                        lambda: _write_summary(campaign, out, plans),
+                    )
                     continue
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
@@ -338,6 +345,7 @@ def status(folder: Path) -> dict[str, Any]:
                 "rate_per_s": note.get("rate_per_s"),
                 "eta_s": note.get("eta_s") if running and found.pending else None,
                 "failed": dataset.failures(path) if found.failed else [],
+                "hosts": mirror.standing(folder, name),
             }
         )
     total = dataset.Counts.total(counts)

@@ -134,6 +134,10 @@ def status(console: Console, state: dict[str, Any]) -> None:
         if target["eta_s"] is not None:
             facts.append(f"{duration(target['eta_s'])} left")
         console.print(f"    {', '.join(facts)}", style="dim", highlight=False, soft_wrap=True)
+        for host in target["hosts"]:
+            planned = "nothing was fetched yet" if host["planned"] is None else f"{host['done']:,} of {host['planned']:,} cases"
+            text = f"    {escape(host['host'])} (part {host['part']}): {planned}, {counted(host['shards'], 'shard')} here"
+            console.print(text, style="dim", highlight=False, soft_wrap=True)
         for reason in target["failed"]:
             console.print(f"    [red]failed[/] {reason['cases']:,} × {escape(reason['reason'])}", highlight=False, soft_wrap=True)
             console.print(f"        cases {escape(', '.join(reason['examples']))}", style="dim", highlight=False, soft_wrap=True)

@@ -73,6 +73,7 @@ def split_for(out: Path, campaign: spec.Campaign, target: spec.Target, inventory
 def run(
     campaign: spec.Campaign,
     target: spec.Target,
+    split: Split,
     out: Path,
     inventory: Path,
     planned: int | None,
@@ -83,6 +84,7 @@ def run(
     """Run a campaign's target that is a group of hosts, to its end.
 
     Args:
+        split: who measures what, from `split_for`.
         planned: cases of the whole campaign, where that is known here (virtual servers).
         report: where progress goes, a line a host.
         merged: called after each merge.
@@ -91,7 +93,6 @@ def run(
         CampaignError: the hosts cannot share this campaign.
         HostFailed: a host gave up or was not heard of; what the others measured is here.
     """
-    split = split_for(out, campaign, target, inventory)
     split.write(out)
     now = time.monotonic()
     standings = [Standing(s, Mirror(out, split.group, s), now) for s in split.shares]

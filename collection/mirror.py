@@ -332,6 +332,24 @@ def _short(value: Any) -> str:
     return text if len(text) < 200 else text[:200] + "…"
 
 
+def standing(out: Path, group: str) -> list[dict[str, Any]]:
+    """What is here of each host of a group: its part, its cases by its own manifest as last fetched, its shards here."""
+    split = Split.read(out)
+    if split is None or split.group != group:
+        return []
+    found = []
+    for share in split.shares:
+        mirror = Mirror(out, group, share)
+        own = mirror.manifest()
+        done = sum(getattr(own.cases, s.replace("-", "_")) for s in dataset.STATES) if own else 0
+        planned = own.cases.planned if own else None
+        shards = {"shards": len(mirror.held()), "shards_there": len(own.shards) if own else 0}
+        found.append(
+            {"host": share.host, "part": share.part, "done": done, "planned": planned, "complete": mirror.complete, **shards}
+        )
+    return found
+
+
 def differences(out: Path, group: str) -> Iterator[tuple[Path, str]]:
     """Files of the data set that are not what their host's manifest says: a shard of another host, a host's folder swapped."""
     split = Split.read(out)

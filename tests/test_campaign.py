@@ -270,7 +270,7 @@ def test_bad_sweeps_name_file_field_and_remedy(change: tuple[str, str], says: li
 @pytest.mark.parametrize(
     ("targets", "says"),
     [
-        ('hosts = "lab_rack_7"', "targets.hosts: campaigns on Ansible hosts do not run yet; targets that work: virtual"),
+        ('hosts = "lab rack 7"', "targets.hosts: 'lab rack 7' cannot be used. Give one group of the inventory"),
         ("", "[targets] is missing or empty"),
         ("virtual = []", "[targets] names no server"),
         ('virtual = "server-1"', "targets.virtual must be a list"),

@@ -184,6 +184,7 @@ def test_brackets_in_reasons_are_printed():
         "rate_per_s": None,
         "eta_s": None,
         "failed": [{"cases": 1, "reason": why, "examples": ["c[x]"]}],
+        "hosts": [],
     }
     console.status(out, {"campaign": "c", "folder": "data[a]", "state": "complete", "targets": [target]})
     text = out.export_text()

@@ -18,7 +18,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-from trial_lab import REPO, Host, Lab, until
+from trial_lab import CPUS, CPUS_SET_UP, REPO, Host, Lab, until
 
 from collection import campaign, verify
 
@@ -37,7 +37,7 @@ ways = "1..20"
 neighbours = { count = [0, 1, 2], draws = 1 }
 [sampling]
 interval_ms = 1000
-samples = 20
+samples = 40
 """
 ON_HOSTS = CAMPAIGN.replace("TARGETS", 'hosts = "lab"\nserver = "virtual:server-1"')
 VIRTUAL = CAMPAIGN.replace("TARGETS", 'virtual = ["server-1"]')
@@ -177,8 +177,11 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     sweeps = f"/usr/local/lib/surefoot-lab/surefoot-sweep status --job {STATE}/campaigns/* | grep -q '\"running\": true'"
 
     for host in lab.hosts.values():
-        host.slow_down()
+        host.speed(CPUS_SET_UP)
     controller = Controller(lab, file, out)
+    for host in lab.hosts.values():
+        until(f"the sweep of {host.name} runs", lambda h=host: h.holds(f"test -e {STATE}/campaigns/*/out/manifest.json"))
+        host.speed(CPUS)
     until("a first shard is fetched", lambda: shards(out) > 0)
     controller.kill()
 
@@ -199,6 +202,8 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     controller = Controller(lab, file, out)
     until("the cut is over", lambda: time.monotonic() > cut_until)
     third.wire.mend()
+    for host in lab.hosts.values():
+        host.speed("1")
 
     assert controller.done() == 0, controller.log.read_text("utf-8")[-3000:]
     found = verify.verify(out)
