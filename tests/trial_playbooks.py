@@ -18,9 +18,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-from trial_lab import CPUS, CPUS_SET_UP, REPO, Host, Lab, until
+from trial_lab import REPO, SLOW, Host, Lab, until
 
-from collection import campaign, verify
+from collection import campaign, tools, verify
 
 CUT_S = float(os.environ.get("SUREFOOT_TRIAL_CUT_S", "10"))
 CAMPAIGN = """\
@@ -37,7 +37,7 @@ ways = "1..20"
 neighbours = { count = [0, 1, 2], draws = 1 }
 [sampling]
 interval_ms = 1000
-samples = 40
+samples = 20
 """
 ON_HOSTS = CAMPAIGN.replace("TARGETS", 'hosts = "lab"\nserver = "virtual:server-1"')
 VIRTUAL = CAMPAIGN.replace("TARGETS", 'virtual = ["server-1"]')
@@ -141,11 +141,12 @@ def test_through_a_bastion_with_a_vaulted_secret(lab: Lab) -> None:
 class Controller:
     """`surefoot campaign run`, as a process of its own."""
 
-    def __init__(self, lab: Lab, file: Path, out: Path) -> None:
+    def __init__(self, lab: Lab, file: Path, out: Path, surefootd: Path) -> None:
         self.log = lab.folder / "controller.log"
         command = [sys.executable, "-m", "collection.cli", "campaign", "run", str(file), "--inventory", str(lab.inventory)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, cwd=REPO)
+            env = {**os.environ, "SUREFOOTD": str(surefootd)}
+            self.process = subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, cwd=REPO, env=env)
 
     def kill(self) -> None:
         assert self.process.poll() is None, f"it ended before it was killed: {self.log.read_text('utf-8')[-2000:]}"
@@ -176,19 +177,21 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     not_done = f"! test -e {STATE}/campaigns/*/ended.json"
     sweeps = f"/usr/local/lib/surefoot-lab/surefoot-sweep status --job {STATE}/campaigns/* | grep -q '\"running\": true'"
 
+    real = tools.find(tools.SUREFOOTD)
+    slow = tmp_path / "surefootd"
+    slow.write_text(SLOW.replace("REAL_HERE", str(real)), "utf-8")
+    slow.chmod(0o755)
     for host in lab.hosts.values():
-        host.speed(CPUS_SET_UP)
-    controller = Controller(lab, file, out)
-    for host in lab.hosts.values():
-        until(f"the sweep of {host.name} runs", lambda h=host: h.holds(f"test -e {STATE}/campaigns/*/out/manifest.json"))
-        host.speed(CPUS)
+        subprocess.run(["docker", "cp", str(real), f"{host.container}:/usr/local/bin/surefootd"], check=True, capture_output=True)
+        host.sh("touch /srv/slow")
+    controller = Controller(lab, file, out, slow)
     until("a first shard is fetched", lambda: shards(out) > 0)
     controller.kill()
 
     # the sweeps never noticed; now the power of one host goes
     assert second.holds(not_done), "the campaign is too short for this test: its hosts were done already"
     subprocess.run(["docker", "kill", second.container], check=True, capture_output=True)
-    controller = Controller(lab, file, out)
+    controller = Controller(lab, file, out, slow)
     time.sleep(1)  # an instant in which it looks at the hosts, one of which is dead
     subprocess.run(["docker", "start", second.container], check=True, capture_output=True)
     until("the sweep of the restarted host runs again", lambda: second.holds(f"{sweeps} || ! {not_done}"))
@@ -199,11 +202,11 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     before = shards(out)
     until("shards of the other hosts come while one is cut off", lambda: shards(out) > before)
     controller.kill()
-    controller = Controller(lab, file, out)
+    controller = Controller(lab, file, out, slow)
     until("the cut is over", lambda: time.monotonic() > cut_until)
     third.wire.mend()
     for host in lab.hosts.values():
-        host.speed("1")
+        host.sh("rm /srv/slow")
 
     assert controller.done() == 0, controller.log.read_text("utf-8")[-3000:]
     found = verify.verify(out)
@@ -215,7 +218,7 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
 
     # once more: nothing to do, nothing changes
     again = {p: p.stat().st_mtime_ns for p in (out / "lab" / "shards").iterdir()}
-    assert Controller(lab, file, out).done() == 0
+    assert Controller(lab, file, out, slow).done() == 0
     assert {p: p.stat().st_mtime_ns for p in (out / "lab" / "shards").iterdir()} == again
     job = json.loads((out / "hosts" / "hosts.json").read_text("utf-8"))["job"]
     variables = {"collect_job": job, "collect_campaign": str(file), "collect_server": "virtual:server-1"}

@@ -1,5 +1,6 @@
 #!/bin/sh
 # A host's settings as files below $1, and the few programs that change them, for trials of prepare and teardown.
+# shellcheck disable=SC2016  # what is quoted is for the programs it makes
 set -eu
 root=$1
 put() { mkdir -p "$(dirname "$root$1")"; printf '%b' "$2" >"$root$1"; }
