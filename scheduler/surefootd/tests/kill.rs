@@ -56,15 +56,18 @@ fn groups(mount: &Path) -> Vec<String> {
     names(mount).into_iter().filter(|n| mount.join(n).join("schemata").is_file() && n != "info").collect()
 }
 
-/// Latency that jumps about its target, so that the policy has something to do.
+/// Latency that is for some seconds above its target and for some below, each service in its own time: the policy gives and takes.
 fn feed(socket: PathBuf, stop: Arc<AtomicBool>) {
     let mut random = Rng::new(77);
     let to = UnixDatagram::unbound().unwrap();
+    let mut slow = SERVICES.map(|_| false);
     while !stop.load(Ordering::Relaxed) {
-        for (id, _) in SERVICES.iter().filter(|s| s.1 == "lc") {
+        for (n, (id, _)) in SERVICES.iter().enumerate().filter(|(_, s)| s.1 == "lc") {
             let mut h: Histogram<u64> = Histogram::new(3).unwrap();
-            let slow = if random.below(3) == 0 { 40 } else { 1 };
-            (0..200).for_each(|_| h.record((1 + random.below(slow) as u64) * 1_000_000).unwrap());
+            // A change every 3 s: three times the window of a p99.
+            slow[n] ^= random.below(150) == 0;
+            let most = if slow[n] { 40 } else { 1 };
+            (0..200).for_each(|_| h.record((1 + random.below(most) as u64) * 1_000_000).unwrap());
             let mut raw = vec![];
             V2Serializer::new().serialize(&h, &mut raw).unwrap();
             let text = base64::engine::general_purpose::STANDARD.encode(raw);
