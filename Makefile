@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-playbooks
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-playbooks test-crashes bench-frontier
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ TRIAL_CUT_S ?= 120
 test-playbooks: setup engine ## playbooks and a campaign on three containers with sshd; a connection is cut for TRIAL_CUT_S seconds
 	@scripts/test-playbooks.sh $(TRIAL_CUT_S)
 
+test-crashes: deps ## 10,000 crash schedules of the campaign engine and its journal
+	SUREFOOT_CRASHES=10000 cargo test --release --locked -p surefootd --lib crash_schedule
+
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
 	@scripts/kernel-vm-test.sh
 
@@ -88,6 +91,9 @@ image-node: dist engine ## container image of the node side
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
 	scripts/bench.sh
+
+bench-frontier: deps ## labels of the frontier strategy against those of every cell (docs/benchmarks.md)
+	cargo run --release --locked -p surefootd --example frontier
 
 validate: deps ## the virtual server against every fact it must reproduce; writes docs/virtual-server-validation.md
 	cargo run --release --locked -p surefoot-vserver --example validate -- --markdown docs/virtual-server-validation.md

@@ -329,9 +329,9 @@ def status(folder: Path) -> dict[str, Any]:
     told = _read_note(folder / PROGRESS)
     targets, counts = [], []
     for name, path, planned in each(folder):
-        found = dataset.count(path, planned)
         started = (path / dataset.MANIFEST).exists()
         manifest = dataset.read_manifest(path) if started else None
+        found = dataset.count(path, planned, manifest)
         note = told.get(name, {})
         counts.append(found)
         targets.append(

@@ -22,6 +22,7 @@ _COLOURS = {
     "client-limited": "yellow",
     "overloaded": "yellow",
     "failed": "red",
+    "skipped": "dim",
     "pending": "cyan",
 }
 

@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"
 SHARDS = "shards"
 SCHEMA_VERSION = 1
-STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed")
+STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "skipped")
 # how many failed cases a reason names
 _EXAMPLES = 5
 # of a journal in memory at a time
@@ -64,6 +64,7 @@ class Cases(_Part):
     client_limited: int = Field(ge=0)
     overloaded: int = Field(ge=0)
     failed: int = Field(ge=0)
+    skipped: int = Field(default=0, ge=0)
 
 
 class Manifest(_Part):
@@ -80,6 +81,7 @@ class Manifest(_Part):
     host: dict[str, Any]
     shards: list[Shard]
     cases: Cases
+    journal_bytes: int = 0
     sources: dict[str, str] = {}
     part: dict[str, int] | None = None
 
@@ -90,7 +92,7 @@ class Manifest(_Part):
 
 @dataclass(frozen=True)
 class Counts:
-    """Cases by state; they add up: pending is what is planned and in no other state yet."""
+    """Cases by state; they add up: pending is what is planned and in no other state yet. skipped: what a search did not need."""
 
     planned: int
     measured: int = 0
@@ -98,10 +100,11 @@ class Counts:
     client_limited: int = 0
     overloaded: int = 0
     failed: int = 0
+    skipped: int = 0
 
     @property
     def done(self) -> int:
-        return self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed
+        return self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed + self.skipped
 
     @property
     def pending(self) -> int:
@@ -117,20 +120,32 @@ class Counts:
         return cls(*(sum(getattr(p, f.name) for p in parts) for f in fields(cls)))
 
 
-_LINE = {"case_id": pl.String(), "state": pl.Enum(STATES), "shard": pl.UInt32(), "rows": pl.UInt32()}
+_LINE = {"case_id": pl.String(), "state": pl.Enum(STATES), "shard": pl.UInt32(), "rows": pl.UInt32(), "cases": pl.UInt64()}
+# a line that stands for several cases, which were not measured (docs/sweep-output.md)
+_TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d+)')
 
 
 @dataclass
 class Journal:
     """What a journal says.
 
-    lines: one row a finished case: case_id, state, shard (its number, see `shard_file`), rows (of the case in it).
+    lines: one row a line: case_id, state, shard (its number, see `shard_file`), rows (of the case in it), cases (that it stands
+        for: one, or as many as a search did not need).
     damage: (line number, cause) of lines that cannot be read. torn: whether the last line is cut off.
     """
 
     lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_LINE))
     damage: list[tuple[int, str]] = field(default_factory=list)
     torn: bool = False
+
+    def by_state(self) -> dict[str, int]:
+        """Cases of each state."""
+        found = dict(self.lines.group_by("state").agg(pl.col("cases").sum()).iter_rows())
+        return {s: int(found.get(s, 0)) for s in STATES}
+
+    @property
+    def cases(self) -> int:
+        return int(self.lines["cases"].sum())
 
 
 def shard_file(shard: int) -> str:
@@ -179,13 +194,14 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataSetError(f"{path}: corrupt: {where}: {first['msg']}; {remedy}") from e
 
 
-def _blocks(folder: Path) -> Iterator[bytes]:
+def _blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
     """The journal's bytes, some megabytes at a time, each ending with the end of a line; at last a torn line, if there is one."""
     try:
         file = (folder / JOURNAL).open("rb")
     except FileNotFoundError:
         return
     with file:
+        file.seek(start)
         rest = b""
         while block := file.read(_BLOCK_BYTES):
             end = block.rfind(b"\n") + 1
@@ -198,9 +214,9 @@ def _blocks(folder: Path) -> Iterator[bytes]:
             yield rest
 
 
-def _whole_blocks(folder: Path) -> Iterator[bytes]:
+def _whole_blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
     """As `_blocks`, without a torn last line: it counts for nothing."""
-    return (block for block in _blocks(folder) if block.endswith(b"\n"))
+    return (block for block in _blocks(folder, start) if block.endswith(b"\n"))
 
 
 def read_journal(folder: Path) -> Journal:
@@ -224,7 +240,7 @@ def _fast(block: bytes, n: int) -> pl.DataFrame | None:
     """The lines of a block; None if there is anything about them that needs a closer look."""
     try:
         text = {name: pl.String() if name == "state" else kind for name, kind in _LINE.items()}
-        frame = pl.read_ndjson(block, schema=text).cast(_LINE)  # type: ignore[arg-type]
+        frame = pl.read_ndjson(block, schema=text).with_columns(pl.col("cases").fill_null(1)).cast(_LINE)  # type: ignore[arg-type]
     except pl.exceptions.PolarsError:
         return None
     return frame if frame.height == n and not any(frame.null_count().row(0)) else None
@@ -236,11 +252,11 @@ def _careful(block: bytes, before: int, damage: list[tuple[int, str]]) -> pl.Dat
     for number, text in enumerate(block.split(b"\n")[:-1], start=before + 1):
         try:
             v = json.loads(text)
-            row = (str(v["case_id"]), str(v["state"]), int(v["shard"]), int(v["rows"]))
+            row = (str(v["case_id"]), str(v["state"]), int(v["shard"]), int(v["rows"]), int(v.get("cases", 1)))
             if row[1] not in STATES:
                 raise ValueError(f"state {row[1]!r} is unknown")
             if not all(0 <= x < 1 << 32 for x in row[2:]):
-                raise ValueError("shard or rows is out of range")
+                raise ValueError("shard, rows or cases is out of range")
         except (ValueError, KeyError, TypeError) as e:
             damage.append((number, f"{type(e).__name__}: {e}" if isinstance(e, KeyError) else str(e)))
         else:
@@ -248,18 +264,37 @@ def _careful(block: bytes, before: int, damage: list[tuple[int, str]]) -> pl.Dat
     return pl.DataFrame(rows, schema=_LINE, orient="row")
 
 
-def count(folder: Path, planned: int) -> Counts:
-    """Cases by state, from the journal. Scans bytes: a journal of a million lines takes a fraction of a second."""
+def count(folder: Path, planned: int, manifest: Manifest | None = None) -> Counts:
+    """Cases by state, from the journal.
+
+    Args:
+        manifest: of the same folder: what it has counted is believed, so that only what came since is read. Without it
+            everything is (bytes are scanned: a fraction of a second for a million lines).
+    """
     by_state, lines = dict.fromkeys(STATES, 0), 0
-    for block in _whole_blocks(folder):
+    more: Counter[str] = Counter()
+    start = 0
+    if manifest is not None and 0 < manifest.journal_bytes <= _size(folder / JOURNAL):
+        start = manifest.journal_bytes
+        more.update({s: getattr(manifest.cases, s.replace("-", "_")) for s in STATES})
+    for block in _whole_blocks(folder, start):
         lines += block.count(b"\n")
         for s in STATES:
             by_state[s] += block.count(b'"state":"%s"' % s.encode())
+        for state, cases in _TALLY.findall(block) if b'"cases":' in block else ():
+            more[state.decode()] += int(cases) - 1
     if sum(by_state.values()) != lines:
         # spelt otherwise than `surefootd` does, or damaged: read it properly
-        found = dict(read_journal(folder).lines["state"].value_counts().iter_rows())
-        by_state = {s: int(found.get(s, 0)) for s in STATES}
+        by_state, more = read_journal(folder).by_state(), Counter()
+    by_state = {s: n + more[s] for s, n in by_state.items()}
     return Counts(planned, **{s.replace("-", "_"): n for s, n in by_state.items()})
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def failures(folder: Path) -> list[dict[str, Any]]:

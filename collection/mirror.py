@@ -265,6 +265,7 @@ def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | No
     value |= {
         "complete": whole,
         "host": _in_common([m.host for m in manifests.values()]),
+        "journal_bytes": sum(len(line) + 1 for line in lines),
         "shards": sorted(shards, key=lambda s: str(s["file"])),
         "cases": {"planned": total, **counts, "reasons": _reasons(list(manifests.values()))},
         "hosts": [_told(m.share, manifests.get(m.share.host)) for m in mirrors],
@@ -294,7 +295,11 @@ def _lines(mirror: Mirror, held: set[str]) -> Iterator[bytes]:
 
 
 def _counts(lines: list[bytes]) -> dict[str, int]:
-    return {s.replace("-", "_"): sum(b'"state":"%s"' % s.encode() in line for line in lines) for s in dataset.STATES}
+    by_state = dict.fromkeys(dataset.STATES, 0)
+    for line in lines:
+        found = json.loads(line)
+        by_state[found["state"]] += found.get("cases", 1)
+    return {s.replace("-", "_"): n for s, n in by_state.items()}
 
 
 def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:

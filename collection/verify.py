@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +137,7 @@ def _target(folder: Path, planned: int | None, result: Result) -> None:
     journal = dataset.read_journal(folder)
     result.findings.extend(_journal(folder, journal, manifest, planned, again))
     result.findings.extend(_Rows(folder, manifest, journal, again).check())
-    result.cases += journal.lines.height
+    result.cases += journal.cases
     result.shards += len(manifest.shards)
     result.rows += manifest.rows
 
@@ -160,10 +159,10 @@ def _journal(
         yield Finding(str(folder / dataset.MANIFEST), what, f"bring them together: {again}")
     if not manifest.complete:
         # a stopped run's journal may be ahead of its manifest: that is not wrong, only unfinished
-        what = f"incomplete: {journal.lines.height:,} of {cases.planned:,} cases are done"
+        what = f"incomplete: {journal.cases:,} of {cases.planned:,} cases are done"
         yield Finding(str(folder / dataset.MANIFEST), what, f"go on: {again}")
         return
-    found = Counter(dict(journal.lines["state"].value_counts().iter_rows()))
+    found = journal.by_state()
     told = {s: getattr(cases, s.replace("-", "_")) for s in dataset.STATES}
     wrong = [f"{s} {found[s]:,} in the journal, {told[s]:,} in the manifest" for s in dataset.STATES if found[s] != told[s]]
     if wrong:

@@ -25,6 +25,8 @@ from pipelines.errors import NoFeasibleCell
 from pipelines.io import write_bytes, write_json
 
 FloatGrid = NDArray[np.float64]
+BOUNDS = tuple(f"{point}_{axis}_{end}" for point in ("rcliff", "oaa") for axis in ("cores", "ways") for end in ("low", "high"))
+"""Columns with the bounds of a label: equal to it where it is exact."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,9 @@ class Label:
 
     Attributes:
         oaa_row, oaa_column: where OAA is in the grid.
-        kind: `exact` if every cell that the label rests on was measured, else `bounded`: neighbouring unmeasured cells
-            could move it.
+        kind: `exact` if no cell that was not measured could move RCliff or OAA, else `bounded`: then the values are the cheapest
+            that is known to meet QoS, and each lies somewhere in its bounds.
+        rcliff_cores_bounds ... oaa_ways_bounds: least and most, inclusive; both are the value itself if `exact`.
     """
 
     rcliff_cores: float
@@ -44,25 +47,29 @@ class Label:
     oaa_row: int
     oaa_column: int
     kind: Literal["exact", "bounded"]
+    rcliff_cores_bounds: tuple[float, float]
+    rcliff_ways_bounds: tuple[float, float]
+    oaa_cores_bounds: tuple[float, float]
+    oaa_ways_bounds: tuple[float, float]
+
+
+def bounds(p99_ms: FloatGrid) -> tuple[FloatGrid, FloatGrid]:
+    """Least and most p99 of every cell, ms; both the measured value where there is one.
+
+    Latency falls with cores and with ways, so an unmeasured cell (NaN) lies between the measured cells with no less and with no
+    more of either. Between two that contradict each other nothing is certain: it could be either, or anything between.
+    """
+    known = ~np.isnan(p99_ms)
+    most = np.minimum.accumulate(np.minimum.accumulate(np.where(known, p99_ms, np.inf), axis=0), axis=1)
+    least = np.maximum.accumulate(np.maximum.accumulate(np.where(known, p99_ms, 0.0)[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
+    low, high = np.minimum(least, most), np.maximum(least, most)
+    return np.where(known, p99_ms, low), np.where(known, p99_ms, high)
 
 
 def fill_by_monotony(p99_ms: FloatGrid, qos_target_ms: float) -> NDArray[np.int8]:
-    """1 where QoS is met, 0 where it is not, -1 where that is unknown.
-
-    An unmeasured cell (NaN) gets a bound, not a guess: it meets QoS if a measured cell with no more of either resource does, and
-    misses it if a measured cell with no less of either does. Cells between both stay unknown.
-    """
-    known = ~np.isnan(p99_ms)
-    met = np.where(known, p99_ms <= qos_target_ms, False)
-    missed = known & ~met
-    met_below = np.maximum.accumulate(np.maximum.accumulate(met, axis=0), axis=1)
-    missed_above = np.maximum.accumulate(np.maximum.accumulate(missed[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
-    result = np.full(p99_ms.shape, -1, dtype=np.int8)
-    result[~known & met_below & ~missed_above] = 1
-    result[~known & missed_above & ~met_below] = 0
-    result[known & met] = 1
-    result[missed] = 0
-    return result
+    """1 where QoS is met, 0 where it is not, -1 where that is unknown: the verdict of `bounds`, never a guess."""
+    low, high = bounds(p99_ms)
+    return np.where(high <= qos_target_ms, 1, np.where(low > qos_target_ms, 0, -1)).astype(np.int8)
 
 
 def slowdown(p99_ms: FloatGrid, axis: int, *, first_is_least: bool = True) -> FloatGrid:
@@ -74,7 +81,12 @@ def slowdown(p99_ms: FloatGrid, axis: int, *, first_is_least: bool = True) -> Fl
         first_is_least: whether the first row or column is the least that the platform can give. Otherwise less could be given,
             but was not measured.
     """
-    below = np.roll(p99_ms, 1, axis=axis)
+    return _cost(p99_ms, p99_ms, axis, first_is_least)
+
+
+def _cost(below_ms: FloatGrid, p99_ms: FloatGrid, axis: int, first_is_least: bool) -> FloatGrid:
+    """log(what the cell with one step less has in `below_ms` / what the cell has in `p99_ms`)."""
+    below = np.roll(below_ms, 1, axis=axis)
     edge: list[slice | int] = [slice(None), slice(None)]
     edge[axis] = 0
     below[tuple(edge)] = np.inf if first_is_least else np.nan
@@ -82,25 +94,45 @@ def slowdown(p99_ms: FloatGrid, axis: int, *, first_is_least: bool = True) -> Fl
         return np.log(below) - np.log(p99_ms)
 
 
-def cliff_cells(p99_ms: FloatGrid, met: NDArray[np.bool_], first_is_least: tuple[bool, bool] = (True, True)) -> NDArray[np.bool_]:
+def _before(values: FloatGrid) -> FloatGrid:
+    """Highest value of the cells before each, along axis 0; -inf for the first."""
+    highest = np.maximum.accumulate(values, axis=0)
+    return np.concatenate([np.full((1, values.shape[1]), -np.inf), highest[:-1]])
+
+
+def cliff_cells(
+    p99_ms: FloatGrid, qos_target_ms: float, first_is_least: tuple[bool, bool] = (True, True)
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """The edge: in each row and each column, the cell meeting QoS from where one step less costs the most latency.
+
+    Of equals, the one with the least of the resource. Where every cell was measured, the cells that are certainly an edge are
+    those that possibly are one.
 
     Args:
         first_is_least: for cores and ways, see `slowdown`.
+    Returns:
+        Cells that are certainly on the edge, whatever the unmeasured ones are, and cells that possibly are.
     """
-    edge = np.zeros(p99_ms.shape, dtype=bool)
+    low_ms, high_ms = bounds(p99_ms)
+    certain, possible = np.zeros(p99_ms.shape, dtype=bool), np.zeros(p99_ms.shape, dtype=bool)
     for axis in (0, 1):
         if p99_ms.shape[axis] == 1:
             continue  # a resource that cannot be taken away has no cliff
-        cost = np.where(met, slowdown(p99_ms, axis, first_is_least=first_is_least[axis]), np.nan)
-        cost = np.moveaxis(cost, axis, 0)
-        usable = ~np.isnan(cost)
-        # argmax takes the first of equals: the one with the least of the resource.
-        best = np.argmax(np.where(usable, cost, -np.inf), axis=0)
-        lines = np.flatnonzero(usable.any(axis=0))
-        view = np.moveaxis(edge, axis, 0)
-        view[best[lines], lines] = True
-    return edge
+        least = np.moveaxis(_cost(low_ms, high_ms, axis, first_is_least[axis]), axis, 0)
+        most = np.moveaxis(_cost(high_ms, low_ms, axis, first_is_least[axis]), axis, 0)
+        usable = ~np.isnan(most) & np.moveaxis(low_ms <= qos_target_ms, axis, 0)  # could meet QoS
+        met = usable & np.moveaxis(high_ms <= qos_target_ms, axis, 0)
+        least, most = np.where(met, least, -np.inf), np.where(usable, most, -np.inf)
+        beaten = _before(least), _before(least[::-1])[::-1]
+        rival = _before(most), _before(most[::-1])[::-1]
+        first = _before(np.where(met, 1.0, -np.inf)) < 0  # nothing before it meets QoS for certain
+        maybe = usable & (first | (beaten[0] < most)) & (beaten[1] <= most)
+        surely = met & (rival[0] < least) & (rival[1] <= least)
+        possible |= np.moveaxis(maybe, 0, axis)
+        certain |= np.moveaxis(surely, 0, axis)
+    if not possible.any():  # a single cell, or no pair to compare: every cell that meets QoS
+        return high_ms <= qos_target_ms, low_ms <= qos_target_ms
+    return certain, possible
 
 
 def label_plane(
@@ -118,6 +150,8 @@ def label_plane(
     cell of that edge (cores and ways each as a share of the grid, summed: the knee). OAA is the smallest allocation that is
     `margin_steps` away from the RCliff in both directions, clamped to the grid, and meets QoS.
 
+    `scheduler/search` finds the same from few cells; `tests/vectors/labels.json` holds both to one definition.
+
     Args:
         p99_ms: shape (cores, ways), ms; row 0 is one core; NaN where the cell was not measured, infinite where the
             server was overloaded.
@@ -127,7 +161,7 @@ def label_plane(
         least: cores and ways that the platform gives at least. A grid that starts above them says nothing about what lies
             below it, so a label that this could move is `bounded`.
     Raises:
-        NoFeasibleCell: no cell meets the target; the message says to lower the load or check the target.
+        NoFeasibleCell: no measured cell meets the target; the message says to lower the load or check the target.
     Source: OSML+, Sec. 3.1 (definitions) and 3.2 (the sweep).
     """
     if p99_ms.ndim != 2 or p99_ms.size == 0:
@@ -136,12 +170,12 @@ def label_plane(
     cores = np.asarray(core_values if core_values is not None else np.arange(1, n_cores + 1), dtype=float)
     ways = np.asarray(way_values if way_values is not None else np.arange(1, n_ways + 1), dtype=float)
     state = fill_by_monotony(p99_ms, qos_target_ms)
-    measured = ~np.isnan(p99_ms)
-    met = (state == 1) & measured
-    if not met.any():
+    if not (state == 1).any():
+        measured = ~np.isnan(p99_ms)
         best = np.nanmin(p99_ms) if measured.any() else np.nan
+        holds = "no allocation" if not (state == -1).any() else "no measured allocation"
         raise NoFeasibleCell(
-            f"no allocation up to {cores[-1]:g} cores and {ways[-1]:g} ways meets {qos_target_ms:g} ms (best p99 "
+            f"{holds} up to {cores[-1]:g} cores and {ways[-1]:g} ways meets {qos_target_ms:g} ms (best p99 "
             f"{'unknown' if np.isnan(best) else 'overloaded' if np.isinf(best) else f'{best:.3g} ms'}); lower the load or "
             "check the target"
         )
@@ -149,34 +183,31 @@ def label_plane(
     column_share = np.arange(1, n_ways + 1) / n_ways if n_ways > 1 else np.zeros(1)
     usage = row_share[:, None] + column_share[None, :]
     first_is_least = (bool(cores[0] <= least[0] + 1e-9), bool(ways[0] <= least[1] + 1e-9))
-    edge = cliff_cells(p99_ms, met, first_is_least)
-    if not edge.any():  # a single cell, or no measured pair to compare: the cheapest cell that meets QoS
-        edge = met
-    cost = np.where(edge, usage, np.inf)
-    row, column = (int(i) for i in np.unravel_index(np.argmin(cost), cost.shape))
+    certain, possible = cliff_cells(p99_ms, qos_target_ms, first_is_least)
+    order = np.argsort(usage, axis=None, kind="stable")  # of equals, the one with fewer cores
+    order = order[possible.ravel()[order]]
+    ends = np.flatnonzero(certain.ravel()[order])
+    if ends.size:
+        order = order[: ends[0] + 1]
+    met = state.ravel() == 1
+    known = order[met[order]]
+    chosen = int(known[0]) if known.size else int(np.argmin(np.where(state == 1, usage, np.inf)))
+    points = [divmod(int(i), n_ways) for i in dict.fromkeys([*order.tolist(), chosen])]
+    found = [_optimum(state, usage, point, margin_steps) for point in points]
+    row, column = divmod(chosen, n_ways)
+    oaa_row, oaa_column = next(oaa for point, (oaa, _) in zip(points, found, strict=True) if point == (row, column))
+    oaas = [cell for oaa, others in found for cell in (oaa, *others)]
 
-    up, right = margin_steps
-    oaa_row = min(row + (up if n_cores > 1 else 0), n_cores - 1)
-    oaa_column = min(column + (right if n_ways > 1 else 0), n_ways - 1)
-    if state[oaa_row, oaa_column] != 1:
-        # Measurements need not be monotone. Look for the cheapest cell that meets QoS past the margin, else past the RCliff.
-        for least_row, least_column in ((oaa_row, oaa_column), (row, column)):
-            beyond = np.where((state == 1), usage, np.inf)
-            beyond[:least_row, :] = np.inf
-            beyond[:, :least_column] = np.inf
-            if np.isfinite(beyond).any():
-                oaa_row, oaa_column = (int(i) for i in np.unravel_index(np.argmin(beyond), beyond.shape))
-                break
-
-    # Exact: no cheaper cell could still turn out to meet QoS, in the grid or below where it starts, and what lies one step below
-    # the RCliff was measured.
-    around = [(row - 1, column), (row, column - 1), (oaa_row, oaa_column)]
-    seen = all(measured[r, c] for r, c in around if r >= 0 and c >= 0)
-    cheaper_unknown = bool(((state == -1) & (usage < usage[row, column])).any())
+    below_grid = False
     if not first_is_least[0]:
-        cheaper_unknown |= bool(((state[0, :] != 0) & (column_share <= usage[row, column])).any())
+        below_grid |= bool(((state[0, :] != 0) & (column_share <= usage[row, column])).any())
     if not first_is_least[1]:
-        cheaper_unknown |= bool(((state[:, 0] != 0) & (row_share <= usage[row, column])).any())
+        below_grid |= bool(((state[:, 0] != 0) & (row_share <= usage[row, column])).any())
+    exact = bool(ends.size) and len(order) == 1 and not any(others for _, others in found) and not below_grid
+
+    def span(values: FloatGrid, places: list[int]) -> tuple[float, float]:
+        return float(values[min(places)]), float(values[max(places)])
+
     return Label(
         rcliff_cores=float(cores[row]),
         rcliff_ways=float(ways[column]),
@@ -184,14 +215,53 @@ def label_plane(
         oaa_ways=float(ways[oaa_column]),
         oaa_row=oaa_row,
         oaa_column=oaa_column,
-        kind="exact" if seen and not cheaper_unknown else "bounded",
+        kind="exact" if exact else "bounded",
+        rcliff_cores_bounds=span(cores, [r for r, _ in points]),
+        rcliff_ways_bounds=span(ways, [c for _, c in points]),
+        oaa_cores_bounds=span(cores, [r for r, _ in oaas]),
+        oaa_ways_bounds=span(ways, [c for _, c in oaas]),
     )
 
 
-def grid_of(plane: pl.DataFrame) -> tuple[FloatGrid, FloatGrid, FloatGrid, FloatGrid]:
-    """p99 grid, bandwidth grid (both NaN where not measured), core values and way values of one plane's cells."""
-    cores = np.unique(plane["alloc_cores"].to_numpy())
-    ways = np.unique(plane["alloc_ways"].to_numpy())
+def _optimum(
+    state: NDArray[np.int8], usage: FloatGrid, rcliff: tuple[int, int], margin_steps: tuple[int, int]
+) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    """OAA for an RCliff, and the unmeasured cells that could turn out to be it instead."""
+    n_cores, n_ways = state.shape
+    row = min(rcliff[0] + (margin_steps[0] if n_cores > 1 else 0), n_cores - 1)
+    column = min(rcliff[1] + (margin_steps[1] if n_ways > 1 else 0), n_ways - 1)
+    if state[row, column] == 1:
+        return (row, column), []
+    # Measurements need not be monotone. Look for the cheapest cell that meets QoS past the margin, else past the RCliff.
+    others: list[tuple[int, int]] = [(row, column)] if state[row, column] == -1 else []
+    for least_row, least_column in ((row, column), rcliff):
+        beyond = usage.copy()
+        beyond[:least_row, :] = np.inf
+        beyond[:, :least_column] = np.inf
+        met, unknown = (np.where(state == verdict, beyond, np.inf) for verdict in (1, -1))
+        limit = float(np.min(met))
+        cheaper = np.argwhere(np.isfinite(unknown) & (unknown <= limit)).tolist()
+        others += [(int(r), int(c)) for r, c in cheaper]
+        if np.isfinite(limit):
+            best = divmod(int(np.argmin(met)), n_ways)
+            return best, others
+    return (row, column), others or [(row, column)]
+
+
+def grid_of(
+    plane: pl.DataFrame, axes: samples.Axes | None = None, room: tuple[float, float] = (np.inf, np.inf)
+) -> tuple[FloatGrid, FloatGrid, FloatGrid, FloatGrid]:
+    """p99 grid, bandwidth grid (both NaN where not measured), core values and way values of one plane's cells.
+
+    Args:
+        axes: cores and ways of the sweep where not every cell was measured; None: those that were measured.
+        room: cores and ways that neighbours leave; cells beyond are no part of the plane.
+    """
+    cores, ways = (np.unique(plane[name].to_numpy()) for name in ("alloc_cores", "alloc_ways"))
+    if axes is not None:
+        # What was measured had room, whatever rounding says.
+        cores = np.union1d(cores, [c for c in axes.cores if c <= room[0] + 1e-6])
+        ways = np.union1d(ways, [w for w in axes.ways if w <= room[1] + 1e-6])
     at = (np.searchsorted(cores, plane["alloc_cores"].to_numpy()), np.searchsorted(ways, plane["alloc_ways"].to_numpy()))
     p99_ms = np.full((len(cores), len(ways)), np.nan)
     mbl_mbps = np.full_like(p99_ms, np.nan)
@@ -236,7 +306,12 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
     for key, plane in cells.group_by(samples.PLANE_KEY, maintain_order=True):
         service, rps, threads, mba_pct, nb_key = key
         target = data.qos_target_ms(str(service))
-        p99_ms, mbl_mbps, core_values, way_values = grid_of(plane)
+        axes = data.axes
+        room = (np.inf, np.inf)
+        if axes is not None:
+            held = samples.held_by_neighbours(str(nb_key))
+            room = (data.platform.cores - held[0], data.platform.ways - held[1])
+        p99_ms, mbl_mbps, core_values, way_values = grid_of(plane, axes, room)
         state = plane["status"].value_counts()
         counts = dict(zip(state["status"].to_list(), state["count"].to_list(), strict=True))
         row: dict[str, Any] = {
@@ -251,7 +326,8 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
             "qos_target_ms": target,
             "margin_core_steps": p.margin_core_steps,
             "margin_ways": p.margin_ways,
-            "cells": plane.height,
+            "cells": p99_ms.size,
+            "cells_measured": plane.height,
             "cells_met": int(np.sum(np.nan_to_num(p99_ms, nan=np.inf) <= target)),
             "cells_overloaded": int(counts.get("overloaded", 0)),
             "cells_unknown": int(counts.get("unknown", 0)),
@@ -262,7 +338,7 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
             "rcliff_ways": None,
             "kind": None,
             "reason": None,
-        }
+        } | dict.fromkeys(BOUNDS)
         try:
             label = label_plane(
                 p99_ms,
@@ -270,8 +346,9 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
                 core_values=core_values.tolist(),
                 way_values=way_values.tolist(),
                 margin_steps=(p.margin_core_steps, p.margin_ways),
-                # 1 way: manifests do not say how many a CBM needs at least, so where that is more, labels are `bounded` too often
-                least=(data.platform.core_step, 1.0),
+                # 1 way: manifests of full grids do not say how many a CBM needs at least; where that is more, labels are
+                # `bounded` too often
+                least=axes.least if axes is not None else (data.platform.core_step, 1.0),
             )
         except NoFeasibleCell as error:
             row["reason"] = str(error)
@@ -285,8 +362,10 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
             }
             if data.platform.ways > 0:
                 row |= {"oaa_ways": label.oaa_ways, "rcliff_ways": label.rcliff_ways}
+            for name in ("rcliff_cores", "oaa_cores", *(("rcliff_ways", "oaa_ways") if data.platform.ways > 0 else ())):
+                row[f"{name}_low"], row[f"{name}_high"] = getattr(label, f"{name}_bounds")
         rows.append(row)
-    floats = ("oaa_cores", "oaa_ways", "oaa_mbl_mbps", "rcliff_cores", "rcliff_ways")
+    floats = ("oaa_cores", "oaa_ways", "oaa_mbl_mbps", "rcliff_cores", "rcliff_ways", *BOUNDS)
     texts = ("kind", "reason")
     frame = pl.DataFrame(rows, schema_overrides={**dict.fromkeys(floats, pl.Float64), **dict.fromkeys(texts, pl.String)})
     labelled = frame["reason"].is_null()

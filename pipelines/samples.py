@@ -42,12 +42,32 @@ _NEEDED = (
 
 
 @dataclass(frozen=True)
+class Axes:
+    """Cores and ways that a campaign swept, ascending; `least`: what the platform gives at least, or (where the sweep starts
+    above) anything below its first."""
+
+    cores: tuple[float, ...]
+    ways: tuple[float, ...]
+    least: tuple[float, float]
+
+    @classmethod
+    def from_manifest(cls, value: Any, path: Path) -> Axes:
+        try:
+            cores, ways = tuple(map(float, value["cores"])), tuple(map(float, value["ways"]))
+            from_least = [bool(x) for x in value["from_least"]]
+            return cls(cores, ways, (cores[0] if from_least[0] else 0.0, ways[0] if from_least[1] else 0.0))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise BadInput(f"{path}: field axes is damaged ({error!r}); collect the data set again") from None
+
+
+@dataclass(frozen=True)
 class DataSet:
     """One target's part of a campaign.
 
     Attributes:
         sha256: digest of `manifest.json`, which holds the digest of every shard: it stands for the whole data set.
         services: QoS target (ms) and max load (RPS, or None) of each service.
+        axes: where not every cell was measured; None: the measured cells are the grid.
     """
 
     folder: Path
@@ -59,6 +79,7 @@ class DataSet:
     rows: int
     cases: dict[str, int]
     sha256: str
+    axes: Axes | None = None
 
     def qos_target_ms(self, service: str) -> float:
         target = self.services.get(service, {}).get("qos_target_ms")
@@ -127,16 +148,28 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
         rows=rows,
         cases={str(k): int(v) for k, v in dict(manifest.get("cases") or {}).items() if isinstance(v, int)},
         sha256=sha256_bytes(path.read_bytes()),
+        axes=Axes.from_manifest(axes, path) if (axes := manifest.get("axes")) is not None else None,
     )
 
 
-def neighbour_key(column: str = "neighbours") -> pl.Expr:
+def neighbour_key(column: str = "neighbours", *, holdings: bool = False) -> pl.Expr:
     """Who the neighbours are and at what load, e.g. "moses@2200+xapian@3600"; empty without neighbours.
 
-    What the neighbours hold is left out: it follows from what the swept service leaves to them, so it differs in every cell.
+    Args:
+        holdings: with what they hold, e.g. "moses@2200:4.0c3w". In a full grid it may be left out; where cells were chosen, the
+            cells of two draws must not be taken for those of one plane.
     """
-    name = pl.element().struct.field("service") + "@" + pl.element().struct.field("rps").round(3).cast(pl.String)
+    part = pl.element().struct.field
+    name = part("service") + "@" + part("rps").round(3).cast(pl.String)
+    if holdings:
+        name = name + ":" + part("cores").round(6).cast(pl.String) + "c" + part("ways").cast(pl.String) + "w"
     return pl.col(column).list.eval(name).list.sort().list.join("+").fill_null("").alias("nb_key")
+
+
+def held_by_neighbours(nb_key: str) -> tuple[float, float]:
+    """Cores and ways that the neighbours of a plane hold together, from its `neighbour_key` with holdings."""
+    held = [part.rsplit(":", 1)[1].removesuffix("w").split("c") for part in nb_key.split("+")] if nb_key else []
+    return sum(float(cores) for cores, _ in held), sum(float(ways) for _, ways in held)
 
 
 def scan(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
@@ -153,7 +186,7 @@ def scan(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
     if missing := [name for name in _NEEDED if name not in have]:
         raise BadInput(f"{data.shards[0]}: column {missing[0]} is missing; collect the data set again")
     return frame.filter(pl.col("verdict") != "client-limited").with_columns(
-        neighbour_key(),
+        neighbour_key(holdings=data.axes is not None),
         pl.col("alloc_ways").fill_null(0.0) if data.platform.ways == 0 else pl.col("alloc_ways"),
         pl.col("alloc_cores").round(6),
     )

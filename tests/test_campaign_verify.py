@@ -13,6 +13,7 @@ import pytest
 
 from collection import campaign, dataset, verify
 from collection.errors import DataSetError
+from pipelines import label, params
 from pipelines.io import sha256_file
 
 CAMPAIGN = """\
@@ -270,3 +271,71 @@ def test_a_sweep_without_a_campaign_gets_its_own_remedies(data: Path, tmp_path: 
     with pytest.raises(DataSetError, match="is the data set of one target, not a campaign's folder") as e:
         campaign.status(alone)
     assert "schema_version" not in str(e.value)
+
+
+FRONTIER = (
+    CAMPAIGN.replace('name = "proof"', 'name = "few"\nstrategy = "frontier"')
+    .replace('cores = "1..20"\nways = "1..20"\n', "neighbours = { count = [0, 2], draws = 1 }\n")
+    .replace("samples = 12", "samples = 3")
+)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("few")
+    (root / "campaign.toml").write_text(FRONTIER, "utf-8")
+    campaign.run(root / "campaign.toml", root / "out")
+    return root / "out"
+
+
+def test_a_frontier_campaign_adds_up(few: Path) -> None:
+    """What the search did not need is `skipped`: states add up to the grid, with and without the manifest's word for it."""
+    state = campaign.status(few)
+    cases = state["cases"]
+    # 3 services x 5 loads x 2 draws x 36 x 20 cells
+    assert (state["state"], cases["planned"], cases["pending"]) == ("done", 3 * 5 * 2 * 720, 0)
+    assert sum(cases[s] for s in dataset.STATES) == cases["planned"]
+    assert 0 < cases["measured"] + cases["overloaded"] < cases["planned"] / 20
+    assert dataset.count(few / "server-1", cases["planned"]).as_json() == cases
+    journal = dataset.read_journal(few / "server-1")
+    assert {s: cases[s] for s in dataset.STATES} == journal.by_state()
+    result = verify.verify(few)
+    assert (result.findings, result.cases) == ([], cases["planned"])
+
+
+def test_status_reads_only_what_the_manifest_has_not_counted(few: Path, tmp_path: Path) -> None:
+    """A journal that grew since the last checkpoint, and one that was cut before it."""
+    folder = tmp_path / "server-1"
+    shutil.copytree(few / "server-1", folder)
+    journal = folder / dataset.JOURNAL
+    manifest = dataset.read_manifest(folder)
+    whole = dataset.count(folder, 10**6)
+    with journal.open("a") as file:
+        file.write('{"case_id":"x","state":"failed","reason":"r","shard":99,"rows":0}\n')
+        file.write('{"case_id":"y","state":"skipped","shard":99,"rows":0,"cases":700}\n')
+    grown = dataset.count(folder, 10**6, manifest)
+    assert (grown.failed, grown.skipped, grown.done) == (whole.failed + 1, whole.skipped + 700, whole.done + 701)
+    assert grown == dataset.count(folder, 10**6)
+    journal.write_bytes(journal.read_bytes()[: manifest.journal_bytes // 2])
+    assert dataset.count(folder, 10**6, manifest) == dataset.count(folder, 10**6) != whole
+
+
+def test_labels_of_a_frontier_campaign_are_those_of_every_cell(few: Path, tmp_path: Path) -> None:
+    """The label stage gives the whole grid's RCliff and OAA, exact where nothing unmeasured could move them."""
+    (tmp_path / "campaign.toml").write_text(FRONTIER.replace("frontier", "exhaustive"), "utf-8")
+    campaign.run(tmp_path / "campaign.toml", tmp_path / "out")
+    found = []
+    for folder in (few, tmp_path / "out"):
+        label.run(folder / "server-1", tmp_path / "labels", params.Label())
+        found.append(pl.read_parquet(tmp_path / "labels" / "labels.parquet"))
+    labels, want = (frame.with_columns(pl.col("neighbours").str.replace_all(r":[0-9.]+c\d+w", "")) for frame in found)
+    point = ["rcliff_cores", "rcliff_ways", "oaa_cores", "oaa_ways"]
+    both = labels.join(want, on=["service", "rps", "neighbours"], suffix="_all")
+    assert both.height == labels.height == want.height == 30
+    assert (both["cells"] == both["cells_all"]).all()
+    assert both["cells_measured"].sum() * 20 <= both["cells"].sum()
+    same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_all")) for name in point)
+    # The virtual server's readings are noisy, and both labels rest on them.
+    assert both.select(same.sum()).item() >= 28, both.filter(~same)
+    assert (both["kind"].drop_nulls() == "exact").all()
+    assert both["oaa_mbl_mbps"].null_count() == both["oaa_mbl_mbps_all"].null_count()

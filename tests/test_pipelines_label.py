@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from synthetic import SERVICES, Campaign, p99_ms, write
 
-from pipelines import label, params, samples
+from pipelines import label, label_vectors, params, samples
 from pipelines.errors import BadInput, NoFeasibleCell
 
 INF, NAN = math.inf, math.nan
@@ -78,8 +78,12 @@ def test_a_label_that_an_unmeasured_cell_could_move_is_bounded() -> None:
     full = np.array([[90.0, 80.0, 70.0], [60.0, 5.0, 4.9], [50.0, 4.8, 4.7]])
     assert label.label_plane(full, 10.0).kind == "exact"
     holed = full.copy()
-    holed[0, 1] = NAN  # one core less at the RCliff: its cost is not known
-    assert label.label_plane(holed, 10.0).kind == "bounded"
+    holed[0, 1] = NAN  # one core less at the RCliff: at least 70 ms, so still the cliff
+    assert label.label_plane(holed, 10.0).kind == "exact"
+    holed[0, 1:] = NAN  # now it could meet QoS, and be cheaper
+    found = label.label_plane(holed, 10.0)
+    assert (found.kind, found.rcliff_cores, found.rcliff_ways) == ("bounded", 2.0, 2.0)
+    assert (found.rcliff_cores_bounds, found.rcliff_ways_bounds) == ((1.0, 2.0), (2.0, 3.0))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -311,3 +315,27 @@ def test_params_are_checked(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"train\.a\.dropout"):
         params.load(path)
     assert params.load(Path(__file__).parents[1] / "params.yaml").train.a.dropout == 0.3
+
+
+@settings(max_examples=150, deadline=None)
+@given(surfaces, st.integers(0, 2**32 - 1), st.floats(0.0, 0.97))
+def test_a_label_from_few_cells_is_the_whole_planes_or_says_so(case: tuple, seed: int, hidden: float) -> None:
+    """On monotone surfaces an exact label is the one of all cells, and a bounded one has it within its bounds."""
+    grid, target = surface(case)
+    grid = np.minimum.accumulate(np.minimum.accumulate(grid, axis=0), axis=1)
+    assume((grid <= target).any())
+    whole = label.label_plane(grid, target)
+    try:
+        part = label.label_plane(np.where(np.random.default_rng(seed).random(grid.shape) < hidden, NAN, grid), target)
+    except NoFeasibleCell:
+        return
+    for name in ("rcliff_cores", "rcliff_ways", "oaa_cores", "oaa_ways"):
+        low, high = getattr(part, f"{name}_bounds")
+        assert low <= getattr(whole, name) <= high
+        assert low <= getattr(part, name) <= high
+        assert part.kind == "bounded" or getattr(part, name) == getattr(whole, name)
+
+
+def test_the_vectors_of_the_search_are_of_this_definition() -> None:
+    """`cargo test -p surefoot-search` proves that its labels are these; anew: python -m pipelines.label_vectors FILE."""
+    assert (Path(__file__).parent / "vectors" / "labels.json").read_text("utf-8") == label_vectors.text()

@@ -21,14 +21,29 @@ pub struct Campaign {
     pub targets: Targets,
     pub sweep: Sweep,
     pub sampling: Sampling,
+    /// For [`Strategy::Random`] only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub random: Option<Draw>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
+    /// Every cell.
     Exhaustive,
+    /// The cells that decide the labels ([`crate::sweep`], `surefoot-search`).
     Frontier,
+    /// Cells drawn at random, each once.
     Random,
+}
+
+/// How many cells are drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Draw {
+    Cells(u64),
+    /// Of all cells, above 0 to 1.
+    Share(f64),
 }
 
 impl Strategy {
@@ -115,6 +130,15 @@ struct Raw {
     sweep: RawSweep,
     #[serde(default)]
     sampling: RawSampling,
+    #[serde(default)]
+    random: Option<Spanned<RawRandom>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRandom {
+    cells: Option<u64>,
+    share: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -253,6 +277,29 @@ impl Campaign {
             }
         };
         let strategy = raw.strategy.unwrap_or(Strategy::Exhaustive);
+        let random = match (strategy, raw.random) {
+            (Strategy::Random, Some(r)) => {
+                let span = r.span();
+                let draw = match (r.get_ref().cells, r.get_ref().share) {
+                    (Some(n), None) if n > 0 => Some(Draw::Cells(n)),
+                    (None, Some(x)) if x > 0.0 && x <= 1.0 => Some(Draw::Share(x)),
+                    _ => None,
+                };
+                let what = "says not how much to draw. Give either cells = 5000, or share = 0.05 (above 0, at most 1)";
+                Some(draw.ok_or_else(|| at("random", span, what.into()))?)
+            }
+            (Strategy::Random, None) => {
+                let name = file.display();
+                return Err(Error::BadInput(format!(
+                    "{name}: random: is missing. With strategy = \"random\", add [random] with cells = 5000, or share = 0.05"
+                )));
+            }
+            (_, Some(r)) => {
+                let what = "is for strategy = \"random\" only. Remove it, or change the strategy";
+                return Err(at("random", r.span(), what.into()));
+            }
+            (_, None) => None,
+        };
         let t = &raw.targets;
         if t.virtual_.is_empty() && t.hosts.is_none() && !t.local {
             let name = file.display();
@@ -278,6 +325,7 @@ impl Campaign {
             targets: raw.targets,
             sweep: Sweep { services, rps, threads, cores, ways, mba_pct, neighbours, spans: Spans(spans) },
             sampling,
+            random,
         })
     }
 
@@ -296,18 +344,11 @@ impl Campaign {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Refuse what this version does not do, and targets that the file does not name.
+    /// Refuse targets that the file does not name.
     ///
     /// # Errors
     /// [`Error::BadInput`].
     pub fn check_target(&self, virtual_name: Option<&str>) -> Result<()> {
-        if self.strategy != Strategy::Exhaustive {
-            return Err(Error::BadInput(format!(
-                "{}: strategy: this version measures \"exhaustive\" only, not \"{}\". Change it, or thin out cores and ways with a step",
-                self.file.display(),
-                self.strategy.as_str()
-            )));
-        }
         let t = &self.targets;
         match virtual_name {
             Some(name) if !t.virtual_.iter().any(|v| v == name) && t.server != Some(format!("virtual:{name}")) => {

@@ -1,9 +1,10 @@
 //! `surefootd sweep` and its `--plan`.
 
-use crate::campaign::Campaign;
+use crate::campaign::{Campaign, Strategy};
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
+use crate::sweep::chain::{Chain, Step};
 use crate::sweep::rows::{self, Columns};
 use crate::sweep::{self, Bench, Job};
 use crate::target::Target;
@@ -13,6 +14,39 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 const PREVIEW: u64 = 5;
+/// Cases that a search takes for a plane of 36 x 20 cells without noise, about (docs/benchmarks.md).
+const SEARCH_CASES: u64 = 12;
+
+/// Cases to measure: all that there is room for, or about what a search will ask for.
+pub fn to_measure(campaign: &Campaign, cases: &Expansion) -> u64 {
+    if campaign.strategy != Strategy::Frontier {
+        return cases.len() - cases.infeasible().values().sum::<u64>();
+    }
+    let mut sum = 0;
+    for plane in (0..cases.chains()).flat_map(|c| cases.chain(c)).flatten() {
+        let (all, infeasible) = cases.plane_cases(&cases.plane(plane));
+        sum += SEARCH_CASES.min(all - infeasible.map_or(0, |(n, _)| n)) * cases.mba_settings() as u64;
+    }
+    sum
+}
+
+/// The first cases; of a search, the first of each chain.
+fn preview(campaign: &Campaign, cases: &Expansion) -> Vec<Case> {
+    if campaign.strategy != Strategy::Frontier {
+        return (0..cases.len().min(PREVIEW)).map(|i| cases.case(i)).collect();
+    }
+    let first = |chain: u32| {
+        let mut chain = Chain::new(cases, chain);
+        loop {
+            match chain.next() {
+                Step::Case(i) => return Some(cases.case(i)),
+                Step::Tally(_) => {}
+                Step::End => return None,
+            }
+        }
+    };
+    (0..cases.chains()).filter_map(first).take(PREVIEW as usize).collect()
+}
 
 /// # Errors
 /// Bad input or a failure, on one line.
@@ -69,8 +103,8 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
     } else {
         println!("{}: {} on {}: {} cases, {rows} rows, {elapsed_s:.1} s", out.display(), m.campaign, m.platform.name, c.planned);
         println!(
-            "measured {}, infeasible {}, client-limited {}, overloaded {}, failed {}",
-            c.measured, c.infeasible, c.client_limited, c.overloaded, c.failed
+            "measured {}, infeasible {}, client-limited {}, overloaded {}, failed {}, skipped {}",
+            c.measured, c.infeasible, c.client_limited, c.overloaded, c.failed, c.skipped
         );
         c.reasons.iter().for_each(|r| println!("  {} x {}", r.cases, r.reason));
     }
@@ -94,7 +128,10 @@ fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: 
     }
     let bytes = rows::encode_samples(&columns.take()?)?.len();
     let threads = rayon::current_num_threads() as f64;
-    let share = cases.len() as f64 / n as f64;
+    let share = match campaign.strategy {
+        Strategy::Frontier => to_measure(campaign, cases) as f64 / n as f64,
+        Strategy::Exhaustive | Strategy::Random => cases.len() as f64 / n as f64,
+    };
     print_plan(args, campaign, target, cases, start.elapsed().as_secs_f64() * share / threads, (bytes as f64 * share) as u64);
     Ok(())
 }
@@ -104,8 +141,9 @@ pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases
     let by_service = cases.by_service();
     let infeasible = cases.infeasible();
     let excluded: u64 = infeasible.values().sum();
-    let rows = (cases.len() - excluded) * u64::from(campaign.sampling.samples);
-    let preview: Vec<Case> = (0..cases.len().min(PREVIEW)).map(|i| cases.case(i)).collect();
+    let measured = to_measure(campaign, cases);
+    let rows = measured * u64::from(campaign.sampling.samples);
+    let preview = preview(campaign, cases);
     if args.json {
         let rules: Vec<Value> = infeasible.iter().map(|(rule, n)| json!({ "rule": rule, "cases": n })).collect();
         let preview: Vec<Value> = preview
@@ -121,7 +159,7 @@ pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases
             .collect();
         let v = json!({
             "campaign": campaign.name, "strategy": campaign.strategy.as_str(), "server": args.server, "platform": target.platform.name,
-            "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": cases.len() - excluded,
+            "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": measured,
             "rows": rows, "estimated_duration_s": duration_s, "estimated_disk_bytes": disk_bytes, "preview": preview,
         });
         println!("{v}");
@@ -131,7 +169,8 @@ pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases
     by_service.iter().for_each(|(s, n)| println!("  {s:<18} {n:>10}"));
     println!("infeasible: {excluded}");
     infeasible.iter().for_each(|(rule, n)| println!("  {n:>10} x {rule}"));
-    println!("to measure: {}, {rows} rows", cases.len() - excluded);
+    let about = if campaign.strategy == Strategy::Frontier { "about " } else { "" };
+    println!("to measure: {about}{measured}, {rows} rows");
     println!("about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
     println!("first cases:");
     for c in preview {

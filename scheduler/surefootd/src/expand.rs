@@ -6,7 +6,7 @@
 //! infeasible. Everything random comes from (campaign seed, plane or case key). Whoever goes through many cases takes a
 //! [`Walk`], which works out a plane once.
 
-use crate::campaign::{round6, Axis, Campaign, Values};
+use crate::campaign::{round6, Axis, Campaign, Draw, Values};
 use crate::error::{suggest, Error, Result};
 use crate::target::Target;
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,24 @@ pub struct Expansion {
     repeats: u32,
     part: Option<Part>,
     first_plane: u64,
+    first_draw: u64,
+    /// Which cells, in which order; None: all, in theirs.
+    drawn: Option<Shuffle>,
     len: u64,
+}
+
+/// A plane as a search sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlaneShape {
+    pub service: String,
+    pub qos_target_ms: f64,
+    /// None: as many as cores.
+    pub threads: Option<u32>,
+    /// What the neighbours leave room for: values with their place on the axis, ascending.
+    pub cores: Vec<(f64, usize)>,
+    pub ways: Vec<(u32, usize)>,
+    /// Why there is no room at all.
+    pub infeasible: Option<String>,
 }
 
 impl Expansion {
@@ -253,7 +270,17 @@ impl Expansion {
         let Some(len) = len else {
             return Err(c.wrong("sweep", "more than 1,000,000,000 cases. Thin out an axis with a step"));
         };
+        let cells = len / u64::from(c.sampling.repeats);
+        let drawn = c.random.map(|draw| {
+            let n = match draw {
+                Draw::Cells(n) => n.min(cells),
+                Draw::Share(x) => ((x * cells as f64).round() as u64).clamp(1, cells),
+            };
+            (Shuffle::new(cells, c.seed), n)
+        });
+        let len = drawn.as_ref().map_or(len, |(_, n)| n * u64::from(c.sampling.repeats));
         Ok(Expansion {
+            drawn: drawn.map(|(shuffle, _)| shuffle),
             campaign: c.name.clone(),
             seed: c.seed,
             target: target.clone(),
@@ -266,6 +293,7 @@ impl Expansion {
             repeats: c.sampling.repeats,
             part: None,
             first_plane: 0,
+            first_draw: 0,
             len,
         })
     }
@@ -276,14 +304,18 @@ impl Expansion {
     /// [`Error::BadInput`] if there are fewer planes than parts.
     pub fn part(mut self, part: Option<Part>) -> Result<Self> {
         let Some(p) = part else { return Ok(self) };
-        let planes = self.len / self.cells();
-        if planes < u64::from(p.of) {
-            let what = "planes (one service at one RPS, with one number of threads and one set of neighbours)";
-            return Err(Error::BadInput(format!("--part {p}: the campaign has {planes} {what}. Cut it into {planes} parts at most")));
+        let (unit, what) = match self.drawn {
+            None => (self.cells(), "planes (one service at one RPS, with one number of threads and one set of neighbours)"),
+            Some(_) => (u64::from(self.repeats), "cells that are drawn"),
+        };
+        let units = self.len / unit;
+        if units < u64::from(p.of) {
+            return Err(Error::BadInput(format!("--part {p}: the campaign has {units} {what}. Cut it into {units} parts at most")));
         }
-        let first = |number: u32| planes * u64::from(number) / u64::from(p.of);
-        self.first_plane = first(p.number - 1);
-        self.len = (first(p.number) - self.first_plane) * self.cells();
+        let first = |number: u32| units * u64::from(number) / u64::from(p.of);
+        let begin = first(p.number - 1);
+        self.len = (first(p.number) - begin) * unit;
+        *(if self.drawn.is_some() { &mut self.first_draw } else { &mut self.first_plane }) = begin;
         self.part = part;
         Ok(self)
     }
@@ -317,8 +349,106 @@ impl Expansion {
         (self.cores.len() * self.ways.len() * self.mba_pct.len()) as u64 * u64::from(self.repeats)
     }
 
+    /// Number in the grid of case number `index`.
+    fn in_grid(&self, index: u64) -> u64 {
+        let repeats = u64::from(self.repeats);
+        self.drawn.as_ref().map_or(index, |s| s.at(self.first_draw + index / repeats) * repeats + index % repeats)
+    }
+
+    /// Chains of planes, for searches: what a plane teaches about the next is used within a chain only.
+    pub fn chains(&self) -> u32 {
+        (self.services.len() * self.neighbours.len()) as u32
+    }
+
+    /// Planes of a chain, by load and within it by threads: one service beside one draw of neighbours. What another part of the campaign
+    /// measures is not among them.
+    pub fn chain(&self, number: u32) -> Vec<Vec<u64>> {
+        let nb = self.neighbours.len() as u64;
+        let (service, draw) = (number as usize / self.neighbours.len(), u64::from(number) % nb);
+        let before: u64 = self.services[..service].iter().map(|(_, r)| r.len() as u64).sum();
+        let plane = |load: u64, threads: u64| ((before + load) * self.thread_levels() + threads) * nb + draw;
+        let here = |plane: u64| plane.checked_sub(self.first_plane).filter(|p| *p < self.len / self.cells());
+        let loads = self.services[service].1.len() as u64;
+        (0..loads).map(|load| (0..self.thread_levels()).filter_map(|t| here(plane(load, t))).collect()).collect()
+    }
+
+    /// Number of a plane in the whole campaign.
+    pub fn whole_number(&self, plane: u64) -> u64 {
+        self.first_plane + plane
+    }
+
+    /// Settings of the bandwidth throttle; each has planes of its own for a search.
+    pub fn mba_settings(&self) -> usize {
+        self.mba_pct.len()
+    }
+
+    /// Most cases of one cell.
+    pub fn repeats(&self) -> u32 {
+        self.repeats
+    }
+
+    /// Cores and ways of the sweep, ascending.
+    pub fn axes(&self) -> (Vec<f64>, Vec<u32>) {
+        let (mut cores, mut ways) = (self.cores.clone(), self.ways.clone());
+        cores.sort_by(f64::total_cmp);
+        ways.sort_unstable();
+        (cores, ways)
+    }
+
+    /// Whether cores and ways start at the least that the platform can give.
+    pub fn from_least(&self) -> (bool, bool) {
+        let p = &self.target.platform;
+        let (cores, ways) = self.axes();
+        (cores.first().is_some_and(|c| *c <= p.core_step + 1e-9), ways.first().is_some_and(|w| *w <= p.min_ways().max(1)))
+    }
+
+    /// # Panics
+    /// If there is no such plane.
+    pub fn plane(&self, number: u64) -> PlaneShape {
+        let a = self.around(number);
+        let sorted = |n: usize, less: &dyn Fn(usize, usize) -> std::cmp::Ordering| {
+            let mut l: Vec<usize> = (0..n).collect();
+            l.sort_by(|x, y| less(*x, *y));
+            l
+        };
+        let cores = sorted(self.cores.len(), &|x, y| self.cores[x].total_cmp(&self.cores[y])).into_iter().map(|i| (self.cores[i], i));
+        let ways = sorted(self.ways.len(), &|x, y| self.ways[x].cmp(&self.ways[y])).into_iter().map(|i| (self.ways[i], i));
+        let left = a.left.as_ref().ok();
+        PlaneShape {
+            service: a.service.into(),
+            qos_target_ms: self.target.services.get(a.service).map_or(0.0, |s| s.qos_target_ms),
+            threads: a.threads,
+            cores: cores.filter(|(c, _)| left.is_some_and(|l| !l.too_few_cores(*c))).collect(),
+            ways: ways.filter(|(w, _)| left.is_some_and(|l| !l.too_few_ways(*w))).collect(),
+            infeasible: a.left.err(),
+        }
+    }
+
+    /// Number of a case: places on the axes, see [`PlaneShape`].
+    pub fn number(&self, plane: u64, cores: usize, ways: usize, mba: usize, repeat: u32) -> u64 {
+        let cell = ((cores * self.ways.len() + ways) * self.mba_pct.len() + mba) as u64;
+        plane * self.cells() + cell * u64::from(self.repeats) + u64::from(repeat)
+    }
+
+    /// Cases of one plane at one throttle setting, and how many of them there is no room for, with the reason.
+    pub fn plane_cases(&self, shape: &PlaneShape) -> (u64, Option<(u64, String)>) {
+        let of = |cells: usize| cells as u64 * u64::from(self.repeats);
+        let all = of(self.cores.len() * self.ways.len());
+        let room = of(shape.cores.len() * shape.ways.len());
+        let why = || shape.infeasible.clone().unwrap_or_else(|| "neighbours leave too few cores or ways".into());
+        (all, (room < all).then(|| (all - room, why())))
+    }
+
     /// Cases of each service.
     pub fn by_service(&self) -> BTreeMap<String, u64> {
+        if self.drawn.is_some() {
+            let mut out: BTreeMap<String, u64> = self.services().map(|s| (s.to_string(), 0)).collect();
+            let mut walk = self.walk();
+            for i in (0..self.len).step_by(self.repeats as usize) {
+                *out.entry(walk.at(i).service.clone()).or_insert(0) += u64::from(self.repeats);
+            }
+            return out;
+        }
         let per_rps = self.thread_levels() * self.neighbours.len() as u64;
         let (first, end) = (self.first_plane, self.first_plane + self.len / self.cells());
         let mut at = 0;
@@ -342,6 +472,15 @@ impl Expansion {
                 *out.entry(rule.to_string()).or_insert(0) += cases;
             }
         };
+        if self.drawn.is_some() {
+            let mut walk = self.walk();
+            for i in (0..self.len).step_by(self.repeats as usize) {
+                if let Some(why) = &walk.at(i).infeasible {
+                    add(rule(why), u64::from(self.repeats));
+                }
+            }
+            return out;
+        }
         let per_cell = self.mba_pct.len() as u64 * u64::from(self.repeats);
         for plane in 0..self.len / self.cells() {
             match self.around(plane).left {
@@ -525,7 +664,8 @@ impl Walk<'_> {
     pub fn at(&mut self, index: u64) -> &Case {
         let all = self.all;
         assert!(index < all.len, "case {index} of {}", all.len);
-        let (number, mut cell) = (index / all.cells(), index % all.cells());
+        let in_grid = all.in_grid(index);
+        let (number, mut cell) = (in_grid / all.cells(), in_grid % all.cells());
         if self.plane.as_ref().is_none_or(|p| p.number != number) {
             self.enter(number);
         }
@@ -604,6 +744,39 @@ fn no_twice<T: PartialEq + std::fmt::Debug>(c: &Campaign, field: &str, l: &[T]) 
     }
     let twice = l.iter().enumerate().find(|(i, x)| l[..*i].contains(x)).map(|(_, x)| format!("{x:?}")).unwrap_or_default();
     Err(c.wrong(field, format!("{twice} stands there twice. Name each value once; use sampling.repeats to measure again")))
+}
+
+/// A random order of `0..n` that is computed, not stored: a Feistel network over the next power of four, walked until it
+/// lands inside.
+#[derive(Clone, Debug)]
+struct Shuffle {
+    n: u64,
+    half_bits: u32,
+    keys: [u64; 4],
+}
+
+impl Shuffle {
+    fn new(n: u64, seed: u64) -> Self {
+        let bits = 64 - n.saturating_sub(1).leading_zeros();
+        let mut rng = Rng(seed ^ 0x5AFE_C0DE_u64.rotate_left(32));
+        Shuffle { n, half_bits: bits.div_ceil(2).max(1), keys: std::array::from_fn(|_| rng.next()) }
+    }
+
+    /// Which comes `i`-th (i < n).
+    fn at(&self, i: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let mut x = i;
+        loop {
+            let (mut left, mut right) = (x >> self.half_bits, x & mask);
+            for key in self.keys {
+                (left, right) = (right, left ^ (Rng(right ^ key).next() & mask));
+            }
+            x = left << self.half_bits | right;
+            if x < self.n {
+                return x;
+            }
+        }
+    }
 }
 
 /// SplitMix64.
@@ -713,6 +886,83 @@ mod tests {
         let text = "name = \"t\"\nseed = 99999999999999999999\n[targets]\nlocal = true\n[sweep]\n";
         let e = Campaign::parse(Path::new("c.toml"), text).map(|_| ()).unwrap_err().to_string();
         assert!(e.starts_with("c.toml:2") && e.contains("seed: ") && e.contains("9223372036854775807"), "{e}");
+    }
+
+    /// Every cell comes once, in another order for another seed, whatever their number.
+    #[test]
+    fn shuffles() {
+        for n in [1u64, 2, 3, 4, 5, 16, 17, 720, 1000] {
+            let order: Vec<u64> = (0..n).map(|i| Shuffle::new(n, 7).at(i)).collect();
+            assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..n).collect(), "{n}");
+            assert!(n < 16 || order != (0..n).map(|i| Shuffle::new(n, 8).at(i)).collect::<Vec<_>>(), "{n}");
+        }
+    }
+
+    /// Random cells are cells of the grid with the same identifiers and seeds, each with all its repeats; counts add up.
+    #[test]
+    fn drawn_cases_are_cases_of_the_grid() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let sweep = "neighbours = { count = [0, 3], draws = 1 }\n[sampling]\nrepeats = 2";
+        let head = "name = \"t\"\nseed = 3\n[targets]\nlocal = true\n[sweep]\nservices = [\"a\", \"b\"]\n";
+        let of = |text: String| Expansion::new(&Campaign::parse(Path::new("c.toml"), &text).unwrap(), &t).unwrap();
+        let all = of(format!("{head}{sweep}"));
+        let some = of(format!("strategy = \"random\"\n{head}{sweep}\n[random]\ncells = 100"));
+        assert_eq!((all.len(), some.len()), (2 * 2 * 2 * 88 * 2, 200));
+        let ids = |e: &Expansion| (0..e.len()).map(|i| e.case(i)).map(|c| (c.case_id, c.seed)).collect::<BTreeSet<_>>();
+        assert!(ids(&some).len() == 200 && ids(&some).is_subset(&ids(&all)));
+        assert!((0..200).step_by(2).all(|i| some.case(i).repeat == 0 && some.case(i + 1).repeat == 1));
+        assert_eq!(some.by_service().values().sum::<u64>(), 200);
+        let infeasible = (0..200).filter(|i| some.case(*i).infeasible.is_some()).count() as u64;
+        assert!(infeasible > 0 && some.infeasible().values().sum::<u64>() == infeasible);
+        let tenth = of(format!("strategy = \"random\"\n{head}{sweep}\n[random]\nshare = 0.1"));
+        assert_eq!(tenth.len(), 140, "704 cells, a tenth of them, twice");
+    }
+
+    /// Each plane is in one chain of one part, and each drawn cell in one part.
+    #[test]
+    fn parts_of_searches_and_draws() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let sweep = "threads = [1, 2, 4]\nneighbours = { count = [0, 1], draws = 2 }";
+        let parts = |text: &str| -> Vec<Expansion> {
+            (1..=4).map(|number| expand(&t, text).unwrap().part(Some(Part { number, of: 4 })).unwrap()).collect()
+        };
+        let whole = expand(&t, sweep).unwrap();
+        let planes = |e: &Expansion| -> Vec<(u64, PlaneShape)> {
+            (0..e.chains()).flat_map(|c| e.chain(c)).flatten().map(|p| (e.whole_number(p), e.plane(p))).collect()
+        };
+        let mut all: Vec<(u64, PlaneShape)> = parts(sweep).iter().flat_map(planes).collect();
+        let mut want = planes(&whole);
+        all.sort_by_key(|p| p.0);
+        want.sort_by_key(|p| p.0);
+        assert_eq!(all, want);
+        let head = "name = \"t\"\nstrategy = \"random\"\n[targets]\nlocal = true\n[sweep]\nservices = [\"a\"]\n[random]\ncells = 50";
+        let drawn = || Expansion::new(&Campaign::parse(Path::new("c.toml"), head).unwrap(), &t).unwrap();
+        let ids = |e: &Expansion| (0..e.len()).map(|i| e.case(i).case_id).collect::<Vec<_>>();
+        let in_parts = (1..=3).flat_map(|number| ids(&drawn().part(Some(Part { number, of: 3 })).unwrap())).collect::<Vec<_>>();
+        assert_eq!(in_parts, ids(&drawn()));
+    }
+
+    /// A plane lists what its neighbours leave room for, and the numbers it leads to are those of its cases.
+    #[test]
+    fn planes_and_their_cases() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let e = expand(&t, "threads = [2, 4]\ncores = [8, 1, 4]\nways = [11, 2, 7]\nneighbours = { count = [0, 3], draws = 2 }").unwrap();
+        let planes: Vec<u64> = (0..e.chains()).flat_map(|c| e.chain(c)).flatten().collect();
+        assert_eq!(planes.iter().copied().collect::<BTreeSet<_>>(), (0..e.len() / 9).collect());
+        for plane in planes {
+            let shape = e.plane(plane);
+            let mut room = 0;
+            for (cores, at_cores) in &shape.cores {
+                for (ways, at_ways) in &shape.ways {
+                    let case = e.case(e.number(plane, *at_cores, *at_ways, 0, 0));
+                    assert_eq!((case.cores, case.ways, &case.service), (*cores, *ways, &shape.service));
+                    assert!(case.infeasible.is_none() && Some(case.threads) == shape.threads);
+                    room += 1;
+                }
+            }
+            let infeasible = (plane * 9..plane * 9 + 9).filter(|i| e.case(*i).infeasible.is_some()).count() as u64;
+            assert_eq!((room + infeasible, e.plane_cases(&shape).1.map_or(0, |i| i.0)), (9, infeasible));
+        }
     }
 
     /// A case is what its number says, however one comes to it.

@@ -26,13 +26,19 @@ pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) ->
     name.push(TEMPORARY);
     let temporary = PathBuf::from(name);
     let written = (|| {
+        fault::step()?;
         let mut f = File::create(&temporary)?;
         write(&mut f)?;
+        fault::cut(&f, 0)?;
         f.sync_all()?;
-        std::fs::rename(&temporary, path)
+        fault::step()?;
+        std::fs::rename(&temporary, path)?;
+        fault::step()
     })();
     written.map_err(|e| {
-        let _ = std::fs::remove_file(&temporary);
+        if !fault::dead() {
+            let _ = std::fs::remove_file(&temporary);
+        }
         Error::io(path, "cannot be written", &e)
     })
 }
@@ -43,7 +49,68 @@ pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) ->
 /// [`Error::Failed`].
 pub fn sync_folder(folder: &Path) -> Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::io(folder, "cannot be synced", &e))
+    fault::step().and_then(|()| File::open(folder)).and_then(|f| f.sync_all()).map_err(|e| Error::io(folder, "cannot be synced", &e))
+}
+
+/// Where a process can die, for tests: after a drawn number of writes nothing more reaches the disk.
+#[cfg(not(test))]
+pub mod fault {
+    use std::{fs::File, io::Result};
+
+    pub fn step() -> Result<()> {
+        Ok(())
+    }
+
+    pub fn cut(_: &File, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    pub fn dead() -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+pub mod fault {
+    use std::cell::Cell;
+    use std::fs::File;
+    use std::io::{Error, Result};
+
+    thread_local! {
+        /// Steps that are left, and which share of the write that it dies in (of 256) reaches the disk. None: no fault is planned.
+        static PLAN: Cell<Option<(u64, u8)>> = const { Cell::new(None) };
+        /// Steps of this thread so far.
+        static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Die at the step after so many; None: live. Returns the steps since it was last called.
+    pub fn plan(after: Option<(u64, u8)>) -> u64 {
+        PLAN.set(after);
+        STEPS.replace(0)
+    }
+
+    pub fn dead() -> bool {
+        PLAN.get().is_some_and(|(left, _)| left == 0)
+    }
+
+    pub fn step() -> Result<()> {
+        STEPS.set(STEPS.get() + 1);
+        let Some((left, torn)) = PLAN.get() else { return Ok(()) };
+        PLAN.set(Some((left.saturating_sub(1), torn)));
+        if left <= 1 {
+            return Err(Error::other("killed, as the test wants it"));
+        }
+        Ok(())
+    }
+
+    /// A step in the middle of a write that began at `start`.
+    pub fn cut(file: &File, start: u64) -> Result<()> {
+        step().inspect_err(|_| {
+            if let (Ok(m), Some((_, torn))) = (file.metadata(), PLAN.get()) {
+                let _ = file.set_len(start + m.len().saturating_sub(start) * u64::from(torn) / 256);
+            }
+        })
+    }
 }
 
 /// Folders made for a result. Those that are still empty when this is dropped are removed again: nothing came of them.

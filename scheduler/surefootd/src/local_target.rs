@@ -2,7 +2,7 @@
 
 use crate::campaign::{sha256_hex, Campaign};
 use crate::cli;
-use crate::cmd_sweep::{finish, print_plan};
+use crate::cmd_sweep::{finish, print_plan, to_measure};
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
 use crate::sweep::rows::{Measured, Row, State};
@@ -93,7 +93,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let planned = Expansion::new(campaign, &target(&catalogue, &names, platform.clone(), "no-pmu")?)?.part(args.part)?;
     if args.plan {
         let t = target(&catalogue, &names, platform, "no-pmu")?;
-        let to_measure = planned.len() - planned.infeasible().values().sum::<u64>();
+        let to_measure = to_measure(campaign, &planned);
         let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
         print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes);
         return Ok(());

@@ -48,9 +48,14 @@ impl Progress {
 
     /// One more case is computed (not yet durable).
     pub fn case(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
+        self.cases(1);
+    }
+
+    /// So many more cases are computed, or not needed.
+    pub fn cases(&self, n: u64) {
+        self.done.fetch_add(n, Ordering::Relaxed);
         if let Some(b) = &self.bar {
-            b.inc(1);
+            b.inc(n);
         }
         if self.json {
             if let Ok(mut last) = self.last.try_lock() {

@@ -133,8 +133,11 @@ impl<'a> VirtualBench<'a> {
         }
     }
 
-    /// Steady state of a feasible case, then readings with measurement noise from the case's seed, appended to `rows`.
-    pub fn measure(&mut self, case: &Case, rows: &mut Vec<Row>) -> (State, Option<String>) {
+    /// Steady state of the measured service in a feasible case, and whether it is overloaded.
+    ///
+    /// # Errors
+    /// Why the case cannot be set up.
+    pub fn steady(&mut self, case: &Case) -> std::result::Result<(Sample, bool), String> {
         let p = &self.target.profile;
         let held = |own: u32, of: fn(&Neighbour) -> u32| std::iter::once(own).chain(case.neighbours.iter().map(of)).collect::<Vec<_>>();
         let cpus = place(p, &held(case.cores as u32, |n| n.cores as u32));
@@ -146,7 +149,7 @@ impl<'a> VirtualBench<'a> {
                 Some(n) => (&n.service, n.rps, n.threads()),
             };
             let Some(profile) = self.target.profiles.services.get(name) else {
-                return (State::Failed, Some(format!("no profile of {name}")));
+                return Err(format!("no profile of {name}"));
             };
             let mut t = Tenant::new(profile.clone(), rps, threads, cpus, mask);
             if i == 0 {
@@ -154,11 +157,19 @@ impl<'a> VirtualBench<'a> {
             }
             self.tenants.push(t);
         }
-        if let Err(e) = surefoot_vserver::check_tenants(p, &self.tenants) {
-            return (State::Failed, Some(e.to_string()));
-        }
+        surefoot_vserver::check_tenants(p, &self.tenants).map_err(|e| e.to_string())?;
         let steady = self.steady.case_for(&self.tenants, HORIZON_S, 1)[0];
         let overloaded = steady.achieved_rps < LEAST_COMPLETED * case.rps || steady.lost_frac > 1.0 - LEAST_COMPLETED;
+        Ok((steady, overloaded))
+    }
+
+    /// Steady state of a feasible case, then readings with measurement noise from the case's seed, appended to `rows`.
+    pub fn measure(&mut self, case: &Case, rows: &mut Vec<Row>) -> (State, Option<String>) {
+        let (steady, overloaded) = match self.steady(case) {
+            Ok(s) => s,
+            Err(why) => return (State::Failed, Some(why)),
+        };
+        let p = &self.target.profile;
         let series = Series { samples: self.samples, interval_s: self.interval_ms as f64 * 1e-3, seed: case.seed };
         self.readings.clear();
         sample_series(p, &steady, &case.service, &series, &mut self.readings);

@@ -112,6 +112,26 @@ fn threads_do_not_matter() {
     }
 }
 
+/// A random sweep measures so many cells, each with its repeats, and cut off it goes on to the same end.
+#[test]
+fn random() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = CAMPAIGN.replace("exhaustive", "random").replace("samples = 20", "samples = 20\nrepeats = 2\n[random]\ncells = 1500");
+    let file = campaign(dir.path(), &text);
+    let plan: Value = serde_json::from_str(&ok(&["sweep", path(&file), "--server", "virtual:server-1", "--plan", "--json"])).unwrap();
+    let out = dir.path().join("out");
+    ok(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]);
+    add_up(&out);
+    let m = manifest(&out);
+    assert_eq!((&m["cases"]["planned"], &m["cases"]["planned"]), (&plan["cases"], &Value::from(3000)));
+    assert_eq!(m["cases"]["infeasible"], plan["infeasible"]["cases"]);
+    let (want, lines) = (shards(&out), journal(&out));
+    let whole = fs::read(out.join("journal.jsonl")).unwrap();
+    fs::write(out.join("journal.jsonl"), &whole[..whole.len() / 2]).unwrap();
+    assert!(resume(&file, &out).status.success());
+    assert_eq!((shards(&out), journal(&out)), (want, lines));
+}
+
 /// What a plan says of the disk is what the sweep then takes, within a fifth: the samples in them decide, not the footers.
 #[test]
 fn planned_size_is_right() {
@@ -393,7 +413,8 @@ fn bad_input() {
         ("samples = 20", "samples = 0", "sampling.samples", "1 to 100000"),
         ("samples = 20", "sample = 20", "sampling.sample", "Did you mean \"samples\"?"),
         ("seed = 7", "seed = -7", "seed", "from 0"),
-        ("exhaustive", "frontier", "strategy", "\"exhaustive\" only"),
+        ("\"exhaustive\"", "\"random\"", "random", "cells = 5000"),
+        ("samples = 20", "samples = 20\n[random]\ncells = 5", "random", "for strategy = \"random\" only"),
         ("exhaustive", "clever", "strategy", "exhaustive"),
         ("\"server-1\"", "\"server-2\"", "targets.virtual", "does not name \"server-1\""),
         ("name = \"test\"", "", "name", "missing field"),

@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use surefoot_search::Reading;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line<'a> {
@@ -19,6 +20,60 @@ pub struct Line<'a> {
     pub reason: Option<Cow<'a, str>>,
     pub shard: u32,
     pub rows: u32,
+    /// How many cases the line stands for; None: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cases: Option<u64>,
+    /// What the case told a search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<Heard>,
+    /// First line of a shard of a search only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub piece: Option<Piece>,
+}
+
+/// See [`surefoot_search::Reading`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Heard {
+    P99 { ms: f64, se_ln: f64 },
+    Overloaded,
+    Nothing,
+}
+
+impl From<Reading> for Heard {
+    fn from(r: Reading) -> Self {
+        match r {
+            Reading::P99 { ms, se_ln } => Heard::P99 { ms, se_ln },
+            Reading::Overloaded => Heard::Overloaded,
+            Reading::Nothing => Heard::Nothing,
+        }
+    }
+}
+
+impl From<Heard> for Reading {
+    fn from(h: Heard) -> Self {
+        match h {
+            Heard::P99 { ms, se_ln } => Reading::P99 { ms, se_ln },
+            Heard::Overloaded => Reading::Overloaded,
+            Heard::Nothing => Reading::Nothing,
+        }
+    }
+}
+
+/// A shard of a search has as many cases as the search came to ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Lines of the shard, this one included.
+    pub lines: u32,
+    /// Whether the chain of planes ends with it.
+    pub last: bool,
+}
+
+impl<'a> Line<'a> {
+    /// A line about one case.
+    pub fn of(case_id: impl Into<Cow<'a, str>>, state: State, reason: Option<Cow<'a, str>>, shard: u32, rows: u32) -> Self {
+        Line { case_id: case_id.into(), state, reason, shard, rows, cases: None, heard: None, piece: None }
+    }
 }
 
 impl Line<'_> {
@@ -47,12 +102,20 @@ impl Journal {
         Ok(Journal { path: path.into(), file })
     }
 
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn bytes(&self) -> Result<u64> {
+        self.file.metadata().map(|m| m.len()).map_err(|e| Error::io(&self.path, "cannot be looked at", &e))
+    }
+
     /// Append whole lines and make them durable.
     ///
     /// # Errors
     /// [`Error::Failed`]; a torn tail is trimmed at the next resume.
     pub fn append(&mut self, lines: &[u8]) -> Result<()> {
-        let done = self.file.write_all(lines).and_then(|()| self.file.sync_data());
+        let start = self.file.metadata().map_or(0, |m| m.len());
+        let written = files::fault::step().and_then(|()| self.file.write_all(lines));
+        let done = written.and_then(|()| files::fault::cut(&self.file, start)).and_then(|()| self.file.sync_data());
         done.map_err(|e| Error::io(&self.path, "cannot be appended to", &e))
     }
 }
@@ -136,7 +199,8 @@ pub fn keep_parts(path: &Path, parts: &[Range<u64>]) -> Result<()> {
 /// # Errors
 /// [`Error::Failed`].
 pub fn trim(path: &Path, bytes: u64) -> Result<()> {
-    let cut = OpenOptions::new().write(true).open(path).and_then(|f| f.set_len(bytes).and_then(|()| f.sync_all()));
+    let file = files::fault::step().and_then(|()| OpenOptions::new().write(true).open(path));
+    let cut = file.and_then(|f| f.set_len(bytes).and_then(|()| f.sync_all()));
     cut.map_err(|e| Error::io(path, "cannot be trimmed", &e))
 }
 
@@ -147,7 +211,7 @@ mod tests {
     fn text(shards: Range<u32>) -> Vec<u8> {
         let mut out = vec![];
         for shard in shards {
-            let line = Line { case_id: format!("{shard:016x}").into(), state: State::Measured, reason: None, shard, rows: 3 };
+            let line = Line::of(format!("{shard:016x}"), State::Measured, None, shard, 3);
             line.write(&mut out).unwrap();
         }
         out

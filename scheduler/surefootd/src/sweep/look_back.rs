@@ -1,6 +1,7 @@
 //! What an earlier run left: checked and repaired, so that a resumed sweep ends as an undisturbed one.
 
-use super::journal::{self, Reader};
+use super::frontier::Pieces;
+use super::journal::{self, Heard, Reader};
 use super::manifest::{Cases, Manifest, Shard};
 use super::shard::shard_file;
 use super::{Folder, Job};
@@ -13,12 +14,42 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
+/// How a campaign is cut into shards.
+pub enum Shape<'a> {
+    /// So many, each a fixed range of cases.
+    Ranges(u32, &'a (dyn Fn(u32) -> Range<u64> + Sync)),
+    /// Chains of planes under search, each in pieces.
+    Chains(Pieces),
+}
+
 /// What is finished.
 #[derive(Default)]
 pub struct Before {
-    pub done: Vec<bool>,
+    pub done: BTreeSet<u32>,
     pub shards: BTreeMap<u32, Shard>,
     pub cases: Cases,
+    /// What the cases of each chain told the search, in order, and whether the chain has ended.
+    chains: BTreeMap<u32, (Vec<Answer>, bool)>,
+}
+
+/// One case of a search: its id, and what it told.
+pub type Answer = (String, Heard);
+
+impl Before {
+    /// Shards to make.
+    pub fn todo(&self, n_shards: u32) -> Vec<u32> {
+        (0..n_shards).filter(|s| !self.done.contains(s)).collect()
+    }
+
+    /// Chains that have not ended.
+    pub fn open_chains(&self, n: u32) -> Vec<u32> {
+        (0..n).filter(|c| self.chains.get(c).is_none_or(|(_, ended)| !ended)).collect()
+    }
+
+    /// What a chain has heard.
+    pub fn heard(&self, chain: u32) -> &[Answer] {
+        self.chains.get(&chain).map_or(&[], |(heard, _)| heard)
+    }
 }
 
 /// All lines of one shard.
@@ -28,13 +59,21 @@ struct Told {
     cases: Cases,
     /// Where they stand in the journal.
     bytes: Range<u64>,
+    heard: Vec<Answer>,
+    last: bool,
+}
+
+impl Told {
+    fn new(shard: u32, at: u64) -> Self {
+        Told { shard, rows: 0, cases: Cases::default(), bytes: at..at, heard: vec![], last: false }
+    }
 }
 
 /// Check and repair what an earlier run left: trim the journal, remove files that nobody vouches for.
 ///
 /// # Errors
 /// [`Error::BadInput`] for a folder that does not fit the campaign or is damaged, [`Error::Failed`] for everything else.
-pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, n_shards: u32, range: &dyn Fn(u32) -> Range<u64>) -> Result<Before> {
+pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, shape: &Shape) -> Result<Before> {
     let old = Manifest::read(&folder.manifest())?;
     let started = old.is_some() || folder.journal().exists() || folder.shards().exists();
     if started && !job.resume {
@@ -53,14 +92,17 @@ pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, n_shards: u32, rang
         }
         None => {}
     }
-    let (told, length) = told(job, folder, n_shards, range)?;
+    let (told, length) = match shape {
+        Shape::Ranges(n_shards, range) => told(job, folder, *n_shards, range)?,
+        Shape::Chains(pieces) => told_by_searches(folder, pieces, job.cases.chains())?,
+    };
     let known: BTreeMap<&str, &Shard> = old.iter().flat_map(|m| &m.shards).map(|s| (s.file.as_str(), s)).collect();
     let check = |t: &Told| {
         let file = shard_file(t.shard);
         check_shard(&folder.dir, &file, t.rows, known.get(file.as_str()).copied())
     };
     let found: Vec<Result<Option<Shard>>> = told.par_iter().map(check).collect();
-    let mut before = Before { done: vec![false; n_shards as usize], shards: BTreeMap::new(), cases: now.cases.clone() };
+    let mut before = Before { cases: now.cases.clone(), ..Before::default() };
     let mut keep: Vec<Range<u64>> = vec![];
     let mut missing = false;
     for (t, found) in told.into_iter().zip(found) {
@@ -71,7 +113,18 @@ pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, n_shards: u32, rang
             missing = true;
             continue;
         }
-        before.done[t.shard as usize] = true;
+        if let Shape::Chains(pieces) = shape {
+            let (chain, piece) = pieces.place(t.shard);
+            // What came after a lost piece rests on it.
+            if piece > 0 && !before.done.contains(&(t.shard - 1)) {
+                missing = true;
+                continue;
+            }
+            let (heard, ended) = before.chains.entry(chain).or_default();
+            heard.extend(t.heard);
+            *ended |= t.last;
+        }
+        before.done.insert(t.shard);
         before.shards.extend(found.map(|s| (t.shard, s)));
         before.cases.merge(&t.cases);
         match keep.last_mut().filter(|k| k.end == t.bytes.start) {
@@ -81,7 +134,7 @@ pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, n_shards: u32, rang
     }
     let keep_bytes = keep.last().map_or(0, |k| k.end);
     if missing {
-        journal::keep_parts(&folder.journal(), &keep)?;
+        journal::keep_pieces(&folder.journal(), &keep)?;
     } else if keep_bytes < length {
         tracing::info!(bytes = length - keep_bytes, "journal: trimmed what a crash cut off");
         journal::trim(&folder.journal(), keep_bytes)?;
@@ -113,7 +166,7 @@ fn told(job: &Job, folder: &Folder, n_shards: u32, range: &dyn Fn(u32) -> Range<
                 if shard >= n_shards || std::mem::replace(&mut seen[shard as usize], true) {
                     return Err(damaged(format!("shard {shard} stands there twice or does not exist")));
                 }
-                (Told { shard, rows: 0, cases: Cases::default(), bytes: start..start }, range(shard))
+                (Told::new(shard, start), range(shard))
             }
         };
         let expected = cases.next().is_some_and(|i| line.shard == told.shard && line.case_id == walk.at(i).case_id);
@@ -127,6 +180,46 @@ fn told(job: &Job, folder: &Folder, n_shards: u32, range: &dyn Fn(u32) -> Range<
             all.push(told);
         } else {
             open = Some((told, cases));
+        }
+    }
+    Ok((all, reader.bytes + reader.torn_bytes))
+}
+
+/// As [`told`], for searches: the first line of a shard says how many there are. Whether a case is the one that the search asks for is
+/// seen when the search hears of it again.
+fn told_by_searches(folder: &Folder, pieces: &Pieces, chains: u32) -> Result<(Vec<Told>, u64)> {
+    let mut reader = Reader::open(&folder.journal())?;
+    let mut seen = BTreeSet::new();
+    let mut all = vec![];
+    let mut open: Option<(Told, u32)> = None;
+    loop {
+        let (start, number) = (reader.bytes, reader.lines + 1);
+        let damaged = |what: String| {
+            Error::BadInput(format!(
+                "{}:{number}: {what}. The journal is not of this campaign or was damaged: restore it, or remove the folder and measure again",
+                folder.journal().display(),
+            ))
+        };
+        let Some(line) = reader.next_line()? else { break };
+        let (mut told, left) = match (open.take(), line.piece) {
+            (Some(o), None) if o.0.shard == line.shard => o,
+            (None, Some(piece)) if pieces.place(line.shard).0 < chains && piece.lines > 0 && seen.insert(line.shard) => {
+                let mut told = Told::new(line.shard, start);
+                told.last = piece.last;
+                (told, piece.lines)
+            }
+            _ => return Err(damaged(format!("shard {} stands there twice, or its lines are not all there", line.shard))),
+        };
+        told.rows += u64::from(line.rows);
+        told.cases.add_all(line.state, line.reason.as_deref(), line.cases.unwrap_or(1));
+        if let Some(heard) = line.heard {
+            told.heard.push((line.case_id.into_owned(), heard));
+        }
+        told.bytes.end = reader.bytes;
+        if left == 1 {
+            all.push(told);
+        } else {
+            open = Some((told, left - 1));
         }
     }
     Ok((all, reader.bytes + reader.torn_bytes))
@@ -176,7 +269,9 @@ fn remove_orphans(folder: &Folder, before: &Before) -> Result<()> {
             let stray = in_shards && name.starts_with("part-") && !known.contains(format!("shards/{name}").as_str());
             if name.ends_with(files::TEMPORARY) || stray {
                 tracing::info!(file = %entry.path().display(), "removed: left by a crash");
-                std::fs::remove_file(entry.path()).map_err(|e| Error::io(&entry.path(), "cannot be removed", &e))?;
+                files::fault::step()
+                    .and_then(|()| std::fs::remove_file(entry.path()))
+                    .map_err(|e| Error::io(&entry.path(), "cannot be removed", &e))?;
             }
         }
     }

@@ -33,10 +33,25 @@ pub struct Manifest {
     pub host: BTreeMap<String, serde_json::Value>,
     pub shards: Vec<Shard>,
     pub cases: Cases,
+    /// Length of the journal that `cases` counts; what it grew by since is not counted yet.
+    #[serde(default)]
+    pub journal_bytes: u64,
     /// The campaign as it was understood.
     pub spec: serde_json::Value,
     /// Hash of each profile or catalogue entry that was used.
     pub sources: BTreeMap<String, String>,
+    /// Where not every cell is measured: the axes of a plane, so that labels know what is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axes: Option<Axes>,
+}
+
+/// Cores and ways that were swept, ascending. Cells that neighbours leave no room for are no part of a plane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Axes {
+    pub cores: Vec<f64>,
+    pub ways: Vec<u32>,
+    /// Whether cores and ways start at the least that the platform can give.
+    pub from_least: (bool, bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,7 +81,7 @@ pub struct Shard {
     pub sha256: String,
 }
 
-/// planned = measured + infeasible + client_limited + overloaded + failed, once complete.
+/// planned = measured + infeasible + client_limited + overloaded + failed + skipped, once complete.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cases {
     pub planned: u64,
@@ -75,6 +90,9 @@ pub struct Cases {
     pub client_limited: u64,
     pub overloaded: u64,
     pub failed: u64,
+    /// What a search did not need.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u64,
     /// Cases by state and reason (without numbers).
     pub reasons: Vec<Reason>,
 }
@@ -86,21 +104,32 @@ pub struct Reason {
     pub cases: u64,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde wants it so
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 impl Cases {
     pub fn done(&self) -> u64 {
-        self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed
+        self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed + self.skipped
     }
 
     pub fn add(&mut self, state: State, reason: Option<&str>) {
+        self.add_all(state, reason, 1);
+    }
+
+    /// Several cases with one reason.
+    pub fn add_all(&mut self, state: State, reason: Option<&str>, cases: u64) {
         match state {
-            State::Measured => self.measured += 1,
-            State::Infeasible => self.infeasible += 1,
-            State::ClientLimited => self.client_limited += 1,
-            State::Overloaded => self.overloaded += 1,
-            State::Failed => self.failed += 1,
+            State::Measured => self.measured += cases,
+            State::Infeasible => self.infeasible += cases,
+            State::ClientLimited => self.client_limited += cases,
+            State::Overloaded => self.overloaded += cases,
+            State::Failed => self.failed += cases,
+            State::Skipped => self.skipped += cases,
         }
         if let Some(reason) = reason {
-            self.add_reason(state, rule(reason), 1);
+            self.add_reason(state, rule(reason), cases);
         }
     }
 
@@ -111,6 +140,7 @@ impl Cases {
         self.client_limited += other.client_limited;
         self.overloaded += other.overloaded;
         self.failed += other.failed;
+        self.skipped += other.skipped;
         other.reasons.iter().for_each(|r| self.add_reason(r.state, &r.reason, r.cases));
     }
 

@@ -3,6 +3,10 @@
 //! Cases are cut into shards by their number alone. A shard is computed, encoded, written whole, and only then named in
 //! the journal; so whatever moment a crash hits, resume finds shards that are there with all their lines, or not at all.
 
+pub mod chain;
+#[cfg(test)]
+mod crash_tests;
+mod frontier;
 pub mod journal;
 mod look_back;
 pub mod manifest;
@@ -10,7 +14,7 @@ mod parallel;
 pub mod rows;
 mod shard;
 
-use crate::campaign::{sha256_hex, Campaign};
+use crate::campaign::{sha256_hex, Campaign, Strategy};
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
 use crate::files;
@@ -18,8 +22,8 @@ use crate::progress::Progress;
 use crate::stop;
 use crate::target::Target;
 use journal::Journal;
-use look_back::look_back;
-use manifest::{Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
+use look_back::{look_back, Shape};
+use manifest::{Axes, Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
 use nix::fcntl::{Flock, FlockArg};
 pub use parallel::Worker;
 use rows::{Measured, State};
@@ -129,23 +133,41 @@ pub fn run(job: &Job, bench: Bench) -> Result<Manifest> {
 fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
     let folder = Folder::lock(job.out)?;
     let per_shard = cases_per_shard(job.campaign, job.target.is_virtual);
-    let n_shards = job.cases.len().div_ceil(per_shard) as u32;
     let range = |shard: u32| u64::from(shard) * per_shard..(u64::from(shard) * per_shard + per_shard).min(job.cases.len());
+    let shape = match job.campaign.strategy {
+        Strategy::Frontier => Shape::Chains(frontier::Pieces::of(job, per_shard)),
+        Strategy::Exhaustive | Strategy::Random => Shape::Ranges(job.cases.len().div_ceil(per_shard) as u32, &range),
+    };
     let mut manifest = fresh_manifest(job);
-    let before = look_back(job, &folder, &manifest, n_shards, &range)?;
+    let mut before = look_back(job, &folder, &manifest, &shape)?;
     files::create_folder(&folder.shards())?;
-    manifest.cases = before.cases;
-    let mut keeper =
-        Keeper { folder: &folder, journal: Journal::open(&folder.journal())?, manifest, shards: before.shards, last: Instant::now() };
+    manifest.cases = std::mem::take(&mut before.cases);
+    let mut keeper = Keeper {
+        folder: &folder,
+        journal: Journal::open(&folder.journal())?,
+        manifest,
+        shards: std::mem::take(&mut before.shards),
+        last: Instant::now(),
+    };
     // From here on the folder belongs to this campaign.
     keeper.write_manifest()?;
     files::sync_folder(&folder.dir)?;
 
     let progress = Progress::new(job.progress, &job.campaign.name, job.cases.len(), keeper.manifest.cases.done());
-    let todo: Vec<u32> = (0..n_shards).filter(|s| !before.done[*s as usize]).collect();
-    let outcome = match bench {
-        Bench::Parallel(worker) => parallel::run(job, &todo, &range, worker, &progress, &mut keeper),
-        Bench::Serial(measure) => one_by_one(job, &todo, &range, measure, &progress, &mut keeper),
+    let outcome = match (&shape, bench) {
+        (Shape::Ranges(n, range), Bench::Parallel(worker)) => {
+            parallel::run(&before.todo(*n), &|| parallel::ranges(job, *range, worker(), &progress), &mut keeper)
+        }
+        (Shape::Ranges(n, range), Bench::Serial(measure)) => one_by_one(job, &before.todo(*n), *range, measure, &progress, &mut keeper),
+        (Shape::Chains(pieces), Bench::Parallel(worker)) => {
+            let todo: Vec<u32> = before.open_chains(job.cases.chains()).into_iter().map(|chain| pieces.shard(chain, 0)).collect();
+            parallel::run(&todo, &|| frontier::chains(job, pieces, worker(), &progress), &mut keeper)
+        }
+        (Shape::Chains(pieces), Bench::Serial(measure)) => {
+            let todo = before.open_chains(job.cases.chains());
+            todo.into_iter()
+                .try_for_each(|chain| frontier::one_by_one(job, pieces, chain, before.heard(chain), measure, &progress, &mut keeper))
+        }
     };
     progress.finish();
     // The first error is the one to report.
@@ -167,7 +189,7 @@ fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
 fn one_by_one(
     job: &Job,
     todo: &[u32],
-    range: &dyn Fn(u32) -> Range<u64>,
+    range: &(dyn Fn(u32) -> Range<u64> + Sync),
     measure: &mut dyn FnMut(Case) -> Result<Measured>,
     progress: &Progress,
     keeper: &mut Keeper,
@@ -228,7 +250,12 @@ fn fresh_manifest(job: &Job) -> Manifest {
         host: job.host.clone(),
         shards: vec![],
         cases: Cases { planned: job.cases.len(), ..Cases::default() },
+        journal_bytes: 0,
         spec,
         sources,
+        axes: (c.strategy != Strategy::Exhaustive).then(|| {
+            let (cores, ways) = job.cases.axes();
+            Axes { cores, ways, from_least: job.cases.from_least() }
+        }),
     }
 }

@@ -20,15 +20,17 @@ const AHEAD: usize = 4;
 /// Measures a case: its rows go to the end of the list, its state and the reason for it come back.
 pub type Worker<'a> = Box<dyn FnMut(&Case, &mut Vec<Row>) -> (State, Option<String>) + 'a>;
 
+/// Makes a whole shard.
+pub type Make<'a> = Box<dyn FnMut(u32) -> Result<Done> + 'a>;
+
+/// Makes shards of fixed ranges of cases.
+pub fn ranges<'a>(job: &'a Job, range: &'a dyn Fn(u32) -> Range<u64>, worker: Worker<'a>, progress: &'a Progress) -> Make<'a> {
+    let mut bench = Bench { walk: job.cases.walk(), worker, maker: Maker::new(job), rows: vec![] };
+    Box::new(move |shard| bench.make(shard, range(shard), progress))
+}
+
 /// Run the shards `todo`, as many at a time as the thread pool has threads.
-pub fn run<'a>(
-    job: &Job,
-    todo: &[u32],
-    range: &(dyn Fn(u32) -> Range<u64> + Sync),
-    worker: &(dyn Fn() -> Worker<'a> + Sync),
-    progress: &Progress,
-    keeper: &mut Keeper,
-) -> Result<()> {
+pub fn run<'a>(todo: &[u32], maker: &(dyn Fn() -> Make<'a> + Sync), keeper: &mut Keeper) -> Result<()> {
     let threads = rayon::current_num_threads().min(todo.len());
     let (permit, permits) = mpsc::channel::<()>();
     for _ in 0..AHEAD * threads {
@@ -42,9 +44,9 @@ pub fn run<'a>(
         for _ in 0..threads {
             let (send, next) = (send.clone(), &next);
             scope.spawn(move || {
-                let mut bench = Bench { walk: job.cases.walk(), worker: worker(), maker: Maker::new(job), rows: vec![] };
+                let mut make = maker();
                 while let Some((i, shard)) = take(next) {
-                    let made = catch_unwind(AssertUnwindSafe(|| bench.make(shard, range(shard), progress)));
+                    let made = catch_unwind(AssertUnwindSafe(|| make(shard)));
                     let panicked =
                         || Error::Failed(format!("shard {shard}: the measuring thread panicked. Please report it; --resume goes on"));
                     let made = made.unwrap_or_else(|_| Err(panicked()));

@@ -25,6 +25,8 @@ pub enum State {
     Overloaded,
     /// Something broke; the reason says what.
     Failed,
+    /// A search did not need it. No rows.
+    Skipped,
 }
 
 /// One sample. None where the target cannot measure it.

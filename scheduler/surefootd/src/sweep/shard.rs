@@ -1,6 +1,7 @@
 //! One shard from its cases to what goes on disk, and the keeper of what is on disk.
 
-use super::journal::{Journal, Line};
+use super::chain::Tally;
+use super::journal::{Heard, Journal, Line, Piece};
 use super::manifest::{Cases, Manifest, Shard};
 use super::rows::{encode_samples, Columns, Row, State};
 use super::{Folder, Job};
@@ -34,12 +35,19 @@ pub struct Done {
 pub struct Maker {
     columns: Columns,
     lines: Vec<u8>,
+    /// Of a search.
+    piece: Vec<Line<'static>>,
     cases: Cases,
 }
 
 impl Maker {
     pub fn new(job: &Job) -> Self {
-        Maker { columns: Columns::new(&job.campaign.name, &job.target.platform.name), lines: vec![], cases: Cases::default() }
+        Maker {
+            columns: Columns::new(&job.campaign.name, &job.target.platform.name),
+            lines: vec![],
+            piece: vec![],
+            cases: Cases::default(),
+        }
     }
 
     /// A case of the shard, in order.
@@ -49,8 +57,36 @@ impl Maker {
     pub fn add(&mut self, shard: u32, case: &Case, state: State, reason: Option<&str>, rows: &[Row]) -> Result<()> {
         self.columns.push(case, rows);
         self.cases.add(state, reason);
-        let reason = reason.map(Into::into);
-        Line { case_id: case.case_id.as_str().into(), state, reason, shard, rows: rows.len() as u32 }.write(&mut self.lines)
+        Line::of(case.case_id.as_str(), state, reason.map(Into::into), shard, rows.len() as u32).write(&mut self.lines)
+    }
+
+    /// A case of a search, in order; its line waits for the shard's end.
+    pub fn hear(&mut self, shard: u32, case: &Case, state: State, reason: Option<String>, rows: &[Row], heard: Heard) {
+        self.columns.push(case, rows);
+        self.cases.add(state, reason.as_deref());
+        let line = Line::of(case.case_id.clone(), state, reason.map(Into::into), shard, rows.len() as u32);
+        self.piece.push(Line { heard: Some(heard), ..line });
+    }
+
+    /// Cases that are not measured.
+    pub fn tally(&mut self, shard: u32, t: Tally) {
+        self.cases.add_all(t.state, t.reason.as_deref(), t.cases);
+        self.piece.push(Line { cases: Some(t.cases), ..Line::of(t.id, t.state, t.reason.map(Into::into), shard, 0) });
+    }
+
+    /// The shard of a search is whole; the maker is empty again. `last`: its chain ends with it.
+    ///
+    /// # Errors
+    /// See [`encode_samples`].
+    pub fn finish_piece(&mut self, shard: u32, last: bool) -> Result<Done> {
+        let piece = Piece { lines: self.piece.len() as u32, last };
+        if let Some(first) = self.piece.first_mut() {
+            first.piece = Some(piece);
+        }
+        for line in std::mem::take(&mut self.piece) {
+            line.write(&mut self.lines)?;
+        }
+        self.finish(shard)
     }
 
     /// The shard is whole; the maker is empty again.
@@ -117,6 +153,7 @@ impl Keeper<'_> {
     /// See [`Manifest::write`].
     pub fn write_manifest(&mut self) -> Result<()> {
         self.manifest.shards = self.shards.values().cloned().collect();
+        self.manifest.journal_bytes = self.journal.bytes()?;
         self.manifest.complete = self.manifest.cases.done() == self.manifest.cases.planned;
         self.manifest.write(&self.folder.manifest())
     }

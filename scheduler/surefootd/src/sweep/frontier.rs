@@ -1,0 +1,130 @@
+//! Sweeps by search: each chain of planes is a sequence of cases that is known only as it is measured. It is cut into pieces, a shard
+//! each, after a fixed number of cases; what its journal lines heard brings a resumed search to where it was.
+
+use super::chain::{reading, Chain, Step};
+use super::journal::Heard;
+use super::look_back::Answer;
+use super::parallel::{Make, Worker};
+use super::rows::Measured;
+use super::shard::{Keeper, Maker};
+use super::Job;
+use crate::error::{Error, Result};
+use crate::expand::Case;
+use crate::progress::Progress;
+use crate::stop;
+
+/// How chains are cut into shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// Cases of a piece; None: a chain is one piece.
+    cases: Option<u64>,
+    /// Shard numbers of a chain.
+    most: u32,
+}
+
+impl Pieces {
+    /// A virtual server makes a chain in a blink; on a real machine a piece is what a crash may cost.
+    pub fn of(job: &Job, per_shard: u64) -> Self {
+        if job.target.is_virtual {
+            return Pieces { cases: None, most: 1 };
+        }
+        let of_a_chain = job.cases.len() / u64::from(job.cases.chains().max(1)) + 1;
+        Pieces { cases: Some(per_shard), most: u32::try_from(of_a_chain / per_shard + 2).unwrap_or(u32::MAX) }
+    }
+
+    pub fn shard(&self, chain: u32, piece: u32) -> u32 {
+        chain * self.most + piece
+    }
+
+    /// Chain and piece of a shard.
+    pub fn place(&self, shard: u32) -> (u32, u32) {
+        (shard / self.most, shard % self.most)
+    }
+}
+
+/// Makes chains that are one piece each.
+pub fn chains<'a>(job: &'a Job, pieces: &'a Pieces, mut worker: Worker<'a>, progress: &'a Progress) -> Make<'a> {
+    let mut maker = Maker::new(job);
+    let (mut walk, mut rows) = (job.cases.walk(), vec![]);
+    Box::new(move |shard| {
+        let mut chain = Chain::new(job.cases, pieces.place(shard).0);
+        loop {
+            match chain.next() {
+                Step::Case(i) => {
+                    let case = walk.at(i);
+                    rows.clear();
+                    let (state, reason) = worker(case, &mut rows);
+                    let r = reading(&rows);
+                    maker.hear(shard, case, state, reason, &rows, r.into());
+                    chain.tell(r);
+                    progress.case();
+                }
+                Step::Tally(t) => {
+                    progress.cases(t.cases);
+                    maker.tally(shard, t);
+                }
+                Step::End => return maker.finish_piece(shard, true),
+            }
+        }
+    })
+}
+
+/// Measure a chain on a real machine, from where `heard` left it.
+pub fn one_by_one(
+    job: &Job,
+    pieces: &Pieces,
+    number: u32,
+    heard: &[Answer],
+    measure: &mut dyn FnMut(Case) -> Result<Measured>,
+    progress: &Progress,
+    keeper: &mut Keeper,
+) -> Result<()> {
+    let mut walk = job.cases.walk();
+    let mut chain = Chain::new(job.cases, number);
+    for (id, what) in heard {
+        let i = loop {
+            match chain.next() {
+                Step::Case(i) => break Some(i),
+                Step::Tally(_) => {}
+                Step::End => break None,
+            }
+        };
+        if i.is_none_or(|i| walk.at(i).case_id != *id) {
+            return Err(Error::BadInput(format!(
+                "{}: case {id} is not the one that the search asks for here. The journal is not of this campaign or was damaged: restore it, \
+                 or remove the folder and measure again",
+                keeper.folder.journal().display()
+            )));
+        }
+        chain.tell((*what).into());
+    }
+    let per_piece = pieces.cases.unwrap_or(u64::MAX);
+    let mut piece = (heard.len() as u64 / per_piece) as u32;
+    let (mut maker, mut cases) = (Maker::new(job), 0);
+    loop {
+        let shard = pieces.shard(number, piece);
+        match chain.next() {
+            Step::Case(i) => {
+                if stop::requested() {
+                    return Ok(());
+                }
+                let m = measure(walk.at(i).clone())?;
+                let r = reading(&m.rows);
+                let told: Heard = r.into();
+                maker.hear(shard, &m.case, m.state, m.reason, &m.rows, told);
+                chain.tell(r);
+                progress.case();
+                cases += 1;
+                if cases == per_piece {
+                    keeper.keep(vec![maker.finish_piece(shard, false)?])?;
+                    (piece, cases) = (piece + 1, 0);
+                }
+            }
+            Step::Tally(t) => {
+                progress.cases(t.cases);
+                maker.tally(shard, t);
+            }
+            Step::End => return keeper.keep(vec![maker.finish_piece(shard, true)?]),
+        }
+    }
+}
