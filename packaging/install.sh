@@ -44,6 +44,8 @@ case $action in
     if ! host getent passwd surefoot >/dev/null; then
       host useradd --system --home-dir /var/lib/surefoot --no-create-home --shell /usr/sbin/nologin surefoot
     fi
+    # The folder of locks: the daemon's unit can only write it where it is there. Without systemd the first controller makes it.
+    [ ! -d /run/systemd/system ] || host systemd-tmpfiles --create surefoot.conf
     host systemd daemon-reload
     echo "installed; next: surefootd check, edit /etc/surefoot/node.toml, systemctl enable --now surefootd"
     ;;
@@ -52,6 +54,7 @@ case $action in
     host systemd disable --now surefootd.service surefootd-actuator.service || true
     while read -r _ to _; do rm -f "$root$to"; done < <(place)
     rmdir "$root/usr/share/doc/surefoot" 2>/dev/null || true
+    host rm -rf /run/lock/surefoot
     if [ "$action" = purge ]; then
       rm -rf "$root/etc/surefoot" "$root/var/lib/surefoot" "$root/var/lib/surefoot-actuator"
       if host getent passwd surefoot >/dev/null; then host userdel surefoot; fi
