@@ -68,7 +68,7 @@ pub(super) fn look(root: &Root, pmu: &Pmu) -> Area {
             if is_virtual {
                 "Ask the virtual machine's host for a virtual PMU (QEMU: -cpu host,pmu=on), or use a physical host"
             } else {
-                "sysctl kernel.perf_event_paranoid=0, or run as root or with CAP_PERFMON; in a container allow perf_event_open (seccomp)"
+                "sysctl kernel.perf_event_paranoid=2 and CAP_PERFMON (the unit has it), or run as root; in a container allow perf_event_open (seccomp)"
             },
         ),
     }
@@ -88,6 +88,13 @@ fn paranoid(root: &Root, a: &mut Area) {
     match root.read("/proc/sys/kernel/perf_event_paranoid").and_then(|t| t.parse::<i32>().ok()) {
         None => a.lack("perf-paranoid", WHY, "this kernel has no perf events", "Use a kernel with CONFIG_PERF_EVENTS"),
         Some(level) if level <= 0 => a.have("perf-paranoid", WHY, format!("{level}: anybody may count a CPU")),
+        // Debian's and Ubuntu's own levels, and their default: CAP_PERFMON is not asked for.
+        Some(level) if level > 2 => a.lack(
+            "perf-paranoid",
+            WHY,
+            format!("{level}: root (CAP_SYS_ADMIN) only, CAP_PERFMON is not enough"),
+            "sysctl kernel.perf_event_paranoid=2 (to stay: a file in /etc/sysctl.d), then CAP_PERFMON is, which the unit has",
+        ),
         Some(level) => a.lack(
             "perf-paranoid",
             WHY,

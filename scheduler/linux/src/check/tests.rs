@@ -149,7 +149,7 @@ fn an_amd_host_has_its_own_units() {
     put(&plain, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet");
     put(&plain, "/sys/devices/system/clocksource/clocksource0/available_clocksource", "hpet tsc");
     put(&plain, "/sys/devices/system/cpu/cpu3/cpufreq/scaling_governor", "schedutil");
-    put(&plain, "/proc/sys/kernel/perf_event_paranoid", "2");
+    put(&plain, "/proc/sys/kernel/perf_event_paranoid", "3");
     std::fs::create_dir_all(plain.path("/proc/4711")).unwrap();
     put(&plain, "/proc/4711/comm", "kubelet");
     std::fs::remove_file(plain.path("/etc/fstab")).unwrap();
@@ -178,6 +178,7 @@ fn an_amd_host_has_its_own_units() {
     assert_eq!(missing(&all), gaps);
     for (name, said) in [
         ("resctrl", "by hand or by a service"),
+        ("perf-paranoid", "sysctl kernel.perf_event_paranoid=2"),
         ("resctrl", "1 group of ours, 1 of others"),
         ("mba", "in eighths of a GB/s"),
         ("l3-cat", "16 ways"),

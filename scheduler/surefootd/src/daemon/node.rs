@@ -123,7 +123,7 @@ pub fn kernel_files(config: &NodeConfig) -> Result<SharedFiles> {
 }
 
 const ACTUATOR_REMEDY: &str =
-    "Start it (systemctl start surefoot-actuator, or surefootd actuate --config FILE as root), or remove [actuator]";
+    "Start it (systemctl start surefootd-actuator, or surefootd actuate --config FILE as root), or remove [actuator]";
 
 /// This machine, not yet with its services; and its state folder.
 ///
