@@ -134,7 +134,7 @@ pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, shape: &Shape) -> R
     }
     let keep_bytes = keep.last().map_or(0, |k| k.end);
     if missing {
-        journal::keep_pieces(&folder.journal(), &keep)?;
+        journal::keep_parts(&folder.journal(), &keep)?;
     } else if keep_bytes < length {
         tracing::info!(bytes = length - keep_bytes, "journal: trimmed what a crash cut off");
         journal::trim(&folder.journal(), keep_bytes)?;
