@@ -38,7 +38,7 @@ fn preview(campaign: &Campaign, cases: &Expansion) -> Vec<Case> {
     let first = |chain: u32| {
         let mut chain = Chain::new(cases, chain);
         loop {
-            match chain.next() {
+            match chain.step() {
                 Step::Case(i) => return Some(cases.case(i)),
                 Step::Tally(_) => {}
                 Step::End => return None,

@@ -174,7 +174,7 @@ fn chain_outcome(cases: &Expansion, number: u32, noisy: &mut Noisy) -> (String, 
     let planes: Vec<u64> = cases.chain(number).into_iter().flatten().collect();
     let cells = cases.number(1, 0, 0, 0, 0);
     loop {
-        match chain.next() {
+        match chain.step() {
             Step::Case(i) => {
                 let case = walk.at(i);
                 noisy.rows(case, &mut rows);

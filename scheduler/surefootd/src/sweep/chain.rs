@@ -79,7 +79,7 @@ impl<'a> Chain<'a> {
         Chain { cases, slots, tallies: VecDeque::new(), open: None, before: none.clone(), first: none }
     }
 
-    pub fn next(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         loop {
             if let Some(tally) = self.tallies.pop_front() {
                 return Step::Tally(tally);
@@ -100,7 +100,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// What came of the case that [`Chain::next`] asked for.
+    /// What came of the case that [`Chain::step`] asked for.
     pub fn tell(&mut self, reading: Reading) {
         if let Some(open) = &mut self.open {
             if let Some(ask) = open.asked.take() {

@@ -49,7 +49,7 @@ pub fn chains<'a>(job: &'a Job, pieces: &'a Pieces, mut worker: Worker<'a>, prog
     Box::new(move |shard| {
         let mut chain = Chain::new(job.cases, pieces.place(shard).0);
         loop {
-            match chain.next() {
+            match chain.step() {
                 Step::Case(i) => {
                     let case = walk.at(i);
                     rows.clear();
@@ -83,7 +83,7 @@ pub fn one_by_one(
     let mut chain = Chain::new(job.cases, number);
     for (id, what) in heard {
         let i = loop {
-            match chain.next() {
+            match chain.step() {
                 Step::Case(i) => break Some(i),
                 Step::Tally(_) => {}
                 Step::End => break None,
@@ -103,7 +103,7 @@ pub fn one_by_one(
     let (mut maker, mut cases) = (Maker::new(job), 0);
     loop {
         let shard = pieces.shard(number, piece);
-        match chain.next() {
+        match chain.step() {
             Step::Case(i) => {
                 if stop::requested() {
                     return Ok(());
