@@ -178,7 +178,7 @@ fn an_amd_host_has_its_own_units() {
     assert_eq!(missing(&all), gaps);
     for (name, said) in [
         ("resctrl", "by hand or by a service"),
-        ("perf-paranoid", "sysctl kernel.perf_event_paranoid=2"),
+        ("perf-paranoid", "CAP_PERFMON is not enough"),
         ("resctrl", "1 group of ours, 1 of others"),
         ("mba", "in eighths of a GB/s"),
         ("l3-cat", "16 ways"),
@@ -193,6 +193,7 @@ fn an_amd_host_has_its_own_units() {
     ] {
         assert!(of(&all, name).detail.contains(said), "{:?}", of(&all, name));
     }
+    assert!(of(&all, "perf-paranoid").remedy.as_ref().unwrap().contains("sysctl kernel.perf_event_paranoid=2"));
     assert!(of(&all, "time-source").remedy.as_ref().unwrap().contains("echo tsc"));
 }
 
