@@ -194,7 +194,9 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     controller = Controller(lab, file, out, slow)
     time.sleep(1)  # an instant in which it looks at the hosts, one of which is dead
     subprocess.run(["docker", "start", second.container], check=True, capture_output=True)
-    until("the sweep of the restarted host runs again", lambda: second.holds(f"{sweeps} || ! {not_done}"))
+    until(
+        "the sweep of the restarted host runs again", lambda: second.holds(f"{sweeps} || test -e {STATE}/campaigns/*/ended.json")
+    )
 
     assert third.holds(not_done), "the campaign is too short for this test: its hosts were done already"
     third.wire.cut = True
