@@ -16,7 +16,7 @@ import yaml
 
 REPO = Path(__file__).parent.parent
 IMAGE = "surefoot/target"
-# A node binary that works a tenth of the time while /srv/slow is there, so that disturbances hit a sweep in its midst whatever
+# A node binary that works a thirtieth of the time while /srv/slow is there, so that disturbances hit a sweep in its midst whatever
 # this machine's speed is. The real one is in the host's /usr/local/bin, and here where it was built.
 SLOW = """\
 #!/bin/sh
@@ -30,7 +30,7 @@ while kill -0 $sweep 2>/dev/null; do
   sleep 0.1
   [ -e /srv/slow ] || break
   kill -STOP $sweep 2>/dev/null || break
-  sleep 0.9
+  sleep 2.9
   kill -CONT $sweep 2>/dev/null || break
 done
 wait $sweep
