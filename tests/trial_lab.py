@@ -16,8 +16,8 @@ import yaml
 
 REPO = Path(__file__).parent.parent
 IMAGE = "surefoot/target"
-# A node binary that works a thirtieth of the time while /srv/slow is there, so that disturbances hit a sweep in its midst whatever
-# this machine's speed is. The real one is in the host's /usr/local/bin, and here where it was built.
+# A node binary that works a thirtieth of the time while /srv/slow is there, so that disturbances hit a sweep in its midst
+# whatever this machine's speed is. The real one is in the host's /usr/local/bin, and here where it was built.
 SLOW = """\
 #!/bin/sh
 real=/usr/local/bin/surefootd

@@ -21,6 +21,7 @@ import yaml
 from trial_lab import REPO, SLOW, Host, Lab, until
 
 from collection import campaign, tools, verify
+from collection.lab import _archive
 
 CUT_S = float(os.environ.get("SUREFOOT_TRIAL_CUT_S", "10"))
 CAMPAIGN = """\
@@ -222,9 +223,24 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     again = {p: p.stat().st_mtime_ns for p in (out / "lab" / "shards").iterdir()}
     assert Controller(lab, file, out, slow).done() == 0
     assert {p: p.stat().st_mtime_ns for p in (out / "lab" / "shards").iterdir()} == again
-    job = json.loads((out / "hosts" / "hosts.json").read_text("utf-8"))["job"]
-    variables = {"collect_job": job, "collect_campaign": str(file), "collect_server": "virtual:server-1"}
-    lab.play("collect.yml", "-e", json.dumps(variables))
-    assert nothing_changed(lab.play("collect.yml", "-e", json.dumps(variables)))
     lab.play("teardown.yml", "-e", "teardown_remove_data=true")
     assert not any(h.holds(f"test -e {STATE}") for h in lab.hosts.values())
+
+
+def test_collect_twice_changes_nothing(lab: Lab, tmp_path: Path) -> None:
+    """What is shipped and runs, or has run, is left alone."""
+    file = tmp_path / "hosts.toml"
+    file.write_text(ON_HOSTS.replace('"1..36"', "[8]"), "utf-8")
+    variables = {
+        "collect_job": "twice",
+        "collect_campaign": str(file),
+        "collect_server": "virtual:server-1",
+        "collect_profiles": str(_archive(tools.profile_folders(), tmp_path)),
+        "surefoot_parts": {name: f"{n}/3" for n, name in enumerate(lab.hosts, start=1)},
+    }
+    assert all(recap(lab.play("collect.yml", "-e", json.dumps(variables))).values())
+    assert nothing_changed(lab.play("collect.yml", "-e", json.dumps(variables)))
+    for host in lab.hosts.values():
+        until(f"{host.name} has ended", lambda h=host: h.holds(f"grep -q '\"code\": 0' {STATE}/campaigns/twice/ended.json"))
+    assert nothing_changed(lab.play("collect.yml", "-e", json.dumps(variables)))
+    lab.play("teardown.yml", "-e", "teardown_remove_data=true")
