@@ -1,6 +1,7 @@
 """The lab side of Surefoot: campaigns, their state and proof, the demo and its report. Entry point: `surefoot`."""
 
 from .errors import (
+    AdapterError,
     Busy,
     CampaignError,
     DataSetError,
@@ -14,6 +15,7 @@ from .errors import (
 )
 
 __all__ = [
+    "AdapterError",
     "Busy",
     "CampaignError",
     "DataSetError",

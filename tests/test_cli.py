@@ -178,7 +178,16 @@ def test_brackets_in_reasons_are_printed():
     why = "memcached [red]: too few answers [a: 1 x 2022 samples]"
     target = {
         "target": "local",
-        "cases": {"planned": 1, "measured": 0, "infeasible": 0, "client-limited": 0, "overloaded": 0, "failed": 1, "pending": 0},
+        "cases": {
+            "planned": 1,
+            "measured": 0,
+            "infeasible": 0,
+            "client-limited": 0,
+            "overloaded": 0,
+            "failed": 1,
+            "skipped": 0,
+            "pending": 0,
+        },
         "rows": 0,
         "shards": 0,
         "rate_per_s": None,
