@@ -84,7 +84,8 @@ fn drop_capabilities(keep: u32) -> Result<String, String> {
         }
     }
     // SAFETY: an empty list needs no memory. Refused where there is no right to it; then groups are the service manager's choice.
-    let groups = unsafe { libc::setgroups(0, std::ptr::null()) } == 0;
+    // The call itself: the C library's is for all threads, and aborts where their rights differ.
+    let groups = unsafe { libc::syscall(libc::SYS_setgroups, 0usize, std::ptr::null::<libc::gid_t>()) } == 0;
     let header = CapHeader { version: CAP_VERSION_3, pid: 0 };
     let left = [[keep, keep, 0], [0; 3]];
     // SAFETY: header and two words of (effective, permitted, inheritable), as version 3 wants. Ambient ones go with permitted.
