@@ -43,6 +43,13 @@ pub struct Former {
     pub saved: BTreeMap<Knob, String>,
 }
 
+impl Former {
+    /// Whether `group` (see [`crate::cgroup::Cgroup::identity`]) was made since under the same name; no where either is unknown.
+    pub fn is_of_another(&self, group: Option<u64>) -> bool {
+        self.group.zip(group).is_some_and(|(then, now)| then != now)
+    }
+}
+
 /// What was there before, of services that are still under control.
 pub type Touched = BTreeMap<ServiceId, Former>;
 

@@ -561,8 +561,7 @@ impl LocalServer {
     /// Values that another cgroup of that name had before are nobody's any more.
     fn let_go_of_namesake(&mut self, id: &str) -> Result<(), ServerError> {
         let group = self.services.get(id).and_then(|s| s.identity);
-        let another = self.touched.get(id).is_some_and(|f| f.group.is_some() && group.is_some() && f.group != group);
-        if another {
+        if self.touched.get(id).is_some_and(|f| f.is_of_another(group)) {
             self.touched.remove(id);
             self.in_force.remove(id);
             self.journal.append(&Event::Release { id: id.into() })?;

@@ -174,12 +174,10 @@ impl LocalServer {
             None => self.control(id, &former.target).and_then(|(control, cgroup, _)| {
                 let group = cgroup.as_ref().and_then(crate::cgroup::Cgroup::identity);
                 // Of the same name, but made since: what it has is its own.
-                let another = former.group.is_some() && group.is_some() && former.group != group;
-                if another {
-                    Ok(())
-                } else {
-                    self.restore(id, &control)
+                if former.is_of_another(group) {
+                    return Ok(());
                 }
+                self.restore(id, &control)
             }),
         };
         if !self.touched.contains_key(id) {

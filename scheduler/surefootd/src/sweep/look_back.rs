@@ -143,6 +143,13 @@ pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, shape: &Shape) -> R
     Ok(before)
 }
 
+fn damaged(folder: &Folder, line: u64, what: &str) -> Error {
+    Error::BadInput(format!(
+        "{}:{line}: {what}. The journal is not of this campaign or was damaged: restore it, or remove the folder and measure again",
+        folder.journal().display(),
+    ))
+}
+
 /// Shards whose lines are all there (they stand together, in case order), and the length of the journal in bytes.
 fn told(job: &Job, folder: &Folder, n_shards: u32, range: &dyn Fn(u32) -> Range<u64>) -> Result<(Vec<Told>, u64)> {
     let mut reader = Reader::open(&folder.journal())?;
@@ -152,12 +159,7 @@ fn told(job: &Job, folder: &Folder, n_shards: u32, range: &dyn Fn(u32) -> Range<
     let mut open: Option<(Told, Range<u64>)> = None;
     loop {
         let (start, number) = (reader.bytes, reader.lines + 1);
-        let damaged = |what: String| {
-            Error::BadInput(format!(
-                "{}:{number}: {what}. The journal is not of this campaign or was damaged: restore it, or remove the folder and measure again",
-                folder.journal().display(),
-            ))
-        };
+        let damaged = |what: String| damaged(folder, number, &what);
         let Some(line) = reader.next_line()? else { break };
         let (mut told, mut cases) = match open.take() {
             Some(o) => o,
@@ -194,12 +196,7 @@ fn told_by_searches(folder: &Folder, pieces: &Pieces, chains: u32) -> Result<(Ve
     let mut open: Option<(Told, u32)> = None;
     loop {
         let (start, number) = (reader.bytes, reader.lines + 1);
-        let damaged = |what: String| {
-            Error::BadInput(format!(
-                "{}:{number}: {what}. The journal is not of this campaign or was damaged: restore it, or remove the folder and measure again",
-                folder.journal().display(),
-            ))
-        };
+        let damaged = |what: String| damaged(folder, number, &what);
         let Some(line) = reader.next_line()? else { break };
         let (mut told, left) = match (open.take(), line.piece) {
             (Some(o), None) if o.0.shard == line.shard => o,
