@@ -18,7 +18,7 @@ pub fn online(root: &Root) -> Result<CpuSet, ServerError> {
     };
     let text = root.read("/sys/devices/system/cpu/online").ok_or_else(|| bad("cannot be read".into()))?;
     let set = CpuSet::parse(&text).map_err(|e| ServerError::Unavailable {
-        what: format!("CPUs {text} of this host"),
+        what: "/sys/devices/system/cpu/online".into(),
         cause: e,
         remedy: format!("Surefoot knows {} logical CPUs at most", CpuSet::CAPACITY),
     })?;

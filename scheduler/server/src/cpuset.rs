@@ -86,7 +86,7 @@ impl CpuSet {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut set = Self::empty();
         for part in text.trim().split(',').filter(|p| !p.trim().is_empty()) {
-            let bad = || format!("\"{part}\" is not a CPU or a range of CPUs below {}", Self::CAPACITY);
+            let bad = || format!("{part:?} is not a CPU or a range of CPUs below {}", Self::CAPACITY);
             let (lo, hi) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
             let (lo, hi): (u32, u32) = (lo.parse().map_err(|_| bad())?, hi.parse().map_err(|_| bad())?);
             if lo > hi || hi >= Self::CAPACITY {
