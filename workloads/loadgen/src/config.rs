@@ -1,8 +1,10 @@
 //! What to run, checked before anything is sent.
 
 use crate::error::{bad, LoadgenError};
+use crate::load::{LoadProfile, Step, Wave};
+use crate::mmpp::Mmpp;
 use crate::protocol::{ProtocolKind, KEY_PLACEHOLDER};
-use crate::schedule::{Arrivals, LoadProfile, Step};
+use crate::schedule::Arrivals;
 use crate::verdict::Rules;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -180,6 +182,35 @@ pub fn parse_load(text: &str) -> Result<LoadProfile, LoadgenError> {
     LoadProfile::new(steps)
 }
 
+/// A day such as `0.6:10min` or `0.6:24h:0.25`: amplitude as a share of the mean, period, phase.
+///
+/// # Errors
+/// `BadInput` naming the part that is wrong.
+pub fn parse_wave(text: &str) -> Result<Wave, LoadgenError> {
+    let wrong = || bad(format!("--diurnal `{text}` is not AMPLITUDE:PERIOD[:PHASE], e.g. 0.6:10min"));
+    let parts: Vec<&str> = text.split(':').collect();
+    let (amplitude, period, phase) = match parts[..] {
+        [a, p] => (a, p, "0"),
+        [a, p, phase] => (a, p, phase),
+        _ => return Err(wrong()),
+    };
+    let number = |t: &str| t.trim().parse::<f64>().map_err(|_| wrong());
+    Wave::new(number(amplitude)?, parse_duration_ns("--diurnal period", period)?, number(phase)?)
+}
+
+/// States of bursty arrivals such as `0.5:900ms,5:100ms`: relative rate and mean dwell time of each.
+///
+/// # Errors
+/// `BadInput` naming the state that is wrong.
+pub fn parse_states(text: &str) -> Result<Mmpp, LoadgenError> {
+    let state = |part: &str| {
+        let wrong = || bad(format!("--states `{part}` is not RATE:DWELL, e.g. 0.5:900ms,5:100ms"));
+        let (rate, dwell) = part.split_once(':').ok_or_else(wrong)?;
+        Ok((rate.trim().parse::<f64>().map_err(|_| wrong())?, parse_duration_ns("--states dwell", dwell)?))
+    };
+    Mmpp::new(&text.split(',').map(state).collect::<Result<Vec<_>, LoadgenError>>()?)
+}
+
 /// CPU list such as `0,2-3`.
 ///
 /// # Errors
@@ -316,6 +347,20 @@ mod tests {
         assert_eq!(parse_load("0s:2000,10s:6000").unwrap().steps().len(), 2);
         for wrong in ["", "2000", "0s:-5", "0s:0", "1s:5", "0s:5,0s:6", "0s:x"] {
             assert!(parse_load(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Days and bursts are read, or the part that is wrong is named.
+    #[test]
+    fn waves_and_states() {
+        assert_eq!(parse_wave("0.6:10min").unwrap(), Wave { amplitude: 0.6, period_ns: 600_000_000_000, phase: 0.0 });
+        assert_eq!(parse_wave("1:24h:0.25").unwrap().phase, 0.25);
+        for wrong in ["", "0.5", "x:1s", "0.5:soon", "0.5:1s:x", "0.5:1s:0:0", "2:10s"] {
+            assert!(parse_wave(wrong).unwrap_err().to_string().contains("--diurnal"), "{wrong}");
+        }
+        assert_eq!(parse_states("0.5:900ms,5:100ms").unwrap().states.len(), 2);
+        for wrong in ["", "0.5", "1:1s", "1:1s,x:1s", "1:1s,2:never", "1:1s,-2:1s"] {
+            assert!(parse_states(wrong).unwrap_err().to_string().contains("--states"), "{wrong}");
         }
     }
 

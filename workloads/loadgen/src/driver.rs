@@ -113,6 +113,31 @@ pub trait Sink {
     fn mark(&mut self, mark: Mark);
 }
 
+/// Where requests come from, in the order they are due.
+pub trait Source {
+    /// The next request; the same until it is taken or the schedule changes.
+    fn peek(&mut self) -> Option<Arrival>;
+    /// Take the one that was peeked at.
+    fn take(&mut self);
+    /// End of the stream, if it may move; else the limits' one.
+    fn end_ns(&self) -> Option<u64> {
+        None
+    }
+    /// Peek again after this long at the latest: the schedule may have changed.
+    fn look_ns(&self) -> u64 {
+        u64::MAX
+    }
+}
+
+impl<I: Iterator<Item = Arrival>> Source for std::iter::Peekable<I> {
+    fn peek(&mut self) -> Option<Arrival> {
+        std::iter::Peekable::peek(self).copied()
+    }
+    fn take(&mut self) {
+        self.next();
+    }
+}
+
 /// The loop's bounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -126,7 +151,7 @@ pub struct Limits {
     pub client_late_ns: u64,
 }
 
-/// Run one stream to its end, or until `stop`.
+/// Run a fixed stream to its end, or until `stop`.
 ///
 /// # Errors
 /// What the transport reports as fatal.
@@ -138,7 +163,21 @@ pub fn drive(
     sink: &mut impl Sink,
     stop: &AtomicBool,
 ) -> Result<(), LoadgenError> {
-    let mut schedule = schedule.peekable();
+    drive_source(&mut schedule.peekable(), clock, transport, limits, sink, stop)
+}
+
+/// Run one stream to its end, or until `stop`.
+///
+/// # Errors
+/// What the transport reports as fatal.
+pub fn drive_source(
+    schedule: &mut impl Source,
+    clock: &impl Clock,
+    transport: &mut impl Transport,
+    limits: &Limits,
+    sink: &mut impl Sink,
+    stop: &AtomicBool,
+) -> Result<(), LoadgenError> {
     let mut waiting: VecDeque<Pending> = VecDeque::new();
     let mut in_flight = 0usize;
     let mut done: Vec<Sample> = Vec::with_capacity(1024);
@@ -152,16 +191,19 @@ pub fn drive(
             stopped = true;
             end_ns = end_ns.min(now);
         }
+        if !stopped {
+            end_ns = schedule.end_ns().unwrap_or(limits.end_ns);
+        }
         let deadline_ns = end_ns + limits.grace_ns;
         // Take up everything that is due, window by window so that each window's count is exact.
         loop {
             let window_end = (window + 1) * limits.window_ns;
             let due_until = now.min(window_end - 1);
-            while let Some(&arrival) = schedule.peek() {
+            while let Some(arrival) = schedule.peek() {
                 if arrival.intended_ns > due_until || stopped {
                     break;
                 }
-                schedule.next();
+                schedule.take();
                 offered += 1;
                 let mut request = Pending { arrival, picked_ns: now, held: false };
                 if waiting.len() + in_flight >= limits.outstanding_cap {
@@ -194,7 +236,7 @@ pub fn drive(
             }
             let window_end = (window + 1) * limits.window_ns;
             let next = schedule.peek().map_or(end_ns, |a| a.intended_ns);
-            let until = if ended { deadline_ns } else { next.max(now) };
+            let until = if ended { deadline_ns } else { next.max(now).min(now.saturating_add(schedule.look_ns())) };
             transport.wait(until.min(window_end), &mut done)?;
         }
         for sample in done.drain(..) {

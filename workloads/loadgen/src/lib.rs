@@ -5,7 +5,7 @@
 //! - **response time**: *intended* send to reply. Every "p99" of Surefoot means this one;
 //! - **send lag**: intended send to actual send. Its share that is this client's own fault is the **client lag**.
 //!
-//! Map: [`schedule`] when requests are due · [`driver`] the loop, against the ports `Clock` and `Transport` · [`net`] sockets ·
+//! Map: [`schedule`] when requests are due, [`load`] at what rate, [`mmpp`] in bursts, [`live`] changed while running · [`driver`] the loop, against the ports `Clock` and `Transport` · [`net`] sockets ·
 //! [`sim`] virtual time and queueing servers · [`protocol`] memcached, RESP, HTTP · [`record`] histograms and windows ·
 //! [`quantile`] percentiles with intervals · [`verdict`] may a number be believed · [`feed`] the live datagram · [`run`] all of it.
 
@@ -14,6 +14,9 @@ pub mod driver;
 pub mod error;
 pub mod feed;
 pub mod inproc;
+pub mod live;
+pub mod load;
+pub mod mmpp;
 pub mod net;
 pub mod protocol;
 pub mod quantile;
@@ -26,7 +29,8 @@ pub mod verdict;
 
 pub use config::Config;
 pub use error::LoadgenError;
+pub use load::LoadProfile;
 pub use report::Report;
 pub use run::{run, RunOutput};
-pub use schedule::{Arrival, Arrivals, LoadProfile, Schedule};
+pub use schedule::{Arrival, Arrivals, Schedule};
 pub use verdict::{Verdict, VerdictKind};

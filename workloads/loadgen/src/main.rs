@@ -4,8 +4,9 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_target};
+use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_states, parse_target, parse_wave};
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
+use surefoot_loadgen::mmpp::Mmpp;
 use surefoot_loadgen::protocol::ProtocolKind;
 use surefoot_loadgen::quantile::{Latency, Quantile};
 use surefoot_loadgen::run::write_atomically;
@@ -64,9 +65,14 @@ struct RunArgs {
     /// Load steps, times from the end of the warm-up, e.g. 0s:2000,10s:6000
     #[arg(long, allow_hyphen_values = true)]
     load: Option<String>,
-    /// poisson or constant gaps
-    #[arg(long, default_value = "poisson")]
-    arrivals: String,
+    /// Load from a file of lines SECONDS,RPS, joined by straight lines
+    #[arg(long, conflicts_with_all = ["rps", "load", "diurnal"])]
+    load_file: Option<PathBuf>,
+    /// Let the rate swing as over a day: AMPLITUDE:PERIOD[:PHASE], e.g. 0.6:10min is --rps x (1 +- 0.6), and the mean stays
+    #[arg(long)]
+    diurnal: Option<String>,
+    #[command(flatten)]
+    gaps: GapArgs,
     /// Measured time
     #[arg(long, default_value = "10s")]
     duration: String,
@@ -143,6 +149,44 @@ struct RunArgs {
     allow_remote: bool,
 }
 
+#[derive(clap::Args)]
+struct GapArgs {
+    /// poisson, constant or bursty (Poisson at a rate that jumps; the mean stays)
+    #[arg(long, default_value = "poisson")]
+    arrivals: String,
+    /// bursty: rate in a burst, over the mean [default: 4]
+    #[arg(long)]
+    burst_factor: Option<f64>,
+    /// bursty: share of time in bursts [default: 0.1]
+    #[arg(long)]
+    burst_share: Option<f64>,
+    /// bursty: mean length of a burst [default: 200ms]
+    #[arg(long)]
+    burst_dwell: Option<String>,
+    /// bursty: more states than calm and burst, RELATIVE_RATE:DWELL each, e.g. 0.5:900ms,1:2s,5:100ms
+    #[arg(long, conflicts_with_all = ["burst_factor", "burst_share", "burst_dwell"])]
+    states: Option<String>,
+}
+
+impl GapArgs {
+    fn law(&self) -> Result<Arrivals, LoadgenError> {
+        let bursty = self.states.is_some() || self.burst_factor.is_some() || self.burst_share.is_some() || self.burst_dwell.is_some();
+        match self.arrivals.as_str() {
+            "poisson" | "constant" if bursty => Err(bad("--states and --burst-... need --arrivals bursty")),
+            "poisson" => Ok(Arrivals::Poisson),
+            "constant" => Ok(Arrivals::Constant),
+            "bursty" => Ok(Arrivals::Mmpp(match &self.states {
+                Some(text) => parse_states(text)?,
+                None => {
+                    let dwell_ns = parse_duration_ns("--burst-dwell", self.burst_dwell.as_deref().unwrap_or("200ms"))?;
+                    Mmpp::bursty(self.burst_factor.unwrap_or(4.0), self.burst_share.unwrap_or(0.1), dwell_ns)?
+                }
+            })),
+            other => Err(bad(format!("--arrivals `{other}`: use poisson, constant or bursty"))),
+        }
+    }
+}
+
 /// Print a line; a reader that went away (`| head`) is no reason to fail.
 macro_rules! say {
     ($($arg:tt)*) => {{
@@ -158,20 +202,20 @@ fn bad(text: impl Into<String>) -> LoadgenError {
 fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
     let protocol: ProtocolKind = args.protocol.parse().map_err(|e| bad(format!("--protocol: {e}")))?;
     let text = args.target.as_deref().ok_or_else(|| bad("--target is missing: give HOST:PORT, e.g. 127.0.0.1:11211"))?;
-    let load = match (args.rps, &args.load) {
-        (Some(rps), _) => LoadProfile::constant(rps)?,
-        (None, Some(load)) => parse_load(load)?,
-        (None, None) => return Err(bad("no load: give --rps 2000 or --load 0s:2000,10s:6000")),
+    let mut load = match (args.rps, &args.load, &args.load_file) {
+        (Some(rps), _, _) => LoadProfile::constant(rps)?,
+        (None, Some(load), _) => parse_load(load)?,
+        (None, None, Some(file)) => LoadProfile::read(file)?,
+        (None, None, None) => return Err(bad("no load: give --rps 2000, --load 0s:2000,10s:6000 or --load-file day.csv")),
     };
+    if let Some(text) = &args.diurnal {
+        load = load.with_wave(parse_wave(text)?)?;
+    }
     let mut c = Config::new(parse_target(text, args.allow_remote)?, protocol, load);
     c.host = text.into();
     c.service = args.service.clone();
     c.path = args.path.clone();
-    c.arrivals = match args.arrivals.as_str() {
-        "poisson" => Arrivals::Poisson,
-        "constant" => Arrivals::Constant,
-        other => return Err(bad(format!("--arrivals `{other}`: use poisson or constant"))),
-    };
+    c.arrivals = args.gaps.law()?;
     c.warmup_ns = parse_duration_ns("--warmup", &args.warmup)?;
     c.duration_ns = parse_duration_ns("--duration", &args.duration)?;
     c.grace_ns = parse_duration_ns("--grace", &args.grace)?;

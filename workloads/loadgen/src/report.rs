@@ -15,6 +15,15 @@ pub struct LoadStep {
     pub rps: f64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WaveReport {
+    /// Share of the mean.
+    pub amplitude: f64,
+    pub period_ms: f64,
+    /// Place in the period at the end of the warm-up, 0 to 1.
+    pub phase: f64,
+}
+
 /// Windows by verdict.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowCounts {
@@ -35,6 +44,9 @@ pub struct Report {
     pub seed: u64,
     /// Steps from the end of the warm-up on.
     pub load: Vec<LoadStep>,
+    /// "steps"; "lines": straight lines between the steps; "wave": each step swings as `wave` says.
+    pub load_shape: String,
+    pub wave: Option<WaveReport>,
     pub warmup_ms: f64,
     /// Measured interval; shorter than asked for if the run was interrupted.
     pub duration_ms: f64,

@@ -1,14 +1,15 @@
 //! A run: connect, preload, send from each thread, collect in this one, report.
 
 use crate::config::Config;
-use crate::driver::{drive, Limits, Mark, Sample, Sink};
+use crate::driver::{drive_source, Limits, Mark, Sample, Sink};
 use crate::error::{failed, LoadgenError};
 use crate::feed::{encode_histogram, FeedDatagram, FeedSender};
+use crate::live::LiveSchedule;
 use crate::net::{connect, monotonic_ns, preload, MonotonicClock, SocketTransport};
 use crate::protocol::{Protocol, ProtocolKind};
 use crate::record::{Recorder, RecorderConfig};
-use crate::report::{LoadStep, Report, WindowReport, FORMAT};
-use crate::schedule::{owner, Schedule};
+use crate::report::{LoadStep, Report, WaveReport, WindowReport, FORMAT};
+use crate::schedule::Plan;
 use hdrhistogram::Histogram;
 use std::io::Write;
 use std::path::Path;
@@ -203,6 +204,15 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         client_late_ns: (config.rules.lag_floor_ms * 1e6) as u64,
     };
 
+    let plan = Plan {
+        arrivals: config.arrivals.clone(),
+        load: config.load.clone(),
+        seed: config.seed,
+        warmup_ns: config.warmup_ns,
+        end_ns: limits.end_ns,
+        changes: Vec::new(),
+    };
+
     let mut kept = config.keep_samples.then(Vec::new);
     let mut reconnects = 0;
     let mut first_error = None;
@@ -256,6 +266,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
             let sink_to = to.clone();
             let to = to.clone();
             let (protocol, abort) = (protocol.clone(), &abort);
+            let plan = plan.clone();
             let cpu = (!config.cpus.is_empty()).then(|| config.cpus[thread % config.cpus.len()]);
             std::thread::Builder::new()
                 .name(format!("send-{thread}"))
@@ -266,9 +277,8 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                     let result = settle_thread(cpu, go_first).and_then(|first| {
                         let mut transport = SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, config.spin_ns)?;
                         let mut sink = ChannelSink { thread, buffer: Vec::with_capacity(4096), to: sink_to, spare };
-                        let schedule = Schedule::new(config.arrivals, &config.load, config.warmup_ns, config.duration_ns, config.seed)
-                            .filter(move |a| owner(config.seed, a.index, config.threads) == thread);
-                        let r = drive(schedule, &clock, &mut transport, &limits, &mut sink, abort);
+                        let mut schedule = LiveSchedule::new(plan, None, thread, config.threads);
+                        let r = drive_source(&mut schedule, &clock, &mut transport, &limits, &mut sink, abort);
                         reconnects = transport.reconnects;
                         first_error = transport.first_error.take();
                         r.map(|()| first)
@@ -337,9 +347,11 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         service: config.service.clone(),
         target: config.target.to_string(),
         protocol: config.protocol,
-        arrivals: config.arrivals,
+        arrivals: config.arrivals.clone(),
         seed: config.seed,
         load: config.load.steps().iter().map(|s| LoadStep { at_ms: s.at_ns as f64 * 1e-6, rps: s.rps }).collect(),
+        load_shape: config.load.shape().into(),
+        wave: config.load.wave().map(|w| WaveReport { amplitude: w.amplitude, period_ms: w.period_ns as f64 * 1e-6, phase: w.phase }),
         warmup_ms: config.warmup_ns as f64 * 1e-6,
         duration_ms: s.duration_ns as f64 * 1e-6,
         window_ms: config.window_ns as f64 * 1e-6,
@@ -347,7 +359,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         threads: config.threads,
         pipeline: config.pipeline,
         interrupted,
-        nominal_rps: config.load.expected(s.duration_ns) / seconds,
+        nominal_rps: plan.expected(config.warmup_ns, config.warmup_ns + s.duration_ns) / seconds,
         offered_rps: s.offered_rps,
         achieved_rps: s.achieved_rps,
         offered: s.counts.all(),

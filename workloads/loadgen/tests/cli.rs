@@ -43,6 +43,13 @@ fn bad_input_is_one_line_and_two() {
     one_error(&["--target", t, "--rps", "5", "--threads", "0"], 2, &["--threads"]);
     one_error(&["--target", t, "--rps", "5", "--threads", "4", "--connections", "2"], 2, &["--connections"]);
     one_error(&["--target", t, "--rps", "5", "--protocol", "http", "--path", "a b"], 2, &["--path"]);
+    one_error(&["--target", t, "--rps", "5", "--arrivals", "fair"], 2, &["poisson, constant or bursty"]);
+    one_error(&["--target", t, "--rps", "5", "--burst-factor", "3"], 2, &["--arrivals bursty"]);
+    one_error(&["--target", t, "--rps", "5", "--arrivals", "bursty", "--burst-factor", "30"], 2, &["--burst-factor", "at most 10"]);
+    one_error(&["--target", t, "--rps", "5", "--arrivals", "bursty", "--states", "1:1s"], 2, &["--states", "2 to 64"]);
+    one_error(&["--target", t, "--rps", "5", "--diurnal", "0.5"], 2, &["--diurnal", "0.6:10min"]);
+    one_error(&["--target", t, "--load-file", "no/such.csv"], 2, &["no/such.csv", "SECONDS,RPS"]);
+    one_error(&["--target", t, "--rps", "5", "--load-file", "x"], 2, &["--load-file"]);
     one_error(&["--target", t, "--rps", "5", "--nonsense"], 2, &["--nonsense", "--help"]);
     one_error(&["--target", t, "--rps", "many"], 2, &["many"]);
 }

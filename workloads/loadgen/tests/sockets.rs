@@ -81,7 +81,8 @@ fn each_scheduled_request_ends_once() {
         c.key_space = 300;
         let (out, mut samples) = go(&c);
         samples.sort_by_key(|s| s.index);
-        let scheduled: Vec<u64> = Schedule::new(c.arrivals, &c.load, c.warmup_ns, c.duration_ns, c.seed).map(|a| a.intended_ns).collect();
+        let scheduled: Vec<u64> =
+            Schedule::new(c.arrivals.clone(), &c.load, c.warmup_ns, c.duration_ns, c.seed).map(|a| a.intended_ns).collect();
         let sent: Vec<u64> = samples.iter().map(|s| s.intended_ns).collect();
         assert_eq!(sent, scheduled, "{kind:?}");
         assert!(samples.iter().all(|s| s.fate == Fate::Ok), "{kind:?} {:?}", out.report.first_error);
