@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-playbooks test-crashes bench-frontier
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-faults test-playbooks test-crashes bench-frontier
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ test-playbooks: setup engine ## playbooks and a campaign on three containers wit
 
 test-crashes: deps ## 10,000 crash schedules of the campaign engine and its journal
 	SUREFOOT_CRASHES=10000 cargo test --release --locked -p surefootd --lib crash_schedule
+
+test-faults: setup ## every kind of bad data planted in a data set and found by `surefoot campaign verify`; no false alarm over ten seeds
+	SUREFOOT_FAULTS=all python -m pytest tests/test_checks.py
 
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
 	@scripts/kernel-vm-test.sh

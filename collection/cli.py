@@ -88,9 +88,13 @@ def campaign_status(folder: Path, as_json: bool) -> None:
 
 @campaign.command("verify")
 @_data_set
+@click.option("--strict", is_flag=True, help="Warnings fail, too.")
 @_json
-def campaign_verify(folder: Path, as_json: bool) -> None:
-    """Check every shard against the manifest, and manifest, journal and plan against each other."""
+def campaign_verify(folder: Path, strict: bool, as_json: bool) -> None:
+    """Check that a data set is whole, and that its rows can be true.
+
+    Exit code 1 if not; warnings (cases that something disturbed) fail only with --strict.
+    """
     from . import verify
 
     result = verify.verify(folder)
@@ -98,7 +102,7 @@ def campaign_verify(folder: Path, as_json: bool) -> None:
         _print_json(result.as_json())
     else:
         show.verification(Console(), result)
-    if not result.ok:
+    if not result.ok or (strict and result.findings):
         sys.exit(1)
 
 

@@ -146,6 +146,10 @@ def status(console: Console, state: dict[str, Any]) -> None:
 
 def verification(console: Console, result: Result) -> None:
     """Print what `verify.verify` found."""
+    for finding in result.findings:
+        mark = "[red]bad[/]" if finding.severity == "error" else "[yellow]warning[/]"
+        console.print(f"{mark} {escape(finding.file)}: {escape(finding.what)}", highlight=False, soft_wrap=True)
+        console.print(f"    {escape(finding.remedy)}", style="dim", highlight=False, soft_wrap=True)
     if result.ok:
         console.print(
             f"[green]ok[/] {escape(str(result.folder))}: {counted(result.shards, 'shard')}, {counted(result.rows, 'row')}, "
@@ -153,9 +157,6 @@ def verification(console: Console, result: Result) -> None:
             highlight=False,
         )
         return
-    for finding in result.findings:
-        console.print(f"[red]bad[/] {escape(finding.file)}: {escape(finding.what)}", highlight=False, soft_wrap=True)
-        console.print(f"    {escape(finding.remedy)}", style="dim", highlight=False, soft_wrap=True)
     console.print(f"{counted(len(result.findings), 'finding')} in {escape(str(result.folder))}", highlight=False)
 
 

@@ -51,6 +51,10 @@ class Share:
         """Number in the data set of the host's shard number `own`."""
         return own * self.of + self.number - 1
 
+    def own(self, file: str) -> int:
+        """The host's own number of one of its shards, by the data set's file: inverse of `shard`."""
+        return int(_SHARD.fullmatch(file)[1]) // self.of  # type: ignore[index]
+
 
 def shares(hosts: list[str]) -> list[Share]:
     """Share a campaign out over hosts: part i of N goes to the i-th."""
@@ -353,6 +357,16 @@ def standing(out: Path, group: str) -> list[dict[str, Any]]:
             {"host": share.host, "part": share.part, "done": done, "planned": planned, "complete": mirror.complete, **shards}
         )
     return found
+
+
+def owners(out: Path, group: str) -> dict[str, Share]:
+    """Who measured each shard that the data set's manifest lists; nothing if it is not of several hosts."""
+    split = Split.read(out)
+    if split is None or split.group != group:
+        return {}
+    files = [s.file for s in dataset.read_manifest(out / group).shards]
+    numbers = {file: int(found[1]) for file in files if (found := _SHARD.fullmatch(file))}
+    return {file: split.shares[number % len(split.shares)] for file, number in numbers.items()}
 
 
 def differences(out: Path, group: str) -> Iterator[tuple[Path, str]]:

@@ -1,4 +1,7 @@
-"""Prove that a data set is whole: every shard against the manifest, and manifest, journal and plan against each other."""
+"""Prove that a data set is whole and sound.
+
+Every shard against the manifest, manifest, journal and plan against each other, and what the rows say (collection/checks).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import polars as pl
 from models.features import SAMPLE_FEATURES
 from pipelines.io import sha256_file
 
-from . import campaign, dataset, mirror
-from .errors import DataSetError
+from . import campaign, checks, dataset, mirror, spec
+from .errors import CampaignError, DataSetError
+from .findings import MOST_NAMED, Finding, some
 
 _LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
 SCHEMA: dict[str, pl.DataType] = {
@@ -36,18 +40,7 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 """Columns of a shard, in order (docs/sweep-output.md)."""
 
-# one damaged file must not drown the others
-_MOST_NAMED = 3
 _RESTORE = "restore it from a copy, or remove that target's folder and measure again"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong: the file, what, and what to do."""
-
-    file: str
-    what: str
-    remedy: str
 
 
 @dataclass
@@ -62,7 +55,8 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        return not self.findings
+        """Whether the data set may be used: warnings name cases that may be measured again."""
+        return not any(f.severity == "error" for f in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -71,7 +65,7 @@ class Result:
             "shards": self.shards,
             "rows": self.rows,
             "cases": self.cases,
-            "findings": [{"file": f.file, "what": f.what, "remedy": f.remedy} for f in self.findings],
+            "findings": [f.as_json() for f in self.findings],
         }
 
 
@@ -96,6 +90,7 @@ def verify(folder: Path) -> Result:
         remedy = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
         result.findings.append(Finding(str(manifest), _without(e, manifest), remedy))
         targets = [(p.name, p, -1) for p in sorted(folder.iterdir()) if (p / dataset.MANIFEST).exists()]
+    servers = _servers(folder)
     running = campaign.is_running(folder)
     if running:
         result.findings.append(Finding(str(folder), "a campaign run works here now", "wait for its end, then verify again"))
@@ -106,12 +101,35 @@ def verify(folder: Path) -> Result:
         result.findings.append(Finding(str(stray), "belongs to nothing in this data set", "remove it"))
     for name, path, planned in targets:
         _target(path, planned if planned >= 0 else None, result)
+        result.findings.extend(_another_platform(folder, path, servers.get(name, "")))
         if (path / dataset.MANIFEST).exists():
             remedy = (
                 f"remove the file and fetch it again: surefoot campaign run {folder}/campaign.toml --inventory INV --out {folder}"
             )
             result.findings.extend(Finding(str(file), what, remedy) for file, what in mirror.differences(folder, name))
     return result
+
+
+def _servers(folder: Path) -> dict[str, str]:
+    """What each target measures, by the campaign's file; nothing if that cannot be read."""
+    try:
+        return {t.name: t.server for t in spec.load(folder / campaign.COPY).targets}
+    except CampaignError:
+        return {}
+
+
+def _another_platform(folder: Path, path: Path, server: str) -> Iterator[Finding]:
+    """A virtual target's folder whose manifest is of another platform."""
+    kind, _, want = server.partition(":")
+    if kind != "virtual" or not (path / dataset.MANIFEST).exists():
+        return
+    try:
+        found = dataset.read_manifest(path).platform.name
+    except DataSetError:
+        return  # told already
+    if found != want:
+        what = f"platform.name is {found}, {folder / campaign.COPY} says that {path.name} measures {want}: targets are swapped"
+        yield Finding(str(path / dataset.MANIFEST), what, "put each target's folder where it belongs, or restore it from a copy")
 
 
 def _without(e: Exception, path: Path) -> str:
@@ -146,13 +164,13 @@ def _journal(
     folder: Path, journal: dataset.Journal, manifest: dataset.Manifest, planned: int | None, again: str
 ) -> Iterator[Finding]:
     file = str(folder / dataset.JOURNAL)
-    for number, cause in journal.damage[:_MOST_NAMED]:
+    for number, cause in journal.damage[:MOST_NAMED]:
         yield Finding(f"{file}:{number}", f"is no journal line: {cause}", _RESTORE)
     if journal.torn:
         yield Finding(file, "the last line is cut off (a crash while writing)", f"go on, which trims it: {again}")
     twice = journal.lines["case_id"].filter(journal.lines["case_id"].is_duplicated()).unique(maintain_order=True)
     if twice.len():
-        yield Finding(file, f"{_some(twice.to_list(), 'case')}: more than once", _RESTORE)
+        yield Finding(file, f"{some(twice.to_list(), 'case')}: more than once", _RESTORE)
     cases = manifest.cases
     if planned is not None and planned != cases.planned:
         what = f"cases.planned is {cases.planned:,}, {folder.parent / dataset.MANIFEST} says {planned:,}"
@@ -172,12 +190,6 @@ def _journal(
         yield Finding(str(folder / dataset.MANIFEST), what, f"measure what is missing: {again}")
 
 
-def _some(items: list[str], what: str) -> str:
-    named = ", ".join(items[:_MOST_NAMED])
-    more = len(items) - _MOST_NAMED
-    return f"{what}{'s' if len(items) > 1 else ''} {named}" + (f" and {more:,} more" if more > 0 else "")
-
-
 class _Rows:
     """The shards of one target: each against the manifest, all against the journal."""
 
@@ -189,6 +201,8 @@ class _Rows:
         parts = self.lines.partition_by("shard", as_dict=True)
         self.expected = {dataset.shard_file(int(shard)): part.select("case_id", "rows") for (shard,), part in parts.items()}
         self.nothing = self.lines.select("case_id", "rows").clear()
+        self.hosts = mirror.owners(folder.parent, folder.name)
+        self.checks = checks.Checks(manifest, {file: share.host for file, share in self.hosts.items()})
 
     def check(self) -> Iterator[Finding]:
         manifest = str(self.folder / dataset.MANIFEST)
@@ -207,6 +221,24 @@ class _Rows:
             )
         for shard in self.manifest.shards:
             yield from self._shard(shard)
+        yield from (self._finding(fault) for fault in self.checks.end())
+
+    def _finding(self, fault: checks.Fault) -> Finding:
+        path = self.folder / fault.file
+        share = self.hosts.get(fault.file)
+        if share is None:
+            measure = f"rm {path} && {self.again}"
+        else:
+            own = self.folder.parent / mirror.HOSTS / share.host
+            measure = (
+                f"on {share.host}, in the job's folder: rm ended.json out/{dataset.shard_file(share.own(fault.file))}; "
+                f"here: rm -r {own} && {self.again}"
+            )
+        if fault.severity == "warning":
+            remedy = f"measure the shard's cases again on a quiet host, or leave these cases out (--json lists them): {measure}"
+        else:
+            remedy = f"mend what made it so, then measure the shard's cases again: {measure}"
+        return Finding(str(path), fault.what, remedy, fault.severity, fault.cases)
 
     def _shard(self, shard: dataset.Shard) -> Iterator[Finding]:
         path = self.folder / shard.file
@@ -234,6 +266,8 @@ class _Rows:
             wrong += self._cases(shard.file, frame.group_by("case_id").agg(pl.len().alias("here")))
         if wrong:
             yield Finding(str(path), "; ".join(wrong), remedy)
+        else:
+            yield from (self._finding(fault) for fault in self.checks.shard(shard.file, path))
 
     def _cases(self, file: str, rows: pl.DataFrame) -> Iterator[str]:
         """Differences between the rows of each case `here` and what the journal says of this file."""
@@ -245,17 +279,17 @@ class _Rows:
         homes = dict(stray.join(self.lines, on="case_id").select("case_id", "shard").iter_rows())
         elsewhere = [c for c in stray["case_id"] if c in homes]
         if elsewhere:
-            yield f"{_some(elsewhere, 'case')}: in {dataset.shard_file(homes[elsewhere[0]])} too"
+            yield f"{some(elsewhere, 'case')}: in {dataset.shard_file(homes[elsewhere[0]])} too"
         unknown = [c for c in stray["case_id"] if c not in homes]
         if unknown:
-            yield f"{_some(unknown, 'case')}: not in the journal for this shard"
+            yield f"{some(unknown, 'case')}: not in the journal for this shard"
         lost = different.filter(pl.col("here").is_null())["case_id"].to_list()
         if lost:
-            yield f"{_some(lost, 'case')}: in the journal and not here"
+            yield f"{some(lost, 'case')}: in the journal and not here"
         unequal = different.drop_nulls()
         if unequal.height:
             here, told = unequal.select("here", "rows").row(0)
-            yield f"{_some(unequal['case_id'].to_list(), 'case')}: {here} rows, the journal says {told}"
+            yield f"{some(unequal['case_id'].to_list(), 'case')}: {here} rows, the journal says {told}"
 
 
 def _schema_differences(schema: Any) -> Iterator[str]:

@@ -149,15 +149,10 @@ class Bound:
             raise FeatureError(f"input {self.name}: bounds [{self.min}, {self.max}] are not a finite, non-empty range")
 
 
-def make_bounds(names: Sequence[str], observed: dict[str, tuple[float, float]], platform: PlatformLimits) -> list[Bound]:
-    """Bounds of a model's inputs: the platform's limits where there are any, else from 0 to what the data show.
-
-    Args:
-        names: inputs of the model, in order.
-        observed: smallest and largest value seen of each sample feature.
-    """
+def platform_limits(platform: PlatformLimits) -> dict[str, float]:
+    """The most that an input can be on a platform, where the platform says so."""
     cache_mb = platform.ways * platform.mb_per_way
-    limits = {
+    return {
         "cpu_usage_cores": platform.cores,
         "alloc_cores": platform.cores,
         "alloc_ways": float(platform.ways),
@@ -168,6 +163,44 @@ def make_bounds(names: Sequence[str], observed: dict[str, tuple[float, float]], 
         "expected_cache_mb": cache_mb,
         "qos": 1.0,
     }
+
+
+# What no machine exceeds. A reading of an interval may pass a quota by what it saved up in the one before.
+_MOST_IPC = 12.0
+_MOST_MISSES_PER_S = 1e9  # of one core: a miss a nanosecond
+_MOST_MBPS = 60_000.0  # of one core
+_ADDRESS_SPACE_MB = 2.0**27  # 47 bits
+_READING_OVER_QUOTA = 2.0
+
+
+def sample_ranges(platform: PlatformLimits) -> dict[str, tuple[float, float]]:
+    """Least and most that a sample's feature can be: physics, and what the platform has. For checks of data, not for scaling."""
+    limits = platform_limits(platform)
+    return {
+        "ipc": (0.0, _MOST_IPC),
+        "llc_misses_per_s": (0.0, _MOST_MISSES_PER_S * platform.cores),
+        "mbl_mbps": (0.0, _MOST_MBPS * platform.cores),
+        "cpu_usage_cores": (0.0, _READING_OVER_QUOTA * limits["cpu_usage_cores"]),
+        "virt_mem_mb": (0.0, _ADDRESS_SPACE_MB),
+        "res_mem_mb": (0.0, _ADDRESS_SPACE_MB),
+        "alloc_cores": (platform.core_step / 2, limits["alloc_cores"]),
+        "alloc_ways": (0.0, limits["alloc_ways"]),
+        "alloc_cache_mb": (0.0, limits["alloc_cache_mb"]),
+        "core_freq_mhz": (100.0, 10_000.0),
+        "nb_cores": (0.0, limits["nb_cores"]),
+        "nb_cache_mb": (0.0, limits["nb_cache_mb"]),
+        "nb_mbl_mbps": (0.0, _MOST_MBPS * platform.cores),
+    }
+
+
+def make_bounds(names: Sequence[str], observed: dict[str, tuple[float, float]], platform: PlatformLimits) -> list[Bound]:
+    """Bounds of a model's inputs: the platform's limits where there are any, else from 0 to what the data show.
+
+    Args:
+        names: inputs of the model, in order.
+        observed: smallest and largest value seen of each sample feature.
+    """
+    limits = platform_limits(platform)
     bounds = []
     for name in names:
         if name in limits:
