@@ -207,11 +207,12 @@ def verdict_counts(data: DataSet) -> dict[str, int]:
 def cells(data: DataSet) -> pl.DataFrame:
     """One row a cell (allocation in a plane).
 
-    Columns: CELL_KEY, `status` (met-able latency `measured`, `overloaded` or `unknown`), `p99_ms` (median of the windows' p99;
-    infinite where overloaded, null where unknown), `mbl_mbps` (mean), `rows`, `cases`.
+    Columns: CELL_KEY, `status` (met-able latency `measured`, `overloaded` or `unknown`), `p99_ms` (geometric mean of its cases'
+    p99; infinite where overloaded, null where unknown), `mbl_mbps` (mean), `rows`, `cases`.
 
-    A cell is what most of its rows say; on a tie the worse of both. The median is an order statistic of windows, not an average
-    of percentiles.
+    A case is what most of its rows say, on a tie the worse, and its p99 the median of the windows': an order statistic, not an
+    average of percentiles. A cell is what most of its cases say, in the same way. The search of a frontier campaign reckons alike
+    (scheduler/search/src/series.rs).
     """
     # One service at one load at a time: memory is that of the largest, and each reads the few shards that it is in.
     rows = pl.scan_parquet(list(data.shards), include_file_paths="shard")
@@ -226,31 +227,47 @@ def cells(data: DataSet) -> pl.DataFrame:
 def _cells(rows: pl.LazyFrame) -> pl.LazyFrame:
     valid = pl.col("verdict") == "valid"
     over = pl.col("verdict") == "server-overloaded"
-    grouped = rows.group_by(CELL_KEY).agg(
+    p99 = pl.col("latency_p99_ms").filter(valid & pl.col("latency_p99_ms").is_not_null())
+    cases = rows.group_by(*CELL_KEY, "case_id").agg(
         valid.sum().alias("n_valid"),
         over.sum().alias("n_over"),
         pl.len().alias("rows"),
-        pl.col("case_id").n_unique().alias("cases"),
-        pl.col("latency_p99_ms").filter(valid & pl.col("latency_p99_ms").is_not_null()).median().alias("p99_ms"),
-        pl.col("mbl_mbps").filter(valid).mean().alias("mbl_mbps"),
+        p99.median().alias("p99_ms"),
+        pl.col("mbl_mbps").filter(valid).sum().alias("mbl_sum"),
+        pl.col("mbl_mbps").filter(valid).count().alias("mbl_count"),
     )
     n_unknown = pl.col("rows") - pl.col("n_valid") - pl.col("n_over")
-    status = (
-        pl.when((pl.col("n_over") > 0) & (pl.col("n_over") >= pl.max_horizontal("n_valid", n_unknown)))
-        .then(pl.lit("overloaded"))
-        .when((pl.col("n_valid") > n_unknown) & pl.col("p99_ms").is_not_null())
-        .then(pl.lit("measured"))
-        .otherwise(pl.lit("unknown"))
-    )
+    overloaded = (pl.col("n_over") > 0) & (pl.col("n_over") >= pl.max_horizontal("n_valid", n_unknown))
+    measured = ~overloaded & (pl.col("n_valid") > n_unknown) & pl.col("p99_ms").is_not_null()
+    n_overloaded, n_measured = pl.col("n_overloaded"), pl.col("n_measured")
     return (
-        grouped.with_columns(status.alias("status"))
-        .with_columns(
-            pl.when(pl.col("status") == "overloaded")
-            .then(pl.lit(float("inf")))
-            .when(pl.col("status") == "measured")
-            .then(pl.col("p99_ms"))
-            .otherwise(None)
-            .alias("p99_ms")
+        cases.group_by(CELL_KEY)
+        .agg(
+            overloaded.sum().alias("n_overloaded"),
+            measured.sum().alias("n_measured"),
+            pl.col("rows").sum(),
+            pl.len().alias("cases"),
+            pl.col("p99_ms").filter(measured).log().mean().exp().alias("p99_ms"),
+            pl.col("p99_ms").filter(measured).first().alias("only_ms"),
+            pl.col("mbl_sum").sum(),
+            pl.col("mbl_count").sum(),
         )
-        .drop("n_valid", "n_over")
+        .select(
+            *CELL_KEY,
+            "rows",
+            "cases",
+            pl.when(pl.col("mbl_count") > 0).then(pl.col("mbl_sum") / pl.col("mbl_count")).alias("mbl_mbps"),
+            pl.when((n_measured > 0) & (n_measured > n_overloaded))
+            .then(pl.lit("measured"))
+            .when(n_overloaded > 0)
+            .then(pl.lit("overloaded"))
+            .otherwise(pl.lit("unknown"))
+            .alias("status"),
+            # one case's own number, to the last bit
+            pl.when((n_measured > 0) & (n_measured > n_overloaded))
+            .then(pl.when(n_measured == 1).then("only_ms").otherwise("p99_ms"))
+            .when(n_overloaded > 0)
+            .then(pl.lit(float("inf")))
+            .alias("p99_ms"),
+        )
     )

@@ -37,6 +37,20 @@ pub enum Found {
     },
 }
 
+impl Found {
+    /// Steps between two labels of a plane: the most of any of the four numbers; None where only one of them has a label.
+    pub fn steps_from(&self, other: &Found) -> Option<usize> {
+        match (self, other) {
+            (Found::NoFeasibleCell { .. }, Found::NoFeasibleCell { .. }) => Some(0),
+            (Found::Label(a), Found::Label(b)) => {
+                let far = |x: Cell, y: Cell| x.0.abs_diff(y.0).max(x.1.abs_diff(y.1));
+                Some(far(a.rcliff, b.rcliff).max(far(a.oaa, b.oaa)))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Costs of the cells of one axis, and which of them are edges.
 pub(crate) struct Edges {
     pub certain: Vec<bool>,

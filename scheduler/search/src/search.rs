@@ -7,7 +7,8 @@
 //!    step below costs. If it is not, the next cheapest.
 //! 4. What lies where the plane starts, if it starts above the least, and OAA.
 //!
-//! A cell whose verdict is undecided is asked again, up to [`Effort::repeats`] times.
+//! A cell whose verdict is undecided is asked again, up to [`Effort::repeats`] times, until it is known to be at the target for all
+//! that matters ([`Effort::resolution_ln`]). At the end those are asked again within whose error the label moves.
 
 use crate::bounds::{Bounds, State};
 use crate::label::{candidates, edges, label, line, oaa, Edges, Found};
@@ -20,6 +21,8 @@ use crate::{Cell, Question};
 pub struct Effort {
     /// Most cases of one cell.
     pub repeats: u32,
+    /// Standard error of ln p99 below which certainty is not worth another case, but where much hangs on it.
+    pub resolution_ln: f64,
     /// Standard errors that the target must be away from a p99.
     pub z: f64,
 }
@@ -113,7 +116,7 @@ impl Search {
         }
         let b = self.bounds();
         let at = self.cheapest(&b).or_else(|| self.kink(&b)).or_else(|| self.edge(&b));
-        let at = at.or_else(|| self.start(&b)).or_else(|| self.optimum(&b))?;
+        let at = at.or_else(|| self.start(&b)).or_else(|| self.optimum(&b)).or_else(|| self.pivot())?;
         Some(self.ask(at))
     }
 
@@ -125,7 +128,7 @@ impl Search {
     fn again(&self, at: usize) -> bool {
         let s = &self.series[at];
         match s.distance(self.q.target_ms) {
-            Some(d) => s.cases < self.effort.repeats && d < self.effort.z,
+            Some(d) => s.cases < self.effort.repeats && d < self.effort.z && (s.se_ln() == 0.0 || s.se_ln() > self.effort.resolution_ln),
             None => s.cases < self.effort.repeats.min(MOST_CASES_FOR_NOTHING),
         }
     }
@@ -275,6 +278,24 @@ impl Search {
         let open = others.into_iter().map(|c| q.at(c)).filter(|at| self.fresh(*at));
         open.min_by(|x, y| q.usage(q.cell(*x)).total_cmp(&q.usage(q.cell(*y))).then(x.cmp(y)))
     }
+
+    /// The least certain of the cells within whose error the label moves.
+    fn pivot(&self) -> Option<usize> {
+        let mut cells: Vec<usize> = (0..self.q.cells()).filter(|at| self.series[*at].cases < self.effort.repeats).collect();
+        cells.retain(|at| self.series[*at].se_ln() > 0.0);
+        cells.sort_by(|x, y| self.series[*y].se_ln().total_cmp(&self.series[*x].se_ln()).then(x.cmp(y)));
+        let found = self.label();
+        let mut other = self.p99_ms.clone();
+        cells.into_iter().find(|at| {
+            let error = self.effort.z * self.series[*at].se_ln();
+            let moves = [-error, error].into_iter().any(|e| {
+                other[*at] = self.p99_ms[*at] * e.exp();
+                found.steps_from(&label(&self.q, &other)).is_none_or(|steps| steps > 0)
+            });
+            other[*at] = self.p99_ms[*at];
+            moves
+        })
+    }
 }
 
 #[cfg(test)]
@@ -287,7 +308,7 @@ mod tests {
         Question { rows, columns, target_ms: 10.0, from_least: (true, true), margin: (1, 1), kink_row: None }
     }
 
-    const ONCE: Effort = Effort { repeats: 1, z: 3.0 };
+    const ONCE: Effort = Effort { repeats: 1, z: 3.0, resolution_ln: 0.001 };
 
     /// Ask until the search has enough; the cells asked, in order.
     fn run(search: &mut Search, p99_ms: &dyn Fn(Cell) -> f64) -> Vec<Ask> {
@@ -364,7 +385,7 @@ mod tests {
         #[test]
         fn ends(rows in 1usize..8, columns in 1usize..8, heard in proptest::collection::vec(0u8..6, 1..60)) {
             let q = question(rows, columns);
-            let mut search = Search::new(q, Effort { repeats: 3, z: 3.0 }, None);
+            let mut search = Search::new(q, Effort { repeats: 3, ..ONCE }, None);
             let mut i = 0;
             while let Some(ask) = search.next() {
                 prop_assert!(ask.repeat < 3);
@@ -397,7 +418,7 @@ mod tests {
     #[test]
     fn only_the_undecided_is_asked_again() {
         let q = question(1, 2);
-        let mut search = Search::new(q, Effort { repeats: 50, z: 3.0 }, None);
+        let mut search = Search::new(q, Effort { repeats: 50, ..ONCE }, None);
         let mut times = [0; 2];
         while let Some(ask) = search.next() {
             times[ask.cell.1] += 1;
@@ -410,7 +431,7 @@ mod tests {
     /// Where no case can say anything the plane is given up after a few cells, and nothing is claimed of it.
     #[test]
     fn a_plane_that_says_nothing_is_given_up() {
-        let mut search = Search::new(question(36, 20), Effort { repeats: 9, z: 3.0 }, None);
+        let mut search = Search::new(question(36, 20), Effort { repeats: 9, ..ONCE }, None);
         while let Some(ask) = search.next() {
             search.tell(ask.cell, Reading::Nothing);
         }
@@ -429,5 +450,30 @@ mod tests {
         let mut search = Search::new(q, ONCE, None);
         run(&mut search, &p99_ms);
         assert!(matches!(search.label(), Found::Label(l) if l.rcliff == (5, 2)), "{:?}", search.label());
+    }
+
+    /// A cell at the target is given up when its error is small enough, unless the label moves with it.
+    #[test]
+    fn what_the_label_hangs_on_is_measured_to_the_end() {
+        let q = Question { margin: (0, 0), ..question(1, 8) };
+        let effort = Effort { repeats: 900, ..ONCE };
+        let first = Search::new(q, effort, None).next().unwrap().cell.1;
+        let cases = |below_ms: f64| {
+            let mut search = Search::new(q, effort, None);
+            let mut of_first = 0;
+            while let Some(ask) = search.next() {
+                of_first += u32::from(ask.cell.1 == first);
+                let ms = match ask.cell.1 {
+                    c if c < first => below_ms,
+                    c if c == first => 10.001,
+                    _ => 5.0,
+                };
+                search.tell(ask.cell, Reading::P99 { ms, se_ln: 0.01 });
+            }
+            of_first
+        };
+        // 0.01 / sqrt(n) is 0.001 after 100.
+        assert!(first > 0 && first < 7);
+        assert_eq!((cases(5.0), cases(50.0)), (101, 900));
     }
 }

@@ -11,17 +11,16 @@ pub enum Reading {
     Nothing,
 }
 
-/// All readings of a cell. A cell is what most of its cases say; on a tie the worse.
+/// All readings of a cell. A cell is what most of its cases say; on a tie the worse. Its p99 is the geometric mean of theirs, each with the
+/// same weight, as the label stage has it (`pipelines/samples.py`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Series {
     pub cases: u32,
     overloaded: u32,
     measured: u32,
-    weight: f64,
-    weighted_ln: f64,
-    /// Readings that came with no error: they count as they are.
-    plain: u32,
-    plain_ln: f64,
+    sum_ln: f64,
+    /// Sum of the squared standard errors.
+    sum_variance: f64,
 }
 
 impl Series {
@@ -31,14 +30,8 @@ impl Series {
             Reading::Overloaded => self.overloaded += 1,
             Reading::P99 { ms, se_ln } if ms > 0.0 => {
                 self.measured += 1;
-                if se_ln > 0.0 {
-                    let weight = 1.0 / (se_ln * se_ln);
-                    self.weight += weight;
-                    self.weighted_ln += weight * ms.ln();
-                } else {
-                    self.plain += 1;
-                    self.plain_ln += ms.ln();
-                }
+                self.sum_ln += ms.ln();
+                self.sum_variance += se_ln * se_ln;
             }
             Reading::P99 { .. } | Reading::Nothing => {}
         }
@@ -46,13 +39,13 @@ impl Series {
 
     /// ln of the p99, and its standard error; None if most cases say otherwise.
     fn estimate(&self) -> Option<(f64, f64)> {
-        if self.measured == 0 || self.measured <= self.overloaded {
-            return None;
-        }
-        if self.plain > 0 {
-            return Some((self.plain_ln / f64::from(self.plain), 0.0));
-        }
-        Some((self.weighted_ln / self.weight, (1.0 / self.weight).sqrt()))
+        let n = f64::from(self.measured);
+        (self.measured > self.overloaded).then(|| (self.sum_ln / n, self.sum_variance.sqrt() / n))
+    }
+
+    /// Standard error of ln p99; 0 where nothing is known of any, or there is no p99.
+    pub fn se_ln(&self) -> f64 {
+        self.estimate().map_or(0.0, |(_, se)| se)
     }
 
     /// p99 as far as is known: infinite if overloaded, NaN if nothing can be said.

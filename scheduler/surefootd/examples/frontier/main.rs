@@ -23,7 +23,7 @@ fn campaign(services: &str, rps: &str, repeats: u32) -> String {
 fn main() -> ExitCode {
     let tries = [
         ("no noise", Noise::None, 1, true),
-        ("5 % noise of each reading, 30 readings a case", Noise::OfEachReading(0.05), 200, true),
+        ("5 % noise of each reading, 30 readings a case", Noise::OfEachReading(0.05), 400, true),
         ("5 % noise of each case", Noise::OfEachCase(0.05), 100, false),
     ];
     let mut good = true;

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
-use surefoot_search::{label, Found, Question};
+use surefoot_search::{label, Found, Question, Series};
 use surefoot_server::Verdict;
 use surefootd::campaign::Campaign;
 use surefootd::expand::{Case, Expansion};
@@ -117,33 +117,6 @@ fn gauss(seed: u64, index: u64) -> f64 {
     (-2.0 * (1.0 - uniform(2 * index + 1)).ln()).sqrt() * (std::f64::consts::TAU * uniform(2 * index + 2)).cos()
 }
 
-/// All rows of a cell.
-#[derive(Clone, Default)]
-struct Seen {
-    p99_ms: Vec<f64>,
-    overloaded: usize,
-}
-
-impl Seen {
-    fn take(&mut self, rows: &[Row]) {
-        self.overloaded += rows.iter().filter(|r| r.verdict == Verdict::ServerOverloaded).count();
-        self.p99_ms.extend(rows.iter().filter_map(|r| r.p99_ms));
-    }
-
-    /// As the label stage has it: what most rows say, the median of the valid ones; NaN where nothing was measured.
-    fn p99_ms(&mut self) -> f64 {
-        if self.overloaded > 0 && self.overloaded >= self.p99_ms.len() {
-            return f64::INFINITY;
-        }
-        self.p99_ms.sort_by(f64::total_cmp);
-        match self.p99_ms.len() {
-            0 => f64::NAN,
-            n if n % 2 == 1 => self.p99_ms[n / 2],
-            n => f64::midpoint(self.p99_ms[n / 2 - 1], self.p99_ms[n / 2]),
-        }
-    }
-}
-
 /// Try the campaign (its strategy does not matter) on the virtual server of that name; what came of each service.
 pub fn run(server: &str, text: &str, noise: Noise) -> BTreeMap<String, Outcome> {
     let virtual_server = VirtualTarget::open(server, None).expect("a shipped platform");
@@ -168,7 +141,7 @@ pub fn run(server: &str, text: &str, noise: Noise) -> BTreeMap<String, Outcome> 
 fn chain_outcome(cases: &Expansion, number: u32, noisy: &mut Noisy) -> (String, Outcome) {
     let mut out = Outcome::default();
     // What the search measured, by (plane, cores, ways).
-    let mut seen: BTreeMap<(u64, u64, u32), Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<(u64, u64, u32), Series> = BTreeMap::new();
     let mut chain = Chain::new(cases, number);
     let (mut walk, mut rows) = (cases.walk(), vec![]);
     let planes: Vec<u64> = cases.chain(number).into_iter().flatten().collect();
@@ -178,8 +151,9 @@ fn chain_outcome(cases: &Expansion, number: u32, noisy: &mut Noisy) -> (String, 
             Step::Case(i) => {
                 let case = walk.at(i);
                 noisy.rows(case, &mut rows);
-                seen.entry((i / cells, case.cores.to_bits(), case.ways)).or_default().take(&rows);
-                chain.tell(reading(&rows));
+                let heard = reading(&rows);
+                seen.entry((i / cells, case.cores.to_bits(), case.ways)).or_default().add(heard);
+                chain.tell(heard);
                 out.cases += 1;
             }
             Step::Tally(_) => {}
@@ -205,35 +179,23 @@ fn chain_outcome(cases: &Expansion, number: u32, noisy: &mut Noisy) -> (String, 
                 truth.push(noisy.truth_ms(case));
                 if noisy.noise != Noise::None {
                     noisy.rows(case, &mut rows);
-                    let mut cell = Seen::default();
-                    cell.take(&rows);
+                    let mut cell = Series::default();
+                    cell.add(reading(&rows));
                     noisy_grid.push(cell.p99_ms());
                 }
-                found.push(seen.get_mut(&(plane, cores.to_bits(), *ways)).map_or(f64::NAN, Seen::p99_ms));
+                found.push(seen.get(&(plane, cores.to_bits(), *ways)).map_or(f64::NAN, Series::p99_ms));
             }
         }
         let (truth, found) = (label(&q, &truth), label(&q, &found));
         out.planes += 1;
         out.grid += q.cells() as u64;
         out.bounded += u64::from(matches!(&found, Found::Label(l) if !l.exact) || found == Found::NoFeasibleCell { exact: false });
-        match distance(&truth, &found) {
+        match truth.steps_from(&found) {
             Some(0) => out.same += 1,
             Some(1) => out.one_step += 1,
             _ => out.further += 1,
         }
-        out.exhaustive_wrong += u64::from(!noisy_grid.is_empty() && distance(&truth, &label(&q, &noisy_grid)) != Some(0));
+        out.exhaustive_wrong += u64::from(!noisy_grid.is_empty() && truth.steps_from(&label(&q, &noisy_grid)) != Some(0));
     }
     (service, out)
-}
-
-/// Steps between two labels: the most of any of the four numbers; None where one plane has a label and the other none.
-fn distance(a: &Found, b: &Found) -> Option<usize> {
-    match (a, b) {
-        (Found::NoFeasibleCell { .. }, Found::NoFeasibleCell { .. }) => Some(0),
-        (Found::Label(a), Found::Label(b)) => {
-            let far = |x: (usize, usize), y: (usize, usize)| x.0.abs_diff(y.0).max(x.1.abs_diff(y.1));
-            Some(far(a.rcliff, b.rcliff).max(far(a.oaa, b.oaa)))
-        }
-        _ => None,
-    }
 }

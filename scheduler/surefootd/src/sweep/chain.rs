@@ -12,6 +12,8 @@ use surefoot_server::Verdict;
 
 /// Standard errors that the QoS target must be away from a p99 before a cell is not measured again.
 pub const Z: f64 = 3.0;
+/// Standard error of ln p99 below which a cell at the target is taken for what it seems, unless the label moves with it.
+const RESOLUTION_LN: f64 = 0.0008;
 /// Distance of OAA from the RCliff for which cells are measured; the label stage may be asked for another (params.yaml).
 const MARGIN: (usize, usize) = (1, 1);
 /// Standard error of a median over that of a mean, for normal readings.
@@ -136,7 +138,7 @@ impl<'a> Chain<'a> {
             (true, 0) => slot.mba.checked_sub(1).and_then(|m| self.before[m].as_ref()),
         };
         let prior = teacher.map(|(other, bounds)| Prior::like(&question, other, bounds));
-        let effort = Effort { repeats: self.cases.repeats(), z: Z };
+        let effort = Effort { repeats: self.cases.repeats(), z: Z, resolution_ln: RESOLUTION_LN };
         self.open = Some(Open { slot, shape, search: Search::new(question, effort, prior), asked: None, room: all - none });
         true
     }
