@@ -3,6 +3,7 @@
 DIR/campaign.toml   copy of what was asked for
 DIR/manifest.json   what the targets hold together
 DIR/progress.json   the last word of the run: rate and time left
+DIR/data-card.md    what the data set holds, where from, what is missing; at the end of a run
 DIR/.lock           held while a `campaign run` works here
 DIR/<target>/       one data set: manifest.json, journal.jsonl, shards/ (written by `surefootd sweep`)
 """
@@ -10,7 +11,6 @@ DIR/<target>/       one data set: manifest.json, journal.jsonl, shards/ (written
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -20,12 +20,25 @@ from typing import IO, Any, Protocol
 
 from pipelines.io import leftovers, naming, write_bytes, write_json
 
-from . import dataset, lab, mirror, spec, tools
+from . import card, dataset, lab, spec, tools
 from .errors import Busy, CampaignError, DataSetError, ToolFailed
+from .standing import COPY, PROGRESS, SCHEMA_VERSION, each, is_running, read_note, read_summary, status
 
-SCHEMA_VERSION = 1
-COPY = "campaign.toml"
-PROGRESS = "progress.json"
+__all__ = [
+    "COPY",
+    "PROGRESS",
+    "each",
+    "is_running",
+    "locked",
+    "plan",
+    "read_summary",
+    "run",
+    "status",
+    "temporaries",
+    "working_in",
+]
+
+
 # how often the progress file is written at most
 _PROGRESS_EVERY_S = 0.5
 
@@ -154,6 +167,8 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         finally:
             note.write()
             _write_summary(campaign, out, plans)
+        if not card.is_current(out):
+            card.write(out)
     return status(out)
 
 
@@ -162,7 +177,7 @@ class _Note:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._told = _read_note(path)
+        self._told = read_note(path)
         self._written = 0.0
 
     def take(self, target: str, line: dict[str, Any]) -> None:
@@ -173,14 +188,6 @@ class _Note:
     def write(self) -> None:
         write_json(self._path, self._told)
         self._written = time.monotonic()
-
-
-def _read_note(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}  # a hint only: without it rate and time left are unknown
-    return value if isinstance(value, dict) else {}
 
 
 def _check_folder(campaign: spec.Campaign, out: Path) -> None:
@@ -201,7 +208,7 @@ def _check_folder(campaign: spec.Campaign, out: Path) -> None:
 
 def temporaries(folder: Path) -> list[Path]:
     """Half-written files of a campaign's folder: of the run that works there, or left behind by a killed one."""
-    return [path for name in (COPY, dataset.MANIFEST, PROGRESS) for path in leftovers(folder / name)]
+    return [path for name in (COPY, dataset.MANIFEST, PROGRESS, card.CARD) for path in leftovers(folder / name)]
 
 
 @contextmanager
@@ -261,9 +268,21 @@ def _try_lock(file: IO[str]) -> bool:
             return True
 
 
+def _times(out: Path, done: bool) -> dict[str, str]:
+    """When the campaign began, and when its last case was done; both are kept once they are known."""
+    try:
+        before = read_summary(out)
+    except DataSetError:
+        before = {}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    kept = {name: str(before[name]) for name in ("started_utc", "ended_utc") if name in before}
+    times = {"started_utc": now, "ended_utc": now} | kept
+    return times if done or "ended_utc" in kept else {"started_utc": times["started_utc"]}
+
+
 def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str, Any]]) -> None:
     """DIR/manifest.json."""
-    targets = []
+    targets: list[dict[str, Any]] = []
     for t in campaign.targets:
         manifest = dataset.read_manifest(out / t.name) if (out / t.name / dataset.MANIFEST).exists() else None
         # what hosts plan for themselves is known once they have said so
@@ -279,92 +298,6 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
         "campaign": campaign.name,
         "campaign_file_sha256": campaign.sha256,
         "targets": targets,
+        **_times(out, all(entry["cases"]["pending"] == 0 for entry in targets)),
     }
     write_json(out / dataset.MANIFEST, summary)
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """DIR/manifest.json of a campaign's folder.
-
-    Raises:
-        DataSetError: there is none, or it is damaged.
-    """
-    if not folder.is_dir():
-        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
-    rebuild = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
-    summary = dataset.read_json(folder / dataset.MANIFEST, rebuild)
-    if summary.get("schema_version") == SCHEMA_VERSION and "targets" not in summary and "shards" in summary:
-        raise DataSetError(
-            f"{folder}: is the data set of one target, not a campaign's folder. Name the folder above it; for one that "
-            f"`surefootd sweep` made alone: surefoot campaign verify {folder}"
-        )
-    targets = summary.get("targets")
-    if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(targets, list):
-        wrong = (
-            "targets is no list"
-            if summary.get("schema_version") == SCHEMA_VERSION
-            else f"schema_version is {summary.get('schema_version')!r} (this version reads {SCHEMA_VERSION})"
-        )
-        raise DataSetError(f"{folder / dataset.MANIFEST}: {wrong}; {rebuild}")
-    return summary
-
-
-def each(folder: Path) -> Iterator[tuple[str, Path, int]]:
-    """Name, folder and planned cases of each target of a data set."""
-    for target in read_summary(folder)["targets"]:
-        try:
-            yield str(target["name"]), folder / str(target["folder"]), int(target["cases"]["planned"])
-        except (KeyError, TypeError, ValueError) as e:
-            raise DataSetError(f"{folder / dataset.MANIFEST}: targets: {e} is missing or no number") from e
-
-
-def status(folder: Path) -> dict[str, Any]:
-    """Cases by state, rate and ETA of each target, and the failed cases with their reasons.
-
-    Raises:
-        DataSetError: `folder` is not a campaign's.
-    """
-    summary = read_summary(folder)
-    running = is_running(folder)
-    told = _read_note(folder / PROGRESS)
-    targets, counts = [], []
-    for name, path, planned in each(folder):
-        started = (path / dataset.MANIFEST).exists()
-        manifest = dataset.read_manifest(path) if started else None
-        found = dataset.count(path, planned, manifest)
-        note = told.get(name, {})
-        counts.append(found)
-        targets.append(
-            {
-                "target": name,
-                "folder": str(path),
-                "cases": found.as_json(),
-                "rows": manifest.rows if manifest else 0,
-                "shards": len(manifest.shards) if manifest else 0,
-                "feature_set": manifest.feature_set if manifest else None,
-                "rate_per_s": note.get("rate_per_s"),
-                "eta_s": note.get("eta_s") if running and found.pending else None,
-                "failed": dataset.failures(path) if found.failed else [],
-                "hosts": mirror.standing(folder, name),
-            }
-        )
-    total = dataset.Counts.total(counts)
-    return {
-        "campaign": summary["campaign"],
-        "folder": str(folder),
-        "state": "running" if running else "done" if total.pending == 0 else "stopped",
-        "cases": total.as_json(),
-        "targets": targets,
-    }
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a `campaign run` holds the folder's lock."""
-    try:
-        with (folder / ".lock").open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

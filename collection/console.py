@@ -13,39 +13,13 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from . import standing
+from .standing import counted, duration, rate
+
 if TYPE_CHECKING:
     from .verify import Result
 
-_COLOURS = {
-    "measured": "green",
-    "infeasible": "dim",
-    "client-limited": "yellow",
-    "overloaded": "yellow",
-    "failed": "red",
-    "skipped": "dim",
-    "pending": "cyan",
-}
-
-
-def duration(seconds: float | None) -> str:
-    """A length of time as people say it."""
-    if seconds is None:
-        return "unknown"
-    if seconds < 1:
-        return "under 1 s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, s = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {s:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
-
-
-def counted(number: int, noun: str) -> str:
-    """How many of what: "1 shard", "2,022 rows"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+__all__ = ["Progress", "bundle", "counted", "duration", "plain_table", "plan", "rate", "size", "status", "verification"]
 
 
 def size(count: float | None) -> str:
@@ -57,13 +31,6 @@ def size(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def rate(per_s: float | None) -> str:
-    """Cases per second; per minute where a second is too short."""
-    if per_s is None:
-        return "unknown"
-    return f"{per_s:,.0f} cases/s" if per_s >= 10 else f"{per_s:.1f} cases/s" if per_s >= 1 else f"{per_s * 60:.1f} cases/min"
 
 
 def plain_table(columns: Iterable[tuple[str, bool]]) -> Table:
@@ -118,30 +85,8 @@ class Progress:
 
 def status(console: Console, state: dict[str, Any]) -> None:
     """Print what `campaign.status` found."""
-    console.print(
-        f"[bold]{state['campaign']}[/] in {escape(str(state['folder']))}: {state['state']}", highlight=False, soft_wrap=True
-    )
-    for target in state["targets"]:
-        cases = target["cases"]
-        line = Text.assemble((target["target"], "bold"), f": {cases['planned']:,} cases planned")
-        for name, colour in _COLOURS.items():
-            if cases[name] or name in ("measured", "failed"):
-                word = "to do" if name == "pending" else name
-                line.append(f", {cases[name]:,} {word}", style=colour if cases[name] else "")
-        console.print(line, soft_wrap=True)
-        facts = [f"{counted(target['rows'], 'row')} in {counted(target['shards'], 'shard')}"]
-        if target["rate_per_s"]:
-            facts.append(rate(target["rate_per_s"]))
-        if target["eta_s"] is not None:
-            facts.append(f"{duration(target['eta_s'])} left")
-        console.print(f"    {', '.join(facts)}", style="dim", highlight=False, soft_wrap=True)
-        for host in target["hosts"]:
-            planned = "nothing was fetched yet" if host["planned"] is None else f"{host['done']:,} of {host['planned']:,} cases"
-            text = f"    {escape(host['host'])} (part {host['part']}): {planned}, {counted(host['shards'], 'shard')} here"
-            console.print(text, style="dim", highlight=False, soft_wrap=True)
-        for reason in target["failed"]:
-            console.print(f"    [red]failed[/] {reason['cases']:,} × {escape(reason['reason'])}", highlight=False, soft_wrap=True)
-            console.print(f"        cases {escape(', '.join(reason['examples']))}", style="dim", highlight=False, soft_wrap=True)
+    for line in standing.lines(state):
+        console.print(Text.assemble(*line), soft_wrap=True)
 
 
 def verification(console: Console, result: Result) -> None:

@@ -6,27 +6,34 @@ Format: docs/sweep-output.md.
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from . import standing
 from .errors import DataSetError
+from .standing import JOURNAL, MANIFEST, SCHEMA_VERSION, SHARDS, STATES, Counts, blocks, failures, read_json
 
-MANIFEST = "manifest.json"
-JOURNAL = "journal.jsonl"
-SHARDS = "shards"
-SCHEMA_VERSION = 1
-STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "skipped")
-# how many failed cases a reason names
-_EXAMPLES = 5
-# of a journal in memory at a time
-_BLOCK_BYTES = 16 << 20
+__all__ = [
+    "JOURNAL",
+    "MANIFEST",
+    "SCHEMA_VERSION",
+    "SHARDS",
+    "STATES",
+    "Counts",
+    "Journal",
+    "Manifest",
+    "Shard",
+    "count",
+    "failures",
+    "read_journal",
+    "read_json",
+    "read_manifest",
+    "shard_file",
+]
 
 
 class _Part(BaseModel):
@@ -66,6 +73,10 @@ class Cases(_Part):
     failed: int = Field(ge=0)
     skipped: int = Field(default=0, ge=0)
 
+    def by_state(self) -> dict[str, int]:
+        """With the states' names as the journal spells them."""
+        return {s: getattr(self, s.replace("-", "_")) for s in STATES}
+
 
 class Manifest(_Part):
     """manifest.json of one target."""
@@ -90,39 +101,7 @@ class Manifest(_Part):
         return sum(s.rows for s in self.shards)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Cases by state; they add up: pending is what is planned and in no other state yet. skipped: what a search did not need."""
-
-    planned: int
-    measured: int = 0
-    infeasible: int = 0
-    client_limited: int = 0
-    overloaded: int = 0
-    failed: int = 0
-    skipped: int = 0
-
-    @property
-    def done(self) -> int:
-        return self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed + self.skipped
-
-    @property
-    def pending(self) -> int:
-        return self.planned - self.done
-
-    def as_json(self) -> dict[str, int]:
-        """With the states' names as the journal spells them."""
-        named = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}
-        return {**named, "pending": self.pending}
-
-    @classmethod
-    def total(cls, parts: list[Counts]) -> Counts:
-        return cls(*(sum(getattr(p, f.name) for p in parts) for f in fields(cls)))
-
-
 _LINE = {"case_id": pl.String(), "state": pl.Enum(STATES), "shard": pl.UInt32(), "rows": pl.UInt32(), "cases": pl.UInt64()}
-# a line that stands for several cases, which were not measured (docs/sweep-output.md)
-_TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d+)')
 
 
 @dataclass
@@ -153,25 +132,6 @@ def shard_file(shard: int) -> str:
     return f"{SHARDS}/part-{shard:05}.parquet"
 
 
-def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DataSetError: names the file, the position and the remedy.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError as e:
-        raise DataSetError(f"{path}: is missing. It is no data set, or it is damaged; {remedy}") from e
-    except (ValueError, UnicodeDecodeError) as e:
-        raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
-    except OSError as e:
-        raise DataSetError(f"{path}: cannot be read ({e.strerror})") from e
-    if not isinstance(value, dict):
-        raise DataSetError(f"{path}: corrupt: not a JSON object; {remedy}")
-    return value
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Read a target's manifest.
 
@@ -194,37 +154,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataSetError(f"{path}: corrupt: {where}: {first['msg']}; {remedy}") from e
 
 
-def _blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
-    """The journal's bytes, some megabytes at a time, each ending with the end of a line; at last a torn line, if there is one."""
-    try:
-        file = (folder / JOURNAL).open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        file.seek(start)
-        rest = b""
-        while block := file.read(_BLOCK_BYTES):
-            end = block.rfind(b"\n") + 1
-            if end:
-                yield rest + block[:end]
-                rest = block[end:]
-            else:
-                rest += block
-        if rest:
-            yield rest
-
-
-def _whole_blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
-    """As `_blocks`, without a torn last line: it counts for nothing."""
-    return (block for block in _blocks(folder, start) if block.endswith(b"\n"))
-
-
 def read_journal(folder: Path) -> Journal:
     """Read a target's journal; damage is told, not raised."""
     journal = Journal()
     parts = [journal.lines]
     number = 0
-    for block in _blocks(folder):
+    for block in blocks(folder):
         if not block.endswith(b"\n"):
             journal.torn = True
             break
@@ -265,51 +200,5 @@ def _careful(block: bytes, before: int, damage: list[tuple[int, str]]) -> pl.Dat
 
 
 def count(folder: Path, planned: int, manifest: Manifest | None = None) -> Counts:
-    """Cases by state, from the journal.
-
-    Args:
-        manifest: of the same folder: what it has counted is believed, so that only what came since is read. Without it
-            everything is (bytes are scanned: a fraction of a second for a million lines).
-    """
-    by_state, lines = dict.fromkeys(STATES, 0), 0
-    more: Counter[str] = Counter()
-    start = 0
-    if manifest is not None and 0 < manifest.journal_bytes <= _size(folder / JOURNAL):
-        start = manifest.journal_bytes
-        more.update({s: getattr(manifest.cases, s.replace("-", "_")) for s in STATES})
-    for block in _whole_blocks(folder, start):
-        lines += block.count(b"\n")
-        for s in STATES:
-            by_state[s] += block.count(b'"state":"%s"' % s.encode())
-        for state, cases in _TALLY.findall(block) if b'"cases":' in block else ():
-            more[state.decode()] += int(cases) - 1
-    if sum(by_state.values()) != lines:
-        # spelt otherwise than `surefootd` does, or damaged: read it properly
-        by_state, more = read_journal(folder).by_state(), Counter()
-    by_state = {s: n + more[s] for s, n in by_state.items()}
-    return Counts(planned, **{s.replace("-", "_"): n for s, n in by_state.items()})
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def failures(folder: Path) -> list[dict[str, Any]]:
-    """Reasons of failed cases, most frequent first, each with some of its cases."""
-    cases: Counter[str] = Counter()
-    examples: dict[str, list[str]] = defaultdict(list)
-    for block in _whole_blocks(folder):
-        for found in re.finditer(rb'^.*"state":\s*"failed".*$', block, re.M):
-            try:
-                line = json.loads(found.group())
-                reason, case = str(line.get("reason") or "no reason given"), str(line["case_id"])
-            except (ValueError, KeyError):
-                continue  # `verify` names damaged lines
-            cases[reason] += 1
-            if len(examples[reason]) < _EXAMPLES:
-                examples[reason].append(case)
-    ordered = sorted(cases.items(), key=lambda item: (-item[1], item[0]))
-    return [{"reason": reason, "cases": n, "examples": examples[reason]} for reason, n in ordered]
+    """Cases by state, from the journal, as `standing.count`; a manifest of the same folder is believed."""
+    return standing.count(folder, planned, None if manifest is None else (manifest.journal_bytes, manifest.cases.by_state()))

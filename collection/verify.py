@@ -15,7 +15,7 @@ import polars as pl
 from models.features import SAMPLE_FEATURES
 from pipelines.io import sha256_file
 
-from . import campaign, checks, dataset, mirror, spec
+from . import campaign, card, checks, dataset, mirror, spec
 from .errors import CampaignError, DataSetError
 from .findings import MOST_NAMED, Finding, some
 
@@ -94,7 +94,8 @@ def verify(folder: Path) -> Result:
     running = campaign.is_running(folder)
     if running:
         result.findings.append(Finding(str(folder), "a campaign run works here now", "wait for its end, then verify again"))
-    known = {path.name for _, path, _ in targets} | {campaign.COPY, dataset.MANIFEST, campaign.PROGRESS, mirror.HOSTS, ".lock"}
+    own = {campaign.COPY, dataset.MANIFEST, campaign.PROGRESS, mirror.HOSTS, card.CARD, ".lock"}
+    known = {path.name for _, path, _ in targets} | own
     if running:  # it is writing them
         known |= {path.name for path in campaign.temporaries(folder)}
     for stray in sorted(p for p in folder.iterdir() if p.name not in known):
@@ -107,6 +108,10 @@ def verify(folder: Path) -> Result:
                 f"remove the file and fetch it again: surefoot campaign run {folder}/campaign.toml --inventory INV --out {folder}"
             )
             result.findings.extend(Finding(str(file), what, remedy) for file, what in mirror.differences(folder, name))
+    # what else is found changes the data, and the card with them
+    if not result.findings and (folder / card.CARD).exists() and not card.is_current(folder):
+        what, remedy = "is of other data than are here", f"write it anew: surefoot campaign card {folder}"
+        result.findings.append(Finding(str(folder / card.CARD), what, remedy, "warning"))
     return result
 
 

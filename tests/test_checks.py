@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from test_hosts_campaign import HOSTS, TEXT, Hosts
 
-from collection import campaign, lab, mirror, playbooks, verify
+from collection import campaign, card, lab, mirror, playbooks, verify
 from collection.findings import Finding
 from pipelines.io import sha256_file
 
@@ -41,6 +41,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
     campaign.run(root / "campaign.toml", root / "out")
     cut(root / "out/server-1", 12)
+    card.write(root / "out")
     return root / "out"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import collection
 from collection import campaign, cli, console, errors
+from collection.commands import surefoot
 from pipelines.io import write_bytes
 
 
@@ -32,12 +34,12 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
 
 def test_the_commands_are_those_of_the_contract() -> None:
     """Commands that users rely on are there, and no other."""
-    leaves = {" ".join(c) for c in commands(cli.surefoot)} - {"campaign", "bundle"}
+    leaves = {" ".join(c) for c in commands(surefoot)} - {"campaign", "bundle"}
     campaigns = {f"campaign {c}" for c in ("plan", "run", "status", "verify")}
     assert leaves == campaigns | {f"bundle {c}" for c in ("build", "verify", "inspect")} | {"demo"}
 
 
-@pytest.mark.parametrize("command", [(), *commands(cli.surefoot)])
+@pytest.mark.parametrize("command", [(), *commands(surefoot)])
 def test_every_command_has_help(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """--help works everywhere and describes every option."""
     cli.main([*command, "--help"])
@@ -97,6 +99,45 @@ def test_what_is_wrong_with_a_bundle_is_one_line(
     assert len(said.splitlines()) == 1
 
 
+def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
+    """The command takes the time that Python takes to start: no library beside the standard one, and little of that."""
+    manifest = {"schema_version": 1, "campaign": "c", "targets": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    program = (
+        "import sys; from collection import cli; "
+        "cli.main(['campaign', 'status', sys.argv[1], '--json']); "
+        "print(sorted({m.split('.')[0] for m in sys.modules} & set(sys.argv[2:])), file=sys.stderr)"
+    )
+    heavy = [
+        "click",
+        "rich",
+        "polars",
+        "numpy",
+        "pydantic",
+        "torch",
+        "matplotlib",
+        "typing",
+        "dataclasses",
+        "subprocess",
+        "tempfile",
+    ]
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path), *heavy], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["campaign"] == "c"
+    assert done.stderr.strip() == "[]"
+
+
+def test_status_says_the_same_both_ways(tmp_path: Path) -> None:
+    """The quick answer, and that of the command line's own parser, with its options in another place."""
+    manifest = {"schema_version": 1, "campaign": "c", "targets": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    for more in ([], ["--json"]):
+        quick = run("campaign", "status", str(tmp_path), *more)
+        parsed = run("campaign", "status", *more, "--", str(tmp_path))
+        assert (quick.returncode, quick.stderr) == (0, "")
+        assert quick.stdout == parsed.stdout != ""
+
+
 def test_a_folder_without_permission_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +146,7 @@ def test_a_folder_without_permission_is_one_line(
     def refuse(*_args: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "manifest.json"))
 
-    monkeypatch.setattr("collection.campaign.status", refuse)
+    monkeypatch.setattr("collection.standing.status", refuse)
     with pytest.raises(SystemExit) as e:
         cli.main(["campaign", "status", str(tmp_path)])
     assert e.value.code == 1

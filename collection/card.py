@@ -1,0 +1,235 @@
+"""The data card: DIR/data-card.md, what a data set holds, where it comes from, what is missing, and what was checked.
+
+Written at the end of a campaign, and again by `surefoot campaign card DIR`. It is made from the data set's own files alone, so
+the same data give the same text on any machine, at any time. `verify` tells whether it is of these data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from models.features import FEATURE_SETS, SAMPLE_FEATURES
+from pipelines.io import sha256_bytes, sha256_file, write_bytes
+
+from . import dataset, standing
+from .errors import DataSetError
+
+CARD = "data-card.md"
+_RANGES = (*SAMPLE_FEATURES, "latency_p50_ms", "latency_p99_ms", "achieved_rps", "count")
+_REASONS = 12
+_SOURCES = 40
+_STATES = {
+    "measured": "samples of a service that met or missed its target",
+    "overloaded": "completed less than 99 % of what was offered; samples are kept, their latency grows with the case",
+    "client-limited": "the load generator could not keep its schedule; samples are kept and marked",
+    "infeasible": "cannot be set up: neighbours leave no room",
+    "failed": "something broke; no samples",
+    "skipped": "the search did not need it; bounded by what was measured",
+}
+
+
+def write(folder: Path) -> Path:
+    """Write a campaign's data card.
+
+    Args:
+        folder: the campaign's folder.
+    Raises:
+        DataSetError: it is not a campaign's, or a manifest cannot be read.
+    """
+    path = folder / CARD
+    write_bytes(path, text(folder).encode())
+    return path
+
+
+def stamp(folder: Path) -> str:
+    """Digest of all that the card is made from: of every target's manifest, which names every shard's."""
+    parts = [f"{name} {sha256_file(path / standing.MANIFEST)}" for name, path, _ in standing.each(folder) if _has(path)]
+    return sha256_bytes("\n".join([sha256_file(folder / standing.COPY), *parts]).encode())
+
+
+def is_current(folder: Path) -> bool:
+    """Whether the card is there, and of these data."""
+    try:
+        return f"\nDigest: {stamp(folder)}\n" in (folder / CARD).read_text("utf-8")
+    except (OSError, UnicodeDecodeError, DataSetError):
+        return False
+
+
+def text(folder: Path) -> str:
+    """The card, as Markdown."""
+    summary = standing.read_summary(folder)
+    lines = [
+        f"# Data card: {_plain(summary['campaign'])}",
+        "",
+        "Made by `surefoot campaign card DIR` from the manifests and samples beside it.",
+        "",
+        f"Digest: {stamp(folder)}",
+        f"Campaign file: {standing.COPY}, SHA-256 {summary.get('campaign_file_sha256')}",
+        f"Measured: {summary.get('started_utc', 'unknown')} to {summary.get('ended_utc', 'unknown')} (UTC)",
+    ]
+    for name, path, planned in standing.each(folder):
+        lines += ["", f"## {_plain(name)}", ""]
+        lines += _target(path, planned) if _has(path) else ["Nothing was measured yet."]
+    lines += ["", "## How to check", ""]
+    lines += [
+        "`surefoot campaign verify DIR` proves hashes, rows and counts, and looks for values out of range, clock jumps, wrong",
+        "units, swapped hosts and disturbed cases (docs/campaigns.md, What verify checks).",
+        "`surefoot campaign status DIR` shows failed cases.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _has(path: Path) -> bool:
+    return (path / standing.MANIFEST).exists()
+
+
+def _plain(value: object) -> str:
+    """Text in a table or a heading: one line, no markup."""
+    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *(f"| {' | '.join(map(_plain, row))} |" for row in rows)]
+
+
+def _target(path: Path, planned: int) -> list[str]:
+    manifest = dataset.read_manifest(path)
+    more: dict[str, Any] = manifest.model_extra or {}
+    counts = manifest.cases.by_state()
+    shards = [path / s.file for s in manifest.shards if s.rows and (path / s.file).exists()]
+    found = _scan(shards)
+    return [
+        *_what(manifest, more, found),
+        "",
+        "### Where and with what",
+        "",
+        *_where(manifest, more, path),
+        "",
+        "### Cases",
+        "",
+        *_table(["state", "cases", "meaning"], [[s, f"{n:,}", _STATES[s]] for s, n in counts.items() if n]),
+        "",
+        f"Planned: {planned:,}. " + ("Complete." if manifest.complete else "Incomplete: the campaign was not finished."),
+        "",
+        "### Ranges",
+        "",
+        *_ranges(found),
+        "",
+        "### Known gaps",
+        "",
+        *(f"- {gap}" for gap in _gaps(manifest, more, counts, found)),
+    ]
+
+
+def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    spec = more.get("spec") if isinstance(more.get("spec"), dict) else {}
+    sweep = json.dumps(spec.get("sweep"), sort_keys=True)  # type: ignore[union-attr]
+    sampling = json.dumps(spec.get("sampling"), sort_keys=True)  # type: ignore[union-attr]
+    part = f", part {manifest.part['number']} of {manifest.part['of']}" if manifest.part else ""
+    yield from _table(
+        ["what", ""],
+        [
+            ["campaign", f"{manifest.campaign}{part}, hash {manifest.campaign_hash}"],
+            ["strategy", str(more.get("strategy", "unknown"))],
+            ["seed", str(spec.get("seed", "unknown"))],  # type: ignore[union-attr]
+            ["size", f"{standing.counted(manifest.rows, 'row')} in {standing.counted(len(manifest.shards), 'shard')}"],
+            ["services", ", ".join(f"{n} (p99 <= {s.qos_target_ms:g} ms)" for n, s in sorted(manifest.services.items()))],
+            ["services with samples", ", ".join(found["services"]) or "none"],
+            ["sweep", sweep],
+            ["sampling", sampling],
+        ],
+    )
+
+
+def _where(manifest: dataset.Manifest, more: dict[str, Any], path: Path) -> Iterator[str]:
+    p = manifest.platform
+    mba = "MBA" if p.mba else "no MBA"
+    rows = [
+        ["platform", f"{p.name}: {p.cores:g} cores in steps of {p.core_step:g}, {p.ways} ways of {p.mb_per_way:g} MB, {mba}"],
+        ["feature set", manifest.feature_set],
+        *([f"software: {k}", v] for k, v in sorted(manifest.software.items())),
+        *([f"machine: {k}", json.dumps(v) if not isinstance(v, str) else v] for k, v in sorted(manifest.host.items())),
+    ]
+    for host in more.get("hosts", []):
+        facts = host.get("host", {})
+        own = {k: v for k, v in facts.items() if manifest.host.get(k) != v}
+        part = host.get("part", {})
+        rows.append(
+            [f"host {host.get('name')}", f"part {part.get('number')} of {part.get('of')}; {json.dumps(own, sort_keys=True)}"]
+        )
+    sources = sorted(manifest.sources.items())
+    rows += [[f"source: {name}", digest] for name, digest in sources[:_SOURCES]]
+    if len(sources) > _SOURCES:
+        rows.append(["source", f"{len(sources) - _SOURCES} more in manifest.json"])
+    yield from _table(["where", ""], rows)
+
+
+def _scan(shards: list[Path]) -> dict[str, Any]:
+    """Least, greatest and nulls of each column: out of core, whatever the number of rows."""
+    if not shards:
+        return {"columns": {}, "services": [], "verdicts": {}}
+    frame = pl.scan_parquet(shards)
+    known = frame.collect_schema().names()
+    names = [n for n in _RANGES if n in known]
+    each = [
+        e.alias(f"{n}{mark}")
+        for n in names
+        for c in [pl.col(n)]
+        for e, mark in ((c.min(), "<"), (c.max(), ">"), (c.null_count(), "?"))
+    ]
+    seen = frame.select(*each, pl.len().alias("rows")).collect(engine="streaming").row(0, named=True)
+    verdicts = (
+        frame.group_by("service", "verdict").agg(pl.len().alias("n")).collect(engine="streaming").sort("service", "verdict")
+    )
+    return {
+        "columns": {n: (seen[f"{n}<"], seen[f"{n}>"], seen[f"{n}?"] / seen["rows"]) for n in names},
+        "services": verdicts["service"].unique(maintain_order=True).to_list(),
+        "verdicts": dict(verdicts.group_by("verdict").agg(pl.col("n").sum()).sort("verdict").iter_rows()),
+    }
+
+
+def _extent(name: str) -> list[tuple[pl.Expr, str]]:
+    column = pl.col(name)
+    return [(column.min(), "<"), (column.max(), ">"), (column.null_count(), "?")]
+
+
+def _ranges(found: dict[str, Any]) -> Iterator[str]:
+    rows = [
+        [name, "" if low is None else f"{low:.6g}", "" if high is None else f"{high:.6g}", f"{100 * gap:.1f} %"]
+        for name, (low, high, gap) in found["columns"].items()
+    ]
+    yield from _table(["column", "least", "greatest", "null"], rows)
+    yield ""
+    verdicts = ", ".join(f"{n:,} {verdict}" for verdict, n in found["verdicts"].items())
+    yield f"Rows by verdict: {verdicts or 'none'}."
+
+
+def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, int], found: dict[str, Any]) -> Iterator[str]:
+    reasons = (manifest.cases.model_extra or {}).get("reasons", [])
+    ranked = sorted(reasons, key=lambda r: (-int(r["cases"]), str(r["state"]), str(r["reason"])))
+    for r in [r for r in ranked if r["state"] != "measured"][:_REASONS]:
+        yield f"{_plain(r['state'])}: {int(r['cases']):,} x {_plain(r['reason'])}"
+    empty = [name for name, (low, _, _) in found["columns"].items() if low is None]
+    if empty:
+        yield f"null throughout, the target cannot measure it: {', '.join(empty)}"
+    if manifest.feature_set == FEATURE_SETS[1]:
+        yield "no performance counters (feature set no-pmu)"
+    if manifest.platform.ways == 0:
+        yield "the LLC was not partitioned: no ways"
+    silent = sorted(set(manifest.services) - set(found["services"]))
+    if silent:
+        yield f"no samples of {', '.join(silent)} (known as neighbours, or not measured)"
+    if more.get("strategy") == "frontier":
+        yield "only the cells that decide RCliff and OAA were measured; labels say which bounds hold elsewhere"
+    if more.get("strategy") == "random":
+        yield "cells were drawn at random; labels are bounds"
+    if any(name.startswith("platform ") for name in manifest.sources):
+        yield "simulated: a virtual server, not a machine (docs/virtual-server.md); `machine` above is what ran the simulation"
+    if not sum(counts.values()) - counts["measured"] and not empty:
+        yield "every planned case was measured"

@@ -1,0 +1,196 @@
+"""The commands of `surefoot`: campaigns, bundles, the demo."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from . import console as show
+from . import standing
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="surefoot", prog_name="surefoot")
+@click.pass_context
+def surefoot(context: click.Context, debug: bool) -> None:
+    """Collect samples, build bundles, show the whole story.
+
+    Exit codes: 0 done, 1 failed, 2 bad input.
+    """
+    context.obj = {"debug": debug}
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+_data_set = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@surefoot.group()
+def campaign() -> None:
+    """Plan, run, watch and verify campaigns."""
+
+
+@campaign.command("plan")
+@click.argument("file", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path))
+@_json
+def campaign_plan(file: Path, as_json: bool) -> None:
+    """Count and preview the cases of each target; estimate duration and disk. Changes nothing."""
+    from . import campaign as campaigns
+
+    plan = campaigns.plan(file)
+    if as_json:
+        _print_json(plan)
+    else:
+        show.plan(Console(), plan)
+
+
+@campaign.command("run")
+@click.argument("file", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the data set.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible inventory, for targets.hosts.")
+@_json
+def campaign_run(file: Path, out: Path, inventory: Path | None, as_json: bool) -> None:
+    """Run a campaign on its targets; goes on where it was if DIR holds a started one."""
+    from . import campaign as campaigns
+
+    with show.Progress(Console(stderr=True)) as progress:
+        summary = campaigns.run(file, out, inventory=inventory, report=progress)
+    if as_json:
+        _print_json(summary)
+    else:
+        show.status(Console(), summary)
+
+
+@campaign.command("status")
+@_data_set
+@_json
+def campaign_status(folder: Path, as_json: bool) -> None:
+    """Cases by state, rate, ETA, and the failed cases with their reasons."""
+    standing.main(str(folder), as_json)
+
+
+@campaign.command("verify")
+@_data_set
+@click.option("--strict", is_flag=True, help="Warnings fail, too.")
+@_json
+def campaign_verify(folder: Path, strict: bool, as_json: bool) -> None:
+    """Check that a data set is whole, and that its rows can be true.
+
+    Exit code 1 if not; warnings (cases that something disturbed) fail only with --strict.
+    """
+    from . import verify
+
+    result = verify.verify(folder)
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        show.verification(Console(), result)
+    if not result.ok or (strict and result.findings):
+        sys.exit(1)
+
+
+@campaign.command("card")
+@_data_set
+def campaign_card(folder: Path) -> None:
+    """Write DIR/data-card.md: what the data set holds, where it comes from, what is missing."""
+    from . import card
+
+    path = card.write(folder)
+    click.echo(f"{path}: verify with `surefoot campaign verify {folder}`; version with `dvc add {folder}`")
+
+
+@surefoot.group()
+def bundle() -> None:
+    """Build, verify and describe bundles: the signed artefacts that nodes run."""
+
+
+_bundle = click.argument("path", metavar="BUNDLE", type=click.Path(path_type=Path))
+
+
+@bundle.command("build")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Data set: the folder of one target of a campaign.")
+@click.option("--models", required=True, type=click.Path(path_type=Path), help="Output of the stage `train`.")
+@click.option("--metrics", type=click.Path(path_type=Path), help="metrics.json of the stage `evaluate`.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; the tar gets the same name with .tar."
+)
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="PEM file of the signing key (default: this user's, made when missing)."
+)
+@_json
+def bundle_build(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None, as_json: bool) -> None:
+    """Make and sign a bundle from what the pipeline trained (`dvc repro` does this for every data set)."""
+    from pipelines import bundle as bundles
+
+    facts = bundles.run(data, models, metrics, out, key)
+    if as_json:
+        _print_json(facts)
+    else:
+        show.bundle(Console(), facts)
+
+
+@bundle.command("verify")
+@_bundle
+@click.option(
+    "--trust", type=click.Path(path_type=Path), help="Public key (PEM) that must have signed it (default: the keys trusted here)."
+)
+@_json
+def bundle_verify(path: Path, trust: Path | None, as_json: bool) -> None:
+    """Check a bundle, folder or tar: signature, digests, sizes, shapes, bounds, nothing missing, nothing extra."""
+    from pipelines import bundle as bundles
+
+    checked = bundles.verify(path, trusted=None if trust is None else [bundles.load_public_key(trust)])
+    if as_json:
+        _print_json({"path": str(path), "ok": True, "manifest_sha256": checked.manifest_sha256, "files": sorted(checked.files)})
+    else:
+        click.echo(f"ok {path}: {len(checked.files)} files, manifest {checked.manifest_sha256[:16]}")
+
+
+@bundle.command("inspect")
+@_bundle
+@_json
+def bundle_inspect(path: Path, as_json: bool) -> None:
+    """Describe a bundle, which is verified first."""
+    from pipelines import bundle as bundles
+
+    facts = bundles.inspect(path)
+    if as_json:
+        _print_json(facts)
+    else:
+        show.bundle(Console(), facts)
+
+
+@surefoot.command("demo")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of the report and of what it is made from (default: out/demo).",
+)
+@_json
+def demo_command(out: Path | None, as_json: bool) -> None:
+    """The whole story on this machine, unattended; ends with the path of a report.
+
+    Stopped half-way, it goes on where it was.
+    """
+    from . import demo
+
+    result = demo.run(out, Console(stderr=True))
+    if as_json:
+        _print_json(result)
+    else:
+        for warning in result["warnings"]:
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"report: {result['report']}")
+    if result["failed"]:
+        click.echo(f"incomplete: {'; '.join(result['failed'])}", err=True)
+        sys.exit(1)

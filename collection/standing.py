@@ -1,0 +1,373 @@
+"""How a campaign stands: what `surefoot campaign status` shows, and the little of its files that this takes.
+
+`status` is asked again and again, by people and by scripts, so this module and what it imports are the standard library's
+cheapest parts: the command answers in the time that Python takes to start. Everything else is imported where a folder needs it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import sys
+from collections import Counter, defaultdict, namedtuple
+from pathlib import Path
+
+from .errors import DataSetError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing costs as much as reading the manifests
+    from collections.abc import Iterator
+    from typing import Any, TextIO
+
+MANIFEST = "manifest.json"
+JOURNAL = "journal.jsonl"
+SHARDS = "shards"
+COPY = "campaign.toml"
+PROGRESS = "progress.json"
+SCHEMA_VERSION = 1
+STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "skipped")
+# how many failed cases a reason names
+_EXAMPLES = 5
+# of a journal in memory at a time
+_BLOCK_BYTES = 16 << 20
+# a line that stands for several cases, which were not measured (docs/sweep-output.md)
+_TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d+)')
+
+
+class Counts(
+    namedtuple(
+        "Counts",
+        ["planned", "measured", "infeasible", "client_limited", "overloaded", "failed", "skipped"],
+        defaults=(0, 0, 0, 0, 0, 0),
+    )
+):
+    """Cases by state; they add up: pending is what is planned and in no other state yet. skipped: what a search did not need."""
+
+    __slots__ = ()
+
+    @property
+    def done(self) -> int:
+        return sum(self[1:])
+
+    @property
+    def pending(self) -> int:
+        return int(self.planned) - self.done
+
+    def as_json(self) -> dict[str, int]:
+        """With the states' names as the journal spells them."""
+        return {**{name.replace("_", "-"): n for name, n in self._asdict().items()}, "pending": self.pending}
+
+    @classmethod
+    def total(cls, parts: list[Counts]) -> Counts:
+        return cls(*(sum(column) for column in zip(cls(0), *parts, strict=True)))
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        DataSetError: names the file, the position and the remedy.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as e:
+        raise DataSetError(f"{path}: is missing. It is no data set, or it is damaged; {remedy}") from e
+    except (ValueError, UnicodeDecodeError) as e:
+        raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
+    except OSError as e:
+        raise DataSetError(f"{path}: cannot be read ({e.strerror})") from e
+    if not isinstance(value, dict):
+        raise DataSetError(f"{path}: corrupt: not a JSON object; {remedy}")
+    return value
+
+
+def blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
+    """The journal's bytes, some megabytes at a time, each ending with the end of a line; at last a torn line, if there is one."""
+    try:
+        file = (folder / JOURNAL).open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(start)
+        rest = b""
+        while block := file.read(_BLOCK_BYTES):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield rest + block[:end]
+                rest = block[end:]
+            else:
+                rest += block
+        if rest:
+            yield rest
+
+
+def _whole_blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
+    """As `blocks`, without a torn last line: it counts for nothing."""
+    return (block for block in blocks(folder, start) if block.endswith(b"\n"))
+
+
+def count(folder: Path, planned: int, told: tuple[int, dict[str, int]] | None = None) -> Counts:
+    """Cases by state, from the journal.
+
+    Args:
+        told: how much of the journal the manifest has counted, and what it found; only what came since is read. Without it
+            everything is (bytes are scanned: a fraction of a second for a million lines).
+    """
+    by_state, lines = dict.fromkeys(STATES, 0), 0
+    more: Counter[str] = Counter()
+    start = 0
+    if told is not None and 0 < told[0] <= _size(folder / JOURNAL):
+        start = told[0]
+        more.update(told[1])
+    for block in _whole_blocks(folder, start):
+        lines += block.count(b"\n")
+        for s in STATES:
+            by_state[s] += block.count(b'"state":"%s"' % s.encode())
+        for state, cases in _TALLY.findall(block) if b'"cases":' in block else ():
+            more[state.decode()] += int(cases) - 1
+    if sum(by_state.values()) != lines:
+        # spelt otherwise than `surefootd` does, or damaged: read it properly
+        from .dataset import read_journal
+
+        by_state, more = read_journal(folder).by_state(), Counter()
+    by_state = {s: n + more[s] for s, n in by_state.items()}
+    return Counts(planned, **{s.replace("-", "_"): n for s, n in by_state.items()})
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def failures(folder: Path) -> list[dict[str, Any]]:
+    """Reasons of failed cases, most frequent first, each with some of its cases."""
+    cases: Counter[str] = Counter()
+    examples: dict[str, list[str]] = defaultdict(list)
+    for block in _whole_blocks(folder):
+        for found in re.finditer(rb'^.*"state":\s*"failed".*$', block, re.M):
+            try:
+                line = json.loads(found.group())
+                reason, case = str(line.get("reason") or "no reason given"), str(line["case_id"])
+            except (ValueError, KeyError):
+                continue  # `verify` names damaged lines
+            cases[reason] += 1
+            if len(examples[reason]) < _EXAMPLES:
+                examples[reason].append(case)
+    ordered = sorted(cases.items(), key=lambda item: (-item[1], item[0]))
+    return [{"reason": reason, "cases": n, "examples": examples[reason]} for reason, n in ordered]
+
+
+class _Facts(namedtuple("_Facts", ["rows", "shards", "feature_set", "journal_bytes", "cases"])):
+    """What `status` takes from a target's manifest. shards: their number. cases: by state."""
+
+    __slots__ = ()
+
+
+def _facts(folder: Path) -> _Facts:
+    """Of a target's manifest.
+
+    Raises:
+        DataSetError: it cannot be used; as `dataset.read_manifest`, which also reads what is strange here.
+    """
+    try:
+        value = json.loads((folder / MANIFEST).read_bytes())
+        rows, cases = [s["rows"] for s in value["shards"]], value["cases"]
+        by_state = {s: cases[s.replace("-", "_")] if s != "skipped" else cases.get(s, 0) for s in STATES}
+        numbers = [*rows, *by_state.values(), value.get("journal_bytes", 0)]
+        if value["schema_version"] == SCHEMA_VERSION and all(type(n) is int and n >= 0 for n in numbers):
+            return _Facts(sum(rows), len(rows), str(value["feature_set"]), numbers[-1], by_state)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    from .dataset import read_manifest
+
+    found = read_manifest(folder)
+    return _Facts(found.rows, len(found.shards), found.feature_set, found.journal_bytes, found.cases.by_state())
+
+
+def _hosts(folder: Path, target: str) -> list[dict[str, Any]]:
+    if not (folder / "hosts" / "hosts.json").exists():
+        return []
+    from .mirror import standing
+
+    return standing(folder, target)
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}  # a hint only: without it rate and time left are unknown
+    return value if isinstance(value, dict) else {}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """DIR/manifest.json of a campaign's folder.
+
+    Raises:
+        DataSetError: there is none, or it is damaged.
+    """
+    if not folder.is_dir():
+        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
+    rebuild = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    summary = read_json(folder / MANIFEST, rebuild)
+    if summary.get("schema_version") == SCHEMA_VERSION and "targets" not in summary and "shards" in summary:
+        raise DataSetError(
+            f"{folder}: is the data set of one target, not a campaign's folder. Name the folder above it; for one that "
+            f"`surefootd sweep` made alone: surefoot campaign verify {folder}"
+        )
+    targets = summary.get("targets")
+    if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(targets, list):
+        wrong = (
+            "targets is no list"
+            if summary.get("schema_version") == SCHEMA_VERSION
+            else f"schema_version is {summary.get('schema_version')!r} (this version reads {SCHEMA_VERSION})"
+        )
+        raise DataSetError(f"{folder / MANIFEST}: {wrong}; {rebuild}")
+    return summary
+
+
+def each(folder: Path) -> Iterator[tuple[str, Path, int]]:
+    """Name, folder and planned cases of each target of a data set."""
+    for target in read_summary(folder)["targets"]:
+        try:
+            yield str(target["name"]), folder / str(target["folder"]), int(target["cases"]["planned"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise DataSetError(f"{folder / MANIFEST}: targets: {e} is missing or no number") from e
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """Cases by state, rate and ETA of each target, and the failed cases with their reasons.
+
+    Raises:
+        DataSetError: `folder` is not a campaign's.
+    """
+    summary = read_summary(folder)
+    running = is_running(folder)
+    told = read_note(folder / PROGRESS)
+    targets, counts = [], []
+    for name, path, planned in each(folder):
+        started = (path / MANIFEST).exists()
+        manifest = _facts(path) if started else None
+        found = count(path, planned, manifest and (manifest.journal_bytes, manifest.cases))
+        note = told.get(name, {})
+        counts.append(found)
+        targets.append(
+            {
+                "target": name,
+                "folder": str(path),
+                "cases": found.as_json(),
+                "rows": manifest.rows if manifest else 0,
+                "shards": manifest.shards if manifest else 0,
+                "feature_set": manifest.feature_set if manifest else None,
+                "rate_per_s": note.get("rate_per_s"),
+                "eta_s": note.get("eta_s") if running and found.pending else None,
+                "failed": failures(path) if found.failed else [],
+                "hosts": _hosts(folder, name),
+            }
+        )
+    total = Counts.total(counts)
+    return {
+        "campaign": summary["campaign"],
+        "folder": str(folder),
+        "state": "running" if running else "done" if total.pending == 0 else "stopped",
+        "cases": total.as_json(),
+        "targets": targets,
+    }
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a `campaign run` holds the folder's lock."""
+    try:
+        with (folder / ".lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time as people say it."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 1:
+        return "under 1 s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, s = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {s:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def counted(number: int, noun: str) -> str:
+    """How many of what: "1 shard", "2,022 rows"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def rate(per_s: float | None) -> str:
+    """Cases per second; per minute where a second is too short."""
+    if per_s is None:
+        return "unknown"
+    return f"{per_s:,.0f} cases/s" if per_s >= 10 else f"{per_s:.1f} cases/s" if per_s >= 1 else f"{per_s * 60:.1f} cases/min"
+
+
+_COLOURS = {
+    "measured": "green",
+    "infeasible": "dim",
+    "client-limited": "yellow",
+    "overloaded": "yellow",
+    "failed": "red",
+    "skipped": "dim",
+    "pending": "cyan",
+}
+_ANSI = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def lines(state: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    """What `status` found, for people: lines of (text, style). Styles: "", bold, dim, red, green, yellow, cyan."""
+    yield [(str(state["campaign"]), "bold"), (f" in {state['folder']}: {state['state']}", "")]
+    for target in state["targets"]:
+        cases = target["cases"]
+        line = [(target["target"], "bold"), (f": {cases['planned']:,} cases planned", "")]
+        for name, colour in _COLOURS.items():
+            if cases[name] or name in ("measured", "failed"):
+                word = "to do" if name == "pending" else name
+                line.append((f", {cases[name]:,} {word}", colour if cases[name] else ""))
+        yield line
+        facts = [f"{counted(target['rows'], 'row')} in {counted(target['shards'], 'shard')}"]
+        if target["rate_per_s"]:
+            facts.append(rate(target["rate_per_s"]))
+        if target["eta_s"] is not None:
+            facts.append(f"{duration(target['eta_s'])} left")
+        yield [(f"    {', '.join(facts)}", "dim")]
+        for host in target["hosts"]:
+            planned = "nothing was fetched yet" if host["planned"] is None else f"{host['done']:,} of {host['planned']:,} cases"
+            yield [(f"    {host['host']} (part {host['part']}): {planned}, {counted(host['shards'], 'shard')} here", "dim")]
+        for reason in target["failed"]:
+            yield [("    ", ""), ("failed", "red"), (f" {reason['cases']:,} × {reason['reason']}", "")]
+            yield [(f"        cases {', '.join(reason['examples'])}", "dim")]
+
+
+def show(state: dict[str, Any], out: TextIO) -> None:
+    """Print what `status` found; with colours on a terminal."""
+    coloured = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    for line in lines(state):
+        parts = (f"\x1b[{_ANSI[style]}m{text}\x1b[0m" if coloured and style else text for text, style in line)
+        out.write("".join(parts) + "\n")
+
+
+def main(folder: str, as_json: bool) -> None:
+    """`surefoot campaign status`."""
+    state = status(Path(folder))
+    if as_json:
+        sys.stdout.write(json.dumps(state, indent=2, allow_nan=False) + "\n")
+    else:
+        show(state, sys.stdout)

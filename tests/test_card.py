@@ -1,0 +1,81 @@
+"""The data card says what a data set holds, the same each time, and `verify` knows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from collection import campaign, card, verify
+
+CAMPAIGN = """\
+name = "carded"
+seed = 4
+[targets]
+virtual = ["server-1"]
+[sweep]
+services = ["moses", "xapian"]
+threads = [8]
+cores = "1..36 step 7"
+ways = "1..20 step 6"
+neighbours = { count = [0, 2], draws = 1 }
+[sampling]
+interval_ms = 1000
+samples = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("carded")
+    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
+    campaign.run(root / "campaign.toml", root / "out")
+    return root / "out"
+
+
+def test_card_of_a_campaign(whole: Path) -> None:
+    """What, where, with what, counts, ranges and gaps."""
+    text = (whole / card.CARD).read_text("utf-8")
+    manifest = json.loads((whole / "server-1/manifest.json").read_text("utf-8"))
+    assert text.startswith("# Data card: carded\n")
+    assert f"| measured | {manifest['cases']['measured']:,} |" in text
+    assert f"| infeasible | {manifest['cases']['infeasible']:,} |" in text
+    assert manifest["campaign_hash"] in text
+    assert manifest["sources"]["moses"] in text
+    assert "server-1: 36 cores in steps of 1, 20 ways of 2.25 MB" in text
+    assert "| alloc_cores | 1 | 36 | 0.0 % |" in text
+    assert "null throughout, the target cannot measure it: " not in text
+    assert "infeasible: " in text.split("### Known gaps")[1]
+    assert "simulated: a virtual server" in text
+    started = json.loads((whole / "manifest.json").read_text("utf-8"))["started_utc"]
+    assert f"Measured: {started} to " in text
+
+
+def test_the_same_text_each_time(whole: Path, tmp_path: Path) -> None:
+    """The card is a function of the files: made again, or elsewhere, it is the same."""
+    shutil.copytree(whole, tmp_path / "copy")
+    card.write(tmp_path / "copy")
+    assert (tmp_path / "copy" / card.CARD).read_bytes() == (whole / card.CARD).read_bytes()
+
+
+def test_going_on_with_a_whole_campaign_leaves_card_and_times(whole: Path) -> None:
+    """Nothing is written anew where nothing is new."""
+    before = {name: (whole / name).read_bytes() for name in (card.CARD, "manifest.json")}
+    campaign.run(whole / "campaign.toml", whole)
+    assert {name: (whole / name).read_bytes() for name in before} == before
+
+
+def test_verify_knows_the_card(whole: Path, tmp_path: Path) -> None:
+    """It is no stray file; one of other data is a warning with the way out."""
+    shutil.copytree(whole, tmp_path / "data")
+    assert verify.verify(tmp_path / "data").findings == []
+    path = tmp_path / "data" / card.CARD
+    path.write_text(path.read_text("utf-8").replace(card.stamp(tmp_path / "data"), "0" * 64), "utf-8")
+    result = verify.verify(tmp_path / "data")
+    (finding,) = result.findings
+    assert (finding.file, finding.severity, result.ok) == (str(path), "warning", True)
+    assert finding.remedy == f"write it anew: surefoot campaign card {tmp_path / 'data'}"
+    card.write(tmp_path / "data")
+    assert verify.verify(tmp_path / "data").findings == []
