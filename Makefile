@@ -43,12 +43,12 @@ demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
 
 test: setup test-rust test-python ## every test
+	cargo test --release --locked --workspace --test memcached -- --ignored
 	@scripts/test-pqos.sh
 	@scripts/test-engine.sh "make test: all suites done"
 
 test-rust: setup
 	cargo test --release --locked --workspace
-	cargo test --release --locked --workspace --test memcached -- --ignored
 
 test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
