@@ -65,7 +65,8 @@ class Checks:
         known = {case for _, ids in [*bad, *late] for case in ids}
         yield from (Fault(file, what, "warning", ids) for what, ids in disturbed.shard(frame, table, known))
         if not strange:
-            self._table.append(table.with_columns(pl.lit(file, pl.Categorical).alias("file")))
+            kept = table.select(pl.exclude("^(low|high)_.*$", "samples"), pl.lit(file, pl.Categorical).alias("file"))
+            self._table.append(kept)
 
     def end(self) -> Iterator[Fault]:
         """Check the shards against each other."""

@@ -95,7 +95,7 @@ def _course(part: pl.DataFrame, name: str) -> tuple[float, float, int, int] | No
 
 
 def whole(table: pl.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """(file, what, cases) of cells that stand out of their planes, where nothing is a peak or a pit."""
+    """(file, what, cases) of cells that stand out of their planes, where nothing is a peak."""
     found: dict[str, list[tuple[str, str]]] = {}
     planes = ["service", "rps", "threads", "mba_pct", "beside"]
     if table.select((pl.col("threads") == pl.col("cores").clip(1.0)).all()).item():
@@ -128,10 +128,12 @@ def _stand_out(plane: dict[str, np.ndarray]) -> Iterator[tuple[int, str]]:
     cell = np.full(shape, -1)
     cell[at] = np.arange(len(cores))  # of repeats the last
     for name, error in (("latency_p99_ms", "p99_se"), ("ipc", "ipc_se")):
+        # what disturbs makes slower: a peak of p99, or of one over IPC. Beside overloaded cells both are real
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.log(plane[name])
+            value = np.log(plane[name]) * (1 if name == "latency_p99_ms" else -1)
         if name == "latency_p99_ms":
-            value = np.where(plane["overloaded"] | plane["valid"], value, np.nan)
+            value = np.where(plane["valid"], value, np.nan)
+        value = np.where(plane["overloaded"], np.inf, value)
         x, se = np.full(shape, np.nan), np.zeros(shape)
         x[at], se[at] = value, np.nan_to_num(plane[error])
         yield from _peaks(x, se, cell, math.log(_PEAK[name]), name)
@@ -149,13 +151,14 @@ def _peaks(x: np.ndarray, se: np.ndarray, cell: np.ndarray, least: float, name: 
     error = np.stack([se[a] for a in around]).max(axis=0)
     margin = np.maximum(least, _PEAK_ERRORS * np.hypot(error, se[1:-1, 1:-1]))
     known = np.isfinite(near)
-    enough = (known.sum(axis=0) >= _LEAST_NEIGHBOURS) & np.isfinite(centre)
+    enough = (known.sum(axis=0) >= _LEAST_NEIGHBOURS) & np.isfinite(centre) & ~np.isinf(near).any(axis=0)
     top = np.where(known, near, -np.inf).max(axis=0)
     bottom = np.where(known, near, np.inf).min(axis=0)
     with np.errstate(invalid="ignore"):
         # where the cells around differ that much themselves, a cliff is near, and with it real peaks
         margin = np.maximum(margin, np.where(enough, top - bottom, 0.0))
-        high, low = enough & (centre - top > margin), enough & (bottom - centre > margin)
-    for i, j in np.argwhere(high | low):
-        by = math.exp(centre[i, j] - (top if high[i, j] else bottom)[i, j])
-        yield int(inner[i, j]), f"{name} is {by:.2g} times the {'highest' if high[i, j] else 'lowest'} of the cells around it"
+        high = enough & (centre - top > margin)
+    for i, j in np.argwhere(high):
+        by = math.exp(centre[i, j] - top[i, j])
+        said = f"{by:.2g} times the highest" if name == "latency_p99_ms" else f"{1 / by:.2g} times the lowest"
+        yield int(inner[i, j]), f"{name} is {said} of the cells around it"

@@ -113,7 +113,6 @@ def _entries(table: pl.DataFrame) -> dict[str, list[_Entry]]:
                 for name in ("cpu_usage_cores", "llc_misses_per_s", "mbl_mbps", "achieved_rps")
             ),
             (pl.col("cpu_usage_cores") * pl.col("ipc") * pl.col("core_freq_mhz")).sum().alias("sum_instructions"),
-            pl.col("latency_p50_ms").filter(pl.col("valid")).quantile(0.1).alias("p50"),
         )
         .sort("service", "file", "rps", "threads")
         .collect()
@@ -126,7 +125,6 @@ def _entries(table: pl.DataFrame) -> dict[str, list[_Entry]]:
         values["instructions"] = _ln(row["sum_instructions"]) - _ln(done)
         values["misses"] = _ln(row["sum_llc_misses_per_s"]) - _ln(done)
         values["mbl"] = _ln(row["sum_mbl_mbps"]) - _ln(done)
-        values["p50"] = _ln(row["p50"])
         entries[row["service"]].append(_Entry(row["file"], row["rps"], row["threads"], values))
     return entries
 
@@ -177,8 +175,6 @@ def _columns(away: dict[str, float]) -> dict[str, float]:
     if abs(line) > steady:
         column, by = ("mbl_mbps", away["mbl"]) if abs(away["mbl"]) > abs(away["misses"]) else ("llc_misses_per_s", away["misses"])
         found[column] = by
-    if abs(away["p50"]) > 3 * far:
-        found["latency_p50_ms"] = away["p50"]
     return found
 
 
