@@ -9,7 +9,7 @@ disturbed.py  a jump inside a case, a cell that stands out of its plane
 origin.py     rows of another platform, another campaign or another host
 
 Thresholds are wide: on an undisturbed campaign nothing is found (tests/test_checks.py). Memory: one shard's rows, and about
-150 bytes for each case of the data set.
+200 bytes for each case of the data set.
 """
 
 from __future__ import annotations
