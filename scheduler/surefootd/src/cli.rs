@@ -48,6 +48,9 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct Check {
+    /// The node.toml of the daemon (docs/node-config.md): its folders, its resctrl, and whether its services are there
+    #[arg(long, value_name = "NODE.toml")]
+    pub config: Option<PathBuf>,
     /// "local", or "virtual:PLATFORM" (a platform file or the name of a shipped platform)
     #[arg(long, value_name = "S", default_value = "local")]
     pub server: String,

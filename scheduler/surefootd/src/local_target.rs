@@ -3,6 +3,7 @@
 use crate::campaign::{sha256_hex, Campaign};
 use crate::cli;
 use crate::cmd_sweep::{finish, print_plan, to_measure};
+use crate::daemon::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
 use crate::sweep::rows::{Measured, Row, State};
@@ -182,8 +183,16 @@ fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
 /// Bad input.
 pub fn check(args: &cli::Check) -> Result<()> {
     let all = match cli::Server::parse(&args.server)? {
-        cli::Server::Local => surefoot_linux::check(&Root::default(), &state_dir(args.state.as_deref())),
-        cli::Server::Virtual(name) => virtual_check(&name, args.profiles.as_deref())?,
+        cli::Server::Local => check_local(args)?,
+        cli::Server::Virtual(name) => {
+            if let Some(file) = &args.config {
+                return Err(Error::BadInput(format!(
+                    "--config {}: a virtual server has no folders to check. Leave it out",
+                    file.display()
+                )));
+            }
+            virtual_check(&name, args.profiles.as_deref())?
+        }
     };
     if args.json {
         println!("{}", serde_json::json!({ "server": args.server, "capabilities": all }));
@@ -191,6 +200,20 @@ pub fn check(args: &cli::Check) -> Result<()> {
     }
     print!("{}", check_text(&all));
     Ok(())
+}
+
+fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let config = config.as_ref();
+    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
+    let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
+    let node = surefoot_linux::check::Node {
+        resctrl: config.and_then(|c| c.resctrl.as_deref()),
+        actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
+        services: &services,
+        ..surefoot_linux::check::Node::at(&dir)
+    };
+    Ok(surefoot_linux::check(&Root::default(), &node))
 }
 
 /// A line for each item, by area; below a gap what it costs and what to do.
@@ -261,7 +284,7 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         }
         return Ok(());
     }
-    let from_config = args.config.as_deref().map(crate::daemon::config::NodeConfig::read).transpose()?;
+    let from_config = args.config.as_deref().map(NodeConfig::read).transpose()?;
     let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
     if !dir.is_dir() {
         return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));

@@ -1,6 +1,6 @@
 //! The host around: kernel, container engine, service manager, time, FUSE, and who else sets what Surefoot sets.
 
-use super::{boot_option, chosen, cpu_flag, cpuinfo, rdt, Area, Probes};
+use super::{boot_option, chosen, cpu_flag, cpuinfo, rdt, Area, Node, Probes};
 use crate::root::Root;
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ const WRITERS: [&str; 12] = [
     "systemd-oomd",
 ];
 
-pub(super) fn look(root: &Root, probes: &Probes) -> Area {
+pub(super) fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Area {
     let mut a = Area::new("host");
     kernel(root, &mut a);
     const ENGINE: &str = "starting services of the catalogue, and services given by container";
@@ -36,7 +36,7 @@ pub(super) fn look(root: &Root, probes: &Probes) -> Area {
     systemd(root, probes, &mut a);
     fuse(root, &mut a);
     clock(root, &mut a);
-    writers(root, &mut a);
+    writers(root, node, &mut a);
     rights(root, &mut a);
     a
 }
@@ -133,10 +133,10 @@ fn running_writers(root: &Root) -> BTreeSet<String> {
     pids.filter_map(|p| root.read(format!("/proc/{p}/comm"))).filter(|c| WRITERS.contains(&c.as_str())).collect()
 }
 
-fn writers(root: &Root, a: &mut Area) {
+fn writers(root: &Root, node: &Node<'_>, a: &mut Area) {
     const WHY: &str = "allocations that stay as they were set";
     let mut all: Vec<String> = running_writers(root).into_iter().map(|w| format!("{w} runs")).collect();
-    let groups = rdt::foreign_groups(root);
+    let groups = rdt::foreign_groups(root, node);
     if !groups.is_empty() {
         all.push(format!("resctrl groups of others: {}", groups.join(", ")));
     }

@@ -4,7 +4,8 @@
 //! container engine) stands in [`Probes`], so that all else is a function of a tree of files.
 //!
 //! Map: [`cpu`] processors · [`cgroups`] controllers and what they can limit · [`memory`] pressure, swap, zswap · [`rdt`] resctrl ·
-//! [`counters`] PMU and frequency · [`host`] kernel, engine, service manager, neighbours · [`node`] what a daemon needs.
+//! [`counters`] PMU and frequency · [`host`] kernel, engine, service manager, neighbours · [`node`] what a daemon needs ·
+//! [`services`] what its configuration names.
 
 mod cgroups;
 mod counters;
@@ -13,19 +14,24 @@ mod host;
 mod memory;
 mod node;
 mod rdt;
+mod services;
 #[cfg(test)]
 mod tests;
 
+use crate::actuator::SOCKET;
+use crate::local::Target;
+use crate::resctrl::Resctrl;
 use crate::root::Root;
 use serde::Serialize;
 use std::path::Path;
+use surefoot_server::ServiceId;
 
 pub use counters::Pmu;
 
 /// One ability of this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// "cpu", "cgroup", "memory", "resctrl", "counters", "host", "node".
+    /// "cpu", "cgroup", "memory", "resctrl", "counters", "host", "node", "services".
     pub area: &'static str,
     pub name: String,
     pub found: bool,
@@ -93,22 +99,52 @@ impl Probes {
     }
 }
 
-/// Look at everything on this host; changes nothing. `state_dir` is where a daemon keeps its state.
-pub fn check(root: &Root, state_dir: &Path) -> Vec<Capability> {
-    look(root, state_dir, &Probes::ask())
+/// The node that is asked about: what its configuration says, else the defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'a> {
+    /// Where a daemon keeps its state.
+    pub state_dir: &'a Path,
+    /// Mount point of resctrl, also of a stand-in; None = the kernel's.
+    pub resctrl: Option<&'a Path>,
+    /// Socket of the actuator.
+    pub actuator: &'a Path,
+    /// Services that run already, by id.
+    pub services: &'a [(ServiceId, Target)],
+}
+
+impl<'a> Node<'a> {
+    /// One without a configuration.
+    pub fn at(state_dir: &'a Path) -> Self {
+        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), services: &[] }
+    }
+
+    /// Its resctrl, if that is there.
+    fn resctrl(&self, root: &Root) -> Option<Resctrl> {
+        match self.resctrl {
+            Some(at) => Resctrl::named(root, at).ok(),
+            None => Resctrl::find(root),
+        }
+    }
+}
+
+/// Look at everything on this host; changes nothing.
+pub fn check(root: &Root, node: &Node<'_>) -> Vec<Capability> {
+    look(root, node, &Probes::ask())
 }
 
 /// [`check`] on a tree of files, with what was asked of the host.
-pub fn look(root: &Root, state_dir: &Path, probes: &Probes) -> Vec<Capability> {
+pub fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Vec<Capability> {
     let areas = [
         cpu::look(root),
         cgroups::look(root),
         memory::look(root),
-        rdt::look(root),
+        rdt::look(root, node),
         counters::look(root, &probes.pmu),
-        host::look(root, probes),
+        host::look(root, node, probes),
+        node::look(root, node),
+        services::look(root, node.services),
     ];
-    areas.into_iter().chain([node::look(root, state_dir)]).flat_map(|a| a.all).collect()
+    areas.into_iter().flat_map(|a| a.all).collect()
 }
 
 /// Word of a list such as "[madvise] never" that the kernel has chosen.

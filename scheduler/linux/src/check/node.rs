@@ -1,14 +1,14 @@
 //! What a daemon on this host needs of its own: its folder, the latency feed, the actuator.
 
-use super::Area;
-use crate::actuator::SOCKET;
+use super::{Area, Node};
 use crate::root::Root;
 use nix::unistd::AccessFlags;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-pub(super) fn look(root: &Root, state_dir: &Path) -> Area {
+pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
+    let state_dir = node.state_dir;
     let mut a = Area::new("node");
     const STATE: &str = "remembering what was changed, so that it can be given back";
     // Files cannot be made in a folder that access(2) denies; opening one to write says nothing.
@@ -37,21 +37,22 @@ pub(super) fn look(root: &Root, state_dir: &Path) -> Area {
             "It is opened by `surefootd run --server local` and `record`; send to it from the service or from `surefoot-loadgen --feed`",
         );
     }
-    actuator(root, &mut a);
+    actuator(root, node.actuator, &mut a);
     a
 }
 
-fn actuator(root: &Root, a: &mut Area) {
+fn actuator(root: &Root, socket: &Path, a: &mut Area) {
     const WHY: &str = "a daemon without rights: one small process holds them (else surefootd itself must run as root)";
     const REMEDY: &str = "Start the actuator (docs/privileges.md) as root, for this user; a surefootd that runs as root needs none";
-    let path = root.path(SOCKET);
+    let path = root.path(socket);
+    let socket = socket.display();
     // Not connected to: that would start it, or take the place of the daemon.
     if !is_socket(&path) {
-        a.lack("actuator", WHY, format!("nobody listens on {SOCKET}"), REMEDY);
+        a.lack("actuator", WHY, format!("nobody listens on {socket}"), REMEDY);
     } else if nix::unistd::access(&path, AccessFlags::W_OK).is_err() {
-        a.lack("actuator", WHY, format!("{SOCKET} is there, but not for this user"), REMEDY);
+        a.lack("actuator", WHY, format!("{socket} is there, but not for this user"), REMEDY);
     } else {
-        a.have("actuator", WHY, format!("{SOCKET} is there for this user"));
+        a.have("actuator", WHY, format!("{socket} is there for this user"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! resctrl: whether it can be had, what it offers, and how much of that is free.
 
-use super::{boot_option, counted, cpu_flag, cpuinfo, Area};
+use super::{boot_option, counted, cpu_flag, cpuinfo, Area, Node};
 use crate::files::text;
 use crate::resctrl::info::Info;
 use crate::resctrl::mba::Unit;
@@ -35,13 +35,16 @@ fn asked_at_boot(root: &Root, feature: &str) -> bool {
     boot_option(root, "rdt").is_some_and(|l| l.split(',').any(|f| f == feature))
 }
 
-pub(super) fn look(root: &Root) -> Area {
+pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
     let mut a = Area::new("resctrl");
     boot(root, &mut a);
     let known = root.read("/proc/filesystems").is_some_and(|t| t.lines().any(|l| l.split_whitespace().last() == Some("resctrl")));
-    let Some(r) = Resctrl::find(root) else {
+    let Some(r) = node.resctrl(root) else {
         let each = "ways and bandwidth cannot be given";
-        if known {
+        if let Some(at) = node.resctrl {
+            let remedy = "Mount it first (docs/resctrlfs.md), or leave resctrl out of the configuration";
+            a.lack("resctrl", WAYS, format!("nothing like it is mounted on {}: {each}", at.display()), remedy);
+        } else if known {
             let fstab = "; to keep it over a boot: resctrl /sys/fs/resctrl resctrl defaults 0 0 in /etc/fstab";
             a.lack(
                 "resctrl",
@@ -74,8 +77,8 @@ pub(super) fn look(root: &Root) -> Area {
 }
 
 /// Control groups that are not ours; none without a mount.
-pub(super) fn foreign_groups(root: &Root) -> Vec<String> {
-    let Some(r) = Resctrl::find(root) else { return vec![] };
+pub(super) fn foreign_groups(root: &Root, node: &Node<'_>) -> Vec<String> {
+    let Some(r) = node.resctrl(root) else { return vec![] };
     let named = |g: String| match text(root.files.as_ref(), r.dir().join(&g).join("mode")).as_deref() {
         None | Some("" | "shareable") => g,
         Some(mode) => format!("{g} ({mode})"),

@@ -109,7 +109,7 @@ fn a_full_intel_host_has_no_gap() {
     let _feed = UnixDatagram::bind(state.join("feed.sock")).unwrap();
     std::fs::create_dir_all(root.path("/run/surefoot")).unwrap();
     let _actuator = UnixDatagram::bind(root.path("/run/surefoot/actuator.sock")).unwrap();
-    let all = look(&root, &state, &all_probes());
+    let all = look(&root, &Node::at(&state), &all_probes());
     sound(&all);
     assert_eq!(missing(&all), [""; 0], "{all:#?}");
     for (name, said) in [
@@ -161,7 +161,7 @@ fn an_amd_host_has_its_own_units() {
     }
     root.files.make_dir(&root.path("/sys/fs/resctrl/other/mon_groups/m")).unwrap();
     drop(files);
-    let all = look(&root, &dir.path().join("state"), &all_probes());
+    let all = look(&root, &Node::at(&dir.path().join("state")), &all_probes());
     sound(&all);
     let gaps = [
         "no-isolated-cpus",
@@ -202,7 +202,7 @@ fn an_amd_host_has_its_own_units() {
 fn mount_options_change_the_units() {
     let (_dir, plain) = tree(&server());
     let (_files, root) = ModelFiles::mount(&plain, intel(1, 11), "cdp,mba_MBps");
-    let all = look(&root, Path::new("/"), &all_probes());
+    let all = look(&root, &Node::at(Path::new("/")), &all_probes());
     assert!(of(&all, "l3-cdp").detail.contains("mounted with cdp") && of(&all, "l3-cat").detail.contains("11 ways"));
     assert!(of(&all, "mba").detail.contains("in MB/s"), "{:?}", of(&all, "mba"));
 }
@@ -220,7 +220,7 @@ fn an_old_host_is_told_what_to_boot_with() {
     put(&root, "/proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Gold 5220R\nflags\t\t: mba");
     put(&root, "/proc/cmdline", "quiet psi=0 cgroup_disable=memory");
     put(&root, "/proc/self/status", "CapEff:\t0000000000000000");
-    let all = look(&root, Path::new("/"), &all_probes());
+    let all = look(&root, &Node::at(Path::new("/")), &all_probes());
     sound(&all);
     for (name, remedy) in [
         ("cgroup", "unified_cgroup_hierarchy=1"),
@@ -238,14 +238,14 @@ fn an_old_host_is_told_what_to_boot_with() {
     }
     assert!(of(&all, "cgroup-cpu").found && of(&all, "cgroup-cpuset").found && of(&all, "cgroup-writable").found);
     put(&root, "/proc/cmdline", "rdt=mba,l3cat");
-    assert!(of(&look(&root, Path::new("/"), &no_probes()), "rdt-boot-line").found);
+    assert!(of(&look(&root, &Node::at(Path::new("/")), &no_probes()), "rdt-boot-line").found);
 }
 
 /// A container that sees nothing of its host: nearly everything is missing, nothing fails, and every gap says what it costs.
 #[test]
 fn a_container_without_anything_is_told_so() {
     let (dir, root) = tree(&[("/proc/cpuinfo".into(), "flags\t\t: hypervisor\n".into()), ("/f".into(), String::new())]);
-    let all = look(&root, &dir.path().join("f/state"), &no_probes());
+    let all = look(&root, &Node::at(&dir.path().join("f/state")), &no_probes());
     sound(&all);
     let found: Vec<&str> = all.iter().filter(|c| c.found).map(|c| c.name.as_str()).collect();
     assert_eq!(found, ["rdt-boot-line", "no-foreign-writers"], "{all:#?}");
@@ -256,7 +256,33 @@ fn a_container_without_anything_is_told_so() {
 /// On this host, whatever it is, the list is whole.
 #[test]
 fn this_host_is_looked_at() {
-    let all = check(&Root::default(), &std::env::temp_dir());
+    let all = check(&Root::default(), &Node::at(&std::env::temp_dir()));
     sound(&all);
     assert!(of(&all, "cpus").found && of(&all, "kernel").found, "{all:#?}");
+}
+
+/// What a configuration names is looked for as a daemon would: services, its resctrl, its actuator.
+#[test]
+fn a_configuration_is_checked_against_the_host() {
+    let (_dir, root) = tree(&server());
+    std::fs::create_dir_all(root.path("/sys/fs/cgroup/system.slice/redis.service")).unwrap();
+    let services = [
+        ("redis".to_string(), Target::Cgroup("/system.slice/redis.service".into())),
+        ("gone".to_string(), Target::Cgroup("/system.slice/gone.service".into())),
+        ("all".to_string(), Target::Cgroup("/".into())),
+    ];
+    let (state, resctrl, actuator) = (Path::new("/"), Path::new("/mnt/stand-in"), Path::new("/run/other.sock"));
+    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, services: &services };
+    let all = look(&root, &node, &no_probes());
+    sound(&all);
+    for (name, found, said) in [
+        ("service-redis", true, "/sys/fs/cgroup/system.slice/redis.service"),
+        ("service-gone", false, "cgroup /system.slice/gone.service of gone: it is not there"),
+        ("service-all", false, "the root is no service"),
+        ("resctrl", false, "nothing like it is mounted on /mnt/stand-in"),
+        ("actuator", false, "/run/other.sock"),
+    ] {
+        let c = of(&all, name);
+        assert!(c.found == found && c.detail.contains(said), "{c:?}");
+    }
 }

@@ -1,9 +1,10 @@
 //! Who holds the knobs of a service: its cgroup files, else the container engine; and how a target is found.
 
 use super::{unavailable, LocalServer, Target};
-use crate::cgroup::{least_weight, quota_cores, Cgroup, Knob, Version, PERIOD_US};
+use crate::cgroup::{least_weight, quota_cores, Cgroup, Knob, Mounts, Version, PERIOD_US};
 use crate::discover::online;
 use crate::engine::Engine;
+use crate::root::Root;
 use crate::unit;
 use std::io;
 use surefoot_server::{Allocation, CpuSet, Platform, ServerError};
@@ -121,59 +122,72 @@ impl LocalServer {
         Ok((control, cgroup, pid))
     }
 
-    /// The cgroup of a target, its first process, and its full id if it is a container.
-    #[allow(clippy::type_complexity)]
-    pub(super) fn find(&mut self, id: &str, target: &Target) -> Result<(Option<Cgroup>, Option<u32>, Option<String>), ServerError> {
-        let root = self.config.root.clone();
-        let name = said(id, target);
-        match target {
-            Target::Container(name) => {
-                let c = self.engine()?.inspect(name)?;
-                let cgroup = self.mounts.of_pid(&root, c.pid).filter(|g| !g.is_root(&self.mounts));
-                Ok((cgroup, Some(c.pid), Some(c.id)))
+    pub(super) fn find(&mut self, id: &str, target: &Target) -> Result<Found, ServerError> {
+        let (root, mounts, managed) = (self.config.root.clone(), self.mounts.clone(), self.platform.managed);
+        locate(&root, &mounts, managed, &mut || self.engine(), id, target)
+    }
+}
+
+/// The cgroup of a target, its first process, and its full id if it is a container.
+pub(crate) type Found = (Option<Cgroup>, Option<u32>, Option<String>);
+
+/// Where a target is; looks only. `managed`: CPUs to name in a remedy.
+///
+/// # Errors
+/// [`ServerError::Unavailable`] where it is not there or lacks controllers, [`ServerError::Invalid`] for what can be no service.
+pub(crate) fn locate(
+    root: &Root,
+    mounts: &Mounts,
+    managed: CpuSet,
+    engine: &mut dyn FnMut() -> Result<Engine, ServerError>,
+    id: &str,
+    target: &Target,
+) -> Result<Found, ServerError> {
+    let name = said(id, target);
+    match target {
+        Target::Container(name) => {
+            let c = engine()?.inspect(name)?;
+            let cgroup = mounts.of_pid(root, c.pid).filter(|g| !g.is_root(mounts));
+            Ok((cgroup, Some(c.pid), Some(c.id)))
+        }
+        Target::Cgroup(path) => {
+            let g = mounts.named(&path.to_string_lossy()).filter(|g| g.cpuset.is_dir());
+            let g = g.ok_or_else(|| {
+                unavailable(&name, "it is not there, or cpu and cpuset are not enabled for it", "List cgroups with: systemd-cgls")
+            })?;
+            if g.is_root(mounts) {
+                return Err(ServerError::Invalid(format!("{name}: the root is no service. Give a cgroup below it")));
             }
-            Target::Cgroup(path) => {
-                let g = self.mounts.named(&path.to_string_lossy()).filter(|g| g.cpuset.is_dir());
-                let g = g.ok_or_else(|| {
-                    unavailable(&name, "it is not there, or cpu and cpuset are not enabled for it", "List cgroups with: systemd-cgls")
-                })?;
-                if g.is_root(&self.mounts) {
-                    return Err(ServerError::Invalid(format!("{name}: the root is no service. Give a cgroup below it")));
-                }
-                Ok((Some(g), None, None))
+            Ok((Some(g), None, None))
+        }
+        Target::Unit(unit) => {
+            unit::check_name(unit).map_err(ServerError::Invalid)?;
+            let Some(mount) = mounts.dir("").filter(|_| mounts.version() == Some(Version::V2)) else {
+                let remedy = "Give its cgroup (systemd-cgls) or a process id";
+                return Err(unavailable(&name, "units are looked for on cgroup v2 only, and this host has v1", remedy));
+            };
+            let Some(path) = unit::find(root, mount, unit) else {
+                let remedy = format!("Look with: systemctl status {unit}. Units of users are not looked for: give their cgroup");
+                return Err(unavailable(&name, "it does not run here", remedy));
+            };
+            let g = mounts.named(&path).filter(|g| g.file(Knob::Cpus).is_some() && g.file(Knob::Quota).is_some());
+            let g = g.ok_or_else(|| {
+                let remedy =
+                    format!("Let systemd enable them: systemctl set-property --runtime {unit} AllowedCPUs={} CPUWeight=100", managed);
+                unavailable(&name, format!("cpu and cpuset are not enabled for its cgroup {path}"), remedy)
+            })?;
+            Ok((Some(g), None, None))
+        }
+        Target::Pid(pid) => {
+            let g = mounts
+                .of_pid(root, *pid)
+                .ok_or_else(|| unavailable(&name, "it is not there, or has no cpu and cpuset cgroup", "Check the process id"))?;
+            if g.is_root(mounts) || mounts.of_pid(root, std::process::id()).as_ref() == Some(&g) {
+                return Err(ServerError::Invalid(format!(
+                    "{name}: it shares its cgroup with the system or with us. Start it in a container, or by systemd-run --scope"
+                )));
             }
-            Target::Unit(unit) => {
-                unit::check_name(unit).map_err(ServerError::Invalid)?;
-                let Some(mount) = self.mounts.dir("").filter(|_| self.mounts.version() == Some(Version::V2)) else {
-                    let remedy = "Give its cgroup (systemd-cgls) or a process id";
-                    return Err(unavailable(&name, "units are looked for on cgroup v2 only, and this host has v1", remedy));
-                };
-                let Some(path) = unit::find(&root, mount, unit) else {
-                    let remedy = format!("Look with: systemctl status {unit}. Units of users are not looked for: give their cgroup");
-                    return Err(unavailable(&name, "it does not run here", remedy));
-                };
-                let g = self.mounts.named(&path).filter(|g| g.file(Knob::Cpus).is_some() && g.file(Knob::Quota).is_some());
-                let g = g.ok_or_else(|| {
-                    let remedy = format!(
-                        "Let systemd enable them: systemctl set-property --runtime {unit} AllowedCPUs={} CPUWeight=100",
-                        self.platform.managed
-                    );
-                    unavailable(&name, format!("cpu and cpuset are not enabled for its cgroup {path}"), remedy)
-                })?;
-                Ok((Some(g), None, None))
-            }
-            Target::Pid(pid) => {
-                let g = self
-                    .mounts
-                    .of_pid(&root, *pid)
-                    .ok_or_else(|| unavailable(&name, "it is not there, or has no cpu and cpuset cgroup", "Check the process id"))?;
-                if g.is_root(&self.mounts) || self.mounts.of_pid(&root, std::process::id()).as_ref() == Some(&g) {
-                    return Err(ServerError::Invalid(format!(
-                        "{name}: it shares its cgroup with the system or with us. Start it in a container, or by systemd-run --scope"
-                    )));
-                }
-                Ok((Some(g), Some(*pid), None))
-            }
+            Ok((Some(g), Some(*pid), None))
         }
     }
 }

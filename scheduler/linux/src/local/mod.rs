@@ -17,6 +17,7 @@ mod tests;
 mod unit_tests;
 mod ways;
 
+pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
 use crate::catalogue::Catalogue;

@@ -168,6 +168,15 @@ impl RawPrometheus {
 }
 
 impl NodeConfig {
+    /// Services that run already: id and where.
+    pub fn adopted(&self) -> Vec<(String, Target)> {
+        let target = |s: &NodeService| match &s.how {
+            How::Adopt { target, .. } => Some((s.id.clone(), target.clone())),
+            How::Launch { .. } => None,
+        };
+        self.services.iter().filter_map(target).collect()
+    }
+
     /// What a node without a file runs.
     pub fn none() -> Self {
         NodeConfig {
