@@ -20,7 +20,10 @@ pub struct Config {
     pub path: String,
     pub load: LoadProfile,
     pub arrivals: Arrivals,
+    /// Length of the warm-up; with `warmup_auto` its limit.
     pub warmup_ns: u64,
+    /// The warm-up ends when the response time is level (see [`crate::warmup`]).
+    pub warmup_auto: bool,
     pub duration_ns: u64,
     pub grace_ns: u64,
     pub window_ns: u64,
@@ -45,8 +48,12 @@ pub struct Config {
     /// Intervals as if samples were independent.
     pub independent: bool,
     pub rules: Rules,
+    /// QoS target, ms: the report counts the requests above it.
+    pub qos_target_ms: Option<f64>,
     pub feed: Option<PathBuf>,
     pub windows: Option<PathBuf>,
+    /// Socket for commands; `-` is stdin.
+    pub control: Option<PathBuf>,
     /// Keep every sample in memory (tests).
     pub keep_samples: bool,
 }
@@ -63,6 +70,7 @@ impl Config {
             load,
             arrivals: Arrivals::Poisson,
             warmup_ns: 1_000_000_000,
+            warmup_auto: false,
             duration_ns: 10_000_000_000,
             grace_ns: 1_000_000_000,
             window_ns: 100_000_000,
@@ -81,8 +89,10 @@ impl Config {
             confidence: 0.95,
             independent: false,
             rules: Rules::default(),
+            qos_target_ms: None,
             feed: None,
             windows: None,
+            control: None,
             keep_samples: false,
         }
     }
@@ -118,6 +128,9 @@ impl Config {
         }
         if !(0.5..1.0).contains(&self.confidence) {
             return Err(bad(format!("--confidence {} is not between 0.5 and 1 (e.g. 0.95)", self.confidence)));
+        }
+        if self.qos_target_ms.is_some_and(|t| !(t.is_finite() && t > 0.0)) {
+            return Err(bad("--qos-target-ms must be above 0, e.g. 10"));
         }
         if self.key_space == 0 {
             return Err(bad("--key-space 0: give at least 1"));

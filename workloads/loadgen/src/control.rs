@@ -220,7 +220,10 @@ mod tests {
                 stream.write_all(text.as_bytes()).unwrap();
                 BufReader::new(stream).lines().take(lines).map(Result::unwrap).collect()
             };
-            assert_eq!(ask("rps 5\nrps\n\nstop\n", 3), ["ok Rps(5.0)", "error: `rps` is no command: write rps 12000, status or stop", "error: not now"]);
+            assert_eq!(
+                ask("rps 5\nrps\n\nstop\n", 3),
+                ["ok Rps(5.0)", "error: `rps` is no command: write rps 12000, status or stop", "error: not now"]
+            );
             assert!(ask(&"x".repeat(300), 1)[0].contains("more than 200 bytes"));
             drop(UnixStream::connect(&path).unwrap());
             assert_eq!(ask("status\n", 1), ["ok Status"]);

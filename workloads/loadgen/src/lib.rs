@@ -7,9 +7,12 @@
 //!
 //! Map: [`schedule`] when requests are due, [`load`] at what rate, [`mmpp`] in bursts, [`live`] changed while running · [`driver`] the loop, against the ports `Clock` and `Transport` · [`net`] sockets ·
 //! [`sim`] virtual time and queueing servers · [`protocol`] memcached, RESP, HTTP · [`record`] histograms and windows ·
-//! [`quantile`] percentiles with intervals · [`verdict`] may a number be believed · [`feed`] the live datagram · [`run`] all of it.
+//! [`quantile`] percentiles with intervals · [`verdict`] may a number be believed · [`warmup`] is the service warm · [`feed`] the live
+//! datagram · [`control`] commands while running · [`run`] all of it · [`windows`] parts of it, merged ·
+//! [`saturate`] the highest load that meets a target.
 
 pub mod config;
+pub mod control;
 pub mod driver;
 pub mod error;
 pub mod feed;
@@ -23,9 +26,12 @@ pub mod quantile;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod saturate;
 pub mod schedule;
 pub mod sim;
 pub mod verdict;
+pub mod warmup;
+pub mod windows;
 
 pub use config::Config;
 pub use error::LoadgenError;

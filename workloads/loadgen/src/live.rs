@@ -6,7 +6,7 @@
 
 use crate::driver::Source;
 use crate::schedule::{owner, Arrival, Cursor, Plan};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 /// From a command to its effect.
@@ -27,7 +27,7 @@ pub enum Change {
 /// Changes so far, seen by all threads.
 #[derive(Debug, Default)]
 pub struct Changes {
-    version: AtomicU64,
+    count: AtomicUsize,
     list: Mutex<Vec<Change>>,
 }
 
@@ -36,7 +36,7 @@ impl Changes {
         let mut list = self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let change = make(&list)?;
         list.push(change);
-        self.version.store(list.len() as u64, Ordering::Release);
+        self.count.store(list.len(), Ordering::Release);
         Some(change)
     }
 
@@ -60,8 +60,9 @@ impl Changes {
         self.push(|list| (!list.iter().any(|c| matches!(c, Change::WarmupEnd { .. }))).then_some(Change::WarmupEnd { at_ns }));
     }
 
-    pub fn all(&self) -> Vec<Change> {
-        self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    /// All but the first `seen`.
+    pub fn since(&self, seen: usize) -> Vec<Change> {
+        self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[seen..].to_vec()
     }
 }
 
@@ -83,7 +84,7 @@ impl Plan {
 pub struct LiveSchedule<'a> {
     plan: Plan,
     changes: Option<&'a Changes>,
-    seen: u64,
+    seen: usize,
     thread: usize,
     threads: usize,
     /// Behind the last arrival of this thread that was taken.
@@ -101,10 +102,10 @@ impl<'a> LiveSchedule<'a> {
 
     fn look(&mut self) {
         let Some(changes) = self.changes else { return };
-        if changes.version.load(Ordering::Acquire) == self.seen {
+        if changes.count.load(Ordering::Acquire) == self.seen {
             return;
         }
-        for change in changes.all().drain(..).skip(self.seen as usize) {
+        for change in changes.since(self.seen) {
             self.plan.apply(change);
             self.seen += 1;
         }

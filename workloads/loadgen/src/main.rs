@@ -1,7 +1,7 @@
 //! Command line of the load generator. It only wires; see the library for what things mean.
 
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_states, parse_target, parse_wave};
@@ -10,6 +10,8 @@ use surefoot_loadgen::mmpp::Mmpp;
 use surefoot_loadgen::protocol::ProtocolKind;
 use surefoot_loadgen::quantile::{Latency, Quantile};
 use surefoot_loadgen::run::write_atomically;
+use surefoot_loadgen::saturate::{search, Finding, Journal, Point, Service, Settings};
+use surefoot_loadgen::windows::merge;
 use surefoot_loadgen::{run, Arrivals, Config, LoadProfile, LoadgenError, Report};
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -32,6 +34,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The highest load that meets a QoS target, the knee, and the latency-load curve
+    Saturate(Box<SaturateArgs>),
+    /// Merge windows that --windows wrote: count and percentiles of any part of a run
+    Windows {
+        file: PathBuf,
+        /// Time since the start of the stream, warm-up included; without both: the measured windows
+        #[arg(long)]
+        from: Option<String>,
+        #[arg(long)]
+        to: Option<String>,
+        #[arg(long, default_value_t = 0.95)]
+        confidence: f64,
+        #[arg(long)]
+        json: bool,
+    },
     /// How punctual is this machine? Offered against achieved rate and send lag, against a server in this process
     Selftest {
         /// Rates to try, requests per second
@@ -53,12 +70,8 @@ enum Command {
 
 #[derive(clap::Args)]
 struct RunArgs {
-    /// HOST:PORT; only loopback and containers of this machine unless --allow-remote
-    #[arg(long)]
-    target: Option<String>,
-    /// memcached, resp or http
-    #[arg(long, default_value = "memcached")]
-    protocol: String,
+    #[command(flatten)]
+    service: ServiceArgs,
     /// Requests per second
     #[arg(long, allow_hyphen_values = true, conflicts_with = "load")]
     rps: Option<f64>,
@@ -71,14 +84,51 @@ struct RunArgs {
     /// Let the rate swing as over a day: AMPLITUDE:PERIOD[:PHASE], e.g. 0.6:10min is --rps x (1 +- 0.6), and the mean stays
     #[arg(long)]
     diurnal: Option<String>,
-    #[command(flatten)]
-    gaps: GapArgs,
     /// Measured time
     #[arg(long, default_value = "10s")]
     duration: String,
-    /// Same stream before the measured time, at the first step's rate
+    #[arg(long, default_value_t = 100)]
+    window_ms: u64,
+    /// Unix datagram socket that gets one datagram per window
+    #[arg(long)]
+    feed: Option<PathBuf>,
+    /// Take samples as independent: plain binomial intervals, too narrow where requests queue behind one another
+    #[arg(long)]
+    independent: bool,
+    /// Count the requests that took longer than this
+    #[arg(long)]
+    qos_target_ms: Option<f64>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the report (JSON) here
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Write one JSON line per window here, with its histogram; `windows` merges them
+    #[arg(long)]
+    windows: Option<PathBuf>,
+    /// Take commands (rps 12000, status, stop) on a Unix socket made here (mode 0600), or on stdin if this is -
+    #[arg(long)]
+    control: Option<PathBuf>,
+}
+
+/// What is loaded and by what client.
+#[derive(clap::Args)]
+struct ServiceArgs {
+    /// HOST:PORT; only loopback and containers of this machine unless --allow-remote
+    #[arg(long)]
+    target: Option<String>,
+    /// memcached, resp or http
+    #[arg(long, default_value = "memcached")]
+    protocol: String,
+    #[command(flatten)]
+    gaps: GapArgs,
+    /// Same stream before the measured time, at the rate of its beginning; auto: until the response time is level
     #[arg(long, default_value = "1s")]
     warmup: String,
+    /// --warmup auto: measure from then on at the latest
+    #[arg(long, default_value = "60s")]
+    warmup_limit: String,
     /// How long after the end to wait for replies
     #[arg(long, default_value = "1s")]
     grace: String,
@@ -109,7 +159,7 @@ struct RunArgs {
     #[arg(long, default_value = "/")]
     path: String,
     /// Pin sending threads to these CPUs, e.g. 0,2-3
-    #[arg(long)]
+    #[arg(long, alias = "cpus")]
     cpu: Option<String>,
     /// Do not put the sending threads before ordinary processes (SCHED_FIFO; done by default where allowed, the report says whether)
     #[arg(long)]
@@ -117,36 +167,61 @@ struct RunArgs {
     /// Poll instead of sleeping for this long before a request is due: less send lag, more CPU time
     #[arg(long, default_value_t = 20.0)]
     spin_us: f64,
-    #[arg(long, default_value_t = 100)]
-    window_ms: u64,
     /// Name in the report and in the feed
     #[arg(long, default_value = "service")]
     service: String,
-    /// Unix datagram socket that gets one datagram per window
-    #[arg(long)]
-    feed: Option<PathBuf>,
     /// Confidence of the intervals
     #[arg(long, default_value_t = 0.95)]
     confidence: f64,
-    /// Take samples as independent: plain binomial intervals, too narrow where requests queue behind one another
-    #[arg(long)]
-    independent: bool,
     /// The client's own send lag may reach this p99 (or 10 % of the response time's) and move the p99 by a fifth of it (or 5 %), before
-    /// the run is client-limited
-    #[arg(long, default_value_t = 1.0)]
-    lag_limit_ms: f64,
-    /// Print the report as JSON
+    /// the run is client-limited [default: 1; saturate: 5/8 of the target if that is more]
     #[arg(long)]
-    json: bool,
-    /// Write the report (JSON) here
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// Write one JSON line per window here
-    #[arg(long)]
-    windows: Option<PathBuf>,
+    lag_limit_ms: Option<f64>,
     /// Load a host that is not this machine. Only your own
     #[arg(long)]
     allow_remote: bool,
+}
+
+#[derive(clap::Args)]
+struct SaturateArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// At most 1 % of the requests may take longer than this
+    #[arg(long)]
+    qos_target_ms: f64,
+    /// First rate, requests per second
+    #[arg(long, default_value_t = 50.0)]
+    from: f64,
+    /// Never more than this rate
+    #[arg(long, default_value_t = 5e6)]
+    max_rps: f64,
+    /// Stop when the rates that hold and fail are this near, as a share
+    #[arg(long, default_value_t = 0.05)]
+    resolution: f64,
+    /// A rate fails when it has failed so many times in a row; 2 where other work on the machine spoils single runs
+    #[arg(long, default_value_t = 1)]
+    tries: u32,
+    /// Requests of a rate's first run
+    #[arg(long, default_value_t = 1000.0)]
+    samples: f64,
+    /// Shortest run
+    #[arg(long, default_value = "2s")]
+    shortest: String,
+    /// All runs of one try together, at most
+    #[arg(long, default_value = "60s")]
+    longest: String,
+    /// Evenly spaced rates that the curve has besides those of the search
+    #[arg(long, default_value_t = 10)]
+    points: u32,
+    /// Remember each run here; a search that was killed goes on from it
+    #[arg(long)]
+    journal: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the result with the latency-load curve (JSON) here
+    #[arg(long)]
+    out: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -199,27 +274,18 @@ fn bad(text: impl Into<String>) -> LoadgenError {
     LoadgenError::BadInput(text.into())
 }
 
-fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
+fn base_config(args: &ServiceArgs, load: LoadProfile, lag_limit_ms: f64) -> Result<Config, LoadgenError> {
     let protocol: ProtocolKind = args.protocol.parse().map_err(|e| bad(format!("--protocol: {e}")))?;
     let text = args.target.as_deref().ok_or_else(|| bad("--target is missing: give HOST:PORT, e.g. 127.0.0.1:11211"))?;
-    let mut load = match (args.rps, &args.load, &args.load_file) {
-        (Some(rps), _, _) => LoadProfile::constant(rps)?,
-        (None, Some(load), _) => parse_load(load)?,
-        (None, None, Some(file)) => LoadProfile::read(file)?,
-        (None, None, None) => return Err(bad("no load: give --rps 2000, --load 0s:2000,10s:6000 or --load-file day.csv")),
-    };
-    if let Some(text) = &args.diurnal {
-        load = load.with_wave(parse_wave(text)?)?;
-    }
     let mut c = Config::new(parse_target(text, args.allow_remote)?, protocol, load);
     c.host = text.into();
     c.service = args.service.clone();
     c.path = args.path.clone();
     c.arrivals = args.gaps.law()?;
-    c.warmup_ns = parse_duration_ns("--warmup", &args.warmup)?;
-    c.duration_ns = parse_duration_ns("--duration", &args.duration)?;
+    c.warmup_auto = args.warmup == "auto";
+    c.warmup_ns =
+        if c.warmup_auto { parse_duration_ns("--warmup-limit", &args.warmup_limit)? } else { parse_duration_ns("--warmup", &args.warmup)? };
     c.grace_ns = parse_duration_ns("--grace", &args.grace)?;
-    c.window_ns = args.window_ms.saturating_mul(1_000_000);
     c.seed = args.seed;
     c.connections = args.connections;
     c.threads = args.threads;
@@ -233,14 +299,33 @@ fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
     c.realtime = !args.no_realtime;
     c.spin_ns = spin_ns(args.spin_us)?;
     c.confidence = args.confidence;
-    c.independent = args.independent;
-    if !(args.lag_limit_ms.is_finite() && args.lag_limit_ms > 0.0) {
-        return Err(bad(format!("--lag-limit-ms {} must be above 0", args.lag_limit_ms)));
+    let lag_limit_ms = args.lag_limit_ms.unwrap_or(lag_limit_ms);
+    if !(lag_limit_ms.is_finite() && lag_limit_ms > 0.0) {
+        return Err(bad(format!("--lag-limit-ms {lag_limit_ms} must be above 0")));
     }
-    c.rules.lag_floor_ms = args.lag_limit_ms;
-    c.rules.bias_floor_ms = 0.2 * args.lag_limit_ms;
+    c.rules.lag_floor_ms = lag_limit_ms;
+    c.rules.bias_floor_ms = 0.2 * lag_limit_ms;
+    Ok(c)
+}
+
+fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
+    let mut load = match (args.rps, &args.load, &args.load_file) {
+        (Some(rps), _, _) => LoadProfile::constant(rps)?,
+        (None, Some(load), _) => parse_load(load)?,
+        (None, None, Some(file)) => LoadProfile::read(file)?,
+        (None, None, None) => return Err(bad("no load: give --rps 2000, --load 0s:2000,10s:6000 or --load-file day.csv")),
+    };
+    if let Some(text) = &args.diurnal {
+        load = load.with_wave(parse_wave(text)?)?;
+    }
+    let mut c = base_config(&args.service, load, 1.0)?;
+    c.duration_ns = parse_duration_ns("--duration", &args.duration)?;
+    c.window_ns = args.window_ms.saturating_mul(1_000_000);
+    c.independent = args.independent;
+    c.qos_target_ms = args.qos_target_ms;
     c.feed = args.feed.clone();
     c.windows = args.windows.clone();
+    c.control = args.control.clone();
     c.check()?;
     Ok(c)
 }
@@ -263,6 +348,11 @@ fn show_latency(name: &str, l: &Latency) {
         Some(v) => format!("{v:.3} [{}, {}]", number(q.lower_ms), number(q.upper_ms)),
     };
     say!("{name:<14} {:<26} {:<26} {:<26} {:<26}", q(&l.p50), q(&l.p95), q(&l.p99), q(&l.p999));
+}
+
+fn show_header(confidence: f64) {
+    let c = confidence * 100.0;
+    say!("ms [{c} % interval] p50                    p95                        p99                        p99.9");
 }
 
 fn show(r: &Report) {
@@ -291,12 +381,29 @@ fn show(r: &Report) {
     if let Some(e) = &r.first_error {
         say!("  first error: {e}");
     }
-    let c = r.confidence * 100.0;
-    say!("ms [{c} % interval] p50                    p95                        p99                        p99.9");
+    if let Some(w) = &r.warmup {
+        say!("warm-up {:.1} s: {}", r.warmup_ms * 1e-3, w.reason);
+    }
+    for c in &r.commands {
+        say!("load by command: {} rps from {:.3} s on", c.rps, c.at_ms * 1e-3);
+    }
+    show_header(r.confidence);
     show_latency("response time", &r.response_time);
     show_latency("service time", &r.service_time);
     show_latency("send lag", &r.send_lag);
-    say!("client CPU {} cores", number(r.client_cpu_cores));
+    let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.0} %", s * 100.0));
+    say!(
+        "client CPU {} cores; its busiest thread worked {}, waited for a CPU {} of the time",
+        number(r.client_cpu_cores),
+        percent(r.client.busy_share),
+        percent(r.client.run_queue_wait_share)
+    );
+    if let (Some(target), Some(t)) = (r.qos_target_ms, r.above_target) {
+        say!("QoS target {target} ms: {} of {} requests above it", t.above, t.count);
+    }
+    for w in &r.warnings {
+        say!("warning: {w}");
+    }
     say!("verdict: {} - {}", r.verdict.kind.as_str(), r.verdict.reason);
 }
 
@@ -323,6 +430,95 @@ fn run_once(args: &RunArgs) -> Result<(), LoadgenError> {
         let why = report.first_error.as_deref().unwrap_or("no reply came");
         return Err(LoadgenError::Failed(format!("no request to {} was answered: {why}", report.target)));
     }
+    Ok(())
+}
+
+fn show_point(p: &Point) {
+    let finding = match p.finding {
+        Finding::Holds => "holds",
+        Finding::Fails => "fails",
+        Finding::UndecidedWithin => "undecided, within so far",
+        Finding::UndecidedBeyond => "undecided, beyond so far",
+        Finding::ClientLimited => "client-limited",
+    };
+    let level = if p.judged_q < 0.99 { "p95" } else { "p99" };
+    let time = number(if p.judged_q < 0.99 { p.p95_ms } else { p.p99_ms });
+    eprintln!("{:>10} rps  {level} {time:>9} ms  {finding} ({} of {} above)", p.rps, p.above, p.count);
+    if matches!(p.finding, Finding::ClientLimited) {
+        eprintln!("warning: {}", p.reason);
+    }
+}
+
+fn saturate(args: &SaturateArgs) -> Result<(), LoadgenError> {
+    let settings = Settings {
+        target_ms: args.qos_target_ms,
+        from_rps: args.from,
+        max_rps: args.max_rps,
+        resolution: args.resolution,
+        confidence: args.service.confidence,
+        tries: args.tries,
+        samples: args.samples,
+        shortest_ns: parse_duration_ns("--shortest", &args.shortest)?,
+        longest_ns: parse_duration_ns("--longest", &args.longest)?,
+        points: args.points,
+        seed: args.service.seed,
+    };
+    settings.check()?;
+    // The client's lag is part of the response time: what it adds can make a rate look worse, never better.
+    let mut config = base_config(&args.service, LoadProfile::constant(args.from)?, (0.625 * args.qos_target_ms).max(1.0))?;
+    config.qos_target_ms = Some(args.qos_target_ms);
+    config.check()?;
+    let about = serde_json::to_string(&(&settings, format!("{config:?}"))).map_err(|e| LoadgenError::Failed(format!("settings: {e}")))?;
+    let service = Service { config, stop: &STOP };
+    let found = match &args.journal {
+        Some(path) => {
+            let mut journal = Journal::open(path, &about, service)?;
+            if journal.remembered() > 0 {
+                eprintln!("going on: {} runs are in {}", journal.remembered(), path.display());
+            }
+            search(&mut journal, &settings, show_point)?
+        }
+        None => search(&mut { service }, &settings, show_point)?,
+    };
+    if let Some(path) = &args.out {
+        let mut text = serde_json::to_vec_pretty(&found).map_err(|e| LoadgenError::Failed(format!("result: {e}")))?;
+        text.push(b'\n');
+        write_atomically(path, &text)?;
+    }
+    if args.json {
+        return print_json(&found);
+    }
+    say!("{}", found.summary);
+    if let Some(k) = found.knee {
+        say!("knee at {} rps, p99 {:.3} ms", k.rps, k.p99_ms);
+    }
+    Ok(())
+}
+
+fn windows(file: &Path, from: Option<&str>, to: Option<&str>, confidence: f64, json: bool) -> Result<(), LoadgenError> {
+    if !(0.5..1.0).contains(&confidence) {
+        return Err(bad(format!("--confidence {confidence} is not between 0.5 and 1 (e.g. 0.95)")));
+    }
+    let time = |option, text: Option<&str>, other| text.map_or(Ok(other), |t| parse_duration_ns(option, t).map(|ns| ns as f64 * 1e-6));
+    let range = match (from, to) {
+        (None, None) => None,
+        _ => Some((time("--from", from, 0.0)?, time("--to", to, f64::INFINITY)?)),
+    };
+    let m = merge(file, range, confidence)?;
+    if json {
+        return print_json(&m);
+    }
+    let (from, to) = (m.from_ms * 1e-3, m.to_ms * 1e-3);
+    say!(
+        "{} windows, {from:.1} to {to:.1} s: {} completed of {} offered, {} errors, {} dropped",
+        m.windows,
+        m.completed,
+        m.offered,
+        m.errors,
+        m.dropped
+    );
+    show_header(confidence);
+    show_latency("response time", &m.response_time);
     Ok(())
 }
 
@@ -403,6 +599,8 @@ fn main() -> ExitCode {
     }
     let result = match &cli.command {
         Some(Command::Selftest { rates, duration, spin_us, cpu, json }) => selftest(rates, duration, *spin_us, cpu.as_deref(), *json),
+        Some(Command::Saturate(args)) => saturate(args),
+        Some(Command::Windows { file, from, to, confidence, json }) => windows(file, from.as_deref(), to.as_deref(), *confidence, *json),
         None => run_once(&cli.args),
     };
     match result {

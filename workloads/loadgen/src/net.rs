@@ -88,6 +88,8 @@ pub struct SocketTransport {
     changed: bool,
     /// Connections lost and opened again (polite closes included).
     pub reconnects: u64,
+    /// Time spent polling before requests were due, without finding anything: CPU time that the client could do without.
+    pub idle_poll_ns: u64,
     /// The first error seen, in words.
     pub first_error: Option<String>,
 }
@@ -194,6 +196,7 @@ impl SocketTransport {
             down: 0,
             changed: false,
             reconnects: 0,
+            idle_poll_ns: 0,
             first_error: None,
         };
         me.watch(libc::EPOLL_CTL_ADD, me.timer.as_raw_fd(), libc::EPOLLIN, TIMER_TOKEN)?;
@@ -537,9 +540,15 @@ impl Transport for SocketTransport {
         self.revive()?;
         // A connection that is down is tried again soon, whatever else is due.
         let until_ns = if self.down > 0 { until_ns.min(self.clock.now_ns() + RETRY_NS) } else { until_ns };
+        let mut polled_from: Option<u64> = None;
         loop {
-            let left = until_ns.saturating_sub(self.clock.now_ns());
+            let now = self.clock.now_ns();
+            if let Some(from) = polled_from {
+                self.idle_poll_ns += now - from;
+            }
+            let left = until_ns.saturating_sub(now);
             let block = left > self.spin_ns;
+            polled_from = (!block).then_some(now);
             if block {
                 self.arm(until_ns - self.spin_ns)?;
             }

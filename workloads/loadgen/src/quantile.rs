@@ -243,6 +243,27 @@ fn effective_count(batches: &[(&Histogram<u64>, u64)], total: u64, value_ns: u64
     (total as f64 / design).floor().max(1.0) as u64
 }
 
+/// How many samples lie above a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareAbove {
+    /// Samples, lost requests included.
+    pub count: u64,
+    /// Above the bound (to the histogram's three digits), or lost.
+    pub above: u64,
+    /// Independent samples that they are worth, at the bound and at their own p99, whichever is fewer.
+    pub effective_count: u64,
+}
+
+/// Count what lies above `bound_ns`. `batches`: as for [`summarise`].
+pub fn share_above(h: &Histogram<u64>, lost: u64, batches: &[(&Histogram<u64>, u64)], bound_ns: u64, confidence: f64) -> ShareAbove {
+    let count = h.len() + lost;
+    let below = h.count_between(0, h.highest_equivalent(bound_ns)).min(h.len());
+    let worth = |at_ns| if batches.is_empty() { count } else { effective_count(batches, count, at_ns, confidence) };
+    // None above the bound says nothing about how such requests come; those at the p99 do.
+    let effective_count = plain_quantile_ns(h, 0.99).map_or(count, |p99| worth(p99).min(worth(bound_ns)));
+    ShareAbove { count, above: count - below, effective_count }
+}
+
 /// Summarise a histogram of ns. `batches`: consecutive parts of the same samples with their lost counts; empty = take samples as independent.
 pub fn summarise(h: &Histogram<u64>, lost: u64, batches: &[(&Histogram<u64>, u64)], confidence: f64) -> Latency {
     let total = h.len() + lost;
@@ -370,6 +391,33 @@ mod tests {
         assert_eq!(l.p99.verdict, Resolution::NotResolvable);
         // Rank 9500 of 10000.
         assert!((l.p95.value_ms.unwrap() - 9.5).abs() < 0.01);
+    }
+
+    /// Samples above a bound are counted with those that were lost, and bursts of them are worth fewer.
+    #[test]
+    fn samples_above_a_bound() {
+        let part = |slow: u64| {
+            let mut h = Histogram::<u64>::new_with_bounds(1, 1_000_000_000_000, 3).unwrap();
+            h.record_n(1_000_000, 1000 - slow).unwrap();
+            h.record_n(20_000_000, slow).unwrap();
+            h
+        };
+        let share = |parts: &[Histogram<u64>]| {
+            let mut all = part(0);
+            all.reset();
+            parts.iter().for_each(|p| all.add(p).unwrap());
+            let batches: Vec<(&Histogram<u64>, u64)> = parts.iter().map(|p| (p, 0)).collect();
+            share_above(&all, 0, &batches, 10_000_000, 0.95)
+        };
+        // 20 a batch in each of 32, or all of them in two.
+        let even = share(&(0..32).map(|_| part(20)).collect::<Vec<_>>());
+        assert_eq!(even, ShareAbove { count: 32_000, above: 640, effective_count: 32_000 });
+        let bursts = share(&(0..32).map(|i| part(if i % 16 == 0 { 320 } else { 0 })).collect::<Vec<_>>());
+        assert_eq!((bursts.count, bursts.above), (32_000, 640));
+        assert!(bursts.effective_count < 320, "{}", bursts.effective_count);
+        assert_eq!(share_above(&part(7), 5, &[], 10_000_000, 0.95), ShareAbove { count: 1005, above: 12, effective_count: 1005 });
+        // A sample in the bound's own bucket is not above it.
+        assert_eq!(share_above(&part(7), 0, &[], 20_000_000, 0.95).above, 0);
     }
 
     /// No samples: nothing, and never zero.

@@ -1,9 +1,9 @@
 //! Samples into histograms: one set for the run (by intended time), one for each window (by the time a request ended).
 
 use crate::driver::{Fate, Mark, Sample, Sink};
-use crate::quantile::{plain_quantile_ns, summarise, Latency, BATCHES};
+use crate::quantile::{plain_quantile_ns, share_above, summarise, Latency, ShareAbove, BATCHES};
 use crate::report::{Phase, WindowCounts, WindowReport};
-use crate::verdict::{judge, Evidence, Rules, Verdict, VerdictKind};
+use crate::verdict::{judge, ClientUse, Evidence, Rules, Verdict, VerdictKind};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 
@@ -113,6 +113,8 @@ pub struct RecorderConfig {
     /// Take samples as independent (no design effect).
     pub independent: bool,
     pub rules: Rules,
+    /// QoS target, ns: count the requests above it.
+    pub target_ns: Option<u64>,
     /// CLOCK_MONOTONIC at the start of the stream; 0 in virtual time.
     pub start_ns: u64,
 }
@@ -125,6 +127,7 @@ pub struct Recorder<W: FnMut(&WindowReport, &Histogram<u64>)> {
     batches: Vec<Batch>,
     pub counts: Counts,
     late_past_end: u64,
+    held: u64,
     carried_in: u64,
     carried_out: u64,
     /// Usable replies that arrived within the interval.
@@ -148,6 +151,10 @@ pub struct Summary {
     pub achieved_rps: f64,
     pub offered_rps: f64,
     pub backlog_growth: i64,
+    /// Requests that found every connection full.
+    pub held: u64,
+    /// Requests above the QoS target, if one was given.
+    pub target: Option<ShareAbove>,
     pub service_time: Latency,
     pub response_time: Latency,
     pub send_lag: Latency,
@@ -166,6 +173,7 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
             batches: (0..BATCHES).map(|_| Batch { latencies: Latencies::new(2), lost: 0 }).collect(),
             counts: Counts::default(),
             late_past_end: 0,
+            held: 0,
             carried_in: 0,
             carried_out: 0,
             arrived: 0,
@@ -184,6 +192,12 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
     /// The run's latencies so far (requests due in the measured interval).
     pub fn latencies(&self) -> &Latencies {
         &self.latencies
+    }
+
+    /// The warm-up ends at `at_ns`, which lies ahead of every request so far; the measured time keeps its length.
+    pub fn end_warmup(&mut self, at_ns: u64) {
+        self.config.warmup_ns = at_ns;
+        self.end_ns = at_ns + self.config.duration_ns;
     }
 
     fn window(&mut self, index: u64) -> &mut Window {
@@ -216,6 +230,7 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
             client_lag_p99_ms: plain_quantile_ns(&w.latencies.client_lag, 0.99).map(|v| v as f64 * 1e-6),
             undelayed_p99_ms: plain_quantile_ns(&w.latencies.undelayed, 0.99).map(|v| v as f64 * 1e-6),
             response: &response_time,
+            client: None,
         };
         let verdict = judge(&evidence, &c.rules);
         let phase = if end_ns <= c.warmup_ns {
@@ -258,7 +273,12 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
     }
 
     /// Close what is open and sum up. `interrupted`: the interval ended with the last request that was taken up.
-    pub fn finish(mut self, interrupted: bool) -> Summary {
+    pub fn finish(self, interrupted: bool) -> Summary {
+        self.finish_with(interrupted, None)
+    }
+
+    /// As [`finish`](Self::finish), knowing how the client fared.
+    pub fn finish_with(mut self, interrupted: bool, client: Option<ClientUse>) -> Summary {
         while let Some(w) = self.windows.pop_front() {
             // The last window of a run is a part of one; without any request it says nothing.
             if w.offered + w.counts.all() > 0 {
@@ -280,6 +300,10 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
         };
         let response_time = sum(|l| &l.response, true);
         let client_lag = sum(|l| &l.client_lag, false);
+        let target = c.target_ns.map(|target_ns| {
+            let batches: Vec<(&Histogram<u64>, u64)> = self.batches.iter().map(|b| (&b.latencies.response, b.lost)).collect();
+            share_above(&self.latencies.response, lost, if c.independent { &[] } else { &batches }, target_ns, c.confidence)
+        });
         let undelayed_p99_ms = plain_quantile_ns(&self.latencies.undelayed, 0.99).map(|v| v as f64 * 1e-6);
         let backlog_growth = if interrupted { 0 } else { self.carried_out as i64 - self.carried_in as i64 };
         let verdict = judge(
@@ -297,6 +321,7 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
                 client_lag_p99_ms: client_lag.p99.value_ms,
                 undelayed_p99_ms,
                 response: &response_time,
+                client,
             },
             &c.rules,
         );
@@ -306,6 +331,8 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Recorder<W> {
             achieved_rps: self.arrived as f64 / seconds,
             offered_rps: self.counts.all() as f64 / seconds,
             backlog_growth,
+            held: self.held,
+            target,
             service_time: sum(|l| &l.service, false),
             send_lag: sum(|l| &l.send_lag, false),
             response_time,
@@ -325,6 +352,7 @@ impl<W: FnMut(&WindowReport, &Histogram<u64>)> Sink for Recorder<W> {
         if s.intended_ns >= start_ns {
             self.counts.add(s.fate);
             self.outstanding_ns += s.response_ns() as f64;
+            self.held += u64::from(s.held);
             self.late_past_end += u64::from(s.picked_ns >= end_ns);
             self.carried_out += u64::from(s.done_ns >= end_ns || unfinished);
             let span = (end_ns - start_ns).max(1) as u128;

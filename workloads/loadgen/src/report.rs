@@ -1,9 +1,10 @@
 //! What a run says at its end, and each window while it runs. Times in ms; `None` (JSON null) is "not measured", never 0.
 
 use crate::protocol::ProtocolKind;
-use crate::quantile::Latency;
+use crate::quantile::{Latency, ShareAbove};
 use crate::schedule::Arrivals;
-use crate::verdict::{Rules, Verdict};
+use crate::verdict::{ClientUse, Rules, Verdict};
+use crate::warmup::WarmupReport;
 use serde::{Deserialize, Serialize};
 
 /// Version of the report's shape.
@@ -47,7 +48,12 @@ pub struct Report {
     /// "steps"; "lines": straight lines between the steps; "wave": each step swings as `wave` says.
     pub load_shape: String,
     pub wave: Option<WaveReport>,
+    /// Rates set by command, with times as above (a command during the warm-up has one below 0). They replace `load` from then on.
+    pub commands: Vec<LoadStep>,
+    /// As it was: with `--warmup auto` shorter than its limit if the service settled.
     pub warmup_ms: f64,
+    /// How the warm-up ended, with `--warmup auto`.
+    pub warmup: Option<WarmupReport>,
     /// Measured interval; shorter than asked for if the run was interrupted.
     pub duration_ms: f64,
     pub window_ms: f64,
@@ -95,6 +101,16 @@ pub struct Report {
     pub verdict: Verdict,
     pub windows: WindowCounts,
 
+    /// Requests that found every connection full and waited for the server in the client.
+    pub held: u64,
+    /// What was near to spoiling the run, with its remedy.
+    pub warnings: Vec<String>,
+    pub qos_target_ms: Option<f64>,
+    /// Requests above the QoS target.
+    pub above_target: Option<ShareAbove>,
+
+    /// How the sending threads fared, warm-up and grace included.
+    pub client: ClientUse,
     /// CPU time this process used over the run, in CPUs.
     pub client_cpu_cores: Option<f64>,
     /// Its sending threads ran before ordinary processes (SCHED_FIFO).
@@ -134,4 +150,17 @@ pub struct WindowReport {
     pub send_lag: Latency,
     pub client_lag: Latency,
     pub verdict: Verdict,
+}
+
+/// A line of `--windows`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WindowLine {
+    #[serde(flatten)]
+    pub window: WindowReport,
+    /// Length of the window, ms.
+    pub window_ms: f64,
+    /// Rate asked for, averaged over the window (bursts aside).
+    pub nominal_rps: f64,
+    /// Response times of the replies that arrived in the window, as in the feed: HdrHistogram V2 in ns, base64. They merge exactly.
+    pub histogram: String,
 }

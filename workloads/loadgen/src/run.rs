@@ -1,16 +1,20 @@
 //! A run: connect, preload, send from each thread, collect in this one, report.
 
 use crate::config::Config;
-use crate::driver::{drive_source, Limits, Mark, Sample, Sink};
+use crate::control::{Command, Control};
+use crate::driver::{drive_source, Clock, Limits, Mark, Sample, Sink};
 use crate::error::{failed, LoadgenError};
 use crate::feed::{encode_histogram, FeedDatagram, FeedSender};
-use crate::live::LiveSchedule;
+use crate::live::{Changes, LiveSchedule, LEAD_NS};
 use crate::net::{connect, monotonic_ns, preload, MonotonicClock, SocketTransport};
 use crate::protocol::{Protocol, ProtocolKind};
 use crate::record::{Recorder, RecorderConfig};
-use crate::report::{LoadStep, Report, WaveReport, WindowReport, FORMAT};
+use crate::report::{LoadStep, Phase, Report, WaveReport, WindowLine, WindowReport, FORMAT};
 use crate::schedule::Plan;
+use crate::verdict::{warnings, ClientUse};
+use crate::warmup::{Answer, Detector};
 use hdrhistogram::Histogram;
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +30,7 @@ pub struct RunOutput {
 
 enum Message {
     Window { samples: Vec<Sample>, mark: Mark, thread: usize },
-    Ended { result: Result<bool, LoadgenError>, reconnects: u64, first_error: Option<String>, switches: u64 },
+    Ended { result: Result<bool, LoadgenError>, reconnects: u64, first_error: Option<String>, switches: u64, client: ClientUse },
 }
 
 /// Hands samples to the collecting thread once per window, in buffers that come back: no allocation while sending.
@@ -60,6 +64,35 @@ fn cpu_time_ns() -> Option<u64> {
     };
     let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
     Some(ns(usage.ru_utime) + ns(usage.ru_stime))
+}
+
+/// (time on a CPU, time ready but without one) of this thread so far, ns; none if the kernel does not keep it.
+fn schedstat() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// What became of a thread between two readings. Polling is wall time, so some of it may have been another's.
+fn client_use(before: Option<(u64, u64)>, after: Option<(u64, u64)>, idle_poll_ns: u64, wall_ns: u64) -> ClientUse {
+    let Some((before, after)) = before.zip(after).filter(|_| wall_ns > 0) else { return ClientUse::default() };
+    let share = |ns: u64| Some((ns as f64 / wall_ns as f64).min(1.0));
+    let cpu_ns = after.0.saturating_sub(before.0);
+    ClientUse {
+        busy_share: share(cpu_ns.saturating_sub(idle_poll_ns)),
+        cpu_share: share(cpu_ns),
+        run_queue_wait_share: share(after.1.saturating_sub(before.1)),
+    }
+}
+
+/// The larger of each.
+fn worse(a: ClientUse, b: ClientUse) -> ClientUse {
+    let max = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
+    ClientUse {
+        busy_share: max(a.busy_share, b.busy_share),
+        cpu_share: max(a.cpu_share, b.cpu_share),
+        run_queue_wait_share: max(a.run_queue_wait_share, b.run_queue_wait_share),
+    }
 }
 
 fn preemptions_of_this_thread() -> u64 {
@@ -131,7 +164,7 @@ impl WindowFile {
         Ok(WindowFile { file: std::io::BufWriter::new(file), temporary, path: path.into(), failed: None })
     }
 
-    fn line(&mut self, w: &WindowReport) {
+    fn line(&mut self, w: &WindowLine) {
         if self.failed.is_none() {
             let mut text = serde_json::to_vec(w).expect("a window is plain data");
             text.push(b'\n');
@@ -164,6 +197,55 @@ fn true_window(end_ms: u64, length_ms: u64, now_ms: u64) -> (u64, u64) {
     (end_ms, end_ms - begin_ms)
 }
 
+/// The schedule asked for, changes so far included.
+struct Asked {
+    plan: Plan,
+    seen: usize,
+}
+
+impl Asked {
+    fn with(&mut self, changes: &Changes) -> &Plan {
+        for change in changes.since(self.seen) {
+            self.plan.apply(change);
+            self.seen += 1;
+        }
+        &self.plan
+    }
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn no_thread(e: std::io::Error) -> LoadgenError {
+    failed(format!("cannot start a thread: {e}"))
+}
+
+/// Obey a command; the answer says from when on.
+fn act(command: Command, clock: &MonotonicClock, changes: &Changes, plan: &Plan, stop: &AtomicBool) -> Result<String, String> {
+    let now_ns = clock.now_ns();
+    match command {
+        Command::Rps(rps) => {
+            let at_ns = changes.set_rps(now_ns, rps).ok_or("this run has had its 100000 changes: start another")?;
+            let text = format!("rps {rps} from {:.3} s on", at_ns as f64 * 1e-9);
+            eprintln!("load: {text} (by command)");
+            Ok(text)
+        }
+        Command::Status => {
+            let mut asked = Asked { plan: plan.clone(), seen: 0 };
+            Ok(format!("{:.3} s: {} rps", now_ns as f64 * 1e-9, asked.with(changes).rps_at(now_ns)))
+        }
+        Command::Stop => {
+            stop.store(true, Ordering::Relaxed);
+            Ok("stopping".into())
+        }
+    }
+}
+
 /// Run `config` to its end, or until `stop` is set (the report then says `interrupted`).
 ///
 /// # Errors
@@ -181,6 +263,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         &config.path,
     ));
     let mut window_file = config.windows.as_deref().map(WindowFile::create).transpose()?;
+    let control = config.control.as_deref().map(Control::open).transpose()?;
     let mut feed = config.feed.as_deref().map(FeedSender::new).transpose().map_err(|e| failed(format!("feed: {e}")))?;
 
     // Each thread has its connections; the first ones get the remainder.
@@ -217,12 +300,32 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     let mut reconnects = 0;
     let mut first_error = None;
     let mut switches = 0;
+    let mut client = ClientUse::default();
     // On every CPU at once they would starve the server they measure.
     let go_first = config.realtime && std::thread::available_parallelism().is_ok_and(|n| config.threads < n.get());
     let mut realtime = true;
+    let changes = Changes::default();
+    let may_change = control.is_some() || config.warmup_auto;
+    let asked = RefCell::new(Asked { plan: plan.clone(), seen: 0 });
+    let detector = RefCell::new(config.warmup_auto.then(Detector::default));
+    let settled = Cell::new(false);
     let on_window = |w: &WindowReport, response: &Histogram<u64>| {
+        if let (Some(detector), Phase::WarmUp) = (detector.borrow_mut().as_mut(), w.phase) {
+            if !settled.get() {
+                let r = &w.response_time;
+                settled.set(matches!(detector.window(w.window, r.mean_ms, r.count), Answer::Settled(_)));
+            }
+        }
         if let Some(file) = &mut window_file {
-            file.line(w);
+            let begin_ns = w.window * config.window_ns;
+            let expected = asked.borrow_mut().with(&changes).expected(begin_ns, begin_ns + config.window_ns);
+            let nominal_rps = if w.phase == Phase::Grace { 0.0 } else { expected / (config.window_ns as f64 * 1e-9) };
+            file.line(&WindowLine {
+                window: w.clone(),
+                window_ms: config.window_ns as f64 * 1e-6,
+                nominal_rps,
+                histogram: encode_histogram(response),
+            });
         }
         if let Some(feed) = &mut feed {
             let (t_ms, window_ms) = true_window(w.t_ms, config.window_ns / 1_000_000, monotonic_ns() / 1_000_000);
@@ -251,13 +354,22 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
             confidence: config.confidence,
             independent: config.independent,
             rules: config.rules,
+            target_ns: config.qos_target_ms.map(|ms| (ms * 1e6) as u64),
             start_ns,
         },
         on_window,
     );
 
     let abort = AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     let result = std::thread::scope(|scope| -> Result<(), LoadgenError> {
+        if let Some(control) = &control {
+            let (over, clock, changes, plan) = (&over, &clock, &changes, &plan);
+            let serve = move || control.serve(over, |command| act(command, clock, changes, plan, stop));
+            std::thread::Builder::new().name("control".into()).spawn_scoped(scope, serve).map_err(no_thread)?;
+        }
+        // However this ends, the control thread ends with it.
+        let _over = SetOnDrop(&over);
         let (to, from) = channel();
         let mut spares = Vec::new();
         for (thread, streams) in streams.into_iter().enumerate() {
@@ -266,6 +378,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
             let sink_to = to.clone();
             let to = to.clone();
             let (protocol, abort) = (protocol.clone(), &abort);
+            let changes = may_change.then_some(&changes);
             let plan = plan.clone();
             let cpu = (!config.cpus.is_empty()).then(|| config.cpus[thread % config.cpus.len()]);
             std::thread::Builder::new()
@@ -273,25 +386,30 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                 .spawn_scoped(scope, move || {
                     let mut reconnects = 0;
                     let mut first_error = None;
+                    let mut idle_poll_ns = 0;
                     let before = preemptions_of_this_thread();
+                    let (used_before, from_ns) = (schedstat(), monotonic_ns());
                     let result = settle_thread(cpu, go_first).and_then(|first| {
                         let mut transport = SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, config.spin_ns)?;
                         let mut sink = ChannelSink { thread, buffer: Vec::with_capacity(4096), to: sink_to, spare };
-                        let mut schedule = LiveSchedule::new(plan, None, thread, config.threads);
+                        let mut schedule = LiveSchedule::new(plan, changes, thread, config.threads);
                         let r = drive_source(&mut schedule, &clock, &mut transport, &limits, &mut sink, abort);
                         reconnects = transport.reconnects;
+                        idle_poll_ns = transport.idle_poll_ns;
                         first_error = transport.first_error.take();
                         r.map(|()| first)
                     });
                     let switches = preemptions_of_this_thread() - before;
-                    let _ = to.send(Message::Ended { result, reconnects, first_error, switches });
+                    let client = client_use(used_before, schedstat(), idle_poll_ns, monotonic_ns() - from_ns);
+                    let _ = to.send(Message::Ended { result, reconnects, first_error, switches, client });
                 })
                 .map_err(|e| {
                     abort.store(true, Ordering::Relaxed);
-                    failed(format!("cannot start a thread: {e}"))
+                    no_thread(e)
                 })?;
         }
         drop(to);
+        let mut warmup_over = false;
         let mut outcome = Ok(());
         let mut running = config.threads;
         while running > 0 {
@@ -314,9 +432,19 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                     samples.clear();
                     let _ = spares[thread].send(samples);
                     recorder.mark(mark);
+                    if settled.get() && !warmup_over {
+                        warmup_over = true;
+                        // At the end of a window, and late enough for every thread to hear of it.
+                        let at_ns = (clock.now_ns() + LEAD_NS).next_multiple_of(config.window_ns);
+                        if at_ns < config.warmup_ns {
+                            changes.end_warmup(at_ns);
+                            recorder.end_warmup(at_ns);
+                        }
+                    }
                 }
-                Message::Ended { result, reconnects: r, first_error: e, switches: s } => {
+                Message::Ended { result, reconnects: r, first_error: e, switches: s, client: c } => {
                     running -= 1;
+                    client = worse(client, c);
                     reconnects += r;
                     switches += s;
                     first_error = first_error.take().or(e);
@@ -337,7 +465,14 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     let interrupted = stop.load(Ordering::Relaxed);
     let elapsed_ns = monotonic_ns().saturating_sub(start_ns).max(1);
     let cpu_used = cpu_before.zip(cpu_time_ns()).map(|(a, b)| (b - a) as f64 / elapsed_ns as f64);
-    let s = recorder.finish(interrupted);
+    let s = recorder.finish_with(interrupted, Some(client));
+    let mut asked = asked.into_inner();
+    let plan = asked.with(&changes);
+    let warmup_ms = plan.warmup_ns as f64 * 1e-6;
+    let warmup = detector.into_inner().map(|d| d.report(config.warmup_ns as f64 * 1e-6, config.window_ns as f64 * 1e-6));
+    if let Some(w) = warmup.as_ref().filter(|w| !w.settled && !interrupted) {
+        eprintln!("warning: the warm-up did not settle: {}", w.reason);
+    }
     if let Some(file) = window_file {
         file.commit()?;
     }
@@ -352,14 +487,16 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         load: config.load.steps().iter().map(|s| LoadStep { at_ms: s.at_ns as f64 * 1e-6, rps: s.rps }).collect(),
         load_shape: config.load.shape().into(),
         wave: config.load.wave().map(|w| WaveReport { amplitude: w.amplitude, period_ms: w.period_ns as f64 * 1e-6, phase: w.phase }),
-        warmup_ms: config.warmup_ns as f64 * 1e-6,
+        commands: plan.changes.iter().map(|c| LoadStep { at_ms: c.0 as f64 * 1e-6 - warmup_ms, rps: c.1 }).collect(),
+        warmup_ms,
+        warmup,
         duration_ms: s.duration_ns as f64 * 1e-6,
         window_ms: config.window_ns as f64 * 1e-6,
         connections: config.connections,
         threads: config.threads,
         pipeline: config.pipeline,
         interrupted,
-        nominal_rps: plan.expected(config.warmup_ns, config.warmup_ns + s.duration_ns) / seconds,
+        nominal_rps: plan.expected(plan.warmup_ns, plan.warmup_ns + s.duration_ns) / seconds,
         offered_rps: s.offered_rps,
         achieved_rps: s.achieved_rps,
         offered: s.counts.all(),
@@ -379,6 +516,11 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         undelayed_p99_ms: s.undelayed_p99_ms,
         confidence: config.confidence,
         rules: config.rules,
+        held: s.held,
+        warnings: warnings(s.verdict.kind, &client, s.held as f64 / s.counts.all().max(1) as f64, config.connections * config.pipeline),
+        qos_target_ms: config.qos_target_ms,
+        above_target: s.target,
+        client,
         verdict: s.verdict,
         windows: s.windows,
         client_cpu_cores: cpu_used,
@@ -393,6 +535,30 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Shares of a thread's time; the worst thread's count, and what was not measured is none.
+    #[test]
+    fn shares_of_a_threads_time() {
+        let u = client_use(Some((100, 10)), Some((700, 60)), 250, 1000);
+        assert_eq!((u.busy_share, u.cpu_share, u.run_queue_wait_share), (Some(0.35), Some(0.6), Some(0.05)));
+        assert_eq!(client_use(None, Some((1, 1)), 0, 10), ClientUse::default());
+        let v = ClientUse { busy_share: Some(0.9), cpu_share: None, run_queue_wait_share: Some(0.01) };
+        assert_eq!(worse(u, v), ClientUse { busy_share: Some(0.9), cpu_share: Some(0.6), run_queue_wait_share: Some(0.05) });
+    }
+
+    /// The kernel's figures are of this thread: they grow while it works.
+    #[test]
+    fn schedstat_grows_with_work() {
+        let Some(before) = schedstat() else {
+            // A kernel without CONFIG_SCHED_INFO; the report then says null.
+            assert!(!Path::new("/proc/thread-self/schedstat").exists());
+            return;
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while schedstat().is_none_or(|now| now.0 < before.0 + 1_000_000) {
+            assert!(std::time::Instant::now() < deadline, "no CPU time in 20 s of work");
+        }
+    }
 
     /// A window that is over is whole; one that ends with the last reply is as long as it lasted.
     #[test]

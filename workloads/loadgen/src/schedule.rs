@@ -105,6 +105,11 @@ impl Plan {
         (piece, piece.end_ns.min(next_ns))
     }
 
+    /// The wanted rate at a time, bursts aside.
+    pub fn rps_at(&self, at_ns: u64) -> f64 {
+        self.level(at_ns).0.rps_at(at_ns as f64)
+    }
+
     /// Requests expected in a part of the stream.
     pub fn expected(&self, from_ns: u64, to_ns: u64) -> f64 {
         let (mut t, mut sum) = (from_ns, 0.0);

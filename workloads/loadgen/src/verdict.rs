@@ -9,6 +9,8 @@
 //!      server saw are no longer the schedule's.
 //!    - Moved: p99 of the response time minus p99 of (response time - own lag) is above max(0.2 ms, 5 % of p99). The first rule
 //!      alone would pass a lag of 0.9 ms on a p99 of 0.95 ms.
+//!    - Busy: one of its threads worked for more than 95 % of the time (polling before requests were due does not count). Replies then
+//!      wait for the client, and that wait looks like the server's.
 //!    - Short: fewer than 99.5 % of the run's requests were taken up by its end, or most of the dropped requests were dropped while
 //!      the client was late.
 //!
@@ -20,6 +22,9 @@
 //! 4. `valid`.
 //!
 //! Only the p99 decides the verdict; every other percentile says itself whether it is resolvable.
+//!
+//! [`warnings`] tells what was near: a thread busy for more than 80 % of the time, a thread that waited for a CPU for more than 5 % of
+//! it, or more than 5 % of requests that found every connection full although the server kept up.
 
 use crate::quantile::{Latency, Resolution};
 use serde::{Deserialize, Serialize};
@@ -66,6 +71,61 @@ impl Default for Rules {
     }
 }
 
+/// How the client itself fared over a run. Shares of time, of the thread that fared worst; `None`: not measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientUse {
+    /// On a CPU and working, not polling before a request was due.
+    pub busy_share: Option<f64>,
+    /// On a CPU, working or polling.
+    pub cpu_share: Option<f64>,
+    /// Ready to run, but another had the CPU (/proc/thread-self/schedstat).
+    pub run_queue_wait_share: Option<f64>,
+}
+
+const BUSY_LIMIT: f64 = 0.95;
+const BUSY_NEAR: f64 = 0.80;
+const WAIT_NEAR: f64 = 0.05;
+const HELD_NEAR: f64 = 0.05;
+
+impl ClientUse {
+    fn busy(&self) -> Option<f64> {
+        self.busy_share.filter(|&b| b > BUSY_NEAR)
+    }
+
+    fn waited(&self) -> Option<f64> {
+        self.run_queue_wait_share.filter(|&w| w > WAIT_NEAR)
+    }
+
+    /// Why a client is late, as far as one can see, and what helps.
+    fn remedy(&self) -> String {
+        if let Some(b) = self.busy() {
+            format!("a sending thread worked for {:.0} % of the time: give it more --threads on CPUs of their own (--cpu), or load from another host", b * 100.0)
+        } else if let Some(w) = self.waited() {
+            format!(
+                "a sending thread waited for a CPU for {:.0} % of the time: pin it (--cpu) where neither the service nor other work runs, or load from another host",
+                w * 100.0
+            )
+        } else {
+            "the host let it run late: pin it (--cpu) to a quiet CPU, raise --spin-us, or load from another host".into()
+        }
+    }
+}
+
+/// What was near to spoiling a run, one line each with its remedy. `slots`: requests that may be in flight at once.
+pub fn warnings(verdict: VerdictKind, client: &ClientUse, held_share: f64, slots: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    if verdict != VerdictKind::ClientLimited && (client.busy().is_some() || client.waited().is_some()) {
+        all.push(format!("the client is near its limit: {}", client.remedy()));
+    }
+    if verdict != VerdictKind::ServerOverloaded && held_share > HELD_NEAR {
+        all.push(format!(
+            "{:.0} % of the requests waited for room on a connection: if the service serves more than {slots} at once, give it more --connections or --pipeline",
+            held_share * 100.0
+        ));
+    }
+    all
+}
+
 /// What the verdict is made from. Counts of requests, times in ms.
 #[derive(Debug, Clone)]
 pub struct Evidence<'a> {
@@ -86,12 +146,17 @@ pub struct Evidence<'a> {
     /// p99 of response time minus the client's own lag.
     pub undelayed_p99_ms: Option<f64>,
     pub response: &'a Latency,
+    /// Of a run; a window has none.
+    pub client: Option<ClientUse>,
 }
 
 /// Judge by the rules of the module doc.
 pub fn judge(e: &Evidence, rules: &Rules) -> Verdict {
     let verdict = |kind, reason: String| Verdict { kind, reason };
-    let client = |reason| verdict(VerdictKind::ClientLimited, reason);
+    let client = |reason: String| match &e.client {
+        Some(c) => verdict(VerdictKind::ClientLimited, format!("{reason}; {}", c.remedy())),
+        None => verdict(VerdictKind::ClientLimited, reason),
+    };
     let server = |reason| verdict(VerdictKind::ServerOverloaded, reason);
     let p99 = e.response.p99.value_ms;
 
@@ -109,6 +174,13 @@ pub fn judge(e: &Evidence, rules: &Rules) -> Verdict {
                 return client(format!("the client's own send lag moved the p99 by {moved:.3} ms, limit {limit:.3} ms"));
             }
         }
+    }
+    if let Some(busy) = e.client.and_then(|c| c.busy_share).filter(|&b| b > BUSY_LIMIT) {
+        return client(format!(
+            "the client was busy {:.0} % of the time (limit {:.0} %), so replies waited for it",
+            busy * 100.0,
+            BUSY_LIMIT * 100.0
+        ));
     }
     if e.late_past_end > 3 && e.late_past_end as f64 > 0.005 * e.offered as f64 {
         return client(format!("{} of {} requests were due but not taken up by the end of the run", e.late_past_end, e.offered));
@@ -194,6 +266,7 @@ mod tests {
             client_lag_p99_ms: Some(0.05),
             undelayed_p99_ms: response.p99.value_ms.map(|v| v - 0.01),
             response,
+            client: None,
         }
     }
 
@@ -236,6 +309,35 @@ mod tests {
         assert_eq!(kind(&Evidence { backlog_growth: 104, ..base() }), VerdictKind::Valid);
         let behind = Evidence { backlog_growth: 105, ..base() };
         assert_eq!(kind(&behind), VerdictKind::ServerOverloaded);
+    }
+
+    /// A busy client is named as such, and every client-limited run says what helps against its own cause.
+    #[test]
+    fn the_clients_own_limits() {
+        let l = latency(Some(20.0));
+        let used = |busy, wait| Some(ClientUse { busy_share: Some(busy), cpu_share: Some(1.0), run_queue_wait_share: Some(wait) });
+        assert_eq!(kind(&Evidence { client: used(0.94, 0.0), ..calm(&l) }), VerdictKind::Valid);
+        assert_eq!(kind(&Evidence { client: used(0.96, 0.0), ..calm(&l) }), VerdictKind::ClientLimited);
+        assert_eq!(kind(&Evidence { client: Some(ClientUse::default()), ..calm(&l) }), VerdictKind::Valid);
+        let says = |client| judge(&Evidence { client, client_lag_p99_ms: Some(3.0), ..calm(&l) }, &Rules::default()).reason;
+        assert!(says(used(0.85, 0.2)).contains("more --threads"));
+        assert!(says(used(0.5, 0.2)).contains("waited for a CPU for 20 %"));
+        assert!(says(used(0.5, 0.01)).contains("--spin-us"));
+        assert!(!says(None).contains("--"), "a window does not know why");
+    }
+
+    #[test]
+    fn what_was_near_is_told() {
+        let used = |busy, wait| ClientUse { busy_share: Some(busy), cpu_share: Some(1.0), run_queue_wait_share: Some(wait) };
+        let count = |v, c: &ClientUse, held| warnings(v, c, held, 16).len();
+        assert_eq!(count(VerdictKind::Valid, &used(0.79, 0.04), 0.04), 0);
+        assert_eq!(count(VerdictKind::Valid, &used(0.81, 0.04), 0.06), 2);
+        assert_eq!(count(VerdictKind::Valid, &used(0.1, 0.06), 0.0), 1);
+        assert_eq!(count(VerdictKind::Valid, &ClientUse::default(), 0.0), 0);
+        // The verdict has said it already; and a full connection is no wonder when the server is overloaded.
+        assert_eq!(count(VerdictKind::ClientLimited, &used(0.97, 0.0), 0.0), 0);
+        assert_eq!(count(VerdictKind::ServerOverloaded, &used(0.1, 0.0), 0.9), 0);
+        assert!(warnings(VerdictKind::Valid, &used(0.1, 0.0), 0.5, 16)[0].contains("more than 16 at once"));
     }
 
     /// Without an upper bound on the p99 there is no valid run.

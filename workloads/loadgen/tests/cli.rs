@@ -3,11 +3,12 @@
 mod common;
 
 use common::{receive, Running};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output};
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
 use surefoot_loadgen::protocol::ProtocolKind;
+use surefoot_loadgen::saturate::{Limit, Saturation};
 use surefoot_loadgen::Report;
 
 fn loadgen(args: &[&str]) -> Output {
@@ -50,6 +51,14 @@ fn bad_input_is_one_line_and_two() {
     one_error(&["--target", t, "--rps", "5", "--diurnal", "0.5"], 2, &["--diurnal", "0.6:10min"]);
     one_error(&["--target", t, "--load-file", "no/such.csv"], 2, &["no/such.csv", "SECONDS,RPS"]);
     one_error(&["--target", t, "--rps", "5", "--load-file", "x"], 2, &["--load-file"]);
+    one_error(&["--target", t, "--rps", "5", "--warmup", "auto", "--warmup-limit", "long"], 2, &["--warmup-limit"]);
+    one_error(&["saturate", "--target", t], 2, &["--help"]);
+    one_error(&["saturate", "--target", t, "--qos-target-ms", "0"], 2, &["--qos-target-ms", "above 0"]);
+    one_error(&["saturate", "--target", t, "--qos-target-ms", "5", "--resolution", "0"], 2, &["--resolution"]);
+    one_error(&["saturate", "--target", t, "--qos-target-ms", "5", "--rps", "5"], 2, &["--rps"]);
+    one_error(&["saturate", "--qos-target-ms", "5"], 2, &["--target"]);
+    one_error(&["--target", t, "--rps", "5", "--qos-target-ms", "-1"], 2, &["--help"]);
+    one_error(&["windows", "no/such.jsonl"], 2, &["no/such.jsonl", "--windows"]);
     one_error(&["--target", t, "--rps", "5", "--nonsense"], 2, &["--nonsense", "--help"]);
     one_error(&["--target", t, "--rps", "many"], 2, &["many"]);
 }
@@ -151,4 +160,67 @@ fn interrupt_still_reports() {
     let r: Report = serde_json::from_str(&text).unwrap();
     assert!(r.interrupted && r.completed > 0 && r.duration_ms < 60_000.0, "{r:?}");
     assert_eq!(r.completed, r.offered);
+}
+
+/// Commands on stdin: each is answered on stderr, and the end of stdin ends nothing.
+#[test]
+fn commands_on_stdin() {
+    let behaviour = Behaviour { value_bytes: 10, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Memcached, behaviour).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_surefoot-loadgen"))
+        .args([
+            "--target",
+            &server.address.to_string(),
+            "--rps",
+            "500",
+            "--duration",
+            "400ms",
+            "--warmup",
+            "0s",
+            "--json",
+            "--control",
+            "-",
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"faster\nrps 900").unwrap();
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(0), "{err}");
+    assert!(err.contains("error: `faster` is no command: write rps 12000, status or stop\n") && err.contains("ok rps 900 from "), "{err}");
+    let r: Report = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(!r.interrupted && r.commands.len() == 1 && r.commands[0].rps == 900.0, "{:?}", r.commands);
+    assert!(r.nominal_rps >= 500.0 && r.nominal_rps < 900.0, "{}", r.nominal_rps);
+}
+
+/// A search over a real socket: the bound holds easily, so it is the result, and every run of it is in the journal.
+#[test]
+fn a_search_writes_its_curve() {
+    let behaviour = Behaviour { value_bytes: 10, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Memcached, behaviour).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (curve, journal) = (dir.path().join("curve.json"), dir.path().join("search.jsonl"));
+    let address = server.address.to_string();
+    let args = ["saturate", "--target", &address, "--qos-target-ms", "60000", "--from", "1000", "--max-rps", "3000"];
+    let times = ["--shortest", "50ms", "--longest", "2s", "--warmup", "0s", "--points", "0", "--lag-limit-ms", "60000"];
+    let files = ["--out", curve.to_str().unwrap(), "--journal", journal.to_str().unwrap()];
+    let out = loadgen(&[&args[..], &times, &files].concat());
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(0), "{err}");
+    let found: Saturation = serde_json::from_slice(&std::fs::read(&curve).unwrap()).unwrap();
+    let rates: Vec<f64> = found.curve.iter().map(|p| p.rps).collect();
+    // A noisy machine may leave a rate undecided, but never beyond a target of a minute.
+    assert_eq!((found.observed_max_rps, rates), (Some(3000.0), vec![1000.0, 2000.0, 3000.0]), "{err}");
+    assert_eq!((found.limited_by, err.matches(" above)").count()), (Limit::MaxRps, 3), "{err}");
+    let said = String::from_utf8(out.stdout).unwrap();
+    assert!(said.contains(&found.summary), "{said}");
+    // Once more from the journal: the same, and without a service to load.
+    drop(server);
+    std::fs::remove_file(&curve).unwrap();
+    let again = loadgen(&[&args[..], &times, &files].concat());
+    assert_eq!(again.status.code(), Some(0), "{}", String::from_utf8_lossy(&again.stderr));
+    assert_eq!(serde_json::from_slice::<Saturation>(&std::fs::read(&curve).unwrap()).unwrap(), found);
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::receive;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,7 +11,10 @@ use surefoot_loadgen::driver::{Fate, Sample};
 use surefoot_loadgen::feed::{decode_histogram, FeedDatagram};
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
 use surefoot_loadgen::protocol::ProtocolKind;
-use surefoot_loadgen::report::{Phase, WindowReport};
+use surefoot_loadgen::quantile::summarise;
+use surefoot_loadgen::report::{Phase, WindowLine, WindowReport};
+use surefoot_loadgen::schedule::{owner, Cursor, Plan};
+use surefoot_loadgen::windows::merge;
 use surefoot_loadgen::{run, Config, LoadProfile, RunOutput, Schedule};
 
 const MS: u64 = 1_000_000;
@@ -169,6 +173,22 @@ fn feed_and_windows_add_up() {
     let offered: u64 = datagrams.iter().map(|d| d.offered).sum();
     assert_eq!(offered, samples.len() as u64);
     let text = std::fs::read_to_string(dir.path().join("windows.jsonl")).unwrap();
+    // Merged windows are the run's own samples, bucket for bucket; the measured ones are the default.
+    let file = dir.path().join("windows.jsonl");
+    let merged = merge(&file, Some((0.0, f64::INFINITY)), 0.95).unwrap();
+    let mut exact = hdrhistogram::Histogram::<u64>::new_with_bounds(1, 1_000_000_000_000, 3).unwrap();
+    samples.iter().for_each(|s| exact.record(s.response_ns().max(1)).unwrap());
+    let own = summarise(&exact, 0, &[], 0.95);
+    let r = merged.response_time;
+    assert_eq!((r.count, r.p50.value_ms, r.p99.value_ms, r.max_ms), (own.count, own.p50.value_ms, own.p99.value_ms, own.max_ms));
+    assert_eq!((merged.offered, merged.completed), (samples.len() as u64, samples.len() as u64));
+    let measured = merge(&file, None, 0.95).unwrap();
+    assert_eq!((measured.windows, measured.from_ms, measured.to_ms), (8, 200.0, 1000.0));
+    assert_eq!(merge(&file, Some((200.0, 1000.0)), 0.95).unwrap(), measured);
+    let e = merge(&file, Some((5e6, 6e6)), 0.95).unwrap_err();
+    assert!(e.exit_code() == 2 && e.to_string().contains("--from"), "{e}");
+    let lines: Vec<WindowLine> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(lines.iter().all(|l| l.nominal_rps == if l.window.phase == Phase::Grace { 0.0 } else { 2000.0 }), "{lines:?}");
     let windows: Vec<WindowReport> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(windows.iter().map(|w| w.completed).sum::<u64>(), samples.len() as u64);
     assert!(replies <= samples.len() as u64);
@@ -176,4 +196,90 @@ fn feed_and_windows_add_up() {
     assert_eq!(windows.iter().filter(|w| w.phase == Phase::Measure).count(), 8);
     assert_eq!(out.report.feed_undelivered, Some(0));
     assert_eq!(out.report.feed_delivered, Some(windows.len() as u64));
+}
+
+/// A rate set on command holds from its announced time on: what was sent is, request by request, the schedule that a plan with these
+/// changes gives, and the report and the windows say so.
+#[test]
+fn a_load_set_on_command_is_the_schedules() {
+    let behaviour = Behaviour { value_bytes: 10, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Resp, behaviour).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = config(&server, ProtocolKind::Resp, 500.0, 600_000);
+    c.threads = 2;
+    c.control = Some(dir.path().join("control.sock"));
+    c.windows = Some(dir.path().join("windows.jsonl"));
+    let path = c.control.clone().unwrap();
+    let commanding = std::thread::spawn(move || {
+        let stream = common::connect(&path);
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut ask = |text: &str| {
+            writeln!(&stream, "{text}").unwrap();
+            lines.next().unwrap().unwrap()
+        };
+        assert_eq!(ask("rps fast"), "error: `fast` is not a number: write rps 12000");
+        assert!(ask("rps 3000").starts_with("ok rps 3000 from "));
+        // Until it is in force, by the run's own word; then once more, and the end.
+        common::until(|| ask("status").ends_with(" 3000 rps"));
+        assert!(ask("rps 1000").starts_with("ok rps 1000 from "));
+        common::until(|| ask("status").ends_with(" 1000 rps"));
+        let now_s = |text: &str| text.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap();
+        let then = now_s(&ask("status"));
+        // Half a second of the stream at the last rate.
+        common::until(|| now_s(&ask("status")) > then + 0.5);
+        assert_eq!(ask("stop"), "ok stopping");
+    });
+    let (out, mut samples) = go(&c);
+    commanding.join().unwrap();
+    let r = out.report;
+    assert!(r.interrupted && r.errors == 0);
+    let rates: Vec<f64> = r.commands.iter().map(|c| c.rps).collect();
+    assert_eq!(rates, [3000.0, 1000.0]);
+    let at_ns = |ms: f64| ((ms + r.warmup_ms) * 1e6).round() as u64;
+    let plan = Plan {
+        arrivals: c.arrivals.clone(),
+        load: c.load.clone(),
+        seed: c.seed,
+        warmup_ns: c.warmup_ns,
+        end_ns: c.warmup_ns + c.duration_ns,
+        changes: r.commands.iter().map(|c| (at_ns(c.at_ms), c.rps)).collect(),
+    };
+    let mut cursor = Cursor::start(&plan);
+    samples.sort_by_key(|s| s.intended_ns);
+    // Two threads hear of the stop at slightly different times, so the last requests may be one thread's only.
+    let last =
+        (0..2).map(|t| samples.iter().filter(|s| owner(c.seed, s.index, 2) == t).map(|s| s.intended_ns).max().unwrap()).min().unwrap();
+    let sent: Vec<(u64, u64)> = samples.iter().map(|s| (s.index, s.intended_ns)).filter(|s| s.1 <= last).collect();
+    let scheduled: Vec<(u64, u64)> =
+        std::iter::from_fn(|| cursor.advance(&plan)).map(|a| (a.index, a.intended_ns)).take_while(|a| a.1 <= last).collect();
+    assert_eq!(sent, scheduled);
+    let text = std::fs::read_to_string(dir.path().join("windows.jsonl")).unwrap();
+    let lines: Vec<WindowLine> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(lines.iter().any(|l| l.nominal_rps.round() == 1000.0), "the last rate is in the windows");
+    assert!(!dir.path().join("control.sock").exists());
+}
+
+/// `--warmup auto` measures from the end of a window on, for the whole duration, whatever the response times did.
+#[test]
+fn an_automatic_warmup_ends_and_is_reported() {
+    let behaviour = Behaviour { value_bytes: 10, ..Behaviour::default() };
+    let server = InProcessServer::start(ProtocolKind::Memcached, behaviour).unwrap();
+    let mut c = config(&server, ProtocolKind::Memcached, 1000.0, 300);
+    c.window_ns = 10 * MS;
+    c.warmup_auto = true;
+    c.warmup_ns = 4000 * MS;
+    c.threads = 2;
+    let (out, samples) = go(&c);
+    let r = out.report;
+    let w = r.warmup.unwrap();
+    assert_eq!(w.limit_ms, 4000.0);
+    // 20 blocks of 10 replies at 1000 rps are 200 ms; a noisy machine may need all of the limit, and then says so.
+    assert!(r.warmup_ms >= 200.0 && (w.settled || r.warmup_ms == 4000.0), "{w:?} {}", r.warmup_ms);
+    assert_eq!(r.duration_ms, 300.0);
+    let (from, to) = ((r.warmup_ms * 1e6) as u64, ((r.warmup_ms + 300.0) * 1e6) as u64);
+    assert_eq!(from % c.window_ns, 0);
+    let measured = samples.iter().filter(|s| s.intended_ns >= from).count() as u64;
+    assert_eq!((r.offered, r.completed), (measured, measured));
+    assert!(samples.iter().all(|s| s.intended_ns < to), "the stream ends with the measured time");
+    assert_eq!(r.nominal_rps.round(), 1000.0);
 }

@@ -1,9 +1,12 @@
 //! Helpers of several test files; not every file uses every one.
 #![allow(dead_code)]
 
+pub mod theory;
+
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,6 +37,25 @@ pub fn receive(reader: &UnixDatagram, buf: &mut [u8]) -> usize {
             other => return other.unwrap(),
         }
     }
+}
+
+/// Wait up to 20 s for something to become true.
+pub fn until(mut what: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !what() {
+        assert!(Instant::now() < deadline, "not within 20 s");
+        std::thread::yield_now();
+    }
+}
+
+/// Connect to a Unix socket that may not be there yet.
+pub fn connect(path: &Path) -> UnixStream {
+    let mut stream = None;
+    until(|| {
+        stream = UnixStream::connect(path).ok();
+        stream.is_some()
+    });
+    stream.unwrap()
 }
 
 /// A process that ends with its test, however that ends.
