@@ -3,9 +3,11 @@
     python3 scripts/workloads_smoke.py [NAME...] [--out out/workloads]
 
 Needs a container engine, the images (scripts/images.sh --all), the load generator (make rust) and two CPUs: the service gets
-the first one, the load generator the last. A rate holds if the p99 of response times stays within the QoS target and the server
-keeps up, in the better of two tries, because a shared machine spoils single runs. Rates are doubled from the first until one
-fails, then the gap is halved. Writes NAME.json for each workload and table.md over all NAME.json of the folder.
+the first one, the load generator the last. The search is `surefoot-loadgen saturate`: a rate holds if less than 1 % of the
+requests are slower than the QoS target, in the better of two tries, because a shared machine spoils single runs; sure_rps in
+NAME.json is the highest rate that does so with 95 % confidence. Rates are doubled from the first until one fails, then the
+gap is halved. Writes NAME.json for each workload and table.md over all NAME.json of the folder. A search that was killed goes
+on from NAME.journal when the script is run again.
 Exit code: 0 all ran, 1 something failed, 2 bad input.
 """
 
@@ -25,8 +27,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 LOADGEN = REPO / "target/release/surefoot-loadgen"
-HALVINGS = 3
-SAMPLES = 500  # as many as bound a p99 from above in most runs
+TRIES = 2
+RESOLUTION = 0.125  # three halvings of a gap between a rate and its double
 SHORTEST_S, LONGEST_S = 3.0, 60.0
 BE_SECONDS = 6
 
@@ -93,69 +95,46 @@ class Container:
         raise Failed(f"{self.entry['name']}: nothing listens on port {self.entry['port']} after {deadline_s:.0f} s")
 
 
-def load(entry: dict[str, Any], rps: float, cpu: int, seed: int) -> dict[str, Any]:
-    """One run of the load generator; the row of the curve."""
-    duration_s = min(max(SAMPLES / rps, SHORTEST_S), LONGEST_S)
-    generator = entry["loadgen"]
-    command = [str(LOADGEN), "--target", f"127.0.0.1:{entry['port']}", "--protocol", generator["protocol"]]
-    command += ["--connections", str(generator["connections"]), "--rps", str(rps), "--duration", f"{duration_s:.1f}s"]
-    command += ["--warmup", f"{entry['warmup_ms']}ms", "--grace", f"{max(1000.0, 2 * entry['qos_target_ms'])}ms"]
-    command += ["--cpu", str(cpu), "--seed", str(seed), "--json", *generator.get("args", [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(f"{entry['name']} at {rps:g} rps: {done.stderr.strip().splitlines()[-1]}")
-    report = json.loads(done.stdout)
-    if report["errors"]:
-        raise Failed(f"{entry['name']} at {rps:g} rps: {report['errors']} errors, first: {report['first_error']}")
-    times = report["response_time"]
-    row = {
-        "rps": rps,
-        "offered_rps": report["offered_rps"],
-        "achieved_rps": report["achieved_rps"],
-        "completed": report["completed"],
-    }
-    row |= {f"{p}_ms": times[p]["value_ms"] for p in ("p50", "p95", "p99")}
-    row["verdict"] = report["verdict"]["kind"]
-    return row
-
-
 def judged_ms(row: dict[str, Any]) -> float | None:
-    """The p99, or for a service too slow to have one within a minute the p95."""
-    return row["p99_ms"] if row["p99_ms"] is not None else row["p95_ms"]
+    """The percentile that was judged: the p99, or for a service too slow to have one within a minute the p95."""
+    return row["p99_ms"] if row.get("judged", "p99") == "p99" else row["p95_ms"]
 
 
-def holds(row: dict[str, Any], target_ms: float) -> bool:
-    judged = judged_ms(row)
-    return row["verdict"] != "server-overloaded" and judged is not None and judged <= target_ms
+def row_of(point: dict[str, Any]) -> dict[str, Any]:
+    """A point of the load generator's curve as a row of NAME.json."""
+    same = ("rps", "offered_rps", "achieved_rps", "completed", "p50_ms", "p95_ms", "p99_ms", "verdict")
+    return {k: point[k] for k in same} | {
+        "judged": "p99" if point["judged_q"] >= 0.99 else "p95",
+        "finding": point["finding"],
+        "holds": point["finding"] in ("holds", "undecided-within"),
+    }
 
 
-def curve(entry: dict[str, Any], cpu: int) -> dict[str, Any]:
-    """Double the rate until it fails, then halve the gap."""
+def curve(entry: dict[str, Any], cpu: int, journal: Path) -> dict[str, Any]:
+    """The max load at the target and the rates on the way to it."""
     target = entry["qos_target_ms"]
-    rows: list[dict[str, Any]] = []
-
-    def tried(rps: float) -> bool:
-        for seed in (1, 2):
-            row = load(entry, rps, cpu, seed)
-            rows.append(row | {"holds": holds(row, target)})
-            judged = judged_ms(row)
-            shown = "-" if judged is None else f"{judged:.2f}"
-            print(f"{entry['name']:<14} {rps:>9.1f} rps  p99 {shown:>9} ms  {row['verdict']}", flush=True)
-            if rows[-1]["holds"]:
-                return True
-        return False
-
     known = entry.get("max_load_rps", {}).get("local")
-    rate = known / 4 if known else 0.25 if target >= 1000 else 5.0 if target >= 100 else 50.0
-    if not tried(rate):
-        return {"rows": rows, "max_load_rps": None}
-    low, high = rate, rate * 2
-    while tried(high):
-        low, high = high, high * 2
-    for _ in range(HALVINGS):
-        middle = round((low + high) / 2, 2)
-        low, high = (middle, high) if tried(middle) else (low, middle)
-    return {"rows": rows, "max_load_rps": low}
+    first = known / 4 if known else 0.25 if target >= 1000 else 5.0 if target >= 100 else 50.0
+    generator = entry["loadgen"]
+    command = [str(LOADGEN), "saturate", "--target", f"127.0.0.1:{entry['port']}", "--protocol", generator["protocol"]]
+    command += ["--connections", str(generator["connections"]), "--qos-target-ms", str(target), "--from", str(first)]
+    command += ["--resolution", str(RESOLUTION), "--tries", str(TRIES), "--points", "0"]
+    command += ["--shortest", f"{SHORTEST_S}s", "--longest", f"{LONGEST_S}s", "--warmup", f"{entry['warmup_ms']}ms"]
+    command += ["--grace", f"{max(1000.0, 2 * target)}ms", "--cpu", str(cpu), "--service", entry["name"]]
+    command += ["--journal", str(journal), "--json", *generator.get("args", [])]
+    # Its progress goes to our stderr; the last line there is what went wrong.
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(f"{entry['name']}: the search ended with code {done.returncode}, see the line above")
+    found = json.loads(done.stdout)
+    print(f"{entry['name']}: {found['summary']}", flush=True)
+    return {
+        "rows": [row_of(p) for p in found["curve"]],
+        "max_load_rps": found["observed_max_rps"],
+        "sure_rps": found["max_load_rps"],
+        "limited_by": found["limited_by"],
+        "knee": found["knee"],
+    }
 
 
 def rate_of(entry: dict[str, Any], container: Container) -> dict[str, Any]:
@@ -170,7 +149,7 @@ def rate_of(entry: dict[str, Any], container: Container) -> dict[str, Any]:
     raise Failed(f"{entry['name']}: no {BE_SECONDS} lines of progress within a minute")
 
 
-def measure(entry: dict[str, Any]) -> dict[str, Any]:
+def measure(entry: dict[str, Any], out: Path) -> dict[str, Any]:
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         sys.exit("workloads-smoke: one CPU is too few: the load generator must not take the service's time")
@@ -179,7 +158,9 @@ def measure(entry: dict[str, Any]) -> dict[str, Any]:
             found = rate_of(entry, container)
         else:
             container.wait_for_port()
-            found = curve(entry, cpus[-1])
+            journal = out / f"{entry['name']}.journal"
+            found = curve(entry, cpus[-1], journal)
+            journal.unlink(missing_ok=True)
     return {"name": entry["name"], "kind": entry["kind"], "threads": entry.get("default_threads", 1)} | found
 
 
@@ -194,9 +175,10 @@ def table(out: Path, entries: dict[str, dict[str, Any]]) -> str:
             continue
         first = r["rows"][0]
         best = [row for row in r["rows"] if row["holds"] and row["rps"] == r["max_load_rps"]]
-        at = "-" if not best else f"{judged_ms(best[-1]):.3g}" + ("" if best[-1]["p99_ms"] is not None else " (p95)")
+        at = "-" if not best else f"{judged_ms(best[-1]):.3g}" + ("" if best[-1].get("judged", "p99") == "p99" else " (p95)")
         low = " / ".join("-" if first[p] is None else f"{first[p]:.3g}" for p in ("p50_ms", "p99_ms"))
         top = "none" if r["max_load_rps"] is None else f"{r['max_load_rps']:,g}"
+        top += " (the client's limit)" if r.get("limited_by") == "client" else ""
         lines.append(f"| {name} | {r['threads']} | {entries[name]['qos_target_ms']:g} | {low} | {top} | {at} |")
     lines += ["", "| job | units a second on one core |", "| --- | --- |"]
     lines += [f"| {n} | {r['rate']:.3g} |" for n, r in results.items() if r["kind"] == "be" and n in entries]
@@ -220,7 +202,7 @@ def main() -> int:
     failed = []
     for name in args.names or entries:
         try:
-            found = measure(entries[name])
+            found = measure(entries[name], args.out)
         except Failed as e:
             print(f"workloads-smoke: FAILED: {e}", file=sys.stderr)
             failed.append(name)
