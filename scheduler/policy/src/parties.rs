@@ -131,7 +131,7 @@ impl Parties {
                     because.bind(format!("an equal share is {} core units, {} ways; no more is free", share.cores, share.ways));
                 }
                 plan.actions.push(Action { service: id.clone(), kind: ActionKind::Place, why, because });
-            } else {
+            } else if !self.books.is_crowded(id) {
                 self.books.crowd_in(id);
                 let why = "not even one core unit and the least ways are left".to_string();
                 plan.reports.push(Report::CannotPlace { service: id.clone(), why });
@@ -365,7 +365,9 @@ impl Policy for Parties {
             let surplus = m.recent.len().saturating_sub(keep);
             m.recent.drain(..surplus);
         }
-        let newcomers: Vec<ServiceId> = news.lc_arrived.iter().filter(|id| !self.books.is_crowded(id)).cloned().collect();
+        // Whoever was crowded in waits until there is room.
+        let room = self.books.least().fits_in(self.books.free());
+        let newcomers: Vec<ServiceId> = news.lc_arrived.iter().filter(|id| room || !self.books.is_crowded(id)).cloned().collect();
         if !newcomers.is_empty() || !news.be_arrived.is_empty() {
             self.arrive(seen, &newcomers, &mut plan);
             // Let a whole interval pass on the new partition before judging it.
@@ -399,7 +401,7 @@ impl Policy for Parties {
 mod tests {
     use super::*;
     use crate::testing::Plant;
-    use surefoot_server::CpuSet;
+    use surefoot_server::{CpuSet, Kind};
 
     fn parties(p: &Platform) -> Parties {
         Parties::new(p, PartiesSettings::default())
@@ -455,6 +457,31 @@ mod tests {
             be = plant.cores("x");
         }
         assert!(plant.all_met());
+    }
+
+    /// Where a silent service holds everything a newcomer is crowded in, and gets its own as soon as the other gives.
+    #[test]
+    fn the_crowded_get_their_own_when_there_is_room() {
+        let p = Platform::regular("t", 12, 1, 9, 2.0);
+        let mut plant = Plant::new(&p).lc("a", 1.0, 10.0);
+        let mut policy = parties(&p);
+        let step = |plant: &mut Plant, policy: &mut Parties| {
+            plant.tick();
+            let plan = policy.step(plant.t_ms, &plant.observe());
+            plant.apply(&plan);
+            plan.reports.len()
+        };
+        step(&mut plant, &mut policy);
+        plant.tenant("a").silent = true;
+        plant.add("b", Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+        let reports: usize = (0..50).map(|_| step(&mut plant, &mut policy)).sum();
+        assert_eq!((plant.cores("a"), policy.books.is_crowded("b"), reports), (12.0, true, 1));
+        plant.tenant("a").silent = false;
+        for _ in 0..600 {
+            step(&mut plant, &mut policy);
+        }
+        let (a, b) = (plant.cores("a"), plant.cores("b"));
+        assert!(!policy.books.is_crowded("b") && a >= 1.0 && b >= 1.0 && a + b <= 12.0, "{a} {b}");
     }
 
     /// It converges, within the minute that trial and error takes (OSML+ paper, Sec. 4.3: 5 to 69 s).
