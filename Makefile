@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-faults test-playbooks test-crashes bench-frontier
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-faults test-playbooks test-crashes bench-frontier bench-lab-hour
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -97,6 +97,11 @@ bench: setup ## speed and memory; figures for docs/benchmarks.md
 
 bench-frontier: deps ## labels of the frontier strategy against those of every cell (docs/benchmarks.md)
 	cargo run --release --locked -p surefootd --example frontier
+
+bench-lab-hour: setup engine ## cells per hour on real containers against a relaunch for each cell (docs/benchmarks.md); as root, quiet
+	scripts/images.sh memcached
+	cargo build --release --locked --workspace
+	python scripts/bench_lab_hour.py target/release/surefootd
 
 validate: deps ## the virtual server against every fact it must reproduce; writes docs/virtual-server-validation.md
 	cargo run --release --locked -p surefoot-vserver --example validate -- --markdown docs/virtual-server-validation.md

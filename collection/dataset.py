@@ -72,6 +72,9 @@ class Cases(_Part):
     overloaded: int = Field(ge=0)
     failed: int = Field(ge=0)
     skipped: int = Field(default=0, ge=0)
+    # of all of these, those with such a mark in the journal (docs/sweep-output.md)
+    disturbed: int = Field(default=0, ge=0)
+    unsettled: int = Field(default=0, ge=0)
 
     def by_state(self) -> dict[str, int]:
         """With the states' names as the journal spells them."""

@@ -26,6 +26,7 @@ from pipelines.io import fsync_folder, leftovers, sha256_file, write_bytes, writ
 
 from . import dataset
 from .errors import CampaignError, DataSetError, HostFailed
+from .standing import MARKS
 
 HOSTS = "hosts"
 HOSTS_FILE = "hosts.json"
@@ -300,10 +301,13 @@ def _lines(mirror: Mirror, held: set[str]) -> Iterator[bytes]:
 
 def _counts(lines: list[bytes]) -> dict[str, int]:
     by_state = dict.fromkeys(dataset.STATES, 0)
+    marks = dict.fromkeys(MARKS, 0)
     for line in lines:
         found = json.loads(line)
         by_state[found["state"]] += found.get("cases", 1)
-    return {s.replace("-", "_"): n for s, n in by_state.items()}
+        for mark in MARKS:
+            marks[mark] += mark in found
+    return {s.replace("-", "_"): n for s, n in by_state.items()} | {mark: n for mark, n in marks.items() if n}
 
 
 def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:

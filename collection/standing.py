@@ -28,6 +28,8 @@ COPY = "campaign.toml"
 PROGRESS = "progress.json"
 SCHEMA_VERSION = 1
 STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "skipped")
+# what the journal may say against a case that was measured
+MARKS = ("disturbed", "unsettled")
 # how many failed cases a reason names
 _EXAMPLES = 5
 # of a journal in memory at a time
@@ -161,8 +163,8 @@ def failures(folder: Path) -> list[dict[str, Any]]:
     return [{"reason": reason, "cases": n, "examples": examples[reason]} for reason, n in ordered]
 
 
-class _Facts(namedtuple("_Facts", ["rows", "shards", "feature_set", "journal_bytes", "cases"])):
-    """What `status` takes from a target's manifest. shards: their number. cases: by state."""
+class _Facts(namedtuple("_Facts", ["rows", "shards", "feature_set", "journal_bytes", "cases", "marks"])):
+    """What `status` takes from a target's manifest. shards: their number. cases: by state. marks: cases by mark."""
 
     __slots__ = ()
 
@@ -177,15 +179,17 @@ def _facts(folder: Path) -> _Facts:
         value = json.loads((folder / MANIFEST).read_bytes())
         rows, cases = [s["rows"] for s in value["shards"]], value["cases"]
         by_state = {s: cases[s.replace("-", "_")] if s != "skipped" else cases.get(s, 0) for s in STATES}
-        numbers = [*rows, *by_state.values(), value.get("journal_bytes", 0)]
+        marks = {m: cases.get(m, 0) for m in MARKS}
+        numbers = [*rows, *by_state.values(), *marks.values(), value.get("journal_bytes", 0)]
         if value["schema_version"] == SCHEMA_VERSION and all(type(n) is int and n >= 0 for n in numbers):
-            return _Facts(sum(rows), len(rows), str(value["feature_set"]), numbers[-1], by_state)
+            return _Facts(sum(rows), len(rows), str(value["feature_set"]), numbers[-1], by_state, marks)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     from .dataset import read_manifest
 
     found = read_manifest(folder)
-    return _Facts(found.rows, len(found.shards), found.feature_set, found.journal_bytes, found.cases.by_state())
+    marks = {m: getattr(found.cases, m) for m in MARKS}
+    return _Facts(found.rows, len(found.shards), found.feature_set, found.journal_bytes, found.cases.by_state(), marks)
 
 
 def _hosts(folder: Path, target: str) -> list[dict[str, Any]]:
@@ -262,6 +266,8 @@ def status(folder: Path) -> dict[str, Any]:
                 "cases": found.as_json(),
                 "rows": manifest.rows if manifest else 0,
                 "shards": manifest.shards if manifest else 0,
+                # as of the last checkpoint, which is seconds ago
+                "marks": manifest.marks if manifest else dict.fromkeys(MARKS, 0),
                 "feature_set": manifest.feature_set if manifest else None,
                 "rate_per_s": note.get("rate_per_s"),
                 "eta_s": note.get("eta_s") if running and found.pending else None,
@@ -348,6 +354,9 @@ def lines(state: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
         if target["eta_s"] is not None:
             facts.append(f"{duration(target['eta_s'])} left")
         yield [(f"    {', '.join(facts)}", "dim")]
+        marks = [f"{counted(n, 'case')} {mark}" for mark, n in target["marks"].items() if n]
+        if marks:
+            yield [("    marked in journal.jsonl: ", "yellow"), (", ".join(marks), "")]
         for host in target["hosts"]:
             planned = "nothing was fetched yet" if host["planned"] is None else f"{host['done']:,} of {host['planned']:,} cases"
             yield [(f"    {host['host']} (part {host['part']}): {planned}, {counted(host['shards'], 'shard')} here", "dim")]

@@ -101,6 +101,26 @@ def test_run_ends_with_every_case_in_one_state(tmp_path: Path) -> None:
     assert verify.verify(tmp_path / "out").ok
 
 
+def test_marks_are_shown_and_change_nothing_else(tmp_path: Path) -> None:
+    """Cases that the host disturbed are counted by `status`; their lines and rows are as good as others to `verify`."""
+    out = tmp_path / "out"
+    before = campaign.run(write(tmp_path, SMALL), out)["cases"]
+    journal, manifest = out / "server-1/journal.jsonl", out / "server-1/manifest.json"
+    lines = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+    for line in lines[:3]:
+        line["disturbed"] = "steal time of the managed CPUs 4.0 % (limit 2.0 %)"
+    journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), "utf-8")
+    value = json.loads(manifest.read_text("utf-8"))
+    value["journal_bytes"] = journal.stat().st_size
+    value["cases"]["disturbed"] = 3
+    manifest.write_text(json.dumps(value), "utf-8")
+    state = campaign.status(out)
+    assert state["cases"] == before
+    assert state["targets"][0]["marks"] == {"disturbed": 3, "unsettled": 0}
+    assert "3 cases disturbed" in surefoot("campaign", "status", out).stdout
+    assert verify.verify(out).ok
+
+
 def test_several_virtual_targets_each_get_a_folder(tmp_path: Path) -> None:
     """Targets run one after another, each into its own folder, and are summed up."""
     text = SMALL.replace('["server-1"]', '["server-1", "server-3"]').replace("1..20 step 4", "2..11 step 3")

@@ -232,6 +232,7 @@ fn a_campaigns_cases_run_on_one_container() {
     let l = wide.latency.unwrap();
     assert!(l.count > 1000 && l.p50_ms > 0.0 && l.p99_ms >= l.p50_ms, "{l:?}");
     assert!(wide.samples.iter().all(|s| s.latency.is_some() && s.features.cpu_usage_cores.is_some()), "{:?}", wide.samples);
+    assert!(wide.warmup_ms <= sampling.warmup_ms && wide.warmup_ms >= 400, "{}", wide.warmup_ms);
     // The cliff: 0.1 core is 1 ms in 10 ms, so waiting for the next period alone costs up to 9 ms.
     let narrow = b.measure(&case(0.1, 1, 8000.0), sampling).unwrap();
     assert_eq!(b.server().container("memcached").unwrap(), first, "restarted for another allocation");
@@ -242,6 +243,12 @@ fn a_campaigns_cases_run_on_one_container() {
     let beside = b.measure(&BenchCase { neighbours: vec![stream], ..case(0.5, 2, 500.0) }, sampling).unwrap();
     assert_ne!(b.server().container("memcached").unwrap(), first);
     assert_eq!(beside.samples[0].features.nb_cores, Some(0.2));
+    // A relaunch is another container, and the whole warm-up.
+    let container = b.server().container("memcached").unwrap().to_string();
+    b.relaunch_for_each_case();
+    let again = b.measure(&case(0.5, 2, 500.0), sampling).unwrap();
+    assert_ne!(b.server().container("memcached").unwrap(), container);
+    assert_eq!((again.warmup_ms, again.unsettled), (sampling.warmup_ms, None));
     // What cannot be run is said before anything is started.
     for (bad, want) in [(case(0.55, 1, 1.0), "multiple of 0.1"), (case(99.0, 1, 1.0), "are managed"), (case(0.5, 1, -3.0), "rps = -3")] {
         let err = b.measure(&bad, sampling).unwrap_err().to_string();

@@ -102,6 +102,9 @@ pub struct Sweep {
     /// Load generator for --server local; default: beside this executable
     #[arg(long, value_name = "FILE")]
     pub loadgen: Option<PathBuf>,
+    /// With --server local: start services anew for each case and give each the whole warm-up, to compare with (docs/campaigns.md)
+    #[arg(long)]
+    pub relaunch: bool,
     /// CPUs that services may use with --server local, e.g. "0-3"
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,

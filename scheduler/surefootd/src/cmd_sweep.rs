@@ -106,6 +106,9 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
             "measured {}, infeasible {}, client-limited {}, overloaded {}, failed {}, skipped {}",
             c.measured, c.infeasible, c.client_limited, c.overloaded, c.failed, c.skipped
         );
+        if c.disturbed + c.unsettled > 0 {
+            println!("with a mark in journal.jsonl: disturbed {}, unsettled {}", c.disturbed, c.unsettled);
+        }
         c.reasons.iter().for_each(|r| println!("  {} x {}", r.cases, r.reason));
     }
     Ok(())

@@ -36,6 +36,7 @@ pub mod stop;
 pub mod sweep;
 pub mod target;
 pub mod top;
+pub mod tries;
 pub mod utc;
 pub mod virtual_target;
 pub mod workload;

@@ -6,9 +6,10 @@ use crate::cmd_sweep::{finish, print_plan, to_measure};
 use crate::daemon::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
-use crate::sweep::rows::{Measured, Row, State};
+use crate::sweep::rows::{Marks, Measured, Row, State};
 use crate::sweep::{case_s, Bench};
 use crate::target::{LcService, Target};
+use crate::tries::{Quality, Tries};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,9 +23,6 @@ use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
 
-/// A case in which the client could not keep its schedule (something else took its CPU) is measured again once, unless
-/// that did not help so many times in a row: then the machine is busy, and trying only takes time.
-const MOST_FRUITLESS: u32 = 3;
 /// About what a row takes on disk.
 const BYTES_PER_ROW: u64 = 200;
 
@@ -104,24 +102,31 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     }
     let config = LocalConfig { catalogue: Some(dir), managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
     let mut bench = LocalBench::open(config).map_err(server_error)?;
+    if args.relaunch {
+        bench.relaunch_for_each_case();
+    }
     let t = target(&catalogue, &names, bench.server().platform().clone(), bench.server().feature_set().0)?;
     let cases = Expansion::new(campaign, &t)?.part(args.part)?;
     let s = &campaign.sampling;
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
     let measured_before =
         args.out.as_ref().is_some_and(|out| std::fs::read_to_string(out.join("journal.jsonl")).is_ok_and(|j| j.contains("\"measured\"")));
-    let (mut measured, mut fruitless) = (0u64, 0u32);
+    let (mut measured, mut tries) = (0u64, Tries::default());
     let mut measure = |case: Case| -> Result<Measured> {
-        let mut result = bench.measure(&bench_case(&case), sampling);
-        let limited = |r: &std::result::Result<BenchResult, ServerError>| matches!(r, Ok(r) if r.verdict == Verdict::ClientLimited);
-        if limited(&result) && fruitless < MOST_FRUITLESS && !crate::stop::requested() {
-            result = bench.measure(&bench_case(&case), sampling);
-            fruitless = if limited(&result) { fruitless + 1 } else { 0 };
+        let what = bench_case(&case);
+        let quality = |r: &std::result::Result<BenchResult, ServerError>| r.as_ref().ok().map(Quality::of);
+        let mut result = bench.measure(&what, sampling);
+        while tries.again(quality(&result)) && !crate::stop::requested() {
+            let again = bench.measure(&what, sampling);
+            // A worse second try does not replace the first.
+            if quality(&again).is_some_and(|q| Some(q) <= quality(&result)) {
+                result = again;
+            }
         }
         match result {
             Ok(r) => {
                 measured += 1;
-                Ok(outcome(case, s.warmup_ms, r))
+                Ok(outcome(case, r))
             }
             Err(e) => {
                 // What fails for a lasting reason is recorded, or a resume would stop at the same place for ever. A campaign
@@ -131,7 +136,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
                     return Err(server_error(e));
                 }
                 tracing::warn!("case {} failed: {e}", case.case_id);
-                Ok(Measured { case, state: State::Failed, reason: Some(e.to_string()), rows: vec![] })
+                Ok(Measured::without_rows(case, State::Failed, e.to_string()))
             }
         }
     };
@@ -160,12 +165,12 @@ fn bench_case(c: &Case) -> BenchCase {
 
 /// Rows and state of a case. The verdict is that of the whole case: only there are enough samples to judge by. A row's
 /// latency is its interval's; where that alone does not carry a p99 it is the whole case's (`count` tells).
-fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
+fn outcome(case: Case, r: BenchResult) -> Measured {
     let row = |s: &surefoot_linux::BenchSample| {
         let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
         let l = own.or(r.latency).or(s.latency);
         let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
-        Row::of(warmup_ms + s.t_ms, &s.features, l, verdict)
+        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict)
     };
     let rows = r.samples.iter().map(row).collect();
     let (state, reason) = match r.verdict {
@@ -174,7 +179,7 @@ fn outcome(case: Case, warmup_ms: u64, r: BenchResult) -> Measured {
         Verdict::ClientLimited => (State::ClientLimited, Some(r.reason.clone())),
         Verdict::ServerOverloaded => (State::Overloaded, Some(r.reason.clone())),
     };
-    Measured { case, state, reason, rows }
+    Measured { case, state, reason, rows, marks: Marks { disturbed: r.disturbed, unsettled: r.unsettled } }
 }
 
 /// `surefootd check`.

@@ -76,6 +76,10 @@ struct Datagram<'a> {
     #[serde(borrow)]
     histogram: Cow<'a, str>,
     #[serde(default)]
+    offered: u64,
+    #[serde(default)]
+    dropped: u64,
+    #[serde(default)]
     outstanding: u64,
     #[serde(default)]
     oldest_ms: Option<f64>,
@@ -108,7 +112,7 @@ pub struct Counts {
 }
 
 /// One decoded datagram.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Interval {
     pub service: String,
     /// When it arrived, ms on the reader's clock. What the sender's clock says is not used.
@@ -116,6 +120,9 @@ pub struct Interval {
     pub window_ms: u64,
     pub errors: u64,
     pub counts: Counts,
+    /// Requests that were due, and those of them that were not sent; 0 where the sender does not say.
+    pub offered: u64,
+    pub dropped: u64,
     pub outstanding: u64,
     pub oldest_ms: Option<f64>,
     pub verdict: Verdict,
@@ -162,6 +169,8 @@ pub fn decode(bytes: &[u8], arrived_ms: u64) -> Result<Interval, Refused> {
         window_ms: d.window_ms,
         errors: d.errors,
         counts,
+        offered: d.offered,
+        dropped: d.dropped,
         outstanding: d.outstanding,
         oldest_ms: d.oldest_ms.filter(|ms| *ms >= 0.0),
         verdict: d.verdict,

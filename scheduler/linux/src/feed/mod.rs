@@ -9,7 +9,7 @@ pub mod prometheus;
 pub mod scrape;
 pub mod window;
 
-pub use datagram::{decode, Interval, Reason, Refused, MAX_DATAGRAM};
+pub use datagram::{decode, Cell, Counts, Interval, Reason, Refused, MAX_DATAGRAM};
 pub use prometheus::Wanted;
 pub use scrape::{Scrape, Url};
 pub use window::{Reading, Windows};

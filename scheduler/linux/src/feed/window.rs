@@ -163,9 +163,19 @@ impl Windows {
         }
     }
 
+    /// Percentiles of one datagram; None without completions.
+    pub fn summary(&mut self, of: &Interval) -> Option<Latency> {
+        summarise(&mut self.scratch, &[of])
+    }
+
     /// What arrived after `from_ms`; None without completions.
     pub fn interval(&mut self, service: &str, from_ms: u64) -> Option<Latency> {
         summarise(&mut self.scratch, &self.sources.get(service)?.since(from_ms))
+    }
+
+    /// Datagrams of a service that arrived after `from_ms`, oldest first.
+    pub fn newer(&self, service: &str, from_ms: u64) -> Vec<Interval> {
+        self.since(service, from_ms).into_iter().cloned().collect()
     }
 
     /// When the oldest interval still held arrived.

@@ -7,6 +7,9 @@ use crate::discover::online;
 use crate::perf::Counters;
 use crate::procfs::{self, Frequencies};
 use crate::psi::Resource;
+use crate::resctrl::Resctrl;
+use crate::root::Root;
+use std::collections::BTreeMap;
 use std::time::Instant;
 use surefoot_server::{Allocation, CpuSet, Features};
 
@@ -82,6 +85,27 @@ impl LocalServer {
     pub fn stalled_s(&self) -> impl Iterator<Item = (&str, Resource, f64)> {
         let of = |s: &super::Service| s.pressure.iter().map(|(r, p)| (*r, p.some.total_us as f64 * 1e-6)).collect::<Vec<_>>();
         self.services.iter().flat_map(move |(id, s)| of(s).into_iter().map(move |(r, t)| (id.as_str(), r, t)))
+    }
+
+    /// CPU time that all services have used, and for how long some task of each resource's waited, both added up over the services, s.
+    /// The first is None where it is not counted of one of them.
+    pub fn used_by_all(&mut self) -> (Option<f64>, BTreeMap<Resource, f64>) {
+        let used_us: Option<f64> = self.services.values_mut().map(|s| s.usage.as_mut()?.us()).sum();
+        let mut stalled_s = BTreeMap::new();
+        for (of, group) in self.services.values().filter_map(|s| s.cgroup.as_ref()).flat_map(|g| Resource::ALL.map(|r| (r, g))) {
+            *stalled_s.entry(of).or_default() += group.pressure(of).map_or(0.0, |p| p.some.total_us as f64 * 1e-6);
+        }
+        (used_us.map(|us| us * 1e-6), stalled_s)
+    }
+
+    /// Text of the schemata of every resctrl group; none without resctrl.
+    pub fn schemata(&self) -> BTreeMap<String, String> {
+        self.resctrl.as_ref().map(Resctrl::schemata).unwrap_or_default()
+    }
+
+    /// The kernel's files.
+    pub fn root(&self) -> &Root {
+        &self.config.root
     }
 
     /// Features of one service since its last reading, without the neighbours' part, and instructions per second.

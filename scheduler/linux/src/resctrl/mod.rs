@@ -27,7 +27,7 @@ use self::refusal::{Attempt, Refusal};
 use self::schemata::Schemata;
 use crate::files::{text, SharedFiles};
 use crate::root::Root;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -165,6 +165,12 @@ impl Resctrl {
 
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         text(self.files.as_ref(), path)
+    }
+
+    /// Text of the schemata of every group, the default one as "".
+    pub fn schemata(&self) -> BTreeMap<String, String> {
+        let groups = self.files.folders(&self.dir).into_iter().chain([String::new()]);
+        groups.filter_map(|g| Some((g.clone(), self.read(self.dir.join(&g).join("schemata"))?))).collect()
     }
 
     /// Folder of a class of ours.

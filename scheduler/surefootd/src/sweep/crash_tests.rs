@@ -1,7 +1,7 @@
 //! Crash schedules: a sweep that dies at drawn writes, is resumed, dies again, and so on, ends as one that was left alone. The number of
 //! schedules is SUREFOOT_CRASHES (`make test-crashes`: 10,000), else a slice.
 
-use super::rows::{Measured, Row, State};
+use super::rows::{Marks, Measured, Row, State};
 use super::{run, Bench, Job};
 use crate::campaign::Campaign;
 use crate::error::Result;
@@ -71,8 +71,10 @@ fn measured(case: Case) -> Measured {
         count: 1000,
         verdict: if overloaded { Verdict::ServerOverloaded } else { Verdict::Valid },
     };
+    let mark = |of: u64, what: &str| case.seed.is_multiple_of(of).then(|| what.to_string());
+    let marks = Marks { disturbed: mark(3, "a neighbour"), unsettled: mark(5, "the backlog") };
     let state = if overloaded { State::Overloaded } else { State::Measured };
-    Measured { case, state, reason: overloaded.then(|| "too slow".into()), rows: vec![row] }
+    Measured { case, state, reason: overloaded.then(|| "too slow".into()), rows: vec![row], marks }
 }
 
 /// Sweep, with a plan for its death; how many cases were measured, and what came of it.

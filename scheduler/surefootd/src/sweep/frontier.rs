@@ -5,7 +5,7 @@ use super::chain::{reading, Chain, Step};
 use super::journal::Heard;
 use super::look_back::Answer;
 use super::parallel::{Make, Worker};
-use super::rows::Measured;
+use super::rows::{Marks, Measured};
 use super::shard::{Keeper, Maker};
 use super::Job;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ pub fn chains<'a>(job: &'a Job, pieces: &'a Pieces, mut worker: Worker<'a>, prog
                     rows.clear();
                     let (state, reason) = worker(case, &mut rows);
                     let r = reading(&rows);
-                    maker.hear(shard, case, state, reason, &rows, r.into());
+                    maker.hear(shard, case, state, reason, &rows, r.into(), Marks::default());
                     chain.tell(r);
                     progress.case();
                 }
@@ -111,7 +111,7 @@ pub fn one_by_one(
                 let m = measure(walk.at(i).clone())?;
                 let r = reading(&m.rows);
                 let told: Heard = r.into();
-                maker.hear(shard, &m.case, m.state, m.reason, &m.rows, told);
+                maker.hear(shard, &m.case, m.state, m.reason, &m.rows, told, m.marks);
                 chain.tell(r);
                 progress.case();
                 cases += 1;

@@ -26,6 +26,12 @@ pub struct Line<'a> {
     /// What the case told a search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard: Option<Heard>,
+    /// What disturbed the host while it was measured.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub disturbed: Option<Cow<'a, str>>,
+    /// What had not settled when its samples began.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub unsettled: Option<Cow<'a, str>>,
     /// First line of a shard of a search only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub piece: Option<Piece>,
@@ -72,7 +78,18 @@ pub struct Piece {
 impl<'a> Line<'a> {
     /// A line about one case.
     pub fn of(case_id: impl Into<Cow<'a, str>>, state: State, reason: Option<Cow<'a, str>>, shard: u32, rows: u32) -> Self {
-        Line { case_id: case_id.into(), state, reason, shard, rows, cases: None, heard: None, piece: None }
+        Line {
+            case_id: case_id.into(),
+            state,
+            reason,
+            shard,
+            rows,
+            cases: None,
+            heard: None,
+            disturbed: None,
+            unsettled: None,
+            piece: None,
+        }
     }
 }
 

@@ -176,7 +176,7 @@ fn told(job: &Job, folder: &Folder, n_shards: u32, range: &dyn Fn(u32) -> Range<
             return Err(damaged(format!("case {} is not the one expected here", line.case_id)));
         }
         told.rows += u64::from(line.rows);
-        told.cases.add(line.state, line.reason.as_deref());
+        told.cases.add_line(&line);
         told.bytes.end = reader.bytes;
         if cases.is_empty() {
             all.push(told);
@@ -208,7 +208,7 @@ fn told_by_searches(folder: &Folder, pieces: &Pieces, chains: u32) -> Result<(Ve
             _ => return Err(damaged(format!("shard {} stands there twice, or its lines are not all there", line.shard))),
         };
         told.rows += u64::from(line.rows);
-        told.cases.add_all(line.state, line.reason.as_deref(), line.cases.unwrap_or(1));
+        told.cases.add_line(&line);
         if let Some(heard) = line.heard {
             told.heard.push((line.case_id.into_owned(), heard));
         }

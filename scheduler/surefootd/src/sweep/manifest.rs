@@ -1,5 +1,6 @@
 //! manifest.json: what a sweep's folder holds, and of what.
 
+use super::journal::Line;
 use super::rows::State;
 use crate::error::{Error, Result};
 use crate::expand::{rule, Part};
@@ -93,6 +94,11 @@ pub struct Cases {
     /// What a search did not need.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped: u64,
+    /// Of all of these, those with such a mark in the journal.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub disturbed: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unsettled: u64,
     /// Cases by state and reason (without numbers).
     pub reasons: Vec<Reason>,
 }
@@ -114,13 +120,12 @@ impl Cases {
         self.measured + self.infeasible + self.client_limited + self.overloaded + self.failed + self.skipped
     }
 
-    pub fn add(&mut self, state: State, reason: Option<&str>) {
-        self.add_all(state, reason, 1);
-    }
-
-    /// Several cases with one reason.
-    pub fn add_all(&mut self, state: State, reason: Option<&str>, cases: u64) {
-        match state {
+    /// What a line of the journal says.
+    pub fn add_line(&mut self, line: &Line) {
+        let cases = line.cases.unwrap_or(1);
+        self.disturbed += u64::from(line.disturbed.is_some());
+        self.unsettled += u64::from(line.unsettled.is_some());
+        match line.state {
             State::Measured => self.measured += cases,
             State::Infeasible => self.infeasible += cases,
             State::ClientLimited => self.client_limited += cases,
@@ -128,8 +133,8 @@ impl Cases {
             State::Failed => self.failed += cases,
             State::Skipped => self.skipped += cases,
         }
-        if let Some(reason) = reason {
-            self.add_reason(state, rule(reason), cases);
+        if let Some(reason) = &line.reason {
+            self.add_reason(line.state, rule(reason), cases);
         }
     }
 
@@ -141,6 +146,8 @@ impl Cases {
         self.overloaded += other.overloaded;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.disturbed += other.disturbed;
+        self.unsettled += other.unsettled;
         other.reasons.iter().for_each(|r| self.add_reason(r.state, &r.reason, r.cases));
     }
 

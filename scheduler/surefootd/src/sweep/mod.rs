@@ -203,10 +203,10 @@ fn one_by_one(
             }
             let case = walk.at(i).clone();
             let m = match case.infeasible.clone() {
-                Some(why) => Measured { case, state: State::Infeasible, reason: Some(why), rows: vec![] },
+                Some(why) => Measured::without_rows(case, State::Infeasible, why),
                 None => measure(case)?,
             };
-            maker.add(*shard, &m.case, m.state, m.reason.as_deref(), &m.rows)?;
+            maker.add(*shard, &m.case, m.state, m.reason.as_deref(), &m.rows, &m.marks)?;
             progress.case();
         }
         keeper.keep(vec![maker.finish(*shard)?])?;

@@ -2,7 +2,7 @@
 //! writes them in order. Which thread makes a shard changes no bit of it, and a thread that is slow at one holds the others
 //! up only when they are [`AHEAD`] shards further: so much memory is needed, whatever the campaign's size.
 
-use super::rows::{Row, State};
+use super::rows::{Marks, Row, State};
 use super::shard::{Done, Keeper, Maker};
 use super::Job;
 use crate::error::{Error, Result};
@@ -120,7 +120,7 @@ impl Bench<'_> {
                 Some(why) => (State::Infeasible, Some(why.clone())),
                 None => (self.worker)(case, &mut self.rows),
             };
-            self.maker.add(shard, case, state, reason.as_deref(), &self.rows)?;
+            self.maker.add(shard, case, state, reason.as_deref(), &self.rows, &Marks::default())?;
             progress.case();
         }
         self.maker.finish(shard)

@@ -68,6 +68,15 @@ impl Row {
     }
 }
 
+/// What can be said against the rows of a case on a real machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// What disturbed the host while it was sampled, also when it was measured again.
+    pub disturbed: Option<String>,
+    /// What had not settled when its samples began.
+    pub unsettled: Option<String>,
+}
+
 /// A finished case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
@@ -75,6 +84,14 @@ pub struct Measured {
     pub state: State,
     pub reason: Option<String>,
     pub rows: Vec<Row>,
+    pub marks: Marks,
+}
+
+impl Measured {
+    /// A case without rows.
+    pub fn without_rows(case: Case, state: State, reason: String) -> Self {
+        Measured { case, state, reason: Some(reason), rows: vec![], marks: Marks::default() }
+    }
 }
 
 /// Columns after the 13 features.

@@ -3,7 +3,7 @@
 use super::chain::Tally;
 use super::journal::{Heard, Journal, Line, Piece};
 use super::manifest::{Cases, Manifest, Shard};
-use super::rows::{encode_samples, Columns, Row, State};
+use super::rows::{encode_samples, Columns, Marks, Row, State};
 use super::{Folder, Job};
 use crate::campaign::sha256_hex;
 use crate::error::Result;
@@ -54,24 +54,31 @@ impl Maker {
     ///
     /// # Errors
     /// See [`Line::write`].
-    pub fn add(&mut self, shard: u32, case: &Case, state: State, reason: Option<&str>, rows: &[Row]) -> Result<()> {
+    pub fn add(&mut self, shard: u32, case: &Case, state: State, reason: Option<&str>, rows: &[Row], marks: &Marks) -> Result<()> {
         self.columns.push(case, rows);
-        self.cases.add(state, reason);
-        Line::of(case.case_id.as_str(), state, reason.map(Into::into), shard, rows.len() as u32).write(&mut self.lines)
+        let mut line = Line::of(case.case_id.as_str(), state, reason.map(Into::into), shard, rows.len() as u32);
+        line.disturbed = marks.disturbed.as_deref().map(Into::into);
+        line.unsettled = marks.unsettled.as_deref().map(Into::into);
+        self.cases.add_line(&line);
+        line.write(&mut self.lines)
     }
 
     /// A case of a search, in order; its line waits for the shard's end.
-    pub fn hear(&mut self, shard: u32, case: &Case, state: State, reason: Option<String>, rows: &[Row], heard: Heard) {
+    #[allow(clippy::too_many_arguments)] // a case, field by field: virtual servers have no Measured
+    pub fn hear(&mut self, shard: u32, case: &Case, state: State, reason: Option<String>, rows: &[Row], heard: Heard, marks: Marks) {
         self.columns.push(case, rows);
-        self.cases.add(state, reason.as_deref());
         let line = Line::of(case.case_id.clone(), state, reason.map(Into::into), shard, rows.len() as u32);
-        self.piece.push(Line { heard: Some(heard), ..line });
+        let (disturbed, unsettled) = (marks.disturbed.map(Into::into), marks.unsettled.map(Into::into));
+        let line = Line { heard: Some(heard), disturbed, unsettled, ..line };
+        self.cases.add_line(&line);
+        self.piece.push(line);
     }
 
     /// Cases that are not measured.
     pub fn tally(&mut self, shard: u32, t: Tally) {
-        self.cases.add_all(t.state, t.reason.as_deref(), t.cases);
-        self.piece.push(Line { cases: Some(t.cases), ..Line::of(t.id, t.state, t.reason.map(Into::into), shard, 0) });
+        let line = Line { cases: Some(t.cases), ..Line::of(t.id, t.state, t.reason.map(Into::into), shard, 0) };
+        self.cases.add_line(&line);
+        self.piece.push(line);
     }
 
     /// The shard of a search is whole; the maker is empty again. `last`: its chain ends with it.

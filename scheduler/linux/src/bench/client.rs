@@ -1,0 +1,223 @@
+//! The load generator as a child process: where it is, how it is called, what its report says of itself.
+
+use super::whole::Client;
+use crate::child::{Guarded, Priority};
+use crate::engine::in_path;
+use crate::local::LocalServer;
+use serde::Deserialize;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use surefoot_server::{CpuSet, ServerError, Verdict};
+
+/// The parts of the report that are used here. Latencies are taken from the feed's windows ([`super::whole`]).
+#[derive(Debug, Deserialize)]
+struct Report {
+    client_lag: Lag,
+    verdict: ReportVerdict,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lag {
+    p99: Quantile,
+}
+
+#[derive(Debug, Deserialize)]
+struct Quantile {
+    value_ms: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ReportVerdict {
+    kind: Verdict,
+    reason: String,
+}
+
+const REMEDY: &str = "Run surefoot-loadgen by hand to see more";
+/// Unanswered requests are waited for so long when the samples are complete.
+const GRACE: &str = "20ms";
+/// Longest time from its start to its first word, and from the end of the samples to its report.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn failed(what: impl Into<String>, cause: impl std::fmt::Display, remedy: &str) -> ServerError {
+    ServerError::Unavailable { what: what.into(), cause: cause.to_string(), remedy: remedy.into() }
+}
+
+/// The load generator: `SUREFOOT_LOADGEN`, else beside this program, else in PATH.
+///
+/// # Errors
+/// [`ServerError::Unavailable`] that says how to build it.
+pub fn find_loadgen() -> Result<PathBuf, ServerError> {
+    let name = "surefoot-loadgen";
+    let remedy = "Build it: cargo build --release -p surefoot-loadgen, or set SUREFOOT_LOADGEN";
+    if let Some(p) = std::env::var_os("SUREFOOT_LOADGEN").filter(|p| !p.is_empty()) {
+        let p = PathBuf::from(p);
+        return if p.is_file() { Ok(p) } else { Err(failed(name, format!("SUREFOOT_LOADGEN={} is no file", p.display()), remedy)) };
+    }
+    // Test programs lie one folder below.
+    let exe = std::env::current_exe().ok();
+    let beside = exe.iter().flat_map(|e| e.ancestors().skip(1).take(2)).map(|d| d.join(name)).find(|p| p.is_file());
+    beside.or_else(|| in_path(name)).ok_or_else(|| failed(name, "not found beside this program nor in PATH", remedy))
+}
+
+/// Share of the QoS target by which the client may move a p99. A campaign asks on which side of the target a case lies; the
+/// client's lag is part of the response time, so what it adds can only make a case look worse, never better.
+const CLIENT_SHARE_OF_TARGET: f64 = 0.125;
+
+/// The load generator's limit on its own lag, ms. It allows a fifth of that limit as bias of the p99 (its verdict.rs) and
+/// never less than its own default of 1 ms.
+fn lag_limit_ms(qos_target_ms: Option<f64>) -> f64 {
+    (5.0 * CLIENT_SHARE_OF_TARGET * qos_target_ms.unwrap_or(0.0)).max(1.0)
+}
+
+/// A load to be put on a service.
+pub(super) struct Load<'a> {
+    pub id: &'a str,
+    /// Catalogue name.
+    pub service: &'a str,
+    pub rps: f64,
+    pub seed: u64,
+    /// It ends by itself after this; [`Client`] speaks of the time after `aside_ms`.
+    pub longest_ms: u64,
+    pub aside_ms: u64,
+    /// Its keys are in the service already.
+    pub preloaded: bool,
+}
+
+impl Load<'_> {
+    fn args(&self, server: &LocalServer) -> Result<(Vec<String>, f64), ServerError> {
+        let (id, service) = (self.id, self.service);
+        let catalogue = server.catalogue().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
+        let entry = catalogue.get(service)?;
+        let l = entry
+            .loadgen
+            .as_ref()
+            .ok_or_else(|| ServerError::Invalid(format!("{service}: rps given, but it is a BE job. Leave rps out")))?;
+        if !l.is_own() {
+            let what = format!("{service} is loaded with {}, which is not started here. Run it yourself: docs/workloads.md", l.protocol);
+            return Err(ServerError::Invalid(what));
+        }
+        let port = server.port(id).ok_or_else(|| ServerError::Invalid(format!("{id} was not launched here. Launch it first")))?;
+        let lag_limit_ms = lag_limit_ms(entry.qos_target_ms);
+        let mut args: Vec<String> = [
+            ("--target", format!("127.0.0.1:{port}")),
+            ("--protocol", l.protocol.clone()),
+            ("--connections", l.connections.to_string()),
+            ("--rps", self.rps.to_string()),
+            ("--duration", format!("{}ms", self.longest_ms)),
+            ("--warmup", format!("{}ms", self.aside_ms)),
+            ("--grace", GRACE.into()),
+            ("--seed", self.seed.to_string()),
+            ("--service", id.to_string()),
+            ("--feed", server.feed_path().display().to_string()),
+            ("--lag-limit-ms", lag_limit_ms.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(k, v)| [k.to_string(), v])
+        .collect();
+        args.push("--json".into());
+        args.extend(l.args.iter().cloned());
+        let bare = "--no-preload";
+        if self.preloaded && !args.iter().any(|a| a == bare) {
+            args.push(bare.into());
+        }
+        Ok((args, lag_limit_ms))
+    }
+
+    /// Start it; what the feed said of the service before is forgotten.
+    pub fn begin(&self, server: &LocalServer, loadgen: &Path, cpus: CpuSet) -> Result<Running, ServerError> {
+        let mut cmd = Command::new(loadgen);
+        let (args, lag_limit_ms) = self.args(server)?;
+        cmd.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let now_ms = server.feed().now_ms();
+        server.feed().with(|w| w.begin(self.id, now_ms));
+        let child = Guarded::spawn(cmd, cpus, Priority::Realtime);
+        let child = child.map_err(|e| failed(loadgen.display().to_string(), e, "Build it: cargo build --release -p surefoot-loadgen"))?;
+        Ok(Running { child, lag_limit_ms })
+    }
+}
+
+/// A load that is on.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Guarded,
+    lag_limit_ms: f64,
+}
+
+impl Running {
+    /// When its first window arrived, on the feed's clock.
+    pub fn first_window(&mut self, server: &LocalServer, id: &str) -> Result<u64, ServerError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(t) = server.feed().with(|w| w.first_arrival(id)) {
+                return Ok(t);
+            }
+            if self.child.0.try_wait().ok().flatten().is_some() || Instant::now() > deadline {
+                return Err(failed(format!("load on {id}"), self.said(), REMEDY));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// End it and hear what it says of itself.
+    pub fn finish(mut self) -> Result<Client, ServerError> {
+        // SAFETY: a signal to a child that was not waited for, so that its number is its own still.
+        unsafe { libc::kill(self.child.0.id() as libc::pid_t, libc::SIGTERM) };
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.0.try_wait() {
+                Ok(Some(s)) => break s,
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) => return Err(failed("load generator", "it did not end in time", REMEDY)),
+                Err(e) => return Err(failed("load generator", e, REMEDY)),
+            }
+        };
+        if !status.success() {
+            return Err(failed("load generator", self.said(), REMEDY));
+        }
+        let mut text = String::new();
+        if let Some(mut o) = self.child.0.stdout.take() {
+            o.read_to_string(&mut text).map_err(|e| failed("load generator", e, REMEDY))?;
+        }
+        client(&text, self.lag_limit_ms).map_err(|e| failed("report of the load generator", e, "Build both programs from the same source"))
+    }
+
+    /// What it wrote to stderr, one line; kills it if it still runs.
+    fn said(&mut self) -> String {
+        let _ = self.child.0.kill();
+        let mut text = String::new();
+        if let Some(mut e) = self.child.0.stderr.take() {
+            let _ = e.read_to_string(&mut text);
+        }
+        text.lines().last().map_or_else(|| "the load generator sent nothing".into(), str::to_string)
+    }
+}
+
+fn client(report: &str, lag_limit_ms: f64) -> serde_json::Result<Client> {
+    let r: Report = serde_json::from_str(report)?;
+    let limited = (r.verdict.kind == Verdict::ClientLimited).then_some(r.verdict.reason);
+    Ok(Client { limited, lag_p99_ms: r.client_lag.p99.value_ms, lag_limit_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the client's own word is taken from a report: that it was late, and its lag. What else is in it does not matter.
+    #[test]
+    fn reports_are_read() {
+        let text = |kind: &str, lag: &str| {
+            format!(
+                r#"{{"offered_rps":100.5,"new_field":[],"client_lag":{{"count":7,"p99":{{"value_ms":{lag},"lower_ms":null}}}},
+                "verdict":{{"kind":"{kind}","reason":"because"}}}}"#
+            )
+        };
+        let late = client(&text("client-limited", "3.5"), 1.0).unwrap();
+        assert_eq!(late, Client { limited: Some("because".into()), lag_p99_ms: Some(3.5), lag_limit_ms: 1.0 });
+        for kind in ["valid", "server-overloaded", "not-resolvable"] {
+            assert_eq!(client(&text(kind, "null"), 1.0).unwrap(), Client { limited: None, lag_p99_ms: None, lag_limit_ms: 1.0 });
+        }
+        assert!(client(&text("odd", "1"), 1.0).is_err() && client("{}", 1.0).is_err());
+    }
+}

@@ -1,0 +1,408 @@
+//! Cases of a campaign on this machine: a container under open-loop load with a given allocation.
+//!
+//! A service's container goes on running between cases and is started anew only for another number of threads. After a change of its
+//! allocation the windows of its load tell when it has settled ([`settle`]); a service that was just started gets the whole warm-up. The
+//! load generator ([`client`]) runs on the CPUs that are not managed, so that it takes nothing from what is measured. Latency and verdict
+//! of a case come from the windows of its samples ([`whole`]); what disturbed the host meanwhile is kept with them ([`disturbed`]).
+
+mod client;
+pub mod disturbed;
+pub mod settle;
+mod whole;
+
+use self::client::{failed, Load};
+use self::disturbed::{Disturbance, Snapshot, LIMITS};
+use self::settle::{Settling, Window};
+use self::whole::whole;
+use crate::catalogue::EntryKind;
+use crate::discover::online;
+use crate::feed::Interval;
+use crate::local::{LaunchSpec, LocalConfig, LocalServer};
+pub use client::find_loadgen;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+use surefoot_server::layout::{pack, Holding};
+use surefoot_server::{Allocation, CpuSet, Features, Latency, Plan, Server, ServerError, ServiceId, Verdict};
+
+/// Length of the feed's windows.
+const WINDOW_MS: u64 = 100;
+/// Samples end so long after a window: its datagram has arrived by then, and each sample of 100 ms has one window.
+const SLACK_MS: u64 = 20;
+/// How much longer than the longest case a load could go on.
+const SPARE_MS: u64 = 5000;
+
+/// A service or job beside the one that is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BenchNeighbour {
+    /// Catalogue name.
+    pub service: String,
+    pub threads: Option<u32>,
+    /// A multiple of `Platform::core_step`.
+    pub cores: f64,
+    /// 0 where the LLC cannot be partitioned.
+    pub ways: u32,
+    /// None or 0 = no load (BE jobs).
+    pub rps: Option<f64>,
+}
+
+/// One case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BenchCase {
+    /// Catalogue name.
+    pub service: String,
+    pub threads: u32,
+    /// None or 0 = no load (BE jobs).
+    pub rps: Option<f64>,
+    /// A multiple of `Platform::core_step`.
+    pub cores: f64,
+    /// 0 where the LLC cannot be partitioned.
+    pub ways: u32,
+    pub mba_pct: u8,
+    pub neighbours: Vec<BenchNeighbour>,
+    pub seed: u64,
+}
+
+/// How a case is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// The longest wait for a service to settle; the whole of it where that was just started, has no load, or cannot be judged.
+    pub warmup_ms: u64,
+    pub interval_ms: u64,
+    pub samples: u32,
+}
+
+/// One interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BenchSample {
+    /// End of the interval, ms since the end of the warm-up.
+    pub t_ms: u64,
+    pub features: Features,
+    /// Requests answered in the interval; None without any. Short intervals rarely resolve a p99: see `verdict`.
+    pub latency: Option<Latency>,
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BenchResult {
+    pub samples: Vec<BenchSample>,
+    /// From the first request to the first sample.
+    pub warmup_ms: u64,
+    /// What had not settled when the samples began; None: nothing that can be seen.
+    pub unsettled: Option<String>,
+    /// What disturbed the host during the samples, above its limit.
+    pub disturbed: Option<String>,
+    /// All requests answered during the samples; None for cases without load or answers.
+    pub latency: Option<Latency>,
+    /// The case's verdict and why, in one sentence.
+    pub verdict: Verdict,
+    pub reason: String,
+    /// Rate that the schedule drew.
+    pub offered_rps: Option<f64>,
+    /// What was in force.
+    pub allocation: Allocation,
+}
+
+/// Runs cases.
+#[derive(Debug)]
+pub struct LocalBench {
+    server: LocalServer,
+    loadgen: PathBuf,
+    client_cpus: CpuSet,
+    /// Threads that each running service was started with.
+    running: BTreeMap<ServiceId, (String, u32)>,
+    /// Those that hold the load generator's keys.
+    preloaded: BTreeSet<ServiceId>,
+    relaunch: bool,
+}
+
+/// What a case runs: id, catalogue name, threads, rate.
+type Wanted = (ServiceId, String, Option<u32>, Option<f64>);
+
+/// When the samples of a case begin, on the feed's clock.
+struct Begin {
+    at_ms: u64,
+    warmup_ms: u64,
+    /// Requests that were unanswered then.
+    outstanding: u64,
+    found: Settling,
+}
+
+/// Samples, and the feed's windows in their time.
+struct Sampled {
+    samples: Vec<BenchSample>,
+    windows: Vec<Interval>,
+    before: Snapshot,
+    after: Snapshot,
+}
+
+impl LocalBench {
+    /// # Errors
+    /// As [`LocalServer::open`], and without a catalogue, an engine or the load generator.
+    pub fn open(config: LocalConfig) -> Result<Self, ServerError> {
+        if config.catalogue.is_none() {
+            return Err(ServerError::Invalid("no catalogue. Give the workloads folder".into()));
+        }
+        let loadgen = find_loadgen()?;
+        crate::engine::Engine::find()?;
+        let cpus = online(&config.root)?;
+        let server = LocalServer::open(config)?;
+        let client_cpus = cpus.difference(server.platform().managed);
+        Ok(LocalBench { server, loadgen, client_cpus, running: BTreeMap::new(), preloaded: BTreeSet::new(), relaunch: false })
+    }
+
+    pub fn server(&self) -> &LocalServer {
+        &self.server
+    }
+
+    /// Start all services anew for each case and give each the whole warm-up, as the published collections did: for comparison only.
+    pub fn relaunch_for_each_case(&mut self) {
+        self.relaunch = true;
+    }
+
+    /// Everything that can be said against a case without running it.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`]: field, value, remedy.
+    pub fn check(&self, case: &BenchCase) -> Result<(), ServerError> {
+        let catalogue = self.server.catalogue().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
+        let p = self.server.platform();
+        let one = |service: &str, cores: f64, rps: Option<f64>| {
+            let job = catalogue.get(service)?.kind == EntryKind::Be;
+            let units = p.units(cores);
+            if units == 0 || (p.cores(units) - cores).abs() > 1e-6 {
+                return Err(ServerError::Invalid(format!(
+                    "{service}: cores = {cores}. Give a multiple of {} on this machine",
+                    p.core_step
+                )));
+            }
+            if units > p.core_units() {
+                return Err(ServerError::Invalid(format!(
+                    "{service}: cores = {cores}, but {} are managed. Give fewer",
+                    p.cores(p.core_units())
+                )));
+            }
+            match rps {
+                Some(0.0) if job => Ok(()),
+                Some(r) if !(r.is_finite() && r > 0.0) => Err(ServerError::Invalid(format!("{service}: rps = {r}. Give a number above 0"))),
+                _ => Ok(()),
+            }
+        };
+        one(&case.service, case.cores, case.rps)?;
+        case.neighbours.iter().try_for_each(|n| one(&n.service, n.cores, n.rps))
+    }
+
+    /// Run one case: start what is missing, set allocations, load, wait for it to settle, take the samples.
+    ///
+    /// Blocks for at most about warm-up + samples x interval + 1 s. Call it from a thread that outlives it: children die with theirs.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for a case that cannot be run here, else the first thing that failed.
+    pub fn measure(&mut self, case: &BenchCase, sampling: Sampling) -> Result<BenchResult, ServerError> {
+        self.check(case)?;
+        let id = case.service.clone();
+        let mut want: Vec<Wanted> = vec![(id.clone(), case.service.clone(), Some(case.threads), load_of(case.rps))];
+        let slots = case
+            .neighbours
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (format!("nb{}-{}", i + 1, n.service), n.service.clone(), n.threads, load_of(n.rps)));
+        want.extend(slots);
+        let launched = self.start(&want)?;
+        self.place(case, &want)?;
+
+        let aside_ms = if launched { sampling.warmup_ms } else { sampling.warmup_ms.min(2 * settle::LEAST_HALF as u64 * WINDOW_MS) };
+        let longest_ms = sampling.warmup_ms - aside_ms + sampling.interval_ms * u64::from(sampling.samples) + SPARE_MS;
+        let load = |(id, service, _, rps): &Wanted, seed| {
+            let preloaded = self.preloaded.contains(id);
+            rps.map(|rps| {
+                Load { id, service, rps, seed, longest_ms, aside_ms, preloaded }.begin(&self.server, &self.loadgen, self.client_cpus)
+            })
+            .transpose()
+        };
+        // Neighbours' load starts first and ends last.
+        let beside: Vec<_> = want[1..].iter().map(|n| load(n, case.seed ^ 0x5eed)).collect::<Result<_, _>>()?;
+        let main = load(&want[0], case.seed)?;
+        let (begin, sampled, client) = match main {
+            None => {
+                let begin = self.after_whole_warmup(&id, self.server.feed().now_ms(), sampling.warmup_ms);
+                let sampled = self.sample(&id, sampling, begin.at_ms);
+                (begin, sampled, None)
+            }
+            Some(mut load) => {
+                let first_ms = load.first_window(&self.server, &id)?;
+                let begin = if launched {
+                    self.after_whole_warmup(&id, first_ms.saturating_sub(WINDOW_MS), sampling.warmup_ms)
+                } else {
+                    self.settle(&id, first_ms, sampling.warmup_ms)
+                };
+                let sampled = self.sample(&id, sampling, begin.at_ms);
+                (begin, sampled, Some(load.finish()?))
+            }
+        };
+        drop(beside);
+        self.preloaded.extend(want.into_iter().filter(|w| w.3.is_some()).map(|w| w.0));
+
+        let allocation = self.server.observe().get(&id).map(|v| v.allocation.clone());
+        let ended = || failed(&id, "it ended during the case", "Look at its log, or give it more memory");
+        let s = sampled.ok_or_else(ended)?;
+        let judged = client.map(|c| whole(&s.windows, begin.outstanding, &c));
+        let verdict = judged.as_ref().map_or(Verdict::Valid, |j| j.verdict);
+        let unsettled = match begin.found {
+            Settling::Settled | Settling::Unknown => None,
+            Settling::Moving(what) => Some(format!("{what} still moved after {} ms", begin.warmup_ms)),
+            // A queue that began to drain when the samples began is in them.
+            Settling::Overloaded => (verdict != Verdict::ServerOverloaded).then(|| "the backlog grew until the samples began".into()),
+        };
+        let mhz = s.samples.iter().filter_map(|s| s.features.core_freq_mhz);
+        let disturbance = Disturbance::between(&s.before, &s.after, self.server.platform().managed.len(), mhz);
+        tracing::debug!(case = %id, cores = case.cores, warmup_ms = begin.warmup_ms, ?verdict, ?unsettled, ?disturbance, "measured");
+        Ok(BenchResult {
+            samples: s.samples,
+            warmup_ms: begin.warmup_ms,
+            unsettled,
+            disturbed: disturbance.judge(&LIMITS),
+            latency: judged.as_ref().and_then(|j| j.latency),
+            verdict,
+            reason: judged.as_ref().map_or_else(|| "no load".into(), |j| j.reason.clone()),
+            offered_rps: judged.map(|j| j.offered_rps),
+            allocation: allocation.ok_or_else(ended)?,
+        })
+    }
+
+    /// Stop what is not wanted, start what is missing or has another number of threads. True if anything was started.
+    fn start(&mut self, want: &[Wanted]) -> Result<bool, ServerError> {
+        let default = |s: &str| self.server.catalogue().and_then(|c| c.get(s).ok()).map_or(1, |e| e.default_threads);
+        let want: Vec<(ServiceId, (String, u32))> =
+            want.iter().map(|(id, s, t, _)| (id.clone(), (s.clone(), t.unwrap_or(default(s))))).collect();
+        // A service that has ended is no longer there.
+        let alive: BTreeSet<ServiceId> = self.server.observe().services.into_iter().map(|v| v.id).collect();
+        self.running.retain(|id, _| alive.contains(id));
+        let wanted = |id: &ServiceId, what: &(String, u32)| !self.relaunch && want.iter().any(|(w, x)| w == id && x == what);
+        let stale: Vec<ServiceId> = self.running.iter().filter(|(id, what)| !wanted(id, what)).map(|(id, _)| id.clone()).collect();
+        for id in stale {
+            self.server.stop(&id)?;
+            self.running.remove(&id);
+        }
+        let mut launched = false;
+        for (slot, (id, what)) in want.iter().enumerate() {
+            if self.running.contains_key(id) {
+                continue;
+            }
+            launched = true;
+            self.preloaded.remove(id);
+            let (service, threads) = what.clone();
+            let base = self.server.catalogue().and_then(|c| c.get(&service).ok()).and_then(|e| e.port);
+            // Neighbours of the same service get ports of their own.
+            let port = base.map(|p| p.saturating_add(slot as u16));
+            self.server.launch(&LaunchSpec { id: id.clone(), service, threads: Some(threads), port })?;
+            self.running.insert(id.clone(), what.clone());
+        }
+        Ok(launched)
+    }
+
+    fn place(&mut self, case: &BenchCase, want: &[Wanted]) -> Result<(), ServerError> {
+        let p = self.server.platform().clone();
+        let mut holdings =
+            vec![Holding { members: vec![want[0].0.clone()], cores: p.units(case.cores), ways: case.ways, mba_pct: case.mba_pct }];
+        for (n, (id, ..)) in case.neighbours.iter().zip(&want[1..]) {
+            holdings.push(Holding { members: vec![id.clone()], cores: p.units(n.cores), ways: n.ways, mba_pct: 100 });
+        }
+        let in_force = self.server.observe().services.into_iter().filter(|v| v.placed).map(|v| (v.id, v.allocation)).collect();
+        let allocations = pack(&p, &in_force, &holdings, &[]).map_err(ServerError::Invalid)?;
+        self.server.apply(&Plan { allocations, ..Plan::default() })?;
+        Ok(())
+    }
+
+    /// Without a look at the service: after the whole warm-up.
+    fn after_whole_warmup(&self, id: &str, began_ms: u64, warmup_ms: u64) -> Begin {
+        let at_ms = began_ms + warmup_ms + SLACK_MS;
+        self.sleep_until(at_ms);
+        let outstanding = self.server.feed().with(|w| w.newer(id, 0)).iter().rfind(|w| w.arrived_ms <= at_ms).map_or(0, |w| w.outstanding);
+        Begin { at_ms, warmup_ms, outstanding, found: Settling::Unknown }
+    }
+
+    /// As soon as the windows say that the service has settled, or that it never will; after the whole warm-up at the latest.
+    fn settle(&mut self, id: &str, first_ms: u64, warmup_ms: u64) -> Begin {
+        let began_ms = first_ms.saturating_sub(WINDOW_MS);
+        let limit_ms = began_ms + warmup_ms + SLACK_MS;
+        let (mut windows, mut heard_ms, mut found) = (vec![], 0, Settling::Unknown);
+        loop {
+            let (new, now_ms) = (self.server.feed().with(|w| w.newer(id, heard_ms)), self.server.feed().now_ms());
+            if let Some(last) = new.last() {
+                heard_ms = last.arrived_ms;
+                let cpu_cores = self.server.observe().get(id).and_then(|v| v.features.cpu_usage_cores);
+                windows.extend(new.iter().map(|i| self.window(i, cpu_cores)));
+                found = settle::judge(&windows);
+            }
+            let over = matches!(found, Settling::Settled | Settling::Overloaded);
+            if over || now_ms >= limit_ms {
+                let at_ms = if over { heard_ms + SLACK_MS } else { limit_ms };
+                let outstanding = windows.last().map_or(0, |w: &Window| w.outstanding);
+                return Begin { at_ms, warmup_ms: at_ms.saturating_sub(began_ms + SLACK_MS), outstanding, found };
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn window(&self, i: &Interval, cpu_cores: Option<f64>) -> Window {
+        let l = self.server.feed().with(|w| w.summary(i));
+        Window {
+            count: i.counts.total,
+            p50_ms: l.map(|l| l.p50_ms),
+            p95_ms: l.map(|l| l.p95_ms),
+            offered: i.offered,
+            dropped: i.dropped,
+            outstanding: i.outstanding,
+            cpu_cores,
+        }
+    }
+
+    fn sleep_until(&self, feed_ms: u64) {
+        std::thread::sleep(Duration::from_millis(feed_ms.saturating_sub(self.server.feed().now_ms())));
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let managed = self.server.platform().managed;
+        let (services_s, services_stalled_s) = self.server.used_by_all();
+        let root = self.server.root();
+        let cpu = disturbed::cpu_s(root, &managed);
+        Snapshot {
+            at_s: self.server.feed().now_ms() as f64 * 1e-3,
+            // Where the client has no CPUs of its own it is one of the others.
+            busy_s: cpu.map(|c| c.0).filter(|_| !self.client_cpus.is_empty()),
+            steal_s: cpu.map(|c| c.1),
+            services_s,
+            host_stalled_s: disturbed::stalled_s(root),
+            services_stalled_s,
+            resctrl: self.server.schemata(),
+            foreign_writes: self.server.foreign_changes().values().sum(),
+        }
+    }
+
+    /// Samples on a fixed grid from `start_ms` (the feed's clock). None if the service has gone.
+    fn sample(&mut self, id: &str, s: Sampling, start_ms: u64) -> Option<Sampled> {
+        self.sleep_until(start_ms);
+        let before = self.snapshot();
+        // Counters start here.
+        self.server.observe();
+        let (mut samples, mut windows) = (vec![], vec![]);
+        let mut heard_ms = start_ms;
+        for i in 1..=u64::from(s.samples) {
+            // The grid is the load's: one that began when this thread woke would outlast the load on a host that stalls.
+            self.sleep_until(start_ms + i * s.interval_ms);
+            let seen = self.server.observe();
+            let v = seen.get(id)?;
+            samples.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency: v.interval });
+            let new = self.server.feed().with(|w| w.newer(id, heard_ms));
+            heard_ms = new.last().map_or(heard_ms, |w| w.arrived_ms);
+            windows.extend(new);
+        }
+        Some(Sampled { samples, windows, before, after: self.snapshot() })
+    }
+}
+
+/// Rate of a load that there is.
+fn load_of(rps: Option<f64>) -> Option<f64> {
+    rps.filter(|r| *r > 0.0)
+}
