@@ -67,7 +67,7 @@ def sweep(surefootd: Path, campaign: str, more: tuple[str, ...], qos: Callable[[
     folder = Path(tempfile.mkdtemp(dir=scratch))
     file, out = folder / "campaign.toml", folder / "out"
     file.write_text(campaign, "utf-8")
-    command = [str(surefootd), "sweep", str(file), "--server", "local", "--out", str(out), "--json", "--progress", "none"]
+    command = [str(surefootd.resolve()), "sweep", str(file), "--server", "local", "--out", str(out), "--json", "--progress", "none"]
     command += ["--state", str(scratch / "state"), "--catalogue", str(REPO / "workloads"), *more]
     start = monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
