@@ -69,6 +69,8 @@ pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> 
         client_lag_p99_ms: client.lag_p99_ms,
         undelayed_p99_ms: None,
         response: &response,
+        // Its report has judged it.
+        client: None,
     };
     let found = judge(&evidence, &rules);
     let (verdict, reason) = match &client.limited {
