@@ -67,8 +67,8 @@ def sweep(surefootd: Path, campaign: str, more: tuple[str, ...], qos: Callable[[
     folder = Path(tempfile.mkdtemp(dir=scratch))
     file, out = folder / "campaign.toml", folder / "out"
     file.write_text(campaign, "utf-8")
-    command = [str(surefootd.resolve()), "sweep", str(file), "--server", "local", "--out", str(out), "--json", "--progress", "none"]
-    command += ["--state", str(scratch / "state"), "--catalogue", str(REPO / "workloads"), *more]
+    command = [str(surefootd.resolve()), "sweep", str(file), "--server", "local", "--out", str(out), "--json"]
+    command += ["--progress", "none", "--state", str(scratch / "state"), "--catalogue", str(REPO / "workloads"), *more]
     start = monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
     wall_s = monotonic() - start
