@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-kills test-faults test-playbooks test-crashes bench-frontier bench-lab-hour
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-faults test-playbooks test-crashes bench-frontier bench-lab-hour
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ test-faults: setup ## every kind of bad data planted in a data set and found by 
 
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
 	@scripts/kernel-vm-test.sh
+
+test-units-vm: deps ## the packaged units under systemd in a virtual machine: killed, hung, power cut, removed (as root; fetches 60 MB more once)
+	@scripts/units-vm-test.sh
 
 dist: deps ## the node side as archive and Debian package in dist/, for glibc 2.28 and up
 	@scripts/dist.sh

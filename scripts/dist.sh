@@ -43,17 +43,9 @@ PATH=$tools/bin:$PATH CARGO_TARGET_DIR=$build RUSTFLAGS=$remap CFLAGS=$prefix_ma
 name=surefootd-$version-$arch
 stage=$build/stage/$name
 rm -rf "$build/stage"
-mkdir -p "$stage"/{bin,doc,etc,systemd} dist
-cp "$build/$triple/release/surefootd" "$build/$triple/release/surefoot-loadgen" "$stage/bin/"
-cp packaging/systemd/* "$stage/systemd/"
-cp packaging/node.toml packaging/surefootd.env "$stage/etc/"
-cp packaging/install.sh LICENSE "$stage/"
-cp LICENSE "$stage/doc/"
-for doc in install-node node-config privileges record-and-top resctrlfs bundle-format workload-format oracle explain; do
-  [ ! -e "docs/$doc.md" ] || cp "docs/$doc.md" "$stage/doc/"
-done
+mkdir -p dist
+scripts/dist-stage.sh "$stage" "$build/$triple/release"
 scripts/dist-check.sh "$glibc" "$stage/bin/surefootd" "$stage/bin/surefoot-loadgen"
-chmod -R u=rwX,go=rX "$stage"
 sums=$(cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum)
 printf '%s\n' "$sums" >"$stage/SHA256SUMS"
 # One form of a tar: sorted, no owners, one time; gzip without a name or time of its own.

@@ -25,27 +25,10 @@ if [[ -z $engine ]] || ! "$engine" info >/dev/null 2>&1; then
 fi
 mkdir -p "$state"
 
-# Options of this machine's apt that a base image made here must keep (a mirror frozen in time, for instance).
-apt_options() {
-    apt-config dump 2>/dev/null | grep -E '^Acquire::(Check-Valid-Until|Check-Date|http::Proxy|https::Proxy) ' | grep -v '""' || true
-}
-
 make_base() {
-    if ! command -v mmdebstrap >/dev/null; then
-        [[ $(id -u) == 0 ]] || die "$base cannot be pulled. Install mmdebstrap so that it can be made here: sudo apt-get install mmdebstrap"
-        say "installing mmdebstrap"
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap >"$state/mmdebstrap-install.log" 2>&1 \
-            || die "installing mmdebstrap failed; see $state/mmdebstrap-install.log"
-    fi
     say "making $base from Debian's packages (about a minute)"
-    local options=() line sources=() tar=$state/base.part.tar
-    while IFS= read -r line; do [[ -z $line ]] || options+=("--aptopt=$line"); done < <(apt_options)
-    # On a Debian 12 host its own mirror is nearest.
-    if grep -q '^VERSION_CODENAME=bookworm$' /etc/os-release && [[ -s /etc/apt/sources.list.d/debian.sources ]]; then
-        sources=(/etc/apt/sources.list.d/debian.sources)
-    fi
-    mmdebstrap --format=tar --variant=minbase "${options[@]}" --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-include=/usr/share/doc/*/copyright' bookworm "$tar" "${sources[@]}" >"$state/base.log" 2>&1 \
+    local tar=$state/base.part.tar
+    "$repo/scripts/debian-root.sh" "$tar" >"$state/base.log" 2>&1 \
         || { tail -n 5 "$state/base.log" >&2; rm -f "$tar"; die "$base can neither be pulled nor made; see $state/base.log"; }
     "$engine" import --change 'CMD ["bash"]' --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' "$tar" "$base" >/dev/null
     rm -f "$tar"

@@ -27,19 +27,8 @@ trap 'rm -rf "$work"' EXIT
 
 # The first file system: busybox, the modules that reach the share and the disk, the libraries of the program.
 image=$work/image
-mkdir -p "$image"/{bin,dev,etc,proc,sys,tmp,run,var,share,modules}
-cp "$busybox" "$image/bin/busybox"
-modprobe -d "$dir/root" -S "$version" --show-depends -a virtio_pci virtio_blk 9pnet_virtio 9p |
-  sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' |
-  while read -r module; do
-    name=$(basename "$module")
-    case $module in
-      *.xz) xz -dc "$module" >"$image/modules/${name%.xz}" ;;
-      *.zst) zstd -qdc "$module" >"$image/modules/${name%.zst}" ;;
-      *) cp "$module" "$image/modules/" ;;
-    esac
-    echo "${name%%.ko*}.ko" >>"$image/modules/order"
-  done
+mkdir -p "$image"/{dev,etc,proc,sys,tmp,run,var,share}
+scripts/kernel-vm-image.sh "$dir" "$image" virtio_pci virtio_blk 9pnet_virtio 9p
 ldd "$program" | sed -nE 's/^\s*(\S+ => )?(\/\S+) \(.*/\2/p' |
   while read -r library; do
     mkdir -p "$image/$(dirname "$library")"
@@ -82,7 +71,7 @@ timeout --kill-after=10 "$limit_s" qemu-system-x86_64 \
   -object memory-backend-ram,id=m0,size=512M -object memory-backend-ram,id=m1,size=512M \
   -numa node,nodeid=0,cpus=0-3,memdev=m0 -numa node,nodeid=1,cpus=4-7,memdev=m1 \
   -kernel "$dir/root/boot/vmlinuz-$version" -initrd "$work/initrd" \
-  -append "console=ttyS0 loglevel=3 panic=-1 random.trust_cpu=on mitigations=off" \
+  -append "console=ttyS0 loglevel=3 panic=-1 random.trust_cpu=on mitigations=off no_timer_check" \
   -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe" \
   -virtfs "local,path=$share,mount_tag=share,security_model=none,readonly=on" \
   -nodefaults -no-user-config -display none -serial stdio -monitor none -no-reboot </dev/null |

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# dist-stage.sh STAGE BINARIES - lay out the archive of the node side in STAGE, with surefootd and surefoot-loadgen of the folder BINARIES.
+set -euo pipefail
+stage=$1
+binaries=$2
+
+mkdir -p "$stage"/{bin,doc,etc,systemd}
+cp "$binaries/surefootd" "$binaries/surefoot-loadgen" "$stage/bin/"
+cp packaging/systemd/* "$stage/systemd/"
+cp packaging/node.toml packaging/surefootd.env "$stage/etc/"
+cp packaging/install.sh LICENSE "$stage/"
+cp LICENSE "$stage/doc/"
+for doc in install-node node-config privileges record-and-top resctrlfs bundle-format workload-format oracle explain; do
+  [ ! -e "docs/$doc.md" ] || cp "docs/$doc.md" "$stage/doc/"
+done
+chmod -R u=rwX,go=rX "$stage"
