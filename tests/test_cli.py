@@ -235,8 +235,9 @@ def test_brackets_in_reasons_are_printed():
         "eta_s": None,
         "failed": [{"cases": 1, "reason": why, "examples": ["c[x]"]}],
         "hosts": [],
+        "marks": {"disturbed": 1, "unsettled": 0},
     }
     console.status(out, {"campaign": "c", "folder": "data[a]", "state": "complete", "targets": [target]})
     text = out.export_text()
-    for said in (why, "cases c[x]", "in data[a]"):
+    for said in (why, "cases c[x]", "in data[a]", "1 case disturbed"):
         assert said in text
