@@ -151,6 +151,21 @@ def test_clock_that_jumps(data: Path) -> None:
     assert f"rm {shard}" in finding.remedy
 
 
+def test_samples_begin_when_a_service_has_settled(data: Path) -> None:
+    """A warm-up shorter than `warmup_ms` is sound; a start before anything was sent is not."""
+    shard = shards(data)[2]
+    case = case_of(shard)
+
+    def earlier(ms: int) -> None:
+        t_ms = pl.when(pl.col("case_id") == case).then(pl.col("t_ms") - ms).otherwise(pl.col("t_ms"))
+        plant(data, shard, lambda f: f.with_columns(t_ms.cast(pl.Int64).alias("t_ms")))
+
+    earlier(1_500)
+    assert [f for f in found(data) if f.severity == "error"] == []
+    earlier(1_500)
+    assert f"column t_ms of case {case}" in only(data).what
+
+
 def test_clock_that_goes_backwards(data: Path) -> None:
     """Samples of a case in another order."""
     shard = shards(data)[1]
