@@ -177,12 +177,7 @@ def _scan(shards: list[Path]) -> dict[str, Any]:
     frame = pl.scan_parquet(shards)
     known = frame.collect_schema().names()
     names = [n for n in _RANGES if n in known]
-    each = [
-        e.alias(f"{n}{mark}")
-        for n in names
-        for c in [pl.col(n)]
-        for e, mark in ((c.min(), "<"), (c.max(), ">"), (c.null_count(), "?"))
-    ]
+    each = [e.alias(f"{n}{mark}") for n in names for e, mark in _extent(n)]
     seen = frame.select(*each, pl.len().alias("rows")).collect(engine="streaming").row(0, named=True)
     verdicts = (
         frame.group_by("service", "verdict").agg(pl.len().alias("n")).collect(engine="streaming").sort("service", "verdict")

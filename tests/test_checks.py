@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from test_hosts_campaign import HOSTS, TEXT, Hosts
 
-from collection import campaign, card, lab, mirror, playbooks, verify
+from collection import campaign, card, mirror, verify
 from collection.findings import Finding
 from pipelines.io import sha256_file
 
@@ -325,12 +325,7 @@ def test_shard_of_another_platform(data: Path) -> None:
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
-    made = Hosts(tmp_path / "hosts")
-    monkeypatch.setattr(playbooks, "hosts", made.hosts)
-    monkeypatch.setattr(playbooks, "play", made.play)
-    monkeypatch.setattr(lab, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(lab, "_MOST_PAUSE_S", 0.0)
-    return made
+    return Hosts(tmp_path / "hosts").stand_in(monkeypatch)
 
 
 def swap(a: Path, b: Path) -> None:

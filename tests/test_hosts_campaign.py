@@ -60,6 +60,14 @@ class Hosts:
         self.plays: list[tuple[str, list[str]]] = []
         self.most_bytes = 1  # a shard at a time
 
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+        """Be asked in place of the playbooks, without pauses."""
+        monkeypatch.setattr(playbooks, "hosts", self.hosts)
+        monkeypatch.setattr(playbooks, "play", self.play)
+        monkeypatch.setattr(lab, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(lab, "_MOST_PAUSE_S", 0.0)
+        return self
+
     def job(self, host: str) -> Path:
         return self.folder / host
 
@@ -93,12 +101,7 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
-    made = Hosts(tmp_path / "hosts")
-    monkeypatch.setattr(playbooks, "hosts", made.hosts)
-    monkeypatch.setattr(playbooks, "play", made.play)
-    monkeypatch.setattr(lab, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(lab, "_MOST_PAUSE_S", 0.0)
-    return made
+    return Hosts(tmp_path / "hosts").stand_in(monkeypatch)
 
 
 def write(folder: Path, text: str, name: str = "campaign.toml") -> Path:
