@@ -42,7 +42,8 @@ workloads-smoke: rust images ## every workload loaded: latency-load curves and m
 demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
 
-test: setup test-rust test-python ## every test
+# With LINT=1 the linters run beside the suites, and nothing runs beside what measures real load.
+test: setup test-rust test-python $(if $(LINT),lint) ## every test
 	cargo test --release --locked --workspace --test memcached -- --ignored
 	@scripts/test-pqos.sh
 	@scripts/test-engine.sh "make test: all suites done"

@@ -1,6 +1,7 @@
 //! Helpers of several test files; not every file uses every one.
 #![allow(dead_code)]
 
+pub mod punctual;
 pub mod theory;
 
 use std::io::{ErrorKind, Read};
