@@ -4,6 +4,7 @@ DIR/campaign.toml   copy of what was asked for
 DIR/manifest.json   what the targets hold together
 DIR/progress.json   the last word of the run: rate and time left
 DIR/data-card.md    what the data set holds, where from, what is missing; at the end of a run
+DIR/data-card-TARGET.svg   its figures
 DIR/.lock           held while a `campaign run` works here
 DIR/<target>/       one data set: manifest.json, journal.jsonl, shards/ (written by `surefootd sweep`)
 """
@@ -208,7 +209,12 @@ def _check_folder(campaign: spec.Campaign, out: Path) -> None:
 
 def temporaries(folder: Path) -> list[Path]:
     """Half-written files of a campaign's folder: of the run that works there, or left behind by a killed one."""
-    return [path for name in (COPY, dataset.MANIFEST, PROGRESS, card.CARD) for path in leftovers(folder / name)]
+    written = (folder / name for name in (COPY, dataset.MANIFEST, PROGRESS, card.CARD, *map(card.figure, _target_names(folder))))
+    return [path for file in written for path in leftovers(file)]
+
+
+def _target_names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
 
 @contextmanager

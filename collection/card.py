@@ -1,4 +1,4 @@
-"""The data card: DIR/data-card.md, what a data set holds, where it comes from, what is missing, and what was checked.
+"""The data card: DIR/data-card.md, what a data set holds, where it comes from, what is missing, and a figure for each target.
 
 Written at the end of a campaign, and again by `surefoot campaign card DIR`. It is made from the data set's own files alone, so
 the same data give the same text on any machine, at any time. `verify` tells whether it is of these data.
@@ -34,16 +34,40 @@ _STATES = {
 
 
 def write(folder: Path) -> Path:
-    """Write a campaign's data card.
+    """Write a campaign's data card and its figures.
 
     Args:
         folder: the campaign's folder.
     Raises:
         DataSetError: it is not a campaign's, or a manifest cannot be read.
     """
+    for name, path, _ in standing.each(folder):
+        drawn = _draw(path, name) if _has(path) else ""
+        if drawn:
+            write_bytes(folder / figure(name), drawn.encode())
+        else:
+            (folder / figure(name)).unlink(missing_ok=True)
+    # last: it is what says that all is there, of these data
     path = folder / CARD
     write_bytes(path, text(folder).encode())
     return path
+
+
+def figure(target: str) -> str:
+    """Name of a target's figure."""
+    return f"data-card-{target}.svg"
+
+
+def _draw(path: Path, name: str) -> str:
+    from . import card_plots
+
+    manifest = dataset.read_manifest(path)
+    targets_ms = {n: s.qos_target_ms for n, s in manifest.services.items() if s.qos_target_ms}
+    return card_plots.draw(_shards(path, manifest), targets_ms, name)
+
+
+def _shards(path: Path, manifest: dataset.Manifest) -> list[Path]:
+    return [path / s.file for s in manifest.shards if s.rows and (path / s.file).exists()]
 
 
 def stamp(folder: Path) -> str:
@@ -53,7 +77,7 @@ def stamp(folder: Path) -> str:
 
 
 def is_current(folder: Path) -> bool:
-    """Whether the card is there, and of these data."""
+    """Whether the card is there, and of these data. (Its figures are written before it.)"""
     try:
         return f"\nDigest: {stamp(folder)}\n" in (folder / CARD).read_text("utf-8")
     except (OSError, UnicodeDecodeError, DataSetError):
@@ -75,6 +99,8 @@ def text(folder: Path) -> str:
     for name, path, planned in standing.each(folder):
         lines += ["", f"## {_plain(name)}", ""]
         lines += _target(path, planned) if _has(path) else ["Nothing was measured yet."]
+        if (folder / figure(name)).exists():
+            lines += ["", f"![Where {_plain(name)} was measured, and latency over load]({figure(name)})"]
     lines += ["", "## How to check", ""]
     lines += [
         "`surefoot campaign verify DIR` proves hashes, rows and counts, and looks for values out of range, clock jumps, wrong",
@@ -102,8 +128,7 @@ def _target(path: Path, planned: int) -> list[str]:
     manifest = dataset.read_manifest(path)
     more: dict[str, Any] = manifest.model_extra or {}
     counts = manifest.cases.by_state()
-    shards = [path / s.file for s in manifest.shards if s.rows and (path / s.file).exists()]
-    found = _scan(shards)
+    found = _scan(_shards(path, manifest))
     return [
         *_what(manifest, more, found),
         "",

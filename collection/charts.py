@@ -45,7 +45,7 @@ _OVERLOADED = "#3d0710"
 # of points with a latency, by verdict; only valid ones are filled
 VERDICT_MARKS = {"valid": "o", "server-overloaded": "^", "not-resolvable": "s", "client-limited": "D"}
 
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "svg.fonttype": "none",
@@ -92,6 +92,16 @@ def _svg(fig: Figure, label: str) -> str:
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
     safe = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
+
+
+def svg_file(fig: Figure, salt: str) -> str:
+    """The figure as the text of an SVG file: the same each time, no trailing blanks, no comments. Closes the figure."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.05)
+    plt.close(fig)
+    plain = re.sub(r"<!--.*?-->\s*", "", text.getvalue(), flags=re.S)
+    return "\n".join(line.rstrip() for line in plain.splitlines()) + "\n"
 
 
 def _ms(value: float) -> str:
@@ -145,7 +155,7 @@ class _AroundTarget(Normalize):
 
 def heat_map(m: HeatMap) -> str:
     """Draw one cores x ways plane: colour is p99 on a log scale that turns from blue to red at the QoS target."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(4.1, 3.9))
         over = np.zeros(m.p99_ms.shape, dtype=bool) if m.overloaded is None else m.overloaded
         p99_ms = np.where(over, np.nan, m.p99_ms)
@@ -234,7 +244,7 @@ class QuotaCurve:
 
 def quota_curve(c: QuotaCurve) -> str:
     """Draw the cliff over CPU: filled marks are valid percentiles, hollow ones have another verdict, a shape for each."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(4.4, 3.3))
         for k, (rps, points) in enumerate(sorted(c.levels.items())):
             points = sorted(points, key=lambda p: p.quota_cores)
@@ -273,7 +283,7 @@ def quota_curve(c: QuotaCurve) -> str:
         ax.set_yscale("log")
         low, high = ax.get_ylim()
         ax.set_ylim(low, max(high, 3 * (c.qos_target_ms or 0)))
-        _log_ms(ax)
+        log_ms(ax)
         ax.set_xlabel("CPU quota, cores")
         ax.set_ylabel("p99, ms (log)")
         # under the title, however many levels there are
@@ -301,7 +311,8 @@ def target_line(ax: Axes, at: float, text: str, x: float = 1.0, width: float = 1
     )
 
 
-def _log_ms(ax: Axes) -> None:
+def log_ms(ax: Axes) -> None:
+    """Labels of a log axis in plain numbers, more of them where it has few decades."""
     low, high = ax.get_ylim()
     # less than two decades: one label a decade would be one label in all
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
@@ -344,7 +355,7 @@ def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
         t: the run.
         span: limits of latency over target shared by several figures, so that they compare.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         rows = 3 if t.has_ways else 2
         heights = [1.5, 1, 1][:rows]
         fig, axes = plt.subplots(rows, 1, figsize=(4.5, 1.2 + 1.35 * rows), sharex=True, height_ratios=heights, squeeze=False)
@@ -382,7 +393,7 @@ def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
 
 def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], y_label: str, title: str) -> str:
     """Draw one bar per group and series; a None leaves a cross, so that it cannot be read as zero."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(9.2, 2.7))
         width = 0.8 / max(1, len(series))
         top = max((v for vs in series.values() for v in vs if v is not None), default=1.0) or 1.0
@@ -405,7 +416,7 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | No
 
 def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float, str]]) -> str:
     """Draw p99 of one real service over time under several policies, and the CPU each gave it."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         fig, (top, low) = plt.subplots(2, 1, figsize=(9.2, 4.3), sharex=True, height_ratios=[1.7, 1])
         target = next((r.qos_target_ms for r in runs.values() if r.qos_target_ms), None)
         for k, (policy, lane) in enumerate(runs.items()):
@@ -425,7 +436,7 @@ def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float,
                 fontsize=8,
             )
         top.set_yscale("log")
-        _log_ms(top)
+        log_ms(top)
         top.set_ylabel("p99, ms (log)")
         low.set_ylabel("cores held")
         low.set_ylim(bottom=0)

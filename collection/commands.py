@@ -101,7 +101,7 @@ def campaign_verify(folder: Path, strict: bool, as_json: bool) -> None:
 @campaign.command("card")
 @_data_set
 def campaign_card(folder: Path) -> None:
-    """Write DIR/data-card.md: what the data set holds, where it comes from, what is missing."""
+    """Write DIR/data-card.md and its figures: what the data set holds, where it comes from, what is missing."""
     from . import card
 
     path = card.write(folder)

@@ -95,7 +95,7 @@ def verify(folder: Path) -> Result:
     if running:
         result.findings.append(Finding(str(folder), "a campaign run works here now", "wait for its end, then verify again"))
     own = {campaign.COPY, dataset.MANIFEST, campaign.PROGRESS, mirror.HOSTS, card.CARD, ".lock"}
-    known = {path.name for _, path, _ in targets} | own
+    known = {path.name for _, path, _ in targets} | {card.figure(name) for name, _, _ in targets} | own
     if running:  # it is writing them
         known |= {path.name for path in campaign.temporaries(folder)}
     for stray in sorted(p for p in folder.iterdir() if p.name not in known):

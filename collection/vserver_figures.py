@@ -8,7 +8,6 @@ Same input, same bytes.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,12 +29,7 @@ COLOURS = (SERIES[2], SERIES[1], SERIES[0])
 
 
 def _save(fig: Figure, file: Path) -> None:
-    with matplotlib.rc_context({"svg.hashsalt": file.stem, "svg.fonttype": "none"}):
-        fig.savefig(file, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.05)
-    plt.close(fig)
-    # no trailing blanks, no comments: the file is committed
-    text = re.sub(r"<!--.*?-->\s*", "", file.read_text(), flags=re.S)
-    file.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+    file.write_text(charts.svg_file(fig, file.stem), "utf-8")
 
 
 def _target(ax: Axes, at: float, text: str, x: float = 1.0) -> None:
@@ -44,7 +38,7 @@ def _target(ax: Axes, at: float, text: str, x: float = 1.0) -> None:
 
 def _log_y(ax: Axes) -> None:
     ax.set_yscale("log")
-    charts._log_ms(ax)
+    charts.log_ms(ax)
 
 
 def cliffs(data: Any) -> Figure:
@@ -176,7 +170,7 @@ FIGURES: dict[str, Callable[[Any], Figure]] = {
 def main(out: Path, text: str) -> None:
     """Draw every figure into folder `out` as vserver-NAME.svg."""
     data = json.loads(text)
-    with matplotlib.rc_context(charts._STYLE):
+    with matplotlib.rc_context(charts.STYLE):
         for name, draw in FIGURES.items():
             _save(draw(data), out / f"vserver-{name}.svg")
 

@@ -57,7 +57,47 @@ def test_the_same_text_each_time(whole: Path, tmp_path: Path) -> None:
     """The card is a function of the files: made again, or elsewhere, it is the same."""
     shutil.copytree(whole, tmp_path / "copy")
     card.write(tmp_path / "copy")
-    assert (tmp_path / "copy" / card.CARD).read_bytes() == (whole / card.CARD).read_bytes()
+    for name in (card.CARD, card.figure("server-1")):
+        assert (tmp_path / "copy" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_figure(whole: Path) -> None:
+    """One row a service, of samples without neighbours; the card shows it, and verify knows it."""
+    from xml.etree import ElementTree
+
+    name = card.figure("server-1")
+    svg = (whole / name).read_text("utf-8")
+    ElementTree.fromstring(svg)
+    for words in ("moses: share of samples", "xapian: share of samples", "QoS target", "offered load, RPS", "LLC ways"):
+        assert words in svg
+    assert f"]({name})" in (whole / card.CARD).read_text("utf-8")
+    assert verify.verify(whole).findings == []
+
+
+def test_share_of_samples_that_meet_the_target(tmp_path: Path) -> None:
+    """Client-limited samples and those with neighbours are left out; an overloaded one never meets its target."""
+    import polars as pl
+
+    from collection import card_plots
+
+    def row(p99_ms: float | None, verdict: str = "valid", neighbours: list[dict[str, object]] | None = None) -> dict[str, object]:
+        cell = {"service": "a", "rps": 10.0, "alloc_cores": 2.0, "alloc_ways": None}
+        return {**cell, "latency_p99_ms": p99_ms, "verdict": verdict, "neighbours": neighbours or []}
+
+    beside = [{"service": "b", "cores": 1.0, "ways": 0, "rps": None}]
+    rows = [
+        row(1.0),
+        row(100.0),
+        row(1.0, "server-overloaded"),
+        row(None),
+        row(1.0, "client-limited"),
+        row(1.0, neighbours=beside),
+    ]
+    shape = {"alloc_ways": pl.Float64, "neighbours": pl.List(pl.Struct({"service": pl.String, "cores": pl.Float64}))}
+    pl.DataFrame(rows, schema_overrides=shape).write_parquet(tmp_path / "x.parquet")
+    cells = card_plots._cells(pl.scan_parquet([tmp_path / "x.parquet"]), {"a": 5.0})
+    assert cells.select("service", "cores", "ways", "n", "met").rows() == [("a", 2.0, 0.0, 3, 1)]
+    assert card_plots.draw([], {"a": 5.0}, "x") == ""
 
 
 def test_going_on_with_a_whole_campaign_leaves_card_and_times(whole: Path) -> None:
