@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import standing
 from .errors import DataSetError
-from .standing import JOURNAL, MANIFEST, SCHEMA_VERSION, SHARDS, STATES, Counts, blocks, failures, read_json
+from .standing import JOURNAL, MANIFEST, SCHEMA_VERSION, SHARDS, STATES, Counts, blocks, failures, read_json, shard_file
 
 __all__ = [
     "JOURNAL",
@@ -128,11 +128,6 @@ class Journal:
     @property
     def cases(self) -> int:
         return int(self.lines["cases"].sum())
-
-
-def shard_file(shard: int) -> str:
-    """File of a shard, by the number that the journal gives it."""
-    return f"{SHARDS}/part-{shard:05}.parquet"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,15 +23,12 @@ from typing import Any
 
 from pipelines.io import fsync_folder, leftovers, sha256_file, write_bytes, write_json
 
-from . import dataset
-from .errors import CampaignError, DataSetError, HostFailed
-from .standing import MARKS
+from . import dataset, standing
+from .errors import CampaignError, HostFailed
+from .standing import HOSTS, HOSTS_FILE, MARKS
 
-HOSTS = "hosts"
-HOSTS_FILE = "hosts.json"
-SCHEMA_VERSION = 1
-_SHARD = re.compile(r"shards/part-([0-9]{5,9})\.parquet")
 _BLOCK_BYTES = 1 << 20
+_TEMPORARY = ".tmp"
 
 
 @dataclass(frozen=True)
@@ -50,11 +46,13 @@ class Share:
 
     def shard(self, own: int) -> int:
         """Number in the data set of the host's shard number `own`."""
-        return own * self.of + self.number - 1
+        return standing.common_number(own, self.number, self.of)
 
     def own(self, file: str) -> int:
         """The host's own number of one of its shards, by the data set's file: inverse of `shard`."""
-        return int(_SHARD.fullmatch(file)[1]) // self.of  # type: ignore[index]
+        number = standing.shard_number(file)
+        assert number is not None  # verify has looked
+        return number // self.of
 
 
 def shares(hosts: list[str]) -> list[Share]:
@@ -71,7 +69,12 @@ class Split:
     shares: list[Share]
 
     def write(self, out: Path) -> None:
-        value = {"schema_version": SCHEMA_VERSION, "job": self.job, "group": self.group, "hosts": [s.host for s in self.shares]}
+        value = {
+            "schema_version": dataset.SCHEMA_VERSION,
+            "job": self.job,
+            "group": self.group,
+            "hosts": [s.host for s in self.shares],
+        }
         write_json(out / HOSTS / HOSTS_FILE, value)
 
     @classmethod
@@ -81,16 +84,15 @@ class Split:
         Raises:
             DataSetError: it is damaged.
         """
-        path = out / HOSTS / HOSTS_FILE
-        if not path.exists():
-            return None
-        value = dataset.read_json(path, "restore it from a copy, or start with another --out")
-        try:
-            if value["schema_version"] != SCHEMA_VERSION:
-                raise ValueError(f"schema_version {value['schema_version']!r} is not {SCHEMA_VERSION}")
-            return cls(str(value["job"]), str(value["group"]), shares([str(h) for h in value["hosts"]]))
-        except (KeyError, TypeError, ValueError) as e:
-            raise DataSetError(f"{path}: corrupt: {e}; restore it from a copy, or start with another --out") from e
+        told = standing.read_split(out)
+        return cls(told[0], told[1], shares(told[2])) if told else None
+
+
+def temporaries(out: Path, group: str) -> list[Path]:
+    """Half-written files of the hosts' common part and of the data set, which a killed run left behind."""
+    files = [out / HOSTS / HOSTS_FILE, out / group / dataset.MANIFEST, out / group / dataset.JOURNAL]
+    shards = (out / group / dataset.SHARDS).glob(f".part-*{_TEMPORARY}")
+    return [*(left for path in files for left in leftovers(path)), *sorted(shards)]
 
 
 class Mirror:
@@ -111,12 +113,12 @@ class Mirror:
         Raises:
             HostFailed: the host names it otherwise than shards are named.
         """
-        found = _SHARD.fullmatch(file)
-        if not found:
+        own = standing.shard_number(file)
+        if own is None:
             raise HostFailed(
                 f"{self.share.host}: {file!r} is no shard's name. Is another program writing into the job's folder there?"
             )
-        return self.data / dataset.shard_file(self.share.shard(int(found[1])))
+        return self.data / dataset.shard_file(self.share.shard(own))
 
     def held(self) -> dict[str, str]:
         """Shards of the host that are here: name on the host and SHA-256."""
@@ -202,7 +204,7 @@ class Mirror:
     def _place(self, packed: tarfile.TarFile, member: tarfile.TarInfo, sha256: str) -> None:
         path = self.place(member.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = path.with_name(f".{path.name}{_TEMPORARY}")
         source = packed.extractfile(member)
         assert source is not None  # a regular file has content
         digest = hashlib.sha256()
@@ -345,31 +347,13 @@ def _short(value: Any) -> str:
     return text if len(text) < 200 else text[:200] + "…"
 
 
-def standing(out: Path, group: str) -> list[dict[str, Any]]:
-    """What is here of each host of a group: its part, its cases by its own manifest as last fetched, its shards here."""
-    split = Split.read(out)
-    if split is None or split.group != group:
-        return []
-    found = []
-    for share in split.shares:
-        mirror = Mirror(out, group, share)
-        own = mirror.manifest()
-        done = sum(getattr(own.cases, s.replace("-", "_")) for s in dataset.STATES) if own else 0
-        planned = own.cases.planned if own else None
-        shards = {"shards": len(mirror.held()), "shards_there": len(own.shards) if own else 0}
-        found.append(
-            {"host": share.host, "part": share.part, "done": done, "planned": planned, "complete": mirror.complete, **shards}
-        )
-    return found
-
-
 def owners(out: Path, group: str) -> dict[str, Share]:
     """Who measured each shard that the data set's manifest lists; nothing if it is not of several hosts."""
     split = Split.read(out)
     if split is None or split.group != group:
         return {}
     files = [s.file for s in dataset.read_manifest(out / group).shards]
-    numbers = {file: int(found[1]) for file in files if (found := _SHARD.fullmatch(file))}
+    numbers = {file: number for file in files if (number := standing.shard_number(file)) is not None}
     return {file: split.shares[number % len(split.shares)] for file, number in numbers.items()}
 
 

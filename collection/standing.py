@@ -26,6 +26,8 @@ JOURNAL = "journal.jsonl"
 SHARDS = "shards"
 COPY = "campaign.toml"
 PROGRESS = "progress.json"
+HOSTS = "hosts"
+HOSTS_FILE = "hosts.json"
 SCHEMA_VERSION = 1
 STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "skipped")
 # what the journal may say against a case that was measured
@@ -34,6 +36,7 @@ MARKS = ("disturbed", "unsettled")
 _EXAMPLES = 5
 # of a journal in memory at a time
 _BLOCK_BYTES = 16 << 20
+_SHARD = re.compile(r"shards/part-([0-9]{5,9})\.parquet")
 # a line that stands for several cases, which were not measured (docs/sweep-output.md)
 _TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d+)')
 
@@ -163,41 +166,99 @@ def failures(folder: Path) -> list[dict[str, Any]]:
     return [{"reason": reason, "cases": n, "examples": examples[reason]} for reason, n in ordered]
 
 
-class _Facts(namedtuple("_Facts", ["rows", "shards", "feature_set", "journal_bytes", "cases", "marks"])):
-    """What `status` takes from a target's manifest. shards: their number. cases: by state. marks: cases by mark."""
+class _Facts(namedtuple("_Facts", ["rows", "files", "feature_set", "journal_bytes", "planned", "cases", "marks", "complete"])):
+    """What `status` takes from a target's or a host's manifest. files: of its shards. cases: by state. marks: cases by mark."""
 
     __slots__ = ()
 
 
 def _facts(folder: Path) -> _Facts:
-    """Of a target's manifest.
+    """Of a manifest.
 
     Raises:
         DataSetError: it cannot be used; as `dataset.read_manifest`, which also reads what is strange here.
     """
     try:
         value = json.loads((folder / MANIFEST).read_bytes())
-        rows, cases = [s["rows"] for s in value["shards"]], value["cases"]
+        rows, files, cases = [s["rows"] for s in value["shards"]], [str(s["file"]) for s in value["shards"]], value["cases"]
         by_state = {s: cases[s.replace("-", "_")] if s != "skipped" else cases.get(s, 0) for s in STATES}
         marks = {m: cases.get(m, 0) for m in MARKS}
-        numbers = [*rows, *by_state.values(), *marks.values(), value.get("journal_bytes", 0)]
+        numbers = [*rows, *by_state.values(), *marks.values(), cases["planned"], value.get("journal_bytes", 0)]
         if value["schema_version"] == SCHEMA_VERSION and all(type(n) is int and n >= 0 for n in numbers):
-            return _Facts(sum(rows), len(rows), str(value["feature_set"]), numbers[-1], by_state, marks)
+            return _Facts(
+                sum(rows), files, str(value["feature_set"]), numbers[-1], numbers[-2], by_state, marks, value["complete"] is True
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     from .dataset import read_manifest
 
     found = read_manifest(folder)
     marks = {m: getattr(found.cases, m) for m in MARKS}
-    return _Facts(found.rows, len(found.shards), found.feature_set, found.journal_bytes, found.cases.by_state(), marks)
+    files, cases = [s.file for s in found.shards], found.cases
+    return _Facts(
+        found.rows, files, found.feature_set, found.journal_bytes, cases.planned, cases.by_state(), marks, found.complete
+    )
+
+
+def shard_file(shard: int) -> str:
+    """File of a shard, by the number that the journal gives it."""
+    return f"{SHARDS}/part-{shard:05}.parquet"
+
+
+def shard_number(file: str) -> int | None:
+    """Inverse of `shard_file`; None for what is no shard's name."""
+    found = _SHARD.fullmatch(file)
+    return int(found[1]) if found else None
+
+
+def common_number(own: int, number: int, of: int) -> int:
+    """Number in a merged data set of shard `own` of part `number` of `of`: shards of different parts never meet."""
+    return own * of + number - 1
+
+
+def read_split(folder: Path) -> tuple[str, str, list[str]] | None:
+    """DIR/hosts/hosts.json: the job's name, the group, and its hosts by their parts; None if there is none.
+
+    Raises:
+        DataSetError: it is damaged.
+    """
+    path, remedy = folder / HOSTS / HOSTS_FILE, "restore it from a copy, or start with another --out"
+    if not path.exists():
+        return None
+    value = read_json(path, remedy)
+    try:
+        if value["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {value['schema_version']!r} is not {SCHEMA_VERSION}")
+        return str(value["job"]), str(value["group"]), [str(h) for h in value["hosts"]]
+    except (KeyError, TypeError, ValueError) as e:
+        raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
 
 
 def _hosts(folder: Path, target: str) -> list[dict[str, Any]]:
-    if not (folder / "hosts" / "hosts.json").exists():
+    """What is here of each host of a group: its part, its cases by its own manifest as last fetched, its shards here."""
+    split = read_split(folder)
+    if split is None or split[1] != target:
         return []
-    from .mirror import standing
-
-    return standing(folder, target)
+    hosts, told = split[2], []
+    data = folder / target / SHARDS
+    here = set(os.listdir(data)) if data.is_dir() else set()
+    for number, host in enumerate(hosts, start=1):
+        own = folder / HOSTS / host
+        facts = _facts(own) if (own / MANIFEST).exists() else None
+        numbers = [n for n in map(shard_number, facts.files) if n is not None] if facts else []
+        held = sum(os.path.basename(shard_file(common_number(n, number, len(hosts)))) in here for n in numbers)
+        told.append(
+            {
+                "host": host,
+                "part": f"{number}/{len(hosts)}",
+                "done": sum(facts.cases.values()) if facts else 0,
+                "planned": facts.planned if facts else None,
+                "complete": facts is not None and facts.complete and held == len(facts.files),
+                "shards": held,
+                "shards_there": len(facts.files) if facts else 0,
+            }
+        )
+    return told
 
 
 def read_note(path: Path) -> dict[str, Any]:
@@ -256,7 +317,11 @@ def status(folder: Path) -> dict[str, Any]:
     for name, path, planned in each(folder):
         started = (path / MANIFEST).exists()
         manifest = _facts(path) if started else None
-        found = count(path, planned, manifest and (manifest.journal_bytes, manifest.cases))
+        hosts = _hosts(folder, name)
+        known = manifest and (manifest.journal_bytes, manifest.cases)
+        if manifest and hosts and manifest.journal_bytes != _size(path / JOURNAL):
+            known = None  # a merge writes another journal, which does not begin as the one that this manifest counted
+        found = count(path, planned, known)
         note = told.get(name, {})
         counts.append(found)
         targets.append(
@@ -265,14 +330,14 @@ def status(folder: Path) -> dict[str, Any]:
                 "folder": str(path),
                 "cases": found.as_json(),
                 "rows": manifest.rows if manifest else 0,
-                "shards": manifest.shards if manifest else 0,
+                "shards": len(manifest.files) if manifest else 0,
                 # as of the last checkpoint, which is seconds ago
                 "marks": manifest.marks if manifest else dict.fromkeys(MARKS, 0),
                 "feature_set": manifest.feature_set if manifest else None,
                 "rate_per_s": note.get("rate_per_s"),
                 "eta_s": note.get("eta_s") if running and found.pending else None,
                 "failed": failures(path) if found.failed else [],
-                "hosts": _hosts(folder, name),
+                "hosts": hosts,
             }
         )
     total = Counts.total(counts)

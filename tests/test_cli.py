@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -99,10 +100,34 @@ def test_what_is_wrong_with_a_bundle_is_one_line(
     assert len(said.splitlines()) == 1
 
 
+def _shared_out(folder: Path) -> None:
+    """A campaign over two hosts, one of which was fetched in part."""
+
+    def shard(number: int, rows: int) -> dict[str, Any]:
+        return {"file": f"shards/part-{number:05}.parquet", "rows": rows, "sha256": "0" * 64}
+
+    def manifest(at: Path, **more: Any) -> None:
+        at.mkdir(parents=True, exist_ok=True)
+        (at / "manifest.json").write_text(json.dumps({"schema_version": 1, "campaign": "c", **more}), "utf-8")
+
+    states = dict.fromkeys(("measured", "infeasible", "client_limited", "overloaded", "failed"), 0)
+    manifest(folder, targets=[{"name": "lab", "folder": "lab", "cases": {"planned": 5}}])
+    of_lab = {**states, "planned": 5, "measured": 2}
+    manifest(folder / "lab", complete=False, feature_set="full", shards=[shard(1, 2)], cases=of_lab)
+    of_b = {**states, "planned": 3, "measured": 3}
+    manifest(folder / "hosts" / "b", complete=True, feature_set="full", shards=[shard(0, 2), shard(1, 1)], cases=of_b)
+    split = {"schema_version": 1, "job": "c-1", "group": "lab", "hosts": ["a", "b"]}
+    (folder / "hosts" / "hosts.json").write_text(json.dumps(split), "utf-8")
+    (folder / "lab" / "shards").mkdir()
+    (folder / "lab" / "shards" / "part-00001.parquet").write_bytes(b"")
+    lines = [{"case_id": str(n), "state": "measured", "shard": 1, "rows": 1} for n in range(2)]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (folder / "lab" / "journal.jsonl").write_text(text, "utf-8")
+
+
 def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
     """The command takes the time that Python takes to start: no library beside the standard one, and little of that."""
-    manifest = {"schema_version": 1, "campaign": "c", "targets": []}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    _shared_out(tmp_path)
     program = (
         "import sys; from collection import cli; "
         "cli.main(['campaign', 'status', sys.argv[1], '--json']); "
@@ -123,8 +148,15 @@ def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
     ]
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path), *heavy], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["campaign"] == "c"
     assert done.stderr.strip() == "[]"
+    state = json.loads(done.stdout)
+    assert state["state"] == "stopped"
+    assert (state["cases"]["measured"], state["cases"]["pending"]) == (2, 3)
+    # b's second shard is not here yet; nothing was heard of a
+    assert state["targets"][0]["hosts"] == [
+        {"host": "a", "part": "1/2", "done": 0, "planned": None, "complete": False, "shards": 0, "shards_there": 0},
+        {"host": "b", "part": "2/2", "done": 3, "planned": 3, "complete": False, "shards": 1, "shards_there": 2},
+    ]
 
 
 def test_status_says_the_same_both_ways(tmp_path: Path) -> None:

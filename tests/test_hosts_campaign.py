@@ -221,6 +221,38 @@ def test_killed_while_taking_in(hosts: Hosts, tmp_path: Path, monkeypatch: pytes
     assert verify.verify(tmp_path / "out").ok
 
 
+def test_killed_while_merging(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Path) -> None:
+    """A kill after any journal of the data set and before its manifest: `status` counts that journal, and the run goes on."""
+
+    class Killed(BaseException):
+        pass
+
+    write_bytes = mirror.write_bytes
+    data = tmp_path / "out" / "lab"
+    merges = 0
+
+    def dying(path: Path, content: bytes) -> None:
+        nonlocal merges
+        if path == data / "manifest.json":
+            merges += 1
+            if merges % 2 == 0:
+                raise Killed
+        write_bytes(path, content)
+
+    monkeypatch.setattr(mirror, "write_bytes", dying)
+    for _ in range(40):
+        try:
+            run(tmp_path)
+            break
+        except Killed:
+            lines = (data / "journal.jsonl").read_bytes().splitlines()
+            cases = campaign.status(tmp_path / "out")["cases"]
+            assert cases["planned"] - cases["pending"] == len(lines)
+    assert merges > 6
+    assert rows(data).equals(rows(undisturbed))
+    assert verify.verify(tmp_path / "out").findings == []
+
+
 def test_what_is_damaged_here_is_fetched_again(hosts: Hosts, tmp_path: Path, undisturbed: Path) -> None:
     """A flipped bit, a lost shard: found at the next start."""
     run(tmp_path)
