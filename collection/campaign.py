@@ -42,6 +42,8 @@ __all__ = [
 
 # how often the progress file is written at most
 _PROGRESS_EVERY_S = 0.5
+# the longest orderly end of a sweep: as `tools.follow_json` grants it
+_LAST_SWEEP_S = 30.0
 
 
 class Report(Protocol):
@@ -160,6 +162,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
                 args += ["--resume", "--progress", "json", f"--die-with-parent={os.getpid()}"]
+                _wait_for_last_sweep(out / target.name)
                 for line in tools.follow_json(tools.SUREFOOTD, args):
                     report.update(target.name, line)
                     note.take(target.name, line)
@@ -171,6 +174,13 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         if not card.is_current(out):
             card.write(out)
     return status(out)
+
+
+def _wait_for_last_sweep(folder: Path) -> None:
+    """The sweep of a killed run ends by itself, but not at once. One that goes on longer is somebody's: ours is refused then."""
+    end = time.monotonic() + _LAST_SWEEP_S
+    while is_running(folder) and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 class _Note:

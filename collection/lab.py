@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import playbooks, spec, tools
 from .errors import CampaignError, HostFailed
-from .mirror import HOSTS, Mirror, Share, Split, merge, shares
+from .mirror import HOSTS, Mirror, Share, Split, merge, shares, temporaries
 
 if TYPE_CHECKING:
     from .campaign import Report
@@ -93,15 +93,17 @@ def run(
         CampaignError: the hosts cannot share this campaign.
         HostFailed: a host gave up or was not heard of; what the others measured is here.
     """
+    # what a kill left
+    for path in temporaries(out, split.group):
+        path.unlink(missing_ok=True)
+    for left in (out / HOSTS).glob(".fetch-*"):
+        shutil.rmtree(left, ignore_errors=True)
     split.write(out)
     now = time.monotonic()
     standings = [Standing(s, Mirror(out, split.group, s), now) for s in split.shares]
     for standing in standings:
         for path in standing.mirror.repair():
             standing.trouble = f"{path.name} was damaged here and is fetched again"
-    # what a kill left
-    for left in (out / HOSTS).glob(".fetch-*"):
-        shutil.rmtree(left, ignore_errors=True)
     if merge(out, split, planned):
         merged()
     _tell(standings, report, {})
@@ -231,9 +233,8 @@ def _tell(standings: list[Standing], report: Report, told: dict[str, dict[str, A
         if manifest is None:
             continue
         report.start(s.share.host, manifest.cases.planned)
-        c = manifest.cases
         line: dict[str, Any] = dict((told.get(s.share.host) or {}).get("progress") or {})
-        here = c.measured + c.infeasible + c.client_limited + c.overloaded + c.failed
+        here = sum(manifest.cases.by_state().values())
         line["done"] = here if manifest.complete else max(here, int(line.get("done") or 0))
         if s.trouble or s.failed:
             line["trouble"] = s.failed or s.trouble

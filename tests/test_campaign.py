@@ -265,6 +265,26 @@ def test_second_run_on_one_folder_is_refused(tmp_path: Path) -> None:
     assert not campaign.is_running(out)
 
 
+def test_the_sweep_of_a_killed_run_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep whose controller was killed may take seconds to end; the same command, called at once, goes on all the same."""
+    import fcntl
+
+    file, target = write(tmp_path, SMALL), tmp_path / "out" / "server-1"
+    campaign.run(file, tmp_path / "out")
+    with (target / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waits: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(campaign.time, "sleep", sleep)
+        assert campaign.run(file, tmp_path / "out")["state"] == "done"
+    assert len(waits) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
