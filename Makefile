@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-faults test-playbooks test-crashes bench-frontier bench-lab-hour
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-playbooks test-crashes bench-frontier bench-lab-hour
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a targ
 
 test-kills: setup ## a daemon killed at 200 random instants, on real cgroups and the stand-in for resctrl (root)
 	SUREFOOT_KILLS=200 cargo test --release --locked --workspace --test kill -- --nocapture
+
+test-kills-campaign: setup ## campaigns killed at 200 random instants and resumed: every byte as undisturbed (about 10 min)
+	SUREFOOT_CAMPAIGN_KILLS=200 python -m pytest -s tests/test_campaign_kills.py
 
 TRIAL_CUT_S ?= 120
 test-playbooks: setup engine ## playbooks and a campaign on three containers with sshd; a connection is cut for TRIAL_CUT_S seconds

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -144,53 +142,6 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in (target / "shards").iterdir()} == times
 
 
-@pytest.mark.parametrize("kill", range(5))
-def test_kill_and_resume_equals_an_undisturbed_run(kill: int, tmp_path: Path, undisturbed: Path) -> None:
-    """`kill -9` of `campaign run` at a random moment, then the same command: the same rows, no case lost, none twice."""
-    rng = random.Random(f"kill {kill}")
-    file, out = write(tmp_path, LARGE), tmp_path / "out"
-    target = out / "server-1"
-    total_bytes = _journal_bytes(undisturbed / "server-1")
-    killed = 0
-    # two kills: the second one meets a resumed run. A run that ends before the signal arrives counts for nothing.
-    for _ in range(20):
-        have_bytes = max(_journal_bytes(target), 0)
-        if _killed(file, out, have_bytes + rng.uniform(0.0, 0.6) * (total_bytes - have_bytes)):
-            killed += 1
-        else:
-            shutil.rmtree(out)
-            killed = 0
-        if killed == 2:
-            break
-    assert killed == 2, "no run could be cut short: the campaign is too small for this test"
-    campaign.run(file, out)
-    assert verify.verify(out).findings == []
-    assert journal_lines(target) == journal_lines(undisturbed / "server-1")
-    assert all_rows(target).equals(all_rows(undisturbed / "server-1"))
-
-
-def _journal_bytes(target: Path) -> int:
-    """Length of a target's journal; -1 if there is none."""
-    journal = target / "journal.jsonl"
-    return journal.stat().st_size if journal.exists() else -1
-
-
-def _killed(file: Path, out: Path, moment_bytes: float) -> bool:
-    """Run the campaign and kill it once its journal is longer than that; whether it was still there to be killed."""
-    command = [sys.executable, "-m", "collection.cli", "campaign", "run", str(file), "--out", str(out)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
-    while child.poll() is None and _journal_bytes(out / "server-1") <= moment_bytes:
-        assert time.monotonic() < end, "the run makes no progress"
-        time.sleep(0.001)
-    child.send_signal(signal.SIGKILL)
-    code = child.wait()
-    assert code in (0, -signal.SIGKILL)
-    # the sweep ends with its parent: only then is its lock free
-    _wait_for_lock(out / "server-1")
-    return code == -signal.SIGKILL
-
-
 @pytest.mark.parametrize("after", ["before the first case", "in the middle"])
 def test_what_a_killed_run_left_half_written_is_cleared_away(after: str, tmp_path: Path) -> None:
     """Temporary files of ours go when the run goes on; while one works here they are no finding. Others' files stay."""
@@ -213,21 +164,6 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(after: str, tmp_pat
     foreign.write_bytes(b"mine")
     campaign.run(file, out)
     assert [f.file for f in verify.verify(out).findings] == [str(foreign)]
-
-
-def _wait_for_lock(target: Path) -> None:
-    import fcntl
-
-    end = time.monotonic() + 20
-    while (target / ".lock").exists():
-        with (target / ".lock").open("r") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                assert time.monotonic() < end, "surefootd outlived its killed parent"
-                time.sleep(0.01)
-            else:
-                return
 
 
 def test_interrupt_is_clean_and_resumable(tmp_path: Path, undisturbed: Path) -> None:
