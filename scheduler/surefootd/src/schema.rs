@@ -1,7 +1,7 @@
 //! `surefootd schema`: the columns of what this program writes, so that readers can be checked against them.
 
 use crate::cli;
-use arrow::datatypes::Schema;
+use arrow_schema::Schema;
 use serde_json::{json, Value};
 
 fn columns(s: &Schema) -> Vec<Value> {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use arrow::array::{Array, Float64Array, Int64Array, StringArray};
+use arrow_array::{Array, Float64Array, Int64Array, StringArray};
 use common::{ok, one_line, path, root, run, surefootd};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
@@ -27,7 +27,7 @@ fn lines(file: &Path) -> Vec<Value> {
     fs::read_to_string(file).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect()
 }
 
-fn batches(file: &Path) -> Vec<arrow::array::RecordBatch> {
+fn batches(file: &Path) -> Vec<arrow_array::RecordBatch> {
     ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap().build().unwrap().map(|b| b.unwrap()).collect()
 }
 
