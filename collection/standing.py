@@ -277,7 +277,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
-    rebuild = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    copied = (folder / COPY).exists()  # not if a run was killed in its first instant
+    what, file = ("rebuild it", f"{folder}/{COPY}") if copied else ("start one", "CAMPAIGN.toml")
+    rebuild = f"{what}: surefoot campaign run {file} --out {folder}"
     summary = read_json(folder / MANIFEST, rebuild)
     if summary.get("schema_version") == SCHEMA_VERSION and "targets" not in summary and "shards" in summary:
         raise DataSetError(

@@ -201,6 +201,20 @@ def test_second_run_on_one_folder_is_refused(tmp_path: Path) -> None:
     assert not campaign.is_running(out)
 
 
+@pytest.mark.parametrize("left", [[".lock"], [".lock", "campaign.toml"]])
+def test_status_of_a_run_killed_in_its_first_instants(tmp_path: Path, left: list[str]) -> None:
+    """There is nothing to show yet; the command that `status` names works."""
+    file, out = write(tmp_path, SMALL), tmp_path / "out"
+    out.mkdir()
+    for name in left:
+        (out / name).write_text(SMALL if name == "campaign.toml" else "", "utf-8")
+    with pytest.raises(DataSetError) as e:
+        campaign.status(out)
+    told = str(e.value).rpartition("surefoot campaign run ")[2].split()
+    assert told[1:] == ["--out", str(out)]
+    assert campaign.run(file if told[0] == "CAMPAIGN.toml" else Path(told[0]), out)["state"] == "done"
+
+
 def test_the_sweep_of_a_killed_run_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep whose controller was killed may take seconds to end; the same command, called at once, goes on all the same."""
     import fcntl
