@@ -29,6 +29,7 @@ systemd/surefoot.sysusers /usr/lib/sysusers.d/surefoot.conf 644
 systemd/surefoot.tmpfiles /usr/lib/tmpfiles.d/surefoot.conf 644
 LIST
   find doc -type f | sort | sed 's#^doc/\(.*\)#doc/\1 /usr/share/doc/surefoot/\1 644#'
+  find share -type f | sort | sed 's#^share/\(.*\)#share/\1 /usr/share/surefoot/\1 644#'
 }
 # Nothing of the host is touched where another root is given.
 host() { [ -n "$root" ] || "$@"; }
@@ -53,7 +54,7 @@ case $action in
     # Stopping gives everything back to the kernel; the actuator goes last.
     host systemd disable --now surefootd.service surefootd-actuator.service || true
     while read -r _ to _; do rm -f "$root$to"; done < <(place)
-    rmdir "$root/usr/share/doc/surefoot" 2>/dev/null || true
+    rmdir "$root/usr/share/doc/surefoot" "$root"/usr/share/surefoot/profiles/{platforms,services,batch,} "$root/usr/share/surefoot" 2>/dev/null || true
     host rm -rf /run/lock/surefoot
     if [ "$action" = purge ]; then
       rm -rf "$root/etc/surefoot" "$root/var/lib/surefoot" "$root/var/lib/surefoot-actuator"

@@ -4,8 +4,10 @@ set -euo pipefail
 stage=$1
 binaries=$2
 
-mkdir -p "$stage"/{bin,doc,etc,systemd}
+mkdir -p "$stage"/{bin,doc,etc,share,systemd}
 cp "$binaries/surefootd" "$binaries/surefoot-loadgen" "$stage/bin/"
+# What `--server virtual:NAME`, eval and record know servers and services from.
+cp -r scheduler/vserver/profiles "$stage/share/"
 cp packaging/systemd/* "$stage/systemd/"
 cp packaging/node.toml packaging/surefootd.env "$stage/etc/"
 cp packaging/install.sh LICENSE "$stage/"
