@@ -54,7 +54,10 @@ case $action in
     # Stopping gives everything back to the kernel; the actuator goes last.
     host systemd disable --now surefootd.service surefootd-actuator.service || true
     while read -r _ to _; do rm -f "$root$to"; done < <(place)
-    rmdir "$root/usr/share/doc/surefoot" "$root"/usr/share/surefoot/profiles/{platforms,services,batch,} "$root/usr/share/surefoot" 2>/dev/null || true
+    # Folders that are empty now: those of ours, and of systemd's where there was none.
+    while read -r _ to _; do dirname "$root$to"; done < <(place) | sort -u | while IFS= read -r folder; do
+      [ ! -d "$folder" ] || rmdir -p --ignore-fail-on-non-empty "$folder"
+    done
     host rm -rf /run/lock/surefoot
     if [ "$action" = purge ]; then
       rm -rf "$root/etc/surefoot" "$root/var/lib/surefoot" "$root/var/lib/surefoot-actuator"

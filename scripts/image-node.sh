@@ -20,5 +20,8 @@ mv "$context"/bin/* "$context/"
 # Unprivileged, with nothing mounted: it says what it lacks, and a virtual server needs nothing.
 "$engine" run --rm --network none "surefoot/node:$version" check --json >"$context/check.json"
 python3 -c 'import json,sys; c = json.load(open(sys.argv[1])); print("image-node: check: valid JSON,", len(str(c)), "characters")' "$context/check.json"
-"$engine" run --rm --network none --read-only --tmpfs /run "surefoot/node:$version" run --server virtual:server-1 --policy parties --duration-s 2 2>&1 | tail -n 1
+"$engine" run --rm --network none --read-only --tmpfs /tmp -v "$PWD/workloads/sets/demo/three-lc-arrivals.toml:/sets/demo.toml:ro" \
+  "surefoot/node:$version" eval --workloads /sets --policies unmanaged,parties --platform server-1 --out /tmp/eval --json >"$context/eval.json"
+python3 -m json.tool "$context/eval.json" >/dev/null
+echo "image-node: eval on a virtual server works"
 printf 'image-node: surefoot/node:%s, %s bytes\n' "$version" "$("$engine" image inspect -f '{{.Size}}' "surefoot/node:$version")"
