@@ -70,7 +70,7 @@ fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a targ
 test-kills: setup ## a daemon killed at 200 random instants, on real cgroups and the stand-in for resctrl (root)
 	SUREFOOT_KILLS=200 cargo test --release --locked --workspace --test kill -- --nocapture
 
-test-kills-campaign: setup ## campaigns killed at 200 random instants and resumed: every byte as undisturbed (about 10 min)
+test-kills-campaign: setup ## campaigns killed at 200 random instants and resumed: every byte as undisturbed (about 20 min)
 	SUREFOOT_CAMPAIGN_KILLS=200 python -m pytest -s tests/test_campaign_kills.py
 
 TRIAL_CUT_S ?= 120
