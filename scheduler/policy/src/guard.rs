@@ -5,8 +5,11 @@
 //! keeps what it has, so do those who would have gained from it, and the rest of the plan goes on. Policies think in counts that
 //! they want, and ask again at every step: what is withheld here is only put off.
 //!
-//! Not protected: a service that no plan has named yet (it holds nothing of its own; to be placed is no loss), one whose feed says
-//! that it is idle, and BE jobs.
+//! A service that no plan has named yet runs everywhere, shared. While its latency is unknown it is placed on no less than a fair
+//! share ([`fair_share`]) of cores and ways, at full memory bandwidth and without a limit on memory; where that cannot be had, it
+//! stays where it is.
+//!
+//! Not protected: one whose feed says that it is idle, and BE jobs.
 
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,13 +43,20 @@ impl Policy for Guarded {
         let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
         for (id, what) in spared {
             if self.told.insert(id.clone()) {
-                let since = match seen.get(&id).map(|s| s.feed) {
-                    Some(FeedState::Unknown { since_ms }) => format!("for {:.1} s", now_ms.saturating_sub(since_ms) as f64 / 1000.0),
+                let view = seen.get(&id);
+                let since = match view.map(|s| s.feed) {
+                    Some(FeedState::Unknown { heard: false, .. }) => "since it came".into(),
+                    Some(FeedState::Unknown { since_ms, .. }) => format!("for {:.1} s", now_ms.saturating_sub(since_ms) as f64 / 1000.0),
                     _ => "at the feed's resolution".into(),
                 };
                 let others: Vec<&str> = put_off.iter().filter(|o| **o != id).map(String::as_str).collect();
                 let others = if others.is_empty() { String::new() } else { format!("; put off for it: {}", others.join(", ")) };
-                let why = format!("latency unknown {since}: it keeps its {what}{others}");
+                let why = match view.is_some_and(|s| s.placed) {
+                    true => format!("latency unknown {since}: it keeps its {what}{others}"),
+                    false => {
+                        format!("latency unknown {since}: it shares everything until a fair share of {what} can be had, or it is heard")
+                    }
+                };
                 plan.reports.push(Report::Withheld { service: id, why });
             }
         }
@@ -66,13 +76,16 @@ pub struct Repaired {
 
 /// Repair a plan. Where somebody's latency is unknown and what is in force is valid, the repaired plan is valid.
 pub fn protect(p: &Platform, seen: &Observation, mut plan: Plan) -> Repaired {
-    let unknown: Vec<&ServiceView> = seen.lc().filter(|s| s.placed && s.latency_unknown()).collect();
+    let (unknown, unplaced): (Vec<&ServiceView>, Vec<&ServiceView>) = seen.lc().filter(|s| s.latency_unknown()).partition(|s| s.placed);
     let mut spared = BTreeMap::new();
     let mut put_off = BTreeSet::new();
-    if unknown.is_empty() || plan.allocations.is_empty() {
+    if unknown.is_empty() && unplaced.is_empty() || plan.allocations.is_empty() {
         return Repaired { plan, spared, put_off };
     }
     let before: Layout = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.as_str(), &s.allocation)).collect();
+    // Those that stay unplaced run everywhere, before and after.
+    let all_before: Layout = seen.services.iter().map(|s| (s.id.as_str(), &s.allocation)).collect();
+    let nobody = BTreeSet::new();
     // An unplaced service runs everywhere. Where the plan says no more than that, it is no new neighbour.
     let as_ever: BTreeSet<&str> =
         seen.services.iter().filter(|s| !s.placed && plan.allocations.get(&s.id) == Some(&s.allocation)).map(|s| s.id.as_str()).collect();
@@ -80,10 +93,13 @@ pub fn protect(p: &Platform, seen: &Observation, mut plan: Plan) -> Repaired {
         let changed: Layout = plan.allocations.iter().filter(|(id, _)| !put_off.contains(*id)).map(|(id, a)| (id.as_str(), a)).collect();
         let mut after = before.clone();
         after.extend(changed.iter().map(|(id, a)| (*id, *a)));
+        let mut all_after = all_before.clone();
+        all_after.extend(changed.iter().map(|(id, a)| (*id, *a)));
         let mut more: BTreeSet<ServiceId> = BTreeSet::new();
         let mut unsound = false;
         for u in &unknown {
-            let Some(what) = loss(u, &before, &after, &as_ever) else { continue };
+            let what = loss(u, &before, &after, &as_ever).or_else(|| loss(u, &all_before, &all_after, &nobody));
+            let Some(what) = what else { continue };
             spared.entry(u.id.clone()).or_insert(what);
             unsound = true;
             if changed.contains_key(u.id.as_str()) {
@@ -91,6 +107,13 @@ pub fn protect(p: &Platform, seen: &Observation, mut plan: Plan) -> Repaired {
             } else {
                 let joins = |id: &str, a: &Allocation| id != u.id && joins(a, before.get(id).copied(), &u.allocation);
                 more.extend(changed.iter().filter(|(id, a)| joins(id, a)).map(|(id, _)| id.to_string()));
+            }
+        }
+        for u in unplaced.iter().filter(|u| changed.contains_key(u.id.as_str()) && !as_ever.contains(u.id.as_str())) {
+            if let Some(what) = too_little(p, seen, &u.id, &after) {
+                spared.entry(u.id.clone()).or_insert(what);
+                unsound = true;
+                more.insert(u.id.clone());
             }
         }
         // Who keeps what it has stands in the way of those who were to have it.
@@ -136,6 +159,31 @@ fn loss(u: &ServiceView, before: &Layout, after: &Layout, as_ever: &BTreeSet<&st
     }
     let least = |had: Option<u64>, has: Option<u64>| has.unwrap_or(u64::MAX) < had.unwrap_or(u64::MAX);
     (least(a.mem_limit_bytes, b.mem_limit_bytes) || least(a.zswap_max_bytes, b.zswap_max_bytes)).then_some("memory")
+}
+
+/// Cores, and ways of each L3 domain, that each LC service would have were all alike; BE jobs count as one more.
+pub fn fair_share(p: &Platform, seen: &Observation) -> (f64, f64) {
+    let holders = (seen.lc().count() + usize::from(seen.be().next().is_some())).max(1) as u32;
+    (p.cores(p.core_units() / holders), f64::from(p.ways() / holders))
+}
+
+/// What a plan gives less of than a fair share to a service that it names for the first time; None: nothing.
+fn too_little(p: &Platform, seen: &Observation, id: &str, after: &Layout) -> Option<&'static str> {
+    let a = after.get(id)?;
+    let (cores, ways) = fair_share(p, seen);
+    // What is shared counts by the number of its users: there is no "as ever" among them.
+    let alone = BTreeSet::new();
+    let got = a.quota_cores.unwrap_or_else(|| cpus_of(id, after, &alone).2);
+    if got < cores - 1e-9 {
+        return Some("cores");
+    }
+    if (0..a.ways.len()).any(|d| ways_of(id, d, after, &alone).2 < ways - 1e-9) {
+        return Some("ways");
+    }
+    if a.mba_pct < 100 {
+        return Some("memory bandwidth");
+    }
+    (a.mem_limit_bytes.is_some() || a.zswap_max_bytes.is_some()).then_some("memory")
 }
 
 /// CPUs of a service: all, those that it uses alone, and all divided by their users.

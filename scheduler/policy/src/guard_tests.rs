@@ -22,7 +22,7 @@ fn placed(view: ServiceView, a: Allocation) -> ServiceView {
 }
 
 fn silent(view: ServiceView) -> ServiceView {
-    ServiceView { feed: FeedState::Unknown { since_ms: 0 }, ..view }
+    ServiceView { feed: FeedState::Unknown { since_ms: 0, heard: true }, ..view }
 }
 
 fn plan(list: &[(&str, Allocation)]) -> Plan {
@@ -134,6 +134,78 @@ fn a_report_is_made_once_a_silence() {
     assert_eq!(reports(2800, silent(quiet())).len(), 1);
 }
 
+/// One that was never heard is placed on a fair share of everything, or stays where it is while the rest of the plan goes on.
+#[test]
+fn an_unheard_newcomer_gets_a_fair_share_or_stays() {
+    let p = Platform::regular("t", 12, 1, 12, 1.0);
+    let new =
+        || ServiceView { feed: FeedState::Unknown { since_ms: 0, heard: false }, allocation: Allocation::everything(&p), ..lc("new") };
+    let seen = observation(vec![new(), placed(lc("other"), Allocation::everything(&p)), placed(be("job"), Allocation::everything(&p))]);
+    // Two LC services and the jobs: four cores and four ways each.
+    assert_eq!(fair_share(&p, &seen), (4.0, 4.0));
+    let try_it = |to: Allocation| protect(&p, &seen, plan(&[("new", to), ("other", hold(&p, 4, 10)), ("job", hold(&p, 10, 12))]));
+    assert_eq!(names(&try_it(hold(&p, 0, 4)).plan.allocations), ["job", "new", "other"]);
+    let short = try_it(hold(&p, 0, 3));
+    assert_eq!(names(&short.plan.allocations), ["job", "other"]);
+    assert_eq!(short.spared, BTreeMap::from([("new".to_string(), "cores")]));
+    let spared = |to: Allocation| try_it(to).spared.get("new").copied();
+    assert_eq!(spared(Allocation { ways: vec![0x7], ..hold(&p, 0, 4) }), Some("ways"));
+    assert_eq!(spared(Allocation { mba_pct: 90, ..hold(&p, 0, 4) }), Some("memory bandwidth"));
+    assert_eq!(spared(Allocation { mem_limit_bytes: Some(1), ..hold(&p, 0, 4) }), Some("memory"));
+    // Six cores that two use are three.
+    let six = hold(&p, 0, 6);
+    let both = Allocation { shared_cpus: six.cpus, shared_ways: six.ways.clone(), ..six };
+    let wanted = plan(&[("new", both.clone()), ("other", both)]);
+    assert!(!protect(&p, &seen, wanted).plan.allocations.contains_key("new"));
+    // One that speaks is the policy's affair.
+    let mut idle = seen.clone();
+    idle.services[0].feed = FeedState::Idle;
+    let wanted = plan(&[("new", hold(&p, 0, 1)), ("other", hold(&p, 4, 10))]);
+    assert_eq!(protect(&p, &idle, wanted.clone()).plan, wanted);
+}
+
+/// From the very first tick, under every policy: services that never say a word have a fair share or run everywhere, and lose nothing
+/// of it to one that misses its target all the time; and this is reported once, where something was withheld.
+#[test]
+fn no_policy_takes_from_the_unheard() {
+    for (ways, platform) in [(11, "cat"), (0, "no-cat")] {
+        let p = Platform::regular(platform, 12, 1, ways, 1.0);
+        for name in crate::NAMES {
+            for greedy_first in [true, false] {
+                let mut plant = Plant::new(&p).lc("greedy", 11.0, 10.0).be("job");
+                let mut policy = crate::by_name(name, &p, Some(Box::new(Perfect::of(&plant))), 1).unwrap();
+                let (mut had, mut reports) = (BTreeMap::new(), 0);
+                for tick in 0..300 {
+                    if tick == if greedy_first { 100 } else { 0 } {
+                        for id in ["mute", "dumb"] {
+                            plant.add(id, Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+                            plant.tenant(id).silent = true;
+                        }
+                    }
+                    plant.tick();
+                    let seen = plant.observe();
+                    let plan = policy.step(plant.t_ms, &seen);
+                    plant.apply(&plan);
+                    reports += plan.reports.iter().filter(|r| matches!(r, Report::Withheld { service, .. } if service != "greedy")).count();
+                    let now = plant.observe();
+                    for s in now.lc().filter(|s| s.never_heard()) {
+                        let got = (s.allocation.cores(), s.allocation.n_ways(), s.allocation.mba_pct);
+                        let (cores, ways) = fair_share(&p, &now);
+                        let fair = got.0 >= cores && got.1 >= ways && got.2 == 100;
+                        assert!(fair, "{name} on {platform}, tick {tick}: {} has {got:?} of {cores}, {ways}", s.id);
+                        // Once it has something of its own, that stays.
+                        if s.placed {
+                            let before = *had.entry(s.id.clone()).or_insert(got);
+                            assert!(got.0 >= before.0 && got.1 >= before.1, "{name}, tick {tick}: {} {before:?} -> {got:?}", s.id);
+                        }
+                    }
+                }
+                assert!(reports <= 4, "{name}: {reports} reports");
+            }
+        }
+    }
+}
+
 /// Chooses holdings, shares, bandwidth and memory by lot, whoever is asked.
 struct Hostile {
     platform: Platform,
@@ -221,6 +293,17 @@ fn has(p: &Platform, seen: &Observation, id: &str) -> [f64; 7] {
     ]
 }
 
+/// Cores and ways (of the domain with least), each divided by the placed services that use it.
+fn has_of_the_placed(p: &Platform, seen: &Observation, id: &str) -> (f64, f64) {
+    let me = &seen.get(id).unwrap().allocation;
+    let users = |f: &dyn Fn(&Allocation) -> bool| seen.services.iter().filter(|s| s.placed && f(&s.allocation)).count() as f64;
+    let cores = me.cpus.iter().map(|c| 1.0 / users(&|a| a.cpus.contains(c))).sum();
+    let bit = |a: &Allocation, d: usize, b: u32| a.ways[d] >> b & 1 == 1;
+    let of = |d: usize| (0..p.ways()).filter(|b| bit(me, d, *b)).map(|b| 1.0 / users(&|a| bit(a, d, b))).sum::<f64>();
+    let ways = (0..me.ways.len()).map(of).fold(f64::INFINITY, f64::min);
+    (if p.by_quota() { me.cores() } else { cores }, if me.ways.is_empty() { 0.0 } else { ways })
+}
+
 /// Whatever a policy wants, and whoever falls silent when: a silent service loses nothing of anything, every plan stays valid (the
 /// plant refuses others), and what is not about it still happens.
 #[test]
@@ -228,7 +311,7 @@ fn no_plan_shrinks_a_silent_service() {
     let quota = Platform { core_step: 0.1, managed: CpuSet::range(0, 3), mba: None, ..Platform::regular("quota", 3, 1, 0, 0.0) };
     let domains = Platform { l3_domain_of_cpu: (0..24).map(|c| (c % 12) / 6).collect(), ..Platform::regular("domains", 12, 2, 16, 1.0) };
     let hosts = [Platform::regular("server", 18, 2, 20, 2.25), domains, Platform::regular("no-cat", 8, 1, 0, 0.0), quota];
-    let (mut spared, mut changed) = (0u32, 0u32);
+    let (mut spared, mut changed, mut newcomers) = (0u32, 0u32, 0u32);
     for (h, p) in hosts.iter().enumerate() {
         for (n, name) in ["hostile"].iter().chain(crate::NAMES).enumerate() {
             let mut known = Plant::new(p);
@@ -245,7 +328,10 @@ fn no_plan_shrinks_a_silent_service() {
                 let id = format!("s{}", rng.below(8));
                 let kind = if id.as_str() >= "s6" { Kind::Be } else { Kind::Lc { qos_target_ms: 10.0 } };
                 match (plant.tenants.iter().position(|t| t.id == id), rng.below(100)) {
-                    (None, 0..=9) => plant.add(&id, kind, 0.3 * p.cores(p.core_units()) * rng.uniform()),
+                    (None, 0..=9) => {
+                        plant.add(&id, kind, 0.3 * p.cores(p.core_units()) * rng.uniform());
+                        plant.tenant(&id).silent = rng.below(3) == 0;
+                    }
                     (Some(i), 0..=1) => {
                         plant.tenants.remove(i);
                     }
@@ -256,9 +342,15 @@ fn no_plan_shrinks_a_silent_service() {
                 plant.tick();
                 let seen = plant.observe();
                 let quiet: Vec<&str> = seen.lc().filter(|s| s.placed && s.latency_unknown()).map(|s| s.id.as_str()).collect();
+                let new: Vec<&str> = seen.lc().filter(|s| !s.placed && s.latency_unknown()).map(|s| s.id.as_str()).collect();
                 let plan = policy.step(plant.t_ms, &seen);
                 plant.apply(&plan);
                 let now = plant.observe();
+                for id in new.iter().filter(|id| plan.allocations.get(**id).is_some_and(|a| *a != Allocation::everything(p))) {
+                    let (got, fair) = (has_of_the_placed(p, &now, id), fair_share(p, &seen));
+                    assert!(got.0 >= fair.0 - 1e-9 && got.1 >= fair.1 - 1e-9, "{name} on {}, step {step}: {id} {got:?} {fair:?}", p.name);
+                    newcomers += 1;
+                }
                 for id in &quiet {
                     let (had, got) = (has(p, &seen, id), has(p, &now, id));
                     let fewer = had.iter().zip(&got).any(|(a, b)| *b < a - 1e-9);
@@ -270,5 +362,5 @@ fn no_plan_shrinks_a_silent_service() {
         }
     }
     // The guard had work, and did not end all work.
-    assert!(spared > 100 && changed > 1000, "{spared} {changed}");
+    assert!(spared > 100 && changed > 1000 && newcomers > 100, "{spared} {changed} {newcomers}");
 }

@@ -432,7 +432,7 @@ fn no_observation_leads_to_an_invalid_plan() {
                     let p99 = 10.0 * (4.0 * (rng.uniform() - 0.6)).exp();
                     s.window = (rng.below(10) > 0).then(|| latency(p99));
                     s.feed = match (s.window, rng.below(2)) {
-                        (None, 0) => FeedState::Unknown { since_ms: 0 },
+                        (None, 0) => FeedState::Unknown { since_ms: 0, heard: true },
                         (window, _) => FeedState::heard(window.as_ref()),
                     };
                     s.interval = (rng.below(5) > 0).then(|| latency(p99 * (0.5 + rng.uniform())));

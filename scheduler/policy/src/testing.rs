@@ -197,7 +197,7 @@ impl Plant {
                     },
                     feed: match (t.kind, t.silent) {
                         (Kind::Be, _) => FeedState::NotNeeded,
-                        (_, true) => FeedState::Unknown { since_ms: self.t_ms.saturating_sub(SILENT_MS) },
+                        (_, true) => FeedState::Unknown { since_ms: self.t_ms.saturating_sub(SILENT_MS), heard: false },
                         (_, false) => FeedState::heard(t.last.last()),
                     },
                     interval: t.last.last().copied().filter(|_| known),

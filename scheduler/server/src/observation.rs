@@ -71,6 +71,9 @@ pub enum FeedState {
     Unknown {
         /// When it was last heard, or when the service came; ms on the observation's clock.
         since_ms: u64,
+        /// False for one that has not said a word since the service came.
+        #[serde(default)]
+        heard: bool,
     },
 }
 
@@ -134,6 +137,11 @@ impl ServiceView {
     /// An LC service of which nobody can say whether it meets its target: policies take nothing away from it.
     pub fn latency_unknown(&self) -> bool {
         self.is_lc() && matches!(self.feed, FeedState::Unknown { .. } | FeedState::Coarse)
+    }
+
+    /// An LC service that has not been heard since it came.
+    pub fn never_heard(&self) -> bool {
+        self.is_lc() && matches!(self.feed, FeedState::Unknown { heard: false, .. })
     }
 
     /// QoS = target / p99, above 1 when met. None for BE jobs and while latency is unknown.

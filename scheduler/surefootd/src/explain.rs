@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
-use surefoot_server::{ActionKind, HoldsIf, Seen, FEATURE_NAMES};
+use surefoot_server::{ActionKind, HoldsIf, Report, Seen, FEATURE_NAMES};
 
 /// Longest reason in the table.
 const WHY: usize = 100;
@@ -31,9 +31,18 @@ pub struct Story {
     /// By id; with the index of its run, where that is known.
     #[serde(serialize_with = "with_run")]
     pub records: BTreeMap<u64, (Option<usize>, Record)>,
+    /// What was not taken from services whose latency was unknown; with the index of its run.
+    pub withheld: Vec<(Option<usize>, Withheld)>,
     pub damaged: Vec<Damage>,
     /// Actions of an older version, which had no id and no account.
     pub older: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Withheld {
+    pub t_ms: u64,
+    pub service: String,
+    pub why: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -112,6 +121,14 @@ impl Story {
             )));
         }
         if let Some(since) = wanted.since {
+            let runs = &story.runs;
+            // Reports have no time of day of their own; the run that they belong to has.
+            let begun = |run: Option<usize>| runs.get(run?)?.at_ms;
+            story.withheld.retain(|(run, w)| match (begun(*run).map(|at| at + w.t_ms), since) {
+                (Some(at), Since::At(t)) => at >= t,
+                (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
+                (None, _) => false,
+            });
             let newest = story.records.values().next_back().map(|(run, r)| (*run, r.t_ms));
             story.records.retain(|_, (run, r)| match (r.at_ms, since) {
                 (Some(at), Since::At(t)) => at >= t,
@@ -178,7 +195,17 @@ impl Story {
             if let Some((_, r)) = self.records.get_mut(&c.id) {
                 r.effect = Some(c.effect);
             }
-        } else if !has("report") && !has("error") {
+        } else if let Some(report) = v.get("report") {
+            let asked = |id: &str| wanted.service.as_ref().is_none_or(|s| s == id) && wanted.action.is_none() && wanted.id.is_none();
+            let said = serde_json::from_value(report.clone())?;
+            if let (Report::Withheld { service, why }, Some(t_ms)) = (said, v.get("t_ms").and_then(Value::as_u64)) {
+                if asked(&service) {
+                    self.withheld.push((self.runs.len().checked_sub(1), Withheld { t_ms, service, why }));
+                    let surplus = self.withheld.len().saturating_sub(wanted.last.unwrap_or(usize::MAX));
+                    self.withheld.drain(..surplus);
+                }
+            }
+        } else if !has("error") {
             return Err(serde::de::Error::custom("is no line of a journal of decisions"));
         }
         Ok(())
@@ -249,6 +276,10 @@ pub fn table(story: &Story) -> String {
     }
     if story.records.is_empty() {
         out.push_str("no action\n");
+    }
+    for (_, w) in &story.withheld {
+        let s = w.t_ms as f64 / 1000.0;
+        let _ = writeln!(out, "withheld from the policy, {s:.1} s into its run: {}: {}", one_line(&w.service), one_line(&w.why));
     }
     out
 }
@@ -518,7 +549,8 @@ mod tests {
         let run = RunLine { policy: "osml-plus".into(), platform: "p".into(), ..RunLine::default() };
         let run_line = serde_json::json!({ "run": run }).to_string();
         let report = "{\"t_ms\":0,\"report\":{\"report\":\"cannot-place\",\"service\":\"a\",\"why\":\"w\"}}".to_string();
-        let lines = [run_line.clone(), json(&effect(1)), report, json(&record(2, "b", 9, None)), String::new()];
+        let withheld = "{\"t_ms\":700,\"report\":{\"report\":\"withheld\",\"service\":\"q\",\"why\":\"unheard\"}}".to_string();
+        let lines = [run_line.clone(), json(&effect(1)), report, withheld, json(&record(2, "b", 9, None)), String::new()];
         let (_dir, file) = write(&lines);
         std::fs::write(old_generation(&file), [run_line, json(&record(1, "a", 5, None)), String::new()].join("\n")).unwrap();
         let story = Story::read(&file, &all(), 0).unwrap();
@@ -526,6 +558,10 @@ mod tests {
         let whole = Record { effect: Some(effect(1).effect), ..record(1, "a", 5, None) };
         assert_eq!(story.records[&1], (Some(0), whole));
         assert_eq!(story.records[&2], (Some(0), record(2, "b", 9, None)));
+        assert!(table(&story).contains("withheld from the policy, 0.7 s into its run: q: unheard"), "{}", table(&story));
+        for other in [Wanted { service: Some("a".into()), ..all() }, Wanted { id: Some(1), ..all() }] {
+            assert!(Story::read(&file, &other, 0).unwrap().withheld.is_empty());
+        }
     }
 
     /// A line cut off at the end is passed over, one cut off in the middle is named, and what an older version wrote is counted.

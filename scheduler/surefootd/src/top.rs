@@ -146,6 +146,7 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> 
         (_, _, None) => ("", Color::Reset),
         ("idle", ..) => ("idle", Color::Reset),
         ("coarse", ..) => ("coarse", Color::Yellow),
+        ("unknown", ..) if s.never_heard => ("unheard", Color::Yellow),
         ("unknown", ..) | (_, None, Some(_)) => ("unknown", Color::Yellow),
         (_, Some(p99), Some(target)) if p99 <= target => ("met", Color::Green),
         _ => ("missed", Color::Red),
@@ -396,6 +397,9 @@ mod tests {
         assert!(rows[3].contains("4.00 /    10.0 met"), "{}", rows[3]);
         assert!(rows[4].contains("12.00 /    10.0 missed") && rows[4].contains("██████░░░░░░  18.0"), "{}", rows[4]);
         assert!(rows[5].contains("- /    10.0 unknown"), "{}", rows[5]);
+        let mut never = status();
+        never.services[2].never_heard = true;
+        assert!(screen(&never, None, 140, 20).0[5].contains("- /    10.0 unheard"));
         // Half a core is not nothing; a host without ways shows none.
         assert!(rows[6].starts_with("stream           be █░░░░░░░░░░░   0.5  -"), "{}", rows[6]);
         let of = |y: usize, c: Color| colours[y].contains(&c);

@@ -380,7 +380,7 @@ impl Entry {
             features: self.sample.as_ref().map(features).unwrap_or_default(),
             feed: match (kind, unknown) {
                 (Kind::Be, _) => FeedState::NotNeeded,
-                (_, Some(since_ms)) => FeedState::Unknown { since_ms },
+                (_, Some(since_ms)) => FeedState::Unknown { since_ms, heard: true },
                 (_, None) => FeedState::heard(window.as_ref()),
             },
             // Of this interval, not of the last one that was told.

@@ -191,7 +191,7 @@ fn a_feed_falls_silent_and_speaks_again() {
         assert_eq!(s.latency_unknown(), unknown, "{}", o.t_ms);
         assert_eq!((s.window.is_none(), s.qos_met().is_none()), (unknown, unknown), "{}", o.t_ms);
         if unknown {
-            assert_eq!(s.feed, FeedState::Unknown { since_ms: 3000 });
+            assert_eq!(s.feed, FeedState::Unknown { since_ms: 3000, heard: true });
         }
         // What is seen changes nothing of what happens.
         assert_eq!(s.features, other.get("xapian").unwrap().features);

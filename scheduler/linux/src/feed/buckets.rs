@@ -190,7 +190,7 @@ impl Scraped {
     pub fn read(&self, came_ms: u64, from_ms: u64, now_ms: u64, qos_target_ms: f64) -> Reading {
         let interval = self.latency(from_ms, qos_target_ms).map(|l| l.0);
         if let Some(since_ms) = self.stands_still(came_ms, now_ms) {
-            return Reading { feed: FeedState::Unknown { since_ms }, interval, window: None };
+            return Reading { feed: FeedState::Unknown { since_ms, heard: self.busy_ms.is_some() }, interval, window: None };
         }
         let mut span = WINDOW_MS;
         loop {
@@ -201,7 +201,7 @@ impl Scraped {
                     Some((_, true)) => FeedState::Fresh,
                     Some((_, false)) => FeedState::Coarse,
                     // Never idle: see above.
-                    None => FeedState::Unknown { since_ms: self.busy_ms.unwrap_or(came_ms) },
+                    None => FeedState::Unknown { since_ms: self.busy_ms.unwrap_or(came_ms), heard: self.busy_ms.is_some() },
                 };
                 return Reading { feed, interval, window };
             }
@@ -343,13 +343,13 @@ mod tests {
             s.read(0, 7900, 8000, 10.0)
         };
         assert_eq!(run(100, 16).feed, FeedState::Fresh);
-        assert_eq!(run(100, 13).feed, FeedState::Unknown { since_ms: 6500 });
+        assert_eq!(run(100, 13).feed, FeedState::Unknown { since_ms: 6500, heard: true });
         // One in 500 ms: in 1.5 s three are missing, which happens.
         assert_eq!(run(1, 13).feed, FeedState::Fresh);
         assert_eq!(run(1, 13).window.unwrap().verdict, Verdict::NotResolvable);
-        assert_eq!(run(1, 10).feed, FeedState::Unknown { since_ms: 5000 });
+        assert_eq!(run(1, 10).feed, FeedState::Unknown { since_ms: 5000, heard: true });
         // Nothing at all since it came.
-        assert_eq!(run(0, 16), Reading { feed: FeedState::Unknown { since_ms: 0 }, interval: None, window: None });
+        assert_eq!(run(0, 16), Reading { feed: FeedState::Unknown { since_ms: 0, heard: false }, interval: None, window: None });
     }
 
     /// After a gap longer than any window nothing is made of what came in between.

@@ -14,7 +14,7 @@ pub use prometheus::Wanted;
 pub use scrape::{Scrape, Url};
 pub use window::{Reading, Windows};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -30,6 +30,8 @@ pub const MODE: u32 = 0o660;
 /// Datagrams that are taken in each [`SLICE`]; senders wait, and the rest is lost to them. Six services send six.
 const MOST_IN_SLICE: u32 = 500;
 const SLICE: Duration = Duration::from_millis(100);
+/// A service that has not been heard for so long since it came is warned of: load generators take a while to start.
+const FIRST_WORD_MS: u64 = 5000;
 
 /// State that the threads of a feed share.
 #[derive(Debug)]
@@ -87,6 +89,8 @@ pub struct Feed {
     scrapers: BTreeMap<String, Scraper>,
     /// The last state of each service that was read.
     states: BTreeMap<String, FeedState>,
+    /// Services that were warned of because they have never been heard.
+    unheard: BTreeSet<String>,
 }
 
 impl Feed {
@@ -117,7 +121,8 @@ impl Feed {
             std::thread::Builder::new().name("latency-feed".into()).spawn(move || receive(&socket, &shared))
         };
         let thread = Some(thread.map_err(|e| fail(e.to_string()))?);
-        Ok(Feed { path: path.into(), shared, thread, scrapes: BTreeMap::new(), scrapers: BTreeMap::new(), states: BTreeMap::new() })
+        let (scrapes, scrapers, states, unheard) = Default::default();
+        Ok(Feed { path: path.into(), shared, thread, scrapes, scrapers, states, unheard })
     }
 
     pub fn path(&self) -> &Path {
@@ -144,6 +149,7 @@ impl Feed {
         for gone in self.with(|w| w.expect(services.clone(), now_ms)) {
             self.scrapers.remove(&gone);
             self.states.remove(&gone);
+            self.unheard.remove(&gone);
         }
         for s in services {
             if let Some(what) = self.scrapes.get(s).filter(|_| !self.scrapers.contains_key(s)).cloned() {
@@ -181,14 +187,34 @@ impl Feed {
         Ok(Scraper { stop, thread })
     }
 
+    /// For how long a service has been here without a word, once, when that is too long.
+    fn overdue(&mut self, service: &str, feed: FeedState, now_ms: u64) -> Option<u64> {
+        let FeedState::Unknown { since_ms, heard: false } = feed else {
+            self.unheard.remove(service);
+            return None;
+        };
+        let silent_ms = now_ms.saturating_sub(since_ms);
+        (silent_ms >= FIRST_WORD_MS && self.unheard.insert(service.into())).then_some(silent_ms)
+    }
+
     /// Everything about a service since `from_ms`; says when its state changes.
     pub fn read(&mut self, service: &str, from_ms: u64, now_ms: u64, qos_target_ms: f64) -> Reading {
         let r = self.with(|w| w.read(service, from_ms, now_ms, qos_target_ms));
+        if let Some(silent_ms) = self.overdue(service, r.feed, now_ms) {
+            let remedy = match self.scrapes.get(service) {
+                Some(what) => format!("Check that {} counts its requests", what.url.as_str()),
+                None => format!("Send its datagrams as \"{service}\" to {} (docs/latency-feed.md)", self.path.display()),
+            };
+            let s = silent_ms as f64 / 1000.0;
+            tracing::warn!(
+                "{service}: its latency has not been heard of in the {s:.1} s since it came: nothing is taken from it. {remedy}"
+            );
+        }
         let before = self.states.get(service).copied();
         if before.is_none_or(|b| b.as_str() != r.feed.as_str()) {
             self.states.insert(service.into(), r.feed);
             match (r.feed, before) {
-                (FeedState::Unknown { since_ms }, Some(_)) => {
+                (FeedState::Unknown { since_ms, .. }, Some(_)) => {
                     let s = now_ms.saturating_sub(since_ms) as f64 / 1000.0;
                     tracing::warn!("{service}: nothing heard of its latency for {s:.1} s: unknown, nothing is taken from it");
                 }

@@ -62,6 +62,22 @@ fn a_flood_is_survived() {
     wait("nothing arrives after a flood", || feed.with(|w| w.interval("m", 0)).is_some());
 }
 
+/// A service that never says a word is warned of once, when it has had its time; one that came anew has its time again.
+#[test]
+fn one_that_was_never_heard_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut feed = Feed::bind(&dir.path().join("feed.sock"), MODE).unwrap();
+    let silent = FeedState::Unknown { since_ms: 1000, heard: false };
+    let at = |feed: &mut Feed, now_ms| feed.overdue("m", silent, now_ms);
+    assert_eq!([1000, 5999, 6000, 6100, 99_000].map(|t| at(&mut feed, t)), [None, None, Some(5000), None, None]);
+    // One that has been heard is the other warning's; it may be begun anew.
+    assert_eq!(feed.overdue("m", FeedState::Unknown { since_ms: 1000, heard: true }, 99_000), None);
+    assert_eq!(at(&mut feed, 99_000), Some(98_000));
+    feed.expect(["m"].into_iter());
+    feed.expect([].into_iter());
+    assert_eq!(at(&mut feed, 99_000), Some(98_000));
+}
+
 /// A service's own histogram feeds the same windows; datagrams in its name are refused; a scrape that fails leaves silence.
 #[test]
 fn a_service_is_scraped() {

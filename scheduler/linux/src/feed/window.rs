@@ -146,12 +146,12 @@ impl Windows {
     /// Everything about a service, from when it was last looked at.
     pub fn read(&mut self, service: &str, from_ms: u64, now_ms: u64, qos_target_ms: f64) -> Reading {
         let Some(source) = self.sources.get(service) else {
-            return Reading { feed: FeedState::Unknown { since_ms: now_ms }, interval: None, window: None };
+            return Reading { feed: FeedState::Unknown { since_ms: now_ms, heard: false }, interval: None, window: None };
         };
         let heard = source.heard_ms.unwrap_or(source.came_ms);
         if source.heard_ms.is_none() || now_ms.saturating_sub(heard) > SILENT_MS {
             let interval = summarise(&mut self.scratch, &source.since(from_ms));
-            return Reading { feed: FeedState::Unknown { since_ms: heard }, interval, window: None };
+            return Reading { feed: FeedState::Unknown { since_ms: heard, heard: source.heard_ms.is_some() }, interval, window: None };
         }
         match &source.from {
             From::Datagrams { .. } => {
@@ -420,11 +420,11 @@ mod tests {
     fn silence_is_unknown_and_a_stall_is_overload() {
         let mut w = expecting("m");
         let state = |w: &mut Windows, now_ms| w.read("m", now_ms, now_ms, 10.0).feed;
-        assert_eq!(state(&mut w, 500), FeedState::Unknown { since_ms: 1 });
+        assert_eq!(state(&mut w, 500), FeedState::Unknown { since_ms: 1, heard: false });
         push(&mut w, 600, &[1; 100], "");
         assert_eq!((state(&mut w, 1600), window(&mut w, 1600).is_some()), (FeedState::Fresh, true));
-        assert_eq!((state(&mut w, 1601), window(&mut w, 1601)), (FeedState::Unknown { since_ms: 600 }, None));
-        assert_eq!(w.read("other", 0, 700, 10.0).feed, FeedState::Unknown { since_ms: 700 });
+        assert_eq!((state(&mut w, 1601), window(&mut w, 1601)), (FeedState::Unknown { since_ms: 600, heard: true }, None));
+        assert_eq!(w.read("other", 0, 700, 10.0).feed, FeedState::Unknown { since_ms: 700, heard: false });
         for t in 7..=21 {
             push(&mut w, 100 * t, &[], r#","outstanding":40,"oldest_ms":null"#);
         }
@@ -436,7 +436,7 @@ mod tests {
         }
         assert_eq!((state(&mut w, 13_000), window(&mut w, 13_000)), (FeedState::Idle, None));
         w.begin("m", 13_000);
-        assert_eq!(state(&mut w, 13_100), FeedState::Unknown { since_ms: 13_000 });
+        assert_eq!(state(&mut w, 13_100), FeedState::Unknown { since_ms: 13_000, heard: false });
     }
 
     /// At 20 requests a second the window grows until it holds the 100 that a p99 needs.

@@ -181,7 +181,9 @@ impl LocalServer {
     }
 
     fn make_partitions(&mut self) {
-        if !self.config.partitions {
+        // One that nobody has placed runs everywhere: a partition would take CPUs from it.
+        let unplaced = |s: &super::Service| matches!(s.kind, Kind::Lc { .. }) && !s.placed;
+        if !self.config.partitions || self.services.values().any(unplaced) {
             return;
         }
         for (id, held) in &mut self.keeper.held {

@@ -166,9 +166,10 @@ impl Metrics {
             qos_target_ms: s.qos_target_ms(),
             feed: s.feed.as_str().into(),
             silent_s: match s.feed {
-                FeedState::Unknown { since_ms } => Some(self.seen.t_ms.saturating_sub(since_ms) as f64 / 1000.0),
+                FeedState::Unknown { since_ms, .. } => Some(self.seen.t_ms.saturating_sub(since_ms) as f64 / 1000.0),
                 _ => None,
             },
+            never_heard: s.never_heard(),
             verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             cores: s.allocation.cores(),
@@ -217,6 +218,8 @@ impl Metrics {
         family("surefoot_qos_met", "gauge", "1 where the p99 is within the target", each(|s| s.qos_met().map(|m| f64::from(u8::from(m)))));
         let known = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(!s.latency_unknown())));
         family("surefoot_latency_known", "gauge", "0 where nobody can say whether the p99 is within the target", each(known));
+        let heard = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(!s.never_heard())));
+        family("surefoot_latency_heard", "gauge", "0 for a service whose latency has not been heard of since it came", each(heard));
         family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
         family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
         family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));

@@ -46,6 +46,9 @@ pub struct ServiceStatus {
     pub feed: String,
     /// For how long nothing has been heard, where it is unknown.
     pub silent_s: Option<f64>,
+    /// It has not been heard since it came: a feed that was never set up rather than one that has stopped.
+    #[serde(default)]
+    pub never_heard: bool,
     /// How far that p99 can be trusted: "valid", "client-limited", ...; None without one.
     #[serde(default)]
     pub verdict: Option<String>,

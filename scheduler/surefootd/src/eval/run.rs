@@ -269,7 +269,7 @@ mod tests {
             allocation: Allocation::everything(&p),
             placed: true,
             features: Features::default(),
-            feed: if p99.is_some() { FeedState::Fresh } else { FeedState::Unknown { since_ms: 0 } },
+            feed: if p99.is_some() { FeedState::Fresh } else { FeedState::Unknown { since_ms: 0, heard: true } },
             interval: None,
             window: p99.map(|p99_ms| Latency {
                 count: 1000,
