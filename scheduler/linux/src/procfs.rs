@@ -96,10 +96,25 @@ impl Process {
     }
 }
 
+/// One capability set ("CapEff", "CapPrm", ...) of the status file of a process or thread, a bit for each capability; None where it is
+/// not shown.
+pub fn capabilities(status: &str, set: &str) -> Option<u64> {
+    let hex = |line: &str| u64::from_str_radix(line.strip_prefix(set)?.strip_prefix(':')?.trim(), 16).ok();
+    status.lines().find_map(hex)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::root::tests::tree;
+
+    /// Each set by its name, 64 bits of it; a line that is cut off, or another set whose name begins alike, is none.
+    #[test]
+    fn capability_sets_go_by_name() {
+        let status = "Name:\tx\nCapInh:\t0000000000000000\nCapEff:\t000001ffffffffff\nCapEffX:\t1\nCapBnd:\tzz\n";
+        let of = |set| capabilities(status, set);
+        assert_eq!([of("CapInh"), of("CapEff"), of("CapBnd"), of("CapAmb"), of("Cap")], [Some(0), Some(0x1ff_ffff_ffff), None, None, None]);
+    }
 
     /// Pages become MB and processes add up; a process that has gone is left out; nobody left is unknown.
     #[test]

@@ -8,6 +8,7 @@
 //!
 //! A kernel that lacks a measure is no error: [`Measure`] says what is in force.
 
+use crate::procfs::capabilities;
 use nix::errno::Errno;
 use std::fs;
 use std::io;
@@ -66,15 +67,16 @@ const CAP_VERSION_3: u32 = 0x2008_0522;
 /// linux/capability.h: all are below 64.
 const CAP_DAC_OVERRIDE: u32 = 1;
 
-fn effective() -> Result<u32, String> {
-    let status = fs::read_to_string("/proc/thread-self/status").map_err(|e| format!("/proc/thread-self/status: {e}"))?;
-    let low = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:\t")?, 16).ok());
-    low.map(|c| c as u32).ok_or_else(|| "/proc/thread-self/status has no CapEff".into())
+const STATUS: &str = "/proc/thread-self/status";
+
+fn status() -> Result<String, String> {
+    fs::read_to_string(STATUS).map_err(|e| format!("{STATUS}: {e}"))
 }
 
 /// All but those of `keep` that there are.
 fn drop_capabilities(keep: u32) -> Result<String, String> {
-    let keep = keep & effective()?;
+    let effective = capabilities(&status()?, "CapEff").ok_or_else(|| format!("{STATUS} has no CapEff"))?;
+    let keep = keep & effective as u32;
     // The bounding set first: dropping from it is a right of its own. Without it nothing that is run could gain one; and
     // nothing can be run. EPERM: there was no such right, hence nothing worth bounding that no_new_privs would not bound.
     for capability in 0..64 {
@@ -90,10 +92,10 @@ fn drop_capabilities(keep: u32) -> Result<String, String> {
     let left = [[keep, keep, 0], [0; 3]];
     // SAFETY: header and two words of (effective, permitted, inheritable), as version 3 wants. Ambient ones go with permitted.
     check(unsafe { libc::syscall(libc::SYS_capset, &header, left.as_ptr()) }).map_err(|e| e.to_string())?;
-    let status = fs::read_to_string("/proc/thread-self/status").map_err(|e| format!("/proc/thread-self/status: {e}"))?;
-    let is = |key: &str| status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix(key)?.trim_start_matches(":\t"), 16).ok());
+    let status = status()?;
     let want = |key: &str| if ["CapPrm", "CapEff"].contains(&key) { u64::from(keep) } else { 0 };
-    let other: Vec<&str> = ["CapInh", "CapPrm", "CapEff", "CapAmb"].into_iter().filter(|k| is(k).is_some_and(|c| c != want(k))).collect();
+    let other: Vec<&str> =
+        ["CapInh", "CapPrm", "CapEff", "CapAmb"].into_iter().filter(|k| capabilities(&status, k).is_some_and(|c| c != want(k))).collect();
     if !other.is_empty() {
         return Err(format!("{} not as it should be", other.join(", ")));
     }

@@ -1,6 +1,7 @@
 //! The host around: kernel, container engine, service manager, time, FUSE, and who else sets what Surefoot sets.
 
 use super::{boot_option, chosen, cpu_flag, cpuinfo, rdt, Area, Node, Probes};
+use crate::procfs;
 use crate::root::Root;
 use std::collections::BTreeSet;
 
@@ -167,8 +168,7 @@ const RIGHTS: [(u32, &str, &str); 5] = [
 fn rights(root: &Root, a: &mut Area) {
     const WHY: &str = "doing by itself what the actuator does otherwise";
     let status = root.read("/proc/self/status").unwrap_or_default();
-    let bits = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
-    let Some(bits) = bits else {
+    let Some(bits) = procfs::capabilities(&status, "CapEff") else {
         a.lack("capabilities", WHY, "not shown", "Mount proc on /proc");
         return;
     };
