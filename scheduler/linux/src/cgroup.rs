@@ -19,6 +19,8 @@ use surefoot_server::CpuSet;
 
 /// Period of CPU quotas, microseconds.
 pub const PERIOD_US: u64 = 10_000;
+/// Longest that the kernel takes.
+const MOST_PERIOD_US: u64 = 1_000_000;
 
 /// What can be set on a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -59,7 +61,8 @@ impl Knob {
         }
     }
 
-    /// Whether two values of it mean the same to the kernel, which rewrites lists and rounds limits down to pages.
+    /// Whether two values of it mean the same to the kernel, which rewrites lists, rounds limits down to pages and stretches the
+    /// periods of quotas.
     pub fn same(self, asked: &str, kept: &str) -> bool {
         match self {
             Knob::Cpus | Knob::Mems => CpuSet::parse(asked).ok() == CpuSet::parse(kept).ok(),
@@ -67,7 +70,8 @@ impl Knob {
                 let bytes = |t: &str| t.parse::<u64>().ok();
                 asked == kept || bytes(asked).zip(bytes(kept)).is_some_and(|(a, k)| a >= k && a - k < 1 << 16)
             }
-            Knob::Partition | Knob::Quota | Knob::Weight => asked == kept,
+            Knob::Quota => asked == kept || stretched(asked, kept),
+            Knob::Partition | Knob::Weight => asked == kept,
         }
     }
 }
@@ -84,6 +88,31 @@ pub fn quota_value(cores: Option<f64>) -> String {
 pub fn quota_cores(value: &str) -> Option<f64> {
     let (quota, period) = value.split_once(' ')?;
     Some(quota.parse::<f64>().ok()? / period.trim().parse::<f64>().ok().filter(|p| *p > 0.0)?)
+}
+
+/// Whether `kept` is what the kernel itself makes of the quota `asked`: where a period ends before its timer has been dealt with on every
+/// CPU, it stretches period and quota by the same factor and says so in its log ("period too short, scaling up"): by 2 since Linux 5.4,
+/// by 147/128 before, at most to a second. The cores stay the same.
+fn stretched(asked: &str, kept: &str) -> bool {
+    let us = |t: &str| {
+        let (quota, period) = t.split_once(' ')?;
+        Some((quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?)).filter(|(q, p)| *q > 0 && (1..=MOST_PERIOD_US).contains(p))
+    };
+    let (Some(asked), Some(kept)) = (us(asked), us(kept)) else { return false };
+    // As the kernel counts, in nanoseconds.
+    let steps = |step: fn(u128) -> u128| {
+        let (mut quota, mut period) = (u128::from(asked.0) * 1000, u128::from(asked.1) * 1000);
+        std::iter::from_fn(move || {
+            let longer = step(period).min(u128::from(MOST_PERIOD_US) * 1000);
+            if longer <= period {
+                return None;
+            }
+            (quota, period) = (quota * longer / period, longer);
+            Some((quota / 1000, period / 1000))
+        })
+    };
+    let kept = (u128::from(kept.0), u128::from(kept.1));
+    steps(|p| p * 2).any(|s| s == kept) || steps(|p| p * 147 / 128).any(|s| s == kept)
 }
 
 /// Least value of [`Knob::Weight`].
@@ -577,6 +606,19 @@ pub(crate) mod tests {
         c.set(Knob::Cpus, "").unwrap();
         assert_eq!(c.get(Knob::Cpus).unwrap(), "");
         c.set(Knob::Memory, "4096").unwrap();
+    }
+
+    /// A quota that the kernel has stretched is the one that was asked for; any other ratio or period is another's.
+    #[test]
+    fn a_stretched_quota_is_the_same() {
+        let same = |kept: &str| Knob::Quota.same("3000 10000", kept);
+        for kept in ["3000 10000", "6000 20000", "12000 40000", "192000 640000", "3445 11484", "3956 13189"] {
+            assert!(same(kept), "{kept}");
+        }
+        for kept in ["max 10000", "30000 100000", "6001 20000", "3000 20000", "1500 5000", "3446 11484", "3000", "", "x 10000"] {
+            assert!(!same(kept), "{kept}");
+        }
+        assert!(!Knob::Quota.same("max 10000", "max 20000") && !Knob::Quota.same("0 10000", "0 20000"));
     }
 
     /// A value that the kernel does not keep is an error that names both.
