@@ -31,13 +31,15 @@ pub enum Reason {
     Count,
     /// Of no LC service that is watched here.
     Service,
+    /// Of a service that is not here yet, or not at present.
+    Absent,
     /// Of a service whose histogram is scraped.
     Scraped,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 7] =
-        [Reason::Format, Reason::Window, Reason::Unit, Reason::Histogram, Reason::Count, Reason::Service, Reason::Scraped];
+    pub const ALL: [Reason; 8] =
+        [Reason::Format, Reason::Window, Reason::Unit, Reason::Histogram, Reason::Count, Reason::Service, Reason::Absent, Reason::Scraped];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,6 +49,7 @@ impl Reason {
             Reason::Histogram => "histogram",
             Reason::Count => "count",
             Reason::Service => "service",
+            Reason::Absent => "absent",
             Reason::Scraped => "scraped",
         }
     }

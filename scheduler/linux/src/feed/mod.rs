@@ -56,7 +56,9 @@ impl Shared {
         let taken = decode(bytes, self.now_ms()).and_then(|i| self.windows().push(i));
         if let Err(e) = taken {
             // Once for each reason: a sender with another format would fill the log ten times a second.
-            if self.refused[e.reason as usize].fetch_add(1, Ordering::Relaxed) == 0 {
+            let first = self.refused[e.reason as usize].fetch_add(1, Ordering::Relaxed) == 0;
+            // After a restart load generators speak before their services have been found.
+            if first && e.reason != Reason::Absent {
                 tracing::warn!("{e}; further ones are only counted (surefoot_feed_refused_total)");
             }
         }

@@ -4,7 +4,7 @@
 
 use super::buckets::Scraped;
 use super::datagram::{shown, Cell, Interval, Reason, Refused};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
 use surefoot_server::{FeedState, Latency, Verdict};
 
@@ -79,6 +79,10 @@ impl Source {
 #[derive(Debug, Default)]
 pub struct Windows {
     sources: BTreeMap<String, Source>,
+    /// Services that may come, or come back.
+    known: BTreeSet<String>,
+    /// False until it was first said whom to expect: until then nobody is a stranger.
+    begun: bool,
     scratch: Scratch,
 }
 
@@ -87,8 +91,14 @@ fn datagrams() -> From {
 }
 
 impl Windows {
+    /// Services that may come, or come back: datagrams of one that is not expected now are no mistake of its sender.
+    pub fn know(&mut self, services: impl Iterator<Item = String>) {
+        self.known = services.collect();
+    }
+
     /// Expect datagrams of these services, and forget all others. Returns who is forgotten.
     pub fn expect<'a>(&mut self, services: impl Iterator<Item = &'a str> + Clone, now_ms: u64) -> Vec<String> {
+        self.begun = true;
         let gone: Vec<String> = self.sources.keys().filter(|k| !services.clone().any(|s| s == *k)).cloned().collect();
         gone.iter().for_each(|k| drop(self.sources.remove(k)));
         for s in services {
@@ -111,6 +121,9 @@ impl Windows {
     pub fn push(&mut self, mut i: Interval) -> Result<(), Refused> {
         let refuse = |reason, why: &str| Err(Refused { reason, why: format!("{}: {why}", shown(&i.service)) });
         let Some(source) = self.sources.get_mut(&i.service) else {
+            if !self.begun || self.known.contains(&i.service) {
+                return refuse(Reason::Absent, "the service is not here yet, or has gone");
+            }
             return refuse(Reason::Service, "no LC service of this name here. Send the id that it has in node.toml");
         };
         let From::Datagrams { recent, cells } = &mut source.from else {
@@ -412,6 +425,20 @@ mod tests {
             }
         }
         assert_eq!(Scratch::highest(Scratch::index(0)), 0);
+    }
+
+    /// Who speaks before it is known who is here, and a service of this node that is away, are no strangers; others are.
+    #[test]
+    fn early_and_absent_services_are_no_strangers() {
+        let reason = |w: &mut Windows, id: &str| w.push(decode(&datagram(id, &[1], ""), 1).unwrap()).err().map(|e| e.reason);
+        let mut w = Windows::default();
+        assert_eq!(reason(&mut w, "m"), Some(Reason::Absent));
+        w.know(["m", "away"].map(String::from).into_iter());
+        w.expect(["m"].into_iter(), 1);
+        let got = ["m", "away", "stranger"].map(|id| reason(&mut w, id));
+        assert_eq!(got, [None, Some(Reason::Absent), Some(Reason::Service)]);
+        w.expect([].into_iter(), 2);
+        assert_eq!(reason(&mut w, "m"), Some(Reason::Absent));
     }
 
     /// A feed that has been silent for more than a second is unknown, one that says "nothing answered" is overloaded, one that says

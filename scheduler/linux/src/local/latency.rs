@@ -20,6 +20,11 @@ impl LocalServer {
         self.feed.scrape(id, Some(what));
     }
 
+    /// LC services that may come, or come back: what they send while they are not here is no mistake.
+    pub fn know(&mut self, ids: impl Iterator<Item = ServiceId>) {
+        self.feed.with(|w| w.know(ids));
+    }
+
     /// Who else than this process's own group and user may write to the latency socket.
     ///
     /// # Errors
