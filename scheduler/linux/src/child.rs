@@ -19,15 +19,13 @@ pub enum Priority {
 /// # Errors
 /// What the kernel says.
 pub fn pin(cpus: &CpuSet) -> io::Result<()> {
-    // SAFETY: a set of plain bits, whose size is stated; CPU numbers are below the capacity of a CpuSet, 256.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        cpus.iter().for_each(|c| libc::CPU_SET(c as usize, &mut set));
-        if libc::sched_setaffinity(0, std::mem::size_of::<libc::cpu_set_t>(), &set) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    // The kernel takes a set of any size.
+    let bits = cpus.words();
+    // SAFETY: plain bits, whose size is stated.
+    match unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(bits), bits.as_ptr().cast()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(())
 }
 
 /// A child process: killed when this value goes, and by the kernel when our thread dies (SIGKILL included).
