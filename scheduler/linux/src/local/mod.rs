@@ -189,6 +189,8 @@ pub struct LocalServer {
     default_group: Setting,
     /// Observation from which on classes are planned anew although no allocation changes: while some are shared there may be room again.
     replan_at: Option<u64>,
+    /// It was mounted anew with another offer.
+    resctrl_changed: Option<String>,
     observations: u64,
     engine: Option<Engine>,
     catalogue: Option<Catalogue>,
@@ -309,6 +311,7 @@ impl LocalServer {
             layout: Layout::default(),
             default_group: Setting::default(),
             replan_at: None,
+            resctrl_changed: None,
             observations: 0,
             owner: owner_of(&dir),
             config,

@@ -461,6 +461,54 @@ fn ways_go_through_resctrl() {
     assert!(s.layout.in_default.contains("c") && s.observe().get("c").unwrap().allocation.ways == [0x7ff]);
 }
 
+/// resctrl is unmounted and mounted anew: classes are made again at the next look, with what it offers now (CDP halves the classes and
+/// doubles the lines); where ways or steps are others, the server says that it must be opened anew.
+#[test]
+fn a_remount_of_resctrl_is_followed() {
+    let mut host = Host::new();
+    let (files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+    [42, 43].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+    host.root = root;
+    let read = |path: &str| host.root.read(format!("/sys/fs/resctrl/surefoot.c/{path}"));
+    let remount = |options: &str| {
+        let mut m = files.machine();
+        m.umount().unwrap();
+        m.mount(options, false).unwrap();
+        let line = format!("resctrl /sys/fs/resctrl resctrl rw,relatime{} 0 0\n", m.mount_options().unwrap_or_default());
+        fs::write(host.root.path("/proc/mounts"), line).unwrap();
+    };
+    let mut s = host.server();
+    let mut plan = quota(&s, &[("c", 0.5)]);
+    let a = plan.allocations.get_mut("c").unwrap();
+    (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50);
+    s.apply(&plan).unwrap();
+    let closids = |s: &LocalServer| s.resctrl.as_ref().unwrap().info().num_closids;
+    assert_eq!((read("schemata").as_deref(), closids(&s)), (Some("MB:0= 50\n    L3:0=038"), 8));
+
+    // The same options: only the groups are lost.
+    remount("");
+    assert_eq!(read("tasks"), None);
+    s.observe();
+    assert_eq!((read("schemata").as_deref(), read("tasks").as_deref()), (Some("MB:0= 50\n    L3:0=038"), Some("42\n43")));
+
+    remount("cdp");
+    s.observe();
+    assert!(s.resctrl.as_ref().unwrap().info().cdp());
+    let schemata = read("schemata").unwrap();
+    assert!(schemata.contains("L3CODE:0=038") && schemata.contains("L3DATA:0=038"), "{schemata}");
+    assert_eq!(s.resctrl_changed(), None);
+
+    // In MB/s, with no peak known, there are no steps in per cent.
+    remount("mba_MBps");
+    s.observe();
+    assert!(s.resctrl_changed().unwrap().contains("mounted anew"), "{:?}", s.resctrl_changed());
+
+    // Not mounted at all: what there was is kept in mind, for the errors to speak of.
+    fs::write(host.root.path("/proc/mounts"), "").unwrap();
+    s.observe();
+    assert!(s.resctrl.is_some());
+}
+
 /// Ticks stay on one grid, also after a step that took longer than a tick.
 #[test]
 fn ticks_stay_on_their_grid() {

@@ -8,11 +8,12 @@ use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
 use crate::resctrl::monitor::Event;
 use crate::resctrl::refusal::Refusal;
 use crate::resctrl::steps::{steps, Op};
+use crate::resctrl::Resctrl;
 use crate::safe;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use surefoot_server::order::Pass;
-use surefoot_server::{Allocation, Kind, ServerError, ServiceId};
+use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
 
 /// A service's threads are compared with its class once in so many observations.
 const FOLLOW_EVERY: u64 = 10;
@@ -42,6 +43,31 @@ impl LocalServer {
             }
             Err(e) => tracing::warn!("{}: {e}: another controller of resctrl would not be noticed", folder.display()),
         }
+    }
+
+    /// resctrl may be unmounted and mounted anew, with other options: our classes are made again there. Where it offers something else
+    /// than the policy goes by, [`LocalServer::resctrl_changed`] says so.
+    pub(super) fn look_at_resctrl(&mut self) {
+        let Some(r) = &self.resctrl else { return };
+        let Some(anew) = r.mounted_anew(&self.config.root, self.layout.classes.keys()) else { return };
+        let offers = |r: &Resctrl| (r.cbm_bits(), r.min_cbm_bits(), r.mba_steps());
+        let (at, before, now) = (r.dir().display().to_string(), offers(r), offers(&anew));
+        self.resctrl = Some(anew);
+        self.layout = Layout::default();
+        if before != now {
+            self.resctrl_changed = Some(format!("resctrl at {at} was mounted anew and offers other ways or steps of bandwidth"));
+        } else if self.unsettled.is_empty() && self.services.values().any(|s| s.placed) {
+            tracing::warn!("{at}: was mounted anew, or somebody removed a class of ours: the classes are made again");
+            self.replan_at = Some(self.observations);
+            if let Err(e) = self.put_in_force(&Plan::default()) {
+                tracing::warn!("{e}");
+            }
+        }
+    }
+
+    /// Why this server's platform is no longer this host's, where resctrl was mounted anew: its owner has to open it anew.
+    pub fn resctrl_changed(&self) -> Option<&str> {
+        self.resctrl_changed.as_deref()
     }
 
     /// What a service really holds of `asked`: where classes are shared, their ways and bandwidth.

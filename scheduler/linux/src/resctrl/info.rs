@@ -1,4 +1,4 @@
-//! What the kernel offers, from `info` and the mount options, read once.
+//! What the kernel offers, from `info` and the mount options, read once for each mount.
 //!
 //! Folders of `info` differ by processor, kernel and mount options: each value is looked up by name, and a file that is not
 //! there means what it meant before the kernel had it.

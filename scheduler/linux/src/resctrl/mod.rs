@@ -39,6 +39,8 @@ pub const PREFIX: &str = "surefoot.";
 /// A mounted resctrl.
 #[derive(Clone, Debug)]
 pub struct Resctrl {
+    /// Where it is mounted, as `/proc/mounts` shows it, and its folder on this host.
+    at: PathBuf,
     dir: PathBuf,
     files: SharedFiles,
     info: Arc<Info>,
@@ -81,8 +83,8 @@ impl Resctrl {
     /// The kernel's, where it is mounted.
     pub fn find(root: &Root) -> Option<Self> {
         let (at, _, options) = mounts(root).into_iter().find(|m| m.1 == "resctrl")?;
-        let dir = root.path(at);
-        root.files.is_file(&dir.join("schemata")).then(|| Self::at(root, dir, &options, false))
+        let dir = root.path(&at);
+        root.files.is_file(&dir.join("schemata")).then(|| Self::at(root, at, &options, false))
     }
 
     /// The one at `at` and no other: the kernel's, or a stand-in.
@@ -100,22 +102,34 @@ impl Resctrl {
             });
         }
         let (_, kind, options) = mount.unwrap_or_default();
-        let r = Self::at(root, dir, &options, kind != "resctrl");
+        let r = Self::at(root, at.into(), &options, kind != "resctrl");
         if r.stand_in {
             tracing::warn!("{}: is a stand-in for resctrl ({kind}): ways and bandwidth are bookkept, not enforced", at.display());
         }
         Ok(r)
     }
 
-    fn at(root: &Root, dir: PathBuf, options: &str, stand_in: bool) -> Self {
+    fn at(root: &Root, at: PathBuf, options: &str, stand_in: bool) -> Self {
+        let dir = root.path(&at);
         let info = Info::read(root.files.as_ref(), &dir, options);
-        Resctrl { dir, files: root.files.clone(), info: Arc::new(info), stand_in, peak_mbps: None, said: Arc::default() }
+        Resctrl { at, dir, files: root.files.clone(), info: Arc::new(info), stand_in, peak_mbps: None, said: Arc::default() }
     }
 
     /// With the peak memory bandwidth of this platform, MB/s.
     #[must_use]
     pub fn with_peak(self, peak_mbps: Option<f64>) -> Self {
         Resctrl { peak_mbps, ..self }
+    }
+
+    /// What is there instead where it was mounted anew: its options are others, or one of `classes`, which were ours, has gone (an
+    /// unmount takes all groups). None where all is as it was, and where nothing is mounted now. Cheap: one file and a look at each class.
+    pub fn mounted_anew<'a>(&self, root: &Root, mut classes: impl Iterator<Item = &'a String>) -> Option<Self> {
+        let (_, _, options) = mounts(root).into_iter().rev().find(|m| m.0 == self.at)?;
+        let same = options == self.info.options && classes.all(|c| self.files.is_dir(&self.class_dir(c)));
+        if same || !self.files.is_file(&self.dir.join("schemata")) {
+            return None;
+        }
+        Some(Resctrl { info: Arc::new(Info::read(self.files.as_ref(), &self.dir, &options)), ..self.clone() })
     }
 
     pub fn info(&self) -> &Info {

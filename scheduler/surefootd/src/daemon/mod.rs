@@ -221,6 +221,9 @@ fn control(
                     // Whoever comes next adopts what is in force, and goes by the CPUs that there are.
                     return Err(Error::Failed(format!("CPUs on line were {before} and are {now} now. Start it again (systemd does)")));
                 }
+                if let Some(what) = s.resctrl_changed() {
+                    return Err(Error::Failed(format!("{what}. Start it again (systemd does)")));
+                }
                 story.metrics.lock().unwrap_or_else(PoisonError::into_inner).host(s);
             }
         }
