@@ -206,12 +206,13 @@ impl Catalogue {
     /// # Errors
     /// [`ServerError::Invalid`]: the first file that is wrong, or a folder without entries.
     pub fn load(dir: &Path) -> Result<Self, ServerError> {
-        let bad = |m: String| ServerError::Invalid(format!("{}: {m}", dir.display()));
-        let list = fs::read_dir(dir).map_err(|e| bad(format!("{e}. Give the workloads folder")))?;
+        let bad = |m: String| ServerError::Invalid(format!("catalogue {}: {m}", dir.display()));
+        let list =
+            fs::read_dir(dir).map_err(|e| bad(format!("{e}. Give the workloads folder (`catalogue` in node.toml, or --catalogue)")))?;
         let mut files: Vec<PathBuf> = list.flatten().map(|e| e.path().join("workload.toml")).filter(|p| p.is_file()).collect();
         files.sort();
         if files.is_empty() {
-            return Err(bad("no <name>/workload.toml in it. Give the workloads folder".into()));
+            return Err(bad("no <name>/workload.toml in it. Give the workloads folder (`catalogue` in node.toml, or --catalogue)".into()));
         }
         let entries = files.iter().map(|f| Entry::load(f).map(|e| (e.name.clone(), e))).collect::<Result<_, _>>()?;
         Ok(Catalogue { dir: dir.into(), entries })

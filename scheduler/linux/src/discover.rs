@@ -103,7 +103,9 @@ pub fn discover_with(root: &Root, managed: Option<CpuSet>, resctrl: Option<&Resc
         }
     };
     if managed.is_empty() || !managed.is_subset(&online) {
-        return Err(ServerError::Invalid(format!("managed CPUs \"{managed}\": this host has {online}. Choose from these")));
+        return Err(ServerError::Invalid(format!(
+            "managed CPUs \"{managed}\" (`cpus` in node.toml, or --cpus): this host has {online}. Choose from these"
+        )));
     }
     let cpus: Vec<u32> = (0..=online.iter().last().unwrap_or(0)).collect();
     let topology = |cpu: u32, file: &str| root.read(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"));

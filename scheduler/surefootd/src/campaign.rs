@@ -187,8 +187,7 @@ impl Campaign {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| Error::BadInput(format!("{}: cannot be read: {e}. Give the path of a campaign.toml", file.display())))?;
+        let text = std::fs::read_to_string(file).map_err(|e| Error::unreadable(file, "a campaign.toml", &e))?;
         Self::parse(file, &text)
     }
 

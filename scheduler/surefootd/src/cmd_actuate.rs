@@ -80,7 +80,7 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
 
 /// Whoever can change the configuration could change what root writes: file and folders must be root's (or ours) alone.
 fn trusted(file: &Path) -> Result<()> {
-    let whole = file.canonicalize().map_err(|e| Error::BadInput(format!("{}: {e}. Give the path of a node.toml", file.display())))?;
+    let whole = file.canonicalize().map_err(|e| Error::unreadable(file, "a node.toml", &e))?;
     let own = nix::unistd::geteuid().as_raw();
     for (depth, path) in whole.ancestors().enumerate() {
         let meta = fs::symlink_metadata(path).map_err(|e| Error::io(path, "cannot be looked at", &e))?;

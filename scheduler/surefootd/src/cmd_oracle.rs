@@ -80,7 +80,7 @@ pub fn run(args: &cli::Oracle) -> Result<()> {
         // Err only if a pool exists already, which then has the default size.
         let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
     }
-    let at = VirtualTarget::open(&args.platform, args.profiles.as_deref())?;
+    let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let w = Workload::read(&args.workload, &at.target())?;
     check_platform(&w, &at.platform.name)?;
     let all = phases(&w, at.platform.logical_cpus());

@@ -1,9 +1,9 @@
 //! `surefootd resctrlfs`: the stand-in for the kernel's resctrl, mounted until asked to end.
 
 use crate::cli;
-use crate::error::{suggest, Error, Result};
+use crate::error::{Error, Result};
 use crate::stop;
-use crate::virtual_target::profile_folders;
+use crate::virtual_target::{profile_folders, unknown_platform};
 use nix::mount::{umount2, MntFlags};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,7 @@ fn platform_file(name: &str, given: Option<&Path>) -> Result<PathBuf> {
     // Later folders override earlier ones.
     known.iter().rev().find(|p| stem(p) == name).cloned().ok_or_else(|| {
         let names: Vec<String> = known.iter().map(stem).collect();
-        let hint = suggest(name, names.iter().map(String::as_str));
-        Error::BadInput(format!("--platform {name}: unknown platform. {hint} Give a platform file, or --profiles"))
+        unknown_platform(&format!("--platform {name}"), name, names.iter().map(String::as_str))
     })
 }
 

@@ -21,6 +21,17 @@ impl Error {
         }
     }
 
+    /// An input file that cannot be read; `what` it should be ("a node.toml").
+    pub fn unreadable(path: &std::path::Path, what: &str, e: &std::io::Error) -> Self {
+        let remedy = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => "Check its owner and mode, and those of the folders above it".into(),
+            std::io::ErrorKind::IsADirectory => format!("Name {what} in it"),
+            std::io::ErrorKind::InvalidData => format!("It is no text: give the path of {what}"),
+            _ => format!("Give the path of {what}"),
+        };
+        Error::BadInput(format!("{}: cannot be read: {e}. {remedy}", path.display()))
+    }
+
     /// A failed file operation; says so when the disk is full.
     pub fn io(path: &std::path::Path, doing: &str, e: &std::io::Error) -> Self {
         Error::Failed(match e.kind() {
@@ -93,6 +104,21 @@ mod tests {
     fn nearest_name() {
         assert_eq!(nearest("mosses", ["xapian", "moses"]), Some("moses"));
         assert_eq!(suggest("qqqqqq", ["xapian", "moses"]), "Known: xapian, moses.");
+    }
+
+    /// Each cause has its own remedy: a file that is there but shut is not to be looked for elsewhere.
+    #[test]
+    fn a_remedy_fits_its_cause() {
+        use std::io::ErrorKind::{InvalidData, IsADirectory, NotFound, PermissionDenied};
+        let says = |kind| Error::unreadable(std::path::Path::new("n.toml"), "a node.toml", &std::io::Error::from(kind)).to_string();
+        for (kind, remedy) in [
+            (NotFound, "Give the path of a node.toml"),
+            (PermissionDenied, "owner and mode"),
+            (IsADirectory, "Name a node.toml in it"),
+            (InvalidData, "It is no text"),
+        ] {
+            assert!(says(kind).starts_with("n.toml: cannot be read: ") && says(kind).contains(remedy), "{}", says(kind));
+        }
     }
 
     /// Whatever a cause brings along, an error prints as one line.

@@ -36,6 +36,9 @@ pub struct Story {
     pub damaged: Vec<Damage>,
     /// Actions of an older version, which had no id and no account.
     pub older: u64,
+    /// Lines that could be read.
+    #[serde(skip)]
+    readable: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -120,6 +123,17 @@ impl Story {
                 file.display()
             )));
         }
+        // A journal begins with a line of its run; a damaged one has others that can be read.
+        if story.readable == 0 {
+            if let Some(first) = story.damaged.first() {
+                return Err(Error::BadInput(format!(
+                    "{}: is no journal of decisions: no line of it can be read (line {}: {}). Name the one of `surefootd run` (--config, --state, --file)",
+                    file.display(),
+                    first.line,
+                    first.why
+                )));
+            }
+        }
         if let Some(since) = wanted.since {
             let runs = &story.runs;
             // Reports have no time of day of their own; the run that they belong to has.
@@ -147,6 +161,9 @@ impl Story {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(Error::io(file, "cannot be read", &e)),
         };
+        if reader.get_ref().metadata().is_ok_and(|m| m.is_dir()) {
+            return Err(Error::BadInput(format!("{}: is a folder, no journal. Name the file in it, e.g. {JOURNAL}", file.display())));
+        }
         let mut line = vec![];
         let mut number = 0;
         loop {
@@ -160,7 +177,7 @@ impl Story {
                 continue;
             }
             match self.take(&line, wanted) {
-                Ok(()) => {}
+                Ok(()) => self.readable += 1,
                 // Just being written, or cut off by a kill.
                 Err(_) if newest && !whole => {}
                 Err(e) => self.damaged.push(Damage { file: file.into(), line: number, why: e.to_string() }),
@@ -579,6 +596,10 @@ mod tests {
         assert!(Story::read(&file, &all(), 0).unwrap().records.is_empty());
         let missing = Story::read(&file.join("none"), &all(), 0);
         assert!(missing.is_err(), "a journal below a file");
+        let (_other, other) = write(&["root:x:0".into(), String::new()]);
+        for (path, words) in [(file.parent().unwrap(), "is a folder"), (other.as_path(), "is no journal")] {
+            assert!(Story::read(path, &all(), 0).is_err_and(|e| e.to_string().contains(words) && e.exit_code() == 2), "{words}");
+        }
         let none = Story::read(Path::new("/nowhere/decisions.jsonl"), &all(), 0).unwrap_err();
         assert!(none.exit_code() == 2 && none.to_string().contains("--state"), "{none}");
     }

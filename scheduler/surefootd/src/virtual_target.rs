@@ -50,11 +50,23 @@ impl VirtualTarget {
     /// # Errors
     /// [`Error::BadInput`] names file or name, and remedy.
     pub fn open(name: &str, given: Option<&Path>) -> Result<Self> {
+        Self::given_by(&format!("--server virtual:{name}"), name, given)
+    }
+
+    /// As [`VirtualTarget::open`], for a command that takes the name with --platform.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] names file or name, and remedy.
+    pub fn of_platform(name: &str, given: Option<&Path>) -> Result<Self> {
+        Self::given_by(&format!("--platform {name}"), name, given)
+    }
+
+    fn given_by(option: &str, name: &str, given: Option<&Path>) -> Result<Self> {
         let file = Path::new(name);
         let is_file = file.is_file();
         let looks_like_file = name.ends_with(".toml") || name.contains('/');
         if looks_like_file && !is_file {
-            return Err(Error::BadInput(format!("{name}: no such platform file. Give a path, or the bare name of a shipped platform")));
+            return Err(Error::BadInput(format!("{option}: no such platform file. Give a path, or the bare name of a shipped platform")));
         }
         if let Some(dir) = given.filter(|d| !d.is_dir()) {
             return Err(Error::BadInput(format!(
@@ -70,11 +82,7 @@ impl VirtualTarget {
             p
         } else {
             let known = profiles.platforms.keys().map(String::as_str);
-            let missing = || {
-                let hint = suggest(name, known);
-                Error::BadInput(format!("--server virtual:{name}: unknown platform. {hint} Give a platform file, or --profiles"))
-            };
-            profiles.platforms.get(name).cloned().ok_or_else(missing)?
+            profiles.platforms.get(name).cloned().ok_or_else(|| unknown_platform(option, name, known))?
         };
         if !profiles.services.values().any(|s| s.lc().is_some()) {
             return Err(Error::BadInput(
@@ -102,6 +110,17 @@ impl VirtualTarget {
         }
         Target { is_virtual: true, platform: self.platform.clone(), services, jobs, feature_set: "full".into(), sources }
     }
+}
+
+/// What to say of a platform that no profile folder has.
+pub fn unknown_platform<'a>(option: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Error {
+    let known: Vec<&str> = known.collect();
+    let hint = match known.is_empty() {
+        // Not the name is wrong then, but where this runs.
+        true => "No profiles are installed here, nor in scheduler/vserver/profiles below this folder.".into(),
+        false => suggest(name, known),
+    };
+    Error::BadInput(format!("{option}: unknown platform. {hint} Give a platform file, or --profiles"))
 }
 
 /// A profile error is bad input, on one line.

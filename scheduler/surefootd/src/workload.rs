@@ -119,8 +119,7 @@ impl Workload {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path, target: &Target) -> Result<Self> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| Error::BadInput(format!("{}: cannot be read: {e}. Give the path of a workload file", file.display())))?;
+        let text = std::fs::read_to_string(file).map_err(|e| Error::unreadable(file, "a workload file", &e))?;
         Self::parse(file, &text, target)
     }
 

@@ -134,7 +134,7 @@ fn bad_input_is_named_and_leaves_nothing() {
     bad(&["--server", "virtual:server-1", "--config", &config, "--out", path(&out)], "Make it first");
     bad(&["--server", "virtual:server-1", "--config", &config, "--out", path(dir.path())], "is a folder");
     let out = dir.path().join("r.parquet");
-    bad(&["--server", "virtual:server-1", "--out", path(&out)], "workload: is missing");
+    bad(&["--server", "virtual:server-1", "--out", path(&out)], "--config: is missing, and with it `workload`");
     bad(&["--server", "local", "--out", path(&out)], "[[service]]");
     bad(&["--server", "nowhere", "--out", path(&out)], "virtual:PLATFORM");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only node.toml");

@@ -52,6 +52,9 @@ use surefoot_server::{
 /// Another one at each boot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Remedy for a state folder that cannot be used.
+const FOLDER: &str = "Run as its owner, or give a folder that can be written (`state_dir` in node.toml, or --state)";
+
 /// How long a launched service may take until its port answers.
 const READY: Duration = Duration::from_secs(15);
 
@@ -273,13 +276,13 @@ impl LocalServer {
     pub fn open_to_watch(mut config: LocalConfig) -> Result<Self, ServerError> {
         let dir = config.state_dir.clone();
         let fail = |e: &dyn std::fmt::Display, remedy: &str| unavailable(format!("state folder {}", dir.display()), e, remedy);
-        fs::create_dir_all(&dir).map_err(|e| fail(&e, "Give a folder that can be written"))?;
+        fs::create_dir_all(&dir).map_err(|e| fail(&e, FOLDER))?;
         config.state_dir = dir.canonicalize().map_err(|e| fail(&e, "Give a folder that can be read"))?;
         let dir = config.state_dir.clone();
         let patience = if config.root.is_host() { claim::PATIENCE } else { Duration::ZERO };
         let lock = claim::lock_file(&dir.join("lock"), patience).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => fail(&e, "Stop that one or give another folder"),
-            _ => fail(&e, "Give a folder that can be written"),
+            _ => fail(&e, FOLDER),
         })?;
         let resctrl = match &config.resctrl {
             Some(at) => Some(Resctrl::named(&config.root, at)?),

@@ -204,8 +204,7 @@ impl NodeConfig {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| Error::BadInput(format!("{}: cannot be read: {e}. Give the path of a node.toml", file.display())))?;
+        let text = std::fs::read_to_string(file).map_err(|e| Error::unreadable(file, "a node.toml", &e))?;
         Self::parse(file, &text)
     }
 

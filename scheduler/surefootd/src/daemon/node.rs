@@ -12,7 +12,7 @@ use surefoot_linux::actuator::RemoteFiles;
 use surefoot_linux::catalogue::EntryKind;
 use surefoot_linux::files::{HostFiles, SharedFiles};
 use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer, Root};
-use surefoot_server::{Observation, Server, ServerError, Tick};
+use surefoot_server::{Kind, Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
 
 /// A machine with services on it.
@@ -107,8 +107,10 @@ impl Clock {
 }
 
 pub fn missing(config: &NodeConfig, field: &str, remedy: &str) -> Error {
-    let file = if config.file.as_os_str().is_empty() { "--config".to_string() } else { config.file.display().to_string() };
-    Error::BadInput(format!("{file}: {field}: is missing. {remedy}"))
+    if config.file.as_os_str().is_empty() {
+        return Error::BadInput(format!("--config: is missing, and with it `{field}`. Give a node.toml (docs/node-config.md). {remedy}"));
+    }
+    Error::BadInput(format!("{}: {field}: is missing. {remedy}", config.file.display()))
 }
 
 /// How this process changes kernel files: by itself, or through the actuator that the configuration names.
@@ -172,6 +174,12 @@ fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
             server.scrape(&s.id, what.clone());
         }
     }
+    let is_lc = |s: &&NodeService| match s.how {
+        How::Adopt { kind, .. } => kind != Kind::Be,
+        How::Launch { .. } => server.catalogue().and_then(|c| c.get(&s.service).ok()).is_some_and(|e| e.kind == EntryKind::Lc),
+    };
+    let known: Vec<String> = config.services.iter().filter(is_lc).map(|s| s.id.clone()).collect();
+    server.know(known.into_iter());
     let group = config.feed_group.as_deref().map(|g| group_id(config, g)).transpose()?;
     server.open_feed_to(config.feed_mode, group).map_err(server_error)
 }

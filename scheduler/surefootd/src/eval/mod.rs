@@ -75,7 +75,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     if let Some(n) = args.threads {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
     }
-    let at = VirtualTarget::open(&args.platform, args.profiles.as_deref())?;
+    let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let target = at.target();
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &at.platform, "full")).transpose()?;
     for p in &args.policies {

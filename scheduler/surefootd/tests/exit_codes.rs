@@ -1,0 +1,144 @@
+//! Exit codes of every command (docs/exit-codes.md), and that what is wrong is said on one line that names it.
+
+mod common;
+
+use common::{path, root, run, surefootd};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+const MOSES: &str = "workload = \"w.toml\"\nmetrics_port = 0\n";
+
+/// Files that cases name, in a folder of the test's own.
+fn files(dir: &Path) {
+    let put = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
+    put("w.toml", "platform = \"server-1\"\nduration_s = 1\n[[lc]]\nservice = \"moses\"\nload = 0.1\n");
+    put("node.toml", MOSES);
+    put("typo.toml", "wrokload = \"w.toml\"\n");
+    put("no-toml.toml", "= x [");
+    put("mode.toml", "workload = \"w.toml\"\nmetrics_port = 0\nfeed_mode = \"rw\"\n");
+    put("actuator.toml", "[actuator]\nuser = \"root\"\nsocket = \"nowhere.sock\"\n[[service]]\nservice = \"a\"\nkind = \"be\"\npid = 1\n");
+    put("nobody.toml", "[actuator]\nuser = \"no such user\"\n");
+    put("gone.toml", "state_dir = \"state\"\nmetrics_port = 0\n[[service]]\nservice = \"a\"\nkind = \"be\"\ncgroup = \"/no/such/group\"\n");
+    let one = "[[service]]\nservice = \"a\"\nkind = \"be\"\npid = 1\n";
+    put("catalogue.toml", "state_dir = \"state\"\ncatalogue = \"empty\"\n[[service]]\nservice = \"a\"\n");
+    put("cpus.toml", &format!("state_dir = \"state\"\ncpus = \"1023\"\n{one}"));
+    put("resctrl.toml", &format!("state_dir = \"state\"\nresctrl = \"/nowhere\"\n{one}"));
+    put("file.toml", &format!("state_dir = \"text/state\"\n{one}"));
+    put("campaign.toml", "name = \"c\"\n");
+    put("text", "no journal\n");
+    put(
+        "journal",
+        "{\"run\":{\"at_ms\":1,\"policy\":\"p\",\"platform\":\"p\",\"bundle\":null,\"interval_ms\":100,\"seed\":1,\"version\":\"1\"}}\n",
+    );
+    fs::create_dir(dir.join("damaged")).unwrap();
+    put("damaged/safe.json", "{");
+    fs::create_dir(dir.join("empty")).unwrap();
+}
+
+/// Command line (`@` is the folder of the test), exit code, and what standard error must say.
+const CASES: &[(&str, i32, &str)] = &[
+    ("check --server virtual:server-1", 0, ""),
+    ("check --json", 0, ""),
+    ("check --server nowhere", 2, "virtual:PLATFORM"),
+    ("check --server virtual:sever-1", 2, "--server virtual:sever-1: unknown platform. Did you mean \"server-1\"?"),
+    ("check --config @/none.toml", 2, "none.toml: cannot be read"),
+    ("check --config @/no-toml.toml", 2, "no-toml.toml"),
+    ("check --config @/node.toml --server virtual:server-1", 2, "Leave it out"),
+    ("sweep @/campaign.toml --server virtual:server-1 --plan", 2, "campaign.toml"),
+    ("sweep @/none.toml --server virtual:server-1 --plan", 2, "none.toml: cannot be read"),
+    ("sweep examples/demo-virtual.toml --server virtual:server-1 --plan", 0, ""),
+    ("sweep examples/demo-virtual.toml --server virtual:none --plan", 2, "unknown platform"),
+    ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval", 0, ""),
+    ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
+    ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
+    ("eval --workloads @/w.toml --policies osml-plus --platform server-1 --out @/e", 2, "--bundle"),
+    ("eval --workloads @/w.toml --policies parties --platform sever-1 --out @/e", 2, "--platform sever-1: unknown platform"),
+    ("eval --workloads @/w.toml --policies parties --platform server-1 --out /proc/none/e", 1, "/proc/none"),
+    ("eval --workloads @/w.toml --policies parties --platform server-1 --profiles @/none --out @/e", 2, "--profiles"),
+    ("oracle --workload @/w.toml --platform server-1", 0, ""),
+    ("oracle --workload @/none.toml --platform server-1", 2, "none.toml: cannot be read"),
+    ("oracle --workload @/w.toml --platform @/none.toml", 2, "no such platform file"),
+    ("oracle --workload @/w.toml --platform server-1 --out /proc/none/o.json", 1, "/proc/none"),
+    ("run --policy unmanaged --server virtual:server-1 --config @/node.toml", 0, ""),
+    ("run --policy parties --server local", 2, "--config: is missing, and with it `service`. Give a node.toml"),
+    ("run --policy parties --server virtual:server-1", 2, "--config: is missing, and with it `workload`. Give a node.toml"),
+    ("run --policy partes --server virtual:server-1 --config @/node.toml", 2, "\"partes\" is unknown"),
+    ("run --policy osml-plus --server virtual:server-1 --config @/node.toml", 2, "--bundle"),
+    ("run --policy parties --server virtual:server-1 --config @/node.toml --bundle @/none", 2, "none"),
+    ("run --policy parties --server virtual:server-1 --config @/typo.toml", 2, "unknown field"),
+    ("run --policy parties --server virtual:server-1 --config @/mode.toml", 2, "feed_mode"),
+    ("run --policy parties --server local --config @/actuator.toml", 1, "nowhere.sock"),
+    ("run --policy parties --server virtual:server-1 --config @/node.toml --events /proc/none/e", 1, "/proc/none/e"),
+    ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl", 0, ""),
+    ("record --server virtual:server-1 --config @/node.toml --out @/none/r.jsonl", 2, "Make it first"),
+    ("record --server virtual:server-1 --out @/r.jsonl", 2, "--config: is missing, and with it `workload`"),
+    ("record --server local --config @/catalogue.toml --out @/r.jsonl", 2, "`catalogue` in node.toml"),
+    ("record --server local --config @/cpus.toml --out @/r.jsonl", 2, "`cpus` in node.toml"),
+    ("record --server local --config @/resctrl.toml --out @/r.jsonl", 1, "nothing like resctrl is mounted there"),
+    ("record --server local --config @/file.toml --out @/r.jsonl", 1, "`state_dir` in node.toml"),
+    ("check --config @/empty", 2, "Name a node.toml in it"),
+    ("record --server local --config @/gone.toml --out @/r.jsonl", 1, "/no/such/group"),
+    ("top", 2, "--once"),
+    ("top --once --url http://127.0.0.1:1", 1, "no daemon answers"),
+    ("top --once --url http://elsewhere:9464", 2, "ssh -L"),
+    ("top --once --config @/node.toml", 2, "metrics_port"),
+    ("explain --file @/journal", 0, ""),
+    ("explain --file @/journal --id 7", 1, "there is no action 7"),
+    ("explain --file @/none", 2, "there is no journal"),
+    ("explain --file @/empty", 2, "is a folder"),
+    ("explain --file @/text", 2, "is no journal of decisions"),
+    ("explain --file @/journal --action gorw", 2, "--action gorw"),
+    ("explain --file @/journal --since soon", 2, "--since soon"),
+    ("reset --server virtual:server-1", 0, ""),
+    ("reset --state @/none", 2, "no such state folder"),
+    ("reset --safe --state @/empty", 0, ""),
+    ("reset --safe --state @/damaged", 1, "safe.json"),
+    ("reset --config @/none.toml", 2, "none.toml: cannot be read"),
+    ("actuate --config @/none.toml", 2, "Give the path of a node.toml"),
+    ("actuate --config @/node.toml", 2, "[actuator]"),
+    ("actuate --config @/nobody.toml", 2, "no such user"),
+    ("resctrlfs @/none --platform server-1", 2, "Make it first"),
+    ("resctrlfs @/empty --platform sever-1", 2, "--platform sever-1: unknown platform"),
+    ("resctrlfs @/empty --platform server-1 --kernel 5.10", 2, "--kernel 5.10"),
+    ("resctrlfs @/empty --platform server-1 -o colour", 2, "colour"),
+    ("schema", 0, ""),
+];
+
+/// The command line itself, which is answered with its usage in further lines.
+const USAGE: &[&str] =
+    &["", "measure", "run --policy parties", "run --server", "sweep c.toml --server local", "check --colour", "top --url a --config b"];
+
+/// Every command ends as the table says; what fails says so on one line, and every command has a case.
+#[test]
+fn commands_end_with_the_code_that_is_documented() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path());
+    let mut wrong = vec![];
+    for (line, code, words) in CASES {
+        let line = line.replace('@', path(dir.path()));
+        let args: Vec<&str> = line.split(' ').collect();
+        let out = surefootd().env("SUREFOOT_LOG", "off").args(&args).output().unwrap();
+        let says = String::from_utf8_lossy(&out.stderr).trim_end().to_string();
+        let one = *code == 0 || says.lines().count() == 1 && says.starts_with("surefootd: ");
+        if out.status.code() != Some(*code) || !one || !says.contains(words) {
+            wrong.push(format!("{line}: {:?} for {code}, \"{words}\": {says}", out.status.code()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for line in USAGE {
+        let out = run(&line.split(' ').filter(|w| !w.is_empty()).collect::<Vec<_>>());
+        assert_eq!(out.status.code(), Some(2), "{line}");
+    }
+    let help = run(&["--help"]);
+    assert!(help.status.success());
+    let listed = String::from_utf8_lossy(&help.stdout).to_string();
+    let commands = listed.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let commands: BTreeSet<&str> =
+        commands.filter_map(|l| l.strip_prefix("  ")?.split(' ').next()).filter(|c| !c.is_empty() && *c != "help").collect();
+    let tried: BTreeSet<&str> = CASES.iter().filter_map(|(line, ..)| line.split(' ').next()).collect();
+    assert!(commands.len() > 9 && commands.is_subset(&tried), "{commands:?} {tried:?}");
+    // The page names them all, too.
+    let page = fs::read_to_string(root().join("docs/exit-codes.md")).unwrap();
+    assert!(tried.iter().all(|c| *c == "schema" || page.contains(&format!("| `{c}` |"))), "docs/exit-codes.md");
+}
