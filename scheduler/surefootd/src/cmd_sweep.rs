@@ -62,6 +62,9 @@ pub fn run(args: &cli::Sweep) -> Result<()> {
     }
     let campaign = Campaign::read(&args.campaign)?;
     match server {
+        cli::Server::Virtual(_) if args.relaunch => {
+            Err(Error::BadInput("--relaunch: a virtual server has nothing to start. Leave it out, or give --server local".into()))
+        }
         cli::Server::Virtual(name) => {
             let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
             campaign.check_target(Some(&v.platform.name))?;

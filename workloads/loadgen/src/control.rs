@@ -64,7 +64,9 @@ impl Control {
         let listener = match bind_private(path) {
             Err(e) if e.kind() == ErrorKind::AddrInUse => {
                 let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-                if !is_socket || UnixStream::connect(path).is_ok() {
+                // A socket of another kind, of another user or with a long queue refuses otherwise, and lives.
+                let dead = || UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused);
+                if !is_socket || !dead() {
                     return Err(wrong(&e));
                 }
                 std::fs::remove_file(path).map_err(|e| wrong(&e))?;
@@ -201,6 +203,17 @@ mod tests {
             let e = parse(wrong).unwrap_err();
             assert!(e.contains("write rps 12000") && !e.contains(char::is_control), "{wrong}: {e}");
         }
+    }
+
+    /// A socket of another kind lives, though a stream cannot be connected to it.
+    #[test]
+    fn somebody_elses_datagram_socket_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("feed.sock");
+        let feed = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        assert!(Control::open(&path).unwrap_err().to_string().contains("give a path that is free"));
+        std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(b"x", &path).unwrap();
+        drop(feed);
     }
 
     /// The socket is its owner's alone, answers each line, survives a client that goes away, and is gone at the end.

@@ -532,6 +532,10 @@ impl<P: Probe> Journal<P> {
         };
         // A kill may have torn the last line.
         let whole = text.rfind('\n').map_or(0, |n| n + 1);
+        // Its first line may have been cut short; whatever else has no line is somebody's.
+        if whole == 0 && !about.starts_with(&text) {
+            return Err(wrong(&"it is no journal of a search; give a path that is free"));
+        }
         let mut lines = text[..whole].lines();
         let mut earlier = std::collections::VecDeque::new();
         if let Some(head) = lines.next() {

@@ -217,6 +217,13 @@ fn a_search_writes_its_curve() {
     assert_eq!((found.limited_by, err.matches(" above)").count()), (Limit::MaxRps, 3), "{err}");
     let said = String::from_utf8(out.stdout).unwrap();
     assert!(said.contains(&found.summary), "{said}");
+    // A file of somebody else's is no journal, with or without lines, and stays as it is.
+    let foreign = dir.path().join("foreign.json");
+    for text in ["{\"a\": 1}", "{\"a\":\n1}\n"] {
+        std::fs::write(&foreign, text).unwrap();
+        let refused = loadgen(&[&args[..], &times, &["--journal", foreign.to_str().unwrap()]].concat());
+        assert_eq!((refused.status.code(), std::fs::read_to_string(&foreign).unwrap().as_str()), (Some(1), text));
+    }
     // Once more from the journal: the same, and without a service to load.
     drop(server);
     std::fs::remove_file(&curve).unwrap();

@@ -38,7 +38,7 @@ const REMEDY: &str = "Run surefoot-loadgen by hand to see more";
 /// Unanswered requests are waited for so long when the samples are complete.
 const GRACE: &str = "20ms";
 /// Longest time from its start to its first word, and from the end of the samples to its report.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn failed(what: impl Into<String>, cause: impl std::fmt::Display, remedy: &str) -> ServerError {
     ServerError::Unavailable { what: what.into(), cause: cause.to_string(), remedy: remedy.into() }
@@ -157,6 +157,14 @@ impl Running {
                 return Err(failed(format!("load on {id}"), self.said(), REMEDY));
             }
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// End a load of which no more is wanted than that it was on until now.
+    pub fn still_there(mut self, id: &str) -> Result<(), ServerError> {
+        match self.child.0.try_wait() {
+            Ok(None) => Ok(()),
+            _ => Err(failed(format!("load on {id}, a neighbour"), format!("it ended before the samples did: {}", self.said()), REMEDY)),
         }
     }
 

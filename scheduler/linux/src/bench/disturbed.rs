@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub services_stalled_s: BTreeMap<Resource, f64>,
     /// Text of each group's schemata.
     pub resctrl: BTreeMap<String, String>,
-    /// Values of the services' cgroups that somebody else changed, and that were put back.
+    /// Values of the services' cgroups that were changed, and put back: by somebody else, or by the kernel, which stretches quotas.
     pub foreign_writes: u64,
 }
 
@@ -91,7 +91,9 @@ impl Disturbance {
             above(self.io_stall_frac, limits.stall_frac, "others waited for disks"),
             above(self.frequency_frac, limits.frequency_frac, "CPU frequency moved by"),
             self.resctrl_changed.then(|| "somebody else changed resctrl".into()),
-            (self.foreign_writes > 0).then(|| format!("somebody else changed {} values of the services' cgroups", self.foreign_writes)),
+            (self.foreign_writes > 0).then(|| {
+                format!("{} values of the services' cgroups were changed by another program, or by the kernel", self.foreign_writes)
+            }),
         ];
         let said: Vec<String> = all.into_iter().flatten().collect();
         (!said.is_empty()).then(|| said.join("; "))

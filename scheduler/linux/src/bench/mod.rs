@@ -213,16 +213,23 @@ impl LocalBench {
 
         let aside_ms = if launched { sampling.warmup_ms } else { sampling.warmup_ms.min(2 * settle::LEAST_HALF as u64 * WINDOW_MS) };
         let longest_ms = sampling.warmup_ms - aside_ms + sampling.interval_ms * u64::from(sampling.samples) + SPARE_MS;
-        let load = |(id, service, _, rps): &Wanted, seed| {
+        let load = |(id, service, _, rps): &Wanted, seed, longest_ms| {
             let preloaded = self.preloaded.contains(id);
             rps.map(|rps| {
                 Load { id, service, rps, seed, longest_ms, aside_ms, preloaded }.begin(&self.server, &self.loadgen, self.client_cpus)
             })
             .transpose()
         };
-        // Neighbours' load starts first and ends last.
-        let beside: Vec<_> = want[1..].iter().map(|n| load(n, case.seed ^ 0x5eed)).collect::<Result<_, _>>()?;
-        let main = load(&want[0], case.seed)?;
+        // Neighbours' load starts first and ends last; however long the service takes to fill, they are there until then.
+        let until_ended_ms = longest_ms + client::PATIENCE.as_millis() as u64;
+        let mut beside = vec![];
+        for n in &want[1..] {
+            beside.extend(load(n, case.seed ^ 0x5eed, until_ended_ms)?.map(|l| (n.0.as_str(), l)));
+        }
+        for (id, load) in &mut beside {
+            load.first_window(&self.server, id)?;
+        }
+        let main = load(&want[0], case.seed, longest_ms)?;
         let (begin, sampled, client) = match main {
             None => {
                 let begin = self.after_whole_warmup(&id, self.server.feed().now_ms(), sampling.warmup_ms);
@@ -240,7 +247,7 @@ impl LocalBench {
                 (begin, sampled, Some(load.finish()?))
             }
         };
-        drop(beside);
+        beside.into_iter().try_for_each(|(id, load)| load.still_there(id))?;
         self.preloaded.extend(want.into_iter().filter(|w| w.3.is_some()).map(|w| w.0));
 
         let allocation = self.server.observe().get(&id).map(|v| v.allocation.clone());
