@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::punctual::first_punctual;
 use common::receive;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixDatagram;
@@ -42,14 +43,24 @@ fn go(c: &Config) -> (RunOutput, Vec<Sample>) {
 fn a_frozen_server_cannot_hide() {
     let freeze = Some((2000, Duration::from_millis(200)));
     let behaviour = Behaviour { value_bytes: 100, freeze, close_after: None };
-    let server = InProcessServer::start(ProtocolKind::Resp, behaviour).unwrap();
-    let rps = 2000.0;
-    let mut c = config(&server, ProtocolKind::Resp, rps, 3000);
-    c.pipeline = 1;
-    let (out, samples) = go(&c);
+    let (rps, connections) = (2000.0, 4);
+    let longest = |samples: &[Sample]| *samples.iter().max_by_key(|s| s.service_ns()).unwrap();
+    // A host that stops either side for as long as the freeze hides it from this test.
+    let measured = first_punctual("a server that stands still shows in the response times", || {
+        let server = InProcessServer::start(ProtocolKind::Resp, behaviour.clone()).unwrap();
+        let mut c = config(&server, ProtocolKind::Resp, rps, 3000);
+        (c.pipeline, c.connections) = (1, connections);
+        let (out, samples) = go(&c);
+        let (lag_ms, frozen_ms) = (out.report.client_lag.p99.value_ms.unwrap(), longest(&samples).service_ns() / MS);
+        if lag_ms > 1.0 || frozen_ms > 260 {
+            return Err(format!("p99 of the client's lag {lag_ms} ms, longest service time {frozen_ms} ms"));
+        }
+        Ok((out, samples))
+    });
+    let Some((out, samples)) = measured else { return };
     assert_eq!(out.report.completed, out.report.offered);
 
-    let frozen = samples.iter().max_by_key(|s| s.service_ns()).unwrap();
+    let frozen = longest(&samples);
     assert!(frozen.service_ns() >= 200 * MS, "{}", frozen.service_ns());
     // Everything due in the first 140 ms of the freeze waited at least 50 ms more: the server was asleep all that time.
     let due = |from_ms: u64, to_ms: u64| {
@@ -62,7 +73,7 @@ fn a_frozen_server_cannot_hide() {
     assert!(due(0, 140).all(|s| s.response_ns() >= 50 * MS));
     // Few requests were in service then: one on each connection.
     let in_service = samples.iter().filter(|s| s.service_ns() >= 190 * MS).count();
-    assert!((1..=c.connections).contains(&in_service), "{in_service}");
+    assert!((1..=connections).contains(&in_service), "{in_service}");
 
     let r = out.report;
     assert!(r.response_time.max_ms.unwrap() >= 190.0);
@@ -156,12 +167,14 @@ fn feed_and_windows_add_up() {
     });
     let (out, samples) = go(&c);
     let (datagrams, reader) = reading.join().unwrap();
-    // What came after the last request was due: replies to the last ones, in as little time as it took.
+    // What came after the last request was due: replies to the last ones, in the time that those took.
     reader.set_nonblocking(true).unwrap();
     let mut buf = vec![0; 256 * 1024];
     let rest: Vec<FeedDatagram> =
         std::iter::from_fn(|| reader.recv(&mut buf).ok().map(|n| serde_json::from_slice(&buf[..n]).unwrap())).collect();
-    assert!(rest.last().is_none_or(|d| d.window_ms < 100), "{rest:?}");
+    let (due_ns, replied_ns) = (samples.iter().map(|s| s.intended_ns).max().unwrap(), samples.iter().map(|s| s.done_ns).max().unwrap());
+    let grace_ms: u64 = rest.iter().map(|d| d.window_ms).sum();
+    assert!(grace_ms <= (replied_ns - due_ns) / MS + 100, "{rest:?}");
     let mut replies = 0;
     for (i, d) in datagrams.iter().enumerate() {
         assert_eq!((d.service.as_str(), d.unit.as_str(), d.window_ms), ("redis", "ns", 100));
