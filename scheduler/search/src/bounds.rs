@@ -18,6 +18,10 @@ pub struct Bounds {
     pub low_ms: Vec<f64>,
     pub high_ms: Vec<f64>,
     pub state: Vec<State>,
+    pub measured: Vec<bool>,
+    /// Logarithms of both.
+    pub(crate) low_ln: Vec<f64>,
+    pub(crate) high_ln: Vec<f64>,
 }
 
 impl Bounds {
@@ -66,6 +70,20 @@ impl Bounds {
                 state[at] = State::Missed;
             }
         }
-        Bounds { low_ms: low, high_ms: high, state }
+        let measured = p99_ms.iter().map(|p| !p.is_nan()).collect();
+        let (low_ln, high_ln) = (logarithms(&low), logarithms(&high));
+        Bounds { low_ms: low, high_ms: high, state, measured, low_ln, high_ln }
     }
+}
+
+/// Neighbours mostly share a bound, and its logarithm.
+fn logarithms(ms: &[f64]) -> Vec<f64> {
+    let mut last = (f64::NAN, f64::NAN);
+    let ln = ms.iter().map(|x| {
+        if x.to_bits() != last.0.to_bits() {
+            last = (*x, x.ln());
+        }
+        last.1
+    });
+    ln.collect()
 }

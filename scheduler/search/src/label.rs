@@ -42,13 +42,16 @@ impl Found {
     pub fn steps_from(&self, other: &Found) -> Option<usize> {
         match (self, other) {
             (Found::NoFeasibleCell { .. }, Found::NoFeasibleCell { .. }) => Some(0),
-            (Found::Label(a), Found::Label(b)) => {
-                let far = |x: Cell, y: Cell| x.0.abs_diff(y.0).max(x.1.abs_diff(y.1));
-                Some(far(a.rcliff, b.rcliff).max(far(a.oaa, b.oaa)))
-            }
+            (Found::Label(a), Found::Label(b)) => Some(steps((a.rcliff, a.oaa), (b.rcliff, b.oaa))),
             _ => None,
         }
     }
+}
+
+/// Steps between two pairs of RCliff and OAA: the most of any of the four numbers.
+pub(crate) fn steps(a: (Cell, Cell), b: (Cell, Cell)) -> usize {
+    let far = |x: Cell, y: Cell| x.0.abs_diff(y.0).max(x.1.abs_diff(y.1));
+    far(a.0, b.0).max(far(a.1, b.1))
 }
 
 /// Costs of the cells of one axis, and which of them are edges.
@@ -77,7 +80,7 @@ pub(crate) fn edges(q: &Question, b: &Bounds, axis: usize) -> Edges {
         let mut below: Option<usize> = None;
         for at in line(q, axis, i) {
             let (low, high) = match below {
-                Some(below) => (b.low_ms[below], b.high_ms[below]),
+                Some(below) => (b.low_ln[below], b.high_ln[below]),
                 // Taking the last step costs everything; below where the plane starts nobody measured.
                 None if from_least => (f64::INFINITY, f64::INFINITY),
                 None => (f64::NAN, f64::NAN),
@@ -86,8 +89,8 @@ pub(crate) fn edges(q: &Question, b: &Bounds, axis: usize) -> Edges {
             if b.state[at] == State::Missed {
                 continue;
             }
-            e.low[at] = if b.high_ms[at].is_infinite() { f64::NEG_INFINITY } else { low.ln() - b.high_ms[at].ln() };
-            e.high[at] = high.ln() - b.low_ms[at].ln();
+            e.low[at] = if b.high_ms[at].is_infinite() { f64::NEG_INFINITY } else { low - b.high_ln[at] };
+            e.high[at] = high - b.low_ln[at];
             if low.is_nan() {
                 (e.low[at], e.high[at]) = (f64::NAN, f64::NAN);
             }
@@ -134,8 +137,9 @@ pub(crate) fn candidates(q: &Question, b: &Bounds, along: &[Edges; 2]) -> (Vec<u
         possible = b.state.iter().map(|s| *s != State::Missed).collect();
         certain = b.state.iter().map(|s| *s == State::Met).collect();
     }
-    let mut order: Vec<usize> = (0..q.cells()).filter(|at| possible[*at]).collect();
-    order.sort_by(|x, y| q.usage(q.cell(*x)).total_cmp(&q.usage(q.cell(*y))).then(x.cmp(y)));
+    let mut order: Vec<(f64, usize)> = (0..q.cells()).filter(|at| possible[*at]).map(|at| (q.usage(q.cell(at)), at)).collect();
+    order.sort_unstable_by(|x, y| x.0.total_cmp(&y.0).then(x.1.cmp(&y.1)));
+    let mut order: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
     match order.iter().position(|at| certain[*at]) {
         Some(end) => {
             order.truncate(end + 1);
@@ -170,6 +174,22 @@ pub(crate) fn oaa(q: &Question, b: &Bounds, (row, column): Cell) -> (Cell, Vec<C
     (at, others)
 }
 
+/// RCliff and OAA alone, see [`label`].
+pub(crate) fn point(q: &Question, p99_ms: &[f64]) -> Option<(Cell, Cell)> {
+    let b = Bounds::of(q, p99_ms);
+    if !b.state.contains(&State::Met) {
+        return None;
+    }
+    let (order, _) = candidates(q, &b, &[edges(q, &b, 0), edges(q, &b, 1)]);
+    let rcliff = q.cell(cheapest_candidate(q, &b, &order)?);
+    Some((rcliff, oaa(q, &b, rcliff).0))
+}
+
+/// The cheapest candidate that is known to meet QoS; those that meet it may all be dearer than one that was measured to.
+fn cheapest_candidate(q: &Question, b: &Bounds, order: &[usize]) -> Option<usize> {
+    order.iter().copied().find(|at| b.state[*at] == State::Met).or_else(|| cheapest_met(q, b))
+}
+
 /// What measured cells say about RCliff and OAA. `p99_ms`: row by row; NaN where a cell was not measured, infinite where the server was
 /// overloaded.
 ///
@@ -183,9 +203,7 @@ pub fn label(q: &Question, p99_ms: &[f64]) -> Found {
     }
     let along = [edges(q, &b, 0), edges(q, &b, 1)];
     let (order, certain) = candidates(q, &b, &along);
-    // The cheapest that is known to meet QoS; those that meet it are all dearer than one that was measured to.
-    let best = order.iter().copied().find(|at| b.state[*at] == State::Met);
-    let Some(best) = best.or_else(|| cheapest_met(q, &b)) else { return Found::NoFeasibleCell { exact: false } };
+    let Some(best) = cheapest_candidate(q, &b, &order) else { return Found::NoFeasibleCell { exact: false } };
     let spread = |cells: &[Cell], of: fn(&Cell) -> usize| Span {
         low: cells.iter().map(of).min().unwrap_or(0),
         high: cells.iter().map(of).max().unwrap_or(0),

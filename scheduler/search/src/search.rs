@@ -7,11 +7,11 @@
 //!    step below costs. If it is not, the next cheapest.
 //! 4. What lies where the plane starts, if it starts above the least, and OAA.
 //!
-//! A cell whose verdict is undecided is asked again, up to [`Effort::repeats`] times, until it is known to be at the target for all
-//! that matters ([`Effort::resolution_ln`]). At the end those are asked again within whose error the label moves.
+//! A cell whose verdict is undecided is asked again, up to [`Effort::repeats`] times, until its error is small enough for the search to go
+//! on. At the end those are asked again within whose error the label moves, the longer the further it moves ([`Effort`]).
 
 use crate::bounds::{Bounds, State};
-use crate::label::{candidates, edges, label, line, oaa, Edges, Found};
+use crate::label::{candidates, edges, label, line, oaa, point, steps, Edges, Found};
 use crate::prior::{Corners, Prior};
 use crate::series::{Reading, Series};
 use crate::{Cell, Question};
@@ -21,8 +21,11 @@ use crate::{Cell, Question};
 pub struct Effort {
     /// Most cases of one cell.
     pub repeats: u32,
-    /// Standard error of ln p99 below which certainty is not worth another case, but where much hangs on it.
-    pub resolution_ln: f64,
+    /// Standard errors of ln p99 at which a cell is taken for what it seems: while others are looked for, where the label moves by a
+    /// step with it, and where it moves further.
+    pub search_ln: f64,
+    pub step_ln: f64,
+    pub far_ln: f64,
     /// Standard errors that the target must be away from a p99.
     pub z: f64,
 }
@@ -114,10 +117,18 @@ impl Search {
         if (0..self.q.cells()).filter(|at| !self.fresh(*at) && self.p99_ms[*at].is_nan()).count() >= MOST_CELLS_FOR_NOTHING {
             return None;
         }
-        let b = self.bounds();
-        let at = self.cheapest(&b).or_else(|| self.kink(&b)).or_else(|| self.edge(&b));
-        let at = at.or_else(|| self.start(&b)).or_else(|| self.optimum(&b)).or_else(|| self.pivot())?;
+        let at = self.open(&self.p99_ms).or_else(|| self.pivot())?;
         Some(self.ask(at))
+    }
+
+    /// A cell never asked that the label hangs on, if these were the p99 of those that were.
+    fn open(&self, p99_ms: &[f64]) -> Option<usize> {
+        let b = Bounds::of(&self.q, p99_ms);
+        let at = self.cheapest(&b).or_else(|| self.kink(&b)).or_else(|| self.edge(&b));
+        at.or_else(|| {
+            let found = label(&self.q, p99_ms);
+            self.start(&b, &found).or_else(|| self.optimum(&b, &found))
+        })
     }
 
     fn ask(&self, at: usize) -> Ask {
@@ -128,7 +139,10 @@ impl Search {
     fn again(&self, at: usize) -> bool {
         let s = &self.series[at];
         match s.distance(self.q.target_ms) {
-            Some(d) => s.cases < self.effort.repeats && d < self.effort.z && (s.se_ln() == 0.0 || s.se_ln() > self.effort.resolution_ln),
+            Some(d) => {
+                let open = d < self.effort.z && (s.se_ln() == 0.0 || s.se_ln() > self.effort.search_ln);
+                s.cases < self.effort.repeats && (open || (s.se_ln() > 0.0 && !looked_at(s.cases)))
+            }
             None => s.cases < self.effort.repeats.min(MOST_CASES_FOR_NOTHING),
         }
     }
@@ -238,7 +252,7 @@ impl Search {
         let rival = (0..cells.len())
             .filter(|k| *k != here && e.high[cells[*k]] > e.low[at])
             .max_by(|x, y| e.high[cells[*x]].total_cmp(&e.high[cells[*y]]).then(y.cmp(x)))?;
-        let known = |k: usize| !self.p99_ms[cells[k]].is_nan();
+        let known = |k: usize| b.measured[cells[k]];
         let Some(end) = (rival..cells.len()).find(|k| known(*k)) else {
             return (rival..cells.len()).rev().map(|k| cells[k]).find(|at| self.fresh(*at));
         };
@@ -250,9 +264,9 @@ impl Search {
     }
 
     /// Where the plane starts above the least that there is: whether QoS is missed there, so that nothing below it could be cheaper.
-    fn start(&self, b: &Bounds) -> Option<usize> {
+    fn start(&self, b: &Bounds, found: &Found) -> Option<usize> {
         let q = &self.q;
-        let Found::Label(l) = self.label() else { return None };
+        let Found::Label(l) = found else { return None };
         let usage = q.usage(l.rcliff);
         let share = |i: usize, n: usize| if n > 1 { (i + 1) as f64 / n as f64 } else { 0.0 };
         let rows: Vec<usize> = (0..q.columns).filter(|c| !q.from_least.0 && share(*c, q.columns) <= usage).map(|c| q.at((0, c))).collect();
@@ -267,9 +281,9 @@ impl Search {
     }
 
     /// OAA, whose counters are part of the label; where it misses QoS, what else could be it.
-    fn optimum(&self, b: &Bounds) -> Option<usize> {
+    fn optimum(&self, b: &Bounds, found: &Found) -> Option<usize> {
         let q = &self.q;
-        let Found::Label(l) = self.label() else { return None };
+        let Found::Label(l) = found else { return None };
         let at = q.at(l.oaa);
         if self.fresh(at) {
             return Some(at);
@@ -279,23 +293,42 @@ impl Search {
         open.min_by(|x, y| q.usage(q.cell(*x)).total_cmp(&q.usage(q.cell(*y))).then(x.cmp(y)))
     }
 
-    /// The least certain of the cells within whose error the label moves.
+    /// The least certain of the cells within whose error the label moves, until it is known to [`Effort::step_ln`]; from there on only of
+    /// those with which it moves further than a step. How far is known once what would then be asked was asked.
     fn pivot(&self) -> Option<usize> {
-        let mut cells: Vec<usize> = (0..self.q.cells()).filter(|at| self.series[*at].cases < self.effort.repeats).collect();
-        cells.retain(|at| self.series[*at].se_ln() > 0.0);
+        let q = &self.q;
+        let mut cells: Vec<usize> = (0..q.cells()).filter(|at| self.series[*at].cases < self.effort.repeats).collect();
+        cells.retain(|at| self.series[*at].se_ln() > self.effort.far_ln);
         cells.sort_by(|x, y| self.series[*y].se_ln().total_cmp(&self.series[*x].se_ln()).then(x.cmp(y)));
-        let found = self.label();
+        let found = point(q, &self.p99_ms);
         let mut other = self.p99_ms.clone();
-        cells.into_iter().find(|at| {
-            let error = self.effort.z * self.series[*at].se_ln();
-            let moves = [-error, error].into_iter().any(|e| {
-                other[*at] = self.p99_ms[*at] * e.exp();
-                found.steps_from(&label(&self.q, &other)).is_none_or(|steps| steps > 0)
-            });
-            other[*at] = self.p99_ms[*at];
-            moves
-        })
+        for at in cells {
+            let se = self.series[at].se_ln();
+            let fine = se <= self.effort.step_ln;
+            for e in [-self.effort.z * se, self.effort.z * se] {
+                other[at] = self.p99_ms[at] * e.exp();
+                let crosses = (other[at] <= q.target_ms) != (self.p99_ms[at] <= q.target_ms);
+                if let Some(ask) = (fine && crosses).then(|| self.open(&other)).flatten() {
+                    return Some(ask);
+                }
+                let moves = match (found, point(q, &other)) {
+                    (Some(a), Some(b)) => steps(a, b) > usize::from(fine),
+                    (a, b) => a != b,
+                };
+                if moves {
+                    return Some(at);
+                }
+            }
+            other[at] = self.p99_ms[at];
+        }
+        None
     }
+}
+
+/// Whether a cell with so many cases is judged before it gets another: always up to 16, then 16 times until they are doubled. Each look
+/// is a chance to be wrong, and costs the time of some labels.
+fn looked_at(cases: u32) -> bool {
+    cases < 16 || cases.is_multiple_of(1 << (cases.ilog2() - 4))
 }
 
 #[cfg(test)]
@@ -308,7 +341,7 @@ mod tests {
         Question { rows, columns, target_ms: 10.0, from_least: (true, true), margin: (1, 1), kink_row: None }
     }
 
-    const ONCE: Effort = Effort { repeats: 1, z: 3.0, resolution_ln: 0.001 };
+    const ONCE: Effort = Effort { repeats: 1, z: 3.0, search_ln: 0.005, step_ln: 0.001, far_ln: 0.0003 };
 
     /// Ask until the search has enough; the cells asked, in order.
     fn run(search: &mut Search, p99_ms: &dyn Fn(Cell) -> f64) -> Vec<Ask> {
@@ -452,15 +485,15 @@ mod tests {
         assert!(matches!(search.label(), Found::Label(l) if l.rcliff == (5, 2)), "{:?}", search.label());
     }
 
-    /// A cell at the target is given up when its error is small enough, unless the label moves with it.
+    /// A cell at the target is given up when its error is small enough for what hangs on it.
     #[test]
-    fn what_the_label_hangs_on_is_measured_to_the_end() {
-        let cases = |at_target: Cell| {
-            let mut search = Search::new(question(4, 4), Effort { repeats: 900, ..ONCE }, None);
+    fn what_the_label_hangs_on_is_measured_longer() {
+        let cases = |at_target: Cell, others: &dyn Fn(Cell) -> f64| {
+            let mut search = Search::new(question(4, 4), Effort { repeats: 5000, ..ONCE }, None);
             let (mut cell, mut of_it) = (at_target, 0);
             loop {
                 of_it += u32::from(cell == at_target);
-                let ms = if cell == at_target { 10.001 } else { [50.0, 5.0, 5.0, 5.0][cell.1] };
+                let ms = if cell == at_target { 10.001 } else { others(cell) };
                 search.tell(cell, Reading::P99 { ms, se_ln: 0.01 });
                 match search.next() {
                     Some(ask) => cell = ask.cell,
@@ -468,7 +501,19 @@ mod tests {
                 }
             }
         };
-        // 0.01 / sqrt(n) is 0.001 after 100. The label is (0, 1), or (1, 1) if that misses QoS.
-        assert_eq!((cases((3, 0)), cases((0, 1))), (100, 900));
+        // The label is (0, 1), or a step off if that misses QoS. 0.01 / sqrt(n) is 0.005 after 4, 0.001 after 100.
+        let column = |c: Cell| [50.0, 5.0, 5.0, 5.0][c.1];
+        assert_eq!((cases((3, 0), &column), cases((0, 1), &column)), (4, 100));
+        // The label is (0, 3), or (1, 1) if that meets QoS. 0.0003 after 1,111; looked at after 1,152.
+        let far = |(r, c): Cell| {
+            if c == 3 {
+                5.0
+            } else if r > 0 && c > 0 {
+                10.5
+            } else {
+                50.0
+            }
+        };
+        assert_eq!(cases((1, 1), &far), 1152);
     }
 }

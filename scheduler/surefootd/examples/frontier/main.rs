@@ -2,37 +2,44 @@
 //!
 //!     cargo run --release --locked -p surefootd --example frontier
 //!
-//! Exit code 1 if they agree in fewer than 99 % of the planes, or took more than 5 % of the cases (the last table, whose noise is
-//! harder than the goal's, is for information).
+//! Exit code 1 if they agree in fewer than 99 % of the planes, differ by more than one step in any, or took more than 5 % of the cases (the
+//! last table, whose noise is harder than the goal's, is for information). Noise is tried with several seeds.
 
 mod trial;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 use trial::{run, Noise, Outcome};
 
-const SERVICES: &str = r#""img-dnn", "masstree", "memcached", "mongodb", "moses", "nginx", "specjbb", "sphinx", "xapian", "login""#;
+const SERVICES: [&str; 11] =
+    ["ads", "img-dnn", "login", "masstree", "memcached", "mongodb", "moses", "nginx", "specjbb", "sphinx", "xapian"];
 
-fn campaign(services: &str, rps: &str, repeats: u32) -> String {
+/// One service a campaign: a grid may have a thousand million cases, and cells at their target need thousands.
+fn campaign(service: &str, repeats: u32, seed: u32) -> String {
+    // The catalogue has three loads of this one.
+    let rps = if service == "ads" { "[10, 100, 300, 600, 1000]" } else { "\"catalogue\"" };
     format!(
-        "name = \"frontier\"\nstrategy = \"frontier\"\n[targets]\nvirtual = [\"server-1\"]\n[sweep]\nservices = [{services}]\nrps = {rps}\n\
-         threads = \"1..36\"\n[sampling]\nsamples = 30\nrepeats = {repeats}\n"
+        "name = \"frontier\"\nstrategy = \"frontier\"\nseed = {seed}\n[targets]\nvirtual = [\"server-1\"]\n[sweep]\nservices = [\"{service}\"]\n\
+         rps = {rps}\nthreads = \"1..36\"\n[sampling]\nsamples = 30\nrepeats = {repeats}\n"
     )
 }
 
 fn main() -> ExitCode {
+    let reading = "5 % noise of each reading, 30 readings a case";
     let tries = [
-        ("no noise", Noise::None, 1, true),
-        ("5 % noise of each reading, 30 readings a case", Noise::OfEachReading(0.05), 400, true),
-        ("5 % noise of each case", Noise::OfEachCase(0.05), 100, false),
+        ("no noise", Noise::None, 1, 1, true),
+        (reading, Noise::OfEachReading(0.05), 6_000, 1, true),
+        (reading, Noise::OfEachReading(0.05), 6_000, 2, true),
+        (reading, Noise::OfEachReading(0.05), 6_000, 3, true),
+        ("5 % noise of each case", Noise::OfEachCase(0.05), 100, 1, false),
     ];
     let mut good = true;
-    for (what, noise, repeats, goal) in tries {
+    for (what, noise, repeats, seed, goal) in tries {
         let start = Instant::now();
-        let mut all = run("server-1", &campaign(SERVICES, "\"catalogue\"", repeats), noise);
-        // The catalogue has three loads of this one.
-        all.extend(run("server-1", &campaign("\"ads\"", "[10, 100, 300, 600, 1000]", repeats), noise));
-        println!("{what}; at most {repeats} cases a cell; {:.1} s", start.elapsed().as_secs_f64());
+        let all: BTreeMap<String, Outcome> =
+            SERVICES.iter().flat_map(|service| run("server-1", &campaign(service, repeats, seed), noise)).collect();
+        println!("{what}; at most {repeats} cases a cell; seed {seed}; {:.1} s", start.elapsed().as_secs_f64());
         println!(
             "{:<10} {:>7} {:>8} {:>9} {:>8} {:>8} {:>9} {:>7}   exhaustive, same noise",
             "service", "planes", "same", "one step", "further", "bounded", "cases", "share"
@@ -43,12 +50,12 @@ fn main() -> ExitCode {
         let sum = all.into_values().fold(Outcome::default(), Outcome::add);
         print("all", &sum);
         println!();
-        good &= !goal || (sum.same * 100 >= sum.planes * 99 && sum.cases * 100 <= sum.grid * 5);
+        good &= !goal || (sum.further == 0 && sum.same * 100 >= sum.planes * 99 && sum.cases * 100 <= sum.grid * 5);
     }
     if good {
         return ExitCode::SUCCESS;
     }
-    eprintln!("frontier: the labels differ in more than 1 % of the planes, or took more than 5 % of the cases");
+    eprintln!("frontier: labels differ in more than 1 % of the planes, or by more than one step, or took more than 5 % of the cases");
     ExitCode::FAILURE
 }
 

@@ -12,8 +12,11 @@ use surefoot_server::Verdict;
 
 /// Standard errors that the QoS target must be away from a p99 before a cell is not measured again.
 pub const Z: f64 = 3.0;
-/// Standard error of ln p99 below which a cell at the target is taken for what it seems, unless the label moves with it.
-const RESOLUTION_LN: f64 = 0.0008;
+/// Standard errors of ln p99 at which a cell at the target is taken for what it seems: while others are looked for, where the label moves
+/// by one step with it, and where it moves further.
+const SEARCH_LN: f64 = 0.002;
+const STEP_LN: f64 = 0.001;
+const FAR_LN: f64 = 0.00015;
 /// Distance of OAA from the RCliff for which cells are measured; the label stage may be asked for another (params.yaml).
 const MARGIN: (usize, usize) = (1, 1);
 /// Standard error of a median over that of a mean, for normal readings.
@@ -138,7 +141,7 @@ impl<'a> Chain<'a> {
             (true, 0) => slot.mba.checked_sub(1).and_then(|m| self.before[m].as_ref()),
         };
         let prior = teacher.map(|(other, bounds)| Prior::like(&question, other, bounds));
-        let effort = Effort { repeats: self.cases.repeats(), z: Z, resolution_ln: RESOLUTION_LN };
+        let effort = Effort { repeats: self.cases.repeats(), z: Z, search_ln: SEARCH_LN, step_ln: STEP_LN, far_ln: FAR_LN };
         self.open = Some(Open { slot, shape, search: Search::new(question, effort, prior), asked: None, room: all - none });
         true
     }
