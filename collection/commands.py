@@ -102,9 +102,13 @@ def campaign_verify(folder: Path, strict: bool, as_json: bool) -> None:
 @_data_set
 def campaign_card(folder: Path) -> None:
     """Write DIR/data-card.md and its figures: what the data set holds, where it comes from, what is missing."""
+    from . import campaign as campaigns
     from . import card
 
-    path = card.write(folder)
+    campaigns.read_summary(folder)  # no lock file in what is no campaign's folder
+    # a run removes half-written files when it starts
+    with campaigns.locked(folder):
+        path = card.write(folder)
     click.echo(f"{path}: verify with `surefoot campaign verify {folder}`; version with `dvc add {folder}`")
 
 

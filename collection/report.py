@@ -24,7 +24,7 @@ from .page import Callout, Column, Drawing, Figures, Heading, Page, Section, Tab
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
-    "not-resolvable": "fewer than 100 requests in the window: no p99",
+    "not-resolvable": "fewer than 368 requests (a virtual server's interval, a real machine's case): p99 not bounded",
     "server-overloaded": "the service completes less than 99 % of the offered load; used as “QoS not met”, never as a latency",
     "client-limited": "the load generator could not keep its schedule; dropped",
 }

@@ -268,7 +268,10 @@ class _Rows:
         if frame is not None:
             if frame.height != shard.rows:
                 wrong.append(f"has {frame.height:,} rows, the manifest says {shard.rows:,}")
-            wrong += self._cases(shard.file, frame.group_by("case_id").agg(pl.len().alias("here")))
+            nameless = frame["case_id"].null_count()
+            if nameless:
+                wrong.append(f"column case_id: null in {nameless:,} of {frame.height:,} rows; every row must have it")
+            wrong += self._cases(shard.file, frame.drop_nulls().group_by("case_id").agg(pl.len().alias("here")))
         if wrong:
             yield Finding(str(path), "; ".join(wrong), remedy)
         else:

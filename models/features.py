@@ -168,7 +168,7 @@ def platform_limits(platform: PlatformLimits) -> dict[str, float]:
 # What no machine exceeds. A reading of an interval may pass a quota by what it saved up in the one before.
 _MOST_IPC = 12.0
 _MOST_MISSES_PER_S = 1e9  # of one core: a miss a nanosecond
-_MOST_MBPS = 60_000.0  # of one core
+MOST_MBPS_A_CORE = 60_000.0
 _ADDRESS_SPACE_MB = 2.0**27  # 47 bits
 _READING_OVER_QUOTA = 2.0
 
@@ -179,7 +179,7 @@ def sample_ranges(platform: PlatformLimits) -> dict[str, tuple[float, float]]:
     return {
         "ipc": (0.0, _MOST_IPC),
         "llc_misses_per_s": (0.0, _MOST_MISSES_PER_S * platform.cores),
-        "mbl_mbps": (0.0, _MOST_MBPS * platform.cores),
+        "mbl_mbps": (0.0, MOST_MBPS_A_CORE * platform.cores),
         "cpu_usage_cores": (0.0, _READING_OVER_QUOTA * limits["cpu_usage_cores"]),
         "virt_mem_mb": (0.0, _ADDRESS_SPACE_MB),
         "res_mem_mb": (0.0, _ADDRESS_SPACE_MB),
@@ -189,7 +189,7 @@ def sample_ranges(platform: PlatformLimits) -> dict[str, tuple[float, float]]:
         "core_freq_mhz": (100.0, 10_000.0),
         "nb_cores": (0.0, limits["nb_cores"]),
         "nb_cache_mb": (0.0, limits["nb_cache_mb"]),
-        "nb_mbl_mbps": (0.0, _MOST_MBPS * platform.cores),
+        "nb_mbl_mbps": (0.0, MOST_MBPS_A_CORE * platform.cores),
     }
 
 

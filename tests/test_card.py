@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from collection import campaign, card, verify
+from collection import campaign, card, commands, errors, verify
 
 CAMPAIGN = """\
 name = "carded"
@@ -119,3 +120,20 @@ def test_verify_knows_the_card(whole: Path, tmp_path: Path) -> None:
     assert finding.remedy == f"write it anew: surefoot campaign card {tmp_path / 'data'}"
     card.write(tmp_path / "data")
     assert verify.verify(tmp_path / "data").findings == []
+
+
+def test_the_command_waits_its_turn(whole: Path, tmp_path: Path) -> None:
+    """A run that starts removes half-written files: the card is not written beside one. What is no campaign's stays as it is."""
+    data = tmp_path / "data"
+    shutil.copytree(whole, data)
+    (data / card.CARD).unlink()
+    with campaign.locked(data):
+        done = CliRunner().invoke(commands.surefoot, ["campaign", "card", str(data)])
+    assert isinstance(done.exception, errors.Busy)
+    assert not (data / card.CARD).exists()
+    assert CliRunner().invoke(commands.surefoot, ["campaign", "card", str(data)]).exit_code == 0
+    assert (data / card.CARD).read_bytes() == (whole / card.CARD).read_bytes()
+    (tmp_path / "other").mkdir()
+    done = CliRunner().invoke(commands.surefoot, ["campaign", "card", str(tmp_path / "other")])
+    assert isinstance(done.exception, errors.DataSetError)
+    assert list((tmp_path / "other").iterdir()) == []

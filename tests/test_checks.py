@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from test_hosts_campaign import HOSTS, TEXT, Hosts
@@ -89,6 +90,16 @@ def plant(data: Path, shard: Path, change: Callable[[pl.DataFrame], pl.DataFrame
     path.write_text(json.dumps(manifest), "utf-8")
 
 
+def as_on_a_machine(data: Path, **sampling: int) -> None:
+    """The same rows as a real target's: its manifest names no profile of a platform."""
+    path = data / "server-1/manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    manifest["sources"] = {name: digest for name, digest in manifest["sources"].items() if not name.startswith("platform ")}
+    manifest["spec"]["sampling"].update(sampling)
+    path.write_text(json.dumps(manifest), "utf-8")
+    (data / card.CARD).unlink()  # of other data
+
+
 def case_of(shard: Path) -> str:
     """A case of a shard that is far from its cliff."""
     frame = pl.read_parquet(shard).filter(
@@ -152,7 +163,8 @@ def test_clock_that_jumps(data: Path) -> None:
 
 
 def test_samples_begin_when_a_service_has_settled(data: Path) -> None:
-    """A warm-up shorter than `warmup_ms` is sound; a start before anything was sent is not."""
+    """On a machine a warm-up shorter than `warmup_ms` is sound; a start before anything was sent is not."""
+    as_on_a_machine(data)
     shard = shards(data)[2]
     case = case_of(shard)
 
@@ -164,6 +176,17 @@ def test_samples_begin_when_a_service_has_settled(data: Path) -> None:
     assert [f for f in found(data) if f.severity == "error"] == []
     earlier(1_500)
     assert f"column t_ms of case {case}" in only(data).what
+
+
+def test_a_virtual_case_begins_after_its_whole_warmup(data: Path) -> None:
+    """Nothing settles there: all samples of a case half a second early, step by step, are a clock that jumped."""
+    shard = shards(data)[2]
+    case = case_of(shard)
+    early = pl.when(pl.col("case_id") == case).then(pl.col("t_ms") - 500).otherwise(pl.col("t_ms")).alias("t_ms")
+    plant(data, shard, lambda f: f.with_columns(early))
+    finding = only(data)
+    assert (finding.severity, finding.cases) == ("error", (case,))
+    assert f"clock: column t_ms of case {case}: 2500 stands where 3000 must" in finding.what
 
 
 def test_clock_that_goes_backwards(data: Path) -> None:
@@ -188,6 +211,84 @@ def test_clock_that_stretches_an_interval(data: Path) -> None:
     assert "are of 4000 ms, an interval has 1000" in text
     assert "columns llc_misses_per_s, mbl_mbps, cpu_usage_cores" in text
     assert all("clock" in f.what for f in findings)
+
+
+def test_clock_that_stretches_an_interval_of_few_requests(data: Path) -> None:
+    """The same where a sample has too few requests to tell its length by: only the rates, all alike, say it."""
+    shard = shards(data)[3]
+    case = case_of(shard)
+    rates = ["llc_misses_per_s", "mbl_mbps", "cpu_usage_cores", "achieved_rps"]
+    few = [pl.lit(90, pl.Int64).alias("count"), pl.lit("not-resolvable").alias("verdict")]
+    plant(data, shard, lambda f: f.with_columns(*(of_case(case, name, 0.25, 7, 7) for name in rates), *few))
+    errors = [f for f in found(data) if f.severity == "error"]
+    assert [f.cases for f in errors] == [(case,)]
+    assert "mbl_mbps, cpu_usage_cores and achieved_rps of case" in errors[0].what
+
+
+@pytest.mark.parametrize("seed", range(5) if ALL else range(2))
+@pytest.mark.parametrize("whole", [False, True], ids=["of-interval", "of-case"])
+@pytest.mark.parametrize("requests", [8, 30, 300])
+def test_rates_that_follow_the_requests(requests: int, whole: bool, seed: int, data: Path) -> None:
+    """Counters as on a machine: each interval's are as large as its requests are many, and these are Poisson. No jump."""
+    as_on_a_machine(data)
+    random = np.random.default_rng(seed)
+
+    def served(f: pl.DataFrame) -> pl.DataFrame:
+        # planes stay apart, and what a request needs stays what it was
+        rps = requests * (1 + pl.col("rps") / 1e6)
+        mean = requests * f["achieved_rps"] / f["rps"]
+        factor = rps / pl.col("rps") * pl.col("n") / pl.col("mean")
+        count = pl.col("n").sum().over("case_id") if whole else pl.col("n")
+        told = count / pl.len().over("case_id") if whole else count
+        verdict = pl.when((count < 368) & (pl.col("verdict") == "valid")).then(pl.lit("not-resolvable")).otherwise("verdict")
+        return f.with_columns(mean.alias("mean"), pl.Series("n", random.poisson(mean))).with_columns(
+            *(pl.col(name) * factor for name in ("llc_misses_per_s", "mbl_mbps", "cpu_usage_cores")),
+            told.cast(pl.Float64).alias("achieved_rps"),
+            rps.alias("rps"),
+            count.alias("count"),
+            verdict.alias("verdict"),
+        )
+
+    for shard in shards(data):
+        plant(data, shard, served)
+    assert found(data) == []
+
+
+def late_window(data: Path, shard: Path, case: str, ms: int) -> None:
+    """A sample that holds the requests of so many milliseconds, in rows of 100 ms."""
+    sample = pl.int_range(pl.len()).over("case_id")
+    here = (pl.col("case_id") == case) & (sample == 5)
+    t_ms = pl.col("t_ms").first().over("case_id") - 900 + 100 * sample  # from the grid of a second
+    plant(
+        data,
+        shard,
+        lambda f: f.with_columns(
+            t_ms.cast(pl.Int64).alias("t_ms"),
+            (pl.col("achieved_rps") / 1000 * pl.when(here).then(ms).otherwise(100)).round().cast(pl.Int64).alias("count"),
+            (pl.col("achieved_rps") / 1000 * pl.when(here).then(ms).otherwise(100)).round().alias("n"),
+        ).with_columns((pl.col("n") * 1000 / pl.when(here).then(ms).otherwise(100)).alias("achieved_rps")),
+    )
+
+
+def test_a_window_that_arrives_late(data: Path) -> None:
+    """The next interval of 100 ms has two of them."""
+    case = case_of(shards(data)[3])
+    as_on_a_machine(data, interval_ms=100)
+    for shard in shards(data):
+        late_window(data, shard, case, 200)
+    assert [f for f in found(data) if "clock" in f.what] == []
+
+
+@pytest.mark.parametrize("ms", [130, 700])
+def test_a_jump_is_no_late_window(ms: int, data: Path) -> None:
+    """130 ms is no whole number of windows, and seven of them are not one that was late."""
+    case = case_of(shards(data)[3])
+    as_on_a_machine(data, interval_ms=100)
+    for shard in shards(data):
+        late_window(data, shard, case, ms)
+    (finding,) = [f for f in found(data) if "clock" in f.what]
+    assert (finding.severity, finding.cases) == ("error", (case,))
+    assert f"are of {ms} ms, an interval has 100" in finding.what
 
 
 def test_noisy_neighbour_during_a_case(data: Path) -> None:
@@ -255,6 +356,58 @@ def test_wrong_unit_in_every_shard(column: str, factor: float, data: Path) -> No
         plant(data, shard, lambda f: f.with_columns(pl.col(column) * factor))
     findings = [f for f in found(data) if f.severity == "error"]
     assert any(column in f.what for f in findings), findings
+
+
+def test_bandwidth_counter_that_stands_still(data: Path) -> None:
+    """Bandwidth 0 while the cache misses is a fault with its own words, not a factor that cannot be told."""
+    for shard in shards(data)[2:4]:
+        plant(data, shard, lambda f: f.with_columns(pl.col("mbl_mbps") * 0))
+    (finding,) = found(data)
+    assert (finding.file, finding.severity) == (str(shards(data)[2]), "error")
+    assert "column mbl_mbps (and in 1 other shards) is 0 while the cache misses" in finding.what
+
+
+def test_latencies_of_zero(data: Path) -> None:
+    """Requests that take no time at all are told, too."""
+    shard = shards(data)[2]
+    plant(data, shard, lambda f: f.with_columns(pl.col("latency_mean_ms") * 0))
+    assert "column cpu_usage_cores (or the latencies)" in only(data).what
+
+
+KEYS = ["platform", "service", "threads", "rps", "mba_pct", "neighbours", "repeat", "t_ms", "alloc_cores", "count", "verdict"]
+
+
+@pytest.mark.parametrize("column", ["campaign", *KEYS, "errors"] if ALL else KEYS[1::3])
+def test_null_in_a_column_that_every_row_has(column: str, data: Path) -> None:
+    """Shard, column and case are named; a null is no value that a check could pass, and none breaks."""
+    shard = shards(data)[2]
+    case = case_of(shard)
+    here = pl.when(pl.col("case_id") != case).then(pl.col(column)).alias(column)
+    plant(data, shard, lambda f: f.with_columns(here))
+    finding = only(data)
+    assert (finding.file, finding.severity, finding.cases) == (str(shard), "error", (case,))
+    assert f"column {column}: null in 12 of" in finding.what
+
+
+def test_null_in_case_id(data: Path) -> None:
+    """Rows of no case: one finding, with the case that misses them."""
+    shard = shards(data)[2]
+    case = case_of(shard)
+    plant(data, shard, lambda f: f.with_columns(pl.when(pl.col("case_id") != case).then("case_id").alias("case_id")))
+    finding = only(data)
+    assert "column case_id: null in 12 of" in finding.what
+    assert f"case {case}: in the journal and not here" in finding.what
+
+
+def test_null_in_a_neighbour(data: Path) -> None:
+    """A neighbour without cores."""
+    shard = next(s for s in shards(data) if pl.read_parquet(s)["nb_cores"].max() > 0)
+    each = pl.element().struct
+    fields = [
+        pl.lit(None, pl.Float64).alias("cores") if n == "cores" else each.field(n) for n in ("service", "cores", "ways", "rps")
+    ]
+    plant(data, shard, lambda f: f.with_columns(pl.col("neighbours").list.eval(pl.struct(fields))))
+    assert "column neighbours: null in" in only(data).what
 
 
 def test_the_factor_is_named(data: Path) -> None:

@@ -2,7 +2,7 @@
 
 Hashes prove that nothing changed since it was written; these checks look for data that were bad when they were written:
 
-rows.py       ranges, orders, and what manifest and row say twice
+rows.py       nulls where every row has a value, ranges, orders, and what manifest and row say twice
 clock.py      samples off their grid, rates that do not fit their counts
 units.py      a column that is off by a constant factor in some shards
 disturbed.py  a jump inside a case, a cell that stands out of its plane
@@ -53,6 +53,10 @@ class Checks:
         frame = pl.read_parquet(path)
         if frame.is_empty():
             return
+        missing = list(rows.nulls(frame))
+        if missing:
+            yield from (Fault(file, what, cases=ids) for what, ids in missing)
+            return
         sampling = self._sampling()
         strange = list(origin.shard(frame, self.manifest))
         yield from (Fault(file, what) for what in strange)
@@ -81,7 +85,9 @@ class Checks:
     def _sampling(self) -> cases.Sampling | None:
         spec = (self.manifest.model_extra or {}).get("spec")
         given: Any = spec.get("sampling") if isinstance(spec, dict) else None
+        # the profile of a platform is a source of virtual targets alone (docs/sweep-output.md)
+        virtual = any(name.startswith("platform ") for name in self.manifest.sources)
         try:
-            return cases.Sampling(int(given["warmup_ms"]), int(given["interval_ms"]), int(given["samples"]))
+            return cases.Sampling(int(given["warmup_ms"]), int(given["interval_ms"]), int(given["samples"]), virtual)
         except (KeyError, TypeError, ValueError):
             return None  # written by hand: its grid is not known

@@ -25,11 +25,12 @@ _VALID = pl.col("verdict") == "valid"
 
 @dataclass(frozen=True)
 class Sampling:
-    """A campaign's [sampling]."""
+    """A campaign's [sampling], and whether a virtual server made it: that has neither settling nor late windows."""
 
     warmup_ms: int
     interval_ms: int
     samples: int
+    virtual: bool = False
 
 
 def _sampling_error() -> pl.Expr:

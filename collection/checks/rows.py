@@ -8,8 +8,13 @@ import polars as pl
 
 from collection.dataset import Manifest
 from models.features import PlatformLimits, sample_ranges
+from pipelines.samples import VERDICTS
 
-VERDICTS = ("valid", "not-resolvable", "server-overloaded", "client-limited")
+# what every row has; features and latencies may be null (docs/sweep-output.md)
+KEYS = (
+    *("campaign", "platform", "service", "case_id", "threads", "rps", "mba_pct", "neighbours", "repeat", "t_ms"),
+    *("alloc_cores", "errors", "count", "verdict"),
+)
 _MOST_MS = 1e9  # eleven days
 _MOST_PER_S = 1e9
 # a share of one, for sums and products that were worked out in another order
@@ -36,6 +41,23 @@ def ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
         "errors": (0, 2**53),
         "count": (0, 2**53),
     }
+
+
+def nulls(frame: pl.DataFrame) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Columns that say nothing where they must, and the cases that it concerns. Nothing else can be asked of such rows."""
+    each = pl.element()
+    within = pl.any_horizontal(
+        each.is_null(), *(each.struct.field(name).is_null() for name in ("service", "cores", "ways", "rps"))
+    )
+    for name in KEYS:
+        missing = pl.col(name).is_null()
+        if name == "neighbours":
+            missing |= pl.col(name).list.eval(within).list.any()
+        bad = frame.filter(missing)
+        if bad.height:
+            ids = bad["case_id"].drop_nulls().unique(maintain_order=True).to_list()
+            where = f", e.g. in case {ids[0]}" if ids else ""
+            yield f"column {name}: null in {bad.height:,} of {frame.height:,} rows{where}; every row must have it", tuple(ids)
 
 
 def shard(frame: pl.DataFrame, manifest: Manifest) -> Iterator[tuple[str, tuple[str, ...]]]:

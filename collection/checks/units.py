@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from models.features import MOST_MBPS_A_CORE
+
 from .cases import REQUESTS
 
 # how far a shard may be from the nearest others, as a factor. Undisturbed data: below 2 for the first four, 4 for the others.
@@ -26,12 +28,14 @@ _LEAST_OTHERS = 3
 _LINE_BYTES = 64
 # bytes that travel for each miss, in lines: prefetching and write-backs add, events that count more than lines take away
 _LINES_A_MISS = (0.125, 12.0)
-_MBPS_A_CORE = 60_000.0
 _MISSES_AN_INSTRUCTION = 0.2
 # requests in the house for each busy core
 _LEAST_IN_HOUSE = 0.02
+_NOBODY = 1e-12  # in place of 0, for a factor that can be told
 # neighbours' bandwidth against what they need when they are measured themselves: a neighbour that is squeezed needs less
 _FAR_NEIGHBOURS = (1 / 300, 30.0)
+# traffic by misses that no bandwidth counter can overlook, as the node has it (scheduler/linux/src/resctrl/monitor.rs)
+_DEAD_MBPS = 10.0
 _FACTORS = {
     8: "bits for bytes",
     60: "minutes for seconds",
@@ -74,6 +78,7 @@ def whole(table: pl.DataFrame, hosts: dict[str, str]) -> Iterator[tuple[str, str
         off["nb_mbl_mbps", "that these neighbours need when they are measured themselves"].setdefault(f"{file}\0", factor)
     for (column, than), by in sorted(off.items()):
         yield from _told(column, than, by, hosts)
+    yield from _dead(table, hosts)
 
 
 def _told(column: str, than: str, by: dict[str, float], hosts: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -103,7 +108,8 @@ def _factor(factor: float) -> str:
 def _entries(table: pl.DataFrame) -> dict[str, list[_Entry]]:
     found = (
         table.lazy()
-        .filter(pl.col("requests") >= REQUESTS)
+        # what is no number of threads or requests is told as such (rows.py)
+        .filter(pl.col("requests") >= REQUESTS, pl.col("rps") > 0, pl.col("threads") > 0)
         .group_by("service", "file", "rps", "threads")
         .agg(
             *(pl.col(name).median() for name in _LN),
@@ -130,7 +136,7 @@ def _entries(table: pl.DataFrame) -> dict[str, list[_Entry]]:
 
 
 def _ln(value: float | None) -> float:
-    return math.log(value) if value else math.nan
+    return math.log(value) if value and value > 0 else math.nan
 
 
 def _against_others(own: list[_Entry]) -> dict[str, dict[str, float]]:
@@ -178,6 +184,33 @@ def _columns(away: dict[str, float]) -> dict[str, float]:
     return found
 
 
+def _dead(table: pl.DataFrame, hosts: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Shards whose bandwidth counter stood still: some processors count nothing for some groups, without an error."""
+    by_misses = pl.col("llc_misses_per_s") * _LINE_BYTES / 2**20
+    found = (
+        table.lazy()
+        .filter(by_misses >= _DEAD_MBPS)
+        .group_by("file")
+        .agg(pl.col("mbl_mbps").median(), by_misses.median().alias("by_misses"))
+        .filter(pl.col("mbl_mbps") == 0)
+        .select(pl.col("file").cast(pl.String), "by_misses")
+        .sort("file")
+        .collect()
+    )
+    groups: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for file, mbps in found.iter_rows():
+        groups[hosts.get(file, "")].append((file, mbps))
+    for host, shards in sorted(groups.items()):
+        file, mbps = shards[0]
+        many = f" (and in {len(shards) - 1:,} other shards)" if len(shards) > 1 else ""
+        where = f" on host {host}" if host else ""
+        yield (
+            file,
+            f"column mbl_mbps{where}{many} is 0 while the cache misses (llc_misses_per_s x {_LINE_BYTES} B make {mbps:,.4g} "
+            "MB/s): the bandwidth counter stood still",
+        )
+
+
 def _impossible(table: pl.DataFrame) -> Iterator[tuple[str, str, str, float]]:
     """(file, column, what is said of it, factor) of whole shards that are like no machine."""
     mbl, misses, cpu = pl.col("mbl_mbps"), pl.col("llc_misses_per_s"), pl.col("cpu_usage_cores")
@@ -196,7 +229,8 @@ def _impossible(table: pl.DataFrame) -> Iterator[tuple[str, str, str, float]]:
     )
     low, high = _LINES_A_MISS
     for file, lines, mbps, rate in found.iter_rows():
-        if lines is not None and not low <= lines <= high:
+        # 0 is no unit: a counter that stood still (`_dead`), or less than it counts in
+        if lines and not low <= lines <= high:
             said = f"that misses x {_LINE_BYTES} B make; one of the two columns"
             much = lines > high
             yield (
@@ -205,8 +239,13 @@ def _impossible(table: pl.DataFrame) -> Iterator[tuple[str, str, str, float]]:
                 said,
                 lines if much else 1 / lines,
             )
-        elif mbps is not None and mbps > _MBPS_A_CORE:
-            yield file, "cpu_usage_cores (or mbl_mbps)", f"with at most {_MBPS_A_CORE:,.0f} MB/s a busy core", _MBPS_A_CORE / mbps
+        elif mbps is not None and mbps > MOST_MBPS_A_CORE:
+            yield (
+                file,
+                "cpu_usage_cores (or mbl_mbps)",
+                f"with at most {MOST_MBPS_A_CORE:,.0f} MB/s a busy core",
+                MOST_MBPS_A_CORE / mbps,
+            )
         elif rate is not None and rate > _MISSES_AN_INSTRUCTION:
             said = f"with at most {_MISSES_AN_INSTRUCTION:g} misses an instruction"
             yield file, "cpu_usage_cores (or ipc, core_freq_mhz, llc_misses_per_s)", said, _MISSES_AN_INSTRUCTION / rate
@@ -226,7 +265,7 @@ def _impossible(table: pl.DataFrame) -> Iterator[tuple[str, str, str, float]]:
                 file,
                 "cpu_usage_cores (or the latencies)",
                 "that requests in the house can use (latency_mean_ms x achieved_rps)",
-                1 / x,
+                1 / max(x, _NOBODY),
             )
 
 
@@ -246,7 +285,8 @@ def _neighbours(table: pl.DataFrame, entries: dict[str, list[_Entry]]) -> Iterat
         parts = [p.rsplit(":", 3) for p in beside.split(",")]
         if all(p[0] in need for p in parts):
             want = sum(math.exp(need[p[0]]) * float(p[3]) for p in parts)
-            away[file].append(math.log(mbps / want))
+            if want > 0:
+                away[file].append(math.log(mbps / want))
     low, high = _FAR_NEIGHBOURS
     for file, steps in away.items():
         factor = math.exp(float(np.median(steps)))
