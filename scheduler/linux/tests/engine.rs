@@ -65,8 +65,9 @@ fn containers_are_controlled() {
         s.advance(Tick { ms: 400 });
         used.push(s.observe().get("stream").unwrap().features.cpu_usage_cores.unwrap());
     }
-    // A spinning job under 0.2 core: never much above it (one 10 ms period is 1/40 of a sample).
-    assert!(used.iter().all(|u| *u < 0.25) && used.iter().any(|u| *u > 0.05), "{used:?}");
+    // A spinning job under 0.2 core: not above it over two seconds. (A host that stops us between two readings shifts use from one
+    // sample to the next.)
+    assert!(used.iter().sum::<f64>() / used.len() as f64 <= 0.22 && used.iter().any(|u| *u > 0.05), "{used:?}");
     let seen = s.observe();
     let f = seen.get("memcached").unwrap().features;
     assert!(f.res_mem_mb.unwrap() > 1.0 && f.virt_mem_mb > f.res_mem_mb && f.nb_cores == Some(0.2), "{f:?}");
