@@ -73,14 +73,19 @@ STYLE: Any = {
 _serial = itertools.count(1)
 
 
+def _drawn(fig: Figure, salt: str, pad_inches: float) -> str:
+    """The figure as SVG without comments: the same for the same salt. Closes the figure."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=pad_inches)
+    plt.close(fig)
+    return re.sub(r"<!--.*?-->\s*", "", text.getvalue(), flags=re.S)
+
+
 def _svg(fig: Figure, label: str) -> str:
     """The figure as an `<svg>` element that can stand in an HTML body beside others."""
     salt = f"f{next(_serial)}"
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.04)
-    plt.close(fig)
-    svg = text.getvalue()
+    svg = _drawn(fig, salt, 0.04)
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
@@ -89,19 +94,13 @@ def _svg(fig: Figure, label: str) -> str:
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{salt}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", svg)
     svg = re.sub(r"font: ([\d.]+px) '[^']*'[^;\"]*", r"font: \1 var(--sans)", svg)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
     safe = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
 
 
 def svg_file(fig: Figure, salt: str) -> str:
     """The figure as the text of an SVG file: the same each time, no trailing blanks, no comments. Closes the figure."""
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.05)
-    plt.close(fig)
-    plain = re.sub(r"<!--.*?-->\s*", "", text.getvalue(), flags=re.S)
-    return "\n".join(line.rstrip() for line in plain.splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in _drawn(fig, salt, 0.05).splitlines()) + "\n"
 
 
 def _ms(value: float) -> str:
