@@ -270,7 +270,7 @@ class _Rows:
                 wrong.append(f"has {frame.height:,} rows, the manifest says {shard.rows:,}")
             nameless = frame["case_id"].null_count()
             if nameless:
-                wrong.append(f"column case_id: null in {nameless:,} of {frame.height:,} rows; every row must have it")
+                wrong.append(checks.rows.null("case_id", nameless, frame.height))
             wrong += self._cases(shard.file, frame.drop_nulls().group_by("case_id").agg(pl.len().alias("here")))
         if wrong:
             yield Finding(str(path), "; ".join(wrong), remedy)

@@ -57,7 +57,12 @@ def nulls(frame: pl.DataFrame) -> Iterator[tuple[str, tuple[str, ...]]]:
         if bad.height:
             ids = bad["case_id"].drop_nulls().unique(maintain_order=True).to_list()
             where = f", e.g. in case {ids[0]}" if ids else ""
-            yield f"column {name}: null in {bad.height:,} of {frame.height:,} rows{where}; every row must have it", tuple(ids)
+            yield null(name, bad.height, frame.height, where), tuple(ids)
+
+
+def null(column: str, bad: int, of: int, where: str = "") -> str:
+    """What to say of a column without values in so many rows of a shard."""
+    return f"column {column}: null in {bad:,} of {of:,} rows{where}; every row must have it"
 
 
 def shard(frame: pl.DataFrame, manifest: Manifest) -> Iterator[tuple[str, tuple[str, ...]]]:
