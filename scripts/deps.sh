@@ -24,6 +24,8 @@ if command -v docker >/dev/null && ! command -v dockerd >/dev/null && ! docker i
   missing+=(docker.io)
 fi
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+# LightGBM's wheel lacks it.
+ldconfig -p | grep 'libgomp\.so\.1 ' >/dev/null || missing+=(libgomp1)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 if [ ${#missing[@]} -gt 0 ]; then "$(dirname "$0")"/install-packages.sh "make" "${missing[@]}"; fi
