@@ -106,7 +106,7 @@ bench-frontier: deps ## labels of the frontier strategy against those of every c
 	cargo run --release --locked -p surefootd --example frontier
 
 bench-lab-hour: setup engine ## cells per hour on real containers against a relaunch for each cell (docs/benchmarks.md); as root, quiet
-	scripts/images.sh memcached
+	scripts/images.sh memcached mariadb xapian
 	cargo build --release --locked --workspace
 	python scripts/bench_lab_hour.py target/release/surefootd
 

@@ -1,13 +1,14 @@
 """A lab hour: cells per hour on real containers, by `surefootd sweep` and with a relaunch of the service for each cell.
 
-    python3 scripts/bench_lab_hour.py SUREFOOTD [--service memcached] [--rps 8000 16000] [--blocks 2] [--json FILE]
+    python3 scripts/bench_lab_hour.py SUREFOOTD [--services NAME...] [--rps RPS...] [--cores C...] [--blocks 2] [--json FILE]
 
-Both sides measure the same cells with the same samples, block by block in turn (engine first, then relaunch first, ...). Each
-block is a sweep of its own, with the start of its containers. Both have the same `warmup_ms`; the relaunch side needs all of it,
-as a service that was just started has not settled. Its 3 s are what the published collection waits for a cell: 1 s of warm-up and
-1 s for the monitors after the start, 1 s after setting the allocation.
+A campaign of three services at every load of the catalogue: one that starts at once (memcached) and two with data to load
+(MariaDB, Xapian). Both sides measure the same cells with the same samples, block by block in turn (engine first, then relaunch
+first, ...). Each block is a sweep of its own, with the start of its containers. Both have the same `warmup_ms`; the relaunch
+side needs all of it, as a service that was just started has not settled. Its 3 s are what the published collection waits for a
+cell: 1 s of warm-up and 1 s for the monitors after the start, 1 s after setting the allocation.
 
-Exit code 1 below 3 times the cells per hour. Needs a container engine, the service's image and root; wants a quiet machine.
+Exit code 1 below 3 times the cells per hour. Needs a container engine, the services' images and root; wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +36,7 @@ seed = {block}
 [targets]
 local = true
 [sweep]
-services = ["{service}"]
+services = {services}
 rps = {rps}
 threads = [1]
 cores = {cores}
@@ -45,8 +45,9 @@ warmup_ms = 3000
 interval_ms = 100
 samples = 10
 """
-CORES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-Cell = tuple[float, float]  # RPS, cores
+SERVICES = ["memcached", "mariadb", "xapian"]
+CORES = [0.3, 0.6, 1.0]
+Cell = tuple[str, float, float]  # service, RPS, cores
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Sweep:
     p99_ms: dict[Cell, float]
 
 
-def sweep(surefootd: Path, campaign: str, more: tuple[str, ...], qos: Callable[[Path], float], scratch: Path) -> Sweep:
+def sweep(surefootd: Path, campaign: str, more: tuple[str, ...], scratch: Path) -> Sweep:
     """Run it in a folder of its own."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     file, out = folder / "campaign.toml", folder / "out"
@@ -75,28 +76,28 @@ def sweep(surefootd: Path, campaign: str, more: tuple[str, ...], qos: Callable[[
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
     cases = json.loads(done.stdout)["cases"]
-    target_ms = qos(out)
+    targets_ms = qos_targets_ms(out)
     rows = pl.read_parquet(sorted((out / "shards").glob("*.parquet"))).filter(pl.col("verdict") != "client-limited")
-    per_case = rows.group_by("rps", "alloc_cores").agg(
+    per_case = rows.group_by("service", "rps", "alloc_cores").agg(
         (pl.col("t_ms").min() - 100).alias("warmup_ms"),
         pl.col("latency_p99_ms").median().alias("p99_ms"),
         (pl.col("verdict") == "server-overloaded").any().alias("overloaded"),
     )
     meets, p99 = {}, {}
     for found in per_case.iter_rows(named=True):
-        cell = (found["rps"], round(found["alloc_cores"], 3))
+        cell = (found["service"], found["rps"], round(found["alloc_cores"], 3))
         slow = found["overloaded"] or found["p99_ms"] is None
         p99[cell] = float("inf") if slow else found["p99_ms"]
-        meets[cell] = p99[cell] <= target_ms
+        meets[cell] = p99[cell] <= targets_ms[cell[0]]
     marked = cases.get("disturbed", 0) + cases.get("unsettled", 0)
     spoilt = cases["client_limited"] + cases["failed"]
     return Sweep(wall_s, cases["planned"], spoilt, marked, per_case["warmup_ms"].to_list(), meets, p99)
 
 
-def qos_target_ms(out: Path) -> float:
-    """From the manifest of a sweep of one service."""
-    (service,) = json.loads((out / "manifest.json").read_text("utf-8"))["services"].values()
-    return float(service["qos_target_ms"])
+def qos_targets_ms(out: Path) -> dict[str, float]:
+    """Of each service, from the manifest of a sweep."""
+    services = json.loads((out / "manifest.json").read_text("utf-8"))["services"]
+    return {name: float(service["qos_target_ms"]) for name, service in services.items()}
 
 
 def agreement(pairs: list[tuple[Sweep, Sweep]]) -> tuple[int, int, list[str]]:
@@ -108,7 +109,7 @@ def agreement(pairs: list[tuple[Sweep, Sweep]]) -> tuple[int, int, list[str]]:
             if a.meets_qos[cell] == b.meets_qos[cell]:
                 same += 1
             else:
-                other.append(f"{cell[0]:.0f} RPS on {cell[1]} cores: {a.p99_ms[cell]:.1f} and {b.p99_ms[cell]:.1f} ms")
+                other.append(f"{cell[0]} at {cell[1]:g} RPS on {cell[2]} cores: {a.p99_ms[cell]:.1f} and {b.p99_ms[cell]:.1f} ms")
     return same, common, other
 
 
@@ -141,8 +142,8 @@ def main() -> int:
     """Run the blocks and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("surefootd", type=Path)
-    parser.add_argument("--service", default="memcached")
-    parser.add_argument("--rps", type=float, nargs="+", default=[8000.0, 16000.0])
+    parser.add_argument("--services", nargs="+", default=SERVICES)
+    parser.add_argument("--rps", type=float, nargs="+", help="of each service; else the catalogue's levels")
     parser.add_argument("--cores", type=float, nargs="+", default=CORES)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--json", type=Path)
@@ -150,9 +151,11 @@ def main() -> int:
     found: dict[str, list[Sweep]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as scratch:
         for block in range(args.blocks):
-            campaign = CAMPAIGN.format(block=block, service=args.service, rps=args.rps, cores=args.cores)
+            # TOML's arrays of text and numbers are written as JSON's are
+            rps, services, cores = (json.dumps(v) for v in (args.rps or "catalogue", args.services, args.cores))
+            campaign = CAMPAIGN.format(block=block, services=services, rps=rps, cores=cores)
             for side in list(SIDES)[:: 1 if block % 2 == 0 else -1]:
-                s = sweep(args.surefootd, campaign, SIDES[side], qos_target_ms, Path(scratch))
+                s = sweep(args.surefootd, campaign, SIDES[side], Path(scratch))
                 found[side].append(s)
                 print(f"block {block + 1} of {args.blocks}, {side}: {s.cases} cells in {s.wall_s:.1f} s", file=sys.stderr)
     value = summary(found)

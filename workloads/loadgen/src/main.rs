@@ -426,11 +426,7 @@ fn run_once(args: &RunArgs) -> Result<(), LoadgenError> {
     } else {
         show(&report);
     }
-    if report.completed == 0 {
-        let why = report.first_error.as_deref().unwrap_or("no reply came");
-        return Err(LoadgenError::Failed(format!("no request to {} was answered: {why}", report.target)));
-    }
-    Ok(())
+    report.unanswered().map_or(Ok(()), |why| Err(LoadgenError::Failed(why)))
 }
 
 fn show_point(p: &Point) {

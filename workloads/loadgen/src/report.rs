@@ -121,6 +121,15 @@ pub struct Report {
     pub feed_undelivered: Option<u64>,
 }
 
+impl Report {
+    /// Why no reply at all came in the measured interval; None if one did, be it to a request from before the interval: an
+    /// overloaded server may still be at those.
+    pub fn unanswered(&self) -> Option<String> {
+        let silent = self.completed == 0 && self.achieved_rps == 0.0;
+        silent.then(|| format!("no request to {} was answered: {}", self.target, self.first_error.as_deref().unwrap_or("no reply came")))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {

@@ -485,9 +485,8 @@ impl Probe for Service<'_> {
         if r.interrupted {
             return Err(failed("interrupted; with the same --journal the search goes on from here"));
         }
-        if r.completed == 0 {
-            let why = r.first_error.as_deref().unwrap_or("no reply came");
-            return Err(failed(format!("no request to {} was answered at {rps} rps: {why}", r.target)));
+        if let Some(why) = r.unanswered() {
+            return Err(failed(format!("{why} (at {rps} rps)")));
         }
         let share = r.above_target.ok_or_else(|| failed("no QoS target was given to the run"))?;
         let reason = r.first_error.map_or(r.verdict.reason.clone(), |e| format!("{} (first error: {e})", r.verdict.reason));

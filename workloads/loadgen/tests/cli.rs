@@ -4,7 +4,7 @@ mod common;
 
 use common::punctual::first_punctual;
 use common::{receive, Running};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output};
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
@@ -95,6 +95,31 @@ fn wrong_protocol_is_named() {
     let err = String::from_utf8(out.stderr).unwrap();
     assert_eq!(err.lines().count(), 1, "{err}");
     assert!(err.contains("no request to"), "{err}");
+}
+
+/// A server half as fast as the load is still at the requests of the warm-up when the run ends: overloaded, not silent.
+#[test]
+fn an_overloaded_server_is_not_silent() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    // Answers one request for every two that it gets.
+    let server = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut answers = stream.try_clone().unwrap();
+        for (n, line) in BufReader::new(stream).lines().enumerate() {
+            if line.is_err() || n % 2 == 1 && answers.write_all(b"END\r\n").is_err() {
+                return;
+            }
+        }
+    });
+    let load = ["--target", &target, "--rps", "1000", "--protocol", "memcached", "--no-preload", "--set-ratio", "0"];
+    let shape = ["--connections", "1", "--pipeline", "1000", "--warmup", "400ms", "--duration", "100ms", "--grace", "0s", "--json"];
+    let out = loadgen(&[&load[..], &shape[..]].concat());
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(0), "{err}");
+    let report: Report = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(report.completed == 0 && report.unfinished > 0 && report.achieved_rps > 0.0, "{report:?}");
+    server.join().unwrap();
 }
 
 /// A run prints and writes the same report; a missing feed reader costs one warning and is counted.
