@@ -1,7 +1,8 @@
 """Test vectors with which the node's Rust code proves that it computes what PyTorch computes.
 
     python -m pipelines.vectors BUNDLE OUT.json [--count N]    inputs and outputs of a bundle's models
-    python -m pipelines.vectors --fixtures tests/vectors       the committed small bundle, its vectors and the DDPG steps
+    python -m pipelines.vectors --fixtures tests/vectors       the committed small bundle, its vectors, DDPG and DQN steps
+    python -m pipelines.vectors --dqn FILE                     the DQN steps alone
 
 Inference vectors (JSON): for each model `cases` of `raw` inputs (natural units, some outside the bounds), `normalised` inputs
 (f32), `network` (what the network gives, f32; probabilities for Model-C) and, for A and B, `outputs` (natural units). Agreement
@@ -10,6 +11,10 @@ is judged on `normalised` and `network`: difference <= 1e-5.
 DDPG vectors (safetensors): `initial.*` weights of the four networks, `batch.K.{state,action,reward,next_state}` for five
 updates, `after.1.*` and `after.5.*` weights, `loss.critic` and `loss.actor` [5]. Hyperparameters are in the metadata, as JSON
 text under the key `args`. The update is written out in models/ddpg.py.
+
+DQN vectors (safetensors): `initial.{policy,target}.*`, `batch.K.{state,action,reward,next_state}` for five updates (action
+numbers as f32), `after.1.*` (the policy has moved, the target not), `after.3.*` (the target was copied), `after.5.*`, and
+`loss` [5], the loss before each update. Metadata as above; the update is written out in models/dqn.py.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from torch import Tensor
 
 from models import export
 from models.ddpg import Ddpg, DdpgArgs
+from models.dqn import Dqn, DqnArgs
 from models.features import (
     ACTIONS,
     MODEL_A_INPUTS,
@@ -44,12 +50,16 @@ from models.features import (
     normalise,
 )
 from models.mlp import Mlp
+from models.osml_c import ACTIONS as OSML_C_ACTIONS
+from models.osml_c import INPUTS as OSML_C_INPUTS
 from pipelines import bundle
 from pipelines.errors import PipelineError
 from pipelines.io import canonical_json, write_bytes
 
 DDPG_STEPS = 5
 DDPG_BATCH = 32
+DQN_STEPS = 5
+DQN_BATCH = 32
 
 
 def _as_torch(weights: export.Weights) -> dict[str, Tensor]:
@@ -143,6 +153,40 @@ def ddpg_vectors(seed: int = 7) -> bytes:
     return save_safetensors({k: np.ascontiguousarray(tensors[k]) for k in sorted(tensors)}, metadata)
 
 
+def dqn_vectors(seed: int = 9) -> bytes:
+    """Five updates on fixed batches, the target copied after the third, as safetensors."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    args = DqnArgs(batch=DQN_BATCH, copy_every=3)
+    n_state = len(OSML_C_INPUTS)
+    net = Dqn(n_state, len(OSML_C_ACTIONS), args)
+    tensors: dict[str, NDArray[np.float32]] = {}
+
+    def keep(prefix: str) -> None:
+        for name, value in net.named_tensors().items():
+            tensors[f"{prefix}.{name}"] = value.numpy()
+
+    keep("initial")
+    optimiser = net.optimiser()
+    losses = []
+    for k in range(DQN_STEPS):
+        batch = {
+            "state": rng.random((DQN_BATCH, n_state)),
+            "action": rng.integers(0, len(OSML_C_ACTIONS), DQN_BATCH),
+            "reward": rng.uniform(-8.0, 8.0, DQN_BATCH),
+            "next_state": rng.random((DQN_BATCH, n_state)),
+        }
+        for name, value in batch.items():
+            tensors[f"batch.{k}.{name}"] = value.astype(np.float32)
+        state, action, reward, next_state = (torch.from_numpy(tensors[f"batch.{k}.{name}"]) for name in batch)
+        losses.append(net.update(optimiser, state, action.long(), reward, next_state))
+        if k + 1 in (1, args.copy_every, DQN_STEPS):
+            keep(f"after.{k + 1}")
+    tensors["loss"] = np.array(losses, dtype=np.float32)
+    metadata = {"args": json.dumps(args.as_dict(), sort_keys=True), "steps": str(DQN_STEPS)}
+    return save_safetensors({k: np.ascontiguousarray(tensors[k]) for k in sorted(tensors)}, metadata)
+
+
 def small_bundle(seed: int = 11) -> bundle.BundleSpec:
     """A bundle of the real shapes with random weights; what it predicts means nothing."""
     torch.manual_seed(seed)
@@ -210,6 +254,7 @@ def write_fixtures(folder: Path) -> None:
     checked = bundle.build(small_bundle(), folder / "bundle-small", key)
     write_bytes(folder / "inference.json", canonical_json(inference_vectors(checked, 24)))
     write_bytes(folder / "ddpg.safetensors", ddpg_vectors())
+    write_bytes(folder / "dqn.safetensors", dqn_vectors())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -218,14 +263,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--fixtures", type=Path, metavar="DIR")
+    parser.add_argument("--dqn", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     try:
         if args.fixtures:
             write_fixtures(args.fixtures)
             return 0
+        if args.dqn:
+            write_bytes(args.dqn, dqn_vectors())
+            return 0
         if args.bundle is None or args.out is None:
-            parser.error("BUNDLE and OUT.json, or --fixtures DIR")
+            parser.error("BUNDLE and OUT.json, or --fixtures DIR, or --dqn FILE")
         write_bytes(args.out, canonical_json(inference_vectors(bundle.verify(args.bundle), args.count)))
     except PipelineError as error:
         print(error, file=sys.stderr)

@@ -1,0 +1,85 @@
+"""OSML's Model-C: a DQN that corrects an allocation, up to 3 cores and 3 ways at a time (OSML, Sec. 4.3).
+
+Asked: by how many cores and ways should this service's allocation change now?
+Inputs: MODEL_C_INPUTS, the counters of one sample and its `qos`.
+Outputs: the expected return of each of 49 actions <m, n>, m, n in -3..3: action (m + 3) * 7 + (n + 3) gives m cores and n ways
+(negative: takes them away). m counts allocation units of cores.
+Network, update and exploration: models/dqn.py.
+Reward, of the state before (t-1) and after (t): with d = latency(t-1) - latency(t) in ms,
+
+    sign(d) * log(1 + |d|) - (m + n)
+
+m and n are what was carried out. Transitions: pairs of samples of one plane whose allocations are at most 3 cores and 3 ways
+apart.
+
+Differences from the paper: `qos` (target / latency, at most 1) stands for the latency among the inputs, which spans seven
+orders of magnitude and has no upper bound to scale by; memory utilisation and LLC occupancy are no inputs (OSML+ dropped them);
+log(1 + |d|) for the printed log |d|, which is negative for improvements below 1 ms (the authors' program does the same);
+latency is the p99 that QoS is judged by, not the mean; and it is capped, because an overloaded service has no latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.dqn import Dqn, Replay
+from models.features import MODEL_C_INPUTS
+
+REACH = 3  # cores and ways that one action moves at most
+_STEPS = range(-REACH, REACH + 1)
+ACTIONS = tuple((cores, ways) for cores in _STEPS for ways in _STEPS)  # by number
+IDLE = ACTIONS.index((0, 0))
+
+INPUTS = MODEL_C_INPUTS
+
+
+def action_number(core_steps: NDArray[np.int64], ways: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of the actions that change an allocation by this; each change within -3..3."""
+    if (np.abs(core_steps) > REACH).any() or (np.abs(ways) > REACH).any():
+        raise ValueError(f"an action moves at most {REACH} cores and {REACH} ways")
+    return (core_steps + REACH) * len(_STEPS) + (ways + REACH)
+
+
+def reward(before_ms: NDArray[np.float64], after_ms: NDArray[np.float64], action: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The paper's reward of actions that were carried out; latencies in ms, finite."""
+    better_ms = before_ms - after_ms
+    taken = np.array(ACTIONS, dtype=float).sum(axis=1)[action]
+    return np.sign(better_ms) * np.log1p(np.abs(better_ms)) - taken
+
+
+class PoolBatches:
+    """`count` batches a pass, drawn from an experience pool."""
+
+    def __init__(self, pool: Replay, batch: int, count: int, seed: int) -> None:
+        self._pool, self._batch, self._count = pool, batch, count
+        self._rng = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        for _ in range(self._count):
+            yield self._pool.draw(self._batch, self._rng)
+
+
+class OsmlC(pl.LightningModule):
+    """One `Dqn.update` a batch. Logged: `td_loss`, the mean squared error of the Q-values, reward units squared."""
+
+    def __init__(self, net: Dqn) -> None:
+        super().__init__()
+        self.net = net
+        self.automatic_optimization = False
+        self._rmsprop = net.optimiser()
+
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor, Tensor], batch_idx: int) -> None:
+        loss = self.net.update(self._rmsprop, *batch)
+        self.log("td_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+
+    def configure_optimizers(self) -> Any:
+        return self._rmsprop
