@@ -1,23 +1,32 @@
 """Stage `evaluate`: how good the models are on planes that they never saw.
 
-    python -m pipelines.evaluate --data FOLDER --labels FOLDER --models FOLDER --out FOLDER [--params params.yaml]
+    python -m pipelines.evaluate --data FOLDER --labels FOLDER --models FOLDER [--compare FOLDER] --out FOLDER [--params FILE]
 
-Writes `metrics.json`, `predictions.csv` (a row a test plane) and adds the metrics to the MLflow run. What each metric means:
+Writes the tables below and adds the metrics to the MLflow run.
+
+metrics.json:
 
     a_<output>_mae            mean absolute error of Model-A, in cores, ways or MB/s
-    a_<output>_mae_nearest    the same, of the label of the nearest training sample (scaled inputs, Euclidean)
-    a_<output>_mae_linear     the same, of a linear fit
+    a_<output>_mae_overloaded of samples whose allocation cannot carry the load; `_carried`: of the others
     a_safe_share              share of test samples whose predicted OAA, rounded up to what can be allocated, meets QoS
     a_safe_but_violates       share of those allocations that were measured and violate QoS
     b_qos_mae                 mean absolute error of Model-B's QoS (target / p99, capped)
     b_error_pct               the same with both sides capped at 1, in per cent
-    b_qos_mae_nearest/_linear as above
     b_accuracy                share of questions where "QoS is met" is predicted rightly (the paper: 96.4 %)
     b_safe_but_violates       share of predicted "met" that are not
     b_cliff_recall            of all single steps over the cliff (from a cell that meets QoS to one that does not), the share
                               that Model-B sees coming
+    ..._nearest/_linear/_lightgbm  the same of a comparator (pipelines/compare.py), with --compare
+    a_<output>_vs_best, b_qos_vs_best  error of the network / least error of a comparator: 1.1 is 10 % worse
     c_grows_when_violating    share of violating states where Model-C's action gives more of a resource
     c_never_shrinks_into_cliff  share of states just above the cliff where its action does not step over it
+
+predictions.csv   a row a test plane: labels, and the mean prediction over its samples
+by_service.csv    errors of A and B, a row a service
+by_cliff.csv      errors of A by the distance of the sample's allocation from the cliff, of B by that of the one asked about: in
+                  single steps along the nearer axis, 0 and up where QoS is met, below 0 where it is not
+calibration.csv   Model-B's predictions in bins: how often QoS was met, and the mean QoS, beside what was predicted
+importance.csv    permutation importance: how much an error grows when one input is drawn from another sample
 """
 
 from __future__ import annotations
@@ -25,45 +34,28 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import params, tensors, tracking, train
-from pipelines.errors import BadInput
-from pipelines.io import write_bytes, write_json
-from pipelines.tensors import QosQuestions, Table
+from pipelines import holdout, params, tensors, tracking, train
+from pipelines.holdout import Questions
+from pipelines.io import read_json, write_bytes, write_json
+from pipelines.tensors import Table
 from pipelines.train import Fitted
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-_NEAREST_ROWS = 8192
-
-
-def nearest(train_x: F32, train_y: F64, test_x: F32) -> F64:
-    """Label of the nearest training row, in chunks."""
-    squares = (train_x**2).sum(axis=1)
-    out = np.empty((len(test_x), train_y.shape[1]))
-    for start in range(0, len(test_x), 1024):
-        part = test_x[start : start + 1024]
-        out[start : start + 1024] = train_y[np.argmin(squares[None, :] - 2.0 * part @ train_x.T, axis=1)]
-    return out
-
-
-def linear(train_x: F32, train_y: F64, test_x: F32) -> F64:
-    """Least squares with a constant."""
-    design = np.column_stack([train_x, np.ones(len(train_x))])
-    weights, *_ = np.linalg.lstsq(design, train_y, rcond=None)
-    return np.column_stack([test_x, np.ones(len(test_x))]) @ weights
-
-
-def thin(rows: I64, count: int, rng: np.random.Generator) -> I64:
-    return rows if len(rows) <= count else np.sort(rng.choice(rows, count, replace=False))
+DISTANCES = 6  # steps from the cliff that are told apart
+_BINS = 20
 
 
 def allocate_up(cores: F64, ways: F64, platform: PlatformLimits) -> tuple[F64, F64]:
@@ -81,24 +73,29 @@ def cell_index(table: Table) -> dict[tuple[int, float, float], int]:
     }
 
 
-def evaluate_a(table: Table, a: Fitted, test: I64, known: I64) -> tuple[dict[str, float], F64]:
-    """Metrics of Model-A, and its predictions for `test`."""
+def predict_a(table: Table, a: Fitted, rows: I64) -> F64:
+    """Model-A's outputs for these rows, natural units."""
+    x = features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
+    return features.natural(export.forward(a.weights, x), a.outputs)
+
+
+def mean_where(values: F64, where: NDArray[np.bool_]) -> float:
+    """Mean of the finite values there; NaN where there are none."""
+    chosen = values[where & np.isfinite(values)]
+    return float(chosen.mean()) if len(chosen) else float("nan")
+
+
+def evaluate_a(table: Table, a: Fitted, test: I64, predicted: F64) -> dict[str, float]:
+    """Metrics of Model-A."""
     names = [s.name for s in a.outputs]
-    inputs = [b.name for b in a.inputs]
-    labels = table.labels(names)
-    test_x = features.normalise(table.matrix(inputs, test), a.inputs)
-    known_x = features.normalise(table.matrix(inputs, known), a.inputs)
-    predicted = features.natural(export.forward(a.weights, test_x), a.outputs)
-    truth, known_y = labels[table.plane[test]], labels[table.plane[known]]
+    error = np.abs(predicted - table.labels(names)[table.plane[test]])
+    over = holdout.overloaded(table, test)
     metrics: dict[str, float] = {}
     for k, name in enumerate(names):
-        has, taught = np.isfinite(truth[:, k]), np.isfinite(known_y[:, k])
-        if not has.any():
-            continue
-        metrics[f"a_{name}_mae"] = float(np.abs(predicted[has, k] - truth[has, k]).mean())
-        for method in (nearest, linear):
-            other = method(known_x[taught], known_y[taught, k : k + 1], test_x[has])[:, 0]
-            metrics[f"a_{name}_mae_{method.__name__}"] = float(np.abs(other - truth[has, k]).mean())
+        for suffix, where in (("", np.ones(len(test), dtype=bool)), ("_overloaded", over), ("_carried", ~over)):
+            value = mean_where(error[:, k], where)
+            if np.isfinite(value):
+                metrics[f"a_{name}_mae{suffix}"] = value
     ways = predicted[:, names.index("oaa_ways")] if "oaa_ways" in names else np.zeros(len(test))
     cores, ways = allocate_up(predicted[:, names.index("oaa_cores")], ways, table.platform)
     cells = cell_index(table)
@@ -109,7 +106,7 @@ def evaluate_a(table: Table, a: Fitted, test: I64, known: I64) -> tuple[dict[str
     if measured.any():
         metrics["a_safe_share"] = float((qos[measured] >= 1.0).mean())
         metrics["a_safe_but_violates"] = 1.0 - metrics["a_safe_share"]
-    return metrics, predicted
+    return metrics
 
 
 def cliff_steps(table: Table, rows: I64) -> tuple[I64, I64]:
@@ -127,34 +124,128 @@ def cliff_steps(table: Table, rows: I64) -> tuple[I64, I64]:
     return np.concatenate(from_rows), np.concatenate(to_cells)
 
 
-def evaluate_b(table: Table, b: Fitted, cap: float, test: I64, known: I64, seed: int) -> dict[str, float]:
+def evaluate_b(table: Table, b: Fitted, asked: Questions, predicted: F64, test: I64) -> dict[str, float]:
     """Metrics of Model-B."""
-    rng = np.random.default_rng((seed, 3))
-    questions, taught = QosQuestions(table, test, cap), QosQuestions(table, known, cap)
-    if len(questions.rows) == 0:
-        return {}
-    cells, qos = questions.draw(rng)
-    known_cells, known_qos = taught.draw(rng)
-    predicted = train.predict_qos(b, table, questions.rows, cells)
-    test_x = train.b_matrix(table, questions.rows, b.inputs, cells)
-    known_x = train.b_matrix(table, taught.rows, b.inputs, known_cells)
-    met, said_met = qos >= 1.0, predicted >= 1.0
-    metrics = {
-        "b_qos_mae": float(np.abs(predicted - qos).mean()),
-        "b_error_pct": float(100 * np.abs(np.clip(predicted, 0, 1) - np.minimum(qos, 1)).mean()),
-        "b_accuracy": float((met == said_met).mean()),
-    }
+    metrics = {f"b_{name}": value for name, value in holdout.qos_errors(predicted, asked.qos).items()}
+    said_met = predicted >= 1.0
     if said_met.any():
-        metrics["b_safe_but_violates"] = float((~met[said_met]).mean())
-    for method in (nearest, linear):
-        other = method(known_x, known_qos[:, None], test_x)[:, 0]
-        metrics[f"b_qos_mae_{method.__name__}"] = float(np.abs(other - qos).mean())
-        metrics[f"b_accuracy_{method.__name__}"] = float(((other >= 1.0) == met).mean())
+        metrics["b_safe_but_violates"] = float((asked.qos[said_met] < 1.0).mean())
     rows, to = cliff_steps(table, test)
     if len(rows):
         metrics["b_cliff_recall"] = float((train.predict_qos(b, table, rows, to) < 1.0).mean())
         metrics["b_cliff_steps"] = float(len(rows))
     return metrics
+
+
+def against_best(metrics: dict[str, float], compared: dict[str, float]) -> dict[str, float]:
+    """Each error over the least of the comparators'."""
+    ratios: dict[str, float] = {}
+    for name in [n for n in metrics if n.endswith("_mae")]:
+        others = [v for n, v in compared.items() if n.startswith(f"{name}_")]
+        if others and min(others) > 0:
+            ratios[f"{name.removesuffix('_mae')}_vs_best"] = metrics[name] / min(others)
+    return ratios
+
+
+def cliff_distance(table: Table) -> I64:
+    """Per cell: single steps to the cliff along the nearer axis, at most DISTANCES either way.
+
+    0 and up where QoS is met (0: one step less of either violates it), below 0 where it is not (-1: one step more meets it).
+    Cells from where no number of steps along one axis gets over count as the farthest; so do those whose QoS is unknown, which
+    no error is counted for.
+    """
+    met = np.nan_to_num(table.cell_qos, nan=-1.0) >= 1.0
+    result = np.where(met, DISTANCES, -DISTANCES)
+    for along, across in ((table.cell_cores, table.cell_ways), (table.cell_ways, table.cell_cores)):
+        order = np.lexsort((along, across, table.cell_plane))
+        line = np.concatenate([[True], (np.diff(table.cell_plane[order]) != 0) | (np.diff(across[order]) != 0)])
+        for part in np.split(order, np.flatnonzero(line)[1:]):
+            over = np.flatnonzero(met[part])
+            under = np.flatnonzero(~met[part])
+            place = np.arange(len(part))
+            if len(under):  # steps that can be taken away before the first that violates
+                below = np.searchsorted(under, place) - 1
+                steps = np.where(below >= 0, place - under[np.maximum(below, 0)] - 1, DISTANCES)
+                result[part] = np.where(met[part], np.minimum(result[part], steps), result[part])
+            if len(over):
+                above = np.searchsorted(over, place)
+                steps = np.where(above < len(over), over[np.minimum(above, len(over) - 1)] - place, DISTANCES)
+                result[part] = np.where(met[part], result[part], np.maximum(result[part], -steps))
+    return result
+
+
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """Numbers to six digits; NaN as an empty field."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow([("" if v != v else f"{v:.6g}") if isinstance(v, float) else v for v in row])
+    return text.getvalue().encode()
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Absolute errors of A (a row a test sample, a column an output) and of B (a row a question; QoS capped at 1, per cent)."""
+
+    outputs: list[str]
+    a: F64
+    b: F64
+
+
+def by_group(what: str, groups_a: NDArray[Any], groups_b: NDArray[Any], errors: Errors, values: Sequence[Any]) -> bytes:
+    """A row a group: how many samples and questions, and the mean errors."""
+    rows = []
+    for value in values:
+        in_a, in_b = groups_a == value, groups_b == value
+        means = [mean_where(errors.a[:, k], in_a) for k in range(len(errors.outputs))]
+        rows.append([value, int(in_a.sum()), *means, int(in_b.sum()), mean_where(errors.b, in_b)])
+    return csv_bytes([what, "samples", *[f"a_{n}_mae" for n in errors.outputs], "questions", "b_error_pct"], rows)
+
+
+def calibration_csv(predicted: F64, qos: F64, cap: float) -> bytes:
+    """Bins of the predicted QoS."""
+    edges = np.linspace(0.0, cap, _BINS + 1)
+    place = np.clip(np.digitize(predicted, edges) - 1, 0, _BINS - 1)
+    everywhere = np.ones(len(qos), dtype=bool)
+    rows = []
+    for k in range(_BINS):
+        here = place == k
+        rows.append(
+            [float(edges[k]), float(edges[k + 1]), int(here.sum())]
+            + [mean_where(v[here], everywhere[here]) for v in (predicted, qos, (qos >= 1.0).astype(float))]
+        )
+    return csv_bytes(["from_qos", "to_qos", "questions", "predicted_qos", "qos", "met_share"], rows)
+
+
+def importance_csv(table: Table, a: Fitted, b: Fitted, test: I64, asked: Questions, seed: int) -> bytes:
+    """Error with one input shuffled over the rows, less the error without: in units of each error."""
+    outputs = [s.name for s in a.outputs]
+    labels = table.labels(outputs)[table.plane[test]]
+    a_x = features.normalise(table.matrix([bound.name for bound in a.inputs], test), a.inputs)
+    b_x = train.b_matrix(table, asked.rows, b.inputs, asked.cells)
+    everywhere = np.ones(len(test), dtype=bool)
+
+    def a_error(x: F32) -> list[float]:
+        error = np.abs(features.natural(export.forward(a.weights, x), a.outputs) - labels)
+        return [mean_where(error[:, k], everywhere) for k in range(len(outputs))]
+
+    def b_error(x: F32) -> list[float]:
+        return [holdout.qos_errors(features.natural(export.forward(b.weights, x), b.outputs)[:, 0], asked.qos)["error_pct"]]
+
+    rng = np.random.default_rng((seed, 5))
+    rows: list[list[object]] = []
+    for model, inputs, x, error, names in (
+        ("a", a.inputs, a_x, a_error, [f"{n}_mae" for n in outputs]),
+        ("b", b.inputs, b_x, b_error, ["error_pct"]),
+    ):
+        whole = error(x)
+        for k, bound in enumerate(inputs):
+            shuffled = x.copy()
+            shuffled[:, k] = rng.permutation(shuffled[:, k])
+            for name, with_input, without in zip(names, whole, error(shuffled), strict=True):
+                rows.append([model, bound.name, name, with_input, without - with_input])
+    return csv_bytes(["model", "input", "error", "whole", "increase"], rows)
 
 
 def evaluate_c(table: Table, c: Fitted, actions: list[str], test: I64) -> dict[str, float]:
@@ -183,25 +274,24 @@ def evaluate_c(table: Table, c: Fitted, actions: list[str], test: I64) -> dict[s
 
 
 def predictions_csv(table: Table, a: Fitted, test: I64, predicted: F64) -> bytes:
-    """Per test plane: the label, and the mean prediction over its samples."""
     names = [s.name for s in a.outputs]
     labels = table.labels(names)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["service", "rps", "threads", "neighbours", *names, *[f"predicted_{n}" for n in names]])
-    for plane in np.unique(table.plane[test]):
-        at = table.plane[test] == plane
-        info = table.plane_labels.row(int(plane), named=True)
-        writer.writerow(
-            [info["service"], info["rps"], info["threads"], info["neighbours"]]
-            + [f"{v:.6g}" for v in labels[plane]]
-            + [f"{v:.6g}" for v in predicted[at].mean(axis=0)]
-        )
-    return text.getvalue().encode()
+    planes, place = np.unique(table.plane[test], return_inverse=True)
+    count = np.bincount(place)
+    means = np.column_stack([np.bincount(place, predicted[:, k]) / count for k in range(len(names))])
+    info = table.plane_labels.select("service", "rps", "threads", "neighbours")[planes].rows()
+    return csv_bytes(
+        ["service", "rps", "threads", "neighbours", *names, *[f"predicted_{n}" for n in names]],
+        [[*who, *labels[plane].tolist(), *mean.tolist()] for who, plane, mean in zip(info, planes, means, strict=True)],
+    )
 
 
-def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params) -> dict[str, float]:
-    """Evaluate; returns the metrics."""
+def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params, compare: Path | None = None) -> dict[str, float]:
+    """Evaluate; returns the metrics.
+
+    Args:
+        compare: output of the stage `compare`; None: no comparators.
+    """
     summary = train.load_summary(models)
     a, b, c = (
         train.load_fitted(models, "a", summary),
@@ -209,25 +299,44 @@ def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params) -> 
         train.load_fitted(models, "c", summary),
     )
     table = tensors.load(data, labels, max_rows=p.train.max_rows, use_overloaded=p.train.use_overloaded_inputs)
-    rng = np.random.default_rng(p.evaluate.seed)
-    test = thin(table.part("test"), p.evaluate.max_rows, rng)
-    if len(test) == 0:
-        raise BadInput(
-            f"{labels}: no plane is held out, so there is nothing to measure on; collect at least two loads or services, "
-            "or raise label.test_fraction in params.yaml"
-        )
-    known = thin(table.part("train"), _NEAREST_ROWS, rng)
+    seed = p.evaluate.seed
+    test = holdout.test_rows(table, p.evaluate.max_rows, seed)
+    asked = holdout.questions(table, test, summary.b.qos_cap, seed)
     metrics: dict[str, float] = {"test_rows": float(len(test)), "test_planes": float(len(np.unique(table.plane[test])))}
-    a_metrics, predicted = evaluate_a(table, a, test, known)
-    metrics |= a_metrics
-    metrics |= evaluate_b(table, b, summary.b.qos_cap, test, known, p.evaluate.seed)
+    predicted = predict_a(table, a, test)
+    metrics |= evaluate_a(table, a, test, predicted)
+    qos = train.predict_qos(b, table, asked.rows, asked.cells)
+    if len(asked.rows):
+        metrics |= evaluate_b(table, b, asked, qos, test)
     metrics |= evaluate_c(table, c, summary.c.available_actions, test)
-    write_bytes(out / "predictions.csv", predictions_csv(table, a, test, predicted))
+    if compare is not None:
+        compared = read_json(compare / "compare.json", "the figures of the stage `compare`")
+        metrics |= compared | against_best(metrics, compared)
+
+    outputs = [s.name for s in a.outputs]
+    errors = Errors(
+        outputs,
+        np.abs(predicted - table.labels(outputs)[table.plane[test]]),
+        100 * np.abs(np.clip(qos, 0, 1) - np.minimum(asked.qos, 1)),
+    )
+    service = table.plane_labels["service"].to_numpy()
+    of_a, of_b = service[table.plane[test]], service[table.plane[asked.rows]]
+    distance = cliff_distance(table)
+    steps = list(range(-DISTANCES, DISTANCES + 1))
+    tables = {
+        "predictions": predictions_csv(table, a, test, predicted),
+        "by_service": by_group("service", of_a, of_b, errors, sorted(set(of_a))),
+        "by_cliff": by_group("steps", distance[table.cell[test]], distance[asked.cells], errors, steps),
+        "calibration": calibration_csv(qos, asked.qos, summary.b.qos_cap),
+        "importance": importance_csv(table, a, b, test, asked, seed),
+    }
+    for name, content in tables.items():
+        write_bytes(out / f"{name}.csv", content)
     write_json(out / "metrics.json", metrics)
     runs = tracking.Runs(summary.mlflow_run_id)
     runs.log_metrics(metrics)
-    runs.log_file(out / "metrics.json")
-    runs.log_file(out / "predictions.csv")
+    for path in (out / "metrics.json", *(out / f"{name}.csv" for name in tables)):
+        runs.log_file(path)
     return metrics
 
 
@@ -236,10 +345,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--labels", type=Path, required=True, help="output of the stage `label`")
     parser.add_argument("--models", type=Path, required=True, help="output of the stage `train`")
+    parser.add_argument("--compare", type=Path, help="output of the stage `compare`")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.labels, args.models, args.out, params.load(args.params)))
+    return params.run_stage(lambda: run(args.data, args.labels, args.models, args.out, params.load(args.params), args.compare))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -81,6 +81,29 @@ class Evaluate(_Section):
     seed: int = 1
 
 
+class Compare(_Section):
+    """Stage `compare`: the comparators (pipelines/compare.py)."""
+
+    rows: int = Field(default=300_000, ge=1, description="training samples of the linear fit and of LightGBM")
+    nearest_rows: int = Field(default=100_000, ge=1, description="training samples of the nearest neighbour")
+    rounds: int = Field(default=300, ge=1, description="trees of LightGBM")
+    leaves: int = Field(default=127, ge=2)
+    learning_rate: float = Field(default=0.1, gt=0)
+    seed: int = 1
+
+
+class Transfer(_Section):
+    """Stage `transfer`: fits on the new platform, with and without another's weights."""
+
+    shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(
+        default=[1.0, 0.3, 0.1, 0.03, 0.01], min_length=1, description="shares of the new platform's samples"
+    )
+    seeds: list[int] = Field(default=[1, 2, 3], min_length=1)
+    frozen: list[int] = Field(default=[1, 3], description="also with so many first layers kept as they were")
+    a: Regression = Regression()
+    b: ModelB = ModelB()
+
+
 class Source(_Section):
     """One data set: the folder of one target of a campaign."""
 
@@ -94,6 +117,8 @@ class Params(_Section):
     label: Label = Label()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
+    compare: Compare = Compare()
+    transfer: Transfer = Transfer()
 
 
 def load(path: Path) -> Params:

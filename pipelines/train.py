@@ -129,11 +129,55 @@ def fit_regression(
     return weights, history, steps
 
 
-def fit_a(table: Table, p: params.Regression, seed: int, out: Path, logger: Any = None) -> Fitted:
-    """Model-A: counters of one sample to OAA and RCliff of its plane."""
+@dataclass(frozen=True)
+class Start:
+    """Where a network starts instead of at random: at another one's weights (transfer).
+
+    Attributes:
+        frozen: layers, counted from 0, that stay as they are.
+    """
+
+    weights: export.Weights
+    frozen: tuple[int, ...] = ()
+
+    def put_into(self, net: Mlp) -> None:
+        """Copy the weights; the optimiser leaves what is frozen alone.
+
+        Raises:
+            BadInput: the networks differ in shape.
+        """
+        with torch.no_grad():
+            for name, parameter in net.named_parameters():
+                given = self.weights.get(name)
+                if given is None or given.shape != tuple(parameter.shape):
+                    shape = "no such weights" if given is None else f"shape {given.shape}"
+                    raise BadInput(
+                        f"transfer: {name}: want shape {tuple(parameter.shape)}, the model to start from has {shape}; both "
+                        "platforms must have the same inputs and outputs (feature set, cache partitioning)"
+                    )
+                parameter.copy_(torch.from_numpy(given))
+                parameter.requires_grad_(int(name.split(".")[1]) not in self.frozen)
+
+
+def fit_a(
+    table: Table,
+    p: params.Regression,
+    seed: int,
+    out: Path,
+    logger: Any = None,
+    *,
+    rows: tuple[I64, I64] | None = None,
+    begin: Start | None = None,
+) -> Fitted:
+    """Model-A: counters of one sample to OAA and RCliff of its plane.
+
+    Args:
+        rows: to train and to validate on; None: all of those splits.
+        begin: None: at random weights.
+    """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(features.MODEL_A_INPUTS, table)
-    train, val = table.part("train"), table.part("val")
+    train, val = rows if rows is not None else (table.part("train"), table.part("val"))
     outputs = features.output_candidates(features.MODEL_A_OUTPUTS, table.feature_set, table.platform.ways)
     labels = table.labels(outputs)
     chosen = np.unique(table.plane[train])
@@ -154,6 +198,8 @@ def fit_a(table: Table, p: params.Regression, seed: int, out: Path, logger: Any 
 
     torch.manual_seed(seed)
     net = Mlp(len(inputs), len(outputs), dropout=p.dropout)
+    if begin is not None:
+        begin.put_into(net)
     val_batches = batches(val, False) if len(val) else None
     weights, history, steps = fit_regression(net, batches(train, True), val_batches, p, out, logger)
     return Fitted(weights, bounds, scales, missing, history, time.monotonic() - start, steps)
@@ -220,14 +266,23 @@ def b_matrix(table: Table, rows: I64, inputs: Sequence[Bound], cells: I64 | None
     return features.normalise(np.column_stack(raw), inputs)
 
 
-def fit_b(table: Table, p: params.ModelB, seed: int, out: Path, logger: Any = None) -> Fitted:
-    """Model-B: counters and an expected allocation to the QoS there.
+def fit_b(
+    table: Table,
+    p: params.ModelB,
+    seed: int,
+    out: Path,
+    logger: Any = None,
+    *,
+    rows: tuple[I64, I64] | None = None,
+    begin: Start | None = None,
+) -> Fitted:
+    """Model-B: counters and an expected allocation to the QoS there; arguments as for `fit_a`.
 
     Planes without a feasible cell have no place in Model-A's material, but they teach B what a missed target looks like.
     """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(features.MODEL_B_INPUTS, table)
-    train, val = table.part("train", "none"), table.part("val")
+    train, val = rows if rows is not None else (table.part("train", "none"), table.part("val"))
     bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
     questions = QosQuestions(table, train, p.qos_cap, p.near_share)
     if len(questions.rows) == 0:
@@ -236,6 +291,8 @@ def fit_b(table: Table, p: params.ModelB, seed: int, out: Path, logger: Any = No
 
     torch.manual_seed(seed + 1)
     net = Mlp(len(inputs), 1, dropout=p.dropout)
+    if begin is not None:
+        begin.put_into(net)
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = None
     if val_questions is not None and len(val_questions.rows):

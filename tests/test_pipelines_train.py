@@ -19,7 +19,7 @@ import yaml
 from synthetic import Campaign, write
 
 from models import export, features
-from pipelines import bundle, evaluate, label, params, tensors, train
+from pipelines import bundle, compare, evaluate, label, params, tensors, train
 from pipelines.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +30,8 @@ QUICK = params.Params.model_validate(
             "a": {"epochs": 4, "min_steps": 400, "batch": 256, "dropout": 0.0},
             "b": {"epochs": 4, "min_steps": 600, "batch": 256, "dropout": 0.0},
             "c": {"transitions": 4000, "updates": 60, "batch": 64},
-        }
+        },
+        "compare": {"rounds": 40, "leaves": 15},
     }
 )
 
@@ -59,7 +60,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def metrics(trained: dict[str, Any]) -> dict[str, float]:
     base = trained["base"]
-    return evaluate.run(trained["data"], base / "label", base / "train", base / "evaluate", QUICK)
+    compare.run(trained["data"], base / "label", base / "compare", QUICK)
+    return evaluate.run(trained["data"], base / "label", base / "train", base / "evaluate", QUICK, base / "compare")
 
 
 def table_of(trained: dict[str, Any]) -> tensors.Table:
@@ -253,6 +255,7 @@ def workspace(tmp_path: Path) -> Path:
     values["datasets"] = {"toy": {"folder": "data/toy/box"}}
     values["train"] = QUICK.train.model_dump() | {"a": {**QUICK.train.a.model_dump(), "min_steps": 20}}
     values["train"]["b"]["min_steps"] = 20
+    values["compare"] = QUICK.compare.model_dump() | {"rounds": 5}
     (folder / "params.yaml").write_text(yaml.safe_dump(values))
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder
@@ -290,7 +293,7 @@ def imported(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("stage", ["label", "train", "evaluate", "bundle"])
+@pytest.mark.parametrize("stage", ["label", "train", "compare", "evaluate", "bundle"])
 def test_a_stage_depends_on_the_code_that_it_runs(stage: str) -> None:
     """dvc.yaml lists what each stage imports, no more and no less: a changed file runs what it changes."""
     deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["do"]["deps"]
