@@ -104,6 +104,15 @@ class Transfer(_Section):
     b: ModelB = ModelB()
 
 
+class Generalise(_Section):
+    """Stage `generalise`: one fit of A and of B a service that is left out."""
+
+    max_rows: int = Field(default=300_000, ge=1)
+    seed: int = 1
+    a: Regression = Regression()
+    b: ModelB = ModelB()
+
+
 class Source(_Section):
     """One data set: the folder of one target of a campaign."""
 
@@ -119,6 +128,7 @@ class Params(_Section):
     evaluate: Evaluate = Evaluate()
     compare: Compare = Compare()
     transfer: Transfer = Transfer()
+    generalise: Generalise = Generalise()
 
 
 def load(path: Path) -> Params:

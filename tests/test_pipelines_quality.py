@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import csv
+import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from synthetic import Campaign, write
 
-from models import features
-from pipelines import compare, evaluate, holdout, label, params, tensors
+from models import export, features
+from models.mlp import Mlp
+from pipelines import compare, evaluate, generalise, holdout, label, params, tensors, train, transfer
 from pipelines.errors import BadInput
 from pipelines.tensors import Table
 
 PLATFORM = features.PlatformLimits("toy", 4.0, 1.0, 4, 2.0)
-P = params.Params.model_validate({"compare": {"rounds": 20, "leaves": 7}})
+SHORT = {"epochs": 2, "min_steps": 100, "batch": 256, "dropout": 0.0}
+P = params.Params.model_validate(
+    {
+        "train": {"a": SHORT, "b": SHORT, "c": {"transitions": 500, "updates": 20, "batch": 64}},
+        "compare": {"rounds": 20, "leaves": 7},
+        "transfer": {"shares": [1.0, 0.1], "seeds": [1, 2], "frozen": [1], "a": SHORT, "b": SHORT},
+        "generalise": {"a": SHORT, "b": SHORT},
+    }
+)
 
 
 def plane_table(qos: list[list[float]]) -> Table:
@@ -43,13 +54,32 @@ def plane_table(qos: list[list[float]]) -> Table:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """A labelled campaign, loaded."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two labelled platforms, `data`, `label` and `big-data`, `big-label`."""
     base = tmp_path_factory.mktemp("quality")
-    campaign = Campaign(loads=(600.0, 1000.0, 1400.0, 1800.0, 2200.0, 2600.0), samples=2)
-    data = write(base / "data", campaign)
-    label.run(data, base / "label", params.Label())
-    return tensors.load(data, base / "label", max_rows=10**6, use_overloaded=True)
+    loads = (600.0, 1000.0, 1400.0, 1800.0, 2200.0, 2600.0)
+    big = Campaign(
+        name="big", platform="big-16x4", cores=16.0, core_values=tuple(float(c) for c in range(1, 17)), ways=4, mb_per_way=4.0,
+        loads=loads, samples=1, seed=2,
+    )  # fmt: skip
+    for name, campaign in (("", Campaign(loads=loads, samples=2)), ("big-", big)):
+        label.run(write(base / f"{name}data", campaign), base / f"{name}label", params.Label())
+    return base
+
+
+@pytest.fixture(scope="module")
+def table(folder: Path) -> Table:
+    return tensors.load(folder / "data", folder / "label", max_rows=10**6, use_overloaded=True)
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> Path:
+    """Models of the first platform."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        patch.chdir(folder)  # artefacts
+        train.run("toy", folder / "data", folder / "label", folder / "train", P.train)
+    return folder / "train"
 
 
 def test_steps_to_the_cliff_are_counted_along_the_nearer_axis() -> None:
@@ -145,3 +175,118 @@ def test_errors_by_group_are_means_of_the_groups_own_rows() -> None:
         ("x", "2", "2", "1", "10"),
         ("y", "1", "", "1", "20"),
     ]
+
+
+# ---------------------------------------------------------------- transfer
+
+
+def test_a_transferred_network_starts_at_the_other_ones_weights_and_keeps_what_is_frozen() -> None:
+    given = {name: value.numpy().copy() for name, value in Mlp(3, 2).state_dict().items()}
+    net = Mlp(3, 2)
+    train.Start(given, frozen=(0, 1)).put_into(net)
+    for name, parameter in net.named_parameters():
+        assert np.array_equal(parameter.detach().numpy(), given[name])
+        assert parameter.requires_grad == (name.split(".")[1] not in {"0", "1"})
+
+
+def test_frozen_layers_come_out_as_they_went_in(table: Table, tmp_path: Path) -> None:
+    inputs, _ = tensors.model_inputs(features.MODEL_A_INPUTS, table)
+    given = {name: value.numpy().copy() for name, value in Mlp(len(inputs), 5).state_dict().items()}
+    fitted = train.fit_a(table, P.train.a, 1, tmp_path, begin=train.Start(given, frozen=(0, 2)))
+    same = {name for name, value in fitted.weights.items() if np.array_equal(value, given[name])}
+    assert same == {"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"}
+
+
+def test_a_network_of_another_shape_is_refused_by_name() -> None:
+    """The published code loads weights that do not fit in silence."""
+    given = {name: value.numpy() for name, value in Mlp(4, 2).state_dict().items()}
+    with pytest.raises(BadInput, match=r"layers\.0\.weight: want shape \(32, 3\).*same inputs and outputs"):
+        train.Start(given).put_into(Mlp(3, 2))
+    with pytest.raises(BadInput, match="no such weights"):
+        train.Start({}).put_into(Mlp(3, 2))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
+def test_a_share_of_the_samples_is_whole_cells_of_every_plane(table: Table, share: float) -> None:
+    rows = table.part("train")
+    part = transfer.some_cells(table, rows, share, 1)
+    assert np.array_equal(part, transfer.some_cells(table, rows, share, 1))
+    assert set(table.plane[part]) == set(table.plane[rows])
+    assert np.array_equal(part, rows[np.isin(table.cell[rows], table.cell[part])])
+    cells, planes = len(np.unique(table.cell[rows])), len(np.unique(table.plane[rows]))
+    assert len(np.unique(table.cell[part])) == max(planes, round(share * cells))
+
+
+def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, models: Path) -> None:
+    """Every fit is in transfer.csv, and the metrics are its means."""
+    out = folder / "transfer"
+    found = transfer.run(folder / "big-data", folder / "big-label", models, out, P)
+    fits = rows_of((out / "transfer.csv").read_bytes())
+    assert len(fits) == 2 * 2 * (2 * 2 + 1)  # models, seeds, shares x beginnings + one frozen
+    assert found == json.loads((out / "transfer.json").read_text())
+
+    def mean(**wanted: str) -> float:
+        return float(np.mean([float(f["error"]) for f in fits if all(f[k] == v for k, v in wanted.items())]))
+
+    assert found["a_mae_transfer"] == pytest.approx(mean(model="a", begin="transfer", frozen="0", share="1"), rel=1e-4)
+    assert found["b_mae_scratch_at_10_pct"] == pytest.approx(mean(model="b", begin="scratch", share="0.1"), rel=1e-4)
+    assert found["a_mae_frozen_1"] == pytest.approx(mean(model="a", begin="transfer", frozen="1"), rel=1e-4)
+    assert found["a_reduction_pct"] == pytest.approx(100 * (1 - found["a_mae_transfer"] / found["a_mae_scratch"]))
+    curve = rows_of((out / "curve_b.csv").read_bytes())
+    assert [float(r["share"]) for r in curve] == [0.1, 1.0]
+    assert float(curve[0]["samples"]) < 0.2 * float(curve[1]["samples"])
+
+
+# ---------------------------------------------------------------- generalisation
+
+
+def test_a_service_left_out_is_in_no_training_row(table: Table) -> None:
+    service = table.plane_labels["service"].to_numpy()
+    for letter in ("a", "b"):
+        (fit_on, check_on), asked = generalise.split_service(table, "beta", letter)
+        taught = service[table.plane[np.concatenate([fit_on, check_on])]]
+        assert set(taught) == {"alpha", "gamma"}
+        assert set(service[table.plane[asked]]) == {"beta"}
+        assert not set(table.plane[asked]) & set(table.plane[fit_on])
+
+
+def test_a_model_for_another_platform_thinks_in_shares_of_the_machine() -> None:
+    """Half of the one machine is half of the other, in inputs and in answers; what no platform bounds stays."""
+    small, big = PLATFORM, features.PlatformLimits("big", 16.0, 1.0, 8, 2.0)
+    bounds = [features.Bound("alloc_cores", 0.0, 4.0), features.Bound("ipc", 0.0, 3.0)]
+    weights = {name: value.numpy() for name, value in Mlp(2, 3).state_dict().items()}
+    scales = [
+        features.Scale("oaa_cores", 2.0, 1.0),
+        features.Scale("rcliff_ways", 1.0, 2.0),
+        features.Scale("oaa_mbl_mbps", 5.0, 7.0),
+    ]
+    model = train.Fitted(weights, bounds, scales, [], [], 0.0, 1)
+    moved = generalise.rescaled(model, small, big)
+
+    def ask(m: train.Fitted, cores: float) -> np.ndarray:
+        x = features.normalise(np.array([[cores, 1.5]]), m.inputs)
+        return features.natural(export.forward(m.weights, x), m.outputs)[0]
+
+    np.testing.assert_allclose(ask(moved, 8.0), ask(model, 2.0) * [4.0, 2.0, 1.0], rtol=1e-6)
+
+
+def test_models_are_asked_about_another_platform_as_they_are_and_rescaled(folder: Path, models: Path) -> None:
+    out = folder / "foreign"
+    on = folder / "data" / "manifest.json"
+    found = generalise.foreign(folder / "big-data", folder / "big-label", models, on, out, P)
+    assert {"a_mae_as_is", "a_mae_rescaled", "b_error_pct_as_is", "b_error_pct_rescaled"} <= set(found)
+    assert [r["service"] for r in rows_of((out / "generalise.csv").read_bytes())] == ["alpha", "beta", "gamma"]
+    own = generalise.foreign(folder / "data", folder / "label", models, on, out, P)
+    assert "a_mae" in own
+    assert "a_mae_rescaled" not in own
+
+
+def test_leaving_each_service_out_gives_a_row_a_service(folder: Path, table: Table) -> None:
+    out = folder / "generalise"
+    found = generalise.services(folder / "data", folder / "label", out, P)
+    rows = rows_of((out / "generalise.csv").read_bytes())
+    assert [r["service"] for r in rows] == ["alpha", "beta", "gamma"]
+    assert found["a_mae"] == pytest.approx(np.mean([float(r["a_mae"]) for r in rows]), rel=1e-4)
+    labels = table.labels(["oaa_cores"])[:, 0]
+    assert np.isfinite(labels).all()
+    assert found["a_mae_constant"] > 0
