@@ -105,6 +105,9 @@ pub struct Sweep {
     /// With --server local: start services anew for each case and give each the whole warm-up, to compare with (docs/campaigns.md)
     #[arg(long)]
     pub relaunch: bool,
+    /// With --server local: measure a case whose host was disturbed at most so often, and keep the best; default: 2
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10))]
+    pub tries: Option<u32>,
     /// CPUs that services may use with --server local, e.g. "0-3"
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,

@@ -65,6 +65,9 @@ pub fn run(args: &cli::Sweep) -> Result<()> {
         cli::Server::Virtual(_) if args.relaunch => {
             Err(Error::BadInput("--relaunch: a virtual server has nothing to start. Leave it out, or give --server local".into()))
         }
+        cli::Server::Virtual(_) if args.tries.is_some() => {
+            Err(Error::BadInput("--tries: nothing disturbs a virtual server. Leave it out, or give --server local".into()))
+        }
         cli::Server::Virtual(name) => {
             let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
             campaign.check_target(Some(&v.platform.name))?;

@@ -9,7 +9,7 @@ use crate::expand::{Case, Expansion};
 use crate::sweep::rows::{Marks, Measured, Row, State};
 use crate::sweep::{case_s, Bench};
 use crate::target::{LcService, Target};
-use crate::tries::{Quality, Tries};
+use crate::tries::{Quality, Tries, MOST_TRIES};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
     let measured_before =
         args.out.as_ref().is_some_and(|out| std::fs::read_to_string(out.join("journal.jsonl")).is_ok_and(|j| j.contains("\"measured\"")));
-    let (mut measured, mut tries) = (0u64, Tries::default());
+    let (mut measured, mut tries) = (0u64, Tries::up_to(args.tries.unwrap_or(MOST_TRIES)));
     let mut measure = |case: Case| -> Result<Measured> {
         let what = bench_case(&case);
         let quality = |r: &std::result::Result<BenchResult, ServerError>| r.as_ref().ok().map(Quality::of);

@@ -126,6 +126,16 @@ struct Begin {
     /// Requests that were unanswered then.
     outstanding: u64,
     found: Settling,
+    /// What was seen since: samples already.
+    seen: Vec<Seen>,
+}
+
+/// One window of the settling.
+struct Seen {
+    before: Snapshot,
+    features: Features,
+    latency: Option<Latency>,
+    window: Interval,
 }
 
 /// Samples, and the feed's windows in their time.
@@ -211,7 +221,7 @@ impl LocalBench {
         let launched = self.start(&want)?;
         self.place(case, &want)?;
 
-        let aside_ms = if launched { sampling.warmup_ms } else { sampling.warmup_ms.min(2 * settle::LEAST_HALF as u64 * WINDOW_MS) };
+        let aside_ms = if launched { sampling.warmup_ms } else { sampling.warmup_ms.min(settle::LEAST_HALF as u64 * WINDOW_MS) };
         let longest_ms = sampling.warmup_ms - aside_ms + sampling.interval_ms * u64::from(sampling.samples) + SPARE_MS;
         let load = |(id, service, _, rps): &Wanted, seed, longest_ms| {
             let preloaded = self.preloaded.contains(id);
@@ -233,7 +243,7 @@ impl LocalBench {
         let (begin, sampled, client) = match main {
             None => {
                 let begin = self.after_whole_warmup(&id, self.server.feed().now_ms(), sampling.warmup_ms);
-                let sampled = self.sample(&id, sampling, begin.at_ms);
+                let sampled = self.sample(&id, sampling, &begin);
                 (begin, sampled, None)
             }
             Some(mut load) => {
@@ -241,9 +251,9 @@ impl LocalBench {
                 let begin = if launched {
                     self.after_whole_warmup(&id, first_ms.saturating_sub(WINDOW_MS), sampling.warmup_ms)
                 } else {
-                    self.settle(&id, first_ms, sampling.warmup_ms)
+                    self.settle(&id, first_ms, sampling)
                 };
-                let sampled = self.sample(&id, sampling, begin.at_ms);
+                let sampled = self.sample(&id, sampling, &begin);
                 (begin, sampled, Some(load.finish()?))
             }
         };
@@ -326,27 +336,46 @@ impl LocalBench {
         let at_ms = began_ms + warmup_ms + SLACK_MS;
         self.sleep_until(at_ms);
         let outstanding = self.server.feed().with(|w| w.newer(id, 0)).iter().rfind(|w| w.arrived_ms <= at_ms).map_or(0, |w| w.outstanding);
-        Begin { at_ms, warmup_ms, outstanding, found: Settling::Unknown }
+        Begin { at_ms, warmup_ms, outstanding, found: Settling::Unknown, seen: vec![] }
     }
 
     /// As soon as the windows say that the service has settled, or that it never will; after the whole warm-up at the latest.
-    fn settle(&mut self, id: &str, first_ms: u64, warmup_ms: u64) -> Begin {
+    ///
+    /// Once settled, it was so in the newer half already: where a sample is as long as a window, that half are its first samples.
+    fn settle(&mut self, id: &str, first_ms: u64, sampling: Sampling) -> Begin {
         let began_ms = first_ms.saturating_sub(WINDOW_MS);
-        let limit_ms = began_ms + warmup_ms + SLACK_MS;
+        let limit_ms = began_ms + sampling.warmup_ms + SLACK_MS;
         let (mut windows, mut heard_ms, mut found) = (vec![], 0, Settling::Unknown);
+        let (mut seen, mut before): (Vec<Seen>, _) = (vec![], self.snapshot());
         loop {
             let (new, now_ms) = (self.server.feed().with(|w| w.newer(id, heard_ms)), self.server.feed().now_ms());
             if let Some(last) = new.last() {
                 heard_ms = last.arrived_ms;
-                let cpu_cores = self.server.observe().get(id).and_then(|v| v.features.cpu_usage_cores);
+                let observed = self.server.observe();
+                let view = observed.get(id);
+                let cpu_cores = view.and_then(|v| v.features.cpu_usage_cores);
                 windows.extend(new.iter().map(|i| self.window(i, cpu_cores)));
                 found = settle::judge(&windows);
+                let before = std::mem::replace(&mut before, self.snapshot());
+                match (view, &new[..]) {
+                    (Some(v), [window]) if sampling.interval_ms == WINDOW_MS => {
+                        seen.push(Seen { before, features: v.features, latency: v.interval, window: window.clone() });
+                    }
+                    // Counters over two windows are no sample of either.
+                    _ => seen.clear(),
+                }
             }
             let over = matches!(found, Settling::Settled | Settling::Overloaded);
             if over || now_ms >= limit_ms {
-                let at_ms = if over { heard_ms + SLACK_MS } else { limit_ms };
-                let outstanding = windows.last().map_or(0, |w: &Window| w.outstanding);
-                return Begin { at_ms, warmup_ms: at_ms.saturating_sub(began_ms + SLACK_MS), outstanding, found };
+                let half = if found == Settling::Settled { settle::half(&windows) } else { 0 };
+                let kept = half.min(seen.len()).min(sampling.samples as usize);
+                let seen = seen.split_off(seen.len() - kept);
+                let at_ms = match over {
+                    true => heard_ms + SLACK_MS - WINDOW_MS * kept as u64,
+                    false => limit_ms,
+                };
+                let outstanding = windows.iter().rev().nth(kept).map_or(0, |w: &Window| w.outstanding);
+                return Begin { at_ms, warmup_ms: at_ms.saturating_sub(began_ms + SLACK_MS), outstanding, found, seen };
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -387,15 +416,23 @@ impl LocalBench {
         }
     }
 
-    /// Samples on a fixed grid from `start_ms` (the feed's clock). None if the service has gone.
-    fn sample(&mut self, id: &str, s: Sampling, start_ms: u64) -> Option<Sampled> {
-        self.sleep_until(start_ms);
-        let before = self.snapshot();
-        // Counters start here.
-        self.server.observe();
-        let (mut samples, mut windows) = (vec![], vec![]);
-        let mut heard_ms = start_ms;
-        for i in 1..=u64::from(s.samples) {
+    /// Samples on a fixed grid from where they begin. None if the service has gone.
+    fn sample(&mut self, id: &str, s: Sampling, begin: &Begin) -> Option<Sampled> {
+        let start_ms = begin.at_ms;
+        let (before, mut heard_ms) = match (begin.seen.first(), begin.seen.last()) {
+            (Some(first), Some(last)) => (first.before.clone(), last.window.arrived_ms),
+            _ => {
+                self.sleep_until(start_ms);
+                let before = self.snapshot();
+                // Counters start here.
+                self.server.observe();
+                (before, start_ms)
+            }
+        };
+        let mut windows: Vec<Interval> = begin.seen.iter().map(|s| s.window.clone()).collect();
+        let sample = |(i, seen): (u64, &Seen)| BenchSample { t_ms: i * s.interval_ms, features: seen.features, latency: seen.latency };
+        let mut samples: Vec<BenchSample> = (1..).zip(&begin.seen).map(sample).collect();
+        for i in samples.len() as u64 + 1..=u64::from(s.samples) {
             // The grid is the load's: one that began when this thread woke would outlast the load on a host that stalls.
             self.sleep_until(start_ms + i * s.interval_ms);
             let seen = self.server.observe();

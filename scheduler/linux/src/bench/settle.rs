@@ -81,6 +81,11 @@ pub fn judge(windows: &[Window]) -> Settling {
     Settling::Settled
 }
 
+/// Windows in the newer half; 0 where there are too few.
+pub fn half(windows: &[Window]) -> usize {
+    halves(windows).map_or(0, |(_, newer)| newer.len())
+}
+
 /// The newest windows in two equal parts with enough requests each; None where there are too few.
 fn halves(windows: &[Window]) -> Option<(&[Window], &[Window])> {
     let n = windows.len();
@@ -136,6 +141,7 @@ mod tests {
     #[test]
     fn steady_from_the_start() {
         assert_eq!(settles(&[window(1.0, 4); 10]), Some(2 * LEAST_HALF));
+        assert_eq!((half(&[window(1.0, 4); 3]), half(&[window(1.0, 4); 10])), (0, LEAST_HALF));
         assert_eq!((judge(&[]), judge(&[window(1.0, 4); 3])), (Settling::Unknown, Settling::Unknown));
     }
 
