@@ -1,9 +1,20 @@
-//! Time of one inference and of one step of learning, at the sizes that a bundle has.
+//! Time of one inference, of one step of learning and of what surrounds it, at the sizes that a bundle has.
 
 use criterion::{criterion_group, criterion_main, Criterion};
 use std::hint::black_box;
 use std::path::Path;
-use surefoot_learn::{one_hot, Bundle, Expect, Scratch, TrustedKeys};
+use surefoot_learn::rng::Rng;
+use surefoot_learn::{dqn, one_hot, Bundle, DqnAgent, DqnHyper, Expect, Guard, Learner, Mlp, Output, Scratch, TrustedKeys};
+
+/// 1000 transitions of seeded states and rewards.
+fn fill<N: surefoot_learn::learner::Nets>(learner: &mut Learner<N>, action: impl Fn(usize) -> Vec<f32>) {
+    let (mut rng, n) = (Rng::new(5), learner.inputs.len());
+    for i in 0..1000 {
+        let mut state = || (0..n).map(|_| rng.uniform() as f32).collect::<Vec<f32>>();
+        let (s, s2) = (state(), state());
+        learner.remember(&s, &action(i), 2.0 * s2[0], &s2);
+    }
+}
 
 fn bench(c: &mut Criterion) {
     let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors");
@@ -17,12 +28,22 @@ fn bench(c: &mut Criterion) {
     c.bench_function("model-b predict", |t| t.iter(|| b.b.predict(black_box(&raw), &mut scratch).map(|y| y[0])));
     let s: Vec<f32> = (0..b.c.inputs.len()).map(|i| 0.1 * i as f32).collect();
     c.bench_function("model-c act", |t| t.iter(|| b.c.act(black_box(&s))));
-    for i in 0..1000 {
-        let at = |k: usize| (k as f32 * 0.618).fract();
-        let (s, s2): (Vec<f32>, Vec<f32>) = (0..s.len()).map(|j| (at(i * 9 + j), at(i * 7 + j))).unzip();
-        b.c.remember(&s, &one_hot(i % 7), at(i), &s2);
-    }
-    c.bench_function("model-c learning step, batch 256", |t| t.iter(|| b.c.learn_step()));
+    fill(&mut b.c, |i| one_hot(i % 7).to_vec());
+    let rows: Vec<usize> = (0..256).map(|i| i * 3).collect();
+    c.bench_function("model-c learning step, batch 256", |t| t.iter(|| b.c.learn_on(black_box(&rows))));
+    c.bench_function("model-c learning step with its draw and its share of the guard", |t| t.iter(|| b.c.learn_step()));
+    let mut open = b.c.clone();
+    open.hyper.actor_entropy = 0.1;
+    c.bench_function("model-c learning step, batch 256, entropy term", |t| t.iter(|| open.learn_on(black_box(&rows))));
+    c.bench_function("model-c experience to bytes, 1000 transitions", |t| t.iter(|| b.c.experience("")));
+
+    let net = Mlp::random(&[s.len(), 30, 30, 30, dqn::ACTIONS], Output::Linear, 0.1, &mut Rng::new(1));
+    let mut q =
+        DqnAgent::from_networks(b.c.inputs.clone(), net.clone(), net, DqnHyper::default()).expect("fits").with_guard(Guard::default());
+    fill(&mut q, |i| vec![(i % dqn::ACTIONS) as f32]);
+    c.bench_function("dqn choose", |t| t.iter(|| q.choose(black_box(&s), |_| true)));
+    c.bench_function("dqn learning step, batch 200", |t| t.iter(|| q.learn_on(black_box(&rows[..200]))));
+
     c.bench_function("bundle load and verify (tar)", |t| t.iter(load));
 }
 

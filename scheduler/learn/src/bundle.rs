@@ -5,7 +5,7 @@
 //! what was verified is what is used. Nothing is unpacked to disk and nothing in a bundle is executed.
 
 use crate::archive::{read_folder, Tar};
-use crate::ddpg::{Agent, ACTIONS};
+use crate::ddpg::Agent;
 use crate::keys::{hex, TrustedKeys};
 use crate::manifest::{Manifest, ACTION_NAMES};
 use crate::mlp::{Mlp, Output};
@@ -308,7 +308,7 @@ fn ddpg_agent(manifest: &Manifest, files: &Files) -> Result<Agent, BundleError> 
     let hyper = manifest.hyper().map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
     let mut agent = Agent::from_networks(spec.inputs.clone(), actor, critic, actor_target, critic_target, hyper)
         .ok_or_else(|| BundleError::new(MANIFEST, "models.c", "inputs, layers and hyperparameters do not fit together", BUILD))?;
-    agent.available = std::array::from_fn::<bool, ACTIONS, _>(|i| spec.available_actions.iter().any(|a| a == ACTION_NAMES[i]));
+    agent.available = ACTION_NAMES.iter().map(|name| spec.available_actions.iter().any(|a| a == name)).collect();
     Ok(agent)
 }
 

@@ -11,12 +11,14 @@
 //!
 //! `a` is what was carried out: a one-hot vector ([`one_hot`]), not the actor's output.
 //!
-//! A step whose loss or weights are not finite is refused and leaves no trace. A caller that judges further (say, by the
-//! regret of the last minute) takes a [`Snapshot`] first and restores it.
+//! [`crate::learner`] has the pool, the draws and the guard.
 
-use crate::mlp::{Adam, Mlp, Tape};
-use crate::model::{scale_into, InputError, InputSpec};
-use crate::rng::Rng;
+use crate::guard::{spread, trimmed_rms, Score};
+use crate::learner::{Learner, Nets, Refused};
+use crate::mlp::{Mlp, Tape};
+use crate::model::InputSpec;
+use crate::optim::Adam;
+use crate::replay::Batch;
 use serde::{Deserialize, Serialize};
 
 /// Actions of Model-C, by id (OSML+ paper, Table 5): cores up, down; ways up, down; bandwidth up, down; idle.
@@ -98,14 +100,9 @@ pub struct LearnStats {
     pub actor_loss: f32,
 }
 
-/// A step of learning was refused; weights are as before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("learning step refused: the {0} is not finite; weights are as before the step. Check the rewards and states given to `remember`")]
-pub struct Refused(pub &'static str);
-
-/// All that learning changes, replay buffer apart.
+/// Actor and critic, their targets and their optimisers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+pub struct Ddpg {
     actor: Mlp,
     critic: Mlp,
     actor_target: Mlp,
@@ -115,48 +112,9 @@ pub struct Snapshot {
     steps: u64,
 }
 
-/// Experience pool: a ring of transitions in flat arrays, grown as it fills.
-#[derive(Clone, Debug, Default)]
-struct Replay {
-    state_len: usize,
-    capacity: usize,
-    /// Next row to write once the ring is full.
-    next: usize,
-    rewards: Vec<f32>,
-    states: Vec<f32>,
-    actions: Vec<f32>,
-    next_states: Vec<f32>,
-}
-
-impl Replay {
-    fn len(&self) -> usize {
-        self.rewards.len()
-    }
-
-    fn push(&mut self, s: &[f32], a: &[f32; ACTIONS], r: f32, s2: &[f32]) {
-        let n = self.state_len;
-        if self.len() < self.capacity {
-            self.rewards.push(r);
-            self.states.extend_from_slice(s);
-            self.actions.extend_from_slice(a);
-            self.next_states.extend_from_slice(s2);
-            return;
-        }
-        let i = self.next;
-        self.rewards[i] = r;
-        self.states[i * n..(i + 1) * n].copy_from_slice(s);
-        self.actions[i * ACTIONS..(i + 1) * ACTIONS].copy_from_slice(a);
-        self.next_states[i * n..(i + 1) * n].copy_from_slice(s2);
-        self.next = (i + 1) % self.capacity;
-    }
-}
-
 /// Buffers of a step of learning, reused.
 #[derive(Clone, Debug, Default)]
-struct Work {
-    rows: Vec<usize>,
-    s: Vec<f32>,
-    s2: Vec<f32>,
+pub struct Work {
     sa: Vec<f32>,
     y: Vec<f32>,
     d_q: Vec<f32>,
@@ -166,23 +124,11 @@ struct Work {
     critic_grads: Vec<f32>,
     actor_tape: Tape,
     critic_tape: Tape,
+    sorted: Vec<f32>,
 }
 
-/// Model-C.
-#[derive(Clone, Debug)]
-pub struct Agent {
-    /// The state: features and their bounds, in order.
-    pub inputs: Vec<InputSpec>,
-    pub hyper: Hyper,
-    /// Actions that the platform can carry out; [`Agent::best`] looks no further.
-    pub available: [bool; ACTIONS],
-    net: Snapshot,
-    replay: Replay,
-    rng: Rng,
-    act_tape: Tape,
-    work: Work,
-    undo: Option<Box<Snapshot>>,
-}
+/// Model-C of OSML+.
+pub type Agent = Learner<Ddpg>;
 
 impl Agent {
     /// From networks, e.g. a bundle's. None where their shapes do not fit: actor state -> 7, critic state + 7 -> 1.
@@ -204,7 +150,7 @@ impl Agent {
         if !fits || hyper.batch == 0 || hyper.replay < hyper.batch {
             return None;
         }
-        let net = Snapshot {
+        let net = Ddpg {
             actor_adam: hyper.adam(hyper.lr_actor, actor.params().len()),
             critic_adam: hyper.adam(hyper.lr_critic, critic.params().len()),
             actor,
@@ -213,42 +159,17 @@ impl Agent {
             critic_target,
             steps: 0,
         };
-        let replay = Replay { state_len: n, capacity: hyper.replay, ..Replay::default() };
-        let rng = Rng::new(hyper.seed);
-        Some(Agent {
-            inputs,
-            hyper,
-            available: [true; ACTIONS],
-            net,
-            replay,
-            rng,
-            act_tape: Tape::default(),
-            work: Work::default(),
-            undo: None,
-        })
-    }
-
-    /// Raw features, in the order of [`Agent::inputs`], to the state that [`Agent::act`] and [`Agent::remember`] take.
-    ///
-    /// # Errors
-    /// [`InputError`] names the input that is missing or not finite.
-    pub fn state(&self, raw: &[Option<f64>]) -> Result<Vec<f32>, InputError> {
-        let mut out = Vec::with_capacity(self.inputs.len());
-        scale_into(&self.inputs, raw, &mut out)?;
-        Ok(out)
-    }
-
-    /// [`Agent::state`] by look-up of each input's name.
-    pub fn state_by(&self, value: impl Fn(&str) -> Option<f64>) -> Result<Vec<f32>, InputError> {
-        let raw: Vec<Option<f64>> = self.inputs.iter().map(|i| value(&i.name)).collect();
-        self.state(&raw)
+        let (replay, seed) = (hyper.replay, hyper.seed);
+        Some(Learner::new(inputs, hyper, net, ACTIONS, replay, seed))
     }
 
     /// Probabilities of the seven actions; the policy takes the highest that is possible. With `hyper.noise` above 0,
     /// Gaussian noise is added, the sum clipped at 0 and brought back to sum 1.
     pub fn act(&mut self, state: &[f32]) -> [f32; ACTIONS] {
+        let mut tape = std::mem::take(&mut self.work.actor_tape);
         let mut p = [0.0; ACTIONS];
-        p.copy_from_slice(self.net.actor.forward(state, 1, &mut self.act_tape));
+        p.copy_from_slice(self.acting().actor.forward(state, 1, &mut tape));
+        self.work.actor_tape = tape;
         if self.hyper.noise > 0.0 {
             for v in &mut p {
                 *v = (*v + self.hyper.noise * self.rng.normal() as f32).max(0.0);
@@ -268,155 +189,11 @@ impl Agent {
 
     /// Q(s, a) of the critic.
     pub fn q(&mut self, state: &[f32], action: &[f32; ACTIONS]) -> f32 {
-        self.work.sa.clear();
-        self.work.sa.extend_from_slice(state);
-        self.work.sa.extend_from_slice(action);
-        self.net.critic.forward(&self.work.sa, 1, &mut self.act_tape)[0]
-    }
-
-    /// Put a transition into the experience pool. False (and nothing stored) where a value is not finite or a state has
-    /// the wrong length.
-    pub fn remember(&mut self, s: &[f32], a: &[f32; ACTIONS], r: f32, s2: &[f32]) -> bool {
-        let n = self.inputs.len();
-        let finite = r.is_finite() && s.iter().chain(a).chain(s2).all(|v| v.is_finite());
-        if !finite || s.len() != n || s2.len() != n {
-            return false;
-        }
-        self.replay.push(s, a, r, s2);
-        true
-    }
-
-    /// Transitions in the experience pool.
-    pub fn remembered(&self) -> usize {
-        self.replay.len()
-    }
-
-    /// Steps of learning so far.
-    pub fn steps(&self) -> u64 {
-        self.net.steps
-    }
-
-    /// One step of learning on a seeded draw (with replacement) of `hyper.batch` transitions; Ok(None) while the pool
-    /// holds fewer.
-    ///
-    /// # Errors
-    /// [`Refused`]: a loss or weight came out not finite; nothing has changed.
-    pub fn learn_step(&mut self) -> Result<Option<LearnStats>, Refused> {
-        let n = self.replay.len();
-        if n < self.hyper.batch {
-            return Ok(None);
-        }
-        let mut rows = std::mem::take(&mut self.work.rows);
-        rows.clear();
-        rows.extend((0..self.hyper.batch).map(|_| self.rng.below(n)));
-        let done = self.learn_on(&rows);
-        self.work.rows = rows;
-        done.map(Some)
-    }
-
-    /// One step of learning on the given rows of the pool (0 = first remembered, while the ring is not yet full).
-    ///
-    /// # Panics
-    /// On an empty list or a row beyond [`Agent::remembered`].
-    pub fn learn_on(&mut self, rows: &[usize]) -> Result<LearnStats, Refused> {
-        match &mut self.undo {
-            Some(u) => u.copy_from(&self.net),
-            None => self.undo = Some(Box::new(self.net.clone())),
-        }
-        let done = self.update(rows);
-        if done.is_err() {
-            if let Some(u) = &self.undo {
-                self.net.copy_from(u);
-            }
-        }
-        done
-    }
-
-    fn update(&mut self, rows: &[usize]) -> Result<LearnStats, Refused> {
-        let (n, batch) = (self.inputs.len(), rows.len());
-        assert!(batch > 0, "a step of learning needs rows");
-        let (w, net, pool) = (&mut self.work, &mut self.net, &self.replay);
-        let scale = 1.0 / batch as f32;
-        w.s.clear();
-        w.s2.clear();
-        for &i in rows {
-            w.s.extend_from_slice(&pool.states[i * n..(i + 1) * n]);
-            w.s2.extend_from_slice(&pool.next_states[i * n..(i + 1) * n]);
-        }
-
-        // y = r + gamma Q'(s', pi'(s'))
-        let a2 = net.actor_target.forward(&w.s2, batch, &mut w.actor_tape);
-        join(&w.s2, a2.chunks_exact(ACTIONS), n, &mut w.sa);
-        let q2 = net.critic_target.forward(&w.sa, batch, &mut w.critic_tape);
-        w.y.clear();
-        w.y.extend(rows.iter().zip(q2).map(|(&i, q)| pool.rewards[i] + self.hyper.gamma * q));
-
-        // Critic.
-        let actions = rows.iter().map(|&i| &pool.actions[i * ACTIONS..(i + 1) * ACTIONS]);
-        join(&w.s, actions, n, &mut w.sa);
-        let q = net.critic.forward(&w.sa, batch, &mut w.critic_tape);
-        w.d_q.clear();
-        w.d_q.extend(q.iter().zip(&w.y).map(|(q, y)| 2.0 * scale * (q - y)));
-        let td_mse = q.iter().zip(&w.y).map(|(q, y)| (q - y) * (q - y)).sum::<f32>() * scale;
-        w.critic_grads.resize(net.critic.params().len(), 0.0);
-        net.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, Some(&mut w.critic_grads), None);
-        let l2 = self.hyper.critic_l2;
-        let critic_loss = td_mse + l2 * add_l2(&net.critic, l2, &mut w.critic_grads);
-        if !critic_loss.is_finite() {
-            return Err(Refused("critic's loss"));
-        }
-        net.critic_adam.step(net.critic.params_mut(), &w.critic_grads);
-        if !finite(net.critic.params()) {
-            return Err(Refused("critic"));
-        }
-
-        // Actor: -mean Q(s, pi(s)), through the updated critic to the actor's output.
-        let a = net.actor.forward(&w.s, batch, &mut w.actor_tape);
-        join(&w.s, a.chunks_exact(ACTIONS), n, &mut w.sa);
-        let q = net.critic.forward(&w.sa, batch, &mut w.critic_tape);
-        let mut actor_loss = -q.iter().sum::<f32>() * scale;
-        w.d_q.clear();
-        w.d_q.resize(batch, -scale);
-        w.d_sa.resize(batch * (n + ACTIONS), 0.0);
-        net.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, None, Some(&mut w.d_sa));
-        w.d_a.clear();
-        for row in w.d_sa.chunks_exact(n + ACTIONS) {
-            w.d_a.extend_from_slice(&row[n..]);
-        }
-        let beta = self.hyper.actor_entropy * scale;
-        if beta > 0.0 {
-            // A probability that rounds to 0 counts as P_MIN in the logarithm.
-            let p = w.sa.chunks_exact(n + ACTIONS).flat_map(|row| &row[n..]);
-            for (d, &p) in w.d_a.iter_mut().zip(p) {
-                let log = p.max(P_MIN).ln();
-                actor_loss += beta * p * log;
-                *d += beta * (log + if p >= P_MIN { 1.0 } else { 0.0 });
-            }
-        }
-        w.actor_grads.resize(net.actor.params().len(), 0.0);
-        net.actor.backward(&w.s, &w.d_a, &mut w.actor_tape, Some(&mut w.actor_grads), None);
-        net.actor_adam.step(net.actor.params_mut(), &w.actor_grads);
-        if !actor_loss.is_finite() || !finite(net.actor.params()) {
-            return Err(Refused("actor"));
-        }
-
-        soft_update(&mut net.actor_target, &net.actor, self.hyper.tau);
-        soft_update(&mut net.critic_target, &net.critic, self.hyper.tau);
-        net.steps += 1;
-        Ok(LearnStats { critic_loss, td_mse, actor_loss })
-    }
-
-    /// The weights, targets and optimiser state as they are now.
-    pub fn snapshot(&self) -> Snapshot {
-        self.net.clone()
-    }
-
-    /// Go back to a snapshot of this agent; the experience pool is kept.
-    ///
-    /// # Panics
-    /// On a snapshot of an agent with other network sizes.
-    pub fn restore(&mut self, snapshot: &Snapshot) {
-        self.net.copy_from(snapshot);
+        let mut work = std::mem::take(&mut self.work);
+        join(state, action.chunks_exact(ACTIONS), state.len(), &mut work.sa);
+        let q = self.acting().critic.forward(&work.sa, 1, &mut work.critic_tape)[0];
+        self.work = work;
+        q
     }
 
     pub fn actor(&self) -> &Mlp {
@@ -436,9 +213,44 @@ impl Agent {
     }
 }
 
-impl Snapshot {
-    /// Copy without allocating; both are of one agent.
-    fn copy_from(&mut self, other: &Snapshot) {
+impl Ddpg {
+    /// y = r + gamma Q'(s', pi'(s')) into `w.y`.
+    fn returns(&self, gamma: f32, batch: &Batch, w: &mut Work) {
+        let n = self.actor.inputs();
+        let a2 = self.actor_target.forward(&batch.next_states, batch.len(), &mut w.actor_tape);
+        join(&batch.next_states, a2.chunks_exact(ACTIONS), n, &mut w.sa);
+        let q2 = self.critic_target.forward(&w.sa, batch.len(), &mut w.critic_tape);
+        w.y.clear();
+        w.y.extend(batch.rewards.iter().zip(q2).map(|(r, q)| r + gamma * q));
+    }
+
+    /// Trimmed root mean square of Q(s, a) - y, y of `w.y`.
+    fn error(&self, batch: &Batch, w: &mut Work) -> f32 {
+        join(&batch.states, batch.actions.chunks_exact(ACTIONS), self.actor.inputs(), &mut w.sa);
+        let q = self.critic.forward(&w.sa, batch.len(), &mut w.critic_tape);
+        w.sorted.clear();
+        w.sorted.extend(q.iter().zip(&w.y).map(|(q, y)| q - y));
+        trimmed_rms(&mut w.sorted)
+    }
+
+    /// mean(Q(s, p) - entropy sum p ln p), p = pi(s), by this critic and that actor.
+    fn worth(&self, actor: &Mlp, entropy: f32, batch: &Batch, w: &mut Work) -> f32 {
+        let p = actor.forward(&batch.states, batch.len(), &mut w.actor_tape);
+        let p_ln_p: f32 = if entropy > 0.0 { p.iter().map(|p| p * p.max(P_MIN).ln()).sum() } else { 0.0 };
+        join(&batch.states, p.chunks_exact(ACTIONS), self.actor.inputs(), &mut w.sa);
+        let q = self.critic.forward(&w.sa, batch.len(), &mut w.critic_tape);
+        (q.iter().sum::<f32>() - entropy * p_ln_p) / batch.len() as f32
+    }
+}
+
+impl Nets for Ddpg {
+    type Hyper = Hyper;
+    type Stats = LearnStats;
+    type Work = Work;
+    const KIND: &'static str = "ddpg";
+    const ACTION_LEN: usize = ACTIONS;
+
+    fn copy_from(&mut self, other: &Self) {
         self.actor.params_mut().copy_from_slice(other.actor.params());
         self.critic.params_mut().copy_from_slice(other.critic.params());
         self.actor_target.params_mut().copy_from_slice(other.actor_target.params());
@@ -446,6 +258,87 @@ impl Snapshot {
         self.actor_adam.copy_from(&other.actor_adam);
         self.critic_adam.copy_from(&other.critic_adam);
         self.steps = other.steps;
+    }
+
+    fn batch(hyper: &Hyper) -> usize {
+        hyper.batch
+    }
+
+    fn knows(&self, action: &[f32]) -> bool {
+        action.iter().all(|p| (0.0..=1.0).contains(p))
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn update(&mut self, hyper: &Hyper, batch: &Batch, w: &mut Work) -> Result<LearnStats, Refused> {
+        let (n, rows) = (self.actor.inputs(), batch.len());
+        let scale = 1.0 / rows as f32;
+        self.returns(hyper.gamma, batch, w);
+
+        // Critic.
+        join(&batch.states, batch.actions.chunks_exact(ACTIONS), n, &mut w.sa);
+        let q = self.critic.forward(&w.sa, rows, &mut w.critic_tape);
+        w.d_q.clear();
+        w.d_q.extend(q.iter().zip(&w.y).map(|(q, y)| 2.0 * scale * (q - y)));
+        let td_mse = q.iter().zip(&w.y).map(|(q, y)| (q - y) * (q - y)).sum::<f32>() * scale;
+        w.critic_grads.resize(self.critic.params().len(), 0.0);
+        self.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, Some(&mut w.critic_grads), None);
+        let critic_loss = td_mse + hyper.critic_l2 * add_l2(&self.critic, hyper.critic_l2, &mut w.critic_grads);
+        if !critic_loss.is_finite() {
+            return Err(Refused("critic's loss"));
+        }
+        self.critic_adam.step(self.critic.params_mut(), &w.critic_grads);
+        if !self.critic.is_finite() {
+            return Err(Refused("critic"));
+        }
+
+        // Actor: -mean Q(s, pi(s)), through the updated critic to the actor's output.
+        let a = self.actor.forward(&batch.states, rows, &mut w.actor_tape);
+        join(&batch.states, a.chunks_exact(ACTIONS), n, &mut w.sa);
+        let q = self.critic.forward(&w.sa, rows, &mut w.critic_tape);
+        let mut actor_loss = -q.iter().sum::<f32>() * scale;
+        w.d_q.clear();
+        w.d_q.resize(rows, -scale);
+        w.d_sa.resize(rows * (n + ACTIONS), 0.0);
+        self.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, None, Some(&mut w.d_sa));
+        w.d_a.clear();
+        for row in w.d_sa.chunks_exact(n + ACTIONS) {
+            w.d_a.extend_from_slice(&row[n..]);
+        }
+        let beta = hyper.actor_entropy * scale;
+        if beta > 0.0 {
+            // A probability that rounds to 0 counts as P_MIN in the logarithm.
+            let p = w.sa.chunks_exact(n + ACTIONS).flat_map(|row| &row[n..]);
+            for (d, &p) in w.d_a.iter_mut().zip(p) {
+                let log = p.max(P_MIN).ln();
+                actor_loss += beta * p * log;
+                *d += beta * (log + if p >= P_MIN { 1.0 } else { 0.0 });
+            }
+        }
+        w.actor_grads.resize(self.actor.params().len(), 0.0);
+        self.actor.backward(&batch.states, &w.d_a, &mut w.actor_tape, Some(&mut w.actor_grads), None);
+        self.actor_adam.step(self.actor.params_mut(), &w.actor_grads);
+        if !actor_loss.is_finite() || !self.actor.is_finite() {
+            return Err(Refused("actor"));
+        }
+
+        soft_update(&mut self.actor_target, &self.actor, hyper.tau);
+        soft_update(&mut self.critic_target, &self.critic, hyper.tau);
+        self.steps += 1;
+        Ok(LearnStats { critic_loss, td_mse, actor_loss })
+    }
+
+    fn score(&self, start: &Self, hyper: &Hyper, held: &Batch, w: &mut Work) -> Score {
+        start.returns(hyper.gamma, held, w);
+        let (td_before, td_after) = (start.error(held, w), self.error(held, w));
+        w.sorted.clear();
+        w.sorted.extend_from_slice(&w.y);
+        let scale = td_before + spread(&mut w.sorted);
+        let worth_before = start.worth(&start.actor, hyper.actor_entropy, held, w);
+        let worth_after = start.worth(&self.actor, hyper.actor_entropy, held, w);
+        Score { td_before, td_after, worth_before, worth_after, scale }
     }
 }
 
@@ -478,21 +371,19 @@ fn add_l2(net: &Mlp, l2: f32, grads: &mut [f32]) -> f32 {
     sum
 }
 
-fn finite(params: &[f32]) -> bool {
-    params.iter().all(|p| p.is_finite())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::Guard;
     use crate::mlp::Output;
+    use crate::rng::Rng;
 
     fn agent(state_len: usize, hyper: Hyper) -> Agent {
         let mut rng = Rng::new(hyper.seed + 100);
         let actor = Mlp::random(&[state_len, 32, 64, 32, ACTIONS], Output::Softmax, 3e-3, &mut rng);
         let critic = Mlp::random(&[state_len + ACTIONS, 32, 64, 32, 1], Output::Linear, 3e-3, &mut rng);
         let inputs = (0..state_len).map(|i| InputSpec { name: format!("s{i}"), min: 0.0, max: 1.0 }).collect();
-        Agent::from_networks(inputs, actor.clone(), critic.clone(), actor, critic, hyper).unwrap()
+        Agent::from_networks(inputs, actor.clone(), critic.clone(), actor, critic, hyper).unwrap().with_guard(Guard::off())
     }
 
     fn filled(hyper: Hyper, n: usize) -> Agent {
@@ -566,30 +457,29 @@ mod tests {
         assert_ne!(run(3), run(4));
     }
 
-    /// No learning before the pool holds a batch; a full ring forgets the oldest.
+    /// No learning before the pool holds a batch.
     #[test]
-    fn the_pool_is_a_ring() {
+    fn no_learning_before_there_is_a_batch() {
         let mut a = filled(SMALL, 31);
         assert_eq!((a.learn_step(), a.steps()), (Ok(None), 0));
-        for i in 31..250 {
-            assert!(a.remember(&[0.1; 3], &one_hot(6), i as f32, &[0.2; 3]));
-        }
-        assert_eq!(a.remembered(), 100);
-        let mut kept = a.replay.rewards.clone();
-        kept.sort_by(f32::total_cmp);
-        assert_eq!(kept, (150..250).map(|i| i as f32).collect::<Vec<_>>());
-        assert!(a.replay.states.chunks(3).all(|s| s == [0.1; 3]) && a.replay.next_states.len() == 300);
+        assert!(a.remember(&[0.1; 3], &one_hot(6), 1.0, &[0.2; 3]));
+        assert!(a.learn_step().unwrap().is_some());
+        assert_eq!(a.steps(), 1);
     }
 
-    /// What is not finite, or of the wrong length, is not remembered.
+    /// What is not finite, out of range or of the wrong length is not remembered, and is counted.
     #[test]
     fn broken_transitions_are_not_remembered() {
         let mut a = filled(SMALL, 3);
         let (s, idle) = ([0.5; 3], one_hot(6));
         assert!(!a.remember(&s, &idle, f32::NAN, &s));
         assert!(!a.remember(&[0.5, f32::INFINITY, 0.5], &idle, 1.0, &s));
+        assert!(!a.remember(&[0.5, 1.01, 0.5], &idle, 1.0, &s));
+        assert!(!a.remember(&s, &idle, 101.0, &s));
         assert!(!a.remember(&s, &idle, 1.0, &[0.5; 2]));
-        assert_eq!(a.remembered(), 3);
+        assert!(!a.remember(&s, &idle[..6], 1.0, &s));
+        assert!(!a.remember(&s, &[f32::NAN; 7], 1.0, &s));
+        assert_eq!((a.remembered(), a.counts().left_out), (3, 7));
     }
 
     /// A step that overflows is refused and leaves no trace: reward 1e30 squared is beyond f32.
@@ -598,9 +488,10 @@ mod tests {
         let mut a = filled(SMALL, 60);
         a.learn_step().unwrap();
         let before = a.snapshot();
-        a.remember(&[0.5; 3], &one_hot(1), 1e30, &[0.5; 3]);
+        a.guard.reward_limit = 1e30;
+        assert!(a.remember(&[0.5; 3], &one_hot(1), 1e30, &[0.5; 3]));
         assert_eq!(a.learn_on(&[60]), Err(Refused("critic's loss")));
-        assert_eq!(a.snapshot(), before);
+        assert_eq!((a.snapshot(), a.counts().broken), (before, 1));
         assert!(a.learn_on(&[0, 1, 2]).is_ok());
     }
 
@@ -639,7 +530,7 @@ mod tests {
         let mut a = filled(SMALL, 1);
         let p = [0.1, 0.1, 0.1, 0.1, 0.3, 0.2, 0.1];
         assert_eq!(a.best(&p), 4);
-        a.available = [true, true, true, true, false, false, true];
+        a.available = vec![true, true, true, true, false, false, true];
         assert_eq!(a.best(&p), 0);
     }
 

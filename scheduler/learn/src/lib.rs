@@ -3,21 +3,37 @@
 //! * [`Bundle::load`] verifies a whole bundle (signature, hashes, shapes, bounds) before any of it is used.
 //! * [`Model`] predicts in natural units: Model-A (OAA, RCliff) and Model-B (QoS after a change).
 //! * [`Agent`] is Model-C: DDPG over seven actions, learning from what the policy tells it (OSML+ paper, Sec. 3.2).
+//! * [`DqnAgent`] is the OSML paper's Model-C: a deep Q-network over 49 actions (its Sec. 4.3).
+//! * [`guard`] refuses an update that makes things worse on held-back experience; [`experience`] survives a restart.
 //!
-//! No framework: the networks have some thousand weights, and [`mlp`] does forward, backward and Adam on plain slices.
+//! No framework: the networks have some thousand weights, and [`mlp`] and [`optim`] do forward, backward and
+//! optimiser steps on plain slices.
 
 mod archive;
 pub mod bundle;
 pub mod ddpg;
+pub mod dqn;
+pub mod experience;
+mod gemm;
+pub mod guard;
 pub mod keys;
+pub mod learner;
 pub mod manifest;
 pub mod mlp;
 pub mod model;
+pub mod optim;
+mod replay;
 pub mod rng;
+mod wide;
 
 pub use bundle::{Bundle, BundleError, Expect, TomlFile};
-pub use ddpg::{one_hot, Agent, Hyper, LearnStats, Refused, Snapshot, ACTIONS};
+pub use ddpg::{one_hot, Agent, Ddpg, Hyper, LearnStats, ACTIONS};
+pub use dqn::{Dqn, DqnAgent, DqnHyper};
+pub use experience::ExperienceError;
+pub use guard::{Counts, Guard};
 pub use keys::TrustedKeys;
+pub use learner::{Learner, Refused};
 pub use manifest::Manifest;
-pub use mlp::{Adam, Mlp, Output, Tape};
+pub use mlp::{Mlp, Output, Tape};
 pub use model::{InputError, InputSpec, Model, OutputSpec, Scratch};
+pub use optim::{Adam, RmsProp};
