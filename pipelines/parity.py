@@ -149,7 +149,8 @@ def inference(checked: bundle.Verified, learnt: export.Weights) -> export.Weight
     from pipelines.vectors import load_ddpg, load_mlp
 
     result: export.Weights = {}
-    specs = (("a", checked.manifest.models.a), ("b", checked.manifest.models.b), ("c", checked.manifest.models.c))
+    models = checked.manifest.models
+    specs: list[tuple[str, bundle.MlpSpec | bundle.DdpgSpec]] = [("a", models.a), ("b", models.b), ("c", models.c)]
     for seed, (letter, spec) in enumerate(specs):
         low = np.array([i.min for i in spec.inputs])
         span = np.array([i.max - i.min for i in spec.inputs])
