@@ -7,6 +7,8 @@
 //! The right-hand matrix is first [`pack`]ed into strips of 16 columns (8 where no more are left), padded with zeros: a strip
 //! of some kB stays in the first cache while all rows pass by, four at a time.
 
+use std::hint::black_box;
+
 /// Columns of a strip, and of the last one where no more than that are left.
 const WIDE: usize = 16;
 const NARROW: usize = 8;
@@ -22,25 +24,29 @@ fn strip(columns_left: usize) -> usize {
     }
 }
 
-/// Call `$f::<N>` for each strip: its first column, and its part of the packed matrix as rows of N.
+/// Do `$body` for each strip: its first column, its part of the packed matrix as rows of N, and whether it is WHOLE. Strips that
+/// are not have a body of their own: with both ways to store in one, the compiler keeps no sum in a register.
 macro_rules! each_strip {
-    ($columns:expr, $rows:expr, $packed:expr, |$at:ident, $panel:ident, $n:ident| $body:expr) => {{
+    ($columns:expr, $rows:expr, $packed:expr, |$at:ident, $panel:ident, $n:ident, $whole:ident| $body:expr) => {{
         let (mut $at, mut from) = (0, 0);
         while $at < $columns {
-            if strip($columns - $at) == WIDE {
-                const $n: usize = WIDE;
-                let $panel = &$packed[from..from + $n * $rows];
-                $body;
-                $at += $n;
-                from += $n * $rows;
-            } else {
-                const $n: usize = NARROW;
-                let $panel = &$packed[from..from + $n * $rows];
-                $body;
-                $at += $n;
-                from += $n * $rows;
+            let left = $columns - $at;
+            let n = strip(left);
+            let $panel = &$packed[from..from + n * $rows];
+            match (n, left >= n) {
+                (WIDE, true) => each_strip!(@ WIDE true $n $whole $body),
+                (WIDE, false) => each_strip!(@ WIDE false $n $whole $body),
+                (_, true) => each_strip!(@ NARROW true $n $whole $body),
+                (_, false) => each_strip!(@ NARROW false $n $whole $body),
             }
+            $at += n;
+            from += n * $rows;
         }
+    }};
+    (@ $width:ident $all:literal $n:ident $whole:ident $body:expr) => {{
+        const $n: usize = $width;
+        const $whole: bool = $all;
+        $body
     }};
 }
 
@@ -106,19 +112,19 @@ pub(crate) fn pack_transposed(w: &[f32], columns: usize, out: &mut Vec<f32>) {
 /// y = x B + bias for all rows of `x` (rows, k); `packed` is B (k, columns). Without a bias sums start at 0. `relu`: max(y, 0).
 #[inline(always)]
 pub(crate) fn product(x: &[f32], k: usize, packed: &[f32], columns: usize, bias: Option<&[f32]>, relu: bool, y: &mut [f32]) {
-    each_strip!(columns, k, packed, |at, panel, N| {
+    each_strip!(columns, k, packed, |at, panel, N, WHOLE| {
         let mut start = [0.0; N];
         let n = N.min(columns - at);
         if let Some(b) = bias {
             start[..n].copy_from_slice(&b[at..at + n]);
         }
-        product_strip::<N>(x, k, panel, &start, columns, at, relu, y);
+        product_strip::<N, WHOLE>(x, k, panel, &start, columns, at, relu, y);
     });
 }
 
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
-fn product_strip<const N: usize>(
+fn product_strip<const N: usize, const WHOLE: bool>(
     x: &[f32],
     k: usize,
     panel: &[f32],
@@ -144,17 +150,17 @@ fn product_strip<const N: usize>(
             let (y0, rest) = y.split_at_mut(columns);
             let (y1, rest) = rest.split_at_mut(columns);
             let (y2, y3) = rest.split_at_mut(columns);
-            store(s0, relu, &mut y0[at..]);
-            store(s1, relu, &mut y1[at..]);
-            store(s2, relu, &mut y2[at..]);
-            store(s3, relu, &mut y3[at..]);
+            store::<N, WHOLE>(black_box(s0), relu, &mut y0[at..]);
+            store::<N, WHOLE>(black_box(s1), relu, &mut y1[at..]);
+            store::<N, WHOLE>(black_box(s2), relu, &mut y2[at..]);
+            store::<N, WHOLE>(black_box(s3), relu, &mut y3[at..]);
         } else {
             for (x, row) in x.chunks_exact(k).zip(y.chunks_exact_mut(columns)) {
                 let mut sums = *start;
                 for (w, a) in panel.iter().zip(x) {
                     add(&mut sums, *a, w);
                 }
-                store(sums, relu, &mut row[at..]);
+                store::<N, WHOLE>(black_box(sums), relu, &mut row[at..]);
             }
         }
     }
@@ -164,11 +170,11 @@ fn product_strip<const N: usize>(
 #[inline(always)]
 pub(crate) fn product_transposed(x: &[f32], inputs: usize, packed: &[f32], columns: usize, g: &mut [f32]) {
     let rows = x.len() / inputs;
-    each_strip!(columns, rows, packed, |at, panel, N| transposed_strip::<N>(x, inputs, panel, columns, at, g));
+    each_strip!(columns, rows, packed, |at, panel, N, WHOLE| transposed_strip::<N, WHOLE>(x, inputs, panel, columns, at, g));
 }
 
 #[inline(always)]
-fn transposed_strip<const N: usize>(x: &[f32], inputs: usize, panel: &[f32], columns: usize, at: usize, g: &mut [f32]) {
+fn transposed_strip<const N: usize, const WHOLE: bool>(x: &[f32], inputs: usize, panel: &[f32], columns: usize, at: usize, g: &mut [f32]) {
     let (panel, _) = panel.as_chunks::<N>();
     let mut i = 0;
     while i < inputs {
@@ -185,17 +191,17 @@ fn transposed_strip<const N: usize>(x: &[f32], inputs: usize, panel: &[f32], col
             let (g0, rest) = g[i * columns..(i + ROWS) * columns].split_at_mut(columns);
             let (g1, rest) = rest.split_at_mut(columns);
             let (g2, g3) = rest.split_at_mut(columns);
-            store(s0, false, &mut g0[at..]);
-            store(s1, false, &mut g1[at..]);
-            store(s2, false, &mut g2[at..]);
-            store(s3, false, &mut g3[at..]);
+            store::<N, WHOLE>(black_box(s0), false, &mut g0[at..]);
+            store::<N, WHOLE>(black_box(s1), false, &mut g1[at..]);
+            store::<N, WHOLE>(black_box(s2), false, &mut g2[at..]);
+            store::<N, WHOLE>(black_box(s3), false, &mut g3[at..]);
             i += ROWS;
         } else {
             let mut sums = [0.0; N];
             for (x, d) in x.chunks_exact(inputs).zip(panel) {
                 add(&mut sums, x[i], d);
             }
-            store(sums, false, &mut g[i * columns + at..(i + 1) * columns]);
+            store::<N, WHOLE>(black_box(sums), false, &mut g[i * columns + at..(i + 1) * columns]);
             i += 1;
         }
     }
@@ -214,7 +220,7 @@ pub(crate) fn row_product(x: &[f32], w: &[f32], bias: &[f32], relu: bool, y: &mu
                 add(&mut sums, *a, w);
             }
         }
-        store(sums, relu, &mut y[at..]);
+        store::<WIDE, true>(black_box(sums), relu, &mut y[at..]);
         at += WIDE;
     }
     let rest = &mut y[at..];
@@ -236,18 +242,19 @@ fn add<const N: usize>(sums: &mut [f32; N], a: f32, w: &[f32; N]) {
     }
 }
 
-/// Into the row's columns from here on; what is padding is left out.
+/// Into the row's columns from here on. Callers hand over what is in memory (`black_box`): what a store does with single sums
+/// would otherwise reach back into the loop and take them out of their vector registers. Of a strip that is not WHOLE the padding is left out.
 #[inline(always)]
-fn store<const N: usize>(mut sums: [f32; N], relu: bool, row: &mut [f32]) {
+fn store<const N: usize, const WHOLE: bool>(mut sums: [f32; N], relu: bool, row: &mut [f32]) {
     if relu {
         sums.iter_mut().for_each(|v| *v = v.max(0.0));
     }
-    if let Some(to) = row.first_chunk_mut::<N>() {
-        *to = sums;
-    } else {
+    if !WHOLE {
         for (y, s) in row.iter_mut().zip(sums) {
             *y = s;
         }
+    } else if let Some(to) = row.first_chunk_mut::<N>() {
+        *to = sums;
     }
 }
 

@@ -240,7 +240,8 @@ wide! {
                 _ => &mut dx_buf[..batch * inputs],
             };
             pack_transposed(w, outputs, packed);
-            product(dy, outputs, packed, inputs, None, false, dx);
+            // Not a constant here: the compiler spoils the loop for it.
+            product(dy, outputs, packed, inputs, None, std::hint::black_box(false), dx);
             if l > 0 {
                 // ReLU passes nothing where it was off; the input layer has no ReLU.
                 dx.iter_mut().zip(below).for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
