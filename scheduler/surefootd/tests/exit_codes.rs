@@ -51,7 +51,6 @@ const CASES: &[(&str, i32, &str)] = &[
     ("sweep examples/demo-virtual.toml --server virtual:none --plan", 2, "unknown platform"),
     ("sweep examples/demo-virtual.toml --server virtual:server-1 --plan --relaunch", 2, "--relaunch"),
     ("sweep examples/demo-virtual.toml --server virtual:server-1 --plan --tries 1", 2, "--tries"),
-    ("sweep examples/demo-virtual.toml --server local --plan --tries 0", 2, "--tries"),
     ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval", 0, ""),
     ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
