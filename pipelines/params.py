@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,11 +37,13 @@ class Regression(_Section):
     lr: float = Field(default=3e-3, gt=0)
     dropout: float = Field(default=0.3, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
+    loss: Literal["absolute", "squared"] = Field(default="absolute", description="see models/regression.py")
 
 
 class ModelB(Regression):
     """Model-B in stage `train`."""
 
+    loss: Literal["absolute", "squared"] = "squared"
     near_share: float = Field(default=0.5, ge=0, le=1, description="share of questions about allocations a few steps away")
     qos_cap: float = Field(default=2.0, gt=1, description="largest QoS (target / p99) that is taught")
 
@@ -119,10 +121,26 @@ class Source(_Section):
     folder: str
 
 
+class Begin(Source):
+    """A data set of a new platform, and the data set whose models it begins from."""
+
+    begin: str
+
+
+class Foreign(Source):
+    """A data set that the models of another one are asked about; `on` is the folder of that one's data."""
+
+    models: str
+    on: str
+
+
 class Params(_Section):
     """The whole file."""
 
     datasets: dict[str, Source] = {}
+    transfers: dict[str, Begin] = {}
+    foreign: dict[str, Foreign] = {}
+    leave_one_out: dict[str, Source] = {}
     label: Label = Label()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()

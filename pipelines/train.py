@@ -120,7 +120,7 @@ def fit_regression(
     from models.regression import Regression
 
     steps = p.epochs * len(train_batches)
-    module = Regression(net, p.lr, steps, p.weight_decay)
+    module = Regression(net, p.lr, steps, p.weight_decay, p.loss)
     keep, history, best = _history(("train_loss", "val_loss"))
     _trainer(p.epochs, out, logger, [keep]).fit(module, train_batches, val_batches)
     weights = best["weights"] if best["weights"] is not None else _numpy(net)
