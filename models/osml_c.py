@@ -69,7 +69,7 @@ class PoolBatches:
 
 
 class OsmlC(pl.LightningModule):
-    """One `Dqn.update` a batch. Logged: `td_loss`, the mean squared error of the Q-values, reward units squared."""
+    """One `Dqn.update` a batch. Logged: `train_loss`, the mean squared error of the Q-values, reward units squared."""
 
     def __init__(self, net: Dqn) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class OsmlC(pl.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor, Tensor], batch_idx: int) -> None:
         loss = self.net.update(self._rmsprop, *batch)
-        self.log("td_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         return self._rmsprop

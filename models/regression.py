@@ -1,4 +1,8 @@
-"""Lightning module of Model-A and Model-B: masked absolute or squared error on standardised outputs, Adam, cosine decay.
+"""Lightning module of every regression (models A, A', B, B'): masked absolute or squared error on standardised outputs, Adam,
+cosine decay.
+
+A label is one number, or the least and the most that it can be (a frontier campaign): then a prediction within costs nothing,
+and one outside its distance to the nearer end. An output without a label (NaN) does not count.
 
 Logged: `train_loss` and `val_loss`, in units of each output's standard deviation (of its variance, where squared). Differences
 from the paper, which names none of them: Model-A is fitted for the absolute error, which is what the papers measure (the authors'
@@ -18,7 +22,7 @@ from torch import Tensor, nn
 
 
 class Regression(pl.LightningModule):
-    """Fit a network to targets; a target of NaN (no label for that output) does not count."""
+    """Fit a network to batches (inputs, labels) or (inputs, least, most), labels standardised."""
 
     def __init__(self, net: nn.Module, lr: float, total_steps: int, weight_decay: float = 0.0, loss: str = "absolute") -> None:
         super().__init__()
@@ -28,18 +32,20 @@ class Regression(pl.LightningModule):
         self.weight_decay = weight_decay
         self.power = {"absolute": 1, "squared": 2}[loss]
 
-    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        x, y = batch  # (batch, n_inputs), (batch, n_outputs)
-        known = torch.isfinite(y)
-        error = torch.where(known, self.net(x) - torch.nan_to_num(y), 0.0)
+    def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+        x, low, high = batch[0], batch[1], batch[-1]  # (batch, n_inputs), then (batch, n_outputs) each
+        known = torch.isfinite(low) & torch.isfinite(high)
+        said = self.net(x)
+        inside = torch.minimum(torch.maximum(said.detach(), torch.nan_to_num(low)), torch.nan_to_num(high))
+        error = torch.where(known, said - inside, 0.0)
         return error.abs().pow(self.power).sum() / known.sum().clamp(min=1)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         loss = self.loss(batch)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
         return loss
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         self.log("val_loss", self.loss(batch), on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:

@@ -1,0 +1,18 @@
+"""Model-A of OSML+: where is the optimum? (OSML+, Sec. 3.2 (1))
+
+Asked: counters of one sample of a service, at whatever allocation it holds, and what its neighbours hold.
+Answers: OAA (cores, ways, bandwidth) and RCliff (cores, ways) of the service at its present load.
+Network: 32-64-32 ReLU, dropout 30 %. Loss: mean squared error; a label that is bounded costs nothing within its bounds, and one
+that is missing nothing at all (models/regression.py).
+
+Differences from the paper: the outputs are standardised for training. The authors' program has no bandwidth among the outputs,
+counts cache in MB, and never switches its dropout on.
+"""
+
+from __future__ import annotations
+
+from models.features import MODEL_A_INPUTS, MODEL_A_OUTPUTS
+from models.mlp import HIDDEN
+from models.spec import Spec
+
+SPEC = Spec("a", MODEL_A_INPUTS, MODEL_A_OUTPUTS, HIDDEN, dropout=0.3)

@@ -1,0 +1,18 @@
+"""Model-B of OSML+: what would another allocation mean? (OSML+, Sec. 3.2 (2))
+
+Asked: counters of one sample, what the neighbours hold, and an expected allocation (`expected_cores`, `expected_cache_mb`): the
+one after the move, counted from 1 as the allocation itself is, never the change.
+Answers: QoS there, target / p99, capped (`qos_cap`).
+Network: 32-64-32 ReLU, dropout 30 %. Loss: mean squared error.
+Material: every sample asked about other allocations of its plane, a new one each pass (pipelines/tensors.py, `QosQuestions`).
+
+Differences from the paper: half of the questions are about allocations a few steps away; the label is capped; p99 for latency.
+"""
+
+from __future__ import annotations
+
+from models.features import MODEL_B_INPUTS, MODEL_B_OUTPUTS
+from models.mlp import HIDDEN
+from models.spec import Spec
+
+SPEC = Spec("b", MODEL_B_INPUTS, MODEL_B_OUTPUTS, HIDDEN, dropout=0.3)
