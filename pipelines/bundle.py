@@ -690,17 +690,14 @@ def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> di
 def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     """Collect what the stages before left behind."""
     # Imported here: checking a bundle must not need Polars or PyTorch.
-    from pipelines import samples, tracking, train
+    from pipelines import fitted, samples, tracking
 
     source = samples.open_dataset(data, check_shards=False)
-    summary = train.load_summary(models)
-    if summary.data_sha256 != source.sha256:
-        raise BadInput(f"{models / 'train.json'}: the models are from other data than {data} holds now; run `dvc repro`")
-    a, b, c = (
-        train.load_fitted(models, "a", summary),
-        train.load_fitted(models, "b", summary),
-        train.load_fitted(models, "c", summary),
-    )
+    summaries = {name: fitted.summary(models / name) for name in ("a", "b", "c")}
+    for name, summary in summaries.items():
+        if summary.data_sha256 != source.sha256:
+            raise BadInput(f"{models / name}: the model is from other data than {data} holds now; run `dvc repro`")
+    a, b, c = (fitted.load(models / name) for name in summaries)
     commit, dirty = tracking.git_state()
     return BundleSpec(
         feature_set=source.feature_set,
@@ -714,14 +711,14 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
         },
         services=source.services,
         a=TrainedMlp(a.weights, a.inputs, a.outputs),
-        b=TrainedMlp(b.weights, b.inputs, b.outputs, qos_cap=summary.b.qos_cap),
-        c=TrainedDdpg(c.weights, c.inputs, summary.c.hyperparameters, summary.c.available_actions),
+        b=TrainedMlp(b.weights, b.inputs, b.outputs, qos_cap=b.setting("qos_cap")),
+        c=TrainedDdpg(c.weights, c.inputs, c.setting("hyperparameters"), c.setting("available_actions")),
         metrics=read_json(metrics, "the metrics of the stage `evaluate`") if metrics else {},
         provenance={
             "git_commit": commit,
             "git_dirty": dirty,
             "data_sha256": source.sha256,
-            "mlflow_run_id": summary.mlflow_run_id,
+            "mlflow_run_id": summaries["c"].mlflow_run_id,
             "campaigns": [source.campaign],
             "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")},
         },
@@ -746,7 +743,7 @@ def main(argv: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m pipelines.bundle", description="Build the signed bundle of one data set.")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--models", type=Path, required=True, help="output of the stage `train`")
+    parser.add_argument("--models", type=Path, required=True, help="folder of the models, outputs of the stage `train`")
     parser.add_argument("--metrics", type=Path, help="metrics.json of the stage `evaluate`")
     parser.add_argument("--out", type=Path, required=True, help="folder to write; the tar gets the same name with .tar")
     parser.add_argument("--key", type=Path, help="PEM file of the signing key")

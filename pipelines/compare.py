@@ -1,6 +1,6 @@
 """Stage `compare`: what a practitioner would try instead of the networks, on the same training planes and test questions.
 
-    python -m pipelines.compare --data FOLDER --labels FOLDER --out FOLDER [--params params.yaml]
+    python -m pipelines.compare --rows FOLDER --labels FOLDER --out FOLDER [--params params.yaml]
 
 Writes `compare.json`, which the stage `evaluate` puts beside the networks' figures. The methods see the networks' inputs, scaled
 alike, and each is fitted for what is measured, the absolute error:
@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import features
-from pipelines import holdout, params, tensors, train
+from pipelines import holdout, params, tensors
+from pipelines.fit import matrix
 from pipelines.io import write_json
 from pipelines.tensors import Table
 
@@ -96,8 +97,8 @@ def compare_b(table: Table, known: I64, test: I64, b: params.ModelB, p: params.C
     taught = holdout.questions(table, known, b.qos_cap, seed, b.near_share)
     if len(asked.rows) == 0 or len(taught.rows) == 0:
         return {}
-    known_x = train.b_matrix(table, taught.rows, bounds, taught.cells)
-    test_x = train.b_matrix(table, asked.rows, bounds, asked.cells)
+    known_x = matrix(table, taught.rows, bounds, taught.cells)
+    test_x = matrix(table, asked.rows, bounds, asked.cells)
     metrics: dict[str, float] = {}
     for method, fit in METHODS.items():
         for name, value in holdout.qos_errors(fit(known_x, taught.qos, test_x, p), asked.qos).items():
@@ -105,9 +106,9 @@ def compare_b(table: Table, known: I64, test: I64, b: params.ModelB, p: params.C
     return metrics
 
 
-def run(data: Path, labels: Path, out: Path, p: params.Params) -> dict[str, float]:
+def run(rows: Path, labels: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Fit and measure all methods; returns the metrics."""
-    table = tensors.load(data, labels, max_rows=p.train.max_rows, use_overloaded=p.train.use_overloaded_inputs)
+    table = tensors.load(rows, labels)
     test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
     rng = np.random.default_rng((p.compare.seed, 4))
     metrics = compare_a(table, holdout.thin(table.part("train"), p.compare.rows, rng), test, p.compare)
@@ -121,12 +122,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pipelines.compare", description="Measure what could stand in for the models."
     )
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--rows", type=Path, required=True, help="output of the stage `rows`")
     parser.add_argument("--labels", type=Path, required=True, help="output of the stage `label`")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.labels, args.out, params.load(args.params)))
+    return params.run_stage(lambda: run(args.rows, args.labels, args.out, params.load(args.params)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stage `evaluate`: how good the models are on planes that they never saw.
 
-    python -m pipelines.evaluate --data FOLDER --labels FOLDER --models FOLDER [--compare FOLDER] --out FOLDER [--params FILE]
+    python -m pipelines.evaluate --rows FOLDER --labels FOLDER --models FOLDER [--compare FOLDER] --out FOLDER [--params FILE]
 
 Writes the tables below and adds the metrics to the MLflow run.
 
@@ -44,11 +44,13 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import holdout, params, tensors, tracking, train
+from pipelines import fit, fitted, holdout, params, tensors, tracking
+from pipelines.errors import BadInput
+from pipelines.fit_qos import predict_qos
+from pipelines.fitted import Fitted
 from pipelines.holdout import Questions
 from pipelines.io import read_json, write_bytes, write_json
 from pipelines.tensors import Table
-from pipelines.train import Fitted
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -132,7 +134,7 @@ def evaluate_b(table: Table, b: Fitted, asked: Questions, predicted: F64, test: 
         metrics["b_safe_but_violates"] = float((asked.qos[said_met] < 1.0).mean())
     rows, to = cliff_steps(table, test)
     if len(rows):
-        metrics["b_cliff_recall"] = float((train.predict_qos(b, table, rows, to) < 1.0).mean())
+        metrics["b_cliff_recall"] = float((predict_qos(b, table, rows, to) < 1.0).mean())
         metrics["b_cliff_steps"] = float(len(rows))
     return metrics
 
@@ -223,7 +225,7 @@ def importance_csv(table: Table, a: Fitted, b: Fitted, test: I64, asked: Questio
     outputs = [s.name for s in a.outputs]
     labels = table.labels(outputs)[table.plane[test]]
     a_x = features.normalise(table.matrix([bound.name for bound in a.inputs], test), a.inputs)
-    b_x = train.b_matrix(table, asked.rows, b.inputs, asked.cells)
+    b_x = fit.matrix(table, asked.rows, b.inputs, asked.cells)
     everywhere = np.ones(len(test), dtype=bool)
 
     def a_error(x: F32) -> list[float]:
@@ -251,8 +253,7 @@ def importance_csv(table: Table, a: Fitted, b: Fitted, test: I64, asked: Questio
 def evaluate_c(table: Table, c: Fitted, actions: list[str], test: I64) -> dict[str, float]:
     """What Model-C's actor does in states of unseen planes, masked to what is possible there."""
     qos = tensors.row_qos(table, test)
-    raw = np.column_stack([qos if b.name == "qos" else table.columns[b.name][test] for b in c.inputs])
-    probability = export.softmax(export.forward(c.weights, features.normalise(raw, c.inputs), "actor."))
+    probability = export.softmax(export.forward(c.weights, tensors.states(table, test, c.inputs), "actor."))
     leads = tensors.neighbour_cells(table)[table.cell[test]]
     possible = (leads >= 0) & np.array([name in actions for name in ACTIONS])
     action = np.argmax(np.where(possible, probability, -1.0), axis=1)
@@ -286,29 +287,27 @@ def predictions_csv(table: Table, a: Fitted, test: I64, predicted: F64) -> bytes
     )
 
 
-def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params, compare: Path | None = None) -> dict[str, float]:
+def run(rows: Path, labels: Path, models: Path, out: Path, p: params.Params, compare: Path | None = None) -> dict[str, float]:
     """Evaluate; returns the metrics.
 
     Args:
         compare: output of the stage `compare`; None: no comparators.
     """
-    summary = train.load_summary(models)
-    a, b, c = (
-        train.load_fitted(models, "a", summary),
-        train.load_fitted(models, "b", summary),
-        train.load_fitted(models, "c", summary),
-    )
-    table = tensors.load(data, labels, max_rows=p.train.max_rows, use_overloaded=p.train.use_overloaded_inputs)
+    a, b, c = (fitted.load(models / name) for name in ("a", "b", "c"))
+    table = tensors.load(rows, labels)
+    for about in (fitted.summary(models / name) for name in ("a", "b", "c")):
+        if about.data_sha256 != table.about.data_sha256:
+            raise BadInput(f"{models / about.model}: the model is from other data than {rows}; run `dvc repro`")
     seed = p.evaluate.seed
     test = holdout.test_rows(table, p.evaluate.max_rows, seed)
-    asked = holdout.questions(table, test, summary.b.qos_cap, seed)
+    asked = holdout.questions(table, test, b.setting("qos_cap"), seed)
     metrics: dict[str, float] = {"test_rows": float(len(test)), "test_planes": float(len(np.unique(table.plane[test])))}
     predicted = predict_a(table, a, test)
     metrics |= evaluate_a(table, a, test, predicted)
-    qos = train.predict_qos(b, table, asked.rows, asked.cells)
+    qos = predict_qos(b, table, asked.rows, asked.cells)
     if len(asked.rows):
         metrics |= evaluate_b(table, b, asked, qos, test)
-    metrics |= evaluate_c(table, c, summary.c.available_actions, test)
+    metrics |= evaluate_c(table, c, c.setting("available_actions"), test)
     if compare is not None:
         compared = read_json(compare / "compare.json", "the figures of the stage `compare`")
         metrics |= compared | against_best(metrics, compared)
@@ -327,13 +326,13 @@ def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params, com
         "predictions": predictions_csv(table, a, test, predicted),
         "by_service": by_group("service", of_a, of_b, errors, sorted(set(of_a))),
         "by_cliff": by_group("steps", distance[table.cell[test]], distance[asked.cells], errors, steps),
-        "calibration": calibration_csv(qos, asked.qos, summary.b.qos_cap),
+        "calibration": calibration_csv(qos, asked.qos, b.setting("qos_cap")),
         "importance": importance_csv(table, a, b, test, asked, seed),
     }
     for name, content in tables.items():
         write_bytes(out / f"{name}.csv", content)
     write_json(out / "metrics.json", metrics)
-    runs = tracking.Runs(summary.mlflow_run_id)
+    runs = tracking.Runs(about.mlflow_run_id)
     runs.log_metrics(metrics)
     for path in (out / "metrics.json", *(out / f"{name}.csv" for name in tables)):
         runs.log_file(path)
@@ -342,14 +341,14 @@ def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params, com
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipelines.evaluate", description="Measure the models on held-out planes.")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--rows", type=Path, required=True, help="output of the stage `rows`")
     parser.add_argument("--labels", type=Path, required=True, help="output of the stage `label`")
-    parser.add_argument("--models", type=Path, required=True, help="output of the stage `train`")
+    parser.add_argument("--models", type=Path, required=True, help="folder of the models, outputs of the stage `train`")
     parser.add_argument("--compare", type=Path, help="output of the stage `compare`")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.labels, args.models, args.out, params.load(args.params), args.compare))
+    return params.run_stage(lambda: run(args.rows, args.labels, args.models, args.out, params.load(args.params), args.compare))
 
 
 if __name__ == "__main__":

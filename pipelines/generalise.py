@@ -1,7 +1,7 @@
 """Stage `generalise`: what the models say of services and of platforms that they never saw.
 
-    python -m pipelines.generalise services --data FOLDER --labels FOLDER --out FOLDER [--params FILE]
-    python -m pipelines.generalise foreign --data FOLDER --labels FOLDER --models FOLDER --on MANIFEST --out FOLDER
+    python -m pipelines.generalise services --rows FOLDER --labels FOLDER --out FOLDER [--params FILE]
+    python -m pipelines.generalise foreign --rows FOLDER --labels FOLDER --models FOLDER --on MANIFEST --out FOLDER
 
 `services` leaves out one service of the data set at a time, fits Models A and B to the training planes of the others and asks
 them about all planes of the one left out. `foreign` asks trained models about another data set, all of its planes: services that
@@ -27,13 +27,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import features
+from models import features, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
-from pipelines import holdout, params, samples, tensors, tracking, train
+from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensors, tracking
 from pipelines.evaluate import csv_bytes, mean_where, predict_a
+from pipelines.fitted import Fitted
 from pipelines.io import write_bytes, write_json
 from pipelines.tensors import Table
-from pipelines.train import Fitted
 
 I64 = NDArray[np.int64]
 
@@ -72,7 +72,7 @@ def errors_of_b(table: Table, b: Fitted, rows: I64, cap: float, seed: int) -> di
     asked = holdout.questions(table, rows, cap, seed)
     if len(asked.rows) == 0:
         return {}
-    predicted = train.predict_qos(b, table, asked.rows, asked.cells)
+    predicted = fit_qos.predict_qos(b, table, asked.rows, asked.cells)
     return {f"b_{name}": value for name, value in holdout.qos_errors(predicted, asked.qos).items()}
 
 
@@ -94,15 +94,15 @@ def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits) -> F
         ratio |= dict.fromkeys(_OF_WAYS, target.ways / source.ways)
     inputs = [Bound(b.name, b.min, limits[b.name]) if b.name in limits and limits[b.name] > b.min else b for b in model.inputs]
     outputs = [Scale(s.name, s.scale * ratio.get(s.name, 1.0), s.offset * ratio.get(s.name, 1.0)) for s in model.outputs]
-    return Fitted(model.weights, inputs, outputs, model.missing_inputs, [], model.seconds, model.steps)
+    return Fitted(model.weights, inputs, outputs, model.missing_inputs, [], model.steps, model.settings)
 
 
-def services(data: Path, labels: Path, out: Path, p: params.Params) -> dict[str, float]:
+def services(rows_folder: Path, labels: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Leave one service out at a time; returns the means over the services, and the errors of each in generalise.csv."""
     torch.set_num_threads(p.train.threads)
     tracking.quiet()
     s = p.generalise
-    table = tensors.load(data, labels, max_rows=s.max_rows, use_overloaded=p.train.use_overloaded_inputs)
+    table = tensors.load(rows_folder, labels, max_rows=s.max_rows)
     out.mkdir(parents=True, exist_ok=True)
     by_service: dict[str, dict[str, float]] = {}
     for service in sorted(set(table.plane_labels["service"])):
@@ -110,21 +110,20 @@ def services(data: Path, labels: Path, out: Path, p: params.Params) -> dict[str,
         found: dict[str, float] = {}
         labelled = asked[np.isfinite(table.labels(["oaa_cores"])[table.plane[asked], 0])]
         if len(labelled):
-            a = train.fit_a(table, s.a, s.seed, out, rows=rows)
+            a = fit_oaa.fit_model(model_a.SPEC, table, s.a, s.seed, out, rows=rows)
             found |= errors_of_a(table, a, labelled) | error_of_constant(table, rows[0], labelled)
         rows, asked = split_service(table, service, "b")
-        b = train.fit_b(table, s.b, s.seed, out, rows=rows)
+        b = fit_qos.fit_model(model_b.SPEC, table, s.b, s.seed, out, rows=rows)
         found |= errors_of_b(table, b, asked, s.b.qos_cap, s.seed)
         by_service[service] = found
         print(f"generalise: without {service}: {', '.join(f'{k} {v:.3g}' for k, v in found.items())}", flush=True)
     return _write(out, "service", by_service)
 
 
-def foreign(data: Path, labels: Path, models: Path, on: Path, out: Path, p: params.Params) -> dict[str, float]:
+def foreign(rows_folder: Path, labels: Path, models: Path, on: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Ask trained models about another data set; returns the means over its services."""
-    summary = train.load_summary(models)
-    a, b = train.load_fitted(models, "a", summary), train.load_fitted(models, "b", summary)
-    table = tensors.load(data, labels, max_rows=p.generalise.max_rows, use_overloaded=p.train.use_overloaded_inputs)
+    a, b = fitted.load(models / "a"), fitted.load(models / "b")
+    table = tensors.load(rows_folder, labels, max_rows=p.generalise.max_rows)
     source = samples.open_dataset(on.parent if on.name == "manifest.json" else on, check_shards=False).platform
     versions: dict[str, tuple[Fitted, Fitted]] = {"": (a, b)}
     if (source.cores, source.ways, source.mb_per_way) != (table.platform.cores, table.platform.ways, table.platform.mb_per_way):
@@ -135,9 +134,9 @@ def foreign(data: Path, labels: Path, models: Path, on: Path, out: Path, p: para
         rows = np.flatnonzero(of_service(table, service))
         labelled = rows[np.isfinite(table.labels(["oaa_cores"])[table.plane[rows], 0])]
         found: dict[str, float] = {}
-        for suffix, (model_a, model_b) in versions.items():
-            errors = errors_of_a(table, model_a, labelled) if len(labelled) else {}
-            errors |= errors_of_b(table, model_b, rows, summary.b.qos_cap, p.generalise.seed)
+        for suffix, (asked_a, asked_b) in versions.items():
+            errors = errors_of_a(table, asked_a, labelled) if len(labelled) else {}
+            errors |= errors_of_b(table, asked_b, rows, b.setting("qos_cap"), p.generalise.seed)
             found |= {f"{name}{suffix}": value for name, value in errors.items()}
         by_service[service] = found
     return _write(out, "service", by_service)
@@ -159,17 +158,17 @@ def main(argv: list[str] | None = None) -> int:
     kinds = parser.add_subparsers(dest="kind", required=True)
     for kind in ("services", "foreign"):
         sub = kinds.add_parser(kind)
-        sub.add_argument("--data", type=Path, required=True)
+        sub.add_argument("--rows", type=Path, required=True, help="output of the stage `rows`")
         sub.add_argument("--labels", type=Path, required=True, help="output of the stage `label`")
         if kind == "foreign":
-            sub.add_argument("--models", type=Path, required=True, help="output of the stage `train`, on other data")
+            sub.add_argument("--models", type=Path, required=True, help="folder of the models (stage `train`), of other data")
             sub.add_argument("--on", type=Path, required=True, help="manifest of those data")
         sub.add_argument("--out", type=Path, required=True)
         sub.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
     if args.kind == "services":
-        return params.run_stage(lambda: services(args.data, args.labels, args.out, params.load(args.params)))
-    return params.run_stage(lambda: foreign(args.data, args.labels, args.models, args.on, args.out, params.load(args.params)))
+        return params.run_stage(lambda: services(args.rows, args.labels, args.out, params.load(args.params)))
+    return params.run_stage(lambda: foreign(args.rows, args.labels, args.models, args.on, args.out, params.load(args.params)))
 
 
 if __name__ == "__main__":

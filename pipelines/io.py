@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import BadInput
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -75,6 +79,13 @@ def canonical_json(value: Any) -> bytes:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, canonical_json(value))
+
+
+def write_parquet(path: Path, frame: pl.DataFrame) -> None:
+    """Parquet, zstd, whole or not at all."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd")
+    write_bytes(path, buffer.getvalue())
 
 
 def read_json(path: Path, what: str) -> Any:

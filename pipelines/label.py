@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipelines import params, samples
 from pipelines.errors import NoFeasibleCell
-from pipelines.io import write_bytes, write_json
+from pipelines.io import write_json, write_parquet
 
 FloatGrid = NDArray[np.float64]
 BOUNDS = tuple(f"{point}_{axis}_{end}" for point in ("rcliff", "oaa") for axis in ("cores", "ways") for end in ("low", "high"))
@@ -406,15 +406,6 @@ def run(folder: Path, out: Path, p: params.Label) -> dict[str, Any]:
         write_parquet(out / f"{name}.parquet", frame)
     write_json(out / "label.json", metrics)
     return metrics
-
-
-def write_parquet(path: Path, frame: pl.DataFrame) -> None:
-    """Parquet, zstd, whole or not at all."""
-    import io
-
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd")
-    write_bytes(path, buffer.getvalue())
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipelines.errors import BadInput, PipelineError
 
@@ -28,14 +28,23 @@ class Label(_Section):
     seed: int = 1
 
 
+class Rows(_Section):
+    """Stage `rows`."""
+
+    max_rows: int = Field(default=2_000_000, ge=1, description="rows that models learn from; more are thinned out evenly")
+    use_overloaded_inputs: bool = Field(
+        default=True, description="counters of overloaded allocations are inputs; their latency never is"
+    )
+
+
 class Regression(_Section):
-    """Model-A or Model-B in stage `train`."""
+    """A regression in stage `train`."""
 
     epochs: int = Field(default=30, ge=1)
     min_steps: int = Field(default=2500, ge=1, description="small data sets run more epochs, up to so many batches")
     batch: int = Field(default=4096, ge=1)
     lr: float = Field(default=3e-3, gt=0)
-    dropout: float = Field(default=0.3, ge=0, lt=1)
+    dropout: float | None = Field(default=None, ge=0, lt=1, description="None: as in the paper, see models/")
     weight_decay: float = Field(default=0.0, ge=0)
     loss: Literal["absolute", "squared"] = Field(default="absolute", description="see models/regression.py")
 
@@ -62,18 +71,61 @@ class ModelC(_Section):
     actor_entropy: float = Field(default=0.1, ge=0, description="keeps the softmax open; see models/ddpg.py")
 
 
+class OsmlA(Regression):
+    """OSML's Model-A or A' in stage `train`."""
+
+    loss: Literal["absolute", "squared"] = "squared"
+
+
+class OsmlB(OsmlA):
+    """OSML's Model-B in stage `train`."""
+
+    slowdowns: list[float] = Field(
+        default=[0.05, 0.10, 0.15, 0.20], min_length=1, description="QoS that may be lost: B-points are labelled at each"
+    )
+    reach_steps: int = Field(default=10, ge=0, description="allocations so near to OAA are asked about, in steps of the sweep")
+
+    @field_validator("slowdowns")
+    @classmethod
+    def _shares(cls, values: list[float]) -> list[float]:
+        if any(not 0.0 < v < 1.0 for v in values):
+            raise ValueError("slowdowns are shares of QoS, above 0 and below 1 (0.05 is 5 %)")
+        return sorted(set(values))
+
+
+class OsmlBp(OsmlA):
+    """OSML's Model-B' in stage `train`."""
+
+    reach_steps: int = Field(default=10, ge=0, description="see OsmlB")
+    take_steps: int = Field(default=4, ge=1, description="most steps of cores and of ways that a question takes away")
+
+
+class OsmlC(_Section):
+    """OSML's Model-C in stage `train`."""
+
+    transitions: int = Field(default=200_000, ge=1, description="pairs that are drawn; those that no action joins are dropped")
+    updates: int = Field(default=4000, ge=1)
+    batch: int = Field(default=200, ge=1)
+    gamma: float = Field(default=0.9, ge=0, le=1)
+    lr: float = Field(default=1e-3, gt=0)
+    copy_every: int = Field(default=100, ge=1)
+    epsilon: float = Field(default=0.05, ge=0, le=1, description="share of random actions on a node")
+    latency_cap: float = Field(default=1000.0, gt=1, description="QoS targets; what an overloaded allocation counts as")
+
+
 class Train(_Section):
-    """Stage `train`."""
+    """Stages `train`, `train-c` and `train-osml`: a section a model."""
 
     seed: int = 1
     threads: int = Field(default=1, ge=1, description="more than one is slower: the networks are tiny")
-    max_rows: int = Field(default=2_000_000, ge=1, description="rows kept in memory; more are sampled evenly")
-    use_overloaded_inputs: bool = Field(
-        default=True, description="counters of overloaded allocations are inputs; their latency never is"
-    )
     a: Regression = Regression()
     b: ModelB = ModelB()
     c: ModelC = ModelC()
+    osml_a: OsmlA = OsmlA()
+    osml_ap: OsmlA = OsmlA()
+    osml_b: OsmlB = OsmlB()
+    osml_bp: OsmlBp = OsmlBp()
+    osml_c: OsmlC = OsmlC()
 
 
 class Evaluate(_Section):
@@ -138,15 +190,23 @@ class Params(_Section):
     """The whole file."""
 
     datasets: dict[str, Source] = {}
+    osml_datasets: list[str] = []
     transfers: dict[str, Begin] = {}
     foreign: dict[str, Foreign] = {}
     leave_one_out: dict[str, Source] = {}
     label: Label = Label()
+    rows: Rows = Rows()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     compare: Compare = Compare()
     transfer: Transfer = Transfer()
     generalise: Generalise = Generalise()
+
+    @model_validator(mode="after")
+    def _known(self) -> Params:
+        if unknown := sorted(set(self.osml_datasets) - set(self.datasets)):
+            raise ValueError(f"osml_datasets: {unknown[0]!r} is none of `datasets`")
+        return self
 
 
 def load(path: Path) -> Params:
@@ -161,7 +221,7 @@ def load(path: Path) -> Params:
         return Params.model_validate(values or {})
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"{path}: {'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from None
+        raise BadInput(f"{path}: {'.'.join(str(p) for p in first['loc']) or 'file'}: {first['msg']}") from None
 
 
 def run_stage(work: Callable[[], Any]) -> int:

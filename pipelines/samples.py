@@ -181,11 +181,21 @@ def scan(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
     Raises:
         BadInput: a column is missing, or a verdict is unknown.
     """
+    return with_keys(raw(data, shards), data)
+
+
+def raw(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
+    """`scan` without keys, which cost more than reading: who needs few rows adds them last."""
     frame = pl.scan_parquet(list(data.shards if shards is None else shards))
     have = frame.collect_schema().names()
     if missing := [name for name in _NEEDED if name not in have]:
         raise BadInput(f"{data.shards[0]}: column {missing[0]} is missing; collect the data set again")
-    return frame.filter(pl.col("verdict") != "client-limited").with_columns(
+    return frame.filter(pl.col("verdict") != "client-limited")
+
+
+def with_keys(frame: pl.LazyFrame, data: DataSet) -> pl.LazyFrame:
+    """Rows of `raw` with the key of their cell."""
+    return frame.with_columns(
         neighbour_key(holdings=data.axes is not None),
         pl.col("alloc_ways").fill_null(0.0) if data.platform.ways == 0 else pl.col("alloc_ways"),
         pl.col("alloc_cores").round(6),

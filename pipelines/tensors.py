@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from models import features
 from models.features import ACTIONS, PlatformLimits
+from pipelines import rows as rows_stage
 from pipelines import samples
 from pipelines.errors import BadInput
+from pipelines.grids import Grids
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -34,7 +37,7 @@ class Table:
         cell, plane: index of each row's cell and plane.
         cell_*: per cell. `cell_qos` is target / p99, 0 where overloaded, NaN where unknown.
         plane_*: per plane.
-        dropped: rows left out, by reason.
+        about: platform, feature set and data that the rows are of.
     """
 
     columns: dict[str, F64]
@@ -48,13 +51,28 @@ class Table:
     cell_plane: I64
     plane_labels: pl.DataFrame
     plane_target_ms: F64
-    dropped: dict[str, int]
-    platform: PlatformLimits
-    feature_set: str
+    about: rows_stage.About
+
+    @property
+    def platform(self) -> PlatformLimits:
+        return self.about.platform
+
+    @property
+    def feature_set(self) -> str:
+        return self.about.feature_set
 
     @property
     def rows(self) -> int:
         return len(self.cell)
+
+    @cached_property
+    def grids(self) -> Grids:
+        return Grids.of(self.cell_plane, self.cell_cores, self.cell_ways, self.plane_labels.height)
+
+    @cached_property
+    def alone(self) -> NDArray[np.bool_]:
+        """Planes without neighbours."""
+        return (self.plane_labels["neighbours"] == "").to_numpy()
 
     def part(self, *splits: str) -> I64:
         """Indices of the rows whose plane is in one of the splits."""
@@ -70,16 +88,18 @@ class Table:
         return np.column_stack([self.plane_labels[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in names])
 
 
-def load(folder: Path, label_folder: Path, *, max_rows: int, use_overloaded: bool, needed: Sequence[str] | None = None) -> Table:
-    """Read a labelled data set.
+def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
+    """Join the rows, cells and planes of a data set: outputs of the stages `rows` and `label`.
 
     Args:
-        needed: sample features that every row must have; None: those that the host can have at all and that were measured
-            anywhere. Rows that lack one are dropped and counted.
+        max_rows: of more, every so manieth.
+
+    Raises:
+        BadInput: one is missing or damaged, or they do not belong together.
     """
-    data = samples.open_dataset(folder, check_shards=False)
+    about = rows_stage.about(rows)
     labels = pl.read_parquet(label_folder / "labels.parquet").with_row_index("plane")
-    cells = pl.read_parquet(label_folder / "cells.parquet").with_row_index("cell")
+    cells = pl.read_parquet(label_folder / "cells.parquet")
     key = [name for name in samples.PLANE_KEY if name != "nb_key"]
     cells = cells.join(
         labels.select("plane", *key, pl.col("neighbours").alias("nb_key"), "qos_target_ms"),
@@ -87,61 +107,27 @@ def load(folder: Path, label_folder: Path, *, max_rows: int, use_overloaded: boo
         how="left",
         maintain_order="left",
     )
-    if cells["plane"].null_count():
-        raise BadInput(f"{label_folder}: labels and cells do not belong together; run the stage `label` again")
-    frame = samples.scan(data)
-    candidates = features.candidates(features.SAMPLE_FEATURES, data.feature_set, data.platform.ways)
-    if needed is None:
-        present = frame.select(pl.col(candidates).is_not_null().any()).collect(engine="streaming").row(0)
-        needed = [name for name, some in zip(candidates, present, strict=True) if some]
-    usable = pl.all_horizontal([pl.col(name).is_not_null() & pl.col(name).is_finite() for name in needed])
-    wanted = usable & (pl.col("verdict") != "not-resolvable")
-    if not use_overloaded:
-        wanted &= pl.col("verdict") != "server-overloaded"
-    counts = frame.select(
-        pl.len().alias("all"),
-        (~usable).sum().alias("feature_missing"),
-        (pl.col("verdict") == "not-resolvable").sum().alias("not_resolvable"),
-        (pl.col("verdict") == "server-overloaded").sum().alias("overloaded"),
-        wanted.sum().alias("wanted"),
-    ).collect(engine="streaming")
-    n_wanted = int(counts["wanted"][0])
-    if n_wanted == 0:
-        raise BadInput(f"{folder}: no row has all of {', '.join(needed)}; collect the data set again")
-    step = -(-n_wanted // max_rows)  # every step-th row, so that no part of the sweep is favoured
-    p99 = pl.when(pl.col("verdict") == "valid").then(pl.col("latency_p99_ms")).otherwise(None).alias("p99_ms")
-    rows = frame.filter(wanted)
-    if step > 1:
-        rows = rows.gather_every(step)
-    table = (
-        rows.select(*samples.CELL_KEY, *[pl.col(n).alias(f"x_{n}") for n in needed], p99)
-        .join(
-            cells.lazy().select("cell", "plane", *samples.CELL_KEY), on=list(samples.CELL_KEY), how="inner", maintain_order="left"
-        )
-        .collect(engine="streaming")
-    )
+    table = pl.read_parquet(rows / "rows.parquet")
+    if cells["plane"].null_count() or table.height != about.rows or int(table["cell"].max()) >= cells.height:  # type: ignore[arg-type]
+        raise BadInput(f"{label_folder}: labels, cells and rows do not belong together; run `dvc repro`")
+    if max_rows is not None:
+        table = table.gather_every(-(-table.height // max_rows))
     target = cells["qos_target_ms"].to_numpy()
-    cell_p99 = cells["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    cell_plane = cells["plane"].cast(pl.Int64).to_numpy()
+    cell = table["cell"].cast(pl.Int64).to_numpy()
     return Table(
-        columns={name: table[f"x_{name}"].cast(pl.Float64).to_numpy() for name in needed},
+        columns={name: table[name].to_numpy() for name in about.features},
         p99_ms=table["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
-        cell=table["cell"].cast(pl.Int64).to_numpy(),
-        plane=table["plane"].cast(pl.Int64).to_numpy(),
+        cell=cell,
+        plane=cell_plane[cell],
         cell_cores=cells["alloc_cores"].to_numpy(),
         cell_ways=cells["alloc_ways"].to_numpy(),
         cell_mba=cells["mba_pct"].cast(pl.Float64).to_numpy(),
-        cell_qos=target / cell_p99,
-        cell_plane=cells["plane"].cast(pl.Int64).to_numpy(),
+        cell_qos=target / cells["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
+        cell_plane=cell_plane,
         plane_labels=labels,
         plane_target_ms=labels["qos_target_ms"].to_numpy(),
-        dropped={
-            "feature_missing": int(counts["feature_missing"][0]),
-            "not_resolvable": int(counts["not_resolvable"][0]),
-            "overloaded": 0 if use_overloaded else int(counts["overloaded"][0]),
-            "thinned_out": n_wanted - table.height,
-        },
-        platform=data.platform,
-        feature_set=data.feature_set,
+        about=about,
     )
 
 
@@ -153,7 +139,7 @@ def observed(table: Table, rows: I64) -> dict[str, tuple[float, float]]:
 def model_inputs(names: Sequence[str], table: Table) -> tuple[list[str], list[str]]:
     """Inputs that the data have, and those of the paper's list that they have not."""
     possible = features.candidates(names, table.feature_set, table.platform.ways)
-    made = {"expected_cores", "expected_cache_mb", "qos"}
+    made = {"expected_cores", "expected_cache_mb", "qos", "qos_slowdown"}
     kept = [name for name in possible if name in made or name in table.columns]
     return kept, [name for name in names if name not in kept]
 
@@ -227,48 +213,28 @@ def neighbour_cells(table: Table) -> I64:
 
     One step is the next value that the sweep visited, so a sparse sweep has longer steps than a node takes.
     """
-    labels = table.plane_labels
+    grids, plane = table.grids, table.cell_plane
+    result = np.full((len(plane), len(ACTIONS)), -1, dtype=np.int64)
+    for action, (rows, columns) in {"cores_up": (1, 0), "cores_down": (-1, 0), "ways_up": (0, 1), "ways_down": (0, -1)}.items():
+        result[:, ACTIONS.index(action)] = grids.at(plane, grids.row + rows, grids.column + columns)
+    result[:, ACTIONS.index("idle")] = np.arange(len(plane))
     # Planes that differ in bandwidth only are one group: the two `mba` actions lead from one to the other.
-    key = ["service", "rps", "threads", "neighbours"]
-    group_of_plane = labels.select(pl.struct(key).rank("dense").alias("group"))["group"].to_numpy().astype(np.int64)
-    where: dict[tuple[int, float, float, float], int] = {}
-    cores_of: dict[int, set[float]] = {}
-    ways_of: dict[int, set[float]] = {}
-    mba_of: dict[int, set[float]] = {}
-    places = []
-    columns = (table.cell_plane, table.cell_mba, table.cell_cores, table.cell_ways)
-    for k, (plane, mba, cores, ways) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        group = int(group_of_plane[plane])
-        where[group, mba, cores, ways] = k
-        places.append((plane, group, mba, cores, ways))
-        cores_of.setdefault(plane, set()).add(cores)
-        ways_of.setdefault(plane, set()).add(ways)
-        mba_of.setdefault(group, set()).add(mba)
-
-    def steps(axes: dict[int, set[float]]) -> dict[int, dict[float, tuple[float | None, float | None]]]:
-        """For each value of an axis the next one up and the next one down."""
-        result: dict[int, dict[float, tuple[float | None, float | None]]] = {}
-        for owner, values in axes.items():
-            line = [None, *sorted(values), None]
-            result[owner] = {v: (line[i + 2], line[i]) for i, v in enumerate(sorted(values))}
-        return result
-
-    next_cores, next_ways, next_mba = steps(cores_of), steps(ways_of), steps(mba_of)
-    result = np.full((len(places), len(ACTIONS)), -1, dtype=np.int64)
-    for k, (plane, group, mba, cores, ways) in enumerate(places):
-        up_down = {
-            "cores": [(mba, v, ways) for v in next_cores[plane][cores]],
-            "ways": [(mba, cores, v) for v in next_ways[plane][ways]],
-            "mba": [(v, cores, ways) for v in next_mba[group][mba]],
-        }
-        for action, name in enumerate(ACTIONS):
-            resource, _, direction = name.partition("_")
-            if name == "idle":
-                result[k, action] = k
-                continue
-            to = up_down[resource][0 if direction == "up" else 1]
-            if None not in to:
-                result[k, action] = where.get((group, *to), -1)
+    if len(np.unique(table.cell_mba)) > 1:
+        key = ["service", "rps", "threads", "neighbours"]
+        groups = table.plane_labels.select("plane", pl.struct(key).rank("dense").alias("group"), "mba_pct")
+        cells = pl.DataFrame(
+            {"plane": plane, "cores": table.cell_cores, "ways": table.cell_ways, "cell": np.arange(len(plane))}
+        ).join(groups.cast({"plane": pl.Int64}), on="plane", maintain_order="left")
+        levels = groups.select("group", "mba_pct").unique().sort("group", "mba_pct")
+        for action, step in (("mba_up", -1), ("mba_down", 1)):
+            to = levels.with_columns(pl.col("mba_pct").shift(step).over("group").alias("to_pct"))
+            found = cells.join(to, on=["group", "mba_pct"], maintain_order="left").join(
+                cells.select("group", "cores", "ways", pl.col("mba_pct").alias("to_pct"), pl.col("cell").alias("to")),
+                on=["group", "cores", "ways", "to_pct"],
+                how="left",
+                maintain_order="left",
+            )
+            result[:, ACTIONS.index(action)] = found["to"].fill_null(-1).to_numpy()
     return result
 
 
@@ -276,6 +242,13 @@ def row_qos(table: Table, rows: I64) -> F64:
     """min(1, QoS target / p99) of each row's own window; 0 where overloaded."""
     qos = np.minimum(1.0, table.plane_target_ms[table.plane[rows]] / table.p99_ms[rows])
     return np.nan_to_num(qos, nan=0.0)
+
+
+def states(table: Table, rows: I64, bounds: Sequence[features.Bound]) -> NDArray[np.float32]:
+    """Scaled inputs of a Model-C: sample features and `qos`."""
+    qos = row_qos(table, rows)
+    raw = np.column_stack([qos if bound.name == "qos" else table.columns[bound.name][rows] for bound in bounds])
+    return features.normalise(raw, bounds)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""MLflow: one run a data set, one child run a model; SQLite store, files for artefacts, no telemetry.
+"""MLflow: one run a data set (by its digest), one child run a model; SQLite store, files for artefacts, no telemetry.
 
 `MLFLOW_TRACKING_URI` points elsewhere by configuration only; by default it is sqlite:///mlflow.db in the working folder.
 """
@@ -33,6 +33,12 @@ def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
         return None, None
+
+
+def git_tags() -> dict[str, str]:
+    """`git_state` as tags of a run."""
+    commit, dirty = git_state()
+    return {"git_commit": str(commit), "git_dirty": str(dirty)}
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -78,9 +84,22 @@ class Runs:
             return
         found = self.client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found else self.client.create_experiment(EXPERIMENT)
-        commit, dirty = git_state()
-        given = {"mlflow.runName": name, "git_commit": str(commit), "git_dirty": str(dirty), **(tags or {})}
+        given = {"mlflow.runName": name, **git_tags(), **(tags or {})}
         self.run_id = str(self.client.create_run(experiment, tags=given).info.run_id)
+
+    @classmethod
+    def of_dataset(cls, name: str, tags: dict[str, str]) -> Runs:
+        """The run of a data set as it is now, which the runs of its models are children of; started if there is none."""
+        quiet()
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri())
+        if experiment := client.get_experiment_by_name(EXPERIMENT):
+            wanted = {**tags, "kind": "dataset"}
+            rule = " and ".join(f"tags.`{key}` = '{value}'" for key, value in wanted.items())
+            if found := client.search_runs([experiment.experiment_id], rule, max_results=1):
+                return cls(found[0].info.run_id)
+        return cls(name=name, tags={**tags, "kind": "dataset"})
 
     def log_params(self, values: dict[str, Any]) -> None:
         for name, value in flat(values).items():

@@ -1,8 +1,8 @@
 """Stage `transfer`: what it is worth to begin from another platform's models, over the number of samples collected.
 
-    python -m pipelines.transfer --data FOLDER --labels FOLDER --models FOLDER --out FOLDER [--params params.yaml]
+    python -m pipelines.transfer --rows FOLDER --labels FOLDER --models FOLDER --out FOLDER [--params params.yaml]
 
-Models A and B are fitted to the new platform (`--data`, `--labels`) twice: from random weights, and from the weights of the
+Models A and B are fitted to the new platform (`--rows`, `--labels`) twice: from random weights, and from the weights of the
 platform that `--models` was trained on (OSML+, Sec. 3.2: the parameters are copied, then trained on). Both see the same samples,
 take the same number of steps, and are measured on the new platform's test planes. Inputs and outputs are scaled by the new
 platform's own bounds: a whole machine is 1 on either.
@@ -31,12 +31,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models import model_a, model_b
 from models.mlp import HIDDEN
-from pipelines import holdout, params, tensors, tracking, train
+from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors, tracking
 from pipelines.evaluate import csv_bytes, predict_a
+from pipelines.fit import Start
+from pipelines.fitted import Fitted
 from pipelines.io import write_bytes, write_json
 from pipelines.tensors import Table
-from pipelines.train import Fitted, Start
 
 I64 = NDArray[np.int64]
 
@@ -67,7 +69,7 @@ def error_of_a(table: Table, a: Fitted, test: I64) -> float:
 def error_of_b(table: Table, b: Fitted, test: I64, cap: float, seed: int) -> float:
     """`error_pct` of holdout.qos_errors."""
     asked = holdout.questions(table, test, cap, seed)
-    return holdout.qos_errors(train.predict_qos(b, table, asked.rows, asked.cells), asked.qos)["error_pct"]
+    return holdout.qos_errors(fit_qos.predict_qos(b, table, asked.rows, asked.cells), asked.qos)["error_pct"]
 
 
 def fit(
@@ -78,22 +80,23 @@ def fit(
     rows = (some_cells(table, table.part(*planes), share, seed), some_cells(table, table.part("val"), share, seed))
     samples = len(rows[0]) + len(rows[1])
     if letter == "a":
-        return error_of_a(table, train.fit_a(table, p.a, seed, out, rows=rows, begin=begin), test), samples
-    return error_of_b(table, train.fit_b(table, p.b, seed, out, rows=rows, begin=begin), test, p.b.qos_cap, seed), samples
+        return error_of_a(table, fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=rows, begin=begin), test), samples
+    return error_of_b(
+        table, fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=rows, begin=begin), test, p.b.qos_cap, seed
+    ), samples
 
 
-def run(data: Path, labels: Path, models: Path, out: Path, p: params.Params) -> dict[str, float]:
+def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Fit and measure; returns the metrics."""
     torch.set_num_threads(p.train.threads)
     tracking.quiet()
-    table = tensors.load(data, labels, max_rows=p.train.max_rows, use_overloaded=p.train.use_overloaded_inputs)
+    table = tensors.load(rows_folder, labels)
     test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
-    summary = train.load_summary(models)
     out.mkdir(parents=True, exist_ok=True)
     settings = p.transfer
     rows: list[list[Any]] = []
     for letter in ("a", "b"):
-        source = train.load_fitted(models, "a" if letter == "a" else "b", summary)
+        source = fitted.load(models / letter)
         plans: list[tuple[float, int | None]] = [(share, frozen) for share in settings.shares for frozen in (None, 0)]
         plans += [(max(settings.shares), frozen) for frozen in settings.frozen if 0 < frozen < LAYERS]
         for share, frozen in plans:
@@ -147,13 +150,15 @@ def curve_csv(rows: Sequence[Sequence[Any]], letter: str, shares: Sequence[float
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipelines.transfer", description="What are another platform's models worth?")
-    parser.add_argument("--data", type=Path, required=True, help="data set of the new platform")
+    parser.add_argument("--rows", type=Path, required=True, help="output of the stage `rows` on the new platform")
     parser.add_argument("--labels", type=Path, required=True, help="its output of the stage `label`")
-    parser.add_argument("--models", type=Path, required=True, help="output of the stage `train` on the platform to start from")
+    parser.add_argument(
+        "--models", type=Path, required=True, help="folder of the models (stage `train`) of the platform to start from"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.labels, args.models, args.out, params.load(args.params)))
+    return params.run_stage(lambda: run(args.rows, args.labels, args.models, args.out, params.load(args.params)))
 
 
 if __name__ == "__main__":

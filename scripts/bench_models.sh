@@ -38,15 +38,20 @@ stage() { "$python" -m "pipelines.$1" "${@:2}" --params "$out/params.yaml"; }
 collect() { # CAMPAIGN SERVER NAME
   once "$out/data/$3/manifest.json" target/release/surefootd sweep "examples/$1.toml" --server "virtual:$2" --out "$out/data/$3" --resume
   once "$out/$3/label/label.json" stage label --data "$out/data/$3" --out "$out/$3/label"
+  once "$out/$3/rows/rows.json" stage rows --data "$out/data/$3" --labels "$out/$3/label" --out "$out/$3/rows"
 }
 collect paper-server-1 server-1 server-1
 collect paper-unseen-server-1 server-1 unseen-server-1
 collect paper-server-2 server-2 server-2
 collect paper-server-3 server-3 server-3
 
-of() { printf '%s\n' --data "$out/data/$1" --labels "$out/$1/label"; }
+of() { printf '%s\n' --rows "$out/$1/rows" --labels "$out/$1/label"; }
 mapfile -t one < <(of server-1)
-once "$out/server-1/train/train.json" stage train --name server-1 "${one[@]}" --out "$out/server-1/train"
+for model in a b; do
+  once "$out/server-1/train/$model/model.json" stage train --model "$model" --name server-1 "${one[@]}" --out "$out/server-1/train/$model"
+done
+once "$out/server-1/train/c/model.json" stage train --model c --name server-1 "${one[@]}" --b "$out/server-1/train/b" \
+  --out "$out/server-1/train/c"
 once "$out/server-1/compare/compare.json" stage compare "${one[@]}" --out "$out/server-1/compare"
 once "$out/server-1/evaluate/metrics.json" stage evaluate "${one[@]}" --models "$out/server-1/train" \
   --compare "$out/server-1/compare" --out "$out/server-1/evaluate"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import polars as pl
 import pytest
 from synthetic import Campaign, write
 
-from models import export, features
+from models import export, features, model_a
 from models.mlp import Mlp
-from pipelines import compare, evaluate, generalise, holdout, label, params, tensors, train, transfer
+from pipelines import compare, evaluate, fit_oaa, generalise, holdout, label, params, tensors, train, transfer
+from pipelines import rows as rows_stage
 from pipelines.errors import BadInput
+from pipelines.fit import Start
+from pipelines.fitted import Fitted
 from pipelines.tensors import Table
 
 PLATFORM = features.PlatformLimits("toy", 4.0, 1.0, 4, 2.0)
@@ -47,15 +51,21 @@ def plane_table(qos: list[list[float]]) -> Table:
         cell_plane=zeros,
         plane_labels=pl.DataFrame({"service": ["a"], "split": ["test"], "oaa_cores": [3.0]}),
         plane_target_ms=np.array([1.0]),
-        dropped={},
-        platform=PLATFORM,
-        feature_set="full",
+        about=rows_stage.About(
+            data_sha256="0" * 64,
+            campaign="none",
+            feature_set="full",
+            platform=PLATFORM,
+            features=["alloc_cores"],
+            rows=n,
+            rows_left_out=rows_stage.Left(feature_missing=0, not_resolvable=0, overloaded=0, thinned_out=0),
+        ),
     )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two labelled platforms, `data`, `label` and `big-data`, `big-label`."""
+    """Two platforms, `data`, `label`, `rows` and `big-data`, `big-label`, `big-rows`."""
     base = tmp_path_factory.mktemp("quality")
     loads = (600.0, 1000.0, 1400.0, 1800.0, 2200.0, 2600.0)
     big = Campaign(
@@ -63,13 +73,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loads=loads, samples=1, seed=2,
     )  # fmt: skip
     for name, campaign in (("", Campaign(loads=loads, samples=2)), ("big-", big)):
-        label.run(write(base / f"{name}data", campaign), base / f"{name}label", params.Label())
+        data = write(base / f"{name}data", campaign)
+        label.run(data, base / f"{name}label", params.Label())
+        rows_stage.run(data, base / f"{name}label", base / f"{name}rows", params.Rows())
     return base
 
 
 @pytest.fixture(scope="module")
 def table(folder: Path) -> Table:
-    return tensors.load(folder / "data", folder / "label", max_rows=10**6, use_overloaded=True)
+    return tensors.load(folder / "rows", folder / "label")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +90,8 @@ def models(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
         patch.chdir(folder)  # artefacts
-        train.run("toy", folder / "data", folder / "label", folder / "train", P.train)
+        for name in ("a", "b"):
+            train.run(name, "toy", folder / "rows", folder / "label", folder / "train" / name, P.train)
     return folder / "train"
 
 
@@ -119,7 +132,7 @@ def test_all_methods_are_asked_about_planes_that_none_was_taught(table: Table) -
 
 
 def test_nothing_held_out_is_an_error_with_the_remedy(table: Table) -> None:
-    without = Table(**{**vars(table), "plane_labels": table.plane_labels.with_columns(pl.lit("train").alias("split"))})
+    without = replace(table, plane_labels=table.plane_labels.with_columns(pl.lit("train").alias("split")))
     with pytest.raises(BadInput, match=r"label\.test_fraction"):
         holdout.test_rows(without, 10, 1)
 
@@ -183,7 +196,7 @@ def test_errors_by_group_are_means_of_the_groups_own_rows() -> None:
 def test_a_transferred_network_starts_at_the_other_ones_weights_and_keeps_what_is_frozen() -> None:
     given = {name: value.numpy().copy() for name, value in Mlp(3, 2).state_dict().items()}
     net = Mlp(3, 2)
-    train.Start(given, frozen=(0, 1)).put_into(net)
+    Start(given, frozen=(0, 1)).put_into(net)
     for name, parameter in net.named_parameters():
         assert np.array_equal(parameter.detach().numpy(), given[name])
         assert parameter.requires_grad == (name.split(".")[1] not in {"0", "1"})
@@ -192,7 +205,7 @@ def test_a_transferred_network_starts_at_the_other_ones_weights_and_keeps_what_i
 def test_frozen_layers_come_out_as_they_went_in(table: Table, tmp_path: Path) -> None:
     inputs, _ = tensors.model_inputs(features.MODEL_A_INPUTS, table)
     given = {name: value.numpy().copy() for name, value in Mlp(len(inputs), 5).state_dict().items()}
-    fitted = train.fit_a(table, P.train.a, 1, tmp_path, begin=train.Start(given, frozen=(0, 2)))
+    fitted = fit_oaa.fit_model(model_a.SPEC, table, P.train.a, 1, tmp_path, begin=Start(given, frozen=(0, 2)))
     same = {name for name, value in fitted.weights.items() if np.array_equal(value, given[name])}
     assert same == {"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"}
 
@@ -201,9 +214,9 @@ def test_a_network_of_another_shape_is_refused_by_name() -> None:
     """The published code loads weights that do not fit in silence."""
     given = {name: value.numpy() for name, value in Mlp(4, 2).state_dict().items()}
     with pytest.raises(BadInput, match=r"layers\.0\.weight: want shape \(32, 3\).*same inputs and outputs"):
-        train.Start(given).put_into(Mlp(3, 2))
+        Start(given).put_into(Mlp(3, 2))
     with pytest.raises(BadInput, match="no such weights"):
-        train.Start({}).put_into(Mlp(3, 2))
+        Start({}).put_into(Mlp(3, 2))
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
@@ -220,7 +233,7 @@ def test_a_share_of_the_samples_is_whole_cells_of_every_plane(table: Table, shar
 def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, models: Path) -> None:
     """Every fit is in transfer.csv, and the metrics are its means."""
     out = folder / "transfer"
-    found = transfer.run(folder / "big-data", folder / "big-label", models, out, P)
+    found = transfer.run(folder / "big-rows", folder / "big-label", models, out, P)
     fits = rows_of((out / "transfer.csv").read_bytes())
     assert len(fits) == 2 * 2 * (2 * 2 + 1)  # models, seeds, shares x beginnings + one frozen
     assert found == json.loads((out / "transfer.json").read_text())
@@ -260,10 +273,10 @@ def test_a_model_for_another_platform_thinks_in_shares_of_the_machine() -> None:
         features.Scale("rcliff_ways", 1.0, 2.0),
         features.Scale("oaa_mbl_mbps", 5.0, 7.0),
     ]
-    model = train.Fitted(weights, bounds, scales, [], [], 0.0, 1)
+    model = Fitted(weights, bounds, scales, [], [], 1)
     moved = generalise.rescaled(model, small, big)
 
-    def ask(m: train.Fitted, cores: float) -> np.ndarray:
+    def ask(m: Fitted, cores: float) -> np.ndarray:
         x = features.normalise(np.array([[cores, 1.5]]), m.inputs)
         return features.natural(export.forward(m.weights, x), m.outputs)[0]
 
@@ -273,17 +286,17 @@ def test_a_model_for_another_platform_thinks_in_shares_of_the_machine() -> None:
 def test_models_are_asked_about_another_platform_as_they_are_and_rescaled(folder: Path, models: Path) -> None:
     out = folder / "foreign"
     on = folder / "data" / "manifest.json"
-    found = generalise.foreign(folder / "big-data", folder / "big-label", models, on, out, P)
+    found = generalise.foreign(folder / "big-rows", folder / "big-label", models, on, out, P)
     assert {"a_mae_as_is", "a_mae_rescaled", "b_error_pct_as_is", "b_error_pct_rescaled"} <= set(found)
     assert [r["service"] for r in rows_of((out / "generalise.csv").read_bytes())] == ["alpha", "beta", "gamma"]
-    own = generalise.foreign(folder / "data", folder / "label", models, on, out, P)
+    own = generalise.foreign(folder / "rows", folder / "label", models, on, out, P)
     assert "a_mae" in own
     assert "a_mae_rescaled" not in own
 
 
 def test_leaving_each_service_out_gives_a_row_a_service(folder: Path, table: Table) -> None:
     out = folder / "generalise"
-    found = generalise.services(folder / "data", folder / "label", out, P)
+    found = generalise.services(folder / "rows", folder / "label", out, P)
     rows = rows_of((out / "generalise.csv").read_bytes())
     assert [r["service"] for r in rows] == ["alpha", "beta", "gamma"]
     assert found["a_mae"] == pytest.approx(np.mean([float(r["a_mae"]) for r in rows]), rel=1e-4)

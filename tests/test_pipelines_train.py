@@ -9,6 +9,7 @@ import pickletools
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import yaml
 from synthetic import Campaign, write
 
 from models import export, features
-from pipelines import bundle, compare, evaluate, label, params, tensors, train
+from pipelines import bundle, compare, evaluate, fit_ddpg, fitted, label, params, rows, tensors, train
 from pipelines.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
@@ -46,26 +47,36 @@ def tracking_store(tmp_path_factory: pytest.TempPathFactory) -> Any:
     os.chdir(before)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A full campaign through label and train."""
-    base = tmp_path_factory.mktemp("pipeline")
-    campaign = Campaign(loads=(600.0, 1000.0, 1400.0, 1800.0, 2200.0, 2600.0), samples=3, unresolvable_every=50)
+def make(base: Path, name: str, campaign: Campaign, models: Sequence[str] = ("a", "b", "c")) -> dict[str, Any]:
+    """A campaign through the stages label, rows and train, as dvc.yaml chains them."""
     data = write(base / "data", campaign)
     label.run(data, base / "label", QUICK.label)
-    summary = train.run("toy", data, base / "label", base / "train", QUICK.train)
-    return {"base": base, "data": data, "summary": summary}
+    rows.run(data, base / "label", base / "rows", QUICK.rows)
+    summaries = {
+        m: train.run(
+            m, name, base / "rows", base / "label", base / "train" / m, QUICK.train, base / "train" / "b" if m == "c" else None
+        )
+        for m in models
+    }
+    return {"base": base, "data": data, **summaries}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A full campaign through label, rows and train."""
+    campaign = Campaign(loads=(600.0, 1000.0, 1400.0, 1800.0, 2200.0, 2600.0), samples=3, unresolvable_every=50)
+    return make(tmp_path_factory.mktemp("pipeline"), "toy", campaign)
 
 
 @pytest.fixture(scope="module")
 def metrics(trained: dict[str, Any]) -> dict[str, float]:
     base = trained["base"]
-    compare.run(trained["data"], base / "label", base / "compare", QUICK)
-    return evaluate.run(trained["data"], base / "label", base / "train", base / "evaluate", QUICK, base / "compare")
+    compare.run(base / "rows", base / "label", base / "compare", QUICK)
+    return evaluate.run(base / "rows", base / "label", base / "train", base / "evaluate", QUICK, base / "compare")
 
 
 def table_of(trained: dict[str, Any]) -> tensors.Table:
-    return tensors.load(trained["data"], trained["base"] / "label", max_rows=10**6, use_overloaded=True)
+    return tensors.load(trained["base"] / "rows", trained["base"] / "label")
 
 
 def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, float]) -> None:
@@ -78,24 +89,27 @@ def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, fl
 
 
 def test_what_mlflow_keeps(trained: dict[str, Any], metrics: dict[str, float]) -> None:
-    """One run a data set with parameters, metrics, data hash and commit; one child run a model with its weights."""
+    """One run a data set with its metrics and data hash; one child run a model with parameters, commit and weights."""
     from mlflow import MlflowClient
 
     from pipelines.tracking import tracking_uri
 
     client = MlflowClient(tracking_uri())
-    run = client.get_run(trained["summary"]["mlflow_run_id"])
+    run = client.get_run(trained["a"]["mlflow_run_id"])
     assert run.info.status == "FINISHED"
-    assert run.data.tags["data_sha256"] == trained["summary"]["data_sha256"]
-    assert "git_commit" in run.data.tags
-    assert run.data.params["a.dropout"] == "0.0"
+    assert run.data.tags["data_sha256"] == trained["a"]["data_sha256"]
     assert run.data.metrics["b_accuracy"] == pytest.approx(metrics["b_accuracy"])
     children = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
     names = {child.info.run_name: child for child in children}
     assert set(names) == {"toy-a", "toy-b", "toy-c"}
-    history = client.get_metric_history(names["toy-a"].info.run_id, "train_loss")
+    child = names["toy-a"]
+    assert child.info.run_id == trained["a"]["mlflow_child_id"]
+    assert child.info.status == "FINISHED"
+    assert "git_commit" in child.data.tags
+    assert child.data.params["dropout"] == "0.0"
+    history = client.get_metric_history(child.info.run_id, "train_loss")
     assert len(history) == QUICK.train.a.epochs
-    assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id)] == ["c.safetensors"]
+    assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id)] == ["model.json", "model.safetensors"]
 
 
 def test_nothing_is_pickled(trained: dict[str, Any]) -> None:
@@ -114,7 +128,7 @@ def test_training_again_gives_the_same_weights(trained: dict[str, Any], tmp_path
     """Same data, same seed, same bytes."""
     table = table_of(trained)
     torch.set_num_threads(1)
-    first, second = (train.fit_a(table, QUICK.train.a, 5, tmp_path) for _ in range(2))
+    first, second = (train.fit("a", table, QUICK.train, tmp_path) for _ in range(2))
     assert export.to_safetensors(first.weights) == export.to_safetensors(second.weights)
 
 
@@ -129,7 +143,7 @@ def test_bounds_come_from_training_rows_alone(trained: dict[str, Any]) -> None:
     """What the test planes look like must not leak into the scaling."""
     table = table_of(trained)
     seen = tensors.observed(table, table.part("train"))
-    for entry in trained["summary"]["a"]["inputs"]:
+    for entry in trained["a"]["inputs"]:
         if entry["name"] == "llc_misses_per_s":
             assert entry["max"] == pytest.approx(1.1 * seen["llc_misses_per_s"][1])
 
@@ -163,7 +177,7 @@ def test_actions_lead_one_step_away(trained: dict[str, Any]) -> None:
 def test_the_reward_is_the_papers() -> None:
     """Violated: I(predicted QoS) + min(1, target/latency); met: 2 + mean free share."""
     met, qos, usage = np.array([True, False, True]), np.array([0.5, 0.25, 1.0]), np.array([0.9, 0.9, 0.4])
-    assert train.reward(met, qos, usage).tolist() == pytest.approx([1.5, 0.25, 2.6])
+    assert fit_ddpg.reward(met, qos, usage).tolist() == pytest.approx([1.5, 0.25, 2.6])
 
 
 def test_the_bundle_of_the_pipeline_verifies(
@@ -175,20 +189,47 @@ def test_the_bundle_of_the_pipeline_verifies(
     described = bundle.run(trained["data"], base / "train", base / "evaluate" / "metrics.json", tmp_path / "bundles" / "toy")
     checked = bundle.verify(tmp_path / "bundles" / "toy.tar", expect_feature_set="full", expect_platform="toy-12x6")
     assert described["metrics"]["b_accuracy"] == metrics["b_accuracy"]
-    assert checked.manifest.provenance.mlflow_run_id == trained["summary"]["mlflow_run_id"]
-    assert checked.manifest.provenance.data_sha256 == trained["summary"]["data_sha256"]
+    assert checked.manifest.provenance.mlflow_run_id == trained["a"]["mlflow_run_id"]
+    assert checked.manifest.provenance.data_sha256 == trained["a"]["data_sha256"]
     assert checked.manifest.models.c.available_actions == ["cores_up", "cores_down", "ways_up", "ways_down", "idle"]
     assert set(checked.manifest.services) == {"alpha", "beta", "gamma"}
-    fitted = train.load_fitted(base / "train", "a", train.load_summary(base / "train"))
-    assert all(np.array_equal(checked.weights("a")[k], v) for k, v in fitted.weights.items())
+    weights = fitted.load(base / "train" / "a").weights
+    assert all(np.array_equal(checked.weights("a")[k], v) for k, v in weights.items())
 
 
 def test_a_damaged_summary_is_named_with_its_field(trained: dict[str, Any], tmp_path: Path) -> None:
-    summary = json.loads((trained["base"] / "train" / "train.json").read_text())
-    del summary["b"]["qos_cap"]
-    (tmp_path / "train.json").write_text(json.dumps(summary))
-    with pytest.raises(BadInput, match=r"train\.json: field b\.qos_cap: .*dvc repro"):
-        train.load_summary(tmp_path)
+    summary = json.loads((trained["base"] / "train" / "b" / "model.json").read_text())
+    del summary["inputs"][3]["max"]
+    (tmp_path / "model.json").write_text(json.dumps(summary))
+    with pytest.raises(BadInput, match=r"model\.json: field inputs\.3\.max: .*dvc repro"):
+        fitted.summary(tmp_path)
+
+
+def test_weights_that_do_not_fit_are_an_error(trained: dict[str, Any], tmp_path: Path) -> None:
+    """Missing, damaged, or another network's: a message with the file, and no model with other weights."""
+    for name in ("a", "b"):
+        shutil.copytree(trained["base"] / "train" / name, tmp_path / name)
+    weights = tmp_path / "a" / "model.safetensors"
+    shutil.copy(tmp_path / "b" / "model.safetensors", weights)
+    with pytest.raises(BadInput, match=r"a/model\.safetensors: layers .* are not those of 12 inputs and 5 outputs"):
+        fitted.load(tmp_path / "a")
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(BadInput, match=r"a/model\.safetensors: is not a safetensors file"):
+        fitted.load(tmp_path / "a")
+    weights.unlink()
+    with pytest.raises(BadInput, match=r"a/model\.safetensors: the weights are missing"):
+        fitted.load(tmp_path / "a")
+
+
+def test_model_c_needs_model_b_of_the_same_data(trained: dict[str, Any], tmp_path: Path) -> None:
+    base = trained["base"]
+    with pytest.raises(BadInput, match="give --b FOLDER"):
+        train.fit("c", table_of(trained), QUICK.train, tmp_path)
+    shutil.copytree(base / "train" / "b", tmp_path / "b")
+    summary = json.loads((tmp_path / "b" / "model.json").read_text())
+    (tmp_path / "b" / "model.json").write_text(json.dumps({**summary, "data_sha256": "0" * 64}))
+    with pytest.raises(BadInput, match="Model-B is from other data"):
+        train.run("c", "toy", base / "rows", base / "label", tmp_path / "c", QUICK.train, tmp_path / "b")
 
 
 def test_a_small_host_without_ways_and_counters_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,18 +246,16 @@ def test_a_small_host_without_ways_and_counters_goes_all_the_way(tmp_path: Path,
         loads=(100.0, 300.0),
         samples=3,
     )
-    data = write(tmp_path / "data", c)
-    label.run(data, tmp_path / "label", QUICK.label)
-    summary = train.run("small", data, tmp_path / "label", tmp_path / "train", QUICK.train)
-    assert [i["name"] for i in summary["a"]["inputs"]] == [
+    made = make(tmp_path, "small", c)
+    assert [i["name"] for i in made["a"]["inputs"]] == [
         "cpu_usage_cores", "virt_mem_mb", "res_mem_mb", "alloc_cores", "core_freq_mhz", "nb_cores"
     ]  # fmt: skip
-    assert [o["name"] for o in summary["a"]["outputs"]] == ["oaa_cores", "rcliff_cores"]
-    assert "expected_cache_mb" not in [i["name"] for i in summary["b"]["inputs"]]
-    assert summary["c"]["available_actions"] == ["cores_up", "cores_down", "idle"]
-    found = evaluate.run(data, tmp_path / "label", tmp_path / "train", tmp_path / "evaluate", QUICK)
+    assert [o["name"] for o in made["a"]["outputs"]] == ["oaa_cores", "rcliff_cores"]
+    assert "expected_cache_mb" not in [i["name"] for i in made["b"]["inputs"]]
+    assert made["c"]["settings"]["available_actions"] == ["cores_up", "cores_down", "idle"]
+    found = evaluate.run(tmp_path / "rows", tmp_path / "label", tmp_path / "train", tmp_path / "evaluate", QUICK)
     assert found["a_oaa_cores_mae"] < 1.0
-    bundle.run(data, tmp_path / "train", tmp_path / "evaluate" / "metrics.json", tmp_path / "b")
+    bundle.run(made["data"], tmp_path / "train", tmp_path / "evaluate" / "metrics.json", tmp_path / "b")
     bundle.verify(tmp_path / "b", expect_feature_set="no-pmu", expect_platform="small")
 
 
@@ -252,9 +291,11 @@ def workspace(tmp_path: Path) -> Path:
     for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
     values = yaml.safe_load((ROOT / "params.yaml").read_text())
-    values["datasets"] = {"toy": {"folder": "data/toy/box"}}
+    values["datasets"], values["osml_datasets"] = {"toy": {"folder": "data/toy/box"}}, ["toy"]
     values["train"] = QUICK.train.model_dump() | {"a": {**QUICK.train.a.model_dump(), "min_steps": 20}}
-    values["train"]["b"]["min_steps"] = 20
+    for name in ("b", "osml_a", "osml_ap", "osml_b", "osml_bp"):
+        values["train"][name] |= {"epochs": 2, "min_steps": 20, "batch": 256}
+    values["train"]["osml_c"] |= {"transitions": 2000, "updates": 20}
     values["compare"] = QUICK.compare.model_dump() | {"rounds": 5}
     (folder / "params.yaml").write_text(yaml.safe_dump(values))
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
@@ -263,13 +304,16 @@ def workspace(tmp_path: Path) -> Path:
 
 def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path) -> None:
     write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1))
-    first = dvc(workspace, "repro")
+    # of OSML's models one: each is a process that loads PyTorch and MLflow
+    wanted = ("repro", "bundle@toy", "train-osml@toy-bp")
+    first = dvc(workspace, *wanted)
     assert first.returncode == 0, first.stdout + first.stderr
     trusted = bundle.trusted_keys(workspace / "keys" / "trusted")
     described = bundle.inspect(workspace / "bundles" / "toy.tar", trusted)
     assert described["platform"]["name"] == "toy-12x6"
     assert json.loads((workspace / "out/pipeline/toy/evaluate/metrics.json").read_text())["test_planes"] > 0
-    second = dvc(workspace, "repro")
+    assert (workspace / "out/pipeline/toy/train/osml-bp/model.safetensors").stat().st_size > 0
+    second = dvc(workspace, *wanted)
     assert second.returncode == 0
     assert "Data and pipelines are up to date." in second.stdout
     assert "Running stage" not in second.stdout
@@ -293,13 +337,44 @@ def imported(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("stage", ["label", "train", "compare", "evaluate", "bundle", "transfer", "foreign", "leave-one-out"])
+STAGES = {
+    "label": ["pipelines.label"],
+    "rows": ["pipelines.rows"],
+    "train": ["pipelines.train", *(m for name in ("a", "b") for m in train.LEARNERS[name])],
+    "train-c": ["pipelines.train", *(m for m in train.LEARNERS["c"] if m)],
+    "train-osml": ["pipelines.train", *(m for name in train.LEARNERS if "-" in name for m in train.LEARNERS[name] if m)],
+    "compare": ["pipelines.compare"],
+    "evaluate": ["pipelines.evaluate"],
+    "bundle": ["pipelines.bundle"],
+    "transfer": ["pipelines.transfer"],
+    "foreign": ["pipelines.generalise"],
+    "leave-one-out": ["pipelines.generalise"],
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_the_code_that_it_runs(stage: str) -> None:
     """dvc.yaml lists what each stage imports, no more and no less: a changed file runs what it changes."""
-    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["do"]["deps"]
+    entry = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]
+    deps: list[str] = []
+    for model in entry.get("matrix", {}).get("model", [""]):
+        deps += [dep.replace("${item.model}", model) for dep in entry.get("do", entry)["deps"]]
     code = {dep for dep in deps if dep.split("/")[0] in ("models", "pipelines")}
-    module = {"foreign": "generalise", "leave-one-out": "generalise"}.get(stage, stage)
-    assert code == imported(f"pipelines.{module}")
+    assert code == set().union(*(imported(module) for module in STAGES[stage]))
+
+
+def test_a_stage_is_run_again_by_its_own_parameters_alone() -> None:
+    """Model-C's parameters do not train A and B again, nor OSML's models those of OSML+."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    known = {f"train.{name}" for name in params.Train.model_fields}
+    seen = set()
+    for name in ("train", "train-c", "train-osml"):
+        for model in stages[name].get("matrix", {}).get("model", [""]):
+            used = {p.replace("${item.model}", model) for p in stages[name].get("do", stages[name])["params"]}
+            assert used <= known
+            assert len(used - {"train.seed", "train.threads"}) == 1
+            seen |= used
+    assert seen == known
 
 
 def test_dvc_repro_names_a_missing_data_set(workspace: Path) -> None:

@@ -1,0 +1,214 @@
+"""What every training shares: the Lightning trainer, the weights of the best epoch, and the loop for regressions.
+
+Checkpoints would be pickles, so there are none: the best weights are kept in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models import export, features
+from models.features import Bound, Scale
+from models.mlp import Mlp
+from models.spec import Spec
+from pipelines import params, tensors
+from pipelines.errors import BadInput, PipelineError
+from pipelines.fitted import Fitted
+from pipelines.tensors import Table
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+def numpy_weights(net: nn.Module) -> export.Weights:
+    return {name: value.detach().numpy().copy() for name, value in net.state_dict().items()}
+
+
+def checked(weights: export.Weights, what: str, remedy: str) -> export.Weights:
+    if not all(np.all(np.isfinite(w)) for w in weights.values()):
+        raise PipelineError(f"{what} diverged (weights are not finite); lower {remedy} in params.yaml")
+    return weights
+
+
+def trainer(epochs: int, out: Path, logger: Any, callbacks: list[Any], batches_per_epoch: int | None = None) -> Any:
+    import lightning.pytorch as pl
+
+    return pl.Trainer(
+        max_epochs=epochs,
+        limit_train_batches=batches_per_epoch,
+        accelerator="cpu",
+        devices=1,
+        deterministic=True,
+        logger=logger or False,
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=out,
+        log_every_n_steps=1_000_000_000,  # per epoch is enough; a step takes less time than its log entry
+        num_sanity_val_steps=0,
+    )
+
+
+def history_of(names: Sequence[str]) -> tuple[Any, list[dict[str, float]], dict[str, Any]]:
+    """A callback that keeps the metrics of every epoch and the weights of the one with the least `val_loss`."""
+    from lightning.pytorch import Callback
+
+    history: list[dict[str, float]] = []
+    best: dict[str, Any] = {"loss": np.inf, "weights": None}
+
+    class Keep(Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            seen = {n: float(trainer.callback_metrics[n]) for n in names if n in trainer.callback_metrics}
+            history.append({"epoch": float(trainer.current_epoch), **seen})
+            if "val_loss" in seen and seen["val_loss"] < best["loss"]:
+                best["loss"], best["weights"] = seen["val_loss"], numpy_weights(pl_module.net)
+
+    return Keep(), history, best
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a network starts instead of at random: at another one's weights (transfer).
+
+    Attributes:
+        frozen: layers, counted from 0, that stay as they are.
+    """
+
+    weights: export.Weights
+    frozen: tuple[int, ...] = ()
+
+    def put_into(self, net: Mlp) -> None:
+        """Copy the weights; the optimiser leaves what is frozen alone.
+
+        Raises:
+            BadInput: the networks differ in shape.
+        """
+        with torch.no_grad():
+            for name, parameter in net.named_parameters():
+                given = self.weights.get(name)
+                if given is None or given.shape != tuple(parameter.shape):
+                    shape = "no such weights" if given is None else f"shape {given.shape}"
+                    raise BadInput(
+                        f"transfer: {name}: want shape {tuple(parameter.shape)}, the model to start from has {shape}; both "
+                        "platforms must have the same inputs and outputs (feature set, cache partitioning)"
+                    )
+                parameter.copy_(torch.from_numpy(given))
+                parameter.requires_grad_(int(name.split(".")[1]) not in self.frozen)
+
+
+def passes_for(p: params.Regression, rows: int, batch: int) -> int:
+    """Passes over the data an epoch: more than one where the data set is small (`min_steps`)."""
+    return max(1, -(-p.min_steps // (p.epochs * -(-rows // batch))))
+
+
+def fit_regression(
+    net: Mlp, train_batches: Any, val_batches: Any | None, p: params.Regression, out: Path, logger: Any
+) -> tuple[export.Weights, list[dict[str, float]], int]:
+    """Train; returns weights (of the best validation epoch, where there are validation planes), history, steps."""
+    from models.regression import Regression
+
+    steps = p.epochs * len(train_batches)
+    module = Regression(net, p.lr, steps, p.weight_decay, p.loss)
+    keep, history, best = history_of(("train_loss", "val_loss"))
+    trainer(p.epochs, out, logger, [keep]).fit(module, train_batches, val_batches)
+    weights = best["weights"] if best["weights"] is not None else numpy_weights(net)
+    return checked(weights, "training", "lr"), history, steps
+
+
+def network(spec: Spec, p: params.Regression, n_inputs: int, n_outputs: int, seed: int, begin: Start | None = None) -> Mlp:
+    """The model's network, at random weights or at those of `begin`."""
+    torch.manual_seed(seed)
+    net = Mlp(n_inputs, n_outputs, spec.hidden, spec.dropout if p.dropout is None else p.dropout)
+    if begin is not None:
+        begin.put_into(net)
+    return net
+
+
+def scale_of(name: str, values: F64) -> Scale:
+    """Scale of an output from its labels; those that are missing do not count."""
+    return features.make_scales([name], values[np.isfinite(values)][:, None])[0]
+
+
+def parts(table: Table, *splits: str, alone: bool = False) -> I64:
+    """Rows of these splits; of planes without neighbours only, if `alone`."""
+    rows = table.part(*splits)
+    return rows[table.alone[table.plane[rows]]] if alone else rows
+
+
+class Drawn:
+    """Mini-batches of questions that are drawn anew in every pass; the same ones each time if `fixed`, for validation.
+
+    Args:
+        draw: scaled inputs (rows, inputs) and labels in natural units (rows, outputs), NaN where there is none.
+        rows: rows that `draw` gives.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[np.random.Generator], tuple[NDArray[np.float32], F64]],
+        rows: int,
+        scales: Sequence[Scale],
+        p: params.Regression,
+        seed: int,
+        *,
+        fixed: bool = False,
+    ) -> None:
+        self._draw, self._rows, self._scales = draw, rows, list(scales)
+        self._batch = tensors.batch_size(p.batch, rows)
+        self._passes = 1 if fixed else passes_for(p, rows, self._batch)
+        self._seed, self._fixed, self._pass = seed, fixed, 0
+
+    def __len__(self) -> int:
+        return self._passes * -(-self._rows // self._batch)
+
+    def __iter__(self) -> Any:
+        for _ in range(self._passes):
+            rng = np.random.default_rng((self._seed, self._pass))
+            self._pass += 0 if self._fixed else 1
+            x, y = self._draw(rng)
+            order = np.arange(len(x)) if self._fixed else rng.permutation(len(x))
+            xs: Tensor = torch.from_numpy(x[order])
+            ys: Tensor = torch.from_numpy(features.standardise(y[order], self._scales))
+            for k in range(0, len(x), self._batch):
+                yield xs[k : k + self._batch], ys[k : k + self._batch]
+
+
+def expected_inputs(table: Table, cells: I64) -> dict[str, F64]:
+    """The inputs `expected_*` for these cells: the allocation that results, cores and MB."""
+    return {
+        "expected_cores": table.cell_cores[cells],
+        "expected_cache_mb": table.cell_ways[cells] * table.platform.mb_per_way,
+    }
+
+
+def matrix(table: Table, rows: I64, inputs: Sequence[Bound], cells: I64 | None = None) -> NDArray[np.float32]:
+    """Scaled inputs of rows; `expected_*` are those of `cells`. Inputs that no sample has are 0 until they are filled in."""
+    made = expected_inputs(table, cells) if cells is not None else {}
+    raw = [made[b.name] if b.name in made else _sample(table, b.name, rows) for b in inputs]
+    return features.normalise(np.column_stack(raw), inputs)
+
+
+def _sample(table: Table, name: str, rows: I64) -> F64:
+    return table.columns[name][rows] if name in table.columns else np.zeros(len(rows))
+
+
+def finished(fitted: Fitted, table: Table, start: float, alone: bool = False) -> Fitted:
+    """With its rows and how long it took."""
+    rows = {split: len(parts(table, split, alone=alone)) for split in ("train", "val", "test")}
+    return replace(fitted, rows=rows, seconds=time.monotonic() - start)
+
+
+def no_labels(what: str) -> BadInput:
+    return BadInput(
+        f"no plane of the training split has {what}; see `reason` in labels.parquet, and lower the loads of the campaign"
+    )

@@ -1,0 +1,98 @@
+"""Fit Model-C of OSML+ (`c`) from logged transitions, with the paper's reward (OSML+, Sec. 3.2 (3)).
+
+Differences from the paper: it trains C on line only; here C starts from transitions between neighbouring cells of the sweep.
+A sample knows the latency of its own service only, so "any LC service's QoS" is that service's QoS, and N = 1. The QoS in the
+reward is the one after the action, which a log has and a running node has not.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models import features
+from models.ddpg import Ddpg, DdpgArgs
+from models.features import ACTIONS
+from pipelines import fit, params, tensors
+from pipelines.fit_qos import predict_qos
+from pipelines.fitted import Fitted
+from pipelines.tensors import Batches, Table, Transitions
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+REPORTS = 20  # points of the loss curve
+
+
+def reward(predicted_met: NDArray[np.bool_], qos: F64, usage: F64) -> F64:
+    """The piecewise reward of OSML+, Sec. 3.2.
+
+    Args:
+        predicted_met: Model-B says that the new allocation meets QoS.
+        qos: min(1, target / p99) after the action.
+        usage: share of each resource in use by LC services, averaged over the resources under control.
+    """
+    return np.where(qos < 1.0, predicted_met.astype(float) + qos, 2.0 + (1.0 - usage))
+
+
+def rewards_of(log: Transitions, table: Table, b: Fitted) -> F64:
+    """Reward of each transition; Model-B is asked about the allocation that the action leads to."""
+    platform = table.platform
+    shares = [(table.columns["alloc_cores"][log.after] + _column(table, "nb_cores", log.after)) / platform.cores]
+    if platform.ways > 0 and "alloc_cache_mb" in table.columns:
+        held_mb = table.columns["alloc_cache_mb"][log.after] + _column(table, "nb_cache_mb", log.after)
+        shares.append(held_mb / (platform.ways * platform.mb_per_way))
+    if platform.mba:
+        shares.append(table.cell_mba[table.cell[log.after]] / 100.0)
+    usage = np.clip(np.mean(shares, axis=0), 0.0, 1.0)
+    met = predict_qos(b, table, log.before, table.cell[log.after]) >= 1.0
+    return reward(met, tensors.row_qos(table, log.after), usage)
+
+
+def available_actions(table: Table) -> list[str]:
+    """Actions that the platform can carry out."""
+    platform = table.platform
+    have = {"cores": True, "ways": platform.ways > 0, "mba": platform.mba}
+    return [name for name in ACTIONS if have.get(name.partition("_")[0], True)]
+
+
+def fit_model(table: Table, b: Fitted, p: params.ModelC, seed: int, out: Path, logger: Any = None) -> Fitted:
+    """Model-C from logged transitions of the training split and of planes without a feasible cell."""
+    from models.model_c import ModelC
+
+    start = time.monotonic()
+    inputs, missing = tensors.model_inputs(features.MODEL_C_INPUTS, table)
+    train = table.part("train", "none")
+    bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
+    log = tensors.transitions(table, train, p.transitions, np.random.default_rng((seed, 2)))
+    rewards = rewards_of(log, table, b)
+
+    batch = min(p.batch, p.transitions)
+    args = DdpgArgs(p.gamma, p.tau, p.lr_actor, p.lr_critic, p.critic_l2, p.actor_entropy, batch)
+    torch.manual_seed(seed + 2)
+    net = Ddpg(len(inputs), args)
+    if p.gamma < 1.0:
+        # Q-values start where they will end up on average; else thousands of updates go into finding that one number.
+        net.start_critic_at(float(rewards.mean()) / (1.0 - p.gamma))
+    one_hot = np.eye(len(ACTIONS), dtype=np.float32)[log.action]
+    before, after = (tensors.states(table, rows, bounds) for rows in (log.before, log.after))
+    parts = (before, one_hot, rewards.astype(np.float32), after)
+    batches = Batches([torch.from_numpy(part) for part in parts], batch, seed)
+    per_epoch = min(len(batches), max(1, p.updates // REPORTS))
+    epochs = -(-p.updates // per_epoch)
+    keep, history, _ = fit.history_of(("critic_loss", "actor_loss"))
+    fit.trainer(epochs, out, logger, [keep], per_epoch).fit(ModelC(net), batches)
+    weights = fit.checked(
+        {name: value.numpy() for name, value in net.named_tensors().items()}, "Model-C", "lr_actor and lr_critic"
+    )
+    settings = {"hyperparameters": args.as_dict(), "available_actions": available_actions(table)}
+    return fit.finished(Fitted(weights, bounds, [], missing, history, epochs * per_epoch, settings), table, start)
+
+
+def _column(table: Table, name: str, rows: I64) -> F64:
+    """A sample feature, or nothing in use where the host cannot measure it."""
+    return table.columns[name][rows] if name in table.columns else np.zeros(len(rows))

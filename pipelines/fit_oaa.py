@@ -1,0 +1,80 @@
+"""Fit a Model-A (`a`, `osml-a`, `osml-ap`): counters of one sample to OAA and RCliff of its plane."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models import features
+from models.spec import Spec
+from pipelines import fit, params, tensors
+from pipelines.fitted import Fitted
+from pipelines.tensors import Batches, Table
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+def label_ends(table: Table, outputs: list[str]) -> tuple[F64, F64]:
+    """Least and most that each label can be, shape (planes, outputs): equal where it is exact, NaN where there is none."""
+    have = table.plane_labels.columns
+    known = table.labels(outputs)
+    ends = []
+    for end in ("low", "high"):
+        values = known.copy()
+        for k, name in enumerate(outputs):
+            if f"{name}_{end}" in have:
+                bound = table.labels([f"{name}_{end}"])[:, 0]
+                values[:, k] = np.where(np.isfinite(bound), bound, known[:, k])
+        ends.append(np.where(np.isfinite(known), values, np.nan))
+    return ends[0], ends[1]
+
+
+def fit_model(
+    spec: Spec,
+    table: Table,
+    p: params.Regression,
+    seed: int,
+    out: Path,
+    logger: Any = None,
+    *,
+    rows: tuple[I64, I64] | None = None,
+    begin: fit.Start | None = None,
+) -> Fitted:
+    """Train on the planes of the training split; the weights are those of the epoch that is best on the validation split.
+
+    Args:
+        rows: to train and to validate on; None: all of those splits.
+        begin: None: at random weights.
+    """
+    start = time.monotonic()
+    inputs, missing = tensors.model_inputs(spec.inputs, table)
+    train, val = rows if rows is not None else (fit.parts(table, s, alone=spec.alone) for s in ("train", "val"))
+    outputs = features.output_candidates(spec.outputs, table.feature_set, table.platform.ways)
+    labels = table.labels(outputs)
+    chosen = np.unique(table.plane[train])
+    outputs = [name for k, name in enumerate(outputs) if np.isfinite(labels[chosen, k]).any()]
+    if not outputs or len(train) == 0:
+        raise fit.no_labels("a label and no neighbours" if spec.alone else "a label")
+    labels = table.labels(outputs)
+    low, high = label_ends(table, outputs)
+    bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
+    scales = [fit.scale_of(name, labels[table.plane[train], k]) for k, name in enumerate(outputs)]
+
+    def batches(rows: I64, shuffle: bool) -> Batches:
+        x = torch.from_numpy(features.normalise(table.matrix(inputs, rows), bounds))
+        ends = [torch.from_numpy(features.standardise(end[table.plane[rows]], scales)) for end in (low, high)]
+        batch = tensors.batch_size(p.batch, len(rows))
+        passes = fit.passes_for(p, len(rows), batch) if shuffle else 1
+        exact = torch.equal(torch.nan_to_num(ends[0]), torch.nan_to_num(ends[1]))
+        return Batches((x, ends[0]) if exact else (x, *ends), batch, seed, shuffle=shuffle, passes=passes)
+
+    net = fit.network(spec, p, len(inputs), len(outputs), seed, begin)
+    val_batches = batches(val, False) if len(val) else None
+    weights, history, steps = fit.fit_regression(net, batches(train, True), val_batches, p, out, logger)
+    return fit.finished(Fitted(weights, bounds, scales, missing, history, steps), table, start, spec.alone)

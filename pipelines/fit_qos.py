@@ -1,0 +1,74 @@
+"""Fit Model-B of OSML+ (`b`): counters and an expected allocation to the QoS there.
+
+Planes without a feasible cell have no place in Model-A's material, but they teach B what a missed target looks like.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import export, features
+from models.spec import Spec
+from pipelines import fit, params, tensors
+from pipelines.errors import BadInput
+from pipelines.fitted import Fitted
+from pipelines.tensors import QosQuestions, Table
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+def fit_model(
+    spec: Spec,
+    table: Table,
+    p: params.ModelB,
+    seed: int,
+    out: Path,
+    logger: Any = None,
+    *,
+    rows: tuple[I64, I64] | None = None,
+    begin: fit.Start | None = None,
+) -> Fitted:
+    """Train on the planes of the training split and on those without a feasible cell.
+
+    Args:
+        rows: to train and to validate on; None: all of those splits.
+        begin: None: at random weights.
+    """
+    start = time.monotonic()
+    inputs, missing = tensors.model_inputs(spec.inputs, table)
+    train, val = rows if rows is not None else (table.part("train", "none"), table.part("val"))
+    bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
+    questions = QosQuestions(table, train, p.qos_cap, p.near_share)
+    if len(questions.rows) == 0:
+        raise BadInput("no plane of the training split has a cell with a known QoS; see cells.parquet")
+    scale = features.make_scales(["qos"], questions.draw(np.random.default_rng(seed))[1][:, None])[0]
+
+    def batches(asked: QosQuestions, fixed: bool) -> fit.Drawn:
+        base = fit.matrix(table, asked.rows, bounds)
+        places = [k for k, bound in enumerate(bounds) if bound.name.startswith("expected_")]
+        of = [bounds[k] for k in places]
+
+        def draw(rng: np.random.Generator) -> tuple[NDArray[np.float32], F64]:
+            cells, qos = asked.draw(rng)
+            x, expected = base.copy(), fit.expected_inputs(table, cells)
+            x[:, places] = features.normalise(np.column_stack([expected[b.name] for b in of]), of)
+            return x, qos[:, None]
+
+        return fit.Drawn(draw, len(asked.rows), [scale], p, seed, fixed=fixed)
+
+    net = fit.network(spec, p, len(inputs), 1, seed + 1, begin)
+    val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
+    val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
+    weights, history, steps = fit.fit_regression(net, batches(questions, False), val_batches, p, out, logger)
+    return fit.finished(Fitted(weights, bounds, [scale], missing, history, steps, {"qos_cap": p.qos_cap}), table, start)
+
+
+def predict_qos(b: Fitted, table: Table, rows: I64, cells: I64) -> F64:
+    """Model-B's QoS of rows if they went to cells."""
+    return features.natural(export.forward(b.weights, fit.matrix(table, rows, b.inputs, cells)), b.outputs)[:, 0]

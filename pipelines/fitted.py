@@ -1,0 +1,165 @@
+"""A trained network with its scaling, and the folder of a model: `model.safetensors`, `model.json`, `loss.csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from models import export
+from models.features import Bound, Scale
+from pipelines.errors import BadInput
+from pipelines.io import read_json, write_bytes, write_json
+
+WEIGHTS, SUMMARY, LOSS = "model.safetensors", "model.json", "loss.csv"
+
+
+@dataclass
+class Fitted:
+    """A trained model.
+
+    Attributes:
+        missing_inputs: inputs of the paper's list that the data have not.
+        settings: what whoever runs the model must know besides: `qos_cap`, `hyperparameters`, `available_actions`, ...
+        rows: rows of the training, validation and test split that the model could use.
+    """
+
+    weights: export.Weights
+    inputs: list[Bound]
+    outputs: list[Scale]
+    missing_inputs: list[str]
+    history: list[dict[str, float]]
+    steps: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def setting(self, name: str) -> Any:
+        """One of `settings`.
+
+        Raises:
+            BadInput: the model has none of that name.
+        """
+        if name not in self.settings:
+            raise BadInput(f"{SUMMARY}: field settings.{name} is missing; make the model again with `dvc repro`")
+        return self.settings[name]
+
+
+class Settings(BaseModel):
+    """`settings` of `model.json`; a model has those that it needs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    qos_cap: float | None = None
+    hyperparameters: dict[str, float] | None = None
+    available_actions: list[str] | None = None
+    slowdowns: list[float] | None = None
+    latency_cap: float | None = None
+
+
+class Summary(BaseModel):
+    """What `model.json` says.
+
+    Attributes:
+        mlflow_run_id: run of the data set, parent of the model's own run `mlflow_child_id`.
+    """
+
+    model: str
+    dataset: str
+    campaign: str
+    data_sha256: str
+    mlflow_run_id: str
+    mlflow_child_id: str
+    inputs: list[Bound]
+    outputs: list[Scale]
+    missing_inputs: list[str]
+    steps: int
+    rows: dict[str, int]
+    settings: Settings
+
+
+def save(folder: Path, fitted: Fitted, about: dict[str, Any]) -> dict[str, Any]:
+    """Write the folder of a model; returns what `model.json` holds."""
+    summary = about | {
+        "inputs": [{"name": b.name, "min": b.min, "max": b.max} for b in fitted.inputs],
+        "outputs": [{"name": s.name, "scale": s.scale, "offset": s.offset} for s in fitted.outputs],
+        "missing_inputs": fitted.missing_inputs,
+        "steps": fitted.steps,
+        "rows": fitted.rows,
+        "settings": fitted.settings,
+    }
+    Summary.model_validate(summary)
+    write_bytes(folder / WEIGHTS, export.to_safetensors(fitted.weights))
+    write_bytes(folder / LOSS, loss_csv(fitted.history))
+    write_json(folder / SUMMARY, summary)
+    return summary
+
+
+def loss_csv(history: list[dict[str, float]]) -> bytes:
+    """A row an epoch, for `dvc plots`."""
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in history for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for row in history:
+        writer.writerow({name: f"{value:.6g}" for name, value in row.items()})
+    return text.getvalue().encode()
+
+
+def summary(folder: Path) -> Summary:
+    """Read `model.json`.
+
+    Raises:
+        BadInput: it is missing or damaged; names file and field.
+    """
+    path = folder / SUMMARY
+    try:
+        return Summary.model_validate(read_json(path, "the summary of a model"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise BadInput(f"{path}: field {where}: {first['msg']}; make it again with `dvc repro --force train`") from None
+
+
+def load(folder: Path) -> Fitted:
+    """Read a model back.
+
+    Raises:
+        BadInput: a file is missing or damaged, or the weights are not of the network that `model.json` describes.
+    """
+    about = summary(folder)
+    path = folder / WEIGHTS
+    try:
+        weights = export.read(path)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: the weights are missing; make them again with `dvc repro`") from None
+    except Exception as error:  # safetensors raises its own, without a common parent
+        raise BadInput(f"{path}: is not a safetensors file ({error}); make it again with `dvc repro`") from None
+    for prefix, outputs in _networks(about, weights):
+        shapes = export.layer_shapes(weights, prefix)
+        if not shapes or shapes[0][1] != len(about.inputs) or (outputs and shapes[-1][0] != outputs):
+            raise BadInput(
+                f"{path}: layers {shapes} are not those of {len(about.inputs)} inputs and {outputs} outputs, which {SUMMARY} "
+                "says; make it again with `dvc repro`"
+            )
+    return Fitted(
+        weights=weights,
+        inputs=about.inputs,
+        outputs=about.outputs,
+        missing_inputs=about.missing_inputs,
+        history=[],
+        steps=about.steps,
+        settings=about.settings.model_dump(exclude_none=True),
+        rows=about.rows,
+    )
+
+
+def _networks(about: Summary, weights: export.Weights) -> list[tuple[str, int]]:
+    """Prefix and number of outputs (0: not told) of the networks that take the inputs."""
+    if about.outputs:
+        return [("", len(about.outputs))]
+    return [("actor.", 0)] if any(name.startswith("actor.") for name in weights) else [("policy.", 0)]
