@@ -198,3 +198,62 @@ def demo_command(out: Path | None, as_json: bool) -> None:
     if result["failed"]:
         click.echo(f"incomplete: {'; '.join(result['failed'])}", err=True)
         sys.exit(1)
+
+
+@surefoot.command("onboard")
+@click.argument("platform", metavar="PLATFORM.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "begin",
+    required=True,
+    metavar="BUNDLE|TRAIN_DIR|nothing",
+    help="Models to begin from: a bundle (folder or tar), or the output of the stage `train`; `nothing`: random weights.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of everything that is made (default: out/onboard/NAME).")
+@click.option(
+    "--inventory", type=click.Path(path_type=Path), help="Ansible inventory: collect on its hosts, not on a virtual server."
+)
+@click.option("--group", help="Group of the inventory (default: the platform's name).")
+@click.option(
+    "--campaign", "campaign_file", type=click.Path(path_type=Path), help="Campaign of your own (default: DIR/campaign.toml)."
+)
+@click.option(
+    "--params", type=click.Path(path_type=Path), help="Parameters of the stages (default: the repository's params.yaml)."
+)
+@click.option("--key", type=click.Path(path_type=Path), help="PEM file of the signing key, as for `bundle build`.")
+@click.option("--compare", is_flag=True, help="Train from nothing on the same samples, too, and show both.")
+@click.option("--plan", "only_plan", is_flag=True, help="Write DIR/campaign.toml, say what it comes to, and stop: edit it then.")
+@_json
+def onboard_command(
+    platform: Path,
+    begin: str,
+    out: Path | None,
+    inventory: Path | None,
+    group: str | None,
+    campaign_file: Path | None,
+    params: Path | None,
+    key: Path | None,
+    compare: bool,
+    only_plan: bool,
+    as_json: bool,
+) -> None:
+    """From a new platform's file to a verified bundle: collect, label, transfer the models, evaluate, bundle.
+
+    Stopped half-way, the same command goes on; what is finished is kept while its inputs are the same.
+    """
+    from . import onboard
+
+    given = onboard.Options(platform, begin, out, inventory, group, campaign_file, params, key, compare)
+    voice = Console(stderr=True)
+    if only_plan:
+        planned = onboard.plan(given, voice)
+        if as_json:
+            _print_json(planned)
+        else:
+            show.onboarding_plan(Console(), planned)
+        return
+    result = onboard.run(given, voice)
+    if as_json:
+        _print_json(result)
+    else:
+        show.onboarded(Console(), result)

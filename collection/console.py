@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from .standing import counted, duration, rate
 if TYPE_CHECKING:
     from .verify import Result
 
-__all__ = ["Progress", "bundle", "counted", "duration", "plain_table", "plan", "rate", "size", "status", "verification"]
+__all__ = ["Progress", "Teller", "bundle", "counted", "duration", "plain_table", "plan", "rate", "size", "status", "verification"]
 
 
 def size(count: float | None) -> str:
@@ -39,6 +41,36 @@ def plain_table(columns: Iterable[tuple[str, bool]]) -> Table:
     for name, numeric in columns:
         table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
     return table
+
+
+class Teller:
+    """Says which step runs; to people on a terminal with a clock that moves."""
+
+    def __init__(self, out: Console, steps: int) -> None:
+        self.out = out
+        self.steps = steps
+        self.at = 0
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        self.at += 1
+        start = time.monotonic()
+        head = f"[dim]{self.at}/{self.steps}[/] {title}"
+        if self.out.is_terminal:
+            with self.out.status(head):
+                yield
+        else:
+            self.out.print(head, highlight=False)
+            yield
+        self.out.print(f"{head} [green]done[/] [dim]{duration(time.monotonic() - start)}[/]", highlight=False)
+
+    def reused(self, title: str) -> None:
+        self.at += 1
+        self.out.print(f"[dim]{self.at}/{self.steps}[/] {title} [dim]was done before[/]", highlight=False)
+
+    def skipped(self, title: str, why: str) -> None:
+        self.at += 1
+        self.out.print(f"[dim]{self.at}/{self.steps}[/] {title} [yellow]left out:[/] {escape(why)}", highlight=False)
 
 
 class Progress:
@@ -166,3 +198,45 @@ def bundle(console: Console, facts: dict[str, Any]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def onboarding_plan(out: Console, found: dict[str, Any]) -> None:
+    """Print what an onboarding would collect."""
+    plan = found["plan"]
+    out.print(f"campaign: {escape(found['campaign_file'])}", highlight=False, soft_wrap=True)
+    if plan:
+        cost = f"about {duration(plan['estimated_duration_s'])}, {size(plan['estimated_disk_bytes'])}"
+        out.print(f"{plan['cases']:,} cases, {plan['rows']:,} samples, {cost}", highlight=False)
+    else:
+        out.print("what it comes to is known on the hosts only", highlight=False)
+    out.print("Edit it, or start: the same command without --plan", highlight=False)
+
+
+def onboarded(out: Console, result: dict[str, Any]) -> None:
+    """Print what `onboard.run` found: what was collected, the errors, the bundle and how it is deployed."""
+    from .onboard import ERRORS, NOTHING
+
+    for warning in result["warnings"]:
+        out.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+    planes, cases = result["planes"], result["collected"]["cases"]
+    begun = result["begun_from"]["name"] if result["begun_from"] else NOTHING
+    samples = f"{result['collected']['rows']:,} samples"
+    rows = (
+        ("collected", f"{counted(cases['planned'], 'case')} ({cases['overloaded']:,} overloaded), {samples}"),
+        ("planes", f"{planes['all']} ({planes['no_feasible_cell']} never meet QoS; {planes['test']} held out)"),
+    )
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    for step in result["steps"]:
+        table.add_row(step["name"], duration(step["seconds"]) + (", before" if step["state"] == "reused" else ""))
+    out.print(table)
+    others = result["metrics_from_nothing"]
+    errors = plain_table([("held-out planes", False), (f"from {begun}", True), *([(f"from {NOTHING}", True)] if others else [])])
+    for name, title in ERRORS.items():
+        cells = [f"{m[name]:.3g}" if name in m else "" for m in (result["metrics"], others) if m is not None]
+        if any(cells):
+            errors.add_row(title, *cells)
+    out.print(errors)
+    out.print(f"bundle: {escape(result['bundle']['folder'])} and .tar, verified", highlight=False, soft_wrap=True)
+    out.print(f"deploy: {escape(result['deploy'])}", highlight=False, soft_wrap=True)

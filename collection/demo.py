@@ -20,8 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,35 +46,6 @@ _STEPS = 9
 _PIPELINE = {"labels": "label", "models": "train", "metrics": "evaluate"}
 
 
-class Teller:
-    """Says which step runs; to people on a terminal with a clock that moves."""
-
-    def __init__(self, out: Console) -> None:
-        self.out = out
-        self.at = 0
-
-    @contextmanager
-    def step(self, title: str) -> Iterator[None]:
-        self.at += 1
-        start = time.monotonic()
-        head = f"[dim]{self.at}/{_STEPS}[/] {title}"
-        if self.out.is_terminal:
-            with self.out.status(head):
-                yield
-        else:
-            self.out.print(head, highlight=False)
-            yield
-        self.out.print(f"{head} [green]done[/] [dim]{console.duration(time.monotonic() - start)}[/]", highlight=False)
-
-    def reused(self, title: str) -> None:
-        self.at += 1
-        self.out.print(f"[dim]{self.at}/{_STEPS}[/] {title} [dim]was done before[/]", highlight=False)
-
-    def skipped(self, title: str, why: str) -> None:
-        self.at += 1
-        self.out.print(f"[dim]{self.at}/{_STEPS}[/] {title} [yellow]left out:[/] {escape(why)}", highlight=False)
-
-
 class Demo:
     """One run of the story.
 
@@ -88,7 +58,7 @@ class Demo:
         self.root = tools.repo_root()
         self.out = out.resolve()
         self.console = voice
-        self.teller = Teller(voice)
+        self.teller = console.Teller(voice, _STEPS)
         self.story = Story(self.out / "steps", self.teller)
         self.warnings: list[str] = []
         self.failed: list[str] = []

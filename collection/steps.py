@@ -45,7 +45,7 @@ class StepRecord:
 
 
 class Voice(Protocol):
-    """Hears what a story does. The shipped ones: `demo.Teller` and `Mute`."""
+    """Hears what a story does. The shipped ones: `console.Teller` and `Mute`."""
 
     def step(self, title: str) -> AbstractContextManager[None]:
         """A step runs, as long as the context lasts."""

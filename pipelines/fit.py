@@ -82,10 +82,28 @@ class Start:
 
     Attributes:
         frozen: layers, counted from 0, that stay as they are.
+        inputs, outputs: what the other one takes and gives, in order; None: not known.
     """
 
     weights: export.Weights
     frozen: tuple[int, ...] = ()
+    inputs: tuple[str, ...] | None = None
+    outputs: tuple[str, ...] | None = None
+
+    def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """Weights mean something only where both networks take and give the same.
+
+        Raises:
+            BadInput: they do not.
+        """
+        for what, theirs, ours in (("inputs", self.inputs, tuple(inputs)), ("outputs", self.outputs, tuple(outputs))):
+            if theirs is not None and theirs != ours:
+                odd = sorted(set(theirs) ^ set(ours))
+                raise BadInput(
+                    f"transfer: {what}: the model to begin from has {', '.join(theirs)}; the data here call for {', '.join(ours)}"
+                    f"{' (' + ', '.join(odd) + ')' if odd else ''}. Begin from a platform with the same feature set and cache "
+                    "partitioning, or from nothing"
+                )
 
     def put_into(self, net: Mlp) -> None:
         """Copy the weights; the optimiser leaves what is frozen alone.

@@ -19,6 +19,7 @@ from models import features
 from models.ddpg import Ddpg, DdpgArgs
 from models.features import ACTIONS
 from pipelines import fit, params, tensors
+from pipelines.errors import BadInput
 from pipelines.fit_qos import predict_qos
 from pipelines.fitted import Fitted
 from pipelines.tensors import Batches, Table, Transitions
@@ -53,6 +54,18 @@ def rewards_of(log: Transitions, table: Table, b: Fitted) -> F64:
     return reward(met, tensors.row_qos(table, log.after), usage)
 
 
+def put_into(net: Ddpg, begin: fit.Start) -> None:
+    """Copy the weights of all four networks.
+
+    Raises:
+        BadInput: the networks differ in shape.
+    """
+    try:
+        net.load_named({name: torch.from_numpy(np.array(value)) for name, value in begin.weights.items()})
+    except ValueError as error:
+        raise BadInput(f"transfer: {error}; begin from a bundle of this version, or from nothing") from None
+
+
 def available_actions(table: Table) -> list[str]:
     """Actions that the platform can carry out."""
     platform = table.platform
@@ -60,8 +73,14 @@ def available_actions(table: Table) -> list[str]:
     return [name for name in ACTIONS if have.get(name.partition("_")[0], True)]
 
 
-def fit_model(table: Table, b: Fitted, p: params.ModelC, seed: int, out: Path, logger: Any = None) -> Fitted:
-    """Model-C from logged transitions of the training split and of planes without a feasible cell."""
+def fit_model(
+    table: Table, b: Fitted, p: params.ModelC, seed: int, out: Path, logger: Any = None, *, begin: fit.Start | None = None
+) -> Fitted:
+    """Model-C from logged transitions of the training split and of planes without a feasible cell.
+
+    Args:
+        begin: weights of all four networks (layers cannot be frozen); None: random ones.
+    """
     from models.model_c import ModelC
 
     start = time.monotonic()
@@ -75,7 +94,10 @@ def fit_model(table: Table, b: Fitted, p: params.ModelC, seed: int, out: Path, l
     args = DdpgArgs(p.gamma, p.tau, p.lr_actor, p.lr_critic, p.critic_l2, p.actor_entropy, batch)
     torch.manual_seed(seed + 2)
     net = Ddpg(len(inputs), args)
-    if p.gamma < 1.0:
+    if begin is not None:
+        begin.check(inputs, ACTIONS)
+        put_into(net, begin)
+    elif p.gamma < 1.0:
         # Q-values start where they will end up on average; else thousands of updates go into finding that one number.
         net.start_critic_at(float(rewards.mean()) / (1.0 - p.gamma))
     one_hot = np.eye(len(ACTIONS), dtype=np.float32)[log.action]

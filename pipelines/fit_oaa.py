@@ -74,6 +74,8 @@ def fit_model(
         exact = torch.equal(torch.nan_to_num(ends[0]), torch.nan_to_num(ends[1]))
         return Batches((x, ends[0]) if exact else (x, *ends), batch, seed, shuffle=shuffle, passes=passes)
 
+    if begin is not None:
+        begin.check(inputs, outputs)
     net = fit.network(spec, p, len(inputs), len(outputs), seed, begin)
     val_batches = batches(val, False) if len(val) else None
     weights, history, steps = fit.fit_regression(net, batches(train, True), val_batches, p, out, logger)

@@ -17,6 +17,7 @@ import torch
 
 from pipelines import fitted, params, tensors, tracking
 from pipelines.errors import BadInput
+from pipelines.fit import Start
 from pipelines.fitted import Fitted
 from pipelines.tensors import Table
 
@@ -34,8 +35,20 @@ LEARNERS = {
 own code and not on that of all (dvc.yaml)."""
 
 
-def fit(model: str, table: Table, p: params.Train, out: Path, logger: Any = None, *, b: Fitted | None = None) -> Fitted:
+def fit(
+    model: str,
+    table: Table,
+    p: params.Train,
+    out: Path,
+    logger: Any = None,
+    *,
+    b: Fitted | None = None,
+    begin: Start | None = None,
+) -> Fitted:
     """Train one model.
+
+    Args:
+        begin: weights to begin at, of `a`, `b` or `c`; None: random ones.
 
     Raises:
         BadInput: there is nothing to learn from, or Model-B is missing.
@@ -45,12 +58,13 @@ def fit(model: str, table: Table, p: params.Train, out: Path, logger: Any = None
     described, learner = LEARNERS[model]
     fit_model = importlib.import_module(learner).fit_model
     settings = section(p, model)
+    more = {} if begin is None else {"begin": begin}
     if described is not None:
-        done = fit_model(importlib.import_module(described).SPEC, table, settings, p.seed, out, logger)
+        done = fit_model(importlib.import_module(described).SPEC, table, settings, p.seed, out, logger, **more)
     elif model == "c":
         if b is None:
             raise BadInput("model c: Model-B's prediction is part of the reward; give --b FOLDER, the output of --model b")
-        done = fit_model(table, b, settings, p.seed, out, logger)
+        done = fit_model(table, b, settings, p.seed, out, logger, **more)
     else:
         done = fit_model(table, settings, p.seed, out, logger)
     assert isinstance(done, Fitted)
@@ -62,8 +76,24 @@ def section(p: params.Train, model: str) -> Any:
     return getattr(p, model.replace("-", "_"))
 
 
-def run(model: str, name: str, rows: Path, labels: Path, out: Path, p: params.Train, b: Path | None = None) -> dict[str, Any]:
-    """Train one model of one data set; returns what `model.json` holds."""
+def run(
+    model: str,
+    name: str,
+    rows: Path,
+    labels: Path,
+    out: Path,
+    p: params.Train,
+    b: Path | None = None,
+    *,
+    begin: Start | None = None,
+    begun_from: str = "",
+) -> dict[str, Any]:
+    """Train one model of one data set; returns what `model.json` holds.
+
+    Args:
+        begin: see `fit`.
+        begun_from: whose weights those are, for the record in MLflow.
+    """
     torch.set_num_threads(p.threads)
     table = tensors.load(rows, labels)
     model_b = None
@@ -78,7 +108,9 @@ def run(model: str, name: str, rows: Path, labels: Path, out: Path, p: params.Tr
     child = tracking.Runs(logger.run_id)
     try:
         child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
-        done = fit(model, table, p, out, logger, b=model_b)
+        if begun_from:
+            child.client.set_tag(child.run_id, "begun_from", begun_from)
+        done = fit(model, table, p, out, logger, b=model_b, begin=begin)
         about = {
             "model": model,
             "dataset": name,

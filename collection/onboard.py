@@ -1,0 +1,450 @@
+"""`surefoot onboard`: from a new platform's file to a verified bundle, unattended, resumable step by step.
+
+    collect    the small transfer campaign, on a virtual server or on a group of hosts; verified   -> DIR/data
+    label      RCliff and OAA of every plane                                                       -> DIR/label
+    rows       the samples that models learn from                                                  -> DIR/rows
+    train      Models A, B and C, beginning from another platform's weights                        -> DIR/train
+    evaluate   errors on planes that were held out                                                 -> DIR/evaluate
+    bundle     built, signed, verified as folder and as tar                                        -> DIR/bundles
+
+With `compare`, models are trained from nothing on the same samples, too (DIR/train-from-nothing, DIR/evaluate-from-nothing).
+
+DIR/campaign.toml       what is collected; made by the first run, read by all, so that it can be edited before
+DIR/onboard.json        what the last finished run printed
+DIR/steps/              what is finished, keyed on its inputs
+DIR/profiles/           the platform's file where virtual servers look for it (SUREFOOT_PROFILES)
+
+Source of the campaign's size: OSML+ transfers its models with 10 samples of every allocation of 11 services at 5 loads, with as
+many threads as the platform has CPUs: 422,400 samples of 64 CPUs x 12 ways, 290,400 of 48 x 11.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from pipelines.io import write_bytes, write_json
+
+from . import campaign, console, dataset, spec, tools, verify
+from .errors import CampaignError, InputError, StepFailed, ToolFailed
+from .steps import Story, key_of
+
+if TYPE_CHECKING:
+    from pipelines.begin import Origin
+    from pipelines.params import Params
+
+NOTHING = "nothing"
+"""What `--from` says for random weights."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SUFFIX = "-from-nothing"
+
+ERRORS = {
+    "a_oaa_cores_mae": "A: OAA, cores off",
+    "a_oaa_ways_mae": "A: OAA, ways off",
+    "a_rcliff_cores_mae": "A: RCliff, cores off",
+    "a_rcliff_ways_mae": "A: RCliff, ways off",
+    "b_error_pct": "B: QoS, per cent off",
+    "b_accuracy": "B: share of verdicts right",
+    "c_grows_when_violating": "C: share of violations it answers with more",
+}
+"""Metrics of the stage `evaluate` that the table shows, and what they are called there."""
+
+
+@dataclass(frozen=True)
+class PlatformFile:
+    """What is needed of a platform's file here; `surefootd` reads and checks all of it."""
+
+    path: Path
+    name: str
+    cpus: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was given; see `surefoot onboard --help`."""
+
+    platform: Path
+    begin: str
+    out: Path | None = None
+    inventory: Path | None = None
+    group: str | None = None
+    campaign: Path | None = None
+    params: Path | None = None
+    key: Path | None = None
+    compare: bool = False
+
+
+def read_platform(path: Path) -> PlatformFile:
+    """Name and logical CPUs of the platform that a file describes.
+
+    Raises:
+        InputError: no such file, not TOML, or no platform's.
+    """
+    try:
+        raw = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as e:
+        raise InputError(f"{path}: no such platform file. Start from one in scheduler/vserver/profiles/platforms") from e
+    except IsADirectoryError as e:
+        raise InputError(f"{path}: is a folder. Give a platform file, e.g. {path}/x.toml") from e
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise InputError(f"{path}: not valid TOML: {e}") from e
+    if raw.get("kind") != "platform":
+        raise InputError(f'{path}: kind is {raw.get("kind")!r}. A platform file says kind = "platform"')
+    name = raw.get("name")
+    # it becomes a folder, a target of the campaign and the name of the bundle
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("local", "hosts"):
+        raise InputError(f"{path}: name is {name!r}. Give the platform one of letters, digits, '-', '_' and '.', like server-1")
+    cpu = raw.get("cpu")
+    counts = [cpu.get(n) if isinstance(cpu, dict) else None for n in ("physical_cores", "smt")]
+    if not all(isinstance(n, int) and n > 0 for n in counts):
+        raise InputError(
+            f"{path}: cpu.physical_cores and cpu.smt are {counts[0]!r} and {counts[1]!r}. Give whole numbers above 0"
+        )
+    return PlatformFile(path.resolve(), name, math.prod(n for n in counts if n))
+
+
+def campaign_text(platform: PlatformFile, group: str | None = None) -> str:
+    """The transfer campaign, on the virtual server `platform` or on the hosts of a group."""
+    target = f'virtual = ["{platform.name}"]' if group is None else f'hosts = "{group}"'
+    return f"""\
+# The small campaign that models are transferred to {platform.name} with, made by `surefoot onboard`: ten samples of every
+# allocation of every service at its catalogue loads, as OSML+ has it. Edit it before the campaign starts;
+# docs/campaign-format.md lists every field. Fewer services, loads or samples take less time.
+name = "onboard-{platform.name}"
+strategy = "exhaustive"
+seed = 1
+
+[targets]
+{target}
+
+[sweep]
+services = "all"              # those of the catalogue, and of SUREFOOT_PROFILES
+rps = "catalogue"             # of each service, mostly five
+threads = [{platform.cpus}]                # as many as the platform has CPUs, whatever part of them is held
+cores = "all"
+# ways: all where the LLC can be partitioned
+
+[sampling]
+interval_ms = 1000
+samples = 10
+"""
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, and with it of its children, for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def profile_path(platform: PlatformFile, ours: Path) -> str:
+    """SUREFOOT_PROFILES for a run: the user's folders, services that lie beside the platform's file, then ours, which decides."""
+    folders = [p for p in os.environ.get("SUREFOOT_PROFILES", "").split(os.pathsep) if p]
+    beside = platform.path.parent.parent
+    # as `surefootd` takes them when it is given the file itself
+    if any((beside / part).is_dir() for part in ("services", "batch")) and str(beside) not in folders:
+        folders.append(str(beside))
+    return os.pathsep.join([*folders, str(ours)])
+
+
+class Onboarding:
+    """One run.
+
+    Args:
+        given: what the command was given.
+        voice: where progress goes.
+    """
+
+    def __init__(self, given: Options, voice: Console) -> None:
+        self.given = given
+        self.voice = voice
+        self.platform = read_platform(given.platform)
+        self.out = (given.out or Path("out") / "onboard" / self.platform.name).resolve()
+        self.group = (given.group or self.platform.name) if given.inventory is not None else None
+        if given.group is not None and given.inventory is None:
+            raise InputError(f"--group {given.group}: is a group of an inventory. Name it: --inventory INV")
+        self.data = self.out / "data"
+        self.warnings: list[str] = []
+        stages = 8 + 4 * given.compare
+        self.story = Story(self.out / "steps", console.Teller(voice, stages))
+
+    # -- campaign
+
+    @property
+    def campaign_file(self) -> Path:
+        return self.given.campaign or self.out / spec_name()
+
+    def make_campaign(self) -> spec.Campaign:
+        """The campaign's file, made if there is none, with the one target that it must have.
+
+        Raises:
+            CampaignError: it has another target.
+        """
+        file = self.campaign_file
+        if self.given.campaign is None and not file.exists():
+            write_bytes(file, campaign_text(self.platform, self.group).encode())
+        return self.read_campaign(file)
+
+    def read_campaign(self, file: Path) -> spec.Campaign:
+        found = spec.load(file)
+        wanted = self.group or self.platform.name
+        if [(t.name, t.on_hosts) for t in found.targets] != [(wanted, self.group is not None)]:
+            line = f'hosts = "{wanted}"' if self.group else f'virtual = ["{wanted}"]'
+            raise CampaignError(f"{file}: targets: this platform is onboarded on {wanted} alone. Write {line}")
+        return found
+
+    def check(self, origin: Origin | None) -> dict[str, Any]:
+        """Look at everything that was given before anything is kept: platform, campaign, models to begin from.
+
+        Returns:
+            The plan of the campaign; on hosts that measure themselves, only they can make one, and it is empty.
+        """
+        made = self.out / spec_name()
+        with tempfile.TemporaryDirectory(prefix="surefoot-onboard-") as scratch:
+            file = self.given.campaign or made
+            if not file.exists() and self.given.campaign is None:
+                file = Path(scratch) / made.name
+                write_bytes(file, campaign_text(self.platform, self.group).encode())
+            target = self.read_campaign(file).targets[0]
+            if target.server == "local":
+                return {}
+            args: list[str | Path] = ["sweep", file, "--server", f"virtual:{self.platform.path}", "--plan", "--json"]
+            try:
+                plan: dict[str, Any] = tools.run_json(tools.SUREFOOTD, args)
+            except ToolFailed as e:
+                # the campaign is named as the user will find it
+                raise ToolFailed(e.tool, str(e).replace(str(file), str(self.given.campaign or made)), e.code) from e
+        if origin is not None:
+            ways = int(tomllib.loads(self.platform.path.read_text("utf-8"))["llc"]["ways"])
+            origin.check("full", ways, str(self.given.platform))
+        return plan
+
+    def collect(self, file: Path) -> dict[str, Any]:
+        """Run the campaign to its end and verify what it gave."""
+        ours = self.out / "profiles"
+        write_bytes(ours / "platforms" / f"{self.platform.name}.toml", self.platform.path.read_bytes())
+        profiles = profile_path(self.platform, ours)
+
+        def work(_cut_short: bool) -> dict[str, Any]:
+            with environment({"SUREFOOT_PROFILES": profiles}), console.Progress(self.voice) as bar:
+                state = campaign.run(file, self.data, inventory=self.given.inventory, report=bar)
+            result = verify.verify(self.data)
+            if not result.ok:
+                first = result.findings[0]
+                raise StepFailed(f"collect: {first.file}: {first.what}; {first.remedy}")
+            target = state["targets"][0]
+            return {
+                "folder": str(self.data / target["target"]),
+                "feature_set": target["feature_set"],
+                "cases": state["cases"],
+                "rows": result.rows,
+                "failed": target["failed"],
+            }
+
+        title = f"collect: {self.group or 'virtual server'} {'' if self.group else self.platform.name}".rstrip()
+        key = key_of(file, *[Path(p) for p in profiles.split(os.pathsep)], self.group)
+        found: dict[str, Any] = self.story.step("collect", title, key, work, outputs=[self.data / dataset.MANIFEST])
+        if found["cases"]["failed"]:
+            reasons = "; ".join(f"{f['cases']} × {f['reason']}" for f in found["failed"])
+            self.warnings.append(f"{found['cases']['failed']} cases failed: {reasons}")
+        return found
+
+    # -- what a data set becomes
+
+    def learn(self, origin: Origin | None, p: Params, suffix: str = "") -> dict[str, Any]:
+        """Train and evaluate; returns the metrics.
+
+        Args:
+            origin: where the models begin; None: at random weights.
+            suffix: of the folders, for the models that are only compared with.
+        """
+        from pipelines import evaluate, fitted, train
+
+        rows, labels = self.out / "rows", self.out / "label"
+        models, errors = self.out / f"train{suffix}", self.out / f"evaluate{suffix}"
+        begun = NOTHING if origin is None else origin.name
+        settings = p.train
+        if self.given.begin != NOTHING:
+            # those of the stage `transfer`; also for what is compared, so that the beginning is the only difference
+            settings = settings.model_copy(update={"a": p.transfer.a, "b": p.transfer.b})
+        inputs = [code(), rows, labels, settings.model_dump(include={"seed", "threads"}), begun, origin.sha256 if origin else ""]
+
+        def fit(letter: str, b: Path | None) -> None:
+            files = [models / letter / name for name in (fitted.WEIGHTS, fitted.SUMMARY)]
+
+            def work(_cut_short: bool) -> dict[str, Any]:
+                begin = None if origin is None else origin.starts[letter]
+                name = f"onboard-{self.platform.name}{suffix}"
+                done = train.run(letter, name, rows, labels, models / letter, settings, b, begin=begin, begun_from=begun)
+                return {"rows": done["rows"], "begun_from": begun}
+
+            key = key_of(*inputs, train.section(settings, letter).model_dump(), *([b / fitted.WEIGHTS] if b else []))
+            self.story.step(f"train-{letter}{suffix}", f"train Model-{letter.upper()} from {begun}", key, work, outputs=files)
+
+        fit("a", None)
+        fit("b", None)
+        fit("c", models / "b")
+
+        def measure(_cut_short: bool) -> dict[str, Any]:
+            metrics = evaluate.run(rows, labels, models, errors, p)
+            return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+        key = key_of(code(), rows, labels, *(models / x for x in "abc"), p.evaluate.model_dump())
+        title = "evaluate on planes held out" + (f", from {NOTHING}" if suffix else "")
+        metrics: dict[str, Any] = self.story.step(f"evaluate{suffix}", title, key, measure, outputs=[errors / "metrics.json"])
+        return metrics
+
+    def rows(self, data: Path, p: Params) -> dict[str, Any]:
+        from pipelines import rows
+
+        labels, folder = self.out / "label", self.out / "rows"
+        key = key_of(code(), data / dataset.MANIFEST, labels, p.rows.model_dump())
+        title = "rows: the samples that models learn from"
+        found: dict[str, Any] = self.story.step(
+            "rows", title, key, lambda _: rows.run(data, labels, folder, p.rows), outputs=[folder / "rows.json"]
+        )
+        return found
+
+    def label(self, data: Path, p: Params) -> dict[str, Any]:
+        from pipelines import label
+
+        folder = self.out / "label"
+        key = key_of(code(), data / dataset.MANIFEST, p.label.model_dump())
+        outputs = [folder / name for name in ("labels.parquet", "cells.parquet")]
+        title = "label: RCliff and OAA of every plane"
+        found: dict[str, Any] = self.story.step("label", title, key, lambda _: label.run(data, folder, p.label), outputs=outputs)
+        return found
+
+    def bundle(self, data: Path) -> dict[str, Any]:
+        """Build, sign and verify, as folder and as tar."""
+        from pipelines import bundle
+
+        out = self.out / "bundles" / self.platform.name
+        tar = out.with_name(out.name + ".tar")
+        metrics, models = self.out / "evaluate" / "metrics.json", self.out / "train"
+        signer = bundle.signing_key(self.given.key).public_key()
+
+        def work(_cut_short: bool) -> dict[str, Any]:
+            facts = bundle.run(data, models, metrics, out, self.given.key)
+            for path in (out, tar):
+                bundle.verify(path, trusted=[signer], expect_feature_set=facts["feature_set"])
+            return {"folder": str(out), "tar": str(tar), "manifest_sha256": facts["manifest_sha256"]}
+
+        key = key_of(code(), data / dataset.MANIFEST, *(models / x for x in "abc"), metrics, bundle.fingerprint(signer))
+        found: dict[str, Any] = self.story.step("bundle", "bundle: build, sign, verify", key, work, outputs=[out, tar])
+        # whatever happened to it since: what is named in the end is whole
+        for path in (out, tar):
+            bundle.verify(path, trusted=[signer])
+        return found
+
+    # -- all of it
+
+    def plan(self) -> dict[str, Any]:
+        """Write the campaign's file and say what it comes to; nothing is collected."""
+        origin = self.origin()
+        found = self.check(origin)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.make_campaign()
+        return {"platform": self.platform.name, "campaign_file": str(self.campaign_file), "plan": found}
+
+    def origin(self) -> Origin | None:
+        if self.given.begin == NOTHING:
+            return None
+        from pipelines import begin
+
+        return begin.read(Path(self.given.begin))
+
+    def run(self) -> dict[str, Any]:
+        """All steps; returns what `--json` prints."""
+        from pipelines import bundle, params, tracking
+
+        tracking.quiet()
+        start = time.monotonic()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        # what is wrong with what was given is said before the first minute is spent
+        p = params.load(self.given.params or tools.repo_root() / "params.yaml")
+        bundle.signing_key(self.given.key)
+        origin = self.origin()
+        self.check(origin)
+        with campaign.working_in(self.out, "an onboarding", "ls -l"), environment(store()):
+            collected = self.collect(self.make_campaign().path)
+            data = Path(collected["folder"])
+            labels = self.label(data, p)
+            self.rows(data, p)
+            metrics = self.learn(origin, p)
+            bundled = self.bundle(data)
+            nothing = self.learn(None, p, _SUFFIX) if self.given.compare else None
+            result: dict[str, Any] = {
+                "schema_version": 1,
+                "platform": self.platform.name,
+                "platform_file": str(self.given.platform),
+                "started": started,
+                "out": str(self.out),
+                "begun_from": None
+                if origin is None
+                else {"path": str(origin.path), "name": origin.name, "sha256": origin.sha256},
+                "collected": {**collected, "campaign_file": str(self.campaign_file)},
+                "planes": labels["planes"],
+                "metrics": metrics,
+                "metrics_from_nothing": nothing,
+                "bundle": bundled,
+                "deploy": deploy_command(self.given.inventory, self.group, Path(bundled["tar"])),
+                "warnings": self.warnings,
+                "steps": [asdict(r) for r in self.story.records],
+                "seconds": time.monotonic() - start,
+            }
+            write_json(self.out / "onboard.json", result)
+        return result
+
+
+def spec_name() -> str:
+    return campaign.COPY
+
+
+def code() -> list[str]:
+    """Digests of the stages' code, for keys: another version may give other figures."""
+    return [key_of(p) for name in ("pipelines", "models") for p in sorted((tools.repo_root() / name).glob("*.py"))]
+
+
+def store() -> dict[str, str]:
+    """Where MLflow keeps the runs: as the user says, else beside those of `dvc repro`, wherever the command is called from."""
+    return {"MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{tools.repo_root() / 'mlflow.db'}"}
+
+
+def deploy_command(inventory: Path | None, group: str | None, tar: Path) -> str:
+    """How the bundle gets to the nodes (docs/install-node.md)."""
+    words = ["ansible-playbook", "-i", str(inventory or "INVENTORY"), "playbooks/deploy.yml"]
+    values = [f"surefoot_group={group or 'GROUP'}", "deploy_policy=osml-plus", f"deploy_bundle={tar}"]
+    values += ["deploy_package=PACKAGE.deb", "deploy_config=NODE.toml"]
+    return shlex.join([*words, *(word for value in values for word in ("-e", value))])
+
+
+def run(given: Options, voice: Console) -> dict[str, Any]:
+    """Onboard a platform; see the module."""
+    return Onboarding(given, voice).run()
+
+
+def plan(given: Options, voice: Console) -> dict[str, Any]:
+    """Write the campaign's file, to be read and edited; see the module."""
+    return Onboarding(given, voice).plan()

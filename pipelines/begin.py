@@ -1,0 +1,98 @@
+"""Where training may begin instead of at random weights: at another platform's models, from its bundle or its stage `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from models import export, features
+from models.features import ACTIONS
+from pipelines import bundle, fitted
+from pipelines.errors import BadInput, BundleError
+from pipelines.fit import Start
+from pipelines.io import sha256_bytes, sha256_file
+
+Letter = Literal["a", "b", "c"]
+LETTERS: tuple[Letter, ...] = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Models to begin from.
+
+    Attributes:
+        name: platform of the bundle, or name of the data set.
+        sha256: stands for the weights and for what they take and give.
+    """
+
+    path: Path
+    name: str
+    sha256: str
+    starts: Mapping[str, Start]
+
+    def check(self, feature_set: str, ways: int, where: str) -> None:
+        """Refuse a platform whose models take something else, before anything is collected there.
+
+        For platforms on which everything of the feature set is measured, as on virtual ones; elsewhere the data must say, and
+        `Start.check` does it then.
+
+        Args:
+            ways: LLC ways of that platform, 0 where the cache cannot be partitioned.
+            where: what names that platform, for the message.
+        Raises:
+            BadInput: names the model, the input and the remedy.
+        """
+        wanted = (features.MODEL_A_INPUTS, features.MODEL_B_INPUTS, features.MODEL_C_INPUTS)
+        for letter, inputs in zip(LETTERS, wanted, strict=True):
+            theirs = self.starts[letter].inputs or ()
+            possible = features.candidates(inputs, feature_set, ways)
+            odd = [name for name in (*theirs, *possible) if name not in theirs or name not in possible]
+            if odd:
+                has = "takes" if odd[0] in theirs else "does not take"
+                raise BadInput(
+                    f"--from {self.path}: Model-{letter.upper()} {has} {odd[0]}, unlike those of {where} (feature set "
+                    f"{feature_set}, {ways} ways). Give a bundle of the same feature set and cache partitioning, or "
+                    "train from nothing: --from nothing"
+                )
+
+
+def read(path: Path) -> Origin:
+    """A bundle (folder or tar), which is verified, or the folder with the outputs of the stage `train`.
+
+    Raises:
+        BadInput: neither, or damaged; names the file at fault.
+    """
+    if path.is_dir() and (path / "a" / fitted.SUMMARY).exists():
+        return _from_train(path)
+    try:
+        checked = bundle.verify(path)
+    except BundleError as error:
+        raise BadInput(f"--from {path}: {error}") from None
+    except BadInput as error:
+        raise BadInput(f"--from {error}") from None
+    starts: dict[str, Start] = {}
+    for letter in LETTERS:
+        spec: bundle.MlpSpec | bundle.DdpgSpec = getattr(checked.manifest.models, letter)
+        outputs = spec.actions if isinstance(spec, bundle.DdpgSpec) else [o.name for o in spec.outputs]
+        starts[letter] = _start(checked.weights(letter), [i.name for i in spec.inputs], outputs)
+    return Origin(path, checked.manifest.platform.name, checked.manifest_sha256, starts)
+
+
+def _from_train(folder: Path) -> Origin:
+    starts: dict[str, Start] = {}
+    digests = []
+    for letter in LETTERS:
+        try:
+            model = fitted.load(folder / letter)
+        except BadInput as error:
+            raise BadInput(f"--from {error}") from None
+        outputs = ACTIONS if letter == "c" else [s.name for s in model.outputs]
+        starts[letter] = _start(model.weights, [b.name for b in model.inputs], outputs)
+        digests += [sha256_file(folder / letter / name) for name in (fitted.WEIGHTS, fitted.SUMMARY)]
+    return Origin(folder, fitted.summary(folder / "a").dataset, sha256_bytes("".join(digests).encode()), starts)
+
+
+def _start(weights: export.Weights, inputs: Sequence[str], outputs: Sequence[str]) -> Start:
+    return Start(weights, (), tuple(inputs), tuple(outputs))
