@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from models import export, features
-from models.features import ACTIONS
+from models import features
+from models.features import ACTIONS, Bound, Scale
 from pipelines import bundle, fitted
 from pipelines.errors import BadInput, BundleError
 from pipelines.fit import Start
@@ -46,7 +46,7 @@ class Origin:
         """
         wanted = (features.MODEL_A_INPUTS, features.MODEL_B_INPUTS, features.MODEL_C_INPUTS)
         for letter, inputs in zip(LETTERS, wanted, strict=True):
-            theirs = self.starts[letter].inputs or ()
+            theirs = [b.name for b in self.starts[letter].inputs]
             possible = features.candidates(inputs, feature_set, ways)
             odd = [name for name in (*theirs, *possible) if name not in theirs or name not in possible]
             if odd:
@@ -75,9 +75,16 @@ def read(path: Path) -> Origin:
     starts: dict[str, Start] = {}
     for letter in LETTERS:
         spec: bundle.MlpSpec | bundle.DdpgSpec = getattr(checked.manifest.models, letter)
-        outputs = spec.actions if isinstance(spec, bundle.DdpgSpec) else [o.name for o in spec.outputs]
-        starts[letter] = _start(checked.weights(letter), [i.name for i in spec.inputs], outputs)
+        starts[letter] = Start(checked.weights(letter), (), *scaling(spec))
     return Origin(path, checked.manifest.platform.name, checked.manifest_sha256, starts)
+
+
+def scaling(spec: bundle.MlpSpec | bundle.DdpgSpec) -> tuple[tuple[Bound, ...], tuple[Scale, ...]]:
+    """Bounds and scales of a bundle's model."""
+    inputs = tuple(Bound(i.name, i.min, i.max) for i in spec.inputs)
+    if isinstance(spec, bundle.DdpgSpec):
+        return inputs, _actions(spec.actions)
+    return inputs, tuple(Scale(o.name, o.scale, o.offset) for o in spec.outputs)
 
 
 def _from_train(folder: Path) -> Origin:
@@ -88,11 +95,12 @@ def _from_train(folder: Path) -> Origin:
             model = fitted.load(folder / letter)
         except BadInput as error:
             raise BadInput(f"--from {error}") from None
-        outputs = ACTIONS if letter == "c" else [s.name for s in model.outputs]
-        starts[letter] = _start(model.weights, [b.name for b in model.inputs], outputs)
+        outputs = _actions(ACTIONS) if letter == "c" else tuple(model.outputs)
+        starts[letter] = Start(model.weights, (), tuple(model.inputs), outputs)
         digests += [sha256_file(folder / letter / name) for name in (fitted.WEIGHTS, fitted.SUMMARY)]
     return Origin(folder, fitted.summary(folder / "a").dataset, sha256_bytes("".join(digests).encode()), starts)
 
 
-def _start(weights: export.Weights, inputs: Sequence[str], outputs: Sequence[str]) -> Start:
-    return Start(weights, (), tuple(inputs), tuple(outputs))
+def _actions(names: Sequence[str]) -> tuple[Scale, ...]:
+    """Probabilities have no unit."""
+    return tuple(Scale(name, 1.0, 0.0) for name in names)

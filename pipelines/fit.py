@@ -82,28 +82,48 @@ class Start:
 
     Attributes:
         frozen: layers, counted from 0, that stay as they are.
-        inputs, outputs: what the other one takes and gives, in order; None: not known.
+        inputs, outputs: the other one's bounds and scales, in order; empty: not known.
     """
 
     weights: export.Weights
     frozen: tuple[int, ...] = ()
-    inputs: tuple[str, ...] | None = None
-    outputs: tuple[str, ...] | None = None
+    inputs: tuple[Bound, ...] = ()
+    outputs: tuple[Scale, ...] = ()
 
-    def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Weights mean something only where both networks take and give the same.
+    def moved_to(self, inputs: Sequence[Bound], outputs: Sequence[Scale]) -> Start:
+        """The same function of cores, MB and MB/s, for a network with these bounds and scales.
+
+        A service needs about as many cores on either machine, not the same share of it. Where bounds are not known, the same
+        function of scaled values. Inputs that follow the named ones (a critic's action) have no bounds.
 
         Raises:
-            BadInput: they do not.
+            BadInput: the networks take or give something else, so that the weights mean nothing.
         """
-        for what, theirs, ours in (("inputs", self.inputs, tuple(inputs)), ("outputs", self.outputs, tuple(outputs))):
-            if theirs is not None and theirs != ours:
-                odd = sorted(set(theirs) ^ set(ours))
+        for what, theirs, ours in (("inputs", self.inputs, inputs), ("outputs", self.outputs, outputs)):
+            names, own = [x.name for x in theirs], [x.name for x in ours]
+            if names and names != own:
+                odd = sorted(set(names) ^ set(own))
                 raise BadInput(
-                    f"transfer: {what}: the model to begin from has {', '.join(theirs)}; the data here call for {', '.join(ours)}"
+                    f"transfer: {what}: the model to begin from has {', '.join(names)}; the data here call for {', '.join(own)}"
                     f"{' (' + ', '.join(odd) + ')' if odd else ''}. Begin from a platform with the same feature set and cache "
                     "partitioning, or from nothing"
                 )
+        if not self.inputs:
+            return self
+        weights = {name: value.astype(np.float64) for name, value in self.weights.items()}
+        n = len(self.inputs)
+        span = np.array([b.max - b.min for b in self.inputs])
+        shift = np.array([new.min - old.min for old, new in zip(self.inputs, inputs, strict=True)]) / span
+        for first in [name.removesuffix(".weight") for name in weights if name.endswith("layers.0.weight")]:
+            weights[f"{first}.bias"] += weights[f"{first}.weight"][:, :n] @ shift
+            weights[f"{first}.weight"][:, :n] *= np.array([b.max - b.min for b in inputs]) / span
+        if self.outputs and list(self.outputs) != list(outputs):
+            last = f"layers.{len(weights) // 2 - 1}"
+            old_scale, scale = (np.array([s.scale for s in side]) for side in (self.outputs, outputs))
+            moved = np.array([old.offset - new.offset for old, new in zip(self.outputs, outputs, strict=True)])
+            weights[f"{last}.weight"] *= (old_scale / scale)[:, None]
+            weights[f"{last}.bias"] = (weights[f"{last}.bias"] * old_scale + moved) / scale
+        return Start({name: value.astype(np.float32) for name, value in weights.items()}, self.frozen)
 
     def put_into(self, net: Mlp) -> None:
         """Copy the weights; the optimiser leaves what is frozen alone.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models import features
 from models.ddpg import Ddpg, DdpgArgs
-from models.features import ACTIONS
+from models.features import ACTIONS, Scale
 from pipelines import fit, params, tensors
 from pipelines.errors import BadInput
 from pipelines.fit_qos import predict_qos
@@ -95,8 +95,7 @@ def fit_model(
     torch.manual_seed(seed + 2)
     net = Ddpg(len(inputs), args)
     if begin is not None:
-        begin.check(inputs, ACTIONS)
-        put_into(net, begin)
+        put_into(net, begin.moved_to(bounds, [Scale(name, 1.0, 0.0) for name in ACTIONS]))
     elif p.gamma < 1.0:
         # Q-values start where they will end up on average; else thousands of updates go into finding that one number.
         net.start_critic_at(float(rewards.mean()) / (1.0 - p.gamma))

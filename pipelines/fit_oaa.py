@@ -75,7 +75,7 @@ def fit_model(
         return Batches((x, ends[0]) if exact else (x, *ends), batch, seed, shuffle=shuffle, passes=passes)
 
     if begin is not None:
-        begin.check(inputs, outputs)
+        begin = begin.moved_to(bounds, scales)
     net = fit.network(spec, p, len(inputs), len(outputs), seed, begin)
     val_batches = batches(val, False) if len(val) else None
     weights, history, steps = fit.fit_regression(net, batches(train, True), val_batches, p, out, logger)

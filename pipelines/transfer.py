@@ -5,7 +5,7 @@
 Models A and B are fitted to the new platform (`--rows`, `--labels`) twice: from random weights, and from the weights of the
 platform that `--models` was trained on (OSML+, Sec. 3.2: the parameters are copied, then trained on). Both see the same samples,
 take the same number of steps, and are measured on the new platform's test planes. Inputs and outputs are scaled by the new
-platform's own bounds: a whole machine is 1 on either.
+platform's own bounds; the copied network is moved to them, so that it begins as the same function of cores, MB and MB/s.
 
 A share of the samples is a share of the allocations that were measured, each with all its samples, as a shorter campaign would
 have them; the labels of the planes are taken as known (a frontier campaign finds them from few cells).
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,12 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     rows: list[list[Any]] = []
     for letter in ("a", "b"):
         source = fitted.load(models / letter)
+        beginning = Start(source.weights, (), tuple(source.inputs), tuple(source.outputs))
         plans: list[tuple[float, int | None]] = [(share, frozen) for share in settings.shares for frozen in (None, 0)]
         plans += [(max(settings.shares), frozen) for frozen in settings.frozen if 0 < frozen < LAYERS]
         for share, frozen in plans:
             for seed in settings.seeds:
-                begin = None if frozen is None else Start(source.weights, tuple(range(frozen)))
+                begin = None if frozen is None else replace(beginning, frozen=tuple(range(frozen)))
                 error, samples = fit(letter, table, settings, share, seed, begin, test, out)
                 rows.append([letter, "scratch" if frozen is None else "transfer", frozen or 0, share, samples, seed, error])
                 print(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from synthetic import Campaign, write
 
 from models import export, features, model_a
@@ -200,6 +201,34 @@ def test_a_transferred_network_starts_at_the_other_ones_weights_and_keeps_what_i
     for name, parameter in net.named_parameters():
         assert np.array_equal(parameter.detach().numpy(), given[name])
         assert parameter.requires_grad == (name.split(".")[1] not in {"0", "1"})
+
+
+def test_a_transferred_network_begins_as_the_same_function_of_natural_units() -> None:
+    """Whatever the bounds of the new platform are; of a critic, whose action has no bounds, too."""
+    torch.manual_seed(1)
+    given = {name: value.numpy().copy() for name, value in Mlp(2, 1).state_dict().items()}
+    old_in, new_in = (
+        (features.Bound("alloc_cores", 0.0, c), features.Bound("core_freq_mhz", f, 4e3)) for c, f in ((36.0, 2e3), (64.0, 1e3))
+    )
+    old_out, new_out = ((features.Scale("oaa_cores", s, o),) for s, o in ((3.0, 5.0), (2.0, 9.0)))
+    raw = np.array([[1.0, 2100.0], [30.0, 3500.0]])
+    begin = Start(given, (), old_in, old_out).moved_to(new_in, new_out)
+    asked = [
+        features.natural(export.forward(weights, features.normalise(raw, inputs)), outputs)
+        for weights, inputs, outputs in ((given, old_in, old_out), (begin.weights, new_in, new_out))
+    ]
+    np.testing.assert_allclose(asked[1], asked[0], rtol=1e-5)
+    with pytest.raises(BadInput, match="inputs: the model to begin from has alloc_cores, core_freq_mhz"):
+        Start(given, (), old_in, old_out).moved_to(new_in[::-1], new_out)
+
+    critic = {f"critic.{name}": value.numpy().copy() for name, value in Mlp(3, 1).state_dict().items()}
+    moved = Start(critic, (), old_in).moved_to(new_in, ()).weights
+    action = np.array([[1.0], [0.0]], dtype=np.float32)
+    q = [
+        export.forward(weights, np.hstack([features.normalise(raw, inputs), action]), "critic.")
+        for weights, inputs in ((critic, old_in), (moved, new_in))
+    ]
+    np.testing.assert_allclose(q[1], q[0], rtol=1e-4)
 
 
 def test_frozen_layers_come_out_as_they_went_in(table: Table, tmp_path: Path) -> None:
