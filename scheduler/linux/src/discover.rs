@@ -55,7 +55,8 @@ fn l3(root: &Root, cpu: u32) -> Option<(u64, u64)> {
         }
         let first = || CpuSet::parse(&read("shared_cpu_list")?).ok()?.iter().next().map(u64::from);
         let id = read("id").and_then(|t| t.parse().ok()).or_else(first)?;
-        let size = read("size").and_then(|t| t.trim_end_matches('K').parse::<u64>().ok()).unwrap_or(0) * 1024;
+        // A size that is no number, or no machine's, is not known.
+        let size = read("size").and_then(|t| t.trim_end_matches('K').parse::<u64>().ok()?.checked_mul(1024)).unwrap_or(0);
         Some((id, size))
     })
 }
