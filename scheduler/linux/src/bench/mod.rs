@@ -375,7 +375,12 @@ impl LocalBench {
                     false => limit_ms,
                 };
                 let outstanding = windows.iter().rev().nth(kept).map_or(0, |w: &Window| w.outstanding);
-                return Begin { at_ms, warmup_ms: at_ms.saturating_sub(began_ms + SLACK_MS), outstanding, found, seen };
+                // As long as the windows of the client's clock: when each arrived depends on this host.
+                let warmup_ms = match over {
+                    true => (WINDOW_MS * (windows.len() - kept) as u64).min(sampling.warmup_ms),
+                    false => sampling.warmup_ms,
+                };
+                return Begin { at_ms, warmup_ms, outstanding, found, seen };
             }
             std::thread::sleep(Duration::from_millis(5));
         }
