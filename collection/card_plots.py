@@ -19,6 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
+from pipelines.drawing import SERIES, STYLE, svg_file
+
 from . import charts
 
 _ROW_IN = 2.5
@@ -41,7 +43,7 @@ def draw(shards: list[Path], targets_ms: Mapping[str, float], name: str) -> str:
     services = cells["service"].unique().sort().to_list()
     if not services:
         return ""
-    with rc_context(charts.STYLE):
+    with rc_context(STYLE):
         fig, axes = plt.subplots(
             len(services), 2, figsize=(8.2, _ROW_IN * len(services) + 0.4), squeeze=False, layout="constrained"
         )
@@ -50,7 +52,7 @@ def draw(shards: list[Path], targets_ms: Mapping[str, float], name: str) -> str:
             _plane(row[0], of, service)
             _load(row[1], of, targets_ms[service])
         fig.suptitle(f"{name}: samples without neighbours", x=0.01, ha="left", fontsize=11)
-        return charts.svg_file(fig, f"data-card-{name}")
+        return svg_file(fig, f"data-card-{name}")
 
 
 def _cells(samples: pl.LazyFrame, targets_ms: Mapping[str, float]) -> pl.DataFrame:
@@ -76,7 +78,7 @@ def _plane(ax: Axes, of: pl.DataFrame, service: str) -> None:
     ax.set_title(f"{service}: share of samples within target")
     if len(cores) == 1 or len(ways) == 1:
         over = "cores" if len(ways) == 1 else "ways"
-        ax.plot(share[over], share["share"], color=charts.SERIES[0], lw=1.5, marker="o", ms=3)
+        ax.plot(share[over], share["share"], color=SERIES[0], lw=1.5, marker="o", ms=3)
         ax.set_ylim(-0.05, 1.05)
         ax.set_xlabel("cores" if over == "cores" else "LLC ways")
         return
@@ -103,7 +105,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
 def _load(ax: Axes, of: pl.DataFrame, target_ms: float) -> None:
     most = of.filter(pl.col("cores") == pl.col("cores").max()).filter(pl.col("ways") == pl.col("ways").max())
     cores, ways = most["cores"][0], most["ways"][0]
-    ax.plot(most["rps"], most["log_p99"].exp(), color=charts.SERIES[0], lw=1.5, marker="o", ms=3)
+    ax.plot(most["rps"], most["log_p99"].exp(), color=SERIES[0], lw=1.5, marker="o", ms=3)
     charts.target_line(ax, target_ms, "QoS target")
     ax.set_yscale("log")
     charts.log_ms(ax)

@@ -1,34 +1,22 @@
-"""The report's figures: each function draws one and returns it as an inline SVG string.
-
-Text stays text (it is searchable and takes the page's font); identifiers are made unique per figure, since all figures end
-up in one HTML document.
-"""
+"""The demo report's figures: each function draws one and returns it as an inline SVG string (pipelines/drawing.py)."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-INK = "#1c2330"
-MUTED = "#6b7484"
-GRID = "#e4e7ec"
-TARGET = "#c62839"
+from pipelines.drawing import MUTED, SERIES, STYLE, TARGET, svg_element
+
 POLICY_COLOURS = {
     "unmanaged": "#8d95a3",
     "parties": "#e08a1e",
@@ -36,7 +24,6 @@ POLICY_COLOURS = {
     "osml": "#7a5bc7",
     "oracle": "#2a8c5a",
 }
-SERIES = ["#1d63c4", "#e08a1e", "#2a8c5a", "#7a5bc7", "#c2447d", "#1798a8", "#8a6d3b", "#555f6f"]
 # blue = meets the QoS target, paper white = at it, red = misses it
 _COLD = ["#0b3c7d", "#2f6fc0", "#8db9e4", "#e3eef9"]
 _HOT = ["#fdeee6", "#f5ac84", "#d6553f", "#7f0d1f"]
@@ -44,63 +31,6 @@ _HOT = ["#fdeee6", "#f5ac84", "#d6553f", "#7f0d1f"]
 _OVERLOADED = "#3d0710"
 # of points with a latency, by verdict; only valid ones are filled
 VERDICT_MARKS = {"valid": "o", "server-overloaded": "^", "not-resolvable": "s", "client-limited": "D"}
-
-STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "axes.edgecolor": "#b9c0cb",
-    "axes.labelcolor": INK,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "text.color": INK,
-}
-
-_serial = itertools.count(1)
-
-
-def _drawn(fig: Figure, salt: str, pad_inches: float) -> str:
-    """The figure as SVG without comments: the same for the same salt. Closes the figure."""
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=pad_inches)
-    plt.close(fig)
-    return re.sub(r"<!--.*?-->\s*", "", text.getvalue(), flags=re.S)
-
-
-def _svg(fig: Figure, label: str) -> str:
-    """The figure as an `<svg>` element that can stand in an HTML body beside others."""
-    salt = f"f{next(_serial)}"
-    svg = _drawn(fig, salt, 0.04)
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    # element identifiers repeat from figure to figure ("axes_1"); references to them move along
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{salt}-\1"', svg)
-    svg = re.sub(r'href="#([^"]+)"', rf'href="#{salt}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", svg)
-    svg = re.sub(r"font: ([\d.]+px) '[^']*'[^;\"]*", r"font: \1 var(--sans)", svg)
-    safe = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
-
-
-def svg_file(fig: Figure, salt: str) -> str:
-    """The figure as the text of an SVG file: the same each time, no trailing blanks, no comments. Closes the figure."""
-    return "\n".join(line.rstrip() for line in _drawn(fig, salt, 0.05).splitlines()) + "\n"
 
 
 def _ms(value: float) -> str:
@@ -202,7 +132,7 @@ def heat_map(m: HeatMap) -> str:
         bar.outline.set_visible(False)
         ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
         ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
-        return _svg(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
+        return svg_element(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
 
 
 def _staircase(ax: Axes, p99_ms: np.ndarray, cores: np.ndarray, ways: np.ndarray, target: float) -> None:
@@ -292,7 +222,7 @@ def quota_curve(c: QuotaCurve) -> str:
         ax.legend(
             loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=columns, handlelength=1.4, columnspacing=1.0, borderpad=0.2
         )
-        return _svg(fig, f"p99 of {c.service} over CPU quota")
+        return svg_element(fig, f"p99 of {c.service} over CPU quota")
 
 
 def target_line(ax: Axes, at: float, text: str, x: float = 1.0, width: float = 1.2) -> None:
@@ -387,7 +317,7 @@ def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
         handles, labels = held[0].get_legend_handles_labels()
         fig.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.55, 0.005), ncols=min(4, max(1, len(labels))))
         fig.subplots_adjust(hspace=0.12)
-        return _svg(fig, f"{t.workload} under {t.policy}: latency over target and allocations over time")
+        return svg_element(fig, f"{t.workload} under {t.policy}: latency over target and allocations over time")
 
 
 def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], y_label: str, title: str) -> str:
@@ -410,7 +340,7 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | No
         ax.set_ylabel(y_label)
         ax.set_title(title)
         ax.legend(loc="upper right", ncols=len(series), bbox_to_anchor=(1.0, 1.15))
-        return _svg(fig, title)
+        return svg_element(fig, title)
 
 
 def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float, str]]) -> str:
@@ -455,4 +385,4 @@ def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float,
         top.set_title(title)
         top.legend(loc="upper right", ncols=len(runs), bbox_to_anchor=(1.0, 1.13))
         fig.subplots_adjust(hspace=0.1)
-        return _svg(fig, title)
+        return svg_element(fig, title)

@@ -18,9 +18,24 @@ import numpy as np
 import polars as pl
 
 from pipelines.io import write_bytes
+from pipelines.page import (
+    Callout,
+    Column,
+    Drawing,
+    Figures,
+    Heading,
+    Page,
+    Section,
+    Table,
+    Text,
+    Tile,
+    badge,
+    number,
+    per_cent,
+    render,
+)
 
 from . import charts, console
-from .page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, render
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
@@ -80,21 +95,6 @@ def build(result: Mapping[str, Any], root: Path) -> Page:
         _how(result, root),
     ]
     return page
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands grouped; a dash for unknown."""
-    if value is None or not np.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    if abs(value) >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
-
-
-def per_cent(share: float | None) -> str:
-    return "–" if share is None or not np.isfinite(share) else f"{100 * share:.1f} %"
 
 
 def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:

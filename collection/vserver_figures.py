@@ -22,14 +22,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from collection import charts
-from collection.charts import INK, MUTED, SERIES
+from pipelines.drawing import INK, MUTED, SERIES, STYLE, svg_file
 
 PERCENTILES = ("p50", "p95", "p99")
 COLOURS = (SERIES[2], SERIES[1], SERIES[0])
 
 
 def _save(fig: Figure, file: Path) -> None:
-    file.write_text(charts.svg_file(fig, file.stem), "utf-8")
+    file.write_text(svg_file(fig, file.stem), "utf-8")
 
 
 def _target(ax: Axes, at: float, text: str, x: float = 1.0) -> None:
@@ -170,7 +170,7 @@ FIGURES: dict[str, Callable[[Any], Figure]] = {
 def main(out: Path, text: str) -> None:
     """Draw every figure into folder `out` as vserver-NAME.svg."""
     data = json.loads(text)
-    with matplotlib.rc_context(charts.STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, draw in FIGURES.items():
             _save(draw(data), out / f"vserver-{name}.svg")
 

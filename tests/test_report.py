@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from collection import charts, page, report
+from collection import charts, report
 from collection.verify import SCHEMA
+from pipelines import page
 
 TARGET_MS = 10.0
 
@@ -411,12 +412,12 @@ def test_a_cached_repro_is_no_training_time(result: dict[str, Any], tmp_path: Pa
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
     """A figure that nobody knows prints as a dash."""
-    assert report.number(None) == "–"
-    assert report.number(float("nan")) == "–"
-    assert report.number(0.0) == "0"
-    assert report.number(12345.6) == "12,346"
-    assert report.number(0.01234) == "0.0123"
-    assert report.per_cent(None) == "–"
+    assert page.number(None) == "–"
+    assert page.number(float("nan")) == "–"
+    assert page.number(0.0) == "0"
+    assert page.number(12345.6) == "12,346"
+    assert page.number(0.01234) == "0.0123"
+    assert page.per_cent(None) == "–"
 
 
 def test_lines_with_gaps_are_drawn() -> None:

@@ -1,4 +1,4 @@
-"""The report's page as plain data, and its rendering into one HTML file without external references."""
+"""A report's page as plain data, and its rendering into one HTML file without external references."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Callout:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: SVG text made by `charts`, and its caption."""
+    """A figure: SVG text as pipelines/drawing.py makes it, and its caption."""
 
     svg: str
     caption: str = ""
@@ -78,6 +79,21 @@ def badge(good: bool | None, text: str, more: str = "") -> dict[str, str]:
     return {"badge": "warn" if good is None else "good" if good else "bad", "text": text, "more": more}
 
 
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands grouped; a dash for unknown."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def per_cent(share: float | None) -> str:
+    return "–" if share is None or not np.isfinite(share) else f"{100 * share:.1f} %"
+
+
 @dataclass
 class Section:
     """`short` is its name in the page's navigation."""
@@ -100,7 +116,7 @@ class Page:
 
 def render(page: Page) -> str:
     """HTML text of a page. Everything but the drawings is escaped."""
-    folder = files("collection") / "templates"
+    folder = files("pipelines") / "templates"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((folder / "report.html.j2").read_text("utf-8"))
     css = jinja2.utils.markupsafe.Markup((folder / "report.css").read_text("utf-8"))
