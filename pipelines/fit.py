@@ -163,12 +163,18 @@ def fit_regression(
     return checked(weights, "training", "lr"), history, steps
 
 
-def network(spec: Spec, p: params.Regression, n_inputs: int, n_outputs: int, seed: int, begin: Start | None = None) -> Mlp:
-    """The model's network, at random weights or at those of `begin`."""
+def network(
+    spec: Spec, p: params.Regression, inputs: Sequence[Bound], outputs: Sequence[Scale], seed: int, begin: Start | None = None
+) -> Mlp:
+    """The model's network, at random weights or as the function that `begin` is.
+
+    Raises:
+        BadInput: `begin` is of another network.
+    """
     torch.manual_seed(seed)
-    net = Mlp(n_inputs, n_outputs, spec.hidden, spec.dropout if p.dropout is None else p.dropout)
+    net = Mlp(len(inputs), len(outputs), spec.hidden, spec.dropout if p.dropout is None else p.dropout)
     if begin is not None:
-        begin.put_into(net)
+        begin.moved_to(inputs, outputs).put_into(net)
     return net
 
 

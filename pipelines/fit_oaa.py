@@ -74,9 +74,7 @@ def fit_model(
         exact = torch.equal(torch.nan_to_num(ends[0]), torch.nan_to_num(ends[1]))
         return Batches((x, ends[0]) if exact else (x, *ends), batch, seed, shuffle=shuffle, passes=passes)
 
-    if begin is not None:
-        begin = begin.moved_to(bounds, scales)
-    net = fit.network(spec, p, len(inputs), len(outputs), seed, begin)
+    net = fit.network(spec, p, bounds, scales, seed, begin)
     val_batches = batches(val, False) if len(val) else None
     weights, history, steps = fit.fit_regression(net, batches(train, True), val_batches, p, out, logger)
     return fit.finished(Fitted(weights, bounds, scales, missing, history, steps), table, start, spec.alone)

@@ -62,9 +62,7 @@ def fit_model(
 
         return fit.Drawn(draw, len(asked.rows), [scale], p, seed, fixed=fixed)
 
-    if begin is not None:
-        begin = begin.moved_to(bounds, [scale])
-    net = fit.network(spec, p, len(inputs), 1, seed + 1, begin)
+    net = fit.network(spec, p, bounds, [scale], seed + 1, begin)
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
     weights, history, steps = fit.fit_regression(net, batches(questions, False), val_batches, p, out, logger)

@@ -107,7 +107,7 @@ def fit_b(spec: Spec, table: Table, p: params.OsmlB, seed: int, out: Path, logge
 
         return fit.Drawn(draw, len(rows), scales, p, seed, fixed=fixed)
 
-    net = fit.network(spec, p, len(inputs), len(names), seed + 3)
+    net = fit.network(spec, p, bounds, scales, seed + 3)
     val_batches = batches(val, True) if len(val) else None
     weights, history, steps = fit.fit_regression(net, batches(train, False), val_batches, p, out, logger)
     fitted = Fitted(weights, bounds, scales, missing, history, steps, {"slowdowns": list(p.slowdowns)})
@@ -151,7 +151,7 @@ def fit_bp(spec: Spec, table: Table, p: params.OsmlBp, seed: int, out: Path, log
 
         return fit.Drawn(draw, len(asked.rows), [scale], p, seed, fixed=fixed)
 
-    net = fit.network(spec, p, len(inputs), 1, seed + 4)
+    net = fit.network(spec, p, bounds, [scale], seed + 4)
     held = SlowdownQuestions(table, table.part("val"), p)
     val_batches = batches(held, True) if len(held.rows) else None
     weights, history, steps = fit.fit_regression(net, batches(questions, False), val_batches, p, out, logger)

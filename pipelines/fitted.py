@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from models import export
 from models.features import Bound, Scale
 from pipelines.errors import BadInput
-from pipelines.io import read_json, write_bytes, write_json
+from pipelines.io import read_model, write_bytes, write_json
 
 WEIGHTS, SUMMARY, LOSS = "model.safetensors", "model.json", "loss.csv"
 
@@ -116,13 +116,7 @@ def summary(folder: Path) -> Summary:
     Raises:
         BadInput: it is missing or damaged; names file and field.
     """
-    path = folder / SUMMARY
-    try:
-        return Summary.model_validate(read_json(path, "the summary of a model"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise BadInput(f"{path}: field {where}: {first['msg']}; make it again with `dvc repro --force train`") from None
+    return read_model(folder / SUMMARY, Summary, "the summary of a model", "train")
 
 
 def load(folder: Path) -> Fitted:

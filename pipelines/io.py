@@ -11,12 +11,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.errors import BadInput
 
 if TYPE_CHECKING:
     import polars as pl
+    from pydantic import BaseModel
+
+M = TypeVar("M", bound="BaseModel")
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -86,6 +89,22 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd")
     write_bytes(path, buffer.getvalue())
+
+
+def read_model(path: Path, kind: type[M], what: str, stage: str) -> M:
+    """Read a JSON file that the DVC stage `stage` wrote.
+
+    Raises:
+        BadInput: it is missing or damaged; names file and field.
+    """
+    from pydantic import ValidationError  # only by those who have a model imported already
+
+    try:
+        return kind.model_validate(read_json(path, what))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise BadInput(f"{path}: field {where}: {first['msg']}; make it again with `dvc repro --force {stage}`") from None
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from models import features
 from models.features import PlatformLimits
 from pipelines import params, samples
 from pipelines.errors import BadInput
-from pipelines.io import read_json, write_json, write_parquet
+from pipelines.io import read_model, write_json, write_parquet
 
 _SHARDS = 64  # read at a time: about a million rows
 
@@ -55,13 +55,7 @@ def about(folder: Path) -> About:
     Raises:
         BadInput: it is missing or damaged; names file and field.
     """
-    path = folder / "rows.json"
-    try:
-        return About.model_validate(read_json(path, "the summary of the stage `rows`"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise BadInput(f"{path}: field {where}: {first['msg']}; make it again with `dvc repro --force rows`") from None
+    return read_model(folder / "rows.json", About, "the summary of the stage `rows`", "rows")
 
 
 def run(data_folder: Path, labels: Path, out: Path, p: params.Rows) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from synthetic import Campaign, write
 
 from models import export, features, model_a, model_b, osml_a, osml_ap, osml_b, osml_bp, osml_c
+from models.features import Bound, Scale
 from models.regression import Regression
 from pipelines import fit, fit_ddpg, fit_dqn, fit_oaa, fit_trade, label, params, rows, samples, tensors, train
 from pipelines.errors import BadInput
@@ -72,6 +73,8 @@ def test_networks_and_inputs_are_the_papers() -> None:
 
 # ---------------------------------------------------------------- dropout
 
+FOUR, ONE = [Bound(f"x{k}", 0.0, 1.0) for k in range(4)], [Scale("y", 1.0, 0.0)]
+
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
 def test_dropout_is_on_in_training_and_off_in_inference(spec: Any, tmp_path: Path) -> None:
@@ -79,7 +82,7 @@ def test_dropout_is_on_in_training_and_off_in_inference(spec: Any, tmp_path: Pat
     seen: dict[bool, list[float]] = {True: [], False: []}
     x = torch.rand(64, 4, generator=torch.Generator().manual_seed(1))
     y = x.sum(dim=1, keepdim=True)
-    net = fit.network(spec, params.Regression(), 4, 1, seed=1)
+    net = fit.network(spec, params.Regression(), FOUR, ONE, seed=1)
 
     def watch(module: Any, inputs: Any, out: Any) -> None:
         with torch.no_grad():
@@ -94,14 +97,14 @@ def test_dropout_is_on_in_training_and_off_in_inference(spec: Any, tmp_path: Pat
     assert max(seen[False]) == 0.0
     # what is shipped is the whole network: two passes agree, with NumPy as well
     with torch.no_grad():
-        whole = fit.network(spec, params.Regression(), 4, 1, seed=1).eval()
+        whole = fit.network(spec, params.Regression(), FOUR, ONE, seed=1).eval()
         whole.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
         np.testing.assert_allclose(whole(x).numpy(), export.forward(weights, x.numpy()), atol=1e-5)
 
 
 def test_the_papers_dropout_holds_unless_params_say_otherwise() -> None:
-    assert fit.network(model_a.SPEC, params.Regression(), 4, 1, 1).dropout.cut == round(0.3 * 256)
-    assert fit.network(model_a.SPEC, params.Regression(dropout=0.0), 4, 1, 1).dropout.cut == 0
+    assert fit.network(model_a.SPEC, params.Regression(), FOUR, ONE, 1).dropout.cut == round(0.3 * 256)
+    assert fit.network(model_a.SPEC, params.Regression(dropout=0.0), FOUR, ONE, 1).dropout.cut == 0
 
 
 # ---------------------------------------------------------------- batches

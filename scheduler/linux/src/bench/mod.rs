@@ -346,7 +346,8 @@ impl LocalBench {
         let began_ms = first_ms.saturating_sub(WINDOW_MS);
         let limit_ms = began_ms + sampling.warmup_ms + SLACK_MS;
         let (mut windows, mut heard_ms, mut found) = (vec![], 0, Settling::Unknown);
-        let (mut seen, mut before): (Vec<Seen>, _) = (vec![], self.snapshot());
+        let kept_as_samples = sampling.interval_ms == WINDOW_MS;
+        let (mut seen, mut before): (Vec<Seen>, _) = (vec![], kept_as_samples.then(|| self.snapshot()));
         loop {
             let (new, now_ms) = (self.server.feed().with(|w| w.newer(id, heard_ms)), self.server.feed().now_ms());
             if let Some(last) = new.last() {
@@ -356,9 +357,9 @@ impl LocalBench {
                 let cpu_cores = view.and_then(|v| v.features.cpu_usage_cores);
                 windows.extend(new.iter().map(|i| self.window(i, cpu_cores)));
                 found = settle::judge(&windows);
-                let before = std::mem::replace(&mut before, self.snapshot());
-                match (view, &new[..]) {
-                    (Some(v), [window]) if sampling.interval_ms == WINDOW_MS => {
+                let after = kept_as_samples.then(|| self.snapshot());
+                match (std::mem::replace(&mut before, after), view, &new[..]) {
+                    (Some(before), Some(v), [window]) => {
                         seen.push(Seen { before, features: v.features, latency: v.interval, window: window.clone() });
                     }
                     // Counters over two windows are no sample of either.
