@@ -33,5 +33,7 @@ class BundleError(BadInput):
     """
 
     def __init__(self, file: str, message: str) -> None:
-        super().__init__(f"{file}: {message}")
+        # Names come from the bundle: a message stays one line and moves no cursor.
+        text = f"{file}: {message}"
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
         self.file = file

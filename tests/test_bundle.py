@@ -208,6 +208,18 @@ def test_a_signed_manifest_that_does_not_hold_together_is_refused(
         bundle.verify(folder, trusted=trusted)
 
 
+def test_names_in_a_bundle_do_not_break_a_message(
+    tmp_path: Path, trusted: list[Ed25519PublicKey], key: Ed25519PrivateKey
+) -> None:
+    """A field may be called anything: the message is one line, and what a terminal would obey is escaped."""
+    folder = copy(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"\x1b[2Jx\ny": 1}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    resign(folder, key)
+    with pytest.raises(BundleError, match=r"field \\x1b\[2Jx\\ny:"):
+        bundle.verify(folder, trusted=trusted)
+
+
 def test_weights_that_are_not_finite_are_never_bundled(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     spec = vectors.small_bundle()
     spec.a.weights["layers.0.bias"] = np.full(32, np.nan, dtype=np.float32)

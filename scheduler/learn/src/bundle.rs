@@ -34,7 +34,16 @@ pub struct BundleError {
 
 impl BundleError {
     pub(crate) fn new(file: &str, field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        BundleError { file: file.into(), field: field.into(), problem: problem.into(), remedy: remedy.into() }
+        BundleError { file: one_line(file), field: one_line(field), problem: one_line(problem), remedy: remedy.into() }
+    }
+}
+
+/// Text from a file as part of a message: its control characters escaped, so that a message is one line and moves no cursor.
+pub(crate) fn one_line(text: impl Into<String>) -> String {
+    let text: String = text.into();
+    match text.contains(char::is_control) {
+        true => text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect(),
+        false => text,
     }
 }
 

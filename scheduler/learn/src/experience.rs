@@ -8,6 +8,7 @@
 //! It is written beside its name, synced and renamed: after a crash there is the old file or the new one. Loading trusts
 //! nothing in it: what does not fit in every respect is refused whole.
 
+use crate::bundle::one_line;
 use crate::learner::{Learner, Nets};
 use crate::replay::Replay;
 use safetensors::tensor::TensorView;
@@ -37,7 +38,7 @@ pub struct ExperienceError {
 
 impl ExperienceError {
     fn new(path: &Path, problem: impl Into<String>, remedy: &str) -> Self {
-        ExperienceError { file: path.display().to_string(), problem: problem.into(), remedy: remedy.into() }
+        ExperienceError { file: path.display().to_string(), problem: one_line(problem), remedy: remedy.into() }
     }
 }
 
