@@ -189,6 +189,7 @@ def bundle(console: Console, facts: dict[str, Any]) -> None:
         ("feature set", facts["feature_set"]),
         ("services", ", ".join(f"{n} ({s['qos_target_ms']:g} ms)" for n, s in facts["services"].items())),
         *((f"model {m.upper()}", f"{f['parameters']:,} parameters, {f['bytes']:,} bytes") for m, f in facts["models"].items()),
+        ("model card", f"{facts['files']['card.md']:,} bytes" if facts["card"] is not None else "none"),
         ("files", f"{len(facts['files'])}"),
         ("git commit", facts["provenance"]["git_commit"] or "unknown"),
         ("manifest", facts["manifest_sha256"]),

@@ -10,15 +10,17 @@ A changed byte anywhere is found, and the error names the file that it is in.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -28,19 +30,30 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models import export
-from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
+from models.features import ACTIONS, FEATURE_SETS, Bound, PlatformLimits, Scale, platform_limits
 from pipelines.errors import BadInput, BundleError
 from pipelines.io import canonical_json, fsync_folder, read_json, sha256_bytes, write_bytes
 
+if TYPE_CHECKING:
+    from pipelines.fitted import Fitted
+
 FORMAT = "surefoot-bundle"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # what this code knows; a bundle is of the lowest that can hold it
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 SIGNATURE_TAG = "surefoot-bundle-v1"
+CARD = "card.md"
 MAX_FILE_BYTES = 64 << 20
+MAX_CARD_BYTES = 256 << 10
+
+LETTERS = ("a", "b", "c")
+OSML = ("a", "ap", "b", "bp", "c")  # keys of `models.osml`; file models/osml_KEY.safetensors
+OSML_REACH = 3  # models/osml_c.py, which needs PyTorch: cores and ways that one of its actions moves at most
+OSML_ACTIONS = (2 * OSML_REACH + 1) ** 2
 
 _NAME = r"[a-z0-9](?:[a-z0-9_-]|\.(?=[a-z0-9]))*"
-ALLOWED_FILE = re.compile(rf"(?:platform\.toml|models/[abc]\.safetensors|services/{_NAME}\.toml)", re.ASCII)
+_MODEL = r"(?:[abc]|osml_(?:ap?|bp?|c))"
+ALLOWED_FILE = re.compile(rf"(?:platform\.toml|card\.md|models/{_MODEL}\.safetensors|services/{_NAME}\.toml)", re.ASCII)
 _SIGNATURE_LINE = re.compile(rb"surefoot-bundle-v1 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
 _HEX64 = r"^[0-9a-f]{64}$"
 _BLOCK = 512
@@ -70,7 +83,7 @@ class OutputSpec(_Strict):
 
 
 class MlpSpec(_Strict):
-    """Model-A or Model-B."""
+    """Model-A or Model-B, or one of OSML's A, A', B, B'."""
 
     file: str
     sha256: str = Field(pattern=_HEX64)
@@ -97,10 +110,46 @@ class DdpgSpec(_Strict):
     hyperparameters: dict[str, float]
 
 
+class DqnSpec(_Strict):
+    """OSML's Model-C: policy and target."""
+
+    file: str
+    sha256: str = Field(pattern=_HEX64)
+    activation: Literal["relu"]
+    output_activation: Literal["linear"]
+    layers: list[tuple[int, int]]
+    inputs: list[InputSpec]
+    reach: Literal[3]
+    latency_cap: float = Field(gt=0)
+    hyperparameters: dict[str, float]
+
+
+class OsmlSpec(_Strict):
+    """OSML's models: all five of them."""
+
+    a: MlpSpec
+    ap: MlpSpec
+    b: MlpSpec
+    bp: MlpSpec
+    c: DqnSpec
+
+
+AnySpec = MlpSpec | DdpgSpec | DqnSpec
+
+
 class ModelsSpec(_Strict):
     a: MlpSpec
     b: MlpSpec
     c: DdpgSpec
+    osml: OsmlSpec | None = None
+
+    def each(self) -> Iterator[tuple[str, str, AnySpec]]:
+        """Of each model its name, its field in the manifest, and what is said of it there."""
+        for key in LETTERS:
+            yield key, f"models.{key}", getattr(self, key)
+        if self.osml is not None:
+            for key in OSML:
+                yield f"osml_{key}", f"models.osml.{key}", getattr(self.osml, key)
 
 
 class PlatformSpec(_Strict):
@@ -135,7 +184,7 @@ class Manifest(_Strict):
     """manifest.json of a bundle."""
 
     format: Literal["surefoot-bundle"]
-    format_version: Literal[1]
+    format_version: Literal[1, 2]
     feature_set: Literal["full", "no-pmu"]
     platform: PlatformSpec
     services: dict[str, ServiceSpec]
@@ -155,7 +204,14 @@ class Verified:
     files: dict[str, bytes]
 
     def weights(self, model: str) -> export.Weights:
+        """Of `a`, `b`, `c`, and where the bundle has OSML's models `osml_a` ... `osml_c`."""
         return export.from_safetensors(self.files[f"models/{model}.safetensors"])
+
+    @property
+    def card(self) -> str | None:
+        """The model card; None where the bundle has none."""
+        data = self.files.get(CARD)
+        return None if data is None else data.decode()
 
 
 # ---------------------------------------------------------------- keys
@@ -371,12 +427,24 @@ def _check_layers(
     return names
 
 
+def _check_within_machine(where: str, spec: AnySpec, platform: PlatformSpec) -> None:
+    """What is bounded by the machine keeps to this one: a model of a larger one would ask for what is not there."""
+    limits = platform_limits(PlatformLimits.from_manifest(platform.model_dump())) | {"qos_slowdown": 1.0}
+    for i in spec.inputs:
+        most = limits.get(i.name, math.inf)
+        if i.name in limits and not (i.min >= 0.0 and i.max <= most * (1 + 1e-6)):
+            raise BundleError(MANIFEST, f"{where}: input {i.name}: bounds [{i.min}, {i.max}] leave the machine's [0, {most}]")
+    for o in spec.outputs if isinstance(spec, MlpSpec) else []:
+        unit = o.name.rpartition("_")[2]
+        most = {"cores": platform.cores, "ways": float(platform.ways)}.get(unit, math.inf)
+        if unit in ("cores", "ways") and not 0.0 <= o.offset <= most * (1 + 1e-6):
+            raise BundleError(MANIFEST, f"{where}: output {o.name}: its mean {o.offset} leaves the machine's [0, {most}]")
+
+
 def _check_models(manifest: Manifest, files: Mapping[str, bytes]) -> None:
-    for letter in ("a", "b", "c"):
-        spec: MlpSpec | DdpgSpec = getattr(manifest.models, letter)
-        where = f"models.{letter}"
-        if spec.file != f"models/{letter}.safetensors":
-            raise BundleError(MANIFEST, f"{where}.file: {spec.file!r}, want 'models/{letter}.safetensors'")
+    for model, where, spec in manifest.models.each():
+        if spec.file != f"models/{model}.safetensors":
+            raise BundleError(MANIFEST, f"{where}.file: {spec.file!r}, want 'models/{model}.safetensors'")
         if spec.sha256 != manifest.files[spec.file].sha256:
             raise BundleError(MANIFEST, f"{where}.sha256 differs from files['{spec.file}'].sha256")
         try:
@@ -385,6 +453,7 @@ def _check_models(manifest: Manifest, files: Mapping[str, bytes]) -> None:
             if isinstance(spec, MlpSpec):
                 for o in spec.outputs:
                     Scale(o.name, o.scale, o.offset)
+            _check_within_machine(where, spec, manifest.platform)
         except ValueError as error:
             raise BundleError(MANIFEST, f"{where}: {error}") from None
         names = [i.name for i in spec.inputs]
@@ -394,20 +463,41 @@ def _check_models(manifest: Manifest, files: Mapping[str, bytes]) -> None:
             weights = export.from_safetensors(files[spec.file])
         except Exception as error:  # the reader's own exception types are not part of its interface
             raise BundleError(spec.file, f"is not a safetensors file ({error})") from None
-        if isinstance(spec, MlpSpec):
-            known = _check_layers(spec.file, weights, "", spec.layers, len(names), len(spec.outputs))
-        else:
-            if spec.actions != list(ACTIONS) or not set(spec.available_actions) <= set(ACTIONS):
-                raise BundleError(MANIFEST, f"{where}.actions: want {', '.join(ACTIONS)}")
-            known = set()
-            for net, layers, n_in, n_out in (
-                ("actor", spec.layers, len(names), len(spec.actions)),
-                ("critic", spec.critic_layers, len(names) + len(spec.actions), 1),
-            ):
-                for prefix in (f"{net}.", f"{net}_target."):
-                    known |= _check_layers(spec.file, weights, prefix, layers, n_in, n_out)
+        known: set[str] = set()
+        for prefix, layers, n_in, n_out in _networks(where, spec):
+            known |= _check_layers(spec.file, weights, prefix, layers, n_in, n_out)
         if extra := sorted(set(weights) - known):
             raise BundleError(spec.file, f"holds a tensor that the manifest does not name: {extra[0]}")
+
+
+def _networks(where: str, spec: AnySpec) -> Iterator[tuple[str, Sequence[Sequence[int]], int, int]]:
+    """Prefix of the tensors, layers, inputs and outputs of each network of a model."""
+    n = len(spec.inputs)
+    if isinstance(spec, MlpSpec):
+        yield "", spec.layers, n, len(spec.outputs)
+    elif isinstance(spec, DqnSpec):
+        for prefix in ("policy.", "target."):
+            yield prefix, spec.layers, n, OSML_ACTIONS
+    else:
+        if spec.actions != list(ACTIONS) or not set(spec.available_actions) <= set(ACTIONS):
+            raise BundleError(MANIFEST, f"{where}.actions: want {', '.join(ACTIONS)}")
+        shapes = (("actor", spec.layers, n, len(ACTIONS)), ("critic", spec.critic_layers, n + len(ACTIONS), 1))
+        for net, layers, n_in, n_out in shapes:
+            for prefix in (f"{net}.", f"{net}_target."):
+                yield prefix, layers, n_in, n_out
+
+
+def _bad_card(data: bytes) -> str | None:
+    """Why this is no model card; None where it is one."""
+    if len(data) > MAX_CARD_BYTES:
+        return f"has {len(data)} bytes, a model card at most {MAX_CARD_BYTES}"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 (byte {error.start})"
+    # It is shown on terminals.
+    odd = next((c for c in text if unicodedata.category(c) == "Cc" and c not in "\n\t"), None)
+    return None if odd is None else f"holds the control character U+{ord(odd):04X}"
 
 
 def verify(
@@ -462,6 +552,8 @@ def verify(
         if tar[at:] != b"\0" * (2 * _BLOCK):
             raise BundleError(path.name, f"the end of the archive (byte {at}) is not two zero blocks; fetch the bundle again")
     _check_models(manifest, files)
+    if CARD in manifest.files and (problem := _bad_card(files[CARD])):
+        raise BundleError(CARD, f"{problem}; build the bundle again")
     if expect_feature_set is not None and manifest.feature_set != expect_feature_set:
         raise BundleError(
             MANIFEST,
@@ -481,7 +573,11 @@ def _check_names(manifest: Manifest) -> None:
     for name in manifest.files:
         if not ALLOWED_FILE.fullmatch(name):
             raise BundleError(MANIFEST, f"files: {name!r} is not a name that a bundle may hold")
-    wanted = {"platform.toml", *(f"models/{m}.safetensors" for m in "abc"), *(f"services/{s}.toml" for s in manifest.services)}
+    if manifest.format_version < 2 and (manifest.models.osml is not None or CARD in manifest.files):
+        raise BundleError(MANIFEST, f"format_version: a bundle with OSML's models or {CARD} is of version 2")
+    models = (f"models/{model}.safetensors" for model, _, _ in manifest.models.each())
+    wanted = {"platform.toml", *models, *(f"services/{s}.toml" for s in manifest.services)}
+    wanted |= {CARD} & set(manifest.files)
     if difference := sorted(wanted ^ set(manifest.files)):
         raise BundleError(MANIFEST, f"files: {difference[0]} is listed without need, or needed and not listed")
 
@@ -491,7 +587,7 @@ def _check_names(manifest: Manifest) -> None:
 
 @dataclass
 class TrainedMlp:
-    """Model-A or Model-B, ready to be bundled."""
+    """Model-A or Model-B, or one of OSML's A, A', B, B', ready to be bundled."""
 
     weights: Mapping[str, NDArray[np.float32]]
     inputs: Sequence[Bound]
@@ -510,8 +606,37 @@ class TrainedDdpg:
 
 
 @dataclass
+class TrainedDqn:
+    """OSML's Model-C, ready to be bundled.
+
+    Attributes:
+        latency_cap: what an overloaded service's p99 counts as in its reward, QoS targets.
+    """
+
+    weights: Mapping[str, NDArray[np.float32]]
+    inputs: Sequence[Bound]
+    hyperparameters: Mapping[str, float]
+    latency_cap: float
+
+
+@dataclass
+class TrainedOsml:
+    """OSML's models: all five, or a bundle has none."""
+
+    a: TrainedMlp
+    ap: TrainedMlp
+    b: TrainedMlp
+    bp: TrainedMlp
+    c: TrainedDqn
+
+
+@dataclass
 class BundleSpec:
-    """All that goes into a bundle."""
+    """All that goes into a bundle.
+
+    Attributes:
+        card: the model card, for people to read.
+    """
 
     feature_set: str
     platform: Mapping[str, Any]
@@ -521,6 +646,16 @@ class BundleSpec:
     c: TrainedDdpg
     metrics: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    osml: TrainedOsml | None = None
+    card: str | None = None
+
+    def each(self) -> Iterator[tuple[str, TrainedMlp | TrainedDdpg | TrainedDqn]]:
+        """Each model under its name."""
+        for key in LETTERS:
+            yield key, getattr(self, key)
+        if self.osml is not None:
+            for key in OSML:
+                yield f"osml_{key}", getattr(self.osml, key)
 
 
 def _toml(table: Mapping[str, Any]) -> bytes:
@@ -546,6 +681,35 @@ def _inputs(bounds: Sequence[Bound]) -> list[dict[str, Any]]:
     return [{"name": b.name, "min": float(b.min), "max": float(b.max)} for b in bounds]
 
 
+def _described(model: str, trained: TrainedMlp | TrainedDdpg | TrainedDqn, sha256: str) -> dict[str, Any]:
+    """A model's entry in the manifest."""
+    common = {"file": f"models/{model}.safetensors", "sha256": sha256, "activation": "relu", "inputs": _inputs(trained.inputs)}
+    if isinstance(trained, TrainedMlp):
+        return common | {
+            "output_activation": "linear",
+            "layers": export.layer_shapes(trained.weights),
+            "outputs": [{"name": o.name, "scale": float(o.scale), "offset": float(o.offset)} for o in trained.outputs],
+            "qos_cap": trained.qos_cap,
+        }
+    hyperparameters = {k: float(v) for k, v in trained.hyperparameters.items()}
+    if isinstance(trained, TrainedDqn):
+        return common | {
+            "output_activation": "linear",
+            "layers": export.layer_shapes(trained.weights, "policy."),
+            "reach": OSML_REACH,
+            "latency_cap": float(trained.latency_cap),
+            "hyperparameters": hyperparameters,
+        }
+    return common | {
+        "output_activation": "softmax",
+        "layers": export.layer_shapes(trained.weights, "actor."),
+        "critic_layers": export.layer_shapes(trained.weights, "critic."),
+        "actions": list(ACTIONS),
+        "available_actions": list(trained.available_actions),
+        "hyperparameters": hyperparameters,
+    }
+
+
 def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
     """The files of a bundle, signature included; equal input gives equal bytes."""
     if spec.feature_set not in FEATURE_SETS:
@@ -558,12 +722,12 @@ def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
         "mb_per_way": float(spec.platform.get("mb_per_way") or 0.0),
         "mba": bool(spec.platform.get("mba", False)),
     }
-    files = {
-        "platform.toml": _toml({"kind": "platform-limits", **platform}),
-        "models/a.safetensors": export.to_safetensors(spec.a.weights),
-        "models/b.safetensors": export.to_safetensors(spec.b.weights),
-        "models/c.safetensors": export.to_safetensors(spec.c.weights),
-    }
+    files = {"platform.toml": _toml({"kind": "platform-limits", **platform})}
+    files |= {f"models/{model}.safetensors": export.to_safetensors(trained.weights) for model, trained in spec.each()}
+    if spec.card is not None:
+        files[CARD] = spec.card.encode()
+        if problem := _bad_card(files[CARD]):
+            raise BadInput(f"{CARD}: {problem}; shorten or correct the model card")
     services: dict[str, dict[str, Any]] = {}
     for name, service in sorted(spec.services.items()):
         if not ALLOWED_FILE.fullmatch(f"services/{name}.toml"):
@@ -575,35 +739,14 @@ def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
         }
         files[f"services/{name}.toml"] = _toml({"kind": "lc", "name": name, **services[name]})
     digests = {name: {"bytes": len(data), "sha256": sha256_bytes(data)} for name, data in files.items()}
-    models: dict[str, Any] = {}
-    for letter, mlp in (("a", spec.a), ("b", spec.b)):
-        file = f"models/{letter}.safetensors"
-        models[letter] = {
-            "file": file,
-            "sha256": digests[file]["sha256"],
-            "activation": "relu",
-            "output_activation": "linear",
-            "layers": export.layer_shapes(mlp.weights),
-            "inputs": _inputs(mlp.inputs),
-            "outputs": [{"name": o.name, "scale": float(o.scale), "offset": float(o.offset)} for o in mlp.outputs],
-            "qos_cap": mlp.qos_cap,
-        }
-    models["c"] = {
-        "file": "models/c.safetensors",
-        "sha256": digests["models/c.safetensors"]["sha256"],
-        "activation": "relu",
-        "output_activation": "softmax",
-        "layers": export.layer_shapes(spec.c.weights, "actor."),
-        "critic_layers": export.layer_shapes(spec.c.weights, "critic."),
-        "inputs": _inputs(spec.c.inputs),
-        "actions": list(ACTIONS),
-        "available_actions": list(spec.c.available_actions),
-        "hyperparameters": {k: float(v) for k, v in spec.c.hyperparameters.items()},
-    }
+    described = {m: _described(m, trained, str(digests[f"models/{m}.safetensors"]["sha256"])) for m, trained in spec.each()}
+    models: dict[str, Any] = {letter: described[letter] for letter in LETTERS}
+    if spec.osml is not None:
+        models["osml"] = {key: described[f"osml_{key}"] for key in OSML}
     manifest = canonical_json(
         {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSION if spec.osml is not None or spec.card is not None else 1,
             "feature_set": spec.feature_set,
             "platform": platform,
             "services": services,
@@ -656,6 +799,15 @@ def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None) -> 
 # ---------------------------------------------------------------- inspect
 
 
+def _output_names(spec: AnySpec) -> list[str]:
+    if isinstance(spec, MlpSpec):
+        return [o.name for o in spec.outputs]
+    if isinstance(spec, DdpgSpec):
+        return spec.actions
+    steps = range(-spec.reach, spec.reach + 1)
+    return [f"{cores:+d} cores {ways:+d} ways" for cores in steps for ways in steps]
+
+
 def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> dict[str, Any]:
     """What a bundle holds. The bundle is verified first."""
     checked = verify(path, trusted=trusted)
@@ -668,23 +820,32 @@ def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> di
         "platform": m.platform.model_dump(),
         "services": {name: s.model_dump() for name, s in m.services.items()},
         "models": {
-            letter: {
+            model.replace("_", "-"): {
                 "inputs": [i.name for i in spec.inputs],
-                "outputs": [o.name for o in spec.outputs] if isinstance(spec, MlpSpec) else spec.actions,
+                "outputs": _output_names(spec),
                 "layers": [list(shape) for shape in spec.layers],
-                "parameters": sum(int(w.size) for w in checked.weights(letter).values()),
+                "parameters": sum(int(w.size) for w in checked.weights(model).values()),
                 "bytes": m.files[spec.file].bytes,
             }
-            for letter, spec in (("a", m.models.a), ("b", m.models.b), ("c", m.models.c))
+            for model, _, spec in m.models.each()
         },
         "metrics": m.metrics,
         "provenance": m.provenance.model_dump(),
         "signer": m.signer,
+        "card": checked.card,
         "files": {name: spec.bytes for name, spec in m.files.items()},
     }
 
 
 # ---------------------------------------------------------------- stage `bundle`
+
+
+def _osml(trained: Mapping[str, Fitted]) -> TrainedOsml:
+    a, ap, b, bp = (TrainedMlp(f.weights, f.inputs, f.outputs) for f in (trained[key] for key in OSML[:-1]))
+    c = trained["c"]
+    # The lab's pool held all that was logged; a node has one of its own size.
+    hyperparameters = {k: v for k, v in c.setting("hyperparameters").items() if k != "replay"}
+    return TrainedOsml(a, ap, b, bp, TrainedDqn(c.weights, c.inputs, hyperparameters, c.setting("latency_cap")))
 
 
 def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
@@ -693,11 +854,18 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     from pipelines import fitted, samples, tracking
 
     source = samples.open_dataset(data, check_shards=False)
-    summaries = {name: fitted.summary(models / name) for name in ("a", "b", "c")}
+    osml = [f"osml-{key}" for key in OSML]
+    found = [name for name in osml if (models / name).exists()]
+    if found and found != osml:
+        missing = next(name for name in osml if name not in found)
+        raise BadInput(f"{models / missing}: OSML's models are bundled together: train it, too, or remove {models}/osml-*")
+    summaries = {name: fitted.summary(models / name) for name in (*LETTERS, *found)}
     for name, summary in summaries.items():
         if summary.data_sha256 != source.sha256:
-            raise BadInput(f"{models / name}: the model is from other data than {data} holds now; run `dvc repro`")
-    a, b, c = (fitted.load(models / name) for name in summaries)
+            old = f", or remove {models}/osml-* if `osml_datasets` no longer names the data set" if name in found else ""
+            raise BadInput(f"{models / name}: the model is from other data than {data} holds now; run `dvc repro`{old}")
+    trained = {name: fitted.load(models / name) for name in summaries}
+    a, b, c = (trained[name] for name in LETTERS)
     commit, dirty = tracking.git_state()
     return BundleSpec(
         feature_set=source.feature_set,
@@ -713,6 +881,7 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
         a=TrainedMlp(a.weights, a.inputs, a.outputs),
         b=TrainedMlp(b.weights, b.inputs, b.outputs, qos_cap=b.setting("qos_cap")),
         c=TrainedDdpg(c.weights, c.inputs, c.setting("hyperparameters"), c.setting("available_actions")),
+        osml=_osml({key: trained[name] for key, name in zip(OSML, found, strict=True)}) if found else None,
         metrics=read_json(metrics, "the metrics of the stage `evaluate`") if metrics else {},
         provenance={
             "git_commit": commit,

@@ -1,6 +1,6 @@
 """What the node must compute: 10,000 inferences of each model and 1,000 steps of on-line learning of both kinds of Model-C.
 
-    python -m pipelines.parity DIR [--vectors DIR]     writes inference-10000.safetensors and learning-1000.safetensors
+    python -m pipelines.parity DIR [--vectors DIR]     writes inference-10000, inference-osml-10000 and learning-1000.safetensors
 
 Inputs, first weights, experience and draws are not stored: both sides make them from one generator, SplitMix64, which gives
 its n-th number (from 0) of a seed without the ones before: mix(seed + (n + 1) * 0x9e3779b97f4a7c15). Rust: `surefoot_learn::rng`.
@@ -8,6 +8,9 @@ its n-th number (from 0) of a seed without the ones before: mix(seed + (n + 1) *
 inference-10000.safetensors: for `a`, `b`, `c` of tests/vectors/bundle-small and `dqn` (the policy after its 1,000 steps) what the
 network gives for vector i, f32; of n outputs two, (i mod n) and (i + 1 mod n), where there are more than two. Inputs are raw,
 seeded with the model's place in that list: low + span * (1.4 u - 0.2), or u itself for `dqn`.
+
+inference-osml-10000.safetensors: the same for OSML's models (`osml_a` ... `osml_c`) of tests/vectors/bundle-whole.tar, with
+seeds from 10.
 
 learning-1000.safetensors: weights after learning, and losses before each hundredth step: `dqn` and `ddpg-slow` (critic's rate
 1e-3, entropy term) after 1,000 steps, `ddpg` (the paper's loss, the published rates) after 200. Agreement is judged on what the
@@ -144,21 +147,36 @@ def _two_each(outputs: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 @torch.no_grad()
-def inference(checked: bundle.Verified, learnt: export.Weights) -> export.Weights:
-    """What each model gives for its 10,000 vectors."""
+def _of_bundle(checked: bundle.Verified, model: str, spec: bundle.AnySpec, seed: int) -> NDArray[np.float32]:
+    """What a bundle's model gives for its 10,000 vectors."""
     from pipelines.vectors import load_ddpg, load_mlp
 
-    result: export.Weights = {}
+    low = np.array([i.min for i in spec.inputs])
+    span = np.array([i.max - i.min for i in spec.inputs])
+    raw = low + span * (1.4 * uniform(seed, (COUNT, len(spec.inputs))) - 0.2)
+    scaled = torch.from_numpy(normalise(raw, [Bound(i.name, i.min, i.max) for i in spec.inputs]))
+    weights = checked.weights(model)
+    if isinstance(spec, bundle.DdpgSpec):
+        return _two_each(load_ddpg(weights).actor(scaled).numpy())
+    prefix = "policy." if isinstance(spec, bundle.DqnSpec) else ""
+    net = load_mlp({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+    return _two_each(net(scaled).numpy())
+
+
+def osml_inference(checked: bundle.Verified) -> export.Weights:
+    """What each of OSML's models in a bundle gives for its 10,000 vectors."""
+    each = [(model, spec) for model, _, spec in checked.manifest.models.each() if model.startswith("osml_")]
+    return {model: _of_bundle(checked, model, spec, 10 + place) for place, (model, spec) in enumerate(each)}
+
+
+@torch.no_grad()
+def inference(checked: bundle.Verified, learnt: export.Weights) -> export.Weights:
+    """What each model gives for its 10,000 vectors."""
+    from pipelines.vectors import load_mlp
+
     models = checked.manifest.models
-    specs: list[tuple[str, bundle.MlpSpec | bundle.DdpgSpec]] = [("a", models.a), ("b", models.b), ("c", models.c)]
-    for seed, (letter, spec) in enumerate(specs):
-        low = np.array([i.min for i in spec.inputs])
-        span = np.array([i.max - i.min for i in spec.inputs])
-        raw = low + span * (1.4 * uniform(seed, (COUNT, len(spec.inputs))) - 0.2)
-        scaled = torch.from_numpy(normalise(raw, [Bound(i.name, i.min, i.max) for i in spec.inputs]))
-        weights = checked.weights(letter)
-        y = load_mlp(weights)(scaled) if isinstance(spec, bundle.MlpSpec) else load_ddpg(weights).actor(scaled)
-        result[letter] = _two_each(y.numpy())
+    specs: list[tuple[str, bundle.AnySpec]] = [("a", models.a), ("b", models.b), ("c", models.c)]
+    result = {letter: _of_bundle(checked, letter, spec, seed) for seed, (letter, spec) in enumerate(specs)}
     policy = load_mlp({k.removeprefix("dqn.policy."): v for k, v in learnt.items() if k.startswith("dqn.policy.")})
     result["dqn"] = _two_each(policy(torch.from_numpy(uniform(len(specs), (COUNT, STATE)).astype(np.float32))).numpy())
     return result
@@ -170,10 +188,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--vectors", type=Path, default=Path("tests/vectors"), help="folder of bundle-small")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    checked = bundle.verify(args.vectors / "bundle-small", trusted=bundle.trusted_keys(args.vectors / "keys" / "trusted"))
+    trusted = bundle.trusted_keys(args.vectors / "keys" / "trusted")
+    checked = bundle.verify(args.vectors / "bundle-small", trusted=trusted)
+    whole = bundle.verify(args.vectors / "bundle-whole.tar", trusted=trusted)
     learnt = learning()
     write_bytes(args.out / "learning-1000.safetensors", export.to_safetensors(learnt))
     write_bytes(args.out / "inference-10000.safetensors", export.to_safetensors(inference(checked, learnt)))
+    write_bytes(args.out / "inference-osml-10000.safetensors", export.to_safetensors(osml_inference(whole)))
     return 0
 
 

@@ -1,7 +1,7 @@
 """Test vectors with which the node's Rust code proves that it computes what PyTorch computes.
 
     python -m pipelines.vectors BUNDLE OUT.json [--count N]    inputs and outputs of a bundle's models
-    python -m pipelines.vectors --fixtures tests/vectors       the committed small bundle, its vectors, DDPG and DQN steps
+    python -m pipelines.vectors --fixtures tests/vectors       the committed bundles, vectors of the small one, DDPG and DQN steps
     python -m pipelines.vectors --dqn FILE                     the DQN steps alone
 
 Inference vectors (JSON): for each model `cases` of `raw` inputs (natural units, some outside the bounds), `normalised` inputs
@@ -23,6 +23,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ from models.features import (
     normalise,
 )
 from models.mlp import Mlp
+from models.osml_a import ALONE_INPUTS, HIDDEN
+from models.osml_b import OUTPUTS as OSML_B_OUTPUTS
 from models.osml_c import ACTIONS as OSML_C_ACTIONS
 from models.osml_c import INPUTS as OSML_C_INPUTS
 from pipelines import bundle
@@ -88,7 +91,7 @@ def random_inputs(rng: np.random.Generator, inputs: Sequence[bundle.InputSpec], 
 
 @torch.no_grad()
 def inference_vectors(checked: bundle.Verified, count: int, seed: int = 1) -> dict[str, Any]:
-    """Inputs and outputs of Models A, B and of C's actor."""
+    """Inputs and outputs of Models A, B and of C's actor (OSML+)."""
     rng = np.random.default_rng(seed)
     result: dict[str, Any] = {"manifest_sha256": checked.manifest_sha256, "tolerance": 1e-5, "models": {}}
     for letter, spec in (("a", checked.manifest.models.a), ("b", checked.manifest.models.b), ("c", checked.manifest.models.c)):
@@ -241,6 +244,35 @@ def small_bundle(seed: int = 11) -> bundle.BundleSpec:
     )
 
 
+def whole_bundle(seed: int = 12) -> bundle.BundleSpec:
+    """The small bundle with all that a bundle may hold besides: OSML's models and a card."""
+    small = small_bundle()
+    torch.manual_seed(seed)
+    bounds = {b.name: b for b in (*small.b.inputs, *small.c.inputs, Bound("qos_slowdown", 0.0, 1.0))}
+    scales = {s.name: s for s in small.a.outputs} | {"qos_slowdown": Scale("qos_slowdown", 0.06, 0.07)}
+    scales |= {name: Scale(name, 1.5, 2.0) for name in OSML_B_OUTPUTS}
+
+    def mlp(inputs: Sequence[str], outputs: Sequence[str]) -> bundle.TrainedMlp:
+        net = Mlp(len(inputs), len(outputs), HIDDEN)
+        weights = {k: v.numpy() for k, v in net.state_dict().items()}
+        return bundle.TrainedMlp(weights, [bounds[name] for name in inputs], [scales[name] for name in outputs])
+
+    dqn = Dqn(len(OSML_C_INPUTS), len(OSML_C_ACTIONS))
+    osml = bundle.TrainedOsml(
+        a=mlp(ALONE_INPUTS, MODEL_A_OUTPUTS),
+        ap=mlp(MODEL_A_INPUTS, MODEL_A_OUTPUTS),
+        b=mlp((*MODEL_A_INPUTS, "qos_slowdown"), OSML_B_OUTPUTS),
+        bp=mlp(MODEL_B_INPUTS, ("qos_slowdown",)),
+        c=bundle.TrainedDqn(
+            {k: v.numpy() for k, v in dqn.named_tensors().items()},
+            [bounds[name] for name in OSML_C_INPUTS],
+            dqn.args.as_dict(),
+            latency_cap=1000.0,
+        ),
+    )
+    return replace(small, osml=osml, card="# Test fixture\n\nRandom weights – what they predict means nothing.\n")
+
+
 def write_fixtures(folder: Path) -> None:
     """The committed fixtures; the test key there is known to everyone and must never be trusted on a node."""
     key_file = folder / "keys" / "TEST-ONLY-signing.pem"
@@ -252,6 +284,7 @@ def write_fixtures(folder: Path) -> None:
     key = bundle.signing_key(key_file)
     bundle.trust(key.public_key(), "TEST-ONLY", folder / "keys" / "trusted")
     checked = bundle.build(small_bundle(), folder / "bundle-small", key)
+    write_bytes(folder / "bundle-whole.tar", bundle.to_tar(bundle.assemble(whole_bundle(), key)))
     write_bytes(folder / "inference.json", canonical_json(inference_vectors(checked, 24)))
     write_bytes(folder / "ddpg.safetensors", ddpg_vectors())
     write_bytes(folder / "dqn.safetensors", dqn_vectors())

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
+from models import export, osml_c
 from pipelines import bundle, vectors
 from pipelines.errors import BadInput, BundleError
 from pipelines.io import sha256_bytes
@@ -183,12 +188,15 @@ def test_a_bundle_for_another_host_is_refused_by_name(trusted: list[Ed25519Publi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=2), "format_version"),
+        (lambda m: m.update(format_version=3), "format_version"),
         (lambda m: m.update(surprise=1), "surprise"),
         (lambda m: m["models"]["a"]["inputs"][0].update(max=-1.0), "input ipc"),
         (lambda m: m["models"]["a"]["layers"][0].__setitem__(1, 11), "layers.0.weight"),
         (lambda m: m["models"]["a"]["outputs"].pop(), "5 values"),
         (lambda m: m["models"]["b"]["outputs"][0].update(scale=0.0), "scale"),
+        (lambda m: m["models"]["b"]["inputs"][6].update(max=37.0), "input alloc_cores: bounds [0.0, 37.0] leave the machine's"),
+        (lambda m: m["models"]["a"]["outputs"][1].update(offset=20.5), "output oaa_ways: its mean 20.5 leaves the machine's"),
+        (lambda m: m["files"].update({"card.md": {"bytes": 0, "sha256": "0" * 64}}), "format_version"),
         (lambda m: m["models"]["c"]["actions"].reverse(), "models.c.actions"),
         (lambda m: m["files"].update({"../evil": {"bytes": 0, "sha256": "0" * 64}}), "evil"),
         (lambda m: m["files"].update({"services/x/../y.toml": {"bytes": 0, "sha256": "0" * 64}}), "not a name"),
@@ -218,6 +226,159 @@ def test_names_in_a_bundle_do_not_break_a_message(
     resign(folder, key)
     with pytest.raises(BundleError, match=r"field \\x1b\[2Jx\\ny:"):
         bundle.verify(folder, trusted=trusted)
+
+
+# ---------------------------------------------------------------- OSML's models and the card
+
+
+def whole(tmp_path: Path, key: Ed25519PrivateKey, **change: Any) -> Path:
+    """The bundle with all that a bundle may hold, as a folder."""
+    bundle.build(replace(vectors.whole_bundle(), **change), tmp_path / "b", key)
+    return tmp_path / "b"
+
+
+def edited(folder: Path, key: Ed25519PrivateKey, change: Any = lambda m: None) -> None:
+    """Change the manifest, make its digests right and sign it, as somebody who holds the key could."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"bytes": len(data), "sha256": sha256_bytes(data)}
+    for model, entry in manifest["models"]["osml"].items():
+        entry["sha256"] = manifest["files"][f"models/osml_{model}.safetensors"]["sha256"]
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    resign(folder, key)
+
+
+def test_a_whole_bundle_is_what_the_fixture_says(tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey]) -> None:
+    """Equal input, equal bytes; what it holds can be had and is described. Without the new parts it would be of version 1."""
+    folder = whole(tmp_path, key)
+    assert (tmp_path / "b.tar").read_bytes() == (VECTORS / "bundle-whole.tar").read_bytes()
+    checked, small = bundle.verify(folder, trusted=trusted), bundle.verify(SMALL, trusted=trusted)
+    assert (checked.manifest.format_version, small.manifest.format_version) == (2, 1)
+    assert (small.manifest.models.osml, small.card) == (None, None)
+    assert checked.card is not None
+    assert checked.card.startswith("# Test fixture")
+    assert checked.manifest.models.osml is not None
+    assert checked.manifest.models.osml.c.layers == [(30, 8), (30, 30), (30, 30), (49, 30)]
+    assert set(checked.weights("osml_c")) == {
+        f"{net}.layers.{n}.{kind}" for net in ("policy", "target") for n in range(4) for kind in ("weight", "bias")
+    }
+    found = bundle.inspect(folder, trusted)
+    assert list(found["models"]) == ["a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c"]
+    assert (len(found["models"]["osml-c"]["outputs"]), found["models"]["osml-c"]["outputs"][0]) == (49, "-3 cores -3 ways")
+    assert found["card"] == checked.card
+
+
+def test_osmls_actions_are_the_models() -> None:
+    """The bundle's reader needs no PyTorch, so it has a number of its own."""
+    assert (osml_c.REACH, len(osml_c.ACTIONS)) == (bundle.OSML_REACH, bundle.OSML_ACTIONS)
+
+
+def test_a_changed_byte_in_the_new_files_is_found(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey]
+) -> None:
+    folder = whole(tmp_path, key)
+    names = [f"models/osml_{m}.safetensors" for m in bundle.OSML] + ["card.md"]
+    rng = random.Random(3)
+    for name in names:
+        good = (folder / name).read_bytes()
+        for at in offsets(len(good), rng, 20):
+            bad = bytearray(good)
+            bad[at] ^= 1 << rng.randrange(8)
+            (folder / name).write_bytes(bad)
+            with pytest.raises(BundleError) as caught:
+                bundle.verify(folder, trusted=trusted)
+            assert caught.value.file == name, f"byte {at}"
+        (folder / name).unlink()
+        with pytest.raises(BundleError, match=rf"^{re.escape(name)}: is missing"):
+            bundle.verify(folder, trusted=trusted)
+        (folder / name).write_bytes(good)
+    bundle.verify(folder, trusted=trusted)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format_version=1), "is of version 2"),
+        (lambda m: m["models"]["osml"].pop("bp"), "models.osml.bp"),
+        (lambda m: m["models"].pop("osml"), "models/osml_a.safetensors is listed without need"),
+        (lambda m: m["files"].pop("models/osml_ap.safetensors"), "models/osml_ap.safetensors is listed without need, or needed"),
+        (lambda m: m["models"]["osml"]["a"].update(file="models/a.safetensors"), "want 'models/osml_a.safetensors'"),
+        (lambda m: m["models"]["osml"]["b"].update(sha256="0" * 64), "models.osml.b.sha256 differs"),
+        (lambda m: m["models"]["osml"]["c"].update(reach=4), "models.osml.c.reach"),
+        (lambda m: m["models"]["osml"]["c"].update(latency_cap=0.0), "models.osml.c.latency_cap"),
+        (lambda m: m["models"]["osml"]["c"]["layers"][3].__setitem__(0, 7), "policy.layers.3.weight"),
+        (lambda m: m["models"]["osml"]["b"]["inputs"][-1].update(max=1.5), "input qos_slowdown: bounds"),
+        (lambda m: m["models"]["osml"]["b"]["outputs"][2].update(offset=-1.0), "output cores_dominated_cores: its mean -1.0"),
+        (lambda m: m["models"]["osml"]["bp"]["inputs"][9].update(max=99.0), "input expected_cores: bounds [0.0, 99.0]"),
+    ],
+)
+def test_mistakes_about_osmls_models_are_refused(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey], change: object, message: str
+) -> None:
+    folder = whole(tmp_path, key)
+    edited(folder, key)
+    bundle.verify(folder, trusted=trusted)
+    edited(folder, key, change)
+    with pytest.raises(BundleError, match=re.escape(message)):
+        bundle.verify(folder, trusted=trusted)
+
+
+def test_osmls_weights_are_checked_tensor_by_tensor(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey]
+) -> None:
+    folder = whole(tmp_path, key)
+    path = folder / "models" / "osml_c.safetensors"
+    good = dict(export.from_safetensors(path.read_bytes()))
+    cases: list[tuple[Any, str]] = [
+        (
+            good | {"policy.layers.1.bias": np.full(30, np.nan, np.float32)},
+            "policy.layers.1.bias holds values that are not finite",
+        ),
+        ({k: v for k, v in good.items() if k != "target.layers.0.bias"}, "target.layers.0.bias is missing"),
+        (good | {"actor.layers.0.bias": np.zeros(1, np.float32)}, "does not name: actor.layers.0.bias"),
+    ]
+    for tensors, message in cases:
+        path.write_bytes(save(tensors))
+        edited(folder, key)
+        with pytest.raises(BundleError, match=message) as caught:
+            bundle.verify(folder, trusted=trusted)
+        assert caught.value.file == "models/osml_c.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        (b"x" * (bundle.MAX_CARD_BYTES + 1), "has 262145 bytes, a model card at most 262144"),
+        (b"caf\xe9", "is not UTF-8"),
+        (b"colour: \x1b[31m", "control character U+001B"),
+        ("next line: \u0085".encode(), "control character U+0085"),
+    ],
+)
+def test_a_card_is_short_plain_text(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey], card: bytes, message: str
+) -> None:
+    """By whoever reads, and where text can say it by whoever builds."""
+    folder = whole(tmp_path, key)
+    (folder / "card.md").write_bytes(card)
+    edited(folder, key)
+    with pytest.raises(BundleError, match=re.escape(message)) as caught:
+        bundle.verify(folder, trusted=trusted)
+    assert caught.value.file == "card.md"
+    with contextlib.suppress(UnicodeDecodeError):
+        text = card.decode()
+        with pytest.raises(BadInput, match=re.escape(message)):
+            bundle.assemble(replace(vectors.small_bundle(), card=text), key)
+
+
+def test_a_card_alone_makes_a_bundle_of_version_2(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey]
+) -> None:
+    text = "x" * bundle.MAX_CARD_BYTES
+    folder = whole(tmp_path, key, osml=None, card=text)
+    checked = bundle.verify(folder, trusted=trusted)
+    assert (checked.card, checked.manifest.models.osml, checked.manifest.format_version) == (text, None, 2)
 
 
 def test_weights_that_are_not_finite_are_never_bundled(tmp_path: Path, key: Ed25519PrivateKey) -> None:

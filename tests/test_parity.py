@@ -30,6 +30,16 @@ def test_committed_inferences_hold() -> None:
         np.testing.assert_allclose(made[model], outputs, atol=1e-5, rtol=0, err_msg=model)
 
 
+def test_committed_inferences_of_osml_hold() -> None:
+    """All five of OSML's models of the bundle that has them."""
+    checked = bundle.verify(VECTORS / "bundle-whole.tar", trusted=bundle.trusted_keys(VECTORS / "keys" / "trusted"))
+    given, made = export.read(VECTORS / "inference-osml-10000.safetensors"), parity.osml_inference(checked)
+    assert set(given) == set(made) == {"osml_a", "osml_ap", "osml_b", "osml_bp", "osml_c"}
+    for model, outputs in given.items():
+        assert outputs.shape == (parity.COUNT, 1 if model == "osml_bp" else 2)
+        np.testing.assert_allclose(made[model], outputs, atol=1e-5, rtol=0, err_msg=model)
+
+
 def test_committed_learning_holds() -> None:
     """Learning of both kinds leads to networks that give what the committed ones give."""
     torch.set_num_threads(1)
