@@ -43,7 +43,7 @@ PLATFORM = "server-1"
 SEEDS = 3
 _STEPS = 9
 # what the stages leave in out/pipeline/<data set>/ (dvc.yaml)
-_PIPELINE = {"labels": "label", "models": "train", "metrics": "evaluate"}
+_PIPELINE = {"labels": "label", "models": "train", "metrics": "evaluate", "report": "report"}
 
 
 class Demo:
@@ -191,13 +191,14 @@ class Demo:
         """
         lock = self.root / "dvc.lock"
         code = [self.root / "dvc.yaml", self.root / "params.yaml"]
-        code += [p for n in ("pipelines", "models") for p in sorted((self.root / n).glob("*.py"))]
+        files = ("pipelines/*.py", "pipelines/*.csv", "pipelines/templates/*", "models/*.py")
+        code += [p for pattern in files for p in sorted(self.root.glob(pattern))]
         manifests = [Path(c["folder"]) / dataset.MANIFEST for c in campaigns.values()]
 
         def work(_cut_short: bool) -> dict[str, Any]:
             seconds, ran, failed = 0.0, 0, {}
             for name in campaigns:
-                took_s, said, error = self._repro([f"bundle@{name}"], f"dvc-{name}.log")
+                took_s, said, error = self._repro([f"bundle@{name}", f"report@{name}"], f"dvc-{name}.log")
                 seconds += took_s
                 ran += said.count("Running stage")
                 if error and name == VIRTUAL:
@@ -206,7 +207,7 @@ class Demo:
                     failed[name] = error
             good = [n for n in campaigns if n not in failed]
             before = sha256_file(lock)
-            second_s, said, error = self._repro([f"bundle@{n}" for n in good], "dvc-again.log")
+            second_s, said, error = self._repro([f"{s}@{n}" for n in good for s in ("bundle", "report")], "dvc-again.log")
             if error:
                 raise StepFailed(error)
             return {

@@ -453,6 +453,9 @@ def _learning(dvc: Mapping[str, Any]) -> Section:
         predictions = Path(outputs["metrics"]) / "predictions.csv"
         if predictions.exists():
             section.blocks.append(by_service(predictions))
+        if "report" in outputs:
+            more = "Beside the papers' figures, by distance from the cliff, calibration, importance, drift:"
+            section.blocks.append(Text(f"{more} {Path(outputs['report']) / 'report.html'}", "note"))
     return section
 
 

@@ -167,6 +167,15 @@ class Generalise(_Section):
     b: ModelB = ModelB()
 
 
+class Report(_Section):
+    """Stage `report`: what the page calls drift, and what it calls worse than a comparator."""
+
+    drift_distance: float = Field(default=0.1, gt=0, description="Wasserstein distance of a column, in standard deviations")
+    drift_psi: float = Field(default=0.1, gt=0, description="population stability index of shares of rows, e.g. by service")
+    drift_missing: float = Field(default=0.05, gt=0, lt=1, description="change of the share of missing values")
+    comparator_margin: float = Field(default=0.1, ge=0, description="error above the best comparator's that is still no worse")
+
+
 class Source(_Section):
     """One data set: the folder of one target of a campaign."""
 
@@ -201,6 +210,7 @@ class Params(_Section):
     compare: Compare = Compare()
     transfer: Transfer = Transfer()
     generalise: Generalise = Generalise()
+    report: Report = Report()
 
     @model_validator(mode="after")
     def _known(self) -> Params:

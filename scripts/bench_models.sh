@@ -57,15 +57,19 @@ once "$out/server-1/evaluate/metrics.json" stage evaluate "${one[@]}" --models "
   --compare "$out/server-1/compare" --out "$out/server-1/evaluate"
 for name in unseen-server-1 server-2 server-3; do
   mapfile -t other < <(of "$name")
-  once "$out/$name/foreign/generalise.json" stage generalise foreign "${other[@]}" --models "$out/server-1/train" \
-    --on "$out/data/server-1/manifest.json" --out "$out/$name/foreign"
+  once "$out/server-1/evaluate/foreign/$name/generalise.json" stage generalise foreign "${other[@]}" --models "$out/server-1/train" \
+    --on "$out/data/server-1/manifest.json" --out "$out/server-1/evaluate/foreign/$name"
 done
 for name in server-2 server-3; do
   mapfile -t other < <(of "$name")
-  once "$out/$name/transfer/transfer.json" stage transfer "${other[@]}" --models "$out/server-1/train" --out "$out/$name/transfer"
+  once "$out/$name/evaluate/transfer/transfer.json" stage transfer "${other[@]}" --models "$out/server-1/train" \
+    --out "$out/$name/evaluate/transfer"
 done
-once "$out/server-1/generalise/generalise.json" stage generalise services "${one[@]}" --out "$out/server-1/generalise"
+once "$out/server-1/evaluate/leave-one-out/generalise.json" stage generalise services "${one[@]}" \
+  --out "$out/server-1/evaluate/leave-one-out"
+stage report --name server-1 "${one[@]}" --models "$out/server-1/train" --evaluate "$out/server-1/evaluate" \
+  --out "$out/server-1/report" >&2
 
-for file in "$out"/*/{evaluate/metrics,foreign/generalise,transfer/transfer,generalise/generalise}.json; do
+for file in "$out"/*/evaluate/{metrics,foreign/*/generalise,transfer/transfer,leave-one-out/generalise}.json; do
   if [ -e "$file" ]; then printf '%s\n' "$file"; cat "$file"; fi
 done

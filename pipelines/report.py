@@ -1,0 +1,71 @@
+"""Stage `report`: one page about one training.
+
+    python -m pipelines.report --name NAME --rows FOLDER --labels FOLDER --models FOLDER --evaluate FOLDER --out FOLDER
+
+Writes `report.html` (self-contained: nothing is fetched, no scripts), `report.json` (the same numbers) and `versions.json`, the
+profiles that drift is told from: of these data and of the version before. That file is read first and outlives the stage's next
+run (dvc.yaml, `persist`), so it lies with the page that needs it, under DVC's digest, and needs no tracking server.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipelines import drift, page, params, training_facts, training_page
+from pipelines.errors import BadInput
+from pipelines.io import read_json, write_bytes, write_json
+
+PAGE, FACTS, VERSIONS = "report.html", "report.json", "versions.json"
+
+
+def versions(out: Path) -> drift.Versions:
+    """Profiles that an earlier run kept; none at the first.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    path = out / VERSIONS
+    if not path.exists():
+        return drift.Versions(versions=[])
+    try:
+        return drift.Versions.model_validate(read_json(path, "the profiles of earlier versions"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise BadInput(
+            f"{path}: field {where}: {first['msg']}; restore it (`dvc checkout`), or remove it to begin anew"
+        ) from None
+
+
+def run(name: str, rows: Path, labels: Path, models: Path, evaluate: Path, out: Path, p: params.Params) -> dict[str, Any]:
+    """Make the page; returns a summary."""
+    facts, kept = training_facts.gather(name, rows, labels, models, evaluate, p, versions(out))
+    html = page.render(training_page.build(facts)).encode()
+    write_bytes(out / PAGE, html)
+    write_json(out / FACTS, facts)
+    write_json(out / VERSIONS, kept.model_dump())
+    found = facts["drift"]
+    return {"page": str(out / PAGE), "bytes": len(html), "drifted": None if found is None else found["drifted"]}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.report", description="Make the page about one training.")
+    parser.add_argument("--name", required=True, help="name of the data set")
+    parser.add_argument("--rows", type=Path, required=True, help="output of the stage `rows`")
+    parser.add_argument("--labels", type=Path, required=True, help="output of the stage `label`")
+    parser.add_argument("--models", type=Path, required=True, help="folder of the models, outputs of the stage `train`")
+    parser.add_argument(
+        "--evaluate", type=Path, required=True, help="output of the stage `evaluate`, and of those that ask about more"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    a = parser.parse_args(argv)
+    return params.run_stage(lambda: run(a.name, a.rows, a.labels, a.models, a.evaluate, a.out, params.load(a.params)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,209 @@
+"""What the training report says, as plain data: gathered from what the stages of one data set left behind.
+
+The page (pipelines/training_page.py) shows these facts and nothing else; they are written beside it as report.json. What was not
+measured is None, never left out, so that the page can say so.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines import drift, fitted, params, published, rows, tracking
+from pipelines.errors import BadInput
+from pipelines.io import read_json
+from pipelines.published import Published
+
+MODELS = ("a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c")
+TABLES = ("by_service", "by_cliff", "calibration", "importance")
+_ERRORS = ("_mae", "_error_pct", "_accuracy")
+_HIGHER = "_accuracy"
+_SPLITS = ("carried", "overloaded")  # of one figure, not other methods
+_VERSIONS = ("_as_is", "_rescaled")  # of models asked about another platform (pipelines/generalise.py)
+
+Rows = list[dict[str, Any]]
+
+
+def gather(
+    name: str, row_folder: Path, labels: Path, models: Path, evaluate: Path, p: params.Params, known: drift.Versions
+) -> tuple[dict[str, Any], drift.Versions]:
+    """All facts of one training, and the versions of the data to keep for the next.
+
+    Args:
+        row_folder, labels, models, evaluate: outputs of the stages `rows`, `label`, `train` and `evaluate`. In `evaluate` may be
+            `leave-one-out`, `foreign/NAME` and `transfer`, the outputs of the stages of those names.
+        known: versions of the data that were kept before.
+    Raises:
+        BadInput: an output is missing or damaged, or they are of different data.
+    """
+    about = rows.about(row_folder)
+    trained = {model: fitted.summary(models / model) for model in MODELS if (models / model / fitted.SUMMARY).exists()}
+    for model, summary in trained.items():
+        if summary.data_sha256 != about.data_sha256:
+            raise BadInput(f"{models / model}: the model is from other data than {row_folder}; run `dvc repro`")
+    metrics = read_json(evaluate / "metrics.json", "the metrics of the stage `evaluate`")
+    table = pl.read_parquet(labels / "labels.parquet")
+    cap = trained["b"].settings.qos_cap if "b" in trained else None
+    now = drift.profile(
+        about,
+        pl.read_parquet(row_folder / "rows.parquet", columns=["cell", "p99_ms", *about.features]),
+        pl.read_parquet(labels / "cells.parquet"),
+        table,
+        cap or p.train.b.qos_cap,
+    )
+    before = known.before(about.data_sha256)
+    commit, dirty = tracking.git_state()
+    figures = published.read()
+    platform = about.platform.name
+    facts = {
+        "dataset": name,
+        "trained_on": {
+            **about.model_dump(),
+            "cases": read_json(labels / "label.json", "the summary of the stage `label`").get("cases"),
+            "planes": {split: int((table["split"] == split).sum()) for split in ("train", "val", "test", "none")},
+            "services": _services(table),
+            "git_commit": commit,
+            "git_dirty": dirty,
+        },
+        "models": {
+            model: {
+                **summary.model_dump(include={"steps", "rows", "missing_inputs", "mlflow_run_id", "mlflow_child_id"}),
+                "inputs": [b.name for b in summary.inputs],
+                "outputs": [s.name for s in summary.outputs],
+            }
+            for model, summary in trained.items()
+        },
+        "params": p.model_dump(include={"label", "rows", "train", "evaluate", "compare", "report"}),
+        "metrics": metrics,
+        "errors": errors(metrics, figures, "evaluate", platform, p.report.comparator_margin, list(trained)),
+        "tables": {table: _csv(evaluate / f"{table}.csv") for table in TABLES},
+        "loss": {model: _csv(models / model / fitted.LOSS) for model in trained},
+        "unseen": {
+            "leave_one_out": _generalised(evaluate / "leave-one-out", figures, platform, p.report.comparator_margin),
+            "foreign": {
+                folder.name: _generalised(folder, figures, platform, p.report.comparator_margin)
+                for folder in sorted((evaluate / "foreign").glob("*"))
+                if folder.is_dir()
+            },
+        },
+        "transfer": _transfer(evaluate / "transfer", figures, platform),
+        "drift": None if before is None else drift.compare(before, now, p.report),
+    }
+    return facts, known.with_newest(now)
+
+
+def _services(table: pl.DataFrame) -> Rows:
+    """Planes of each service, how many have a label, and its QoS target."""
+    found = table.group_by("service").agg(
+        pl.len().alias("planes"),
+        pl.col("reason").is_null().sum().alias("labelled"),
+        (pl.col("split") == "test").sum().alias("held_out"),
+        pl.col("qos_target_ms").first(),
+    )
+    return found.sort("service").to_dicts()
+
+
+def comparators(metrics: Mapping[str, float], name: str) -> dict[str, float]:
+    """The same figure of each comparator, by its method's name."""
+    others = {n.removeprefix(f"{name}_"): v for n, v in metrics.items() if n.startswith(f"{name}_")}
+    return {method: value for method, value in others.items() if method not in _SPLITS}
+
+
+def errors(
+    metrics: Mapping[str, float],
+    figures: Iterable[Published],
+    stage: str,
+    platform: str,
+    margin: float,
+    models: Iterable[str] = (),
+) -> Rows:
+    """Each error with the best comparator's and the paper's.
+
+    Args:
+        margin: an error up to this much above the comparator's is no worse.
+        models: those whose published figures are listed even where ours are missing.
+    """
+    figures = list(figures)
+    names = [n for n in metrics if n.endswith(_ERRORS) or published.find(figures, stage, n, platform)]
+    missing = [f.metric for f in figures if f.stage == stage and f.model in models and f.metric not in metrics]
+    found = []
+    for name in dict.fromkeys([*sorted(names), *missing]):
+        ours = metrics.get(name)
+        others = comparators(metrics, name)
+        theirs = published.find(figures, stage, name, platform)
+        row: dict[str, Any] = {"metric": name, "ours": ours, "comparators": others, "best": None, "over_best": None}
+        row |= {"no_worse": None, "paper": None, "within_paper": None}
+        if others and ours is not None:
+            higher = name.endswith(_HIGHER)
+            best = (max if higher else min)(others, key=lambda m: others[m])
+            # by errors: of an accuracy, what it lacks of 1
+            mine, its = (1 - ours, 1 - others[best]) if higher else (ours, others[best])
+            row["best"] = best
+            row["over_best"] = mine / its if its > 0 else None
+            row["no_worse"] = mine <= its * (1 + margin)
+        if theirs is not None:
+            row["paper"] = {f: getattr(theirs, f) for f in ("value", "unit", "platform", "paper", "place", "what")}
+            row["within_paper"] = None if ours is None else theirs.met_by(ours)
+        found.append(row)
+    return found
+
+
+def _generalised(folder: Path, figures: list[Published], platform: str, margin: float) -> dict[str, Any] | None:
+    """Outputs of a stage that asks about services or platforms never seen; None where it was not run."""
+    if not (folder / "generalise.json").exists():
+        return None
+    metrics: dict[str, float] = read_json(
+        folder / "generalise.json", "the metrics of the stage that asks about what was never seen"
+    )
+    found = []
+    for version in ("", *_VERSIONS):
+        mine = {n.removesuffix(version): v for n, v in metrics.items() if _version(n) == version}
+        # the papers asked about unseen services on the models' own platform
+        likes = [] if version else figures
+        found += [row | {"version": version.strip("_")} for row in errors(mine, likes, "unseen", platform, margin)]
+    return {"metrics": metrics, "errors": found, "by_service": _csv(folder / "generalise.csv")}
+
+
+def _version(name: str) -> str:
+    return next((v for v in _VERSIONS if name.endswith(v)), "")
+
+
+def _transfer(folder: Path, figures: list[Published], platform: str) -> dict[str, Any] | None:
+    """Outputs of the stage `transfer`; None where it was not run."""
+    if not (folder / "transfer.json").exists():
+        return None
+    metrics = read_json(folder / "transfer.json", "the metrics of the stage `transfer`")
+    return {
+        "metrics": metrics,
+        "errors": [e for e in errors(metrics, figures, "transfer", platform, 0.0) if e["paper"]],
+        "curves": {letter: _csv(folder / f"curve_{letter}.csv") for letter in ("a", "b")},
+    }
+
+
+def _csv(path: Path) -> Rows | None:
+    """A table of a stage: numbers as numbers, an empty field as None; None where the file is missing.
+
+    Raises:
+        BadInput: a row is longer or shorter than the head.
+    """
+    if not path.exists():
+        return None
+    with path.open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    for k, row in enumerate(found):
+        if None in row or None in row.values():
+            raise BadInput(f"{path}: line {k + 2} has not as many fields as the first; make it again with `dvc repro`")
+    return [{name: _value(text) for name, text in row.items()} for row in found]
+
+
+def _value(text: str) -> Any:
+    if text in ("", "nan"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,706 @@
+"""The training report as a page: the facts of pipelines/training_facts.py in tables, figures and words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines import training_charts as charts
+from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, number, per_cent
+
+Facts = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+_UNITS = {"cores": "cores", "ways": "ways", "mbps": "MB/s"}
+_METHODS = {
+    "nearest": "nearest neighbour",
+    "linear": "linear fit",
+    "lightgbm": "LightGBM",
+    "constant": "best constant",
+}
+_MODELS = {
+    "a": "Model-A (OSML+)",
+    "b": "Model-B (OSML+)",
+    "c": "Model-C (OSML+)",
+    "osml-a": "Model-A (OSML)",
+    "osml-ap": "Model-A' (OSML)",
+    "osml-b": "Model-B (OSML)",
+    "osml-bp": "Model-B' (OSML)",
+    "osml-c": "Model-C (OSML)",
+}
+_OTHERS = {
+    "a_oaa_cells_measured": "Model-A: predicted OAA, rounded up, is a cell that was measured (share)",
+    "a_safe_share": "Model-A: predicted OAA, rounded up, meets QoS (share)",
+    "a_safe_but_violates": "Model-A: predicted OAA, rounded up, misses QoS (share)",
+    "b_safe_but_violates": "Model-B: predicted “met” that are not (share)",
+    "b_cliff_recall": "Model-B: single steps over the cliff that it sees coming (share)",
+    "b_cliff_steps": "Model-B: single steps over the cliff that it was asked about (number)",
+    "c_grows_when_violating": "Model-C: violating states in which it gives more (share)",
+    "c_never_shrinks_into_cliff": "Model-C: states just above the cliff in which it does not step over it (share)",
+    "test_rows": "samples measured on (number)",
+    "test_planes": "planes measured on (number)",
+}
+_SEEDS = {"split": "label", "training": "train", "evaluation": "evaluate", "comparators": "compare"}
+_LOSSES = {"critic_loss": "critic", "actor_loss": "actor (a return, larger in size is better)"}
+
+
+def describe(metric: str) -> tuple[str, str]:
+    """A metric in words, and its unit."""
+    model, rest = next(
+        (
+            (m, metric[len(m) + 1 :])
+            for m in sorted(_MODELS, key=len, reverse=True)
+            if metric.startswith(f"{m.replace('-', '_')}_")
+        ),
+        ("", metric),
+    )
+    who = f"{_MODELS[model]}: " if model else ""
+    if rest == "mae":
+        return f"{who}OAA and RCliff, cores and ways together, mean absolute error", "cores or ways"
+    if rest == "qos_mae":
+        return f"{who}QoS (target / p99, capped), mean absolute error", "of the target"
+    if rest == "error_pct":
+        return f"{who}QoS capped at 1, mean absolute error", "%"
+    if rest == "accuracy":
+        return f"{who}“QoS is met” predicted rightly", "share"
+    if rest == "reduction_pct":
+        return f"{who}error lower with transfer", "%"
+    if rest.endswith("_mae"):
+        output = rest.removesuffix("_mae")
+        unit = _UNITS.get(output.rsplit("_", 1)[-1], "")
+        shown = (
+            output.removesuffix("_mbps")
+            .replace("_", " ")
+            .replace("oaa", "OAA")
+            .replace("rcliff", "RCliff")
+            .replace("mbl", "bandwidth")
+        )
+        return f"{who}{shown}, mean absolute error", unit
+    return metric.replace("_", " "), ""
+
+
+def build(facts: Facts) -> Page:
+    """The page of one training."""
+    trained = facts["trained_on"]
+    commit = trained["git_commit"]
+    platform = trained["platform"]
+    page = Page(
+        title=f"Training report: {facts['dataset']}",
+        lede=(
+            "What the models of one data set were trained on, how far off they are where they never looked, what the papers and "
+            "simpler methods reach, and whether the data changed since the version before."
+        ),
+        facts=[
+            ("data", f"{trained['campaign']}, SHA-256 {trained['data_sha256']}"),
+            ("platform", f"{platform['name']}: {number(platform['cores'])} cores, {platform['ways']} ways"),
+            ("feature set", trained["feature_set"]),
+            ("rows / planes", f"{trained['rows']:,} / {sum(trained['planes'].values()):,}"),
+            ("services", f"{len(trained['services'])}"),
+            ("source, as this page was made", _commit(commit, trained["git_dirty"])),
+        ],
+        footer="Made by the stage `report` (pipelines/report.py) from what the others left; report.json has the same numbers.",
+    )
+    page.tiles = _tiles(facts)
+    page.sections = [
+        _errors(facts),
+        _where(facts),
+        _calibration(facts),
+        _importance(facts),
+        _unseen(facts),
+        _transfer(facts),
+        _drift(facts),
+        _training(facts),
+        _data(facts),
+    ]
+    return page
+
+
+def _commit(commit: str | None, dirty: bool | None) -> str:
+    if commit is None:
+        return "not a git checkout"
+    return f"commit {commit[:12]}" + (", with changes that are not committed" if dirty else "")
+
+
+# ---------------------------------------------------------------- errors
+
+
+def _tiles(facts: Facts) -> list[Tile]:
+    errors = facts["errors"]
+    known = [e for e in errors if e["within_paper"] is not None]
+    good = sum(e["within_paper"] for e in known)
+    compared = [e for e in errors if e["no_worse"] is not None]
+    fair = sum(e["no_worse"] for e in compared)
+    margin = facts["params"]["report"]["comparator_margin"]
+    tiles = [
+        Tile(
+            "errors within the papers'",
+            f"{good} of {len(known)}" if known else "none to compare",
+            "; ".join(describe(e["metric"])[0].split(",")[0] + (" within" if e["within_paper"] else " above") for e in known),
+            "" if known and good == len(known) else "missing",
+        ),
+        Tile(
+            f"errors within {100 * margin:g} % of the best comparator's",
+            f"{fair} of {len(compared)}" if compared else "no comparators",
+            "nearest neighbour, linear fit, LightGBM: the best of them for each error"
+            if compared
+            else "stage compare was not run",
+            "" if compared and fair == len(compared) else "missing",
+        ),
+    ]
+    drift = facts["drift"]
+    if drift is None:
+        tiles.append(Tile("drift", "no previous version", "the first version of these data that a report was made of", "missing"))
+    else:
+        n = len(drift["drifted"])
+        tiles.append(
+            Tile(
+                "drift",
+                f"{n} drifted" if n else "none",
+                ", ".join(drift["drifted"]) or "against the previous version",
+                "missing" if n else "",
+            )
+        )
+    return tiles
+
+
+def _against_paper(e: Mapping[str, Any]) -> Any:
+    if e["paper"] is None:
+        return "no figure"
+    if e["within_paper"] is None:
+        return "not measured here"
+    far = "" if e["within_paper"] else f"{number(e['ours'])} against {e['paper']['value']:g}"
+    return badge(e["within_paper"], "within the paper's" if e["within_paper"] else "outside the paper's", far)
+
+
+def _against_best(e: Mapping[str, Any], margin: float) -> Any:
+    if e["no_worse"] is None:
+        return "no comparator"
+    ratio = e["over_best"]
+    text = "" if ratio is None else f"{number(ratio)} × its error"
+    if e["no_worse"]:
+        word = "better" if ratio is not None and ratio < 1 else f"no worse (within {100 * margin:g} %)"
+    else:
+        word = f"worse by more than {100 * margin:g} %"
+    return badge(e["no_worse"], word, text)
+
+
+def _error_table(errors: Rows, margin: float) -> Table:
+    rows = []
+    for e in errors:
+        text, unit = describe(e["metric"])
+        version = e.get("version")
+        best = "–" if e["best"] is None else f"{number(e['comparators'][e['best']])} ({_METHODS.get(e['best'], e['best'])})"
+        paper = "–" if e["paper"] is None else f"{e['paper']['value']:g} ({e['paper']['paper']}, {e['paper']['place']})"
+        rows.append(
+            [
+                text + (f" ({version.replace('_', ' ')})" if version else ""),
+                unit,
+                number(e["ours"]),
+                best,
+                paper,
+                _against_best(e, margin),
+                _against_paper(e),
+            ]
+        )
+    columns = [Column("figure"), Column("unit"), Column("ours", True), Column("best comparator", True), Column("paper", True)]
+    return Table([*columns, Column("against the comparator"), Column("against the paper")], rows)
+
+
+def _errors(facts: Facts) -> Section:
+    section = Section("errors", "Errors on planes that were held out", "Errors")
+    metrics, errors = facts["metrics"], facts["errors"]
+    platform = facts["trained_on"]["platform"]["name"]
+    margin = facts["params"]["report"]["comparator_margin"]
+    section.blocks.append(
+        Text(
+            f"{number(metrics.get('test_rows'))} samples of {number(metrics.get('test_planes'))} planes (a service at one load) "
+            "that training never saw. An accuracy is better the higher, every other figure the lower; accuracies are compared by "
+            "what they lack of 1. For Model-A the paper is OSML's, by output: OSML+ only shows bars."
+        )
+    )
+    section.blocks.append(_error_table(errors, margin))
+    where = sorted({e["paper"]["platform"] for e in errors if e["paper"]} - {""})
+    if where and platform not in where:
+        section.blocks.append(
+            Callout(
+                f"The papers' figures are of {', '.join(where)}, these data of {platform}: other cores, ways and services, so "
+                "they are there for orientation only."
+            )
+        )
+    elif where:
+        section.blocks.append(
+            Text("The papers measured on their own machines and services; the data here are those of this page.", "note")
+        )
+    if not [n for n in facts["models"] if n.startswith("osml-")]:
+        section.blocks.append(Text("OSML's models were not trained on these data (osml_datasets in params.yaml).", "note"))
+    methods = list(dict.fromkeys(m for e in errors for m in e["comparators"]))
+    section.blocks.append(Heading("All comparators"))
+    if methods:
+        table = [
+            [*describe(e["metric"]), number(e["ours"]), *[number(e["comparators"].get(m)) for m in methods]]
+            for e in errors
+            if e["comparators"]
+        ]
+        heads = [Column("figure"), Column("unit"), Column("ours", True), *[Column(_METHODS.get(m, m), True) for m in methods]]
+        section.blocks.append(Table(heads, table))
+    else:
+        section.blocks.append(
+            Callout("No comparators: stage compare was not run, or its figures were not given to stage evaluate.")
+        )
+    shown = {e["metric"] for e in errors} | {f"{e['metric']}_{m}" for e in errors for m in e["comparators"]}
+    split = [e["metric"] for e in errors if f"{e['metric']}_carried" in metrics or f"{e['metric']}_overloaded" in metrics]
+    if split:
+        section.blocks.append(Heading("By whether the sample's own allocation carries the load"))
+        table = [[*describe(m), *[number(metrics.get(m + suffix)) for suffix in ("", "_carried", "_overloaded")]] for m in split]
+        heads = [Column("figure"), Column("unit"), Column("all", True), Column("carried", True), Column("overloaded", True)]
+        section.blocks.append(Table(heads, table))
+        shown |= {f"{m}{suffix}" for m in split for suffix in ("_carried", "_overloaded")}
+    rest = [m for m in sorted(metrics) if m not in shown and not m.endswith("_vs_best")]
+    section.blocks.append(Heading("Other figures"))
+    section.blocks.append(
+        Table(
+            [Column("figure"), Column("value", True)],
+            [
+                [_OTHERS.get(m, f"Model-C: share of action {m[8:]}" if m.startswith("c_share_") else m), number(metrics[m])]
+                for m in rest
+            ],
+        )
+    )
+    return section
+
+
+# ---------------------------------------------------------------- where
+
+
+def _column(rows: Rows, name: str) -> list[Any]:
+    return [row.get(name) for row in rows]
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else number(value)
+
+
+def _plain(rows: Rows, heads: Mapping[str, str]) -> Table:
+    """A table of a stage as it is; `heads` names the columns that need it."""
+    names = list(rows[0]) if rows else list(heads)
+    text = {n for n in names if any(isinstance(row[n], str) for row in rows)}
+    return Table(
+        [Column(heads.get(n, n.replace("_", " ")), n not in text) for n in names], [[_cell(r[n]) for n in names] for r in rows]
+    )
+
+
+def _heads(rows: Rows) -> dict[str, str]:
+    """Names of the error columns, with units."""
+    heads = {"b_error_pct": "Model-B: QoS error (%)", "samples": "samples (A)", "questions": "questions (B)"}
+    for name in rows[0] if rows else ():
+        if name.startswith("a_"):
+            text, unit = describe(name)
+            heads[name] = f"Model-A: {text.split(': ', 1)[-1].split(',')[0]} ({unit})"
+    return heads
+
+
+def _missing(section: Section, facts: Facts, table: str, made_by: str = "evaluate") -> bool:
+    """Says that a table is missing, if it is."""
+    if facts["tables"][table]:
+        return False
+    section.blocks.append(
+        Callout(f"Not shown: {table}.csv of stage {made_by} is missing or empty. Make it with `dvc repro --force {made_by}`.")
+    )
+    return True
+
+
+def _errors_of(rows: Rows, *ends: str) -> dict[str, list[Any]]:
+    """Model-A's error columns of these units, by what they are of."""
+    heads = _heads(rows)
+    names = [n for n in rows[0] if n.startswith("a_") and n.removesuffix("_mae").endswith(ends)]
+    return {heads[n].removeprefix("Model-A: "): _column(rows, n) for n in names}
+
+
+def _where(facts: Facts) -> Section:
+    section = Section("where", "Where the errors are", "Where")
+    section.blocks.append(Heading("By service"))
+    if not _missing(section, facts, "by_service"):
+        rows = facts["tables"]["by_service"]
+        names = _column(rows, "service")
+        drawn = [
+            Drawing(
+                charts.bars(
+                    names, _errors_of(rows, "_cores", "_ways"), "mean absolute error, cores or ways", "Model-A by service"
+                ),
+                "Held-out samples of each service; × = no label to measure on.",
+            ),
+            Drawing(
+                charts.bars(
+                    names,
+                    {"QoS": _column(rows, "b_error_pct")},
+                    "mean absolute error of QoS capped at 1, %",
+                    "Model-B by service",
+                ),
+                "Questions about allocations spread evenly over the plane, as in the paper.",
+            ),
+        ]
+        section.blocks += [Figures(drawn), _plain(rows, _heads(rows))]
+    section.blocks.append(Heading("By distance from the cliff"))
+    if not _missing(section, facts, "by_cliff"):
+        rows = facts["tables"]["by_cliff"]
+        x = _column(rows, "steps")
+        label = "steps from the cliff (0 and up: QoS is met; below 0: missed)"
+        section.blocks.append(
+            Text(
+                "Distance in single steps of the sweep along the nearer axis, cores or ways: 0 is the last allocation that meets "
+                "QoS, -1 the first that does not; the ends count everything beyond. For Model-A the distance of the allocation "
+                "that the sample was taken at, for Model-B of the one that it was asked about."
+            )
+        )
+        drawn = [
+            Drawing(
+                charts.lines(
+                    x,
+                    _errors_of(rows, "_cores", "_ways"),
+                    label,
+                    "mean absolute error, cores or ways",
+                    "Model-A around the cliff",
+                    whole=True,
+                ),
+                "Model-A's error by where the sample was taken.",
+            ),
+            Drawing(
+                charts.lines(
+                    x,
+                    {"QoS": _column(rows, "b_error_pct")},
+                    label,
+                    "mean absolute error of QoS, %",
+                    "Model-B around the cliff",
+                    whole=True,
+                ),
+                "Model-B's error by the allocation that it was asked about.",
+            ),
+        ]
+        section.blocks += [Figures(drawn), _plain(rows, {**_heads(rows), "steps": "steps"})]
+    return section
+
+
+def _calibration(facts: Facts) -> Section:
+    section = Section("calibration", "Calibration of Model-B", "Calibration")
+    if _missing(section, facts, "calibration"):
+        return section
+    rows = facts["tables"]["calibration"]
+    section.blocks.append(
+        Text(
+            "Where Model-B predicts so much QoS, how much is there, and how often is the target met? A calibrated model lies on "
+            "the diagonal at the left, and at the right rises from 0 to 1 at a predicted QoS of 1."
+        )
+    )
+    left, right = charts.calibration(*[_column(rows, n) for n in ("predicted_qos", "qos", "met_share")])
+    caption = "Bins of the predicted QoS; bins without a question are left out."
+    heads = {
+        "from_qos": "from QoS",
+        "to_qos": "to QoS",
+        "predicted_qos": "predicted, mean",
+        "qos": "measured, mean",
+        "met_share": "QoS met, share",
+    }
+    section.blocks += [Figures([Drawing(left, caption), Drawing(right, caption)]), _plain(rows, heads)]
+    return section
+
+
+def _importance(facts: Facts) -> Section:
+    section = Section("importance", "What the models look at", "Importance")
+    if _missing(section, facts, "importance"):
+        return section
+    section.blocks.append(
+        Text(
+            "Permutation importance: how much an error grows when one input is taken from another sample. Inputs that say the "
+            "same (allocated ways and MB of cache) share their importance; below 0 is chance."
+        )
+    )
+    for model in dict.fromkeys(_column(facts["tables"]["importance"], "model")):
+        rows = [r for r in facts["tables"]["importance"] if r["model"] == model]
+        kinds = list(dict.fromkeys(_column(rows, "error")))
+        grown = {(r["input"], r["error"]): r["increase"] for r in rows}
+        whole = {r["error"]: r["whole"] for r in rows}
+        texts = {kind: describe(f"{model}_{kind}") for kind in kinds}
+        first = kinds[0]
+        inputs = sorted(dict.fromkeys(_column(rows, "input")), key=lambda i: -(grown.get((i, first)) or 0.0))
+        name = _MODELS.get(model, model)
+        text, unit = texts[first]
+        section.blocks.append(Heading(name))
+        label = f"growth of the error of {text.split(': ', 1)[-1].split(',')[0]}, {unit}"
+        section.blocks.append(
+            Figures(
+                [
+                    Drawing(
+                        charts.bars(inputs, {"growth": [grown.get((i, first)) for i in inputs]}, label, name),
+                        f"Without shuffling the error is {number(whole[first])} {unit}.",
+                    )
+                ]
+            )
+        )
+        heads = [
+            Column("input"),
+            *[Column(f"{texts[k][0].split(': ', 1)[-1].split(',')[0]} ({texts[k][1]})", True) for k in kinds],
+        ]
+        table = [["nothing shuffled: the error itself", *[number(whole[k]) for k in kinds]]]
+        table += [[i, *[number(grown.get((i, k))) for k in kinds]] for i in inputs]
+        section.blocks.append(Table(heads, table))
+    return section
+
+
+# ---------------------------------------------------------------- beyond the data
+
+
+def _unseen(facts: Facts) -> Section:
+    section = Section("unseen", "Services and platforms never seen", "Never seen")
+    margin = facts["params"]["report"]["comparator_margin"]
+    alone = facts["unseen"]["leave_one_out"]
+    section.blocks.append(Heading("Each service left out once"))
+    if alone is None:
+        section.blocks.append(
+            Callout(
+                f"Not run: name {facts['dataset']} in leave_one_out in params.yaml, then dvc repro report@{facts['dataset']}."
+            )
+        )
+    else:
+        section.blocks.append(Text("Fitted without one service at a time and asked about it; means over the services, and each."))
+        section.blocks += [_error_table(alone["errors"], margin), *_by_service(alone)]
+    found = facts["unseen"]["foreign"]
+    section.blocks.append(Heading("Other data"))
+    if not found:
+        section.blocks.append(
+            Callout(
+                "Not run: name data of other services or of another platform in foreign in params.yaml, with models: "
+                f"{facts['dataset']}, then dvc repro report@{facts['dataset']}."
+            )
+        )
+    for name, one in found.items():
+        section.blocks.append(Heading(name))
+        section.blocks += [_error_table(one["errors"], margin), *_by_service(one)]
+    return section
+
+
+def _by_service(found: Facts) -> list[Any]:
+    rows = found["by_service"]
+    return [_plain(rows, {})] if rows else [Callout("generalise.csv, the figures of each service, is missing.")]
+
+
+def _transfer(facts: Facts) -> Section:
+    section = Section("transfer", "Transfer from another platform", "Transfer")
+    found = facts["transfer"]
+    if found is None:
+        section.blocks.append(
+            Callout(
+                f"Not run: name {facts['dataset']} in transfers in params.yaml, with the data set to begin from, then dvc repro "
+                f"report@{facts['dataset']}."
+            )
+        )
+        return section
+    section.blocks.append(_error_table(found["errors"], 0.0))
+    drawn, tables = [], []
+    for letter, rows in found["curves"].items():
+        if not rows:
+            section.blocks.append(Callout(f"curve_{letter}.csv of stage transfer is missing."))
+            continue
+        unit = "cores or ways" if letter == "a" else "% of QoS"
+        name = _MODELS[letter]
+        both = {"from random weights": _column(rows, "scratch"), "with transfer": _column(rows, "transfer")}
+        drawn.append(
+            Drawing(
+                charts.lines(
+                    _column(rows, "samples"),
+                    both,
+                    "samples of the new platform (log)",
+                    f"mean absolute error, {unit}",
+                    name,
+                    log_x=True,
+                ),
+                "Means over the seeds; least and most are in the table.",
+            )
+        )
+        tables += [Heading(name), _plain(rows, {})]
+    rest = {m: v for m, v in found["metrics"].items()}
+    section.blocks += [Figures(drawn), *tables] if drawn else []
+    section.blocks.append(Table([Column("figure"), Column("value", True)], [[m, number(v)] for m, v in sorted(rest.items())]))
+    return section
+
+
+def _drift(facts: Facts) -> Section:
+    section = Section("drift", "Drift of the data", "Drift")
+    limits = facts["params"]["report"]
+    found = facts["drift"]
+    if found is None:
+        section.blocks.append(
+            Callout(
+                "There is no previous version: this is the first report of these data. The next one, of changed data, is "
+                "compared with them."
+            )
+        )
+        return section
+    before, now = found["previous"], facts["trained_on"]
+    section.blocks.append(
+        Text(
+            f"Previous version: {before['campaign']}, SHA-256 {before['data_sha256']}, {before['rows']:,} rows, "
+            f"{before['planes']:,} planes on {before['platform']}. Now: {now['campaign']}, SHA-256 "
+            f"{now['data_sha256']}, {now['rows']:,} rows, {sum(now['planes'].values()):,} planes on {now['platform']['name']}."
+        )
+    )
+    if found["drifted"]:
+        section.blocks.append(
+            Callout(f"Drifted: {', '.join(found['drifted'])}. Models of the version before were not trained on data like these.")
+        )
+    else:
+        section.blocks.append(Text("Nothing drifted."))
+    columns = found["columns"]
+    far = [c for c in columns if c["distance"] is not None]
+    if far:
+        ranked = sorted(far, key=lambda c: -c["distance"])
+        section.blocks.append(
+            Figures(
+                [
+                    Drawing(
+                        charts.bars(
+                            [c["name"] for c in ranked],
+                            {"distance": [c["distance"] for c in ranked]},
+                            "Wasserstein distance, standard deviations of the previous version",
+                            "How far each column moved",
+                            limit=limits["drift_distance"],
+                        ),
+                        "Line: report.drift_distance in params.yaml. Of few values so much is chance: then the limit is higher.",
+                    )
+                ]
+            )
+        )
+    table = [
+        [
+            c["name"],
+            c["kind"],
+            number(c["mean_before"]),
+            number(c["mean_now"]),
+            per_cent(c["missing_before"]),
+            per_cent(c["missing_now"]),
+            number(c["distance"]),
+            number(c["limit"]),
+            badge(None, "drifted", c["why"]) if c["why"] else "as before",
+        ]
+        for c in columns
+    ]
+    heads = [
+        Column("column"),
+        Column("kind"),
+        Column("mean before", True),
+        Column("mean now", True),
+        Column("missing before", True),
+    ]
+    heads += [Column("missing now", True), Column("distance", True), Column("limit", True), Column("verdict")]
+    section.blocks.append(Table(heads, table))
+    for s in found["shares"]:
+        section.blocks.append(Heading(f"Shares of rows by {s['name']}"))
+        verdict = f"drifted: {s['why']}" if s["why"] else "as before"
+        section.blocks.append(Text(f"Population stability index {number(s['psi'])}, limit {number(s['limit'])}: {verdict}."))
+        names = sorted({*s["before"], *s["now"]})
+        shares = [[n, per_cent(s["before"].get(n)), per_cent(s["now"].get(n))] for n in names]
+        section.blocks.append(Table([Column(s["name"]), Column("before", True), Column("now", True)], shares))
+    return section
+
+
+# ---------------------------------------------------------------- how
+
+
+def _training(facts: Facts) -> Section:
+    section = Section("training", "How the training went", "Training")
+    drawn = []
+    table = []
+    for model, about in facts["models"].items():
+        rows = facts["loss"][model] or []
+        names = [n for n in (rows[0] if rows else {}) if n != "epoch"]
+        ends = [f"{n.replace('_', ' ')} {number(rows[0][n])} → {number(rows[-1][n])}" for n in names]
+        table.append(
+            [
+                _MODELS[model],
+                f"{about['steps']:,}",
+                ", ".join(f"{n:,} {split}" for split, n in about["rows"].items()) or "–",
+                f"{len(rows)}",
+                "; ".join(ends) or "loss.csv is missing",
+                ", ".join(about["missing_inputs"]) or "none",
+            ]
+        )
+        # an actor's loss is a return, far from the critic's in size: a figure each
+        for group in [[n] for n in names] if "critic_loss" in names else [names]:
+            if group:
+                series = {
+                    _LOSSES.get(n, n.removesuffix("_loss").replace("train", "training").replace("val", "validation")): _column(
+                        rows, n
+                    )
+                    for n in group
+                }
+                title = _MODELS[model] + (f": {next(iter(series))}" if len(group) == 1 else "")
+                drawn.append(
+                    Drawing(charts.lines(_column(rows, "epoch"), series, "epoch", _loss_label(group), title, whole=True))
+                )
+    heads = [Column("model"), Column("steps", True), Column("rows"), Column("epochs", True), Column("loss, first → last epoch")]
+    section.blocks.append(Table([*heads, Column("inputs of the paper that the data have not")], table))
+    if drawn:
+        section.blocks.append(Figures(drawn))
+        section.blocks.append(Text("Of a regression the weights of the best validation epoch are kept.", "note"))
+    section.blocks.append(Heading("Parameters (params.yaml)"))
+    section.blocks.append(Table([Column("parameter"), Column("value")], [[n, f"{v}"] for n, v in _flat(facts["params"])]))
+    return section
+
+
+def _loss_label(names: Sequence[str]) -> str:
+    if "val_loss" in names:
+        return "loss, in standardised outputs"
+    return "squared error of the return" if names == ["critic_loss"] else "loss"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return found
+
+
+def _data(facts: Facts) -> Section:
+    section = Section("data", "What was trained on", "Data")
+    t = facts["trained_on"]
+    p = t["platform"]
+    runs = sorted({m["mlflow_run_id"] for m in facts["models"].values()})
+    rows: list[list[str]] = [
+        ["data set", facts["dataset"]],
+        ["campaign", t["campaign"]],
+        ["data, SHA-256 of the manifest", t["data_sha256"]],
+        [
+            "platform",
+            f"{p['name']}: {number(p['cores'])} cores in steps of {number(p['core_step'])}, {p['ways']} ways of "
+            f"{number(p['mb_per_way'])} MB, {'MBA' if p['mba'] else 'no MBA'}",
+        ],
+        ["feature set", t["feature_set"]],
+        ["features that every row has", ", ".join(t["features"])],
+        ["rows", f"{t['rows']:,}"],
+        *[[f"rows left out: {why.replace('_', ' ')}", f"{n:,}"] for why, n in t["rows_left_out"].items()],
+        *[[f"planes: {split}", f"{n:,}"] for split, n in t["planes"].items()],
+        *[[f"cases: {state.replace('_', ' ')}", f"{n:,}"] for state, n in (t["cases"] or {}).items()],
+        [
+            "seeds",
+            ", ".join(f"{what} {facts['params'][part]['seed']}" for what, part in _SEEDS.items()),
+        ],
+        ["source, as this page was made", t["git_commit"] or "not a git checkout"],
+        ["MLflow run of the data set", ", ".join(runs)],
+    ]
+    section.blocks.append(Table([Column("what"), Column("value")], rows))
+    section.blocks.append(Heading("Services"))
+    section.blocks.append(
+        Table(
+            [
+                Column("service"),
+                Column("QoS target: p99, ms", True),
+                Column("planes", True),
+                Column("with a label", True),
+                Column("held out", True),
+            ],
+            [
+                [s["service"], number(s["qos_target_ms"]), f"{s['planes']:,}", f"{s['labelled']:,}", f"{s['held_out']:,}"]
+                for s in t["services"]
+            ],
+        )
+    )
+    return section
