@@ -322,7 +322,7 @@ class Onboarding:
         key = key_of(code(), data / dataset.MANIFEST, labels, p.rows.model_dump())
         title = "rows: the samples that models learn from"
         found: dict[str, Any] = self.story.step(
-            "rows", title, key, lambda _: rows.run(data, labels, folder, p.rows), outputs=[folder / "rows.json"]
+            "rows", title, key, lambda _: rows.run(data, labels, folder, p.rows, p.samples), outputs=[folder / "rows.json"]
         )
         return found
 
@@ -333,7 +333,9 @@ class Onboarding:
         key = key_of(code(), data / dataset.MANIFEST, p.label.model_dump())
         outputs = [folder / name for name in ("labels.parquet", "cells.parquet")]
         title = "label: RCliff and OAA of every plane"
-        found: dict[str, Any] = self.story.step("label", title, key, lambda _: label.run(data, folder, p.label), outputs=outputs)
+        found: dict[str, Any] = self.story.step(
+            "label", title, key, lambda _: label.run(data, folder, p.label, p.samples), outputs=outputs
+        )
         return found
 
     def bundle(self, data: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines import params, samples
+from pipelines import engine, params, reduce, samples
 from pipelines.errors import NoFeasibleCell
 from pipelines.io import write_json, write_parquet
 
@@ -377,11 +377,12 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
     return frame.with_columns(pl.Series("split", parts.tolist(), dtype=pl.String))
 
 
-def run(folder: Path, out: Path, p: params.Label) -> dict[str, Any]:
+def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None = None) -> dict[str, Any]:
     """Label one data set; returns the metrics."""
     data = samples.open_dataset(folder)
-    rows = samples.verdict_counts(data)
-    cells = samples.cells(data)
+    with engine.connect(reading or params.Samples()) as on:
+        rows = reduce.verdict_counts(data, on)
+        cells = reduce.cells(data, on)
     labels = label_cells(cells, data, p)
     status = dict(cells["status"].value_counts().iter_rows())
     kinds = dict(labels["kind"].drop_nulls().value_counts().iter_rows())
@@ -414,7 +415,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.out, params.load(args.params).label))
+
+    def work() -> dict[str, Any]:
+        p = params.load(args.params)
+        return run(args.data, args.out, p.label, p.samples)
+
+    return params.run_stage(work)
 
 
 if __name__ == "__main__":

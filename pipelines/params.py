@@ -37,6 +37,14 @@ class Rows(_Section):
     )
 
 
+class Samples(_Section):
+    """How the stages `label` and `rows` read samples; changes no result (pipelines/engine.py)."""
+
+    engine: Literal["duckdb", "spark"] = "duckdb"
+    threads: int | None = Field(default=None, ge=1, description="of DuckDB; None: one a CPU")
+    memory_mb: int = Field(default=4096, ge=256, description="of DuckDB, in MiB; what does not fit goes to a temporary folder")
+
+
 class Regression(_Section):
     """A regression in stage `train`."""
 
@@ -203,6 +211,7 @@ class Params(_Section):
     transfers: dict[str, Begin] = {}
     foreign: dict[str, Foreign] = {}
     leave_one_out: dict[str, Source] = {}
+    samples: Samples = Samples()
     label: Label = Label()
     rows: Rows = Rows()
     train: Train = Train()

@@ -3,7 +3,8 @@
     python -m pipelines.rows --data FOLDER --labels FOLDER --out FOLDER [--params params.yaml]
 
 Writes `rows.parquet` (at most `max_rows`: the cell each belongs to, its p99, its features) and `rows.json` (what was left out and
-of which platform and data the rows are). Samples are read once, out of core; every model's training starts from the rows.
+of which platform and data the rows are). Samples are reduced out of core, by the engine that params.yaml names; every model's
+training starts from the rows.
 """
 
 from __future__ import annotations
@@ -13,71 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import BaseModel
 
 from models import features
-from models.features import PlatformLimits
-from pipelines import params, samples
+from pipelines import engine, params, reduce, samples
 from pipelines.errors import BadInput
-from pipelines.io import read_model, write_json, write_parquet
-
-_SHARDS = 64  # read at a time: about a million rows
-
-
-class Left(BaseModel):
-    """Rows that were left out, by reason."""
-
-    feature_missing: int
-    not_resolvable: int
-    overloaded: int
-    thinned_out: int
+from pipelines.io import write_json, write_parquet
+from pipelines.rowfile import About, Left
 
 
-class About(BaseModel):
-    """What `rows.json` says.
-
-    Attributes:
-        features: sample features that every row has.
-    """
-
-    data_sha256: str
-    campaign: str
-    feature_set: str
-    platform: PlatformLimits
-    features: list[str]
-    rows: int
-    rows_left_out: Left
-
-
-def about(folder: Path) -> About:
-    """Read the stage's `rows.json`.
-
-    Raises:
-        BadInput: it is missing or damaged; names file and field.
-    """
-    return read_model(folder / "rows.json", About, "the summary of the stage `rows`", "rows")
-
-
-def run(data_folder: Path, labels: Path, out: Path, p: params.Rows) -> dict[str, Any]:
+def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: params.Samples | None = None) -> dict[str, Any]:
     """Choose and join the rows of one data set; returns what `rows.json` holds."""
     data = samples.open_dataset(data_folder, check_shards=False)
     cells = pl.read_parquet(labels / "cells.parquet", columns=list(samples.CELL_KEY)).with_row_index("cell")
-    possible = features.candidates(features.SAMPLE_FEATURES, data.feature_set, data.platform.ways)
-    needed, wanted, counts = _wanted(data, possible, p)
-    n_wanted = counts["wanted"]
-    if n_wanted == 0:
-        raise BadInput(f"{data_folder}: no row has all of {', '.join(needed)}; collect the data set again")
-    step = -(-n_wanted // p.max_rows)  # every step-th row, so that no part of the sweep is favoured
-    p99 = pl.when(pl.col("verdict") == "valid").then(pl.col("latency_p99_ms")).otherwise(None).alias("p99_ms")
-    wide = [name for name in samples.CELL_KEY if name != "nb_key"] + ["neighbours"]
-    parts, seen = [], 0
-    for k in range(0, len(data.shards), _SHARDS):
-        rows = samples.raw(data, data.shards[k : k + _SHARDS]).filter(wanted)
-        found = rows.select(*wide, p99, *[pl.col(n).cast(pl.Float64).alias(f"x_{n}") for n in needed]).collect()
-        parts.append(found.gather_every(step, offset=-seen % step))
-        seen += found.height
+    verdicts = ("valid", "server-overloaded") if p.use_overloaded_inputs else ("valid",)
+    with engine.connect(reading or params.Samples()) as on:
+        needed, shards = _tally(data, on, verdicts)
+        counts = shards.select(pl.exclude("shard").sum()).row(0, named=True)
+        n_wanted = int(counts["wanted"])
+        if n_wanted == 0:
+            raise BadInput(f"{data_folder}: no row has all of {', '.join(needed)}; collect the data set again")
+        step = -(-n_wanted // p.max_rows)  # every step-th row, so that no part of the sweep is favoured
+        found = _chosen(data, on, needed, verdicts, step, shards)
     table = (
-        samples.with_keys(pl.concat(parts).lazy(), data)
+        samples.with_keys(found.lazy(), data)
         .join(cells.lazy(), on=list(samples.CELL_KEY), how="left", maintain_order="left")
         .select("cell", "p99_ms", *[pl.col(f"x_{name}").alias(name) for name in needed])
         .collect()
@@ -92,7 +51,7 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows) -> dict[str,
         features=needed,
         rows=table.height,
         rows_left_out=Left(
-            feature_missing=counts["feature_missing"],
+            feature_missing=counts["kept"] - counts["usable"],
             not_resolvable=counts["not_resolvable"],
             overloaded=0 if p.use_overloaded_inputs else counts["overloaded"],
             thinned_out=n_wanted - table.height,
@@ -103,23 +62,39 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows) -> dict[str,
     return about
 
 
-def _wanted(data: samples.DataSet, possible: list[str], p: params.Rows) -> tuple[list[str], pl.Expr, dict[str, int]]:
-    """Features that any row has, which rows are wanted, and how many there are of each kind."""
-    frame = samples.raw(data)
-    present = frame.select(pl.col(possible).is_not_null().any()).collect(engine="streaming").row(0)
-    needed = [name for name, some in zip(possible, present, strict=True) if some]
+def _tally(data: samples.DataSet, on: engine.Engine, verdicts: tuple[str, ...]) -> tuple[list[str], pl.DataFrame]:
+    """Features that any row has; and by shard, in order, what `reduce.tally` counts and the rows wanted `before` it."""
+    table = reduce.open_samples(data, on)
+    needed = features.candidates(features.SAMPLE_FEATURES, data.feature_set, data.platform.ways)
+    counts = on.collect(reduce.tally(table, needed, verdicts))
     # A row that lacks a feature which others have is dropped and counted: it is never filled in.
-    usable = pl.all_horizontal([pl.col(name).is_not_null() & pl.col(name).is_finite() for name in needed])
-    wanted = usable & (pl.col("verdict") != "not-resolvable")
-    if not p.use_overloaded_inputs:
-        wanted &= pl.col("verdict") != "server-overloaded"
-    counts = frame.select(
-        (~usable).sum().alias("feature_missing"),
-        (pl.col("verdict") == "not-resolvable").sum().alias("not_resolvable"),
-        (pl.col("verdict") == "server-overloaded").sum().alias("overloaded"),
-        wanted.sum().alias("wanted"),
-    ).collect(engine="streaming")
-    return needed, wanted, {name: int(counts[name][0]) for name in counts.columns}
+    present = [name for name in needed if counts[f"has_{name}"].sum() > 0]
+    if present and present != needed:
+        needed = present
+        counts = on.collect(reduce.tally(table, needed, verdicts))
+    shards = _places(data, on).join(counts, on="shard", how="inner", maintain_order="left")
+    return needed, shards.with_columns((pl.col("wanted").cum_sum() - pl.col("wanted")).alias("before"))
+
+
+def _places(data: samples.DataSet, on: engine.Engine) -> pl.DataFrame:
+    return pl.DataFrame({"shard": [on.name(shard) for shard in data.shards]}).with_row_index("place")
+
+
+def _chosen(
+    data: samples.DataSet, on: engine.Engine, needed: list[str], verdicts: tuple[str, ...], step: int, shards: pl.DataFrame
+) -> pl.DataFrame:
+    """The rows, in the order of shards and of rows in them."""
+    before = on.table(shards.select("shard", "before"))
+    parts = []
+    for whole in (True, False):
+        # Shards without a wanted row are not read.
+        places = shards.filter(pl.col("wanted") > 0, (pl.col("wanted") == pl.col("rows")) == whole)["place"].to_list()
+        batch = max(1, len(places)) if whole or on.batch is None else on.batch
+        for k in range(0, len(places), batch):
+            table = reduce.open_samples(data, on, places[k : k + batch])
+            parts.append(on.collect(reduce.chosen(table, needed, verdicts, step, before, whole=whole)))
+    found = pl.concat(parts).join(shards.select("shard", "place"), on="shard")
+    return found.sort("place", "row").drop("place", "shard", "row")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,7 +104,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.labels, args.out, params.load(args.params).rows))
+
+    def work() -> dict[str, Any]:
+        p = params.load(args.params)
+        return run(args.data, args.labels, args.out, p.rows, p.samples)
+
+    return params.run_stage(work)
 
 
 if __name__ == "__main__":

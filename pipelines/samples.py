@@ -1,4 +1,5 @@
-"""Read the samples of one data set: a folder with `manifest.json` and `shards/*.parquet` (design.md 4.2).
+"""One data set: a folder with `manifest.json` and `shards/*.parquet` (docs/sweep-output.md). What is computed of its samples
+is in pipelines/reduce.py.
 
 A row whose verdict is not `valid` never counts as a measured latency:
 
@@ -12,7 +13,6 @@ How many rows each rule touched is part of the metrics of the label stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
 PLANE_KEY = ("service", "rps", "threads", "mba_pct", "nb_key")
 CELL_KEY = (*PLANE_KEY, "alloc_cores", "alloc_ways")
-_NEEDED = (
+NEEDED = (
     "campaign",
     "service",
     "case_id",
@@ -172,112 +172,10 @@ def held_by_neighbours(nb_key: str) -> tuple[float, float]:
     return sum(float(cores) for cores, _ in held), sum(float(ways) for _, ways in held)
 
 
-def scan(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
-    """All rows but client-limited ones, lazily, with `nb_key`; `alloc_ways` is 0 where the host has no cache partitioning.
-
-    Args:
-        shards: of these only; None: of all.
-
-    Raises:
-        BadInput: a column is missing, or a verdict is unknown.
-    """
-    return with_keys(raw(data, shards), data)
-
-
-def raw(data: DataSet, shards: Sequence[Path] | None = None) -> pl.LazyFrame:
-    """`scan` without keys, which cost more than reading: who needs few rows adds them last."""
-    frame = pl.scan_parquet(list(data.shards if shards is None else shards))
-    have = frame.collect_schema().names()
-    if missing := [name for name in _NEEDED if name not in have]:
-        raise BadInput(f"{data.shards[0]}: column {missing[0]} is missing; collect the data set again")
-    return frame.filter(pl.col("verdict") != "client-limited")
-
-
 def with_keys(frame: pl.LazyFrame, data: DataSet) -> pl.LazyFrame:
-    """Rows of `raw` with the key of their cell."""
+    """Samples or cases with the key of their cell; `alloc_ways` is 0 where the host has no cache partitioning."""
     return frame.with_columns(
         neighbour_key(holdings=data.axes is not None),
         pl.col("alloc_ways").fill_null(0.0) if data.platform.ways == 0 else pl.col("alloc_ways"),
         pl.col("alloc_cores").round(6),
-    )
-
-
-def verdict_counts(data: DataSet) -> dict[str, int]:
-    """Rows of each verdict; an unknown verdict, or a row that does not say what the service held, is an error."""
-    counts = pl.scan_parquet(list(data.shards)).group_by("verdict").len().collect(engine="streaming")
-    unplaced = pl.col("alloc_cores").is_null() | pl.col("alloc_ways").is_null()
-    if n := int(scan(data).filter(unplaced).select(pl.len()).collect().item()):
-        raise BadInput(f"{data.folder}: {n} rows have no alloc_cores or alloc_ways; measure their cases again")
-    found = {str(v): int(n) for v, n in counts.iter_rows()}
-    if unknown := sorted(set(found) - set(VERDICTS)):
-        raise BadInput(f"{data.folder}: verdict {unknown[0]!r} is unknown; known: {', '.join(VERDICTS)}")
-    return {verdict: found.get(verdict, 0) for verdict in VERDICTS}
-
-
-def cells(data: DataSet) -> pl.DataFrame:
-    """One row a cell (allocation in a plane).
-
-    Columns: CELL_KEY, `status` (met-able latency `measured`, `overloaded` or `unknown`), `p99_ms` (geometric mean of its cases'
-    p99; infinite where overloaded, null where unknown), `mbl_mbps` (mean), `rows`, `cases`.
-
-    A case is what most of its rows say, on a tie the worse, and its p99 the median of the windows': an order statistic, not an
-    average of percentiles. A cell is what most of its cases say, in the same way. The search of a frontier campaign reckons alike
-    (scheduler/search/src/series.rs).
-    """
-    # One service at one load at a time: memory is that of the largest, and each reads the few shards that it is in.
-    rows = pl.scan_parquet(list(data.shards), include_file_paths="shard")
-    where = rows.select("service", "rps", "shard").unique().collect(engine="streaming").sort(pl.all())
-    parts = []
-    for (service, rps), found in where.group_by("service", "rps", maintain_order=True):
-        one = scan(data, [Path(s) for s in found["shard"]]).filter((pl.col("service") == service) & (pl.col("rps") == rps))
-        parts.append(_cells(one).collect(engine="streaming"))
-    return pl.concat(parts).sort(CELL_KEY)
-
-
-def _cells(rows: pl.LazyFrame) -> pl.LazyFrame:
-    valid = pl.col("verdict") == "valid"
-    over = pl.col("verdict") == "server-overloaded"
-    p99 = pl.col("latency_p99_ms").filter(valid & pl.col("latency_p99_ms").is_not_null())
-    cases = rows.group_by(*CELL_KEY, "case_id").agg(
-        valid.sum().alias("n_valid"),
-        over.sum().alias("n_over"),
-        pl.len().alias("rows"),
-        p99.median().alias("p99_ms"),
-        pl.col("mbl_mbps").filter(valid).sum().alias("mbl_sum"),
-        pl.col("mbl_mbps").filter(valid).count().alias("mbl_count"),
-    )
-    n_unknown = pl.col("rows") - pl.col("n_valid") - pl.col("n_over")
-    overloaded = (pl.col("n_over") > 0) & (pl.col("n_over") >= pl.max_horizontal("n_valid", n_unknown))
-    measured = ~overloaded & (pl.col("n_valid") > n_unknown) & pl.col("p99_ms").is_not_null()
-    n_overloaded, n_measured = pl.col("n_overloaded"), pl.col("n_measured")
-    return (
-        cases.group_by(CELL_KEY)
-        .agg(
-            overloaded.sum().alias("n_overloaded"),
-            measured.sum().alias("n_measured"),
-            pl.col("rows").sum(),
-            pl.len().alias("cases"),
-            pl.col("p99_ms").filter(measured).log().mean().exp().alias("p99_ms"),
-            pl.col("p99_ms").filter(measured).first().alias("only_ms"),
-            pl.col("mbl_sum").sum(),
-            pl.col("mbl_count").sum(),
-        )
-        .select(
-            *CELL_KEY,
-            "rows",
-            "cases",
-            pl.when(pl.col("mbl_count") > 0).then(pl.col("mbl_sum") / pl.col("mbl_count")).alias("mbl_mbps"),
-            pl.when((n_measured > 0) & (n_measured > n_overloaded))
-            .then(pl.lit("measured"))
-            .when(n_overloaded > 0)
-            .then(pl.lit("overloaded"))
-            .otherwise(pl.lit("unknown"))
-            .alias("status"),
-            # one case's own number, to the last bit
-            pl.when((n_measured > 0) & (n_measured > n_overloaded))
-            .then(pl.when(n_measured == 1).then("only_ms").otherwise("p99_ms"))
-            .when(n_overloaded > 0)
-            .then(pl.lit(float("inf")))
-            .alias("p99_ms"),
-        )
     )

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from models import features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import rows as rows_stage
-from pipelines import samples
+from pipelines import rowfile, samples
 from pipelines.errors import BadInput
 from pipelines.grids import Grids
 
@@ -51,7 +50,7 @@ class Table:
     cell_plane: I64
     plane_labels: pl.DataFrame
     plane_target_ms: F64
-    about: rows_stage.About
+    about: rowfile.About
 
     @property
     def platform(self) -> PlatformLimits:
@@ -97,7 +96,7 @@ def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
     Raises:
         BadInput: one is missing or damaged, or they do not belong together.
     """
-    about = rows_stage.about(rows)
+    about = rowfile.about(rows)
     labels = pl.read_parquet(label_folder / "labels.parquet").with_row_index("plane")
     cells = pl.read_parquet(label_folder / "cells.parquet")
     key = [name for name in samples.PLANE_KEY if name != "nb_key"]

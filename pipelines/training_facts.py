@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines import drift, fitted, params, published, rows, tracking
+from pipelines import drift, fitted, params, published, rowfile, tracking
 from pipelines.errors import BadInput
 from pipelines.io import read_json
 from pipelines.published import Published
@@ -40,7 +40,7 @@ def gather(
     Raises:
         BadInput: an output is missing or damaged, or they are of different data.
     """
-    about = rows.about(row_folder)
+    about = rowfile.about(row_folder)
     trained = {model: fitted.summary(models / model) for model in MODELS if (models / model / fitted.SUMMARY).exists()}
     for model, summary in trained.items():
         if summary.data_sha256 != about.data_sha256:

@@ -1,0 +1,201 @@
+"""From samples to cells and to the rows that models learn from: one set of Ibis expressions for every engine
+(pipelines/engine.py).
+
+What the engine computes is the same bits on each of them: numbers of rows, order statistics, and sums of whole numbers, which
+do not depend on the order of rows. What is left (cases to cells, formatting, sorting) is a thirtieth of the data and is done
+here, in one process, from rows in a fixed order.
+
+Mind when changing an expression that engines differ in: ibis' `isinf` (constant on Spark), interpolated medians (last bit), sums
+and means of floats, text made of numbers, rounding to decimals, the type of an index into an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from pipelines import samples
+from pipelines.engine import Engine
+from pipelines.errors import BadInput
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+_LARGEST = 1e308  # above: infinite or not a number, which both engines order last
+_PER_UNIT = float(2**20)  # bandwidth is summed in whole parts of this: exact to 2^-21 MB/s a sample
+_PER_CORE = 1e6  # cores are told apart to so many parts
+
+
+def _number(value: ir.NumericColumn) -> ir.BooleanValue:
+    """True: neither infinite nor NaN; null where the value is missing."""
+    return value.abs() <= _LARGEST
+
+
+def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | None = None) -> ir.Table:
+    """All rows of the data set, or those of some of its shards.
+
+    Raises:
+        BadInput: a column is missing.
+    """
+    shards = data.shards if places is None else [data.shards[k] for k in places]
+    table = engine.samples(shards)
+    if missing := [name for name in samples.NEEDED if name not in table.columns]:
+        raise BadInput(f"{shards[0]}: column {missing[0]} is missing; collect the data set again")
+    return table
+
+
+def verdict_counts(data: samples.DataSet, engine: Engine) -> dict[str, int]:
+    """Rows of each verdict; an unknown verdict, or a row that does not say what the service held, is an error."""
+    table = open_samples(data, engine)
+    unplaced = table.alloc_cores.isnull()
+    if data.platform.ways > 0:
+        unplaced |= table.alloc_ways.isnull()
+    counts = engine.collect(table.group_by("verdict").agg(rows=table.count(), unplaced=unplaced.cast("int64").sum()))
+    found = {str(verdict): int(n) for verdict, n in counts.select("verdict", "rows").iter_rows()}
+    if unknown := sorted(set(found) - set(samples.VERDICTS)):
+        raise BadInput(f"{data.folder}: verdict {unknown[0]!r} is unknown; known: {', '.join(samples.VERDICTS)}")
+    if n := int(counts.filter(pl.col("verdict") != "client-limited")["unplaced"].sum()):
+        raise BadInput(f"{data.folder}: {n} rows have no alloc_cores or alloc_ways; measure their cases again")
+    return {verdict: found.get(verdict, 0) for verdict in samples.VERDICTS}
+
+
+def cases(table: ir.Table) -> ir.Table:
+    """One row a case: what it is, rows by verdict, the median of its valid rows' p99, its bandwidth in whole parts."""
+    import ibis
+
+    valid = table.verdict == "valid"
+    mbl = ibis.ifelse(valid & _number(table.mbl_mbps), table.mbl_mbps, None)
+    t = table.filter(table.verdict != "client-limited").mutate(
+        cores_parts=(table.alloc_cores * _PER_CORE + 0.5).floor().cast("int64"),
+        p99=ibis.ifelse(valid & _number(table.latency_p99_ms), table.latency_p99_ms, None),
+        mbl_parts=(mbl * _PER_UNIT + 0.5).floor().cast("int64"),
+    )
+    found = t.group_by("service", "rps", "threads", "mba_pct", "neighbours", "cores_parts", "alloc_ways", "case_id").agg(
+        n_valid=(t.verdict == "valid").cast("int64").sum(),
+        n_over=(t.verdict == "server-overloaded").cast("int64").sum(),
+        rows=t.count(),
+        n_p99=t.p99.count(),
+        p99s=t.p99.collect(where=t.p99.notnull()),
+        mbl_parts=t.mbl_parts.sum(),
+        mbl_count=t.mbl_parts.count(),
+    )
+    found = found.mutate(p99s=found.p99s.sort())
+    middle = [((found.n_p99 - k) / 2).floor().cast("int32") for k in (1, 0)]
+    median = (found.p99s[middle[0]] + found.p99s[middle[1]]) / 2.0
+    return found.mutate(p99_ms=ibis.ifelse(found.n_p99 > 0, median, None)).drop("p99s", "n_p99")
+
+
+def cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame:
+    """One row a cell (allocation in a plane).
+
+    Columns: CELL_KEY, `status` (met-able latency `measured`, `overloaded` or `unknown`), `p99_ms` (geometric mean of its cases'
+    p99; infinite where overloaded, null where unknown), `mbl_mbps` (mean), `rows`, `cases`.
+
+    A case is what most of its rows say, on a tie the worse, and its p99 the median of the windows': an order statistic, not an
+    average of percentiles. A cell is what most of its cases say, in the same way. The search of a frontier campaign reckons alike
+    (scheduler/search/src/series.rs).
+    """
+    found = engine.collect(cases(open_samples(data, engine)))
+    placed = found.with_columns((pl.col("cores_parts") / _PER_CORE).alias("alloc_cores"))
+    keyed = samples.with_keys(placed.lazy(), data).drop("neighbours", "cores_parts")
+    return _cells(keyed.sort(*samples.CELL_KEY, "case_id")).sort(samples.CELL_KEY).collect()
+
+
+def _cells(cases: pl.LazyFrame) -> pl.LazyFrame:
+    n_unknown = pl.col("rows") - pl.col("n_valid") - pl.col("n_over")
+    overloaded = (pl.col("n_over") > 0) & (pl.col("n_over") >= pl.max_horizontal("n_valid", n_unknown))
+    measured = ~overloaded & (pl.col("n_valid") > n_unknown) & pl.col("p99_ms").is_not_null()
+    n_overloaded, n_measured = pl.col("n_overloaded"), pl.col("n_measured")
+    return (
+        cases.group_by(samples.CELL_KEY)
+        .agg(
+            overloaded.sum().alias("n_overloaded"),
+            measured.sum().alias("n_measured"),
+            pl.col("rows").sum(),
+            pl.len().alias("cases"),
+            pl.col("p99_ms").filter(measured).log().mean().exp().alias("p99_ms"),
+            pl.col("p99_ms").filter(measured).first().alias("only_ms"),
+            pl.col("mbl_parts").sum(),
+            pl.col("mbl_count").sum(),
+        )
+        .select(
+            *samples.CELL_KEY,
+            pl.col("rows").cast(pl.get_index_type()),
+            "cases",
+            pl.when(pl.col("mbl_count") > 0)
+            .then(pl.col("mbl_parts").cast(pl.Float64) / _PER_UNIT / pl.col("mbl_count"))
+            .alias("mbl_mbps"),
+            pl.when((n_measured > 0) & (n_measured > n_overloaded))
+            .then(pl.lit("measured"))
+            .when(n_overloaded > 0)
+            .then(pl.lit("overloaded"))
+            .otherwise(pl.lit("unknown"))
+            .alias("status"),
+            # one case's own number, to the last bit
+            pl.when((n_measured > 0) & (n_measured > n_overloaded))
+            .then(pl.when(n_measured == 1).then("only_ms").otherwise("p99_ms"))
+            .when(n_overloaded > 0)
+            .then(pl.lit(float("inf")))
+            .alias("p99_ms"),
+        )
+    )
+
+
+def _wanted(table: ir.Table, features: Sequence[str], verdicts: Sequence[str]) -> ir.BooleanValue:
+    wanted = table.verdict.isin(verdicts)
+    for name in features:
+        wanted &= _number(table[name])
+    return wanted
+
+
+def tally(table: ir.Table, features: Sequence[str], verdicts: Sequence[str]) -> ir.Table:
+    """By shard: `rows`, those that have each feature (`has_*`) and all (`usable`), those of either verdict that is left out, and
+    those `wanted`. Client-limited rows are in `rows` alone."""
+    t = table.mutate(kept=table.verdict != "client-limited")
+    usable = _wanted(t, features, [v for v in samples.VERDICTS if v != "client-limited"])
+    return t.group_by("shard").agg(
+        **{f"has_{name}": t[name].count(where=t.kept) for name in features},
+        rows=t.count(),
+        kept=t.count(where=t.kept),
+        usable=t.count(where=usable),
+        not_resolvable=t.count(where=t.verdict == "not-resolvable"),
+        overloaded=t.count(where=t.verdict == "server-overloaded"),
+        wanted=t.count(where=_wanted(t, features, verdicts)),
+    )
+
+
+def chosen(
+    table: ir.Table, features: Sequence[str], verdicts: Sequence[str], step: int, before: ir.Table, *, whole: bool
+) -> ir.Table:
+    """Every step-th wanted row, counted over all shards: its address, what says its cell, `p99_ms` (null unless valid) and its
+    features as `x_*`.
+
+    Args:
+        before: wanted rows in earlier shards (`before`) by `shard`.
+        whole: these shards have wanted rows alone, so that a row's number needs no counting: much cheaper.
+    """
+    import ibis
+
+    t = table
+    if whole:
+        numbered = t.join(before, "shard")
+        t = numbered.filter((numbered.row + numbered.before) % step == 0)
+    else:
+        t = t.filter(_wanted(t, features, verdicts))
+        if step > 1:
+            # The address alone is sorted; a row that stays is read again.
+            ranked = t.select("shard", "row", rank=ibis.row_number().over(ibis.window(group_by="shard", order_by="row")))
+            numbered = ranked.join(before, "shard")
+            kept = numbered.filter((numbered.rank + numbered.before) % step == 0).select("shard", "row")
+            t = table.join(kept, ["shard", "row"])
+    plain = [name for name in samples.CELL_KEY if name != "nb_key"]
+    return t.select(
+        "shard",
+        "row",
+        "neighbours",
+        *plain,
+        p99_ms=ibis.ifelse(t.verdict == "valid", t.latency_p99_ms, None),
+        **{f"x_{name}": t[name].cast("float64") for name in features},
+    )

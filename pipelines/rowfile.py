@@ -1,0 +1,44 @@
+"""What the stage `rows` says of its rows (rows.json): apart from how it makes them, which is no reason to train again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from models.features import PlatformLimits
+from pipelines.io import read_model
+
+
+class Left(BaseModel):
+    """Rows that were left out, by reason."""
+
+    feature_missing: int
+    not_resolvable: int
+    overloaded: int
+    thinned_out: int
+
+
+class About(BaseModel):
+    """What `rows.json` says.
+
+    Attributes:
+        features: sample features that every row has.
+    """
+
+    data_sha256: str
+    campaign: str
+    feature_set: str
+    platform: PlatformLimits
+    features: list[str]
+    rows: int
+    rows_left_out: Left
+
+
+def about(folder: Path) -> About:
+    """Read the stage's `rows.json`.
+
+    Raises:
+        BadInput: it is missing or damaged; names file and field.
+    """
+    return read_model(folder / "rows.json", About, "the summary of the stage `rows`", "rows")
