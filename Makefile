@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-playbooks test-crashes bench-frontier bench-lab-hour
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-playbooks test-crashes bench-frontier bench-lab-hour test-spark
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ test-kills-campaign: setup ## campaigns killed at 200 random instants and resume
 TRIAL_CUT_S ?= 120
 test-playbooks: setup engine ## playbooks and a campaign on three containers with sshd; a connection is cut for TRIAL_CUT_S seconds
 	@scripts/test-playbooks.sh $(TRIAL_CUT_S)
+
+test-spark: rust ## the stages label and rows on a local Spark: the same bits as on DuckDB (fetches 450 MB and a JRE once)
+	@scripts/test-spark.sh
 
 test-crashes: deps ## 10,000 crash schedules of the campaign engine and its journal
 	SUREFOOT_CRASHES=10000 cargo test --release --locked -p surefootd --lib crash_schedule

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Makes the Python environment in $1 from the lock file (hashes checked).
+# Makes the Python environment in $1 from a lock file (hashes checked); with requirements-spark.lock the one that drives Spark, or adds
+# that to an environment that is there.
 set -euo pipefail
-venv=${1:?usage: scripts/python.sh DIR}
+venv=${1:?usage: scripts/python.sh DIR [LOCK]}
+lock=${2:-requirements.lock}
 
 fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 
@@ -26,8 +28,9 @@ if [ ! -x "$venv/bin/python" ]; then
     fi
   fi
 fi
-echo "surefoot: installing the locked Python packages into $venv (the README says what PyTorch costs)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+echo "surefoot: installing the Python packages of $lock into $venv (the README says what PyTorch costs)"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$lock"
+if [ "$lock" != requirements.lock ]; then exit 0; fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 # The lock leaves out the GPU libraries that PyTorch's wheel links against; a CPU never calls them.
 "$venv/bin/python" -m pipelines.cpu_torch
