@@ -15,7 +15,7 @@ from synthetic import Campaign, write
 
 from models import export, features, model_a
 from models.mlp import Mlp
-from pipelines import compare, evaluate, fit_oaa, generalise, holdout, label, params, tensors, train, transfer
+from pipelines import compare, evaluate, fit_oaa, generalise, holdout, label, params, rowfile, tensors, train, transfer
 from pipelines import rows as rows_stage
 from pipelines.errors import BadInput
 from pipelines.fit import Start
@@ -52,14 +52,14 @@ def plane_table(qos: list[list[float]]) -> Table:
         cell_plane=zeros,
         plane_labels=pl.DataFrame({"service": ["a"], "split": ["test"], "oaa_cores": [3.0]}),
         plane_target_ms=np.array([1.0]),
-        about=rows_stage.About(
+        about=rowfile.About(
             data_sha256="0" * 64,
             campaign="none",
             feature_set="full",
             platform=PLATFORM,
             features=["alloc_cores"],
             rows=n,
-            rows_left_out=rows_stage.Left(feature_missing=0, not_resolvable=0, overloaded=0, thinned_out=0),
+            rows_left_out=rowfile.Left(feature_missing=0, not_resolvable=0, overloaded=0, thinned_out=0),
         ),
     )
 

@@ -32,6 +32,7 @@ from pipelines import (
     params,
     published,
     report,
+    rowfile,
     rows,
     training_charts,
     training_facts,
@@ -89,7 +90,7 @@ class Training:
         data = write(folder / "data", campaign)
         label.run(data, self.labels, P.label)
         rows.run(data, self.labels, self.rows, P.rows)
-        digest = rows.about(self.rows).data_sha256
+        digest = rowfile.about(self.rows).data_sha256
         rng = np.random.default_rng(1)
         for model in ("a", "b"):
             inputs = [Bound(n, 0.0, 1.0) for n in features.MODEL_A_INPUTS]
@@ -181,7 +182,7 @@ def test_every_number_of_the_inputs_is_on_the_page_and_in_the_json(training: Tra
         "steps": -1.0, "samples": 31.0, "a_oaa_cores_mae": 2.17, "a_oaa_ways_mae": 1.31, "questions": 37.0, "b_error_pct": 33.1,
     }  # fmt: skip
     assert facts["tables"]["by_cliff"][2]["a_oaa_ways_mae"] is None
-    about = rows.about(training.rows)
+    about = rowfile.about(training.rows)
     for fact in (about.data_sha256, f"{about.rows:,}", "toy-12x6", "run-7", "4,321", "777 train", "core_freq_mhz"):
         assert fact in text, fact
     for service in CAMPAIGN.services:
