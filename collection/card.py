@@ -15,6 +15,7 @@ import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
+from pipelines.markdown import plain, table
 
 from . import dataset, standing
 from .errors import DataSetError
@@ -88,7 +89,7 @@ def text(folder: Path) -> str:
     """The card, as Markdown."""
     summary = standing.read_summary(folder)
     lines = [
-        f"# Data card: {_plain(summary['campaign'])}",
+        f"# Data card: {plain(summary['campaign'])}",
         "",
         "Made by `surefoot campaign card DIR` from the manifests and samples beside it.",
         "",
@@ -97,10 +98,10 @@ def text(folder: Path) -> str:
         f"Measured: {summary.get('started_utc', 'unknown')} to {summary.get('ended_utc', 'unknown')} (UTC)",
     ]
     for name, path, planned in standing.each(folder):
-        lines += ["", f"## {_plain(name)}", ""]
+        lines += ["", f"## {plain(name)}", ""]
         lines += _target(path, planned) if _has(path) else ["Nothing was measured yet."]
         if (folder / figure(name)).exists():
-            lines += ["", f"![Where {_plain(name)} was measured, and latency over load]({figure(name)})"]
+            lines += ["", f"![Where {plain(name)} was measured, and latency over load]({figure(name)})"]
     lines += ["", "## How to check", ""]
     lines += [
         "`surefoot campaign verify DIR` proves hashes, rows and counts, and looks for values out of range, clock jumps, wrong",
@@ -113,15 +114,6 @@ def text(folder: Path) -> str:
 
 def _has(path: Path) -> bool:
     return (path / standing.MANIFEST).exists()
-
-
-def _plain(value: object) -> str:
-    """Text in a table or a heading: one line, no markup."""
-    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *(f"| {' | '.join(map(_plain, row))} |" for row in rows)]
 
 
 def _target(path: Path, planned: int) -> list[str]:
@@ -138,7 +130,7 @@ def _target(path: Path, planned: int) -> list[str]:
         "",
         "### Cases",
         "",
-        *_table(["state", "cases", "meaning"], [[s, f"{n:,}", _STATES[s]] for s, n in counts.items() if n]),
+        *table(["state", "cases", "meaning"], [[s, f"{n:,}", _STATES[s]] for s, n in counts.items() if n]),
         "",
         f"Planned: {planned:,}. " + ("Complete." if manifest.complete else "Incomplete: the campaign was not finished."),
         "",
@@ -157,7 +149,7 @@ def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any
     sweep = json.dumps(spec.get("sweep"), sort_keys=True)  # type: ignore[union-attr]
     sampling = json.dumps(spec.get("sampling"), sort_keys=True)  # type: ignore[union-attr]
     part = f", part {manifest.part['number']} of {manifest.part['of']}" if manifest.part else ""
-    yield from _table(
+    yield from table(
         ["what", ""],
         [
             ["campaign", f"{manifest.campaign}{part}, hash {manifest.campaign_hash}"],
@@ -192,7 +184,7 @@ def _where(manifest: dataset.Manifest, more: dict[str, Any], path: Path) -> Iter
     rows += [[f"source: {name}", digest] for name, digest in sources[:_SOURCES]]
     if len(sources) > _SOURCES:
         rows.append(["source", f"{len(sources) - _SOURCES} more in manifest.json"])
-    yield from _table(["where", ""], rows)
+    yield from table(["where", ""], rows)
 
 
 def _scan(shards: list[Path]) -> dict[str, Any]:
@@ -224,7 +216,7 @@ def _ranges(found: dict[str, Any]) -> Iterator[str]:
         [name, "" if low is None else f"{low:.6g}", "" if high is None else f"{high:.6g}", f"{100 * gap:.1f} %"]
         for name, (low, high, gap) in found["columns"].items()
     ]
-    yield from _table(["column", "least", "greatest", "null"], rows)
+    yield from table(["column", "least", "greatest", "null"], rows)
     yield ""
     verdicts = ", ".join(f"{n:,} {verdict}" for verdict, n in found["verdicts"].items())
     yield f"Rows by verdict: {verdicts or 'none'}."
@@ -234,7 +226,7 @@ def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, in
     reasons = (manifest.cases.model_extra or {}).get("reasons", [])
     ranked = sorted(reasons, key=lambda r: (-int(r["cases"]), str(r["state"]), str(r["reason"])))
     for r in [r for r in ranked if r["state"] != "measured"][:_REASONS]:
-        yield f"{_plain(r['state'])}: {int(r['cases']):,} x {_plain(r['reason'])}"
+        yield f"{plain(r['state'])}: {int(r['cases']):,} x {plain(r['reason'])}"
     empty = [name for name, (low, _, _) in found["columns"].items() if low is None]
     if empty:
         yield f"null throughout, the target cannot measure it: {', '.join(empty)}"

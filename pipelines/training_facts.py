@@ -7,7 +7,6 @@ measured is None, never left out, so that the page can say so.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,10 @@ import polars as pl
 from pipelines import drift, fitted, params, published, rowfile, tracking
 from pipelines.errors import BadInput
 from pipelines.io import read_json
-from pipelines.published import Published
+from pipelines.published import Published, errors
 
 MODELS = ("a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c")
 TABLES = ("by_service", "by_cliff", "calibration", "importance")
-_ERRORS = ("_mae", "_error_pct", "_accuracy")
-_HIGHER = "_accuracy"
-_SPLITS = ("carried", "overloaded")  # of one figure, not other methods
 _VERSIONS = ("_as_is", "_rescaled")  # of models asked about another platform (pipelines/generalise.py)
 
 Rows = list[dict[str, Any]]
@@ -105,51 +101,6 @@ def _services(table: pl.DataFrame) -> Rows:
         pl.col("qos_target_ms").first(),
     )
     return found.sort("service").to_dicts()
-
-
-def comparators(metrics: Mapping[str, float], name: str) -> dict[str, float]:
-    """The same figure of each comparator, by its method's name."""
-    others = {n.removeprefix(f"{name}_"): v for n, v in metrics.items() if n.startswith(f"{name}_")}
-    return {method: value for method, value in others.items() if method not in _SPLITS}
-
-
-def errors(
-    metrics: Mapping[str, float],
-    figures: Iterable[Published],
-    stage: str,
-    platform: str,
-    margin: float,
-    models: Iterable[str] = (),
-) -> Rows:
-    """Each error with the best comparator's and the paper's.
-
-    Args:
-        margin: an error up to this much above the comparator's is no worse.
-        models: those whose published figures are listed even where ours are missing.
-    """
-    figures = list(figures)
-    names = [n for n in metrics if n.endswith(_ERRORS) or published.find(figures, stage, n, platform)]
-    missing = [f.metric for f in figures if f.stage == stage and f.model in models and f.metric not in metrics]
-    found = []
-    for name in dict.fromkeys([*sorted(names), *missing]):
-        ours = metrics.get(name)
-        others = comparators(metrics, name)
-        theirs = published.find(figures, stage, name, platform)
-        row: dict[str, Any] = {"metric": name, "ours": ours, "comparators": others, "best": None, "over_best": None}
-        row |= {"no_worse": None, "paper": None, "within_paper": None}
-        if others and ours is not None:
-            higher = name.endswith(_HIGHER)
-            best = (max if higher else min)(others, key=lambda m: others[m])
-            # by errors: of an accuracy, what it lacks of 1
-            mine, its = (1 - ours, 1 - others[best]) if higher else (ours, others[best])
-            row["best"] = best
-            row["over_best"] = mine / its if its > 0 else None
-            row["no_worse"] = mine <= its * (1 + margin)
-        if theirs is not None:
-            row["paper"] = {f: getattr(theirs, f) for f in ("value", "unit", "platform", "paper", "place", "what")}
-            row["within_paper"] = None if ours is None else theirs.met_by(ours)
-        found.append(row)
-    return found
 
 
 def _generalised(folder: Path, figures: list[Published], platform: str, margin: float) -> dict[str, Any] | None:

@@ -6,77 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines import training_charts as charts
+from pipelines.metric_words import METHODS, MODELS, describe, other
 from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, number, per_cent
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
-_UNITS = {"cores": "cores", "ways": "ways", "mbps": "MB/s"}
-_METHODS = {
-    "nearest": "nearest neighbour",
-    "linear": "linear fit",
-    "lightgbm": "LightGBM",
-    "constant": "best constant",
-}
-_MODELS = {
-    "a": "Model-A (OSML+)",
-    "b": "Model-B (OSML+)",
-    "c": "Model-C (OSML+)",
-    "osml-a": "Model-A (OSML)",
-    "osml-ap": "Model-A' (OSML)",
-    "osml-b": "Model-B (OSML)",
-    "osml-bp": "Model-B' (OSML)",
-    "osml-c": "Model-C (OSML)",
-}
-_OTHERS = {
-    "a_oaa_cells_measured": "Model-A: predicted OAA, rounded up, is a cell that was measured (share)",
-    "a_safe_share": "Model-A: predicted OAA, rounded up, meets QoS (share)",
-    "a_safe_but_violates": "Model-A: predicted OAA, rounded up, misses QoS (share)",
-    "b_safe_but_violates": "Model-B: predicted “met” that are not (share)",
-    "b_cliff_recall": "Model-B: single steps over the cliff that it sees coming (share)",
-    "b_cliff_steps": "Model-B: single steps over the cliff that it was asked about (number)",
-    "c_grows_when_violating": "Model-C: violating states in which it gives more (share)",
-    "c_never_shrinks_into_cliff": "Model-C: states just above the cliff in which it does not step over it (share)",
-    "test_rows": "samples measured on (number)",
-    "test_planes": "planes measured on (number)",
-}
 _SEEDS = {"split": "label", "training": "train", "evaluation": "evaluate", "comparators": "compare"}
 _LOSSES = {"critic_loss": "critic", "actor_loss": "actor (a return, larger in size is better)"}
-
-
-def describe(metric: str) -> tuple[str, str]:
-    """A metric in words, and its unit."""
-    model, rest = next(
-        (
-            (m, metric[len(m) + 1 :])
-            for m in sorted(_MODELS, key=len, reverse=True)
-            if metric.startswith(f"{m.replace('-', '_')}_")
-        ),
-        ("", metric),
-    )
-    who = f"{_MODELS[model]}: " if model else ""
-    if rest == "mae":
-        return f"{who}OAA and RCliff, cores and ways together, mean absolute error", "cores or ways"
-    if rest == "qos_mae":
-        return f"{who}QoS (target / p99, capped), mean absolute error", "of the target"
-    if rest == "error_pct":
-        return f"{who}QoS capped at 1, mean absolute error", "%"
-    if rest == "accuracy":
-        return f"{who}“QoS is met” predicted rightly", "share"
-    if rest == "reduction_pct":
-        return f"{who}error lower with transfer", "%"
-    if rest.endswith("_mae"):
-        output = rest.removesuffix("_mae")
-        unit = _UNITS.get(output.rsplit("_", 1)[-1], "")
-        shown = (
-            output.removesuffix("_mbps")
-            .replace("_", " ")
-            .replace("oaa", "OAA")
-            .replace("rcliff", "RCliff")
-            .replace("mbl", "bandwidth")
-        )
-        return f"{who}{shown}, mean absolute error", unit
-    return metric.replace("_", " "), ""
 
 
 def build(facts: Facts) -> Page:
@@ -189,7 +126,7 @@ def _error_table(errors: Rows, margin: float) -> Table:
     for e in errors:
         text, unit = describe(e["metric"])
         version = e.get("version")
-        best = "–" if e["best"] is None else f"{number(e['comparators'][e['best']])} ({_METHODS.get(e['best'], e['best'])})"
+        best = "–" if e["best"] is None else f"{number(e['comparators'][e['best']])} ({METHODS.get(e['best'], e['best'])})"
         paper = "–" if e["paper"] is None else f"{e['paper']['value']:g} ({e['paper']['paper']}, {e['paper']['place']})"
         rows.append(
             [
@@ -241,7 +178,7 @@ def _errors(facts: Facts) -> Section:
             for e in errors
             if e["comparators"]
         ]
-        heads = [Column("figure"), Column("unit"), Column("ours", True), *[Column(_METHODS.get(m, m), True) for m in methods]]
+        heads = [Column("figure"), Column("unit"), Column("ours", True), *[Column(METHODS.get(m, m), True) for m in methods]]
         section.blocks.append(Table(heads, table))
     else:
         section.blocks.append(
@@ -260,10 +197,7 @@ def _errors(facts: Facts) -> Section:
     section.blocks.append(
         Table(
             [Column("figure"), Column("value", True)],
-            [
-                [_OTHERS.get(m, f"Model-C: share of action {m[8:]}" if m.startswith("c_share_") else m), number(metrics[m])]
-                for m in rest
-            ],
+            [[other(m), number(metrics[m])] for m in rest],
         )
     )
     return section
@@ -422,7 +356,7 @@ def _importance(facts: Facts) -> Section:
         texts = {kind: describe(f"{model}_{kind}") for kind in kinds}
         first = kinds[0]
         inputs = sorted(dict.fromkeys(_column(rows, "input")), key=lambda i: -(grown.get((i, first)) or 0.0))
-        name = _MODELS.get(model, model)
+        name = MODELS.get(model, model)
         text, unit = texts[first]
         section.blocks.append(Heading(name))
         label = f"growth of the error of {text.split(': ', 1)[-1].split(',')[0]}, {unit}"
@@ -501,7 +435,7 @@ def _transfer(facts: Facts) -> Section:
             section.blocks.append(Callout(f"curve_{letter}.csv of stage transfer is missing."))
             continue
         unit = "cores or ways" if letter == "a" else "% of QoS"
-        name = _MODELS[letter]
+        name = MODELS[letter]
         both = {"from random weights": _column(rows, "scratch"), "with transfer": _column(rows, "transfer")}
         drawn.append(
             Drawing(
@@ -615,7 +549,7 @@ def _training(facts: Facts) -> Section:
         ends = [f"{n.replace('_', ' ')} {number(rows[0][n])} → {number(rows[-1][n])}" for n in names]
         table.append(
             [
-                _MODELS[model],
+                MODELS[model],
                 f"{about['steps']:,}",
                 ", ".join(f"{n:,} {split}" for split, n in about["rows"].items()) or "–",
                 f"{len(rows)}",
@@ -632,7 +566,7 @@ def _training(facts: Facts) -> Section:
                     )
                     for n in group
                 }
-                title = _MODELS[model] + (f": {next(iter(series))}" if len(group) == 1 else "")
+                title = MODELS[model] + (f": {next(iter(series))}" if len(group) == 1 else "")
                 drawn.append(
                     Drawing(charts.lines(_column(rows, "epoch"), series, "epoch", _loss_label(group), title, whole=True))
                 )
