@@ -184,6 +184,30 @@ class Report(_Section):
     comparator_margin: float = Field(default=0.1, ge=0, description="error above the best comparator's that is still no worse")
 
 
+class Rule(_Section):
+    """One line of the gate: a metric of the stage `evaluate`, its bound, and how much worse than the champion's it may be."""
+
+    metric: str = Field(min_length=1, description="its path in metrics.json; a dot between the names of nested objects")
+    at_most: float | None = Field(default=None, description="for metrics where less is better")
+    at_least: float | None = Field(default=None, description="for metrics where more is better")
+    worse_by_pct: float | None = Field(default=None, ge=0, description="of the champion's value; None: not compared")
+    if_measured: bool = Field(default=False, description="where the metric is missing the line is not judged, and does not fail")
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Rule:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"{self.metric}: give one of at_most (less is better) and at_least (more is better)")
+        return self
+
+
+class Gate(_Section):
+    """Stage `register`: what must hold before the alias `champion` moves, by the model whose champion is compared with."""
+
+    a: list[Rule] = []
+    b: list[Rule] = []
+    c: list[Rule] = []
+
+
 class Source(_Section):
     """One data set: the folder of one target of a campaign."""
 
@@ -220,6 +244,7 @@ class Params(_Section):
     transfer: Transfer = Transfer()
     generalise: Generalise = Generalise()
     report: Report = Report()
+    gate: Gate = Gate()
 
     @model_validator(mode="after")
     def _known(self) -> Params:

@@ -52,10 +52,13 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def quiet() -> None:
-    """Keep start-up chatter of the libraries off the stages' output; errors still show."""
+def quiet(*libraries: str) -> None:
+    """Import these libraries and keep their start-up chatter off the stages' output; errors still show.
+
+    None: Lightning and MLflow. A stage that trains nothing names MLflow alone: Lightning takes three times as long to import.
+    """
     # Both set their own levels when they are imported, so they must be in first.
-    for name in ("lightning.pytorch", "mlflow"):
+    for name in libraries or ("lightning.pytorch", "mlflow"):
         importlib.import_module(name)
     for name in (
         "lightning.pytorch",
@@ -75,7 +78,7 @@ class Runs:
 
     def __init__(self, run_id: str | None = None, *, name: str = "", tags: dict[str, str] | None = None) -> None:
         """Open run `run_id`, or start one."""
-        quiet()
+        quiet("mlflow")
         from mlflow import MlflowClient
 
         self.client = MlflowClient(tracking_uri())
@@ -90,7 +93,7 @@ class Runs:
     @classmethod
     def of_dataset(cls, name: str, tags: dict[str, str]) -> Runs:
         """The run of a data set as it is now, which the runs of its models are children of; started if there is none."""
-        quiet()
+        quiet("mlflow")
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri())
@@ -117,7 +120,8 @@ class Runs:
         self.client.set_terminated(self.run_id, status)
 
     def child_logger(self, name: str, tags: dict[str, str] | None = None) -> Any:
-        """Lightning logger of a child run. Weights are logged as safetensors by the caller, never as a pickled model."""
+        """Lightning logger of a child run. Weights are logged by pipelines/signature.py, never as a pickled model."""
+        quiet()
         from lightning.pytorch.loggers import MLFlowLogger
 
         return MLFlowLogger(

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pipelines import fitted, params, tensors, tracking
+from pipelines import fitted, params, signature, tensors, tracking
 from pipelines.errors import BadInput
 from pipelines.fit import Start
 from pipelines.fitted import Fitted
@@ -121,8 +121,7 @@ def run(
         }
         summary = fitted.save(out, done, about)
         child.log_metrics({"seconds": done.seconds, "rows": done.rows})
-        for file in (fitted.WEIGHTS, fitted.SUMMARY):
-            child.log_file(out / file)
+        signature.log(child, out)
     except BaseException:
         child.finish("FAILED")
         raise

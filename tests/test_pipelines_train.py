@@ -109,7 +109,10 @@ def test_what_mlflow_keeps(trained: dict[str, Any], metrics: dict[str, float]) -
     assert child.data.params["dropout"] == "0.0"
     history = client.get_metric_history(child.info.run_id, "train_loss")
     assert len(history) == QUICK.train.a.epochs
-    assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id)] == ["model.json", "model.safetensors"]
+    assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id)] == ["model"]
+    assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id, "model")] == [
+        "model/MLmodel", "model/model.json", "model/model.safetensors"
+    ]  # fmt: skip
 
 
 def test_nothing_is_pickled(trained: dict[str, Any]) -> None:
@@ -346,6 +349,8 @@ STAGES = {
     "compare": ["pipelines.compare"],
     "evaluate": ["pipelines.evaluate"],
     "bundle": ["pipelines.bundle"],
+    "register": ["pipelines.register"],
+    "register-osml": ["pipelines.register"],
     "transfer": ["pipelines.transfer"],
     "foreign": ["pipelines.generalise"],
     "leave-one-out": ["pipelines.generalise"],
