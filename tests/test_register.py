@@ -290,9 +290,9 @@ def test_the_champion_that_is_fetched_is_the_one_that_was_trained(trained: Train
     import mlflow
 
     registered(trained[1], GOOD, tmp_path)
-    folder = Path(mlflow.artifacts.download_artifacts("models:/surefoot-b-toy@champion", dst_path=str(tmp_path / "got")))
+    mlflow.artifacts.download_artifacts("models:/surefoot-b-toy@champion", dst_path=str(tmp_path / "got"))
     weights = fitted.load(trained[1] / "b").weights
-    assert all(np.array_equal(value, weights[name]) for name, value in fitted.load(folder).weights.items())
+    assert all(np.array_equal(value, weights[name]) for name, value in fitted.load(tmp_path / "got").weights.items())
 
 
 def test_nothing_in_the_store_can_run(trained: Trained, tmp_path: Path, store: Path) -> None:
