@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+
+FIRST = "layers.0."
+LEAST_DEVIATION = 0.01  # of an input's range
 
 
 def numpy_weights(net: nn.Module) -> export.Weights:
@@ -149,18 +153,82 @@ def passes_for(p: params.Regression, rows: int, batch: int) -> int:
     return max(1, -(-p.min_steps // (p.epochs * -(-rows // batch))))
 
 
+@dataclass(frozen=True)
+class Standard:
+    """Inputs as a network is trained on them: mean 0, deviation 1.
+
+    A counter that seldom comes near its bound uses a small part of [0, 1], and the optimiser would learn late what it says.
+    Models take [0, 1] all the same: the move is affine, so the first layer takes it in when the training is over.
+    """
+
+    mean: F64
+    deviation: F64
+
+    @classmethod
+    def of(cls, batches: Any) -> Standard:
+        """Of the first batches' inputs. What hardly varied is not blown up: a node may see more of it."""
+        x = np.concatenate([batch[0].numpy() for batch in islice(iter(batches), 16)]).astype(np.float64)
+        deviation = x.std(axis=0)
+        return cls(x.mean(axis=0), np.where(deviation > LEAST_DEVIATION, deviation, 1.0))
+
+    @classmethod
+    def as_they_are(cls, inputs: int) -> Standard:
+        """For a first layer that stays as it is."""
+        return cls(np.zeros(inputs), np.ones(inputs))
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return (x - torch.from_numpy(self.mean.astype(np.float32))) / torch.from_numpy(self.deviation.astype(np.float32))
+
+    def unfold_into(self, net: Mlp) -> None:
+        """Make the network the same function of `scaled` inputs."""
+        weights = numpy_weights(net)
+        weight = weights[FIRST + "weight"].astype(np.float64)
+        bias = weights[FIRST + "bias"] + weight @ self.mean
+        net.load_state_dict(_tensors(weights | _first_layer(weight * self.deviation, bias)))
+
+    def folded(self, weights: export.Weights) -> export.Weights:
+        """The same function of inputs in [0, 1]."""
+        weight = weights[FIRST + "weight"].astype(np.float64) / self.deviation
+        return weights | _first_layer(weight, weights[FIRST + "bias"] - weight @ self.mean)
+
+
+def _first_layer(weight: F64, bias: F64) -> export.Weights:
+    return {FIRST + "weight": weight.astype(np.float32), FIRST + "bias": bias.astype(np.float32)}
+
+
+def _tensors(weights: export.Weights) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(value) for name, value in weights.items()}
+
+
 def fit_regression(
-    net: Mlp, train_batches: Any, val_batches: Any | None, p: params.Regression, out: Path, logger: Any
+    net: Mlp,
+    train_batches: Any,
+    val_batches: Any | None,
+    p: params.Regression,
+    out: Path,
+    logger: Any,
+    *,
+    begun: bool = False,
 ) -> tuple[export.Weights, list[dict[str, float]], int]:
-    """Train; returns weights (of the best validation epoch, where there are validation planes), history, steps."""
+    """Train; returns weights (of the best validation epoch, where there are validation planes), history, steps.
+
+    Args:
+        begun: the network is not random: training begins from the function that it is.
+    """
     from models.regression import Regression
 
     steps = p.epochs * len(train_batches)
     module = Regression(net, p.lr, steps, p.weight_decay, p.loss)
+    first = next(net.parameters())
+    standard = Standard.of(train_batches) if first.requires_grad else Standard.as_they_are(first.shape[1])
+    if begun:
+        standard.unfold_into(net)
+    hook = net.register_forward_pre_hook(lambda _, given: (standard.scaled(given[0]),))
     keep, history, best = history_of(("train_loss", "val_loss"))
     trainer(p.epochs, out, logger, [keep]).fit(module, train_batches, val_batches)
+    hook.remove()
     weights = best["weights"] if best["weights"] is not None else numpy_weights(net)
-    return checked(weights, "training", "lr"), history, steps
+    return checked(standard.folded(weights), "training", "lr"), history, steps
 
 
 def network(

@@ -65,7 +65,9 @@ def fit_model(
     net = fit.network(spec, p, bounds, [scale], seed + 1, begin)
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
-    weights, history, steps = fit.fit_regression(net, batches(questions, False), val_batches, p, out, logger)
+    weights, history, steps = fit.fit_regression(
+        net, batches(questions, False), val_batches, p, out, logger, begun=begin is not None
+    )
     return fit.finished(Fitted(weights, bounds, [scale], missing, history, steps, {"qos_cap": p.qos_cap}), table, start)
 
 

@@ -107,6 +107,31 @@ def test_the_papers_dropout_holds_unless_params_say_otherwise() -> None:
     assert fit.network(model_a.SPEC, params.Regression(dropout=0.0), FOUR, ONE, 1).dropout.cut == 0
 
 
+# ---------------------------------------------------------------- inputs of a training
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000))
+def test_standardised_inputs_are_the_same_network(seed: int) -> None:
+    """What is trained on standardised inputs is shipped for inputs in [0, 1], and transfer begins from the function given."""
+    rng = np.random.default_rng(seed)
+    spread = rng.uniform(0.1, 1.0, 4)
+    x = (rng.random((300, 4)) * spread + rng.random(4) * (1 - spread)).astype(np.float32)
+    x[:, 2] = 0.5  # hardly varies: is moved, not blown up
+    standard = fit.Standard.of(Batches((torch.from_numpy(x),), 64, 1))
+    assert standard.deviation[2] == 1.0
+    net = fit.network(model_a.SPEC, params.Regression(), FOUR, ONE, seed).eval()
+    was = fit.numpy_weights(net)
+    standard.unfold_into(net)
+    scaled = standard.scaled(torch.from_numpy(x))
+    moving = [0, 1, 3]
+    np.testing.assert_allclose(scaled[:, moving].mean(dim=0), 0.0, atol=1e-3)
+    np.testing.assert_allclose(scaled[:, moving].std(dim=0), 1.0, atol=1e-2)
+    with torch.no_grad():
+        np.testing.assert_allclose(net(scaled).numpy(), export.forward(was, x), atol=1e-5)
+    np.testing.assert_allclose(export.forward(standard.folded(fit.numpy_weights(net)), x), export.forward(was, x), atol=1e-5)
+
+
 # ---------------------------------------------------------------- batches
 
 
