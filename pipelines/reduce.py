@@ -143,27 +143,23 @@ def _cells(cases: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _wanted(table: ir.Table, features: Sequence[str], verdicts: Sequence[str]) -> ir.BooleanValue:
-    wanted = table.verdict.isin(verdicts)
-    for name in features:
-        wanted &= _number(table[name])
-    return wanted
+def _usable(table: ir.Table, features: Sequence[str]) -> ir.BooleanValue:
+    """True: all features are numbers. Their sum is one exactly then, and a quarter of the work of asking each."""
+    total = table[features[0]].cast("float64")
+    for name in features[1:]:
+        total += table[name].cast("float64")
+    return _number(total)
 
 
-def tally(table: ir.Table, features: Sequence[str], verdicts: Sequence[str]) -> ir.Table:
-    """By shard: `rows`, those that have each feature (`has_*`) and all (`usable`), those of either verdict that is left out, and
-    those `wanted`. Client-limited rows are in `rows` alone."""
-    t = table.mutate(kept=table.verdict != "client-limited")
-    usable = _wanted(t, features, [v for v in samples.VERDICTS if v != "client-limited"])
-    return t.group_by("shard").agg(
-        **{f"has_{name}": t[name].count(where=t.kept) for name in features},
-        rows=t.count(),
-        kept=t.count(where=t.kept),
-        usable=t.count(where=usable),
-        not_resolvable=t.count(where=t.verdict == "not-resolvable"),
-        overloaded=t.count(where=t.verdict == "server-overloaded"),
-        wanted=t.count(where=_wanted(t, features, verdicts)),
-    )
+def tally(table: ir.Table, features: Sequence[str]) -> ir.Table:
+    """By shard and verdict: `rows`, and those of them that have all features."""
+    return table.group_by("shard", "verdict").agg(rows=table.count(), usable=table.count(where=_usable(table, features)))
+
+
+def present(table: ir.Table, features: Sequence[str]) -> ir.Table:
+    """How many rows have each feature."""
+    t = table.filter(table.verdict != "client-limited")
+    return t.aggregate(**{name: t[name].count() for name in features})
 
 
 def chosen(
@@ -183,7 +179,7 @@ def chosen(
         numbered = t.join(before, "shard")
         t = numbered.filter((numbered.row + numbered.before) % step == 0)
     else:
-        t = t.filter(_wanted(t, features, verdicts))
+        t = t.filter(t.verdict.isin(verdicts), _usable(t, features))
         if step > 1:
             # The address alone is sorted; a row that stays is read again.
             ranked = t.select("shard", "row", rank=ibis.row_number().over(ibis.window(group_by="shard", order_by="row")))

@@ -28,13 +28,20 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
     cells = pl.read_parquet(labels / "cells.parquet", columns=list(samples.CELL_KEY)).with_row_index("cell")
     verdicts = ("valid", "server-overloaded") if p.use_overloaded_inputs else ("valid",)
     with engine.connect(reading or params.Samples()) as on:
-        needed, shards = _tally(data, on, verdicts)
-        counts = shards.select(pl.exclude("shard").sum()).row(0, named=True)
-        n_wanted = int(counts["wanted"])
+        needed, tally = _tally(data, on)
+        shards = (
+            tally.group_by("place", "shard")
+            .agg(pl.col("rows").sum(), pl.col("usable").filter(pl.col("verdict").is_in(verdicts)).sum().alias("wanted"))
+            .sort("place")
+            .with_columns((pl.col("wanted").cum_sum() - pl.col("wanted")).alias("before"))
+        )
+        n_wanted = int(shards["wanted"].sum())
         if n_wanted == 0:
             raise BadInput(f"{data_folder}: no row has all of {', '.join(needed)}; collect the data set again")
         step = -(-n_wanted // p.max_rows)  # every step-th row, so that no part of the sweep is favoured
         found = _chosen(data, on, needed, verdicts, step, shards)
+    kept = tally.filter(pl.col("verdict") != "client-limited")
+    by_verdict = dict(kept.group_by("verdict").agg(pl.col("rows").sum()).iter_rows())
     table = (
         samples.with_keys(found.lazy(), data)
         .join(cells.lazy(), on=list(samples.CELL_KEY), how="left", maintain_order="left")
@@ -51,9 +58,9 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
         features=needed,
         rows=table.height,
         rows_left_out=Left(
-            feature_missing=counts["kept"] - counts["usable"],
-            not_resolvable=counts["not_resolvable"],
-            overloaded=0 if p.use_overloaded_inputs else counts["overloaded"],
+            feature_missing=int((kept["rows"] - kept["usable"]).sum()),
+            not_resolvable=by_verdict.get("not-resolvable", 0),
+            overloaded=0 if p.use_overloaded_inputs else by_verdict.get("server-overloaded", 0),
             thinned_out=n_wanted - table.height,
         ),
     ).model_dump()
@@ -62,18 +69,19 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
     return about
 
 
-def _tally(data: samples.DataSet, on: engine.Engine, verdicts: tuple[str, ...]) -> tuple[list[str], pl.DataFrame]:
-    """Features that any row has; and by shard, in order, what `reduce.tally` counts and the rows wanted `before` it."""
+def _tally(data: samples.DataSet, on: engine.Engine) -> tuple[list[str], pl.DataFrame]:
+    """Features that any row has; and what `reduce.tally` counts, with each shard's `place`."""
     table = reduce.open_samples(data, on)
     needed = features.candidates(features.SAMPLE_FEATURES, data.feature_set, data.platform.ways)
-    counts = on.collect(reduce.tally(table, needed, verdicts))
-    # A row that lacks a feature which others have is dropped and counted: it is never filled in.
-    present = [name for name in needed if counts[f"has_{name}"].sum() > 0]
-    if present and present != needed:
-        needed = present
-        counts = on.collect(reduce.tally(table, needed, verdicts))
-    shards = _places(data, on).join(counts, on="shard", how="inner", maintain_order="left")
-    return needed, shards.with_columns((pl.col("wanted").cum_sum() - pl.col("wanted")).alias("before"))
+    counts = on.collect(reduce.tally(table, needed))
+    if counts["usable"].sum() < counts["rows"].sum():
+        # A row that lacks a feature which others have is dropped and counted: it is never filled in.
+        have = on.collect(reduce.present(table, needed)).row(0, named=True)
+        present = [name for name in needed if have[name]]
+        if present and present != needed:
+            needed = present
+            counts = on.collect(reduce.tally(table, needed))
+    return needed, counts.join(_places(data, on), on="shard").sort("place", "verdict")
 
 
 def _places(data: samples.DataSet, on: engine.Engine) -> pl.DataFrame:
