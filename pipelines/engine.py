@@ -83,7 +83,7 @@ class _DuckDb:
 
     def samples(self, shards: Sequence[Path]) -> ir.Table:
         # DuckDB takes names for patterns.
-        files = [glob.escape(str(shard)) for shard in shards]
+        files = [glob.escape(self.name(shard)) for shard in shards]
         try:
             table = self._con.read_parquet(files, table_name=self._next(), filename=True, file_row_number=True)
         except self._error as error:
@@ -91,7 +91,7 @@ class _DuckDb:
         return table.rename(shard="filename", row="file_row_number")
 
     def name(self, shard: Path) -> str:
-        return str(shard)
+        return os.path.abspath(shard)  # as Ibis calls it
 
     def table(self, frame: pl.DataFrame) -> ir.Table:
         return self._con.create_table(self._next(), frame.to_arrow(), temp=True)

@@ -17,7 +17,7 @@ import polars as pl
 
 from models import features
 from pipelines import engine, params, reduce, samples
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, PipelineError
 from pipelines.io import write_json, write_parquet
 from pipelines.rowfile import About, Left
 
@@ -81,7 +81,10 @@ def _tally(data: samples.DataSet, on: engine.Engine) -> tuple[list[str], pl.Data
         if present and present != needed:
             needed = present
             counts = on.collect(reduce.tally(table, needed))
-    return needed, counts.join(_places(data, on), on="shard").sort("place", "verdict")
+    placed = counts.join(_places(data, on), on="shard", how="left")
+    if lost := placed.filter(pl.col("place").is_null())["shard"].to_list():
+        raise PipelineError(f"{lost[0]}: read as a shard of {data.folder}, but none has this name")
+    return needed, placed.sort("place", "verdict")
 
 
 def _places(data: samples.DataSet, on: engine.Engine) -> pl.DataFrame:

@@ -147,6 +147,18 @@ def test_rows_are_every_kth_of_those_wanted(
     assert found["cell"].to_list() == [place[tuple(k[name] for name in samples.CELL_KEY)] for k in key]
 
 
+@pytest.mark.parametrize("way", [".", "../{name}"])
+def test_a_relative_folder_gives_the_same_rows(
+    folder: Path, labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """dvc.yaml names folders from the repository's root."""
+    rows.run(folder, labels, tmp_path / "absolute", params.Rows())
+    monkeypatch.chdir(folder)
+    rows.run(Path(way.format(name=folder.name)), labels, tmp_path / "relative", params.Rows())
+    found = [(tmp_path / name / "rows.parquet").read_bytes() for name in ("absolute", "relative")]
+    assert found[0] == found[1]
+
+
 def test_threads_and_memory_change_no_bit(folder: Path, tmp_path: Path) -> None:
     """One thread or four, and with so little memory that it may spill: files of the same bytes."""
     digests = set()
