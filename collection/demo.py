@@ -1,7 +1,7 @@
 """`surefoot demo`: the whole story on this machine, unattended, resumable step by step.
 
     campaigns     a virtual server and, where a Docker engine answers, real containers   -> data/demo-virtual, data/demo-local
-    dvc repro     labels, Models A, B and C, evaluation, bundles; a second one does nothing -> bundles/
+    dvc repro     labels, Models A, B and C, evaluation, bundles, versions in the registry; a second one does nothing -> bundles/
     bundles       verified; one changed byte in any file is found and the file named
     eval          workloads x policies on virtual servers                                 -> OUT/eval
     closed loop   a real LC service with a load step beside a memory-streaming BE job        -> OUT/closed-loop
@@ -198,7 +198,7 @@ class Demo:
         def work(_cut_short: bool) -> dict[str, Any]:
             seconds, ran, failed = 0.0, 0, {}
             for name in campaigns:
-                took_s, said, error = self._repro([f"bundle@{name}", f"report@{name}"], f"dvc-{name}.log")
+                took_s, said, error = self._repro([f"register@{name}", f"report@{name}"], f"dvc-{name}.log")
                 seconds += took_s
                 ran += said.count("Running stage")
                 if error and name == VIRTUAL:
@@ -207,7 +207,7 @@ class Demo:
                     failed[name] = error
             good = [n for n in campaigns if n not in failed]
             before = sha256_file(lock)
-            second_s, said, error = self._repro([f"{s}@{n}" for n in good for s in ("bundle", "report")], "dvc-again.log")
+            second_s, said, error = self._repro([f"{s}@{n}" for n in good for s in ("register", "report")], "dvc-again.log")
             if error:
                 raise StepFailed(error)
             return {

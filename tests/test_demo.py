@@ -90,7 +90,7 @@ def test_failed_models_are_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / "bundles" / name).mkdir(parents=True)
         folders[name] = {"folder": str(tmp_path / "data" / name)}
     asked: list[str] = []
-    codes = {f"bundle@{demo.LOCAL}": -9}
+    codes = {f"register@{demo.LOCAL}": -9}
 
     def logged(command: list[str], log: Path, **_: object) -> tuple[int, str]:
         asked.extend(command[2:])
