@@ -308,7 +308,7 @@ def workspace(tmp_path: Path) -> Path:
 def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path) -> None:
     write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1))
     # of OSML's models one: each is a process that loads PyTorch and MLflow
-    wanted = ("repro", "bundle@toy", "train-osml@toy-bp")
+    wanted = ("repro", "bundle@toy", "train-osml@toy-bp", "report@toy")
     first = dvc(workspace, *wanted)
     assert first.returncode == 0, first.stdout + first.stderr
     trusted = bundle.trusted_keys(workspace / "keys" / "trusted")
@@ -316,6 +316,8 @@ def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path)
     assert described["platform"]["name"] == "toy-12x6"
     assert json.loads((workspace / "out/pipeline/toy/evaluate/metrics.json").read_text())["test_planes"] > 0
     assert (workspace / "out/pipeline/toy/train/osml-bp/model.safetensors").stat().st_size > 0
+    page = workspace / "out/pipeline/toy/report/report.html"
+    assert "Training report: toy" in page.read_text("utf-8")
     second = dvc(workspace, *wanted)
     assert second.returncode == 0
     assert "Data and pipelines are up to date." in second.stdout
