@@ -1,13 +1,14 @@
 //! Load a bundle: verified in full before anything in it is used (docs/bundle-format.md).
 //!
 //! Order of checks: form and signature of `manifest.sig`; digest and fields of `manifest.json`; names, size and SHA-256 of
-//! each file; shapes, bounds and finite weights; then whether it is for this host. All files are read once into memory, and
+//! each file; shapes, bounds and finite weights; the card's text; then whether it is for this host. All files are read once into memory, and
 //! what was verified is what is used. Nothing is unpacked to disk and nothing in a bundle is executed.
 
 use crate::archive::{read_folder, Tar};
 use crate::ddpg::Agent;
+use crate::dqn::{self, DqnAgent};
 use crate::keys::{hex, TrustedKeys};
-use crate::manifest::{Manifest, ACTION_NAMES};
+use crate::manifest::{dqn_hyper, DqnSpec, Manifest, MlpSpec, ACTION_NAMES, CARD, MAX_CARD_BYTES};
 use crate::mlp::{Mlp, Output};
 use crate::model::Model;
 use safetensors::{Dtype, SafeTensors};
@@ -108,6 +109,23 @@ pub struct TomlFile {
     pub table: toml::Value,
 }
 
+/// OSML's models (OSML paper, Sec. 4).
+#[derive(Clone, Debug)]
+pub struct OsmlModels {
+    /// Model-A: OAA and RCliff of a service alone.
+    pub a: Model,
+    /// Model-A': the same beside neighbours.
+    pub ap: Model,
+    /// Model-B: what can be taken away at a QoS slowdown.
+    pub b: Model,
+    /// Model-B': the QoS slowdown of taking something away.
+    pub bp: Model,
+    /// Model-C: 49 actions.
+    pub c: DqnAgent,
+    /// What the p99 of an overloaded service counts as in Model-C's reward, QoS targets.
+    pub latency_cap: f64,
+}
+
 /// A verified bundle.
 #[derive(Clone, Debug)]
 pub struct Bundle {
@@ -120,6 +138,10 @@ pub struct Bundle {
     pub b: Model,
     /// Model-C: seven actions.
     pub c: Agent,
+    /// OSML's models, where the bundle has them.
+    pub osml: Option<OsmlModels>,
+    /// The model card, for people to read.
+    pub card: Option<String>,
     pub platform: TomlFile,
     pub services: Vec<TomlFile>,
 }
@@ -131,13 +153,15 @@ impl Bundle {
     /// [`BundleError`] names the file at fault; nothing of a refused bundle is returned.
     pub fn load(path: &Path, keys: &TrustedKeys, expect: &Expect) -> Result<Self, BundleError> {
         let (manifest, digest, files) = verified_files(path, keys)?;
-        let a = mlp_model(&manifest, 'a', &files)?;
-        let b = mlp_model(&manifest, 'b', &files)?;
+        let a = mlp_model(&manifest.models.a, "models.a", &files)?;
+        let b = mlp_model(&manifest.models.b, "models.b", &files)?;
         let c = ddpg_agent(&manifest, &files)?;
+        let osml = osml_models(&manifest, &files)?;
+        let card = files.get(CARD).map(|data| card(data)).transpose()?;
         let platform = toml_file(&files, "platform.toml", "platform")?;
         let services = manifest.services.keys().map(|s| toml_file(&files, &format!("services/{s}.toml"), s)).collect::<Result<_, _>>()?;
         expect.check(&manifest)?;
-        Ok(Bundle { manifest, digest, a, b, c, platform, services })
+        Ok(Bundle { manifest, digest, a, b, c, osml, card, platform, services })
     }
 }
 
@@ -297,13 +321,46 @@ impl<'a> Tensors<'a> {
     }
 }
 
-fn mlp_model(manifest: &Manifest, letter: char, files: &Files) -> Result<Model, BundleError> {
-    let spec = if letter == 'a' { &manifest.models.a } else { &manifest.models.b };
+fn mlp_model(spec: &MlpSpec, field: &str, files: &Files) -> Result<Model, BundleError> {
     let mut tensors = Tensors::open(&spec.file, files)?;
     let mlp = tensors.network("", &spec.layers, Output::Linear)?;
     tensors.done()?;
     Model::new(spec.inputs.clone(), spec.outputs.clone(), mlp)
-        .ok_or_else(|| BundleError::new(MANIFEST, format!("models.{letter}"), "inputs or outputs do not fit the layers", BUILD))
+        .ok_or_else(|| BundleError::new(MANIFEST, field, "inputs or outputs do not fit the layers", BUILD))
+}
+
+fn osml_models(manifest: &Manifest, files: &Files) -> Result<Option<OsmlModels>, BundleError> {
+    let Some(specs) = &manifest.models.osml else { return Ok(None) };
+    let mlp = |name: &str, spec: &MlpSpec| mlp_model(spec, &format!("models.osml.{name}"), files);
+    let (a, ap) = (mlp("a", &specs.a)?, mlp("ap", &specs.ap)?);
+    let (b, bp) = (mlp("b", &specs.b)?, mlp("bp", &specs.bp)?);
+    let mut c = dqn_agent(&specs.c, files)?;
+    // Without cache partitioning no action can move ways.
+    c.available = (0..dqn::ACTIONS).map(|action| manifest.platform.ways > 0 || dqn::change(action).1 == 0).collect();
+    Ok(Some(OsmlModels { a, ap, b, bp, c, latency_cap: specs.c.latency_cap }))
+}
+
+fn dqn_agent(spec: &DqnSpec, files: &Files) -> Result<DqnAgent, BundleError> {
+    let mut tensors = Tensors::open(&spec.file, files)?;
+    let policy = tensors.network("policy.", &spec.layers, Output::Linear)?;
+    let target = tensors.network("target.", &spec.layers, Output::Linear)?;
+    tensors.done()?;
+    let hyper = dqn_hyper(spec).map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
+    DqnAgent::from_networks(spec.inputs.clone(), policy, target, hyper)
+        .ok_or_else(|| BundleError::new(MANIFEST, "models.osml.c", "inputs, layers and hyperparameters do not fit together", BUILD))
+}
+
+/// The model card: short plain text, because it is shown on terminals.
+fn card(data: &[u8]) -> Result<String, BundleError> {
+    let bad = |field: &str, problem: String| Err(BundleError::new(CARD, field, problem, BUILD));
+    if data.len() > MAX_CARD_BYTES {
+        return bad("size", format!("is {} bytes, a model card has at most {MAX_CARD_BYTES}", data.len()));
+    }
+    let Ok(text) = std::str::from_utf8(data) else { return bad("text", "is not UTF-8".into()) };
+    match text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
+        Some(c) => bad("text", format!("holds the control character U+{:04X}", u32::from(c))),
+        None => Ok(text.into()),
+    }
 }
 
 fn ddpg_agent(manifest: &Manifest, files: &Files) -> Result<Agent, BundleError> {

@@ -60,8 +60,10 @@ fn signed(mut files: Files, change: impl FnOnce(&mut Value), key: &SigningKey) -
     for name in names.iter().filter(|n| files.contains_key(*n)) {
         let sha = hex(&Sha256::digest(&files[name]));
         manifest["files"][name] = json!({ "bytes": files[name].len(), "sha256": sha });
-        if let Some(letter) = name.strip_prefix("models/") {
-            manifest["models"][&letter[..1]]["sha256"] = json!(sha);
+        match name.strip_prefix("models/").and_then(|n| n.strip_suffix(".safetensors")).map(|n| (n.strip_prefix("osml_"), n)) {
+            Some((Some(model), _)) => manifest["models"]["osml"][model]["sha256"] = json!(sha),
+            Some((None, letter)) => manifest["models"][letter]["sha256"] = json!(sha),
+            None => {}
         }
     }
     change(&mut manifest);
@@ -219,11 +221,14 @@ fn only_the_one_form_of_signature_by_a_trusted_key() {
 #[test]
 fn a_signed_mistake_is_still_a_mistake() {
     type Change = fn(&mut Value);
-    let cases: [(&str, Change); 24] = [
+    let cases: [(&str, Change); 27] = [
         ("fields", |m| m["surprise"] = json!(1)),
         ("fields", |m| drop(m.as_object_mut().unwrap().remove("metrics"))),
         ("fields", |m| m["models"]["a"]["layers"][0][0] = json!(-32)),
-        ("format", |m| m["format_version"] = json!(2)),
+        ("format", |m| m["format_version"] = json!(3)),
+        ("models.b.inputs.alloc_cores", |m| m["models"]["b"]["inputs"][6]["max"] = json!(37.0)),
+        ("models.a.outputs.oaa_ways", |m| m["models"]["a"]["outputs"][1]["offset"] = json!(20.5)),
+        ("format_version", |m| m["files"]["card.md"] = m["files"]["platform.toml"].clone()),
         ("feature_set", |m| m["feature_set"] = json!("some")),
         ("platform", |m| m["platform"]["cores"] = json!(0.0)),
         ("services.moses", |m| m["services"]["moses"]["qos_target_ms"] = json!(-1.0)),
@@ -339,4 +344,128 @@ fn keys_are_read_or_named() {
     assert!(TrustedKeys::load(dir.path()).unwrap_err().file.ends_with("x.pub.pem"));
     let one = TrustedKeys::load(&vectors().join("keys/trusted/TEST-ONLY.pub.pem")).unwrap();
     assert!(Bundle::load(&vectors().join("bundle-small"), &one, &Expect::default()).is_ok());
+}
+
+/// The files of the bundle that has all that one may hold.
+fn whole() -> Files {
+    let mut tar = Tar::open(&vectors().join("bundle-whole.tar")).unwrap();
+    let (manifest, signature) = (tar.take(MANIFEST).unwrap(), tar.take(SIGNATURE).unwrap());
+    let named: Value = serde_json::from_slice(&manifest).unwrap();
+    let mut files = Files::new();
+    for name in named["files"].as_object().unwrap().keys() {
+        files.insert(name.clone(), tar.take(name).unwrap());
+    }
+    tar.end().unwrap();
+    files.insert(MANIFEST.into(), manifest);
+    files.insert(SIGNATURE.into(), signature);
+    files
+}
+
+/// OSML's models and the card load, from folder and tar; a bundle without them has neither.
+#[test]
+fn a_whole_bundle_loads() {
+    let b = load(&whole()).unwrap();
+    let osml = b.osml.as_ref().unwrap();
+    let sizes = [&osml.a, &osml.ap, &osml.b, &osml.bp].map(|m| m.mlp.sizes().to_vec());
+    assert_eq!(sizes, [vec![9, 40, 40, 40, 5], vec![12, 40, 40, 40, 5], vec![13, 40, 40, 40, 6], vec![14, 40, 40, 40, 1]]);
+    assert_eq!(osml.c.policy().sizes(), [8, 30, 30, 30, dqn::ACTIONS]);
+    assert!(osml.c.available.iter().all(|a| *a));
+    assert_eq!((osml.c.hyper.gamma, osml.c.hyper.copy_every, osml.latency_cap), (0.9, 100, 1000.0));
+    assert!(b.card.unwrap().starts_with("# Test fixture"));
+    let small = load(&good()).unwrap();
+    assert!(small.osml.is_none() && small.card.is_none() && small.manifest.format_version == 1);
+}
+
+/// On a machine without cache partitioning no action of OSML's Model-C moves ways.
+#[test]
+fn without_ways_no_action_moves_them() {
+    let change = |m: &mut Value| {
+        m["platform"]["ways"] = json!(0);
+        for model in ["a", "b", "c"] {
+            forget_cache(&mut m["models"][model]);
+        }
+        for model in ["a", "ap", "b", "bp", "c"] {
+            forget_cache(&mut m["models"]["osml"][model]);
+        }
+    };
+    // Names only: what the networks are asked does not matter here.
+    fn forget_cache(model: &mut Value) {
+        for list in ["inputs", "outputs"] {
+            for (i, entry) in model.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+                let name = entry["name"].as_str().unwrap();
+                if name.ends_with("cache_mb") || name.ends_with("ways") {
+                    entry["name"] = json!(format!("x{i}"));
+                }
+            }
+        }
+    }
+    let c = load(&signed(whole(), change, &test_key())).unwrap().osml.unwrap().c;
+    let open: Vec<usize> = (0..dqn::ACTIONS).filter(|&a| c.available[a]).collect();
+    assert_eq!(open, (-3..=3).map(|cores| dqn::action(cores, 0).unwrap()).collect::<Vec<_>>());
+}
+
+/// A bit changed in OSML's models or the card is found, each of these files is needed, and a trusted signature does not make
+/// mistakes in them right.
+#[test]
+fn osmls_models_and_the_card_are_checked() {
+    let files = whole();
+    let dir = write_folder(&files);
+    let new: Vec<&String> = files.keys().filter(|n| n.starts_with("models/osml") || *n == CARD).collect();
+    assert_eq!(new.len(), 6);
+    for name in new {
+        let data = &files[name];
+        for at in (0..data.len()).step_by(977).chain([data.len() - 1]) {
+            let mut changed = data.clone();
+            changed[at] ^= 1 << (at % 8);
+            std::fs::write(dir.path().join(name), &changed).unwrap();
+            assert_eq!(Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err().file, *name, "byte {at}");
+        }
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+        let e = Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err();
+        assert_eq!((e.file.as_str(), e.problem.as_str()), (name.as_str(), "is missing"));
+        std::fs::write(dir.path().join(name), data).unwrap();
+    }
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change); 17] = [
+        ("format_version", |m| m["format_version"] = json!(1)),
+        ("fields", |m| drop(m["models"]["osml"].as_object_mut().unwrap().remove("bp"))),
+        ("files", |m| drop(m["models"].as_object_mut().unwrap().remove("osml"))),
+        ("files", |m| drop(m["files"].as_object_mut().unwrap().remove("models/osml_ap.safetensors"))),
+        ("models.osml.a.file", |m| m["models"]["osml"]["a"]["file"] = json!("models/a.safetensors")),
+        ("models.osml.b.sha256", |m| m["models"]["osml"]["b"]["sha256"] = json!("0".repeat(64))),
+        ("models.osml.ap.layers", |m| m["models"]["osml"]["ap"]["layers"][1] = json!([40, 41])),
+        ("models.osml.b.inputs.qos_slowdown", |m| m["models"]["osml"]["b"]["inputs"][12]["max"] = json!(1.5)),
+        ("models.osml.b.outputs.cores_dominated_cores", |m| m["models"]["osml"]["b"]["outputs"][2]["offset"] = json!(-1.0)),
+        ("models.osml.bp.inputs.expected_cores", |m| m["models"]["osml"]["bp"]["inputs"][9]["max"] = json!(99.0)),
+        ("models.osml.bp.activation", |m| m["models"]["osml"]["bp"]["output_activation"] = json!("softmax")),
+        ("models.osml.c.activation", |m| m["models"]["osml"]["c"]["activation"] = json!("tanh")),
+        ("models.osml.c.reach", |m| m["models"]["osml"]["c"]["reach"] = json!(4)),
+        ("models.osml.c.latency_cap", |m| m["models"]["osml"]["c"]["latency_cap"] = json!(0.0)),
+        ("models.osml.c.layers", |m| m["models"]["osml"]["c"]["layers"][3] = json!([7, 30])),
+        ("models.osml.c.hyperparameters.copy_every", |m| m["models"]["osml"]["c"]["hyperparameters"]["copy_every"] = json!(0.0)),
+        ("models.osml.c.hyperparameters.replay", |m| m["models"]["osml"]["c"]["hyperparameters"]["replay"] = json!(10.0)),
+    ];
+    for (field, change) in cases {
+        let e = refused(&signed(whole(), change, &test_key()));
+        assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field), "{e}");
+    }
+    let mut other = whole();
+    other.insert("models/osml_c.safetensors".into(), other["models/osml_a.safetensors"].clone());
+    let e = refused(&signed(other, |_| {}, &test_key()));
+    assert_eq!((e.file.as_str(), e.field.as_str()), ("models/osml_c.safetensors", "tensor policy.layers.0.weight"));
+    for (text, field, problem) in [
+        (vec![b'x'; MAX_CARD_BYTES + 1], "size", "is 262145 bytes"),
+        (b"caf\xe9".to_vec(), "text", "is not UTF-8"),
+        (b"colour: \x1b[31m".to_vec(), "text", "U+001B"),
+        ("next line: \u{85}".into(), "text", "U+0085"),
+    ] {
+        let mut files = whole();
+        files.insert(CARD.into(), text);
+        let e = refused(&signed(files, |_| {}, &test_key()));
+        assert_eq!((e.file.as_str(), e.field.as_str()), (CARD, field));
+        assert!(e.problem.contains(problem), "{e}");
+    }
+    let mut longest = whole();
+    longest.insert(CARD.into(), vec![b'x'; MAX_CARD_BYTES]);
+    assert!(load(&signed(longest, |_| {}, &test_key())).is_ok());
 }

@@ -146,6 +146,11 @@ impl<N: Nets> Learner<N> {
         self.pool.len()
     }
 
+    /// Transitions remembered so far, those that the pool has forgotten and those of earlier runs included.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// Transitions held back for the guard.
     pub fn held_back(&self) -> usize {
         self.held.len()

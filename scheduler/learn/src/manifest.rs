@@ -1,14 +1,21 @@
 //! `manifest.json` of a bundle, read strictly: an unknown or missing field is an error (docs/bundle-format.md).
 
 use crate::ddpg::{Hyper, ACTIONS};
+use crate::dqn::{self, DqnHyper};
 use crate::model::{InputSpec, OutputSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub const FORMAT: &str = "surefoot-bundle";
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest that is read; version 1 has neither OSML's models nor a card.
+pub const FORMAT_VERSION: u32 = 2;
 /// Largest file that a bundle may hold.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
+/// The model card, for people to read.
+pub const CARD: &str = "card.md";
+pub const MAX_CARD_BYTES: usize = 256 << 10;
+/// Model files that a bundle may hold, without folder and ending.
+pub const MODELS: [&str; 8] = ["a", "b", "c", "osml_a", "osml_ap", "osml_b", "osml_bp", "osml_c"];
 /// Names of Model-C's actions, by id (OSML+ paper, Table 5).
 pub const ACTION_NAMES: [&str; ACTIONS] = ["cores_up", "cores_down", "ways_up", "ways_down", "mba_up", "mba_down", "idle"];
 pub const FEATURE_SETS: [&str; 2] = ["full", "no-pmu"];
@@ -48,6 +55,22 @@ pub struct PlatformLimits {
     pub mba: bool,
 }
 
+/// Bounds may differ from the machine's by rounding.
+const ROUNDING: f64 = 1e-6;
+
+impl PlatformLimits {
+    /// The most that an input can be here; None where the platform does not say.
+    fn most(&self, input: &str) -> Option<f64> {
+        match input {
+            "cpu_usage_cores" | "alloc_cores" | "nb_cores" | "expected_cores" => Some(self.cores),
+            "alloc_ways" => Some(f64::from(self.ways)),
+            "alloc_cache_mb" | "nb_cache_mb" | "expected_cache_mb" => Some(f64::from(self.ways) * self.mb_per_way),
+            "qos" | "qos_slowdown" => Some(1.0),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceTarget {
@@ -62,9 +85,45 @@ pub struct Models {
     pub a: MlpSpec,
     pub b: MlpSpec,
     pub c: DdpgSpec,
+    /// All five of OSML's models, or None.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub osml: Option<OsmlSpecs>,
 }
 
-/// Model-A or Model-B. `layers` are the weights' shapes [outputs, inputs], in order.
+/// OSML's models A, A', B, B' and C.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OsmlSpecs {
+    pub a: MlpSpec,
+    pub ap: MlpSpec,
+    pub b: MlpSpec,
+    pub bp: MlpSpec,
+    pub c: DqnSpec,
+}
+
+impl OsmlSpecs {
+    /// The four that predict, each with its name.
+    pub(crate) fn mlps(&self) -> [(&'static str, &MlpSpec); 4] {
+        [("a", &self.a), ("ap", &self.ap), ("b", &self.b), ("bp", &self.bp)]
+    }
+}
+
+impl Models {
+    /// Each model's file name without folder and ending, its field in the manifest, and the file and digest that are named there.
+    fn each(&self) -> Vec<(String, String, &str, &str)> {
+        let (a, b, c) = (&self.a, &self.b, &self.c);
+        let own = [("a", &a.file, &a.sha256), ("b", &b.file, &b.sha256), ("c", &c.file, &c.sha256)];
+        let mut all: Vec<(String, String, &str, &str)> =
+            own.into_iter().map(|(m, file, sha)| (m.to_string(), format!("models.{m}"), file.as_str(), sha.as_str())).collect();
+        if let Some(o) = &self.osml {
+            let files = o.mlps().map(|(m, s)| (m, &s.file, &s.sha256)).into_iter().chain([("c", &o.c.file, &o.c.sha256)]);
+            all.extend(files.map(|(m, file, sha)| (format!("osml_{m}"), format!("models.osml.{m}"), file.as_str(), sha.as_str())));
+        }
+        all
+    }
+}
+
+/// Model-A or Model-B, or one of OSML's A, A', B, B'. `layers` are the weights' shapes [outputs, inputs], in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MlpSpec {
@@ -94,6 +153,24 @@ pub struct DdpgSpec {
     pub actions: Vec<String>,
     /// Actions that this platform can carry out.
     pub available_actions: Vec<String>,
+    pub hyperparameters: BTreeMap<String, f64>,
+}
+
+/// OSML's Model-C.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DqnSpec {
+    pub file: String,
+    pub sha256: String,
+    pub activation: String,
+    pub output_activation: String,
+    /// Of the policy and of the target.
+    pub layers: Vec<(usize, usize)>,
+    pub inputs: Vec<InputSpec>,
+    /// Cores (allocation units) and ways that one action moves at most.
+    pub reach: i32,
+    /// What the p99 of an overloaded service counts as in the reward, QoS targets.
+    pub latency_cap: f64,
     pub hyperparameters: BTreeMap<String, f64>,
 }
 
@@ -146,15 +223,19 @@ pub fn is_name(name: &str) -> bool {
 /// A file that a bundle may hold, beside manifest and signature.
 pub fn is_allowed_file(name: &str) -> bool {
     let service = || name.strip_prefix("services/").and_then(|n| n.strip_suffix(".toml")).is_some_and(is_name);
-    matches!(name, "platform.toml" | "models/a.safetensors" | "models/b.safetensors" | "models/c.safetensors") || service()
+    let model = || name.strip_prefix("models/").and_then(|n| n.strip_suffix(".safetensors")).is_some_and(|n| MODELS.contains(&n));
+    name == "platform.toml" || name == CARD || model() || service()
 }
 
 impl Manifest {
     /// Everything that can be checked without the files.
     pub(crate) fn check(&self) -> Result<(), Bad> {
-        if self.format != FORMAT || self.format_version != FORMAT_VERSION {
-            let found = format!("{} {}, this node reads {FORMAT} {FORMAT_VERSION}", self.format, self.format_version);
+        if self.format != FORMAT || !(1..=FORMAT_VERSION).contains(&self.format_version) {
+            let found = format!("{} {}, this node reads {FORMAT} 1 to {FORMAT_VERSION}", self.format, self.format_version);
             return bad("format", found);
+        }
+        if self.format_version < 2 && (self.models.osml.is_some() || self.files.contains_key(CARD)) {
+            return bad("format_version", format!("a bundle with OSML's models or {CARD} is of version 2"));
         }
         if !FEATURE_SETS.contains(&self.feature_set.as_str()) {
             return bad("feature_set", format!("`{}` is unknown; known: {}", self.feature_set, FEATURE_SETS.join(", ")));
@@ -170,9 +251,14 @@ impl Manifest {
             }
         }
         self.check_files()?;
-        check_mlp("models.a", &self.models.a)?;
-        check_mlp("models.b", &self.models.b)?;
-        self.check_ddpg()
+        self.check_mlp("models.a", &self.models.a)?;
+        self.check_mlp("models.b", &self.models.b)?;
+        self.check_ddpg()?;
+        let Some(osml) = &self.models.osml else { return Ok(()) };
+        for (name, spec) in osml.mlps() {
+            self.check_mlp(&format!("models.osml.{name}"), spec)?;
+        }
+        self.check_dqn(&osml.c)
     }
 
     fn check_platform(&self) -> Result<(), Bad> {
@@ -186,12 +272,14 @@ impl Manifest {
 
     fn check_files(&self) -> Result<(), Bad> {
         let mut wanted: Vec<String> = self.services.keys().map(|s| format!("services/{s}.toml")).collect();
-        wanted.extend(["platform.toml", "models/a.safetensors", "models/b.safetensors", "models/c.safetensors"].map(String::from));
+        let models = self.models.each();
+        wanted.push("platform.toml".into());
+        wanted.extend(models.iter().map(|(model, ..)| format!("models/{model}.safetensors")));
         for (name, spec) in &self.files {
             if !is_allowed_file(name) {
                 return bad("files", format!("`{name}` is not a name that a bundle may hold"));
             }
-            if !wanted.contains(name) {
+            if !wanted.contains(name) && name != CARD {
                 return bad("files", format!("`{name}` is listed without need"));
             }
             if spec.bytes > MAX_FILE_BYTES {
@@ -204,21 +292,80 @@ impl Manifest {
         if let Some(name) = wanted.iter().find(|n| !self.files.contains_key(*n)) {
             return bad("files", format!("`{name}` is needed and not listed"));
         }
-        let (a, b, c) = (&self.models.a, &self.models.b, &self.models.c);
-        for (letter, file, sha) in [("a", &a.file, &a.sha256), ("b", &b.file, &b.sha256), ("c", &c.file, &c.sha256)] {
-            if *file != format!("models/{letter}.safetensors") {
-                return bad(format!("models.{letter}.file"), format!("`{file}`, want `models/{letter}.safetensors`"));
+        for (model, field, file, sha) in models {
+            if file != format!("models/{model}.safetensors") {
+                return bad(format!("{field}.file"), format!("`{file}`, want `models/{model}.safetensors`"));
             }
-            if *sha != self.files[file].sha256 {
-                return bad(format!("models.{letter}.sha256"), format!("differs from files.{file}.sha256"));
+            if sha != self.files[file].sha256 {
+                return bad(format!("{field}.sha256"), format!("differs from files.{file}.sha256"));
             }
         }
         Ok(())
     }
 
+    fn check_mlp(&self, at: &str, m: &MlpSpec) -> Result<(), Bad> {
+        self.check_inputs(at, &m.inputs)?;
+        if m.activation != "relu" || m.output_activation != "linear" {
+            return bad(format!("{at}.activation"), "want relu, and linear at the output");
+        }
+        for (i, o) in m.outputs.iter().enumerate() {
+            let field = || format!("{at}.outputs.{}", o.name);
+            if !(o.scale.is_finite() && o.offset.is_finite() && o.scale > 0.0) {
+                return bad(field(), "scale and offset must be finite and scale above 0");
+            }
+            if m.outputs[..i].iter().any(|other| other.name == o.name) {
+                return bad(field(), "named twice");
+            }
+            // The offset is the mean of what was taught.
+            let most = match o.name.rsplit('_').next() {
+                Some("cores") => self.platform.cores,
+                Some("ways") => f64::from(self.platform.ways),
+                _ => continue,
+            };
+            if !(0.0..=most * (1.0 + ROUNDING)).contains(&o.offset) {
+                return bad(field(), format!("its mean {} leaves the machine's 0..{most}", o.offset));
+            }
+        }
+        check_layers(&format!("{at}.layers"), &m.layers, m.inputs.len(), m.outputs.len())
+    }
+
+    fn check_inputs(&self, at: &str, inputs: &[InputSpec]) -> Result<(), Bad> {
+        if inputs.is_empty() {
+            return bad(format!("{at}.inputs"), "empty");
+        }
+        for (n, i) in inputs.iter().enumerate() {
+            let field = || format!("{at}.inputs.{}", i.name);
+            if !(i.min.is_finite() && i.max.is_finite() && i.min < i.max) {
+                return bad(field(), format!("bounds {}..{} are not a finite, non-empty range", i.min, i.max));
+            }
+            if inputs[..n].iter().any(|other| other.name == i.name) {
+                return bad(field(), "named twice");
+            }
+            if let Some(most) = self.platform.most(&i.name).filter(|most| i.min < 0.0 || i.max > most * (1.0 + ROUNDING)) {
+                return bad(field(), format!("bounds {}..{} leave the machine's 0..{most}", i.min, i.max));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_dqn(&self, c: &DqnSpec) -> Result<(), Bad> {
+        self.check_inputs("models.osml.c", &c.inputs)?;
+        if c.activation != "relu" || c.output_activation != "linear" {
+            return bad("models.osml.c.activation", "want relu, and linear at the output");
+        }
+        if c.reach != dqn::REACH {
+            return bad("models.osml.c.reach", format!("{}, this node knows actions of up to {}", c.reach, dqn::REACH));
+        }
+        if !(c.latency_cap.is_finite() && c.latency_cap > 0.0) {
+            return bad("models.osml.c.latency_cap", "must be above 0");
+        }
+        check_layers("models.osml.c.layers", &c.layers, c.inputs.len(), dqn::ACTIONS)?;
+        dqn_hyper(c).map(|_| ())
+    }
+
     fn check_ddpg(&self) -> Result<(), Bad> {
         let c = &self.models.c;
-        check_inputs("models.c", &c.inputs)?;
+        self.check_inputs("models.c", &c.inputs)?;
         if c.activation != "relu" || c.output_activation != "softmax" {
             return bad("models.c.activation", "want relu, and softmax at the output");
         }
@@ -270,35 +417,35 @@ impl Manifest {
     }
 }
 
-fn check_mlp(at: &str, m: &MlpSpec) -> Result<(), Bad> {
-    check_inputs(at, &m.inputs)?;
-    if m.activation != "relu" || m.output_activation != "linear" {
-        return bad(format!("{at}.activation"), "want relu, and linear at the output");
-    }
-    for (i, o) in m.outputs.iter().enumerate() {
-        if !(o.scale.is_finite() && o.offset.is_finite() && o.scale > 0.0) {
-            return bad(format!("{at}.outputs.{}", o.name), "scale and offset must be finite and scale above 0");
+/// OSML's Model-C: its hyperparameters; what the manifest leaves out has its default.
+pub(crate) fn dqn_hyper(c: &DqnSpec) -> Result<DqnHyper, Bad> {
+    let mut h = DqnHyper::default();
+    for (name, &v) in &c.hyperparameters {
+        let (low, high) = match name.as_str() {
+            "gamma" | "rms_alpha" | "epsilon" => (0.0, 1.0),
+            "batch" | "replay" | "copy_every" => (1.0, 1e7),
+            "rms_eps" => (f64::MIN_POSITIVE, f64::MAX),
+            _ => (0.0, f64::MAX),
+        };
+        if !(v >= low && v <= high) {
+            return bad(format!("models.osml.c.hyperparameters.{name}"), format!("{v} is not within {low}..{high}"));
         }
-        if m.outputs[..i].iter().any(|other| other.name == o.name) {
-            return bad(format!("{at}.outputs.{}", o.name), "named twice");
-        }
-    }
-    check_layers(&format!("{at}.layers"), &m.layers, m.inputs.len(), m.outputs.len())
-}
-
-fn check_inputs(at: &str, inputs: &[InputSpec]) -> Result<(), Bad> {
-    if inputs.is_empty() {
-        return bad(format!("{at}.inputs"), "empty");
-    }
-    for (n, i) in inputs.iter().enumerate() {
-        if !(i.min.is_finite() && i.max.is_finite() && i.min < i.max) {
-            return bad(format!("{at}.inputs.{}", i.name), format!("bounds {}..{} are not a finite, non-empty range", i.min, i.max));
-        }
-        if inputs[..n].iter().any(|other| other.name == i.name) {
-            return bad(format!("{at}.inputs.{}", i.name), "named twice");
+        match name.as_str() {
+            "gamma" => h.gamma = v as f32,
+            "lr" => h.lr = v,
+            "rms_alpha" => h.rms_alpha = v,
+            "rms_eps" => h.rms_eps = v,
+            "copy_every" => h.copy_every = v as u64,
+            "batch" => h.batch = v as usize,
+            "replay" => h.replay = v as usize,
+            "epsilon" => h.epsilon = v,
+            _ => {}
         }
     }
-    Ok(())
+    if h.replay < h.batch {
+        return bad("models.osml.c.hyperparameters.replay", format!("{} is below the batch of {}", h.replay, h.batch));
+    }
+    Ok(h)
 }
 
 /// Layers must join: each takes what the one before gives.
@@ -323,13 +470,19 @@ mod tests {
     /// Names cannot leave their folder, hide, or depend on the file system's case.
     #[test]
     fn file_names_are_a_closed_set() {
-        for good in ["platform.toml", "models/a.safetensors", "services/memcached.toml", "services/img-dnn.v2_1.toml"] {
+        let models = MODELS.map(|m| format!("models/{m}.safetensors"));
+        let others = ["platform.toml", "card.md", "services/memcached.toml", "services/img-dnn.v2_1.toml"];
+        for good in others.into_iter().chain(models.iter().map(String::as_str)) {
             assert!(is_allowed_file(good), "{good}");
         }
         for evil in [
             "",
             "manifest.json",
             "models/d.safetensors",
+            "models/osml_d.safetensors",
+            "models/osml.safetensors",
+            "models/card.md",
+            "CARD.md",
             "models/../platform.toml",
             "services/.toml",
             "services/..toml",

@@ -368,3 +368,41 @@ fn ten_thousand_inferences_equal_pytorch() {
         assert!(worst <= 1e-5, "{name}: {worst}");
     }
 }
+
+/// The same for OSML's models of the bundle that has them.
+#[test]
+fn ten_thousand_inferences_of_osmls_models_equal_pytorch() {
+    let bytes = std::fs::read(vectors().join("inference-osml-10000.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let keys = TrustedKeys::load(&vectors().join("keys/trusted")).unwrap();
+    let mut osml = Bundle::load(&vectors().join("bundle-whole.tar"), &keys, &Expect::default()).unwrap().osml.unwrap();
+    let mut scratch = Scratch::default();
+    assert_eq!(file.len(), 5);
+    for (place, name) in ["osml_a", "osml_ap", "osml_b", "osml_bp", "osml_c"].into_iter().enumerate() {
+        let want = tensor(&file, name);
+        let model = [&osml.a, &osml.ap, &osml.b, &osml.bp].get(place).copied().cloned();
+        let specs = model.as_ref().map_or(&osml.c.inputs, |m| &m.inputs).clone();
+        let each = want.len() / 10_000;
+        let mut rng = Rng::new(10 + place as u64);
+        let mut worst: f32 = 0.0;
+        for (i, want) in want.chunks_exact(each).enumerate() {
+            let raw: Vec<Option<f64>> = specs.iter().map(|s| Some(s.min + (s.max - s.min) * (1.4 * rng.uniform() - 0.2))).collect();
+            let got = match &model {
+                Some(m) => {
+                    m.predict(&raw, &mut scratch).unwrap();
+                    scratch.network().to_vec()
+                }
+                None => {
+                    let state = osml.c.state(&raw).unwrap();
+                    osml.c.q_values(&state).to_vec()
+                }
+            };
+            for (k, want) in want.iter().enumerate() {
+                worst = worst.max((got[(i + k) % got.len()] - want).abs() / want.abs().max(1.0));
+            }
+        }
+        println!("{name}: 10,000 vectors, {each} outputs each, largest difference {worst:.1e}");
+        assert!(want.len() == 10_000 * each && (1..=2).contains(&each));
+        assert!(worst <= 1e-5, "{name}: {worst}");
+    }
+}
