@@ -7,6 +7,7 @@ measured is None, never left out, so that the page can say so.
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def _transfer(folder: Path, figures: list[Published], platform: str) -> dict[str
 
 
 def _csv(path: Path) -> Rows | None:
-    """A table of a stage: numbers as numbers, an empty field as None; None where the file is missing.
+    """A table of a stage: an empty field, nan and inf as None; None instead of a table where the file is missing.
 
     Raises:
         BadInput: a row is longer or shorter than the head.
@@ -152,9 +153,8 @@ def _csv(path: Path) -> Rows | None:
 
 
 def _value(text: str) -> Any:
-    if text in ("", "nan"):
-        return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        return text
+        return text or None
+    return number if math.isfinite(number) else None

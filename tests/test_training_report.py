@@ -446,6 +446,13 @@ def test_damaged_inputs_are_named_with_the_remedy(training: Training, tmp_path: 
         training.report(out)
 
 
+def test_a_loss_that_grew_without_bound_is_no_number(training: Training, tmp_path: Path) -> None:
+    (training.models / "a" / fitted.LOSS).write_text("epoch,train_loss\n0,1.5\n1,inf\n2,nan\n")
+    facts = training.report(tmp_path / "out")
+    assert [row["train_loss"] for row in facts["loss"]["a"]] == [1.5, None, None]
+    assert "train loss 1.5 → –" in words(tmp_path / "out")
+
+
 def test_models_of_other_data_are_refused(training: Training, tmp_path: Path) -> None:
     path = training.rows / "rows.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"data_sha256": "e" * 64}))
