@@ -46,16 +46,35 @@ pub trait Policy {
 /// Every policy's name, as `--policy` takes it.
 pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus"];
 
+/// Whether a policy's models learn on line.
+pub fn learns(name: &str) -> bool {
+    name == "osml-plus"
+}
+
 /// A policy by its name, under the [`guard`]. `seed` feeds what is random in it (Model-C's exploration).
 ///
 /// # Errors
 /// One line for an unknown name (lists the known ones), or for a policy that needs models and got none.
 pub fn by_name(name: &str, platform: &Platform, models: Option<Box<dyn Models>>, seed: u64) -> Result<Box<dyn Policy>, String> {
+    by_name_with(name, platform, models, osml_plus::Settings::default(), seed)
+}
+
+/// The same with other settings of `osml-plus`.
+///
+/// # Errors
+/// As [`by_name`].
+pub fn by_name_with(
+    name: &str,
+    platform: &Platform,
+    models: Option<Box<dyn Models>>,
+    settings: osml_plus::Settings,
+    seed: u64,
+) -> Result<Box<dyn Policy>, String> {
     let policy: Box<dyn Policy> = match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
         "osml-plus" => match models {
-            Some(models) => Box::new(OsmlPlus::new(platform, models, osml_plus::Settings::default(), seed)),
+            Some(models) => Box::new(OsmlPlus::new(platform, models, settings, seed)),
             None => {
                 return Err(
                     "policy \"osml-plus\" needs a bundle. Give --bundle B; `surefoot bundle build` (or `dvc repro`) makes one".into()

@@ -125,6 +125,10 @@ impl BundleModels {
     pub fn agent(&self) -> &Agent {
         &self.c
     }
+
+    pub fn agent_mut(&mut self) -> &mut Agent {
+        &mut self.c
+    }
 }
 
 impl Models for BundleModels {

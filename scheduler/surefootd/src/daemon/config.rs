@@ -48,7 +48,26 @@ pub struct NodeConfig {
     pub feed_group: Option<String>,
     /// Who changes kernel files; None = the daemon itself.
     pub actuator: Option<ActuatorConfig>,
+    pub learning: LearningConfig,
     pub services: Vec<NodeService>,
+}
+
+/// On-line learning (docs/online-learning.md).
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearningConfig {
+    pub on: bool,
+    /// At most one step of learning in so long.
+    pub every_ms: u64,
+    /// Where experience is kept; None: in the state folder of a local server, nowhere for a virtual one.
+    pub experience: Option<PathBuf>,
+    /// Between two saves; the last is at the end.
+    pub save_every_s: u64,
+}
+
+impl Default for LearningConfig {
+    fn default() -> Self {
+        LearningConfig { on: true, every_ms: 500, experience: None, save_every_s: 300 }
+    }
 }
 
 /// The process that holds the rights (docs/privileges.md).
@@ -100,6 +119,7 @@ struct Raw {
     feed_mode: Option<Spanned<String>>,
     feed_group: Option<String>,
     actuator: Option<RawActuator>,
+    learning: Option<RawLearning>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
 }
@@ -112,6 +132,15 @@ struct RawActuator {
     #[serde(default)]
     cgroups: Vec<Spanned<String>>,
     state_dir: Option<PathBuf>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLearning {
+    on: Option<bool>,
+    every_ms: Option<Spanned<i64>>,
+    experience: Option<PathBuf>,
+    save_every_s: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]
@@ -197,6 +226,7 @@ impl NodeConfig {
             feed_mode: MODE,
             feed_group: None,
             actuator: None,
+            learning: LearningConfig::default(),
             services: vec![],
         }
     }
@@ -315,6 +345,15 @@ impl NodeConfig {
                 })
             }
         };
+        let learning = {
+            let (raw, default) = (raw.learning.unwrap_or_default(), LearningConfig::default());
+            LearningConfig {
+                on: raw.on.unwrap_or(default.on),
+                every_ms: whole("learning.every_ms", raw.every_ms, default.every_ms as i64, 100..3_600_001)? as u64,
+                experience: raw.experience.map(here),
+                save_every_s: whole("learning.save_every_s", raw.save_every_s, default.save_every_s as i64, 10..86_401)? as u64,
+            }
+        };
         Ok(NodeConfig {
             file: file.into(),
             workload: raw.workload.map(here),
@@ -333,6 +372,7 @@ impl NodeConfig {
             feed_mode,
             feed_group: raw.feed_group,
             actuator,
+            learning,
             services,
         })
     }

@@ -2,6 +2,7 @@
 //! responder of our own: one thread, short requests.
 
 use super::explain::{Record, Told};
+use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
 use super::status::{ServiceStatus, Status, ACTIONS, RECENT};
 use crate::error::{Error, Result};
@@ -42,6 +43,8 @@ pub struct Metrics {
     last_actions: VecDeque<Record>,
     /// Closed records: whether what was expected came, did not, or cannot be said.
     expectations: [u64; 3],
+    /// None where nothing learns.
+    learning: Option<Progress>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
 }
@@ -103,6 +106,11 @@ impl Metrics {
     /// Services of the configuration that are waited for.
     pub fn absent(&mut self, ids: Vec<String>) {
         self.absent = ids;
+    }
+
+    /// How far on-line learning is.
+    pub fn learning(&mut self, progress: Progress) {
+        self.learning = Some(progress);
     }
 
     /// What only a real host has.
@@ -235,6 +243,19 @@ impl Metrics {
         let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
         let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
         family("surefoot_expectations_total", "counter", "actions whose effect is known, by whether what was expected came", held);
+        if let Some(p) = self.learning {
+            let c = p.counts;
+            // Not a counter: a refused window takes its steps back.
+            family("surefoot_learning_steps", "gauge", "steps of on-line learning in Model-C's weights", one(p.steps as f64));
+            let windows = [("kept", c.kept), ("refused", c.refused), ("unjudged", c.unjudged)];
+            let windows = windows.map(|(verdict, n)| (format!("{{verdict=\"{verdict}\"}}"), n as f64)).to_vec();
+            family("surefoot_learning_windows_total", "counter", "updates of Model-C by what the guard said of them", windows);
+            family("surefoot_learning_broken_steps_total", "counter", "steps of learning that were not finite", one(c.broken as f64));
+            let parts = [("pool", p.pool), ("held_back", p.held)];
+            let parts = parts.map(|(part, n)| (format!("{{part=\"{part}\"}}"), n as f64)).to_vec();
+            family("surefoot_experience_transitions", "gauge", "experience of Model-C", parts);
+            family("surefoot_experience_left_out_total", "counter", "transitions that were out of range", one(c.left_out as f64));
+        }
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));

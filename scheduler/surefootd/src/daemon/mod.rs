@@ -3,6 +3,7 @@
 pub mod config;
 pub mod decisions;
 pub mod explain;
+pub mod learning;
 pub mod metrics;
 pub mod node;
 pub mod notify;
@@ -13,13 +14,14 @@ use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
 use crate::local_target::server_error;
-use crate::models::{load_bundle, policy};
+use crate::models::load_bundle;
 use crate::stop;
 use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use config::NodeConfig;
 use decisions::{Journal, RunLine};
 use explain::Follower;
+use learning::Learning;
 use metrics::{Metrics, Took};
 use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
@@ -55,12 +57,12 @@ pub fn run(args: &cli::Run) -> Result<()> {
         tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
     }
     // Everything that can be wrong is found before anything is changed.
-    let (mut node, mut policy, mut story) = match server {
+    let (mut node, (mut policy, mut learning), mut story) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
             let bundle = bundle(args, &at.platform, "full")?;
-            let policy = policy(&args.policy, &at.platform, bundle.as_ref(), config.seed)?;
+            let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), args, &config, &at.platform, clock, &metrics)?;
             (node, policy, story)
@@ -72,7 +74,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
             }
             let platform = server.platform().clone();
-            let policy = policy(&args.policy, &platform, bundle.as_ref(), config.seed)?;
+            let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), args, &config, &platform, Some(utc::now_ms), &metrics)?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
@@ -89,12 +91,16 @@ pub fn run(args: &cli::Run) -> Result<()> {
         }
     };
     let mut events = args.events.as_deref().map(Lines::open).transpose()?;
-    let looped = control(args, &config, &mut node, policy.as_mut(), &mut story, &mut events);
+    let looped = control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut events);
     // Whatever ended the loop, the machine gets everything back.
     let restored = match &mut node {
         Node::Local(s) => s.reset().map(|_| ()).map_err(server_error),
         Node::Virtual { .. } => Ok(()),
     };
+    // The disk may be slow: last of all.
+    if let Some(l) = &mut learning {
+        l.end();
+    }
     looped.and(restored)
 }
 
@@ -188,6 +194,7 @@ fn control(
     config: &NodeConfig,
     node: &mut Node,
     policy: &mut dyn Policy,
+    mut learning: Option<&mut Learning>,
     story: &mut Story,
     events: &mut Option<Lines>,
 ) -> Result<()> {
@@ -228,6 +235,9 @@ fn control(
             }
         }
         story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
+        if let Some(l) = &mut learning {
+            l.tick(now, story.metrics);
+        }
         if let Some(e) = events {
             write_moments(e, now, &seen, |id| node.load_at(id, now))?;
         }
@@ -257,7 +267,7 @@ fn control(
         "{}",
         json!({
             "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
-            "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes,
+            "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
         })
     );
     Ok(())
