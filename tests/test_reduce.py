@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 from synthetic import Campaign, write
 
 from pipelines import engine, label, params, reduce, rows, samples
@@ -169,6 +170,14 @@ def test_threads_and_memory_change_no_bit(folder: Path, tmp_path: Path) -> None:
         files = ("cells.parquet", "labels.parquet", "label.json", "rows.parquet", "rows.json")
         digests.add(tuple(hashlib.sha256((out / name).read_bytes()).hexdigest() for name in files))
     assert len(digests) == 1
+
+
+def test_another_engine_runs_no_stage_again() -> None:
+    """Results do not depend on it, so DVC does not watch it."""
+    stages = yaml.safe_load((Path(__file__).parents[1] / "dvc.yaml").read_text("utf-8"))["stages"]
+    watched = {str(p).split(".")[0] for stage in stages.values() for p in stage.get("do", stage).get("params", [])}
+    assert {"label", "rows"} <= watched
+    assert "samples" not in watched
 
 
 def test_a_feature_that_no_row_has_is_no_feature(tmp_path: Path) -> None:
