@@ -710,8 +710,8 @@ def _described(model: str, trained: TrainedMlp | TrainedDdpg | TrainedDqn, sha25
     }
 
 
-def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
-    """The files of a bundle, signature included; equal input gives equal bytes."""
+def facts(spec: BundleSpec) -> dict[str, Any]:
+    """What the manifest says of a bundle besides its files and its signer."""
     if spec.feature_set not in FEATURE_SETS:
         raise BadInput(f"feature_set {spec.feature_set!r} is unknown; known: {', '.join(FEATURE_SETS)}")
     platform = {
@@ -722,12 +722,6 @@ def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
         "mb_per_way": float(spec.platform.get("mb_per_way") or 0.0),
         "mba": bool(spec.platform.get("mba", False)),
     }
-    files = {"platform.toml": _toml({"kind": "platform-limits", **platform})}
-    files |= {f"models/{model}.safetensors": export.to_safetensors(trained.weights) for model, trained in spec.each()}
-    if spec.card is not None:
-        files[CARD] = spec.card.encode()
-        if problem := _bad_card(files[CARD]):
-            raise BadInput(f"{CARD}: {problem}; shorten or correct the model card")
     services: dict[str, dict[str, Any]] = {}
     for name, service in sorted(spec.services.items()):
         if not ALLOWED_FILE.fullmatch(f"services/{name}.toml"):
@@ -737,23 +731,37 @@ def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
             "qos_target_ms": float(service["qos_target_ms"]),
             "max_load_rps": None if max_load is None else float(max_load),
         }
-        files[f"services/{name}.toml"] = _toml({"kind": "lc", "name": name, **services[name]})
-    digests = {name: {"bytes": len(data), "sha256": sha256_bytes(data)} for name, data in files.items()}
-    described = {m: _described(m, trained, str(digests[f"models/{m}.safetensors"]["sha256"])) for m, trained in spec.each()}
+    described = {m: _described(m, trained, sha256_bytes(export.to_safetensors(trained.weights))) for m, trained in spec.each()}
     models: dict[str, Any] = {letter: described[letter] for letter in LETTERS}
     if spec.osml is not None:
         models["osml"] = {key: described[f"osml_{key}"] for key in OSML}
+    return {
+        "feature_set": spec.feature_set,
+        "platform": platform,
+        "services": services,
+        "models": models,
+        "metrics": {k: float(v) for k, v in spec.metrics.items()},
+        "provenance": dict(spec.provenance),
+    }
+
+
+def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
+    """The files of a bundle, signature included; equal input gives equal bytes."""
+    said = facts(spec)
+    files = {"platform.toml": _toml({"kind": "platform-limits", **said["platform"]})}
+    files |= {f"models/{model}.safetensors": export.to_safetensors(trained.weights) for model, trained in spec.each()}
+    if spec.card is not None:
+        files[CARD] = spec.card.encode()
+        if problem := _bad_card(files[CARD]):
+            raise BadInput(f"{CARD}: {problem}; shorten or correct the model card")
+    for name, service in said["services"].items():
+        files[f"services/{name}.toml"] = _toml({"kind": "lc", "name": name, **service})
     manifest = canonical_json(
         {
             "format": FORMAT,
             "format_version": FORMAT_VERSION if spec.osml is not None or spec.card is not None else 1,
-            "feature_set": spec.feature_set,
-            "platform": platform,
-            "services": services,
-            "models": models,
-            "files": digests,
-            "metrics": {k: float(v) for k, v in spec.metrics.items()},
-            "provenance": dict(spec.provenance),
+            **said,
+            "files": {name: {"bytes": len(data), "sha256": sha256_bytes(data)} for name, data in files.items()},
             "signer": fingerprint(key.public_key()),
         }
     )
@@ -852,6 +860,7 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     """Collect what the stages before left behind."""
     # Imported here: checking a bundle must not need Polars or PyTorch.
     from pipelines import fitted, samples, tracking
+    from pipelines.card import model_card
 
     source = samples.open_dataset(data, check_shards=False)
     osml = [f"osml-{key}" for key in OSML]
@@ -867,7 +876,7 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     trained = {name: fitted.load(models / name) for name in summaries}
     a, b, c = (trained[name] for name in LETTERS)
     commit, dirty = tracking.git_state()
-    return BundleSpec(
+    spec = BundleSpec(
         feature_set=source.feature_set,
         platform={
             "name": source.platform.name,
@@ -892,6 +901,8 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
             "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")},
         },
     )
+    spec.card = model_card(facts(spec))
+    return spec
 
 
 def run(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None) -> dict[str, Any]:

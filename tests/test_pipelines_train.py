@@ -21,6 +21,7 @@ from synthetic import Campaign, write
 
 from models import export, features
 from pipelines import bundle, compare, evaluate, fit_ddpg, fitted, label, params, rows, tensors, train
+from pipelines.card import model_card
 from pipelines.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
@@ -259,7 +260,10 @@ def test_a_small_host_without_ways_and_counters_goes_all_the_way(tmp_path: Path,
     found = evaluate.run(tmp_path / "rows", tmp_path / "label", tmp_path / "train", tmp_path / "evaluate", QUICK)
     assert found["a_oaa_cores_mae"] < 1.0
     bundle.run(made["data"], tmp_path / "train", tmp_path / "evaluate" / "metrics.json", tmp_path / "b")
-    bundle.verify(tmp_path / "b", expect_feature_set="no-pmu", expect_platform="small")
+    checked = bundle.verify(tmp_path / "b", expect_feature_set="no-pmu", expect_platform="small")
+    # card and manifest are of the same facts
+    assert checked.card == model_card(json.loads(checked.files[bundle.MANIFEST]))
+    assert "say nothing about ways" in checked.card
 
 
 def test_models_of_other_data_are_not_bundled(trained: dict[str, Any], tmp_path: Path) -> None:
