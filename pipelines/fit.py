@@ -155,21 +155,22 @@ def passes_for(p: params.Regression, rows: int, batch: int) -> int:
 
 @dataclass(frozen=True)
 class Standard:
-    """Inputs as a network is trained on them: mean 0, deviation 1.
+    """Inputs as a network is trained on them: mean 0, and divided by the root of their deviation.
 
     A counter that seldom comes near its bound uses a small part of [0, 1], and the optimiser would learn late what it says.
+    Divided by the whole deviation, a counter that says little is fitted, too, where planes are few (docs/benchmarks.md).
     Models take [0, 1] all the same: the move is affine, so the first layer takes it in when the training is over.
     """
 
     mean: F64
-    deviation: F64
+    spread: F64
 
     @classmethod
     def of(cls, batches: Any) -> Standard:
         """Of the first batches' inputs. What hardly varied is not blown up: a node may see more of it."""
         x = np.concatenate([batch[0].numpy() for batch in islice(iter(batches), 16)]).astype(np.float64)
         deviation = x.std(axis=0)
-        return cls(x.mean(axis=0), np.where(deviation > LEAST_DEVIATION, deviation, 1.0))
+        return cls(x.mean(axis=0), np.where(deviation > LEAST_DEVIATION, np.sqrt(deviation), 1.0))
 
     @classmethod
     def as_they_are(cls, inputs: int) -> Standard:
@@ -177,18 +178,18 @@ class Standard:
         return cls(np.zeros(inputs), np.ones(inputs))
 
     def scaled(self, x: Tensor) -> Tensor:
-        return (x - torch.from_numpy(self.mean.astype(np.float32))) / torch.from_numpy(self.deviation.astype(np.float32))
+        return (x - torch.from_numpy(self.mean.astype(np.float32))) / torch.from_numpy(self.spread.astype(np.float32))
 
     def unfold_into(self, net: Mlp) -> None:
         """Make the network the same function of `scaled` inputs."""
         weights = numpy_weights(net)
         weight = weights[FIRST + "weight"].astype(np.float64)
         bias = weights[FIRST + "bias"] + weight @ self.mean
-        net.load_state_dict(_tensors(weights | _first_layer(weight * self.deviation, bias)))
+        net.load_state_dict(_tensors(weights | _first_layer(weight * self.spread, bias)))
 
     def folded(self, weights: export.Weights) -> export.Weights:
         """The same function of inputs in [0, 1]."""
-        weight = weights[FIRST + "weight"].astype(np.float64) / self.deviation
+        weight = weights[FIRST + "weight"].astype(np.float64) / self.spread
         return weights | _first_layer(weight, weights[FIRST + "bias"] - weight @ self.mean)
 
 
