@@ -395,6 +395,22 @@ mod tests {
         assert!(said.contains("node.toml:3") && said.contains("actuator.cgroups: \"docker\" does not begin with /"), "{said}");
     }
 
+    /// Learning is on unless the file says otherwise; its file is relative to node.toml, its numbers have ranges.
+    #[test]
+    fn learning_has_a_table() {
+        let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
+        assert_eq!(node("").unwrap().learning, LearningConfig::default());
+        assert!(node("[learning]\n").unwrap().learning.on);
+        let l = node("[learning]\non = false\nevery_ms = 1000\nexperience = \"x.safetensors\"\nsave_every_s = 60\n").unwrap().learning;
+        let experience = Some(PathBuf::from("/etc/surefoot/x.safetensors"));
+        assert_eq!(l, LearningConfig { on: false, every_ms: 1000, experience, save_every_s: 60 });
+        for (line, field) in [("every_ms = 50", "learning.every_ms: 50"), ("save_every_s = 1", "learning.save_every_s: 1")] {
+            let said = node(&format!("[learning]\n{line}\n")).unwrap_err().to_string();
+            assert!(said.contains("node.toml:2") && said.contains(field) && said.contains("out of range"), "{said}");
+        }
+        assert!(node("[learning]\nevery_s = 1\n").unwrap_err().to_string().contains("every_s"));
+    }
+
     /// Two services on one port are found while reading: the second one would fail at its start.
     #[test]
     fn a_port_belongs_to_one_service() {

@@ -208,3 +208,83 @@ fn news(before: &Counts, now: &Counts, score: Option<Score>, refused: &mut u64) 
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use surefoot_learn::rng::Rng;
+    use surefoot_learn::{one_hot, Expect, TrustedKeys};
+
+    /// Learning of the small test bundle's Model-C.
+    fn learning(file: &Path) -> Learning {
+        let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors");
+        let keys = TrustedKeys::load(&vectors.join("keys/trusted")).unwrap();
+        let bundle = Bundle::load(&vectors.join("bundle-small"), &keys, &Expect::default()).unwrap();
+        let models = SharedModels::new(&bundle, &Platform::regular("t", 18, 2, 20, 2.25), true).unwrap();
+        let config = LearningConfig { save_every_s: 10, ..LearningConfig::default() };
+        Learning::open(models, &bundle.digest, &config, Some(file.into()))
+    }
+
+    /// Windows that the guard refuses, steps and experience are in /metrics and in the last line; the file is written when its time
+    /// has come and goes on in the next run.
+    #[test]
+    fn metrics_and_file_follow_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.safetensors");
+        let mut l = learning(&file);
+        let metrics = Mutex::new(Metrics::default());
+        assert!(!metrics.lock().unwrap().text().contains("surefoot_learning"), "where nothing learns there is nothing to say");
+        l.models.agent_mut(|a| {
+            // Rewards are noise: nothing that is learnt of them holds on held-back experience for long.
+            let mut rng = Rng::new(3);
+            for i in 0..600 {
+                let mut state = || (0..8).map(|_| rng.uniform() as f32).collect::<Vec<f32>>();
+                let (s, s2) = (state(), state());
+                assert!(a.remember(&s, &one_hot(i % 7), 3.0 * s2[0], &s2));
+            }
+            assert!(!a.remember(&[2.0; 8], &one_hot(0), 1.0, &[0.0; 8]));
+            a.guard.tolerance = 0.0;
+            for _ in 0..16 * 100 {
+                a.learn_step().unwrap().unwrap();
+            }
+        });
+        l.tick(10_000, &metrics);
+        let said = l.json();
+        assert!(said["windows_refused"].as_u64().unwrap() > 0 && said["windows_kept"].as_u64().unwrap() > 0, "{said}");
+        let text = metrics.lock().unwrap().text();
+        for (name, value) in [
+            ("surefoot_learning_steps", &said["steps"]),
+            ("surefoot_learning_windows_total{verdict=\"kept\"}", &said["windows_kept"]),
+            ("surefoot_learning_windows_total{verdict=\"refused\"}", &said["windows_refused"]),
+            ("surefoot_learning_broken_steps_total", &json!(0)),
+            ("surefoot_experience_transitions{part=\"pool\"}", &json!(525)),
+            ("surefoot_experience_transitions{part=\"held_back\"}", &json!(75)),
+            ("surefoot_experience_left_out_total", &json!(1)),
+        ] {
+            assert!(text.lines().any(|line| line == format!("{name} {value}")), "{name} {value}: {text}");
+        }
+        l.collect(true);
+        let again = learning(&file);
+        assert_eq!((again.loaded, again.json()["transitions"].as_u64()), (600, Some(600)));
+    }
+
+    /// Of refused windows in a row the first is told with its grounds, and then that updates are kept again; of broken steps the
+    /// first ever.
+    #[test]
+    fn what_the_guard_refuses_is_told_once() {
+        let counts = |kept, refused, broken| Counts { kept, refused, broken, ..Counts::default() };
+        let score = Some(Score { td_before: 0.25, td_after: 0.5, worth_before: 2.0, worth_after: 1.0, scale: 1.0 });
+        let mut refused = 0;
+        let mut told = |before: Counts, now: Counts| news(&before, &now, score, &mut refused);
+        assert_eq!(told(counts(0, 0, 0), counts(1, 0, 0)), None);
+        let (warn, line) = told(counts(1, 0, 0), counts(1, 1, 0)).unwrap();
+        assert!(warn && line.contains("0.250 -> 0.500") && line.contains("2.000 -> 1.000") && line.contains("as before"), "{line}");
+        assert_eq!(told(counts(1, 1, 0), counts(1, 2, 0)), None);
+        let (warn, line) = told(counts(1, 2, 0), counts(2, 2, 0)).unwrap();
+        assert!(!warn && line.ends_with("after 2 refused"), "{line}");
+        assert_eq!(told(counts(2, 2, 0), counts(3, 2, 0)), None);
+        assert!(told(counts(3, 2, 0), counts(3, 3, 0)).unwrap().0, "and told again the next time");
+        assert!(told(counts(3, 3, 0), counts(3, 3, 1)).unwrap().1.contains("not finite"));
+        assert_eq!(told(counts(3, 3, 1), counts(3, 3, 2)), None);
+    }
+}
