@@ -240,4 +240,7 @@ def onboarded(out: Console, result: dict[str, Any]) -> None:
             errors.add_row(title, *cells)
     out.print(errors)
     out.print(f"bundle: {escape(result['bundle']['folder'])} and .tar, verified", highlight=False, soft_wrap=True)
+    gate = result["gate"]
+    said = "holds: the models are champion now" if gate["promoted"] else f"does not hold: {'; '.join(gate['reasons'])}"
+    out.print(f"gate (params.yaml): {escape(said)}", highlight=False, soft_wrap=True)
     out.print(f"deploy: {escape(result['deploy'])}", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@
     train      Models A, B and C, beginning from another platform's weights                        -> DIR/train
     evaluate   errors on planes that were held out                                                 -> DIR/evaluate
     bundle     built, signed, verified as folder and as tar                                        -> DIR/bundles
+    register   versions in MLflow's registry; `champion` if the gate of params.yaml holds          -> DIR/register
 
 With `compare`, models are trained from nothing on the same samples, too (DIR/train-from-nothing, DIR/evaluate-from-nothing).
 
@@ -186,7 +187,7 @@ class Onboarding:
             raise InputError(f"--group {given.group}: is a group of an inventory. Name it: --inventory INV")
         self.data = self.out / "data"
         self.warnings: list[str] = []
-        stages = 8 + 4 * given.compare
+        stages = 9 + 4 * given.compare
         self.story = Story(self.out / "steps", console.Teller(voice, stages))
 
     # -- campaign
@@ -360,6 +361,22 @@ class Onboarding:
             bundle.verify(path, trusted=[signer])
         return found
 
+    def register(self, p: Params) -> dict[str, Any]:
+        """Make versions of the models, and ask the gate; that it does not hold takes nothing back."""
+        from pipelines import register
+
+        models, metrics, folder = self.out / "train", self.out / "evaluate" / "metrics.json", self.out / "register"
+        bundle = self.out / "bundles" / self.platform.name
+
+        def work(_cut_short: bool) -> dict[str, Any]:
+            found = register.run(models, folder, p.gate, metrics=metrics, bundle=bundle)
+            versions = {m["name"]: m["version"] for m in found["models"].values()}
+            return {"promoted": found["promoted"], "reasons": found["reasons"], "versions": versions}
+
+        key = key_of(code(), *(models / x for x in "abc"), metrics, bundle / "manifest.json", p.gate.model_dump())
+        found: dict[str, Any] = self.story.step("register", "register: versions and gate", key, work, [folder / register.RESULT])
+        return found
+
     # -- all of it
 
     def plan(self) -> dict[str, Any]:
@@ -396,6 +413,7 @@ class Onboarding:
             self.rows(data, p)
             metrics = self.learn(origin, p)
             bundled = self.bundle(data)
+            gate = self.register(p)
             nothing = self.learn(None, p, _SUFFIX) if self.given.compare else None
             result: dict[str, Any] = {
                 "schema_version": 1,
@@ -411,6 +429,7 @@ class Onboarding:
                 "metrics": metrics,
                 "metrics_from_nothing": nothing,
                 "bundle": bundled,
+                "gate": gate,
                 "deploy": deploy_command(self.given.inventory, self.group, Path(bundled["tar"])),
                 "warnings": self.warnings,
                 "steps": [asdict(r) for r in self.story.records],

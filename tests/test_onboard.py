@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from collection import cli, onboard, spec
+from collection import cli, console, onboard, spec
 from collection.errors import CampaignError, InputError
 from models import export
 from pipelines import begin, bundle, vectors
@@ -51,6 +52,8 @@ train:
 transfer:
   a: {epochs: 2, min_steps: 4, batch: 512, lr: 1.0e-9, dropout: 0.0}
   b: {epochs: 2, min_steps: 4, batch: 512, lr: 1.0e-9, dropout: 0.0}
+gate:
+  b: [{metric: b_qos_mae_lightgbm, at_most: 1.0}]
 """
 
 
@@ -132,6 +135,7 @@ def test_what_was_finished_before_a_kill_is_kept(killed: str | None, onboarded: 
         "train-c": "done",
         "evaluate": "done",
         "bundle": "done",
+        "register": "done",
     }
 
 
@@ -146,6 +150,17 @@ def test_the_bundle_is_the_platform_s_and_verifies(place: Path, onboarded: dict[
     # 3 services x 5 loads x 11 core counts x 8 ways, two samples each
     assert onboarded["collected"]["rows"] == 2 * 3 * 5 * 11 * 8
     assert os.environ["SUREFOOT_PROFILES"] == str(place / "mine")
+
+
+def test_the_models_are_candidates_and_the_gate_was_asked(place: Path, onboarded: dict[str, Any]) -> None:
+    """An onboarded platform has models of its own in the registry; that a gate does not hold is told and is no failure."""
+    gate = onboarded["gate"]
+    assert gate["versions"] == {f"surefoot-{letter}-onboard-x": 1 for letter in "abc"}
+    assert not gate["promoted"]
+    assert gate["reasons"] == ["b_qos_mae_lightgbm was not measured (wanted: at most 1)"]
+    out = io.StringIO()
+    console.onboarded(Console(file=out, width=500), onboarded)
+    assert f"gate (params.yaml): does not hold: {gate['reasons'][0]}" in out.getvalue()
 
 
 def test_training_begins_from_the_source_s_weights(onboarded: dict[str, Any]) -> None:
@@ -164,7 +179,7 @@ def test_nothing_is_done_twice_and_a_comparison_adds_to_it(place: Path, onboarde
     """The same inputs: every step is kept. --compare only adds models from nothing, on the same rows, from other weights."""
     again = run(given(place, compare=True))
     assert states(again) == {
-        **dict.fromkeys(("collect", "label", "rows", *TRAIN, "evaluate", "bundle"), "reused"),
+        **dict.fromkeys(("collect", "label", "rows", *TRAIN, "evaluate", "bundle", "register"), "reused"),
         **{f"{name}-from-nothing": "done" for name in TRAIN},
         "evaluate-from-nothing": "done",
     }

@@ -312,7 +312,7 @@ def workspace(tmp_path: Path) -> Path:
 def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path) -> None:
     write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1))
     # of OSML's models one: each is a process that loads PyTorch and MLflow
-    wanted = ("repro", "bundle@toy", "train-osml@toy-bp", "report@toy")
+    wanted = ("repro", "register@toy", "train-osml@toy-bp", "report@toy")
     first = dvc(workspace, *wanted)
     assert first.returncode == 0, first.stdout + first.stderr
     trusted = bundle.trusted_keys(workspace / "keys" / "trusted")
@@ -322,6 +322,10 @@ def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path)
     assert (workspace / "out/pipeline/toy/train/osml-bp/model.safetensors").stat().st_size > 0
     page = workspace / "out/pipeline/toy/report/report.html"
     assert "Training report: toy" in page.read_text("utf-8")
+    # the gate is for better models than these: the stage goes through, and says what kept them back
+    registered = json.loads((workspace / "out/pipeline/toy/register/register.json").read_text())
+    assert {m["name"]: m["version"] for m in registered["models"].values()} == {f"surefoot-{m}-toy": 1 for m in "abc"}
+    assert registered["promoted"] == (not registered["reasons"])
     second = dvc(workspace, *wanted)
     assert second.returncode == 0
     assert "Data and pipelines are up to date." in second.stdout
