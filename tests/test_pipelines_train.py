@@ -266,6 +266,21 @@ def test_a_small_host_without_ways_and_counters_goes_all_the_way(tmp_path: Path,
     assert "say nothing about ways" in checked.card
 
 
+def test_osmls_models_are_bundled_together(trained: dict[str, Any], tmp_path: Path) -> None:
+    """One of five is a mistake, and so are five of other data; the message names a way out."""
+    models = tmp_path / "train"
+    shutil.copytree(trained["base"] / "train", models)
+    shutil.copytree(models / "a", models / "osml-ap")
+    with pytest.raises(BadInput, match=r"train/osml-a: OSML's models are bundled together: train it, too, or remove"):
+        bundle.from_pipeline(trained["data"], models, None)
+    for name in ("osml-a", "osml-b", "osml-bp", "osml-c"):
+        shutil.copytree(models / "osml-ap", models / name)
+    summary = json.loads((models / "osml-b" / "model.json").read_text())
+    (models / "osml-b" / "model.json").write_text(json.dumps({**summary, "data_sha256": "0" * 64}))
+    with pytest.raises(BadInput, match=r"osml-b: the model is from other data.*remove .*osml-\* if `osml_datasets`"):
+        bundle.from_pipeline(trained["data"], models, None)
+
+
 def test_models_of_other_data_are_not_bundled(trained: dict[str, Any], tmp_path: Path) -> None:
     other = write(tmp_path / "data", Campaign(loads=(1600.0,), samples=1, seed=9))
     with pytest.raises(BadInput, match=r"from other data.*dvc repro"):
@@ -311,15 +326,21 @@ def workspace(tmp_path: Path) -> Path:
 
 def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path) -> None:
     write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1))
-    # of OSML's models one: each is a process that loads PyTorch and MLflow
-    wanted = ("repro", "register@toy", "train-osml@toy-bp", "report@toy")
+    wanted = ("repro", "register@toy", "report@toy")
     first = dvc(workspace, *wanted)
     assert first.returncode == 0, first.stdout + first.stderr
     trusted = bundle.trusted_keys(workspace / "keys" / "trusted")
     described = bundle.inspect(workspace / "bundles" / "toy.tar", trusted)
     assert described["platform"]["name"] == "toy-12x6"
     assert json.loads((workspace / "out/pipeline/toy/evaluate/metrics.json").read_text())["test_planes"] > 0
-    assert (workspace / "out/pipeline/toy/train/osml-bp/model.safetensors").stat().st_size > 0
+    # the bundle's stage names none of OSML's models, but they come first and are in it
+    assert list(described["models"]) == ["a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c"]
+    checked = bundle.verify(workspace / "bundles" / "toy", trusted=trusted)
+    assert checked.manifest.models.osml is not None
+    trained_c = fitted.load(workspace / "out/pipeline/toy/train/osml-c")
+    assert all(np.array_equal(checked.weights("osml_c")[k], v) for k, v in trained_c.weights.items())
+    assert checked.manifest.models.osml.c.hyperparameters["copy_every"] == 100
+    assert "replay" not in checked.manifest.models.osml.c.hyperparameters
     page = workspace / "out/pipeline/toy/report/report.html"
     assert "Training report: toy" in page.read_text("utf-8")
     # the gate is for better models than these: the stage goes through, and says what kept them back
