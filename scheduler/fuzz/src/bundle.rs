@@ -2,7 +2,7 @@
 //!
 //! The first byte says what the rest replaces in a good bundle: 0 the manifest, 1 and 2 the weights of Model-A and Model-C, 3
 //! the platform's file (all these are signed again, so that what lies behind the signature is reached), 4 the signature, 5 the
-//! whole tar, 6 bytes of the tar (two of offset, then the new ones).
+//! whole tar, 6 bytes of the tar (two of offset, then the new ones), 7 the weights of OSML's Model-C and 8 the card (signed again).
 
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{json, Value};
@@ -40,6 +40,12 @@ fn good() -> &'static Good {
         let (actor, critic): (&Layers, &Layers) = (&[(7, 2)], &[(2, 9), (1, 2)]);
         let c = [("actor.", actor), ("actor_target.", actor), ("critic.", critic), ("critic_target.", critic)];
         files.insert("models/c.safetensors".into(), weights(&c));
+        for (model, layers) in OSML {
+            files.insert(format!("models/osml_{model}.safetensors"), weights(&[("", layers)]));
+        }
+        let dqn: &Layers = &[(49, 2)];
+        files.insert("models/osml_c.safetensors".into(), weights(&[("policy.", dqn), ("target.", dqn)]));
+        files.insert("card.md".into(), "# Models\n\nSo good \u{2013} or so bad.\n".into());
         files.insert("platform.toml".into(), b"name = \"x\"\nways = 11\n".to_vec());
         files.insert("services/m.toml".into(), b"name = \"m\"\n".to_vec());
         files.insert(MANIFEST.into(), manifest(&files).to_string().into_bytes());
@@ -51,14 +57,29 @@ fn good() -> &'static Good {
     })
 }
 
+/// OSML's Models A, A', B and B', in small.
+const OSML: [(&str, &Layers); 4] = [("a", &[(2, 2)]), ("ap", &[(3, 2), (2, 3)]), ("b", &[(2, 2)]), ("bp", &[(1, 2)])];
+
 /// A manifest of the small networks in [`good`].
 fn manifest(files: &Files) -> Value {
     let sha = |n: &str| hex(&Sha256::digest(&files[n]));
     let inputs = json!([{ "name": "ipc", "min": 0.0, "max": 3.0 }, { "name": "alloc_cores", "min": 0.0, "max": 36.0 }]);
     let output = |n: &str| json!({ "name": n, "offset": 1.0, "scale": 2.0 });
+    let mut osml = serde_json::Map::new();
+    for (model, layers) in OSML {
+        let file = format!("models/osml_{model}.safetensors");
+        let outputs = if model == "bp" { json!([output("qos_slowdown")]) } else { json!([output("x_cores"), output("x_ways")]) };
+        let entry = json!({ "file": file, "sha256": sha(&file), "activation": "relu", "output_activation": "linear", "layers": layers,
+            "inputs": inputs, "outputs": outputs, "qos_cap": null });
+        osml.insert(model.into(), entry);
+    }
+    let c = json!({ "file": "models/osml_c.safetensors", "sha256": sha("models/osml_c.safetensors"), "activation": "relu",
+        "output_activation": "linear", "layers": [[49, 2]], "inputs": inputs, "reach": 3, "latency_cap": 1000.0,
+        "hyperparameters": { "batch": 4.0, "replay": 8.0 } });
+    osml.insert("c".into(), c);
     let actions = ["cores_up", "cores_down", "ways_up", "ways_down", "mba_up", "mba_down", "idle"];
     json!({
-        "format": "surefoot-bundle", "format_version": 1, "feature_set": "full",
+        "format": "surefoot-bundle", "format_version": 2, "feature_set": "full",
         "platform": { "name": "x", "cores": 36.0, "core_step": 1.0, "ways": 11, "mb_per_way": 2.25, "mba": true },
         "services": { "m": { "qos_target_ms": 10.0, "max_load_rps": null } },
         "models": {
@@ -70,6 +91,7 @@ fn manifest(files: &Files) -> Value {
             "c": { "file": "models/c.safetensors", "sha256": sha("models/c.safetensors"), "activation": "relu",
                 "output_activation": "softmax", "layers": [[7, 2]], "critic_layers": [[2, 9], [1, 2]], "inputs": inputs,
                 "actions": actions, "available_actions": ["cores_up", "idle"], "hyperparameters": { "batch": 4.0, "replay": 8.0 } },
+            "osml": osml,
         },
         "files": files.iter().map(|(n, d)| (n.clone(), json!({ "bytes": d.len(), "sha256": sha(n) }))).collect::<BTreeMap<_, _>>(),
         "metrics": {}, "provenance": {}, "signer": "0".repeat(64),
@@ -156,6 +178,8 @@ pub fn run(data: &[u8]) {
         1 => replaced("models/a.safetensors", rest),
         2 => replaced("models/c.safetensors", rest),
         3 => replaced("platform.toml", rest),
+        7 => replaced("models/osml_c.safetensors", rest),
+        8 => replaced("card.md", rest),
         _ => return unsigned(*what, rest),
     };
     match load(&to_tar(&signed)) {
@@ -204,7 +228,8 @@ fn usable(mut b: Bundle, files: &Files) {
     let again: surefoot_learn::Manifest = serde_json::from_slice(&text).expect("and read again");
     assert_eq!(again, b.manifest, "parse, print, parse");
     let mut scratch = Scratch::default();
-    for model in [&b.a, &b.b] {
+    let osml: Vec<surefoot_learn::Model> = b.osml.iter().flat_map(|o| [&o.a, &o.ap, &o.b, &o.bp]).cloned().collect();
+    for model in [&b.a, &b.b].into_iter().chain(&osml) {
         for at in [0.0, 0.5, 1.0] {
             let raw: Vec<Option<f64>> = model.inputs.iter().map(|i| Some(i.min + at * (i.max - i.min))).collect();
             let out = model.predict(&raw, &mut scratch).expect("inputs within their bounds");
@@ -216,6 +241,16 @@ fn usable(mut b: Bundle, files: &Files) {
     let p = b.c.act(&state);
     assert!(p.iter().all(|v| (0.0..=1.0).contains(v)), "{p:?}");
     assert!(b.c.available[b.c.best(&p)], "an action that this platform cannot carry out");
+    if let Some(c) = b.osml.as_mut().map(|o| &mut o.c) {
+        let middle: Vec<Option<f64>> = c.inputs.iter().map(|i| Some(0.5 * (i.min + i.max))).collect();
+        let state = c.state(&middle).expect("inputs within their bounds");
+        assert!(c.q_values(&state).iter().all(|q| !q.is_nan()), "a Q-value that cannot be compared");
+        let action = c.choose(&state, |_| true).expect("doing nothing is always possible");
+        assert!(c.available[action], "an action that this platform cannot carry out");
+    }
+    if let Some(card) = &b.card {
+        assert!(card.len() <= 256 << 10 && card.chars().all(|c| !c.is_control() || c == '\n' || c == '\t'), "{card:?}");
+    }
 }
 
 /// One input for each kind of replacement: the good bundle's own bytes.
@@ -227,6 +262,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("model-a", of(1, "models/a.safetensors")),
         ("model-c", of(2, "models/c.safetensors")),
         ("platform", of(3, "platform.toml")),
+        ("osml-c", of(7, "models/osml_c.safetensors")),
+        ("card", of(8, "card.md")),
         ("signature", of(4, SIGNATURE)),
         ("tar-bytes", [&[6u8, 0, 0][..], &g.tar[..100]].concat()),
         ("tar-head", [&[5u8], &g.tar[..BLOCK]].concat()),
