@@ -314,7 +314,7 @@ def test_params_are_checked(tmp_path: Path) -> None:
     path.write_text("train: {a: {dropout: 1.5}}\n")
     with pytest.raises(BadInput, match=r"train\.a\.dropout"):
         params.load(path)
-    assert params.load(Path(__file__).parents[1] / "params.yaml").train.b.dropout == 0.3
+    assert params.load(Path(__file__).parents[1] / "params.yaml").train.osml_b.dropout == 0.3
 
 
 @settings(max_examples=150, deadline=None)
