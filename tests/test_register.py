@@ -43,7 +43,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mlflow")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)  # artefacts go to ./mlruns
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        uri = f"sqlite:///{folder / 'mlflow.db'}"
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        import mlflow
+
+        # its own functions keep to the store that this process named last
+        mlflow.set_tracking_uri(uri)
         yield folder
 
 
