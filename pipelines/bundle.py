@@ -82,43 +82,38 @@ class OutputSpec(_Strict):
     offset: float
 
 
-class MlpSpec(_Strict):
-    """Model-A or Model-B, or one of OSML's A, A', B, B'."""
+class _NetworkSpec(_Strict):
+    """What every model's entry says; `layers` are the shapes of the network that decides."""
 
     file: str
     sha256: str = Field(pattern=_HEX64)
     activation: Literal["relu"]
-    output_activation: Literal["linear"]
     layers: list[tuple[int, int]]
     inputs: list[InputSpec]
+
+
+class MlpSpec(_NetworkSpec):
+    """Model-A or Model-B, or one of OSML's A, A', B, B'."""
+
+    output_activation: Literal["linear"]
     outputs: list[OutputSpec]
     qos_cap: float | None = None
 
 
-class DdpgSpec(_Strict):
+class DdpgSpec(_NetworkSpec):
     """Model-C: actor, critic and their targets."""
 
-    file: str
-    sha256: str = Field(pattern=_HEX64)
-    activation: Literal["relu"]
     output_activation: Literal["softmax"]
-    layers: list[tuple[int, int]]
     critic_layers: list[tuple[int, int]]
-    inputs: list[InputSpec]
     actions: list[str]
     available_actions: list[str]
     hyperparameters: dict[str, float]
 
 
-class DqnSpec(_Strict):
+class DqnSpec(_NetworkSpec):
     """OSML's Model-C: policy and target."""
 
-    file: str
-    sha256: str = Field(pattern=_HEX64)
-    activation: Literal["relu"]
     output_activation: Literal["linear"]
-    layers: list[tuple[int, int]]
-    inputs: list[InputSpec]
     reach: Literal[3]
     latency_cap: float = Field(gt=0)
     hyperparameters: dict[str, float]

@@ -116,7 +116,7 @@ def summary(folder: Path) -> Summary:
     Raises:
         BadInput: it is missing or damaged; names file and field.
     """
-    return read_model(folder / SUMMARY, Summary, "the summary of a model", "train")
+    return read_model(folder / SUMMARY, Summary, "the summary of a model", "make it again with `dvc repro --force train`")
 
 
 def load(folder: Path) -> Fitted:

@@ -91,8 +91,11 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def read_model(path: Path, kind: type[M], what: str, stage: str) -> M:
-    """Read a JSON file that the DVC stage `stage` wrote.
+def read_model(path: Path, kind: type[M], what: str, remedy: str) -> M:
+    """Read a JSON file that a stage wrote.
+
+    Args:
+        remedy: what to do where it is not as it should be, for the message.
 
     Raises:
         BadInput: it is missing or damaged; names file and field.
@@ -104,7 +107,7 @@ def read_model(path: Path, kind: type[M], what: str, stage: str) -> M:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise BadInput(f"{path}: field {where}: {first['msg']}; make it again with `dvc repro --force {stage}`") from None
+        raise BadInput(f"{path}: field {where}: {first['msg']}; {remedy}") from None
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -13,11 +13,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from pipelines import drift, page, params, training_facts, training_page
-from pipelines.errors import BadInput
-from pipelines.io import read_json, write_bytes, write_json
+from pipelines.io import read_model, write_bytes, write_json
 
 PAGE, FACTS, VERSIONS = "report.html", "report.json", "versions.json"
 
@@ -31,14 +28,8 @@ def versions(out: Path) -> drift.Versions:
     path = out / VERSIONS
     if not path.exists():
         return drift.Versions(versions=[])
-    try:
-        return drift.Versions.model_validate(read_json(path, "the profiles of earlier versions"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise BadInput(
-            f"{path}: field {where}: {first['msg']}; restore it (`dvc checkout`), or remove it to begin anew"
-        ) from None
+    remedy = "restore it (`dvc checkout`), or remove it to begin anew"
+    return read_model(path, drift.Versions, "the profiles of earlier versions", remedy)
 
 
 def run(name: str, rows: Path, labels: Path, models: Path, evaluate: Path, out: Path, p: params.Params) -> dict[str, Any]:

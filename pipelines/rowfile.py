@@ -41,4 +41,6 @@ def about(folder: Path) -> About:
     Raises:
         BadInput: it is missing or damaged; names file and field.
     """
-    return read_model(folder / "rows.json", About, "the summary of the stage `rows`", "rows")
+    return read_model(
+        folder / "rows.json", About, "the summary of the stage `rows`", "make it again with `dvc repro --force rows`"
+    )
