@@ -210,6 +210,17 @@ impl Plant {
         &self.tenants
     }
 
+    /// Tenants as they will be when every change under way has taken effect.
+    pub fn destined(&self) -> Vec<Tenant> {
+        let mut all = self.tenants.clone();
+        for p in &self.pending {
+            if let Some(i) = self.states.iter().position(|s| s.serial == p.tenant) {
+                p.change.put(&mut all[i]);
+            }
+        }
+        all
+    }
+
     pub fn position(&self, ident: &str) -> Option<usize> {
         self.states.iter().position(|s| s.ident == ident)
     }

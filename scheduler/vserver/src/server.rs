@@ -5,7 +5,7 @@
 
 use crate::plant::{Change, Plant};
 use crate::profile::{PlatformProfile, Profile};
-use crate::steady::{LatencyMs, Sample};
+use crate::steady::{LatencyMs, Sample, Steady, HORIZON_S};
 use crate::tenant::{check_tenants, Tenant, WayMasks, MAX_RATE_RPS};
 use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
@@ -111,6 +111,15 @@ impl VirtualServer {
         let i = self.plant.position(id)?;
         let t = &self.plant.tenants()[i];
         t.profile.lc().map(|_| t.rate_rps)
+    }
+
+    /// QoS (target / p99) at which every LC service would settle if allocations and loads stayed as they are: the steady case,
+    /// without noise. What a scheduler cannot see, and a judge of schedulers wants to.
+    pub fn settled_qos(&self, steady: &mut Steady) -> BTreeMap<String, f64> {
+        let tenants = self.plant.destined();
+        let samples = steady.case(&tenants, HORIZON_S);
+        let qos = |(e, s): (&Entry, &Sample)| Some((e.id.clone(), e.profile.lc()?.qos_target_ms / s.latency?.p99.max(1e-9)));
+        self.entries.iter().zip(samples).filter_map(qos).collect()
     }
 
     /// An LC service (at `rate_rps`) or a BE job (`rate_rps` is ignored) arrives at `at_ms`, with cold caches.

@@ -1,5 +1,6 @@
 //! `surefootd eval`: closed-loop comparison of policies on virtual servers.
 
+mod blame;
 pub mod run;
 
 use crate::cli;
@@ -45,6 +46,9 @@ pub fn row_schema() -> Schema {
         f("qos_violation_by_lc_s", Utf8, false),
         f("offered_load", Float64, true),
         f("refused_plans", Int64, false),
+        f("self_violation_s", Float64, false),
+        f("reclaim_crossings", Int64, false),
+        f("actions_per_min_settled", Float64, true),
     ])
 }
 
@@ -172,6 +176,9 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         text(&|r| serde_json::to_string(&r.qos_violation_by_lc_s).unwrap_or_default()),
         opt(|r| r.offered_load),
         int(|r| r.refused_plans),
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.self_violation_s))),
+        int(|r| r.reclaim_crossings),
+        opt(|r| r.actions_per_min_settled),
     ];
     RecordBatch::try_new(Arc::new(row_schema()), columns).map_err(fault)
 }
@@ -203,6 +210,9 @@ fn csv(rows: &[EvalRow]) -> String {
             quote(&serde_json::to_string(&r.qos_violation_by_lc_s).unwrap_or_default()),
             opt(r.offered_load),
             r.refused_plans.to_string(),
+            r.self_violation_s.to_string(),
+            r.reclaim_crossings.to_string(),
+            opt(r.actions_per_min_settled),
         ];
         let _ = writeln!(out, "{}", cells.join(","));
     }
@@ -261,6 +271,9 @@ struct Summary {
     emu_mean: Option<f64>,
     be_throughput_mean: Option<f64>,
     qos_violation_s_mean: f64,
+    self_violation_s_mean: f64,
+    reclaim_crossings: i64,
+    actions_per_min_settled_mean: Option<f64>,
     actions_mean: f64,
     decision_us_p50: Option<f64>,
     decision_us_p99: Option<f64>,
@@ -284,6 +297,9 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
             emu_mean: mean(&all(|r| r.emu)),
             be_throughput_mean: mean(&all(|r| r.be_throughput)),
             qos_violation_s_mean: mean(&all(|r| Some(r.qos_violation_s))).unwrap_or(0.0),
+            self_violation_s_mean: mean(&all(|r| Some(r.self_violation_s))).unwrap_or(0.0),
+            reclaim_crossings: mine.iter().map(|r| r.reclaim_crossings).sum(),
+            actions_per_min_settled_mean: mean(&all(|r| r.actions_per_min_settled)),
             actions_mean: mean(&all(|r| Some(r.actions as f64))).unwrap_or(0.0),
             decision_us_p50: mean(&all(|r| r.decision_us_p50)),
             decision_us_p99: most(all(|r| r.decision_us_p99)),
@@ -307,14 +323,13 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
         );
     }
     println!();
-    let head = ("policy", "runs", "converged", "mean s", "worst s", "EMU", "BE", "violation s", "us p50", "us p99");
     println!(
-        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>8} {:>8}",
-        head.0, head.1, head.2, head.3, head.4, head.5, head.6, head.7, head.8, head.9
+        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6} {:>9} {:>8} {:>8}",
+        "policy", "runs", "converged", "mean s", "worst s", "EMU", "BE", "violation s", "own s", "crossings", "us p50", "us p99"
     );
     for s in summary {
         println!(
-            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>8} {:>8}",
+            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>6.1} {:>9} {:>8} {:>8}",
             s.policy,
             s.runs,
             s.converged,
@@ -323,6 +338,8 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             show(s.emu_mean, 2),
             show(s.be_throughput_mean, 2),
             s.qos_violation_s_mean,
+            s.self_violation_s_mean,
+            s.reclaim_crossings,
             show(s.decision_us_p50, 1),
             show(s.decision_us_p99, 1)
         );

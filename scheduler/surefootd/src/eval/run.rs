@@ -1,5 +1,6 @@
 //! One workload under one policy on one virtual server, and what came of it.
 
+use super::blame::Blame;
 use crate::error::{Error, Result};
 use crate::virtual_target::VirtualTarget;
 use crate::workload::{Be, Workload};
@@ -13,6 +14,8 @@ use surefoot_vserver::{Profile, Steady, Tenant, VirtualServer, HORIZON_S};
 pub const TICK_MS: u64 = 100;
 /// QoS must hold for this long (design, section 1).
 const HOLD_MS: u64 = 3_000;
+/// A shorter rest of a run says nothing about steadiness.
+const LEAST_SETTLED_MS: u64 = 5_000;
 /// No convergence within this time: the workload failed (OSML+ paper, Sec. 4.1).
 const GIVE_UP_MS: u64 = 180_000;
 /// The end of the workload, over which EMU, throughput and resources are averaged.
@@ -42,6 +45,12 @@ pub struct EvalRow {
     pub offered_load: Option<f64>,
     /// Plans that the server refused.
     pub refused_plans: i64,
+    /// The part of `qos_violation_s` that the policy itself caused.
+    pub self_violation_s: f64,
+    /// Times that a plan took cores, ways or bandwidth from an LC service and thereby took it across its cliff.
+    pub reclaim_crossings: i64,
+    /// `actions` a minute at constant load, from the end of the 3 s that proved convergence; None where less than 5 s are left.
+    pub actions_per_min_settled: Option<f64>,
 }
 
 /// One service at one tick.
@@ -98,6 +107,11 @@ impl Convergence {
         }
     }
 
+    /// Converged, and the time that proves it is over.
+    fn proven(&self, t_ms: u64) -> bool {
+        self.at_ms.is_some_and(|t| t_ms > t + HOLD_MS)
+    }
+
     fn over(&self, t_ms: u64) -> bool {
         self.at_ms.is_some() || t_ms > self.from_ms + GIVE_UP_MS + HOLD_MS
     }
@@ -144,7 +158,8 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let mut decision_us: Vec<f64> = vec![];
     let mut violation_ticks: BTreeMap<String, u64> = w.lc.iter().map(|l| (l.id.clone(), 0)).collect();
     let mut worst: Option<f64> = None;
-    let (mut actions, mut refused) = (0, 0);
+    let (mut actions, mut refused, mut settled_actions) = (0, 0, 0);
+    let mut blame = Blame::new(at);
     loop {
         let now = server.now_ms();
         let within = now <= w.duration_ms;
@@ -157,6 +172,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
             // This observation is of the tick that ended now.
             for s in seen.lc() {
                 if s.qos_met() == Some(false) {
+                    blame.violated(&s.id);
                     *violation_ticks.entry(s.id.clone()).or_insert(0) += 1;
                 }
                 if let Some(q) = s.qos() {
@@ -174,10 +190,14 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         let start = Instant::now();
         let plan = policy.step(now, &seen);
         decision_us.push(start.elapsed().as_secs_f64() * 1e6);
+        blame.heal(&server, &seen);
         if !plan.is_empty() {
-            match server.apply(&plan) {
-                Ok(_) if within => actions += plan.actions.len() as i64,
-                Ok(_) => {}
+            match blame.apply(&mut server, &seen, &plan) {
+                Ok(()) if within => {
+                    actions += plan.actions.len() as i64;
+                    settled_actions += if convergence.proven(now) { plan.actions.len() } else { 0 };
+                }
+                Ok(()) => {}
                 Err(e) => {
                     tracing::debug!(workload = w.name, policy = policy.name(), t_ms = now, "plan refused: {e}");
                     refused += 1;
@@ -190,6 +210,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let quantile = |q: f64| decision_us.get(((q * decision_us.len() as f64).ceil() as usize).saturating_sub(1)).copied();
     let per_tick = |sum: f64, ticks: u64| (ticks > 0).then(|| sum / ticks as f64);
     let seconds = |ticks: u64| ticks as f64 * TICK_MS as f64 / 1000.0;
+    let settled_ms = convergence.at_ms.map(|t| w.duration_ms.saturating_sub(t + HOLD_MS)).filter(|ms| *ms >= LEAST_SETTLED_MS);
     let row = EvalRow {
         workload: w.name.clone(),
         policy: policy.name().into(),
@@ -211,6 +232,9 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         qos_violation_by_lc_s: violation_ticks.into_iter().map(|(id, n)| (id, seconds(n))).collect(),
         offered_load: per_tick(settled.offered, settled.ticks),
         refused_plans: refused,
+        self_violation_s: seconds(blame.ticks),
+        reclaim_crossings: blame.crossings,
+        actions_per_min_settled: settled_ms.map(|ms| settled_actions as f64 * 60_000.0 / ms as f64),
     };
     Ok((row, timeline))
 }

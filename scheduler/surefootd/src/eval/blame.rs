@@ -1,0 +1,142 @@
+//! Which violations a policy caused itself: the virtual server is asked where every LC service would settle before and after a plan.
+//!
+//! A service that would have met its target had the plan not been applied, and will not with it, was taken across its cliff. Its
+//! violations are the policy's own from there until it meets its target again. Whoever was missing its target anyway (a load that
+//! has risen, an arrival that took nothing away) is nobody's doing.
+
+use crate::virtual_target::VirtualTarget;
+use std::collections::BTreeSet;
+use surefoot_server::{Allocation, Observation, Plan, Server, ServerError, ServiceId};
+use surefoot_vserver::{Steady, VirtualServer};
+
+pub struct Blame {
+    steady: Steady,
+    guilty: BTreeSet<ServiceId>,
+    /// Ticks of violation that the policy caused.
+    pub ticks: u64,
+    /// Times that an LC service was taken from and thereby taken across its cliff.
+    pub crossings: i64,
+}
+
+impl Blame {
+    pub fn new(at: &VirtualTarget) -> Self {
+        Blame { steady: Steady::new(at.profile.clone()), guilty: BTreeSet::new(), ticks: 0, crossings: 0 }
+    }
+
+    /// Apply a plan, and see whom it takes across a cliff.
+    ///
+    /// # Errors
+    /// What the server says; nothing has changed then.
+    pub fn apply(&mut self, server: &mut VirtualServer, seen: &Observation, plan: &Plan) -> Result<(), ServerError> {
+        let before = server.settled_qos(&mut self.steady);
+        server.apply(plan)?;
+        let after = server.settled_qos(&mut self.steady);
+        for (id, was) in before {
+            let Some(is) = after.get(&id).filter(|is| was >= 1.0 && **is < 1.0) else { continue };
+            tracing::debug!(service = id, was, is, t_ms = seen.t_ms, "taken across its cliff by a plan");
+            let took = |now: &Allocation| seen.get(&id).is_some_and(|s| s.placed && less(&s.allocation, now));
+            self.crossings += i64::from(plan.allocations.get(&id).is_some_and(took));
+            self.guilty.insert(id);
+        }
+        Ok(())
+    }
+
+    /// A tick in which this service missed its target.
+    pub fn violated(&mut self, id: &str) {
+        self.ticks += u64::from(self.guilty.contains(id));
+    }
+
+    /// Whoever meets its target again, and would go on to, is forgiven.
+    pub fn heal(&mut self, server: &VirtualServer, seen: &Observation) {
+        self.guilty.retain(|id| seen.get(id).is_some());
+        if self.guilty.iter().any(|id| seen.get(id).is_some_and(|s| s.qos_met() == Some(true))) {
+            let settled = server.settled_qos(&mut self.steady);
+            let well =
+                |id: &ServiceId| seen.get(id).is_some_and(|s| s.qos_met() == Some(true)) && settled.get(id).is_none_or(|q| *q >= 1.0);
+            self.guilty.retain(|id| !well(id));
+        }
+    }
+}
+
+/// Fewer cores, ways of a domain, or less bandwidth.
+fn less(was: &Allocation, is: &Allocation) -> bool {
+    let ways = |a: &Allocation, d: usize| a.ways.get(d).map_or(0, |m| m.count_ones());
+    is.cores() < was.cores() || (0..was.ways.len()).any(|d| ways(is, d) < ways(was, d)) || is.mba_pct < was.mba_pct
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::run::TICK_MS;
+    use surefoot_server::{CpuSet, Tick};
+
+    /// A service alone on 8 cores of server-1, and plans that give it others.
+    struct Scene {
+        server: VirtualServer,
+        blame: Blame,
+        allocation: Allocation,
+    }
+
+    impl Scene {
+        fn new(load: f64) -> Self {
+            let at = VirtualTarget::of_platform("server-1", None).unwrap();
+            let target = at.target();
+            let mut server = VirtualServer::new(at.profile.clone(), Some(1));
+            let rps = target.services["xapian"].max_load_rps.unwrap() * load;
+            server.add(0, "xapian", at.profiles.service("xapian").unwrap().clone(), rps, 36).unwrap();
+            server.advance(Tick { ms: TICK_MS });
+            let mut allocation = Allocation::everything(&at.platform);
+            (allocation.shared_cpus, allocation.shared_ways) = (CpuSet::empty(), vec![0; allocation.ways.len()]);
+            let mut scene = Scene { server, blame: Blame::new(&at), allocation };
+            scene.hold(36);
+            scene
+        }
+
+        fn hold(&mut self, cores: u32) {
+            self.allocation.cpus = CpuSet::range(0, cores);
+            let mut plan = Plan::default();
+            plan.allocations.insert("xapian".into(), self.allocation.clone());
+            let seen = self.server.observe();
+            self.blame.apply(&mut self.server, &seen, &plan).unwrap();
+        }
+
+        fn run(&mut self, ticks: u32) {
+            for _ in 0..ticks {
+                self.server.advance(Tick { ms: TICK_MS });
+                let seen = self.server.observe();
+                for s in seen.lc().filter(|s| s.qos_met() == Some(false)) {
+                    self.blame.violated(&s.id);
+                }
+                self.blame.heal(&self.server, &seen);
+            }
+        }
+    }
+
+    /// Taken across the cliff: one crossing, and every missed tick is the policy's own until the target is met again.
+    #[test]
+    fn a_plan_across_the_cliff_is_blamed_until_the_service_has_recovered() {
+        let mut s = Scene::new(0.6);
+        s.run(20);
+        assert_eq!((s.blame.crossings, s.blame.ticks), (0, 0));
+        s.hold(2);
+        s.run(20);
+        let missed = s.blame.ticks;
+        assert!(s.blame.crossings == 1 && missed > 5, "{} {missed}", s.blame.crossings);
+        s.hold(36);
+        s.run(100);
+        let recovering = s.blame.ticks;
+        assert!(recovering > missed && s.blame.guilty.is_empty(), "{recovering} {missed}");
+        s.run(50);
+        assert_eq!((s.blame.ticks, s.blame.crossings), (recovering, 1));
+    }
+
+    /// Whoever misses its target on everything there is was not harmed by getting less.
+    #[test]
+    fn overload_is_nobodys_doing() {
+        let mut s = Scene::new(1.5);
+        s.run(20);
+        s.hold(30);
+        s.run(20);
+        assert_eq!((s.blame.crossings, s.blame.ticks), (0, 0));
+    }
+}
