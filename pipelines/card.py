@@ -189,7 +189,7 @@ def _limits(facts: Facts) -> Iterator[str]:
             f"{100 * missed:.1f} % of the predicted OAA, rounded up, would miss QoS: a prediction is where the scheduler begins, "
             "not where it ends."
         )
-    overloaded = sorted(m for m in metrics if m.endswith("_mae_overloaded"))
+    overloaded = sorted(m for m in metrics if m.startswith("a_") and m.endswith("_mae_overloaded"))
     if overloaded:
         worst = ", ".join(
             f"{describe(m.removesuffix('_overloaded'))[0].split(': ', 1)[-1].split(',')[0]} {number(metrics[m])}"

@@ -21,6 +21,8 @@ metrics.json:
     c_grows_when_violating    share of violating states where Model-C's action gives more of a resource
     c_never_shrinks_into_cliff  share of states just above the cliff where its action does not step over it
 
+    osml_...                  of OSML's models, where they were trained (pipelines/osml_measures.py)
+
 predictions.csv   a row a test plane: labels, and the mean prediction over its samples
 by_service.csv    errors of A and B, a row a service
 by_cliff.csv      errors of A by the distance of the sample's allocation from the cliff, of B by that of the one asked about: in
@@ -32,9 +34,7 @@ importance.csv    permutation importance: how much an error grows when one input
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,13 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import fit, fitted, holdout, params, tensors, tracking
+from pipelines import fit, fitted, holdout, osml_measures, params, tensors, tracking
 from pipelines.errors import BadInput
+from pipelines.fit_oaa import predict_a
 from pipelines.fit_qos import predict_qos
 from pipelines.fitted import Fitted
-from pipelines.holdout import Questions
-from pipelines.io import read_json, write_bytes, write_json
+from pipelines.holdout import Questions, mean_where
+from pipelines.io import csv_bytes, read_json, write_bytes, write_json
 from pipelines.tensors import Table
 
 F32 = NDArray[np.float32]
@@ -73,18 +74,6 @@ def cell_index(table: Table) -> dict[tuple[int, float, float], int]:
         (int(p), round(float(c), 6), float(w)): k
         for k, (p, c, w) in enumerate(zip(table.cell_plane, table.cell_cores, table.cell_ways, strict=True))
     }
-
-
-def predict_a(table: Table, a: Fitted, rows: I64) -> F64:
-    """Model-A's outputs for these rows, natural units."""
-    x = features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
-    return features.natural(export.forward(a.weights, x), a.outputs)
-
-
-def mean_where(values: F64, where: NDArray[np.bool_]) -> float:
-    """Mean of the finite values there; NaN where there are none."""
-    chosen = values[where & np.isfinite(values)]
-    return float(chosen.mean()) if len(chosen) else float("nan")
 
 
 def evaluate_a(table: Table, a: Fitted, test: I64, predicted: F64) -> dict[str, float]:
@@ -174,16 +163,6 @@ def cliff_distance(table: Table) -> I64:
                 steps = np.where(above < len(over), over[np.minimum(above, len(over) - 1)] - place, DISTANCES)
                 result[part] = np.where(met[part], result[part], np.maximum(result[part], -steps))
     return result
-
-
-def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    """Numbers to six digits; NaN as an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for row in rows:
-        writer.writerow([("" if v != v else f"{v:.6g}") if isinstance(v, float) else v for v in row])
-    return text.getvalue().encode()
 
 
 @dataclass(frozen=True)
@@ -294,8 +273,9 @@ def run(rows: Path, labels: Path, models: Path, out: Path, p: params.Params, com
         compare: output of the stage `compare`; None: no comparators.
     """
     a, b, c = (fitted.load(models / name) for name in ("a", "b", "c"))
+    osml = {n: fitted.load(models / n) for n in osml_measures.MODELS if (models / n / fitted.SUMMARY).exists()}
     table = tensors.load(rows, labels)
-    for about in (fitted.summary(models / name) for name in ("a", "b", "c")):
+    for about in (fitted.summary(models / name) for name in ("a", "b", "c", *osml)):
         if about.data_sha256 != table.about.data_sha256:
             raise BadInput(f"{models / about.model}: the model is from other data than {rows}; run `dvc repro`")
     seed = p.evaluate.seed
@@ -308,6 +288,7 @@ def run(rows: Path, labels: Path, models: Path, out: Path, p: params.Params, com
     if len(asked.rows):
         metrics |= evaluate_b(table, b, asked, qos, test)
     metrics |= evaluate_c(table, c, c.setting("available_actions"), test)
+    metrics |= osml_measures.measure(table, osml, test, p)
     if compare is not None:
         compared = read_json(compare / "compare.json", "the figures of the stage `compare`")
         metrics |= compared | against_best(metrics, compared)

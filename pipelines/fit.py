@@ -177,11 +177,13 @@ class Standard:
         """For a first layer that stays as it is."""
         return cls(np.zeros(inputs), np.ones(inputs))
 
-    def scaled(self, x: Tensor) -> Tensor:
-        return (x - torch.from_numpy(self.mean.astype(np.float32))) / torch.from_numpy(self.spread.astype(np.float32))
+    def scaler(self) -> Callable[[Tensor], Tensor]:
+        """Inputs in [0, 1] to those that the network is trained on."""
+        mean, spread = (torch.from_numpy(values.astype(np.float32)) for values in (self.mean, self.spread))
+        return lambda x: (x - mean) / spread
 
     def unfold_into(self, net: Mlp) -> None:
-        """Make the network the same function of `scaled` inputs."""
+        """Make the network the same function of inputs as `scaler` gives them."""
         weights = numpy_weights(net)
         weight = weights[FIRST + "weight"].astype(np.float64)
         bias = weights[FIRST + "bias"] + weight @ self.mean
@@ -224,7 +226,8 @@ def fit_regression(
     standard = Standard.of(train_batches) if first.requires_grad else Standard.as_they_are(first.shape[1])
     if begun:
         standard.unfold_into(net)
-    hook = net.register_forward_pre_hook(lambda _, given: (standard.scaled(given[0]),))
+    scaled = standard.scaler()
+    hook = net.register_forward_pre_hook(lambda _, given: (scaled(given[0]),))
     keep, history, best = history_of(("train_loss", "val_loss"))
     trainer(p.epochs, out, logger, [keep]).fit(module, train_batches, val_batches)
     hook.remove()

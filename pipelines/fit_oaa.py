@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import features
+from models import export, features
 from models.spec import Spec
 from pipelines import fit, params, tensors
 from pipelines.fitted import Fitted
@@ -18,6 +18,12 @@ from pipelines.tensors import Batches, Table
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+
+
+def predict_a(table: Table, a: Fitted, rows: I64) -> F64:
+    """Model-A's outputs for these rows, natural units."""
+    x = features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
+    return features.natural(export.forward(a.weights, x), a.outputs)
 
 
 def label_ends(table: Table, outputs: list[str]) -> tuple[F64, F64]:

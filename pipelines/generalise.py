@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from models import features, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
 from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensors, tracking
-from pipelines.evaluate import csv_bytes, mean_where, predict_a
+from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
-from pipelines.io import write_bytes, write_json
+from pipelines.holdout import mean_where
+from pipelines.io import csv_bytes, write_bytes, write_json
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]

@@ -58,6 +58,12 @@ def overloaded(table: Table, rows: I64) -> NDArray[np.bool_]:
     return np.isnan(table.p99_ms[rows])
 
 
+def mean_where(values: F64, where: NDArray[np.bool_]) -> float:
+    """Mean of the finite values there; NaN where there are none."""
+    chosen = values[where & np.isfinite(values)]
+    return float(chosen.mean()) if len(chosen) else float("nan")
+
+
 def qos_errors(predicted: F64, qos: F64) -> dict[str, float]:
     """`qos_mae` (capped QoS), `error_pct` (both sides capped at 1, in per cent), `accuracy` (of "QoS is met")."""
     return {

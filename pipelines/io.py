@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import hashlib
 import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,6 +85,16 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, canonical_json(value))
 
 
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """Numbers to six digits; NaN as an empty field."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow([("" if v != v else f"{v:.6g}") if isinstance(v, float) else v for v in row])
+    return text.getvalue().encode()
+
+
 def write_parquet(path: Path, frame: pl.DataFrame) -> None:
     """Parquet, zstd, whole or not at all."""
     buffer = io.BytesIO()
@@ -103,18 +114,22 @@ def read_model(path: Path, kind: type[M], what: str, remedy: str) -> M:
     from pydantic import ValidationError  # only by those who have a model imported already
 
     try:
-        return kind.model_validate(read_json(path, what))
+        return kind.model_validate(read_json(path, what, remedy))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
         raise BadInput(f"{path}: field {where}: {first['msg']}; {remedy}") from None
 
 
-def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file; the error names the file and the position."""
+def read_json(path: Path, what: str, remedy: str = "make it with `dvc repro`") -> Any:
+    """Read a JSON file; the error names the file and the position.
+
+    Args:
+        remedy: what to do where it is missing or damaged, for the message.
+    """
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise BadInput(f"{path}: {what} is missing") from None
+        raise BadInput(f"{path}: {what} is missing; {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {what} is not valid JSON ({error}); restore it or make it again") from None
+        raise BadInput(f"{path}: {what} is not valid JSON ({error}); {remedy}") from None

@@ -28,6 +28,7 @@ OTHERS = {
     "b_cliff_steps": "Model-B: single steps over the cliff that it was asked about (number)",
     "c_grows_when_violating": "Model-C: violating states in which it gives more (share)",
     "c_never_shrinks_into_cliff": "Model-C: states just above the cliff in which it does not step over it (share)",
+    "osml_c_grows_when_violating": "Model-C (OSML): violating states in which it gives more (share)",
     "test_rows": "samples measured on (number)",
     "test_planes": "planes measured on (number)",
 }
@@ -48,6 +49,8 @@ def describe(metric: str) -> tuple[str, str]:
         return f"{who}OAA and RCliff, cores and ways together, mean absolute error", "cores or ways"
     if rest == "qos_mae":
         return f"{who}QoS (target / p99, capped), mean absolute error", "of the target"
+    if model == "osml-bp" and rest == "error_pct":
+        return f"{who}QoS slowdown, mean absolute error", "% of QoS"
     if rest == "error_pct":
         return f"{who}QoS capped at 1, mean absolute error", "%"
     if rest == "accuracy":

@@ -201,11 +201,16 @@ class Rule(_Section):
 
 
 class Gate(_Section):
-    """Stage `register`: what must hold before the alias `champion` moves, by the model whose champion is compared with."""
+    """Stages `register` and `register-osml`: what must hold before `champion` moves, by whose champion is compared with."""
 
     a: list[Rule] = []
     b: list[Rule] = []
     c: list[Rule] = []
+    osml_a: list[Rule] = []
+    osml_ap: list[Rule] = []
+    osml_b: list[Rule] = []
+    osml_bp: list[Rule] = []
+    osml_c: list[Rule] = []
 
 
 class Source(_Section):

@@ -274,7 +274,7 @@ def run(
         before = {name: held.get(CHAMPION) for name, held in aliases.items()}
         # a version is not compared with itself: it may have been measured again
         champions = {n: registry.metrics(made[n].name, v) for n, v in before.items() if v is not None and v != versions[n]}
-        lines = judge({name: getattr(gate, name, []) for name in names}, measured, champions)
+        lines = judge({name: getattr(gate, name.replace("-", "_"), []) for name in names}, measured, champions)
         why = reasons(lines)
         for name, version in versions.items():
             registry.client.set_model_version_tag(made[name].name, version, "gate", "; ".join(why) or _PASSED)

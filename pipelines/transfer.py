@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 from models import model_a, model_b
 from models.mlp import HIDDEN
 from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors, tracking
-from pipelines.evaluate import csv_bytes, predict_a
 from pipelines.fit import Start
+from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
-from pipelines.io import write_bytes, write_json
+from pipelines.io import csv_bytes, write_bytes, write_json
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]

@@ -292,7 +292,9 @@ def test_osmls_models_as_trained_are_in_the_bundle(
     shutil.copytree(base / "train", models)
     for name in [f"osml-{m}" for m in bundle.OSML]:
         train.run(name, "toy", base / "rows", base / "label", models / name, QUICK.train)
-    described = bundle.run(trained["data"], models, None, tmp_path / "b")
+    measured = evaluate.run(base / "rows", base / "label", models, tmp_path / "evaluate", QUICK)
+    assert {name.split("_")[1] for name in measured if name.startswith("osml_")} == set(bundle.OSML)
+    described = bundle.run(trained["data"], models, tmp_path / "evaluate" / "metrics.json", tmp_path / "b")
     assert list(described["models"]) == ["a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c"]
     checked = bundle.verify(tmp_path / "b")
     assert checked.manifest.models.osml is not None
@@ -300,6 +302,8 @@ def test_osmls_models_as_trained_are_in_the_bundle(
     assert all(np.array_equal(checked.weights("osml_c")[k], v) for k, v in trained_c.weights.items())
     assert checked.manifest.models.osml.c.hyperparameters["copy_every"] == 100
     assert "replay" not in checked.manifest.models.osml.c.hyperparameters
+    assert "Model-B' (OSML): QoS slowdown, mean absolute error | % of QoS |" in checked.card  # beside the paper's 7.87 %
+    assert "7.87 on server-1" in checked.card
 
 
 def test_models_of_other_data_are_not_bundled(trained: dict[str, Any], tmp_path: Path) -> None:

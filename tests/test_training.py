@@ -123,7 +123,7 @@ def test_standardised_inputs_are_the_same_network(seed: int) -> None:
     net = fit.network(model_a.SPEC, params.Regression(), FOUR, ONE, seed).eval()
     was = fit.numpy_weights(net)
     standard.unfold_into(net)
-    scaled = standard.scaled(torch.from_numpy(x))
+    scaled = standard.scaler()(torch.from_numpy(x))
     moving = [0, 1, 3]
     np.testing.assert_allclose(scaled[:, moving].mean(dim=0), 0.0, atol=1e-3)
     np.testing.assert_allclose(scaled[:, moving].std(dim=0), np.sqrt(x[:, moving].std(axis=0)), rtol=1e-2)
