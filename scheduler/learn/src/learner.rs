@@ -17,10 +17,10 @@ pub struct Refused(pub &'static str);
 
 /// Networks with their optimisers: all that learning changes.
 pub trait Nets: Clone {
-    type Hyper;
+    type Hyper: Clone + Send;
     type Stats;
     /// Buffers of a step, reused.
-    type Work: Clone + Default;
+    type Work: Clone + Default + Send;
     /// How experience names them.
     const KIND: &'static str;
     /// Values that make an action in the pool.

@@ -173,7 +173,7 @@ fn no_policy_takes_from_the_unheard() {
         for name in crate::NAMES {
             for greedy_first in [true, false] {
                 let mut plant = Plant::new(&p).lc("greedy", 11.0, 10.0).be("job");
-                let mut policy = crate::by_name(name, &p, Some(Box::new(Perfect::of(&plant))), 1).unwrap();
+                let mut policy = crate::by_name(name, &p, Perfect::of(&plant).set(), 1).unwrap();
                 let (mut had, mut reports) = (BTreeMap::new(), 0);
                 for tick in 0..300 {
                     if tick == if greedy_first { 100 } else { 0 } {
@@ -321,7 +321,7 @@ fn no_plan_shrinks_a_silent_service() {
             let mut rng = Rng::new((17 * h + n) as u64 + 1);
             let mut policy: Box<dyn Policy> = match *name {
                 "hostile" => Box::new(Guarded::new(Box::new(Hostile { platform: p.clone(), rng: Rng::new(h as u64) }), p)),
-                name => crate::by_name(name, p, Some(Box::new(Perfect::of(&known))), 1).unwrap(),
+                name => crate::by_name(name, p, Perfect::of(&known).set(), 1).unwrap(),
             };
             let mut plant = Plant::new(p);
             for step in 0..2000 {

@@ -15,6 +15,7 @@ pub mod deprive;
 pub mod guard;
 pub mod models;
 pub mod oracle;
+pub mod osml_models;
 pub mod osml_plus;
 pub mod parties;
 pub mod unmanaged;
@@ -31,7 +32,8 @@ pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
 pub use unmanaged::Unmanaged;
 
-pub use models::{Area, BundleModels, Experience, Models, State};
+pub use models::{Area, BundleModels, Experience, ModelSet, Models, State};
+pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 
 use surefoot_server::{Observation, Plan, Platform};
 
@@ -46,41 +48,54 @@ pub trait Policy {
 /// Every policy's name, as `--policy` takes it.
 pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus"];
 
-/// Whether a policy's models learn on line.
-pub fn learns(name: &str) -> bool {
-    name == "osml-plus"
+/// Whose models a policy takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// [`Models`].
+    OsmlPlus,
+    /// [`OsmlModels`].
+    Osml,
 }
 
-/// A policy by its name, under the [`guard`]. `seed` feeds what is random in it (Model-C's exploration).
+/// Whose Model-C learns on line under a policy; None: nothing learns.
+pub fn learns(name: &str) -> Option<Family> {
+    match name {
+        "osml-plus" => Some(Family::OsmlPlus),
+        _ => None,
+    }
+}
+
+/// What can be set of the policies that [`by_name_with`] makes; those that are not here run by their defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    pub osml_plus: osml_plus::Settings,
+}
+
+impl Settings {
+    /// The defaults, with so much time between two steps of on-line learning.
+    pub fn learning_every(ms: u64) -> Self {
+        Settings { osml_plus: osml_plus::Settings { learn_every_ms: ms, ..osml_plus::Settings::default() } }
+    }
+}
+
+/// A policy by its name, under the [`guard`]. It takes those of `models` that it needs; `seed` feeds what is random in it (Model-C's
+/// exploration).
 ///
 /// # Errors
 /// One line for an unknown name (lists the known ones), or for a policy that needs models and got none.
-pub fn by_name(name: &str, platform: &Platform, models: Option<Box<dyn Models>>, seed: u64) -> Result<Box<dyn Policy>, String> {
-    by_name_with(name, platform, models, osml_plus::Settings::default(), seed)
+pub fn by_name(name: &str, platform: &Platform, models: ModelSet, seed: u64) -> Result<Box<dyn Policy>, String> {
+    by_name_with(name, platform, models, Settings::default(), seed)
 }
 
-/// The same with other settings of `osml-plus`.
+/// The same with other settings.
 ///
 /// # Errors
 /// As [`by_name`].
-pub fn by_name_with(
-    name: &str,
-    platform: &Platform,
-    models: Option<Box<dyn Models>>,
-    settings: osml_plus::Settings,
-    seed: u64,
-) -> Result<Box<dyn Policy>, String> {
+pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>, String> {
     let policy: Box<dyn Policy> = match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
-        "osml-plus" => match models {
-            Some(models) => Box::new(OsmlPlus::new(platform, models, settings, seed)),
-            None => {
-                return Err(
-                    "policy \"osml-plus\" needs a bundle. Give --bundle B; `surefoot bundle build` (or `dvc repro`) makes one".into()
-                )
-            }
-        },
+        "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
         _ => return Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
     };
     Ok(Box::new(Guarded::new(policy, platform)))
@@ -96,10 +111,10 @@ mod tests {
         let p = Platform::regular("t", 8, 1, 11, 2.0);
         for name in NAMES {
             let plant = testing::Plant::new(&p);
-            let policy = by_name(name, &p, Some(Box::new(perfect::Perfect::of(&plant))), 1).unwrap();
+            let policy = by_name(name, &p, perfect::Perfect::of(&plant).set(), 1).unwrap();
             assert_eq!(policy.name(), *name);
         }
-        let error = |name| by_name(name, &p, None, 1).err().unwrap();
+        let error = |name| by_name(name, &p, ModelSet::default(), 1).err().unwrap();
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));
         assert!(error("osml-plus").contains("surefoot bundle build"));
     }
@@ -115,7 +130,7 @@ mod tests {
             let mut plant = testing::Plant::new(&p).lc("a", 4.0, 8.0).lc("b", 1.0, 12.0).be("x");
             let mut models = perfect::Perfect::of(&plant);
             models.error_cores = -2.0;
-            let mut policy = by_name(name, &p, Some(Box::new(models)), 1).unwrap();
+            let mut policy = by_name(name, &p, models.set(), 1).unwrap();
             for tick in 0..400 {
                 // A rise of load that the first placement does not carry, and a fall.
                 plant.tenant("a").demand = if (100..250).contains(&tick) { 6.0 } else { 3.0 };

@@ -412,7 +412,7 @@ fn no_observation_leads_to_an_invalid_plan() {
             for id in 0..8 {
                 known.add(&format!("s{id}"), Kind::Lc { qos_target_ms: 10.0 }, 0.3 * p.cores(p.core_units()) / 2.0);
             }
-            let mut policy = crate::by_name(name, p, Some(Box::new(Perfect::of(&known))), 1).unwrap();
+            let mut policy = crate::by_name(name, p, Perfect::of(&known).set(), 1).unwrap();
             let mut plant = Plant::new(p);
             let mut rng = Rng::new(h as u64 + 1);
             for step in 0..5000 {

@@ -1,6 +1,6 @@
 //! Models that know the test plant: perfect ones, and wrong or missing ones made from them.
 
-use crate::models::{Area, Experience, Models, State};
+use crate::models::{Area, Experience, ModelSet, Models, State};
 use crate::testing::Plant;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,6 +34,11 @@ impl Perfect {
         let mut copy = Plant::new(&plant.platform);
         copy.tenants = plant.tenants.clone();
         Perfect { plant: copy, notes: Rc::default(), error_cores: 0.0, b_factor: 1.0, b_says: None, mute: false }
+    }
+
+    /// For a policy by its name.
+    pub fn set(self) -> ModelSet {
+        ModelSet { plus: Some(Box::new(self)), osml: None }
     }
 
     fn on(&self, service: &str, cores: f64, ways: f64) -> Result<f64, String> {

@@ -4,9 +4,11 @@ use crate::error::{Error, Result};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
-use surefoot_learn::{Agent, Bundle, Expect, TrustedKeys, ACTIONS};
-use surefoot_policy::osml_plus::Settings;
-use surefoot_policy::{by_name, by_name_with, Area, BundleModels, Experience, Models, Policy, State};
+use surefoot_learn::learner::Nets;
+use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, Learner, TrustedKeys, ACTIONS};
+use surefoot_policy::{
+    by_name, by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
+};
 use surefoot_server::Platform;
 
 /// Verify and load a bundle for a platform and feature set.
@@ -29,56 +31,89 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, platform: &Platform, featu
 }
 
 /// # Errors
-/// [`Error::BadInput`] for an unknown name, or a policy that needs a bundle and got none.
+/// [`Error::BadInput`] for an unknown name, or a policy that needs a bundle and got none, or one without its models.
 pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, seed: u64) -> Result<Box<dyn Policy>> {
-    let models = match bundle {
-        Some(b) => Some(Box::new(BundleModels::new(b, platform).map_err(Error::BadInput)?) as Box<dyn Models>),
-        None => None,
-    };
-    by_name(name, platform, models, seed).map_err(Error::BadInput)
+    let models = bundle.map(|b| ModelSet::of(b, platform)).transpose().map_err(Error::BadInput)?;
+    by_name(name, platform, models.unwrap_or_default(), seed).map_err(Error::BadInput)
 }
 
 /// A policy over models that somebody else looks into, too.
 ///
 /// # Errors
 /// See [`policy`].
-pub fn policy_of(name: &str, platform: &Platform, models: SharedModels, settings: Settings, seed: u64) -> Result<Box<dyn Policy>> {
-    by_name_with(name, platform, Some(Box::new(models)), settings, seed).map_err(Error::BadInput)
+pub fn policy_of(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>> {
+    by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)
+}
+
+/// Networks whose Model-C learns.
+pub trait HasLearner {
+    type Nets: Nets + Send + 'static;
+
+    fn learner(&self) -> &Learner<Self::Nets>;
+    fn learner_mut(&mut self) -> &mut Learner<Self::Nets>;
+}
+
+impl HasLearner for BundleModels {
+    type Nets = Ddpg;
+
+    fn learner(&self) -> &Learner<Ddpg> {
+        self.agent()
+    }
+
+    fn learner_mut(&mut self) -> &mut Learner<Ddpg> {
+        self.agent_mut()
+    }
+}
+
+impl HasLearner for BundleOsml {
+    type Nets = Dqn;
+
+    fn learner(&self) -> &Learner<Dqn> {
+        self.agent()
+    }
+
+    fn learner_mut(&mut self) -> &mut Learner<Dqn> {
+        self.agent_mut()
+    }
 }
 
 /// A bundle's networks, of which a policy has one handle and the daemon another: experience comes from a file and goes there.
-#[derive(Clone)]
-pub struct SharedModels {
-    models: Rc<RefCell<BundleModels>>,
+pub struct Shared<M> {
+    models: Rc<RefCell<M>>,
     /// False: Model-C stays as the bundle has it, and remembers nothing.
     learns: bool,
 }
 
-impl SharedModels {
-    /// # Errors
-    /// [`Error::BadInput`] for a bundle that this policy cannot use.
-    pub fn new(bundle: &Bundle, platform: &Platform, learns: bool) -> Result<Self> {
-        let models = BundleModels::new(bundle, platform).map_err(Error::BadInput)?;
-        Ok(SharedModels { models: Rc::new(RefCell::new(models)), learns })
-    }
-
-    /// Look at Model-C as it is now.
-    pub fn agent<R>(&self, look: impl FnOnce(&Agent) -> R) -> R {
-        look(self.models.borrow().agent())
-    }
-
-    /// Change Model-C.
-    pub fn agent_mut<R>(&self, change: impl FnOnce(&mut Agent) -> R) -> R {
-        change(self.models.borrow_mut().agent_mut())
+impl<M> Clone for Shared<M> {
+    fn clone(&self) -> Self {
+        Shared { models: self.models.clone(), learns: self.learns }
     }
 }
 
-impl Models for SharedModels {
-    fn area(&self, service: &str, s: &State) -> std::result::Result<Area, String> {
+impl<M: HasLearner> Shared<M> {
+    pub fn new(models: M, learns: bool) -> Self {
+        Shared { models: Rc::new(RefCell::new(models)), learns }
+    }
+
+    /// Look at Model-C as it is now.
+    pub fn agent<R>(&self, look: impl FnOnce(&Learner<M::Nets>) -> R) -> R {
+        look(self.models.borrow().learner())
+    }
+
+    /// Change Model-C.
+    pub fn agent_mut<R>(&self, change: impl FnOnce(&mut Learner<M::Nets>) -> R) -> R {
+        change(self.models.borrow_mut().learner_mut())
+    }
+}
+
+type Answer<T> = std::result::Result<T, String>;
+
+impl Models for Shared<BundleModels> {
+    fn area(&self, service: &str, s: &State) -> Answer<Area> {
         self.models.borrow().area(service, s)
     }
 
-    fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> std::result::Result<f64, String> {
+    fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> Answer<f64> {
         self.models.borrow().qos(service, s, cores, ways)
     }
 
@@ -86,12 +121,50 @@ impl Models for SharedModels {
         self.models.borrow().qos_cap()
     }
 
-    fn act(&mut self, service: &str, s: &State) -> std::result::Result<[f32; ACTIONS], String> {
+    fn act(&mut self, service: &str, s: &State) -> Answer<[f32; ACTIONS]> {
         self.models.borrow_mut().act(service, s)
     }
 
     fn worth(&mut self, service: &str, s: &State, action: usize) -> Option<f64> {
         self.models.borrow_mut().worth(service, s, action)
+    }
+
+    fn remember(&mut self, e: &Experience) -> bool {
+        self.learns && self.models.borrow_mut().remember(e)
+    }
+
+    fn learn(&mut self) -> bool {
+        self.learns && self.models.borrow_mut().learn()
+    }
+
+    fn steps(&self) -> u64 {
+        self.models.borrow().steps()
+    }
+}
+
+impl OsmlModels for Shared<BundleOsml> {
+    fn area(&self, service: &str, s: &State, neighbours: bool) -> Answer<Area> {
+        self.models.borrow().area(service, s, neighbours)
+    }
+
+    fn b_points(&self, service: &str, s: &State, slowdown: f64) -> Answer<BPoints> {
+        self.models.borrow().b_points(service, s, slowdown)
+    }
+
+    fn slowdown(&self, service: &str, s: &State, cores: f64, ways: f64) -> Answer<f64> {
+        self.models.borrow().slowdown(service, s, cores, ways)
+    }
+
+    fn choose(&mut self, service: &str, s: &State, possible: &dyn Fn(usize) -> bool) -> Answer<Option<usize>> {
+        self.models.borrow_mut().choose(service, s, possible)
+    }
+
+    fn worth(&mut self, service: &str, s: &State, action: usize) -> Option<f64> {
+        self.models.borrow_mut().worth(service, s, action)
+    }
+
+    fn latency_cap(&self) -> f64 {
+        self.models.borrow().latency_cap()
     }
 
     fn remember(&mut self, e: &Experience) -> bool {

@@ -1,24 +1,25 @@
 //! On-line learning in the daemon: whether Model-C learns, its experience across restarts, and what became of its updates.
 //!
-//! The policy says what was experienced and when to learn ([`surefoot_policy::Models`]); here is what a policy must not do: files,
+//! The policy says what was experienced and when to learn ([`surefoot_policy::Models`], [`surefoot_policy::OsmlModels`]); here is what a policy must not do: files,
 //! log and metrics. Nothing that goes wrong here stops the control loop.
 
 use super::config::LearningConfig;
 use super::metrics::Metrics;
-use crate::error::Result;
-use crate::models::{self, SharedModels};
+use crate::error::{Error, Result};
+use crate::models::{self, HasLearner, Shared};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use surefoot_learn::guard::Score;
-use surefoot_learn::{Agent, Bundle, Counts, ExperienceError};
-use surefoot_policy::osml_plus::Settings;
-use surefoot_policy::{learns, Policy};
+use surefoot_learn::learner::Nets;
+use surefoot_learn::{Bundle, Counts, ExperienceError, Learner};
+use surefoot_policy::{learns, BundleModels, BundleOsml, Family, ModelSet, Policy, Settings};
 use surefoot_server::Platform;
 
-/// The experience file in a state folder.
+/// The experience file in a state folder, of OSML+'s Model-C and of OSML's: neither could use the other's.
 pub const EXPERIENCE: &str = "experience.safetensors";
+pub const EXPERIENCE_OSML: &str = "experience-osml.safetensors";
 
 /// How far Model-C has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,14 +33,56 @@ pub struct Progress {
 }
 
 impl Progress {
-    fn of(agent: &Agent) -> Self {
+    fn of<N: Nets>(agent: &Learner<N>) -> Self {
         Progress { steps: agent.steps(), counts: agent.counts(), pool: agent.remembered(), held: agent.held_back() }
+    }
+}
+
+/// What writes experience that was taken from a Model-C: to a file, of a bundle.
+type Writer = Box<dyn FnOnce(&Path, &str) -> std::result::Result<(), ExperienceError> + Send>;
+
+/// A Model-C of either kind, as far as the daemon cares.
+trait Pupil {
+    fn progress(&self) -> Progress;
+    fn score(&self) -> Option<Score>;
+    /// Transitions remembered so far.
+    fn seen(&self) -> u64;
+    fn load(&self, file: &Path, bundle: &str) -> std::result::Result<usize, ExperienceError>;
+    fn save(&self, file: &Path, bundle: &str) -> std::result::Result<(), ExperienceError>;
+    /// Its experience as it is now, for another thread.
+    fn writer(&self) -> Writer;
+}
+
+impl<M: HasLearner> Pupil for Shared<M> {
+    fn progress(&self) -> Progress {
+        self.agent(Progress::of)
+    }
+
+    fn score(&self) -> Option<Score> {
+        self.agent(Learner::last_score)
+    }
+
+    fn seen(&self) -> u64 {
+        self.agent(Learner::seen)
+    }
+
+    fn load(&self, file: &Path, bundle: &str) -> std::result::Result<usize, ExperienceError> {
+        self.agent_mut(|a| a.load_experience(file, bundle))
+    }
+
+    fn save(&self, file: &Path, bundle: &str) -> std::result::Result<(), ExperienceError> {
+        self.agent(|a| a.save_experience(file, bundle))
+    }
+
+    fn writer(&self) -> Writer {
+        let agent = self.agent(Learner::clone);
+        Box::new(move |file, bundle| agent.save_experience(file, bundle))
     }
 }
 
 /// Model-C of the running policy, while it learns.
 pub struct Learning {
-    models: SharedModels,
+    models: Box<dyn Pupil>,
     /// Digest of the bundle whose scaling the experience has.
     bundle: String,
     file: Option<PathBuf>,
@@ -68,22 +111,35 @@ pub fn policy(
     config: &LearningConfig,
     state: Option<&Path>,
 ) -> Result<(Box<dyn Policy>, Option<Learning>)> {
-    let Some(bundle) = bundle.filter(|_| learns(name)) else {
-        return Ok((models::policy(name, platform, bundle, seed)?, None));
+    let settings = Settings::learning_every(config.every_ms);
+    let (pupil, set, file): (Box<dyn Pupil>, ModelSet, &str) = match (bundle, learns(name)) {
+        (Some(b), Some(Family::OsmlPlus)) => {
+            let shared = Shared::new(BundleModels::new(b, platform).map_err(Error::BadInput)?, config.on);
+            let set = ModelSet { plus: Some(Box::new(shared.clone())), osml: None };
+            (Box::new(shared), set, EXPERIENCE)
+        }
+        (Some(b @ Bundle { osml: Some(networks), .. }), Some(Family::Osml)) => {
+            let networks = BundleOsml::from_networks(networks.clone(), platform).map_err(Error::BadInput)?;
+            let shared = Shared::new(networks, config.on);
+            let set = ModelSet { osml: Some(Box::new(shared.clone())), ..ModelSet::of(b, platform).map_err(Error::BadInput)? };
+            (Box::new(shared), set, EXPERIENCE_OSML)
+        }
+        _ => return Ok((models::policy(name, platform, bundle, seed)?, None)),
     };
-    let shared = SharedModels::new(bundle, platform, config.on)?;
-    let settings = Settings { learn_every_ms: config.every_ms, ..Settings::default() };
-    let policy = models::policy_of(name, platform, shared.clone(), settings, seed)?;
-    let file = config.experience.clone().or_else(|| Some(state?.join(EXPERIENCE)));
-    let learning = config.on.then(|| Learning::open(shared, &bundle.digest, config, file));
+    let policy = models::policy_of(name, platform, set, settings, seed)?;
+    let file = config.experience.clone().or_else(|| Some(state?.join(file)));
+    let learning = match bundle {
+        Some(b) if config.on => Some(Learning::open(pupil, &b.digest, config, file)),
+        _ => None,
+    };
     Ok((policy, learning))
 }
 
 impl Learning {
     /// Go on with the experience in `file`, where there is any. What cannot be used is said in one line, and left out.
-    fn open(models: SharedModels, bundle: &str, config: &LearningConfig, file: Option<PathBuf>) -> Self {
+    fn open(models: Box<dyn Pupil>, bundle: &str, config: &LearningConfig, file: Option<PathBuf>) -> Self {
         let found = file.as_deref().filter(|f| f.symlink_metadata().is_ok());
-        let loaded = found.map_or(0, |f| match models.agent_mut(|a| a.load_experience(f, bundle)) {
+        let loaded = found.map_or(0, |f| match models.load(f, bundle) {
             Ok(n) => {
                 tracing::info!("learning: goes on with {n} transitions of earlier runs from {}", f.display());
                 n
@@ -93,7 +149,7 @@ impl Learning {
                 0
             }
         });
-        let (last, saved_seen) = models.agent(|a| (Progress::of(a), a.seen()));
+        let (last, saved_seen) = (models.progress(), models.seen());
         Learning {
             models,
             bundle: bundle.into(),
@@ -111,7 +167,7 @@ impl Learning {
 
     /// After each tick: log, metrics, and the file when its time has come.
     pub fn tick(&mut self, now_ms: u64, metrics: &Mutex<Metrics>) {
-        let (now, score) = self.models.agent(|a| (Progress::of(a), a.last_score()));
+        let (now, score) = (self.models.progress(), self.models.score());
         if now != self.last || now_ms == 0 {
             if let Some((warn, line)) = news(&self.last.counts, &now.counts, score, &mut self.refused) {
                 if warn {
@@ -133,7 +189,7 @@ impl Learning {
     pub fn end(&mut self) {
         self.collect(true);
         let Some(file) = &self.file else { return };
-        let done = self.models.agent(|a| if a.seen() == self.saved_seen { Ok(()) } else { a.save_experience(file, &self.bundle) });
+        let done = if self.models.seen() == self.saved_seen { Ok(()) } else { self.models.save(file, &self.bundle) };
         self.said(done);
     }
 
@@ -141,12 +197,12 @@ impl Learning {
     fn save_aside(&mut self) {
         self.collect(false);
         let Some(file) = self.file.clone().filter(|_| self.writer.is_none()) else { return };
-        let (agent, bundle) = match self.models.agent(|a| (a.seen() != self.saved_seen).then(|| a.clone())) {
-            Some(agent) => (agent, self.bundle.clone()),
-            None => return,
-        };
-        let seen = agent.seen();
-        match Builder::new().name("experience".into()).spawn(move || agent.save_experience(&file, &bundle)) {
+        let seen = self.models.seen();
+        if seen == self.saved_seen {
+            return;
+        }
+        let (write, bundle) = (self.models.writer(), self.bundle.clone());
+        match Builder::new().name("experience".into()).spawn(move || write(&file, &bundle)) {
             Ok(writer) => (self.writer, self.saved_seen) = (Some(writer), seen),
             Err(e) => tracing::warn!("learning: experience is not saved now: {e}"),
         }
@@ -215,14 +271,14 @@ mod tests {
     use surefoot_learn::rng::Rng;
     use surefoot_learn::{one_hot, Expect, TrustedKeys};
 
-    /// Learning of the small test bundle's Model-C.
-    fn learning(file: &Path) -> Learning {
+    /// Learning of the small test bundle's Model-C, and a handle of it.
+    fn learning(file: &Path) -> (Learning, Shared<BundleModels>) {
         let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors");
         let keys = TrustedKeys::load(&vectors.join("keys/trusted")).unwrap();
         let bundle = Bundle::load(&vectors.join("bundle-small"), &keys, &Expect::default()).unwrap();
-        let models = SharedModels::new(&bundle, &Platform::regular("t", 18, 2, 20, 2.25), true).unwrap();
+        let models = Shared::new(BundleModels::new(&bundle, &Platform::regular("t", 18, 2, 20, 2.25)).unwrap(), true);
         let config = LearningConfig { save_every_s: 10, ..LearningConfig::default() };
-        Learning::open(models, &bundle.digest, &config, Some(file.into()))
+        (Learning::open(Box::new(models.clone()), &bundle.digest, &config, Some(file.into())), models)
     }
 
     /// Windows that the guard refuses, steps and experience are in /metrics and in the last line; the file is written when its time
@@ -231,10 +287,10 @@ mod tests {
     fn metrics_and_file_follow_the_agent() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x.safetensors");
-        let mut l = learning(&file);
+        let (mut l, models) = learning(&file);
         let metrics = Mutex::new(Metrics::default());
         assert!(!metrics.lock().unwrap().text().contains("surefoot_learning"), "where nothing learns there is nothing to say");
-        l.models.agent_mut(|a| {
+        models.agent_mut(|a| {
             // Rewards are noise: nothing that is learnt of them holds on held-back experience for long.
             let mut rng = Rng::new(3);
             for i in 0..600 {
@@ -264,7 +320,7 @@ mod tests {
             assert!(text.lines().any(|line| line == format!("{name} {value}")), "{name} {value}: {text}");
         }
         l.collect(true);
-        let again = learning(&file);
+        let (again, _) = learning(&file);
         assert_eq!((again.loaded, again.json()["transitions"].as_u64()), (600, Some(600)));
     }
 
