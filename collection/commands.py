@@ -1,4 +1,4 @@
-"""The commands of `surefoot`: campaigns, bundles, the demo."""
+"""The commands of `surefoot`: campaigns, bundles, workload sets, the demo."""
 
 from __future__ import annotations
 
@@ -171,6 +171,96 @@ def bundle_inspect(path: Path, as_json: bool) -> None:
         _print_json(facts)
     else:
         show.bundle(Console(), facts)
+
+
+@surefoot.group()
+def workloads() -> None:
+    """Workload files for `surefootd eval`: which services and jobs run together, at which loads."""
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name for name in (text or "").split(",") if name)
+
+
+@workloads.command("generate")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="New folder for the files.")
+@click.option("--set", "set_name", help="A set of workloads/sets, made again: nothing else is needed.")
+@click.option("--platform", help="Platform the loads are meant for.")
+@click.option("--lc", type=int, default=3, show_default=True, help="LC services in a workload.")
+@click.option("--be", type=int, default=0, show_default=True, help="BE jobs in a workload.")
+@click.option("--count", type=int, default=40, show_default=True, help="Files.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--low", type=int, default=10, show_default=True, help="Lowest load, per cent of max load, in tens.")
+@click.option("--high", type=int, default=100, show_default=True, help="Highest load, per cent of max load, in tens.")
+@click.option("--services", metavar="A,B,...", help="LC services to draw from (default: the eleven of the OSML+ paper).")
+@click.option("--jobs", metavar="A,B,...", help="BE jobs to draw from (default: blackscholes,streamcluster,bodytrack).")
+@click.option("--grid", metavar="A,B,...", help="These services in every workload, no combination of loads twice.")
+@click.option("--gap-s", type=float, default=1.0, show_default=True, help="Between one service's arrival and the next.")
+@click.option("--duration-s", type=float, default=120.0, show_default=True)
+@click.option("--name", help="Files are NAME-01.toml ... (default: from --lc and --be).")
+@click.option("--schedulable", is_flag=True, help="Only workloads for which ORACLE can meet every QoS target.")
+@_json
+def workloads_generate(
+    out: Path,
+    set_name: str | None,
+    platform: str | None,
+    lc: int,
+    be: int,
+    count: int,
+    seed: int,
+    low: int,
+    high: int,
+    services: str | None,
+    jobs: str | None,
+    grid: str | None,
+    gap_s: float,
+    duration_s: float,
+    name: str | None,
+    schedulable: bool,
+    as_json: bool,
+) -> None:
+    """Draw workload files with a seed: the same files on every machine.
+
+    The committed sets are described in workloads/sets/README.md.
+    """
+    from . import workload_sets
+    from .errors import InputError
+
+    if set_name is not None:
+        known = {s.folder: s for s in workload_sets.SETS}
+        if set_name not in known:
+            raise InputError(f"--set {set_name}: no such set. Generated sets: {', '.join(known)}")
+        chosen = known[set_name]
+        recipe, count, name, schedulable = chosen.recipe, chosen.count, chosen.name, True
+    else:
+        if platform is None:
+            raise InputError("--platform: is missing. Give the platform that the loads are meant for, e.g. server-2")
+        recipe = workload_sets.Recipe(
+            platform=platform,
+            lc=len(_names(grid)) if grid else lc,
+            be=be,
+            seed=seed,
+            low_pct=low,
+            high_pct=high,
+            services=_names(grid) or _names(services) or workload_sets.SERVICES,
+            jobs=_names(jobs) or workload_sets.JOBS,
+            gap_s=gap_s,
+            duration_s=duration_s,
+            grid=bool(grid),
+        )
+    with Console(stderr=True).status("drawing") as status:
+        made = workload_sets.generate(
+            recipe,
+            count,
+            name or f"lc{recipe.lc}" + (f"-be{recipe.be}" if recipe.be else ""),
+            out,
+            workload_sets.schedulable if schedulable else None,
+            lambda files, draws: status.update(f"{files} of {count} files from {draws} draws"),
+        )
+    if as_json:
+        _print_json(made)
+    else:
+        click.echo(f"{out}: {len(made['files'])} workloads from {made['draws']} draws")
 
 
 @surefoot.command("demo")

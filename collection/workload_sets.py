@@ -1,0 +1,234 @@
+"""Workload files for `surefootd eval`, drawn with seeds: those under workloads/sets, and any number more.
+
+A draw is a function of its recipe and its number alone. Which draws become files is decided by ORACLE where they must be
+schedulable, so every file names its number: it can be made again, and checked, without asking about the ones before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.io import write_bytes
+
+from . import tools
+from .errors import InputError, StepFailed
+
+# OSML+ paper, Table 2.
+SERVICES = ("img-dnn", "masstree", "memcached", "mongodb", "moses", "nginx", "specjbb", "sphinx", "xapian", "login", "ads")
+# OSML+ paper, Sec. 4.1.
+JOBS = ("blackscholes", "streamcluster", "bodytrack")
+# Draws for one file, at most.
+PATIENCE = 200
+_STEP_PCT = 10
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is drawn. Loads are whole tens of per cent of max load, as in the papers' cases.
+
+    low_pct, high_pct: the loads, both included.
+    services, jobs: drawn from these, each at most once in a workload.
+    gap_s: services arrive one after another, this far apart, in the order drawn; the jobs are there from the start (OSML+ paper,
+        Fig. 12).
+    grid: every workload has all `services` in their order, and no combination of loads comes twice.
+    """
+
+    platform: str
+    lc: int
+    be: int = 0
+    seed: int = 1
+    low_pct: int = 10
+    high_pct: int = 100
+    services: tuple[str, ...] = SERVICES
+    jobs: tuple[str, ...] = JOBS
+    gap_s: float = 1.0
+    duration_s: float = 120.0
+    grid: bool = False
+
+    def check(self) -> None:
+        """Raises InputError where nothing can be drawn."""
+        most = len(self.services)
+        if not 1 <= self.lc <= most:
+            raise InputError(f"--lc {self.lc}: there are {most} services to draw from. Give 1 to {most}, or more --services")
+        if not 0 <= self.be <= len(self.jobs):
+            raise InputError(f"--be {self.be}: there are {len(self.jobs)} jobs to draw from. Give 0 to {len(self.jobs)}")
+        if self.low_pct % _STEP_PCT or self.high_pct % _STEP_PCT or not 0 < self.low_pct <= self.high_pct <= 100:
+            raise InputError(f"--low {self.low_pct} --high {self.high_pct}: loads are 10, 20 ... 100 per cent, low to high")
+        if not 0 <= self.gap_s * (self.lc - 1) < self.duration_s:
+            raise InputError(f"--gap-s {self.gap_s:g}: the last of {self.lc} services would arrive after --duration-s. Lower it")
+
+    def loads_pct(self) -> range:
+        return range(self.low_pct, self.high_pct + 1, _STEP_PCT)
+
+    def command(self) -> str:
+        """The options of `surefoot workloads generate` that give this recipe."""
+        said = [f"--platform {self.platform}"]
+        if self.grid:
+            said.append(f"--grid {','.join(self.services)}")
+        else:
+            said.append(f"--lc {self.lc} --be {self.be}")
+            if self.services != SERVICES:
+                said.append(f"--services {','.join(self.services)}")
+        if self.jobs != JOBS:
+            said.append(f"--jobs {','.join(self.jobs)}")
+        said.append(f"--low {self.low_pct} --high {self.high_pct} --gap-s {self.gap_s:g} --duration-s {self.duration_s:g}")
+        return " ".join([*said, f"--seed {self.seed}"])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One draw. lc: (service, load in per cent, arrival in s); be: jobs."""
+
+    recipe: Recipe
+    number: int
+    lc: tuple[tuple[str, int, float], ...]
+    be: tuple[str, ...]
+
+    def text(self) -> str:
+        """The workload file (docs/workload-format.md)."""
+        lines = [
+            f"# Draw {self.number} of surefoot workloads generate {self.recipe.command()}",
+            f'platform = "{self.recipe.platform}"',
+            f"duration_s = {self.recipe.duration_s:g}",
+        ]
+        for service, pct, at_s in self.lc:
+            lines += ["", "[[lc]]", f'service = "{service}"', f"load = {pct / 100:g}"]
+            lines += [f"arrive_s = {at_s:g}"] if at_s else []
+        for job in self.be:
+            lines += ["", "[[be]]", f'job = "{job}"']
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Set:
+    """A committed set: files NAME-01.toml ... under workloads/sets/FOLDER."""
+
+    folder: str
+    name: str
+    recipe: Recipe
+    count: int
+    source: str
+
+
+def _server_2(lc: int, seed: int) -> Set:
+    return Set(
+        f"lc{lc}-be-server-2",
+        f"lc{lc}-be",
+        Recipe("server-2", lc, be=1, seed=seed),
+        20,
+        "OSML+ paper, Sec. 4.3 (2), Fig. 8 and 9",
+    )
+
+
+SETS = (
+    Set(
+        "lc3-any-server-2", "lc3-any", Recipe("server-2", 3, low_pct=60), 40, "OSML+ paper, Sec. 4.3 (1), Fig. 6; loads: Sec. 4.1"
+    ),
+    *(_server_2(lc, seed=lc) for lc in (2, 3)),
+)
+
+
+def _random(*words: object) -> int:
+    """A whole number that depends on the words alone, on every machine and in every version."""
+    digest = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def _shuffled(items: Sequence[Any], *words: object) -> list[Any]:
+    return [item for _, item in sorted((_random(*words, k), item) for k, item in enumerate(items))]
+
+
+def draw(recipe: Recipe, number: int) -> Workload | None:
+    """The number-th draw, from 1 on; None after the last combination of a grid."""
+    seed = recipe.seed
+    if recipe.grid:
+        cells = _shuffled(list(itertools.product(recipe.loads_pct(), repeat=len(recipe.services))), "grid", seed)
+        if number > len(cells):
+            return None
+        services, pcts = list(recipe.services), list(cells[number - 1])
+    else:
+        services = _shuffled(recipe.services, "services", seed, number)[: recipe.lc]
+        levels = recipe.loads_pct()
+        pcts = [levels[_random("load", seed, number, k) % len(levels)] for k in range(recipe.lc)]
+    jobs = _shuffled(recipe.jobs, "jobs", seed, number)[: recipe.be]
+    at_s = [k * recipe.gap_s for k in range(len(services))]
+    return Workload(recipe, number, tuple(zip(services, pcts, at_s, strict=True)), tuple(jobs))
+
+
+def schedulable(workloads: Sequence[Workload]) -> list[bool]:
+    """For each, whether ORACLE proves that a partition meets every QoS target once all have arrived.
+
+    It is asked by way of `surefootd eval`, whose column `oracle_emu` is null where nothing was proven (docs/eval-output.md): that
+    counts as a no.
+    """
+    import polars as pl  # here: only this needs it
+
+    with tempfile.TemporaryDirectory(prefix="surefoot-workloads-") as name:
+        folder = Path(name)
+        for k, workload in enumerate(workloads):
+            (folder / f"{k:06}.toml").write_text(workload.text(), "utf-8")
+        args: list[str | Path] = [
+            "eval",
+            "--workloads",
+            folder,
+            "--policies",
+            "unmanaged",
+            "--platform",
+            workloads[0].recipe.platform,
+        ]
+        tools.run_json(tools.SUREFOOTD, [*args, "--timelines", "none", "--out", folder / "out", "--json"])
+        rows = pl.read_parquet(folder / "out" / "rows.parquet").sort("workload")
+    proven = (rows["oracle_emu"] - rows["offered_load"]).abs() < 1e-6
+    return [yes is True for yes in proven.to_list()]
+
+
+def generate(
+    recipe: Recipe,
+    count: int,
+    name: str,
+    out: Path,
+    judge: Callable[[Sequence[Workload]], list[bool]] | None = None,
+    told: Callable[[int, int], None] = lambda _files, _draws: None,
+) -> dict[str, Any]:
+    """Write `count` workload files NAME-01.toml ... into a folder that is new or empty.
+
+    Args:
+        judge: which draws become files; None: all.
+        told: called with files and draws so far.
+    Returns:
+        folder, files, draws, and the recipe's options.
+    Raises:
+        InputError: the recipe cannot be drawn from, or the folder is not empty.
+        StepFailed: the draws ran out before there were enough files.
+    """
+    recipe.check()
+    if count < 1:
+        raise InputError(f"--count {count}: give 1 or more")
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out}: is not empty, and its files would be taken for part of the set. Give a new folder")
+    found: list[Workload] = []
+    number = 0
+    while len(found) < count:
+        # never more than are still wanted, so that which files come out does not depend on how many are asked about at once
+        numbers = range(number + 1, min(number + max(1, count - len(found)), PATIENCE * count) + 1)
+        drawn = [w for w in (draw(recipe, n) for n in numbers) if w is not None]
+        if not drawn:
+            what = "are schedulable" if judge else "exist"
+            raise StepFailed(
+                f"only {len(found)} of {number} draws {what}, {count} were asked for. Lower --high or --lc, or ask for fewer"
+            )
+        keep = judge(drawn) if judge else [True] * len(drawn)
+        found += [w for w, kept in zip(drawn, keep, strict=True) if kept]
+        number += len(drawn)
+        told(len(found), number)
+    digits = max(2, len(str(count)))
+    files = [out / f"{name}-{k:0{digits}}.toml" for k in range(1, count + 1)]
+    for file, workload in zip(files, found, strict=True):
+        write_bytes(file, workload.text().encode())
+    return {"out": str(out), "files": [f.name for f in files], "draws": number, "recipe": recipe.command()}

@@ -1,0 +1,164 @@
+"""Workload sets: drawn with seeds, the same everywhere, and what is committed is what the generator makes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from collection import cli, workload_sets
+from collection.errors import InputError, StepFailed
+from collection.tools import repo_root
+from collection.workload_sets import Recipe, Set, Workload
+
+SETS = repo_root() / "workloads" / "sets"
+PROFILES = repo_root() / "scheduler" / "vserver" / "profiles"
+
+
+def drawn_as(file: Path) -> int:
+    found = re.match(r"# Draw (\d+) of surefoot workloads generate ", file.read_text("utf-8"))
+    assert found, f"{file}: its first line does not name its draw"
+    return int(found[1])
+
+
+@pytest.mark.parametrize("of", workload_sets.SETS, ids=lambda s: s.folder)
+def test_committed_sets_are_what_the_generator_draws(of: Set) -> None:
+    """As many files as said, each the draw that it names, in the order of the draws, none twice."""
+    files = sorted((SETS / of.folder).glob("*.toml"))
+    digits = max(2, len(str(of.count)))
+    assert [f.name for f in files] == [f"{of.name}-{k:0{digits}}.toml" for k in range(1, of.count + 1)]
+    numbers = [drawn_as(f) for f in files]
+    assert numbers == sorted(set(numbers))
+    for file, number in zip(files, numbers, strict=True):
+        workload = workload_sets.draw(of.recipe, number)
+        assert workload is not None
+        assert file.read_text("utf-8") == workload.text()
+        assert (len(workload.lc), len(workload.be)) == (of.recipe.lc, of.recipe.be)
+    texts = {f.read_text("utf-8").split("\n", 1)[1] for f in files}
+    assert len(texts) == of.count
+
+
+def test_every_committed_workload_names_what_exists() -> None:
+    """Services with a max load on their platform, jobs with a profile, times within the workload."""
+    found = sorted(SETS.glob("*/*.toml"))
+    assert len(found) >= 7 + 40 + 2 * 20 + 12
+    for file in found:
+        workload = tomllib.loads(file.read_text("utf-8"))
+        for lc in workload.get("lc", []):
+            profile = tomllib.loads((PROFILES / "services" / f"{lc['service']}.toml").read_text("utf-8"))
+            assert profile["max_load_rps"][workload["platform"]] > 0, file
+            times = [lc.get("arrive_s", 0), *(c["at_s"] for c in lc.get("change", []))]
+            assert times == sorted(times), file
+            assert times[-1] < workload["duration_s"], file
+        for be in workload.get("be", []):
+            assert (PROFILES / "batch" / f"{be['job']}.toml").is_file(), file
+
+
+@pytest.mark.parametrize("server", ["server-1", "server-2", "server-3"])
+def test_churn_is_the_papers_script(server: str) -> None:
+    """OSML+ paper, Sec. 4.4: five services at 60, 60, 60, 30 and 30 %, img-dnn's rise from 20 s on, sphinx with 40 % at 60 s."""
+    for name, jobs in (("osml-plus-fig10", []), ("osml-plus-fig12", ["blackscholes"])):
+        churn = tomllib.loads((SETS / f"churn-{server}" / f"{name}.toml").read_text("utf-8"))
+        assert churn["platform"] == server
+        first = {lc["service"]: lc["load"] for lc in churn["lc"] if "arrive_s" not in lc}
+        assert first == {"img-dnn": 0.6, "login": 0.6, "ads": 0.6, "specjbb": 0.3, "xapian": 0.3}
+        assert churn["lc"][0]["change"][0]["at_s"] == 20
+        assert [c["at_s"] for c in churn["lc"][0]["change"] if c["load"] < 0.9 and c["at_s"] > 32] == [50, 54, 58]
+        assert [(lc["load"], lc["arrive_s"]) for lc in churn["lc"] if lc["service"] == "sphinx"] == [(0.4, 60)]
+        assert [be["job"] for be in churn.get("be", [])] == jobs
+
+
+def test_a_seed_draws_the_same_and_another_does_not(tmp_path: Path) -> None:
+    """Files depend on the recipe alone; numbers as drawn on any machine (SHA-256, no library's generator)."""
+    recipe = Recipe("server-2", 3, be=1)
+    for name in ("a", "b"):
+        workload_sets.generate(recipe, 12, "w", tmp_path / name)
+    texts = [[f.read_text("utf-8") for f in sorted((tmp_path / n).iterdir())] for n in ("a", "b")]
+    assert texts[0] == texts[1]
+    other = workload_sets.draw(Recipe("server-2", 3, be=1, seed=2), 1)
+    first = workload_sets.draw(recipe, 1)
+    assert first is not None
+    assert other is not None
+    assert (first.lc, first.be) != (other.lc, other.be)
+    assert first.lc == (("memcached", 20, 0.0), ("img-dnn", 30, 1.0), ("ads", 60, 2.0))
+
+
+def test_loads_and_services_are_within_the_recipe() -> None:
+    """Every service and level comes, none from outside, no service twice; a grid has each combination once."""
+    recipe = Recipe("server-2", 3, low_pct=60)
+    found = [w for w in (workload_sets.draw(recipe, n) for n in range(1, 400)) if w is not None]
+    assert {s for w in found for s, _, _ in w.lc} == set(workload_sets.SERVICES)
+    assert {pct for w in found for _, pct, _ in w.lc} == {60, 70, 80, 90, 100}
+    assert all(len({s for s, _, _ in w.lc}) == 3 for w in found)
+    # two services at three levels: 9 combinations, then no more
+    grid = Recipe("server-1", 2, services=("moses", "xapian"), low_pct=80, grid=True)
+    cells = [workload_sets.draw(grid, n) for n in range(1, 11)]
+    assert len({w.lc for w in cells if w is not None}) == 9
+    assert cells[9] is None
+
+
+def test_the_files_do_not_depend_on_how_many_are_judged_at_once(tmp_path: Path) -> None:
+    """Kept are the first draws that the judge keeps, in order: here those whose first load is at least 50 %."""
+    recipe = Recipe("server-2", 2)
+
+    def judge(some: object) -> list[bool]:
+        assert isinstance(some, list)
+        return [w.lc[0][1] >= 50 for w in some]
+
+    made = workload_sets.generate(recipe, 5, "w", tmp_path / "out", judge)
+    assert made["files"] == [f"w-0{k}.toml" for k in range(1, 6)]
+    kept: list[Workload] = []
+    number = 0
+    while len(kept) < 5:
+        number += 1
+        workload = workload_sets.draw(recipe, number)
+        assert workload is not None
+        kept += [workload] if workload.lc[0][1] >= 50 else []
+    assert [f.read_text("utf-8") for f in sorted((tmp_path / "out").iterdir())] == [w.text() for w in kept]
+
+
+def test_a_set_is_made_again_and_oracle_agrees(tmp_path: Path) -> None:
+    """The first files of a committed set, asking ORACLE: the same bytes. An impossible one is told from them."""
+    of = next(s for s in workload_sets.SETS if s.folder == "lc2-be-server-2")
+    workload_sets.generate(of.recipe, 3, of.name, tmp_path / "again", workload_sets.schedulable)
+    for file in sorted((tmp_path / "again").iterdir()):
+        assert file.read_bytes() == (SETS / of.folder / file.name).read_bytes()
+    # sphinx and memcached, both at max load: each needs most of the server
+    full = Workload(Recipe("server-2", 2), 1, (("sphinx", 100, 0.0), ("memcached", 100, 1.0)), ())
+    half = Workload(Recipe("server-2", 2), 2, (("login", 20, 0.0), ("memcached", 20, 1.0)), ())
+    assert workload_sets.schedulable([full, half]) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--lc", "12"], "--lc 12: there are 11 services to draw from"),
+        (["--be", "4"], "--be 4: there are 3 jobs"),
+        (["--low", "15"], "loads are 10, 20 ... 100"),
+        (["--low", "90", "--high", "50"], "low to high"),
+        (["--gap-s", "100"], "would arrive after --duration-s"),
+        (["--count", "0"], "--count 0: give 1 or more"),
+        (["--grid", "moses,xapian", "--count", "101"], "only 100 of 100 draws exist"),
+        (["--set", "lc9"], "--set lc9: no such set. Generated sets: lc3-any-server-2"),
+    ],
+)
+def test_bad_options_are_one_line(options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Option, value and remedy; nothing is written."""
+    with pytest.raises(SystemExit):
+        cli.main(["workloads", "generate", "--platform", "server-2", "--out", str(tmp_path / "out"), *options])
+    said = capsys.readouterr().err.strip().splitlines()
+    assert says in said[-1]
+    assert said[-1].startswith("error: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
+    """Files from before would be taken for part of the set."""
+    (tmp_path / "mine.toml").write_text("x")
+    with pytest.raises(InputError, match="is not empty"):
+        workload_sets.generate(Recipe("server-2", 2), 1, "w", tmp_path)
+    with pytest.raises(StepFailed, match="only 0 of 200 draws are schedulable"):
+        workload_sets.generate(Recipe("server-2", 2), 1, "w", tmp_path / "new", lambda some: [False] * len(some))
+    assert not (tmp_path / "new").exists()
