@@ -9,6 +9,7 @@
 //! | `unmanaged` | everything is shared by everybody | the operating system's default |
 //! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as the OSML+ paper's heuristic baseline |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
+//! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
 pub mod books;
 pub mod deprive;
@@ -18,6 +19,7 @@ pub mod oracle;
 pub mod osml_models;
 pub mod osml_plus;
 pub mod parties;
+pub mod surefoot;
 pub mod unmanaged;
 
 #[cfg(test)]
@@ -30,6 +32,7 @@ mod testing;
 pub use guard::Guarded;
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
+pub use surefoot::Surefoot;
 pub use unmanaged::Unmanaged;
 
 pub use models::{Area, BundleModels, Experience, ModelSet, Models, State};
@@ -46,7 +49,7 @@ pub trait Policy {
 }
 
 /// Every policy's name, as `--policy` takes it.
-pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus"];
+pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus", "surefoot"];
 
 /// Whose models a policy takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +99,7 @@ pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings:
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
         "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
+        "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, surefoot::Settings::default())),
         _ => return Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
     };
     Ok(Box::new(Guarded::new(policy, platform)))

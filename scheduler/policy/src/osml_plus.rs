@@ -227,11 +227,12 @@ pub struct OsmlPlus {
 }
 
 /// A p99 that the load generator itself does not vouch for: its own limits, or too few requests.
-fn doubtful(s: &ServiceView) -> bool {
+pub(crate) fn doubtful(s: &ServiceView) -> bool {
     s.window.is_some_and(|w| matches!(w.verdict, Verdict::ClientLimited | Verdict::NotResolvable))
 }
 
-fn mean(all: &VecDeque<Features>) -> Features {
+/// Features averaged over intervals; what the last one lacks is unknown.
+pub(crate) fn mean(all: &VecDeque<Features>) -> Features {
     let Some(last) = all.back().copied() else { return Features::default() };
     let m = |f: fn(&Features) -> Option<f64>| {
         let known: Vec<f64> = all.iter().filter_map(f).collect();
@@ -1433,7 +1434,7 @@ impl OsmlPlus {
 }
 
 /// Amount in words: "2 cores, 1 way".
-fn words(a: Amount, p: &Platform) -> String {
+pub(crate) fn words(a: Amount, p: &Platform) -> String {
     let mut s = format!("{} cores", p.cores(a.cores));
     if p.ways() > 0 {
         s += &format!(", {} ways", a.ways);

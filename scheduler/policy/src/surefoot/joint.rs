@@ -1,0 +1,106 @@
+//! One choice for every service at once: the cheapest cells that fit on the server together.
+
+use crate::books::Amount;
+
+/// A cell that a service could hold, and what that costs (any unit; lower is better).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    pub held: Amount,
+    pub price: f64,
+}
+
+/// For each service the index of its choice, so that all fit in `total` and the sum of prices is least; None where nothing fits.
+///
+/// Dynamic programming over services: `least[c][w]` = lowest price of those seen so far on at most c core units and w ways. The
+/// first of equal choices wins, so that the answer depends on the order of choices alone.
+pub fn cheapest(choices: &[Vec<Choice>], total: Amount) -> Option<Vec<usize>> {
+    let columns = total.ways as usize + 1;
+    let cells = (total.cores as usize + 1) * columns;
+    let mut least = vec![0.0f64; cells];
+    let mut taken: Vec<u16> = Vec::with_capacity(choices.len() * cells);
+    for of_one in choices {
+        let mut next = vec![f64::INFINITY; cells];
+        let mut pick = vec![u16::MAX; cells];
+        for (i, choice) in of_one.iter().enumerate().take(usize::from(u16::MAX)) {
+            if !choice.held.fits_in(total) {
+                continue;
+            }
+            for cores in choice.held.cores..=total.cores {
+                let (to, from) = (cores as usize * columns, (cores - choice.held.cores) as usize * columns);
+                for ways in choice.held.ways..=total.ways {
+                    let price = least[from + (ways - choice.held.ways) as usize] + choice.price;
+                    let at = to + ways as usize;
+                    if price < next[at] {
+                        (next[at], pick[at]) = (price, i as u16);
+                    }
+                }
+            }
+        }
+        least = next;
+        taken.extend(pick);
+    }
+    let mut left = total;
+    let at = |a: Amount| a.cores as usize * columns + a.ways as usize;
+    if !least[at(left)].is_finite() {
+        return None;
+    }
+    let mut out = vec![0; choices.len()];
+    for (k, of_one) in choices.iter().enumerate().rev() {
+        let i = usize::from(taken[k * cells + at(left)]);
+        out[k] = i;
+        left = left.minus(of_one[i].held);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(cores: u32, ways: u32, price: f64) -> Choice {
+        Choice { held: Amount::new(cores, ways), price }
+    }
+
+    /// Cores for one and ways for the other, where both cannot have their first wish.
+    #[test]
+    fn wishes_are_traded() {
+        let a = vec![choice(6, 2, 1.0), choice(3, 6, 1.2)];
+        let b = vec![choice(6, 2, 1.0), choice(3, 6, 1.5)];
+        assert_eq!(cheapest(&[a.clone(), b.clone()], Amount::new(12, 8)), Some(vec![0, 0]));
+        assert_eq!(cheapest(&[a.clone(), b.clone()], Amount::new(9, 8)), Some(vec![1, 0]));
+        assert_eq!(cheapest(&[a, b], Amount::new(5, 8)), None);
+    }
+
+    /// The answer is as good as trying everything (seeded, 300 random cases).
+    #[test]
+    fn it_agrees_with_trying_everything() {
+        let mut x = 5u64;
+        let mut next = move |n: u64| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33) % n
+        };
+        for _ in 0..300 {
+            let total = Amount::new(next(8) as u32 + 1, next(5) as u32);
+            let all: Vec<Vec<Choice>> = (0..next(4) + 1)
+                .map(|_| (0..next(4) + 1).map(|_| choice(next(5) as u32, next(3) as u32, next(50) as f64)).collect())
+                .collect();
+            let price = |picks: &[usize]| picks.iter().zip(&all).map(|(i, c)| c[*i].price).sum::<f64>();
+            let fits = |picks: &[usize]| picks.iter().zip(&all).fold(Amount::default(), |sum, (i, c)| sum.plus(c[*i].held)).fits_in(total);
+            let mut best: Option<f64> = None;
+            let mut picks = vec![0; all.len()];
+            loop {
+                if fits(&picks) {
+                    best = Some(best.map_or(price(&picks), |b| b.min(price(&picks))));
+                }
+                let Some(k) = (0..picks.len()).find(|k| picks[*k] + 1 < all[*k].len()) else { break };
+                picks[k] += 1;
+                picks[..k].fill(0);
+            }
+            let got = cheapest(&all, total);
+            assert_eq!(got.is_some(), best.is_some());
+            if let (Some(got), Some(best)) = (got, best) {
+                assert!(fits(&got) && (price(&got) - best).abs() < 1e-9, "{got:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a service was seen to do on what it held: the part of the cores x ways plane that needs no model.
+//!
+//! Latency falls with cores and with ways and rises with load. So a cell that missed its target speaks against every smaller one at
+//! the same load or more, and one that met it speaks for every larger one at the same load or less. Neighbours change, so both are
+//! forgotten after a while.
+
+use crate::books::Amount;
+
+/// Cells kept; the oldest goes first.
+const MOST: usize = 48;
+/// Loads closer than this are the same.
+const SAME_LOAD: f64 = 0.05;
+
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    held: Amount,
+    rps: f64,
+    qos: f64,
+    until_ms: u64,
+}
+
+/// Cells of one service.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    cells: Vec<Cell>,
+}
+
+impl Ledger {
+    /// QoS (target / p99) was seen on `held` at a load; remembered for `keep_ms`.
+    pub fn note(&mut self, now_ms: u64, held: Amount, rps: f64, qos: f64, keep_ms: u64) {
+        self.cells.retain(|c| c.until_ms > now_ms);
+        let until_ms = now_ms + keep_ms;
+        let same = |c: &&mut Cell| c.held == held && (c.rps / rps.max(1e-9) - 1.0).abs() <= SAME_LOAD && (c.qos < 1.0) == (qos < 1.0);
+        if let Some(c) = self.cells.iter_mut().find(same) {
+            // The worst that was seen there is what one has to expect.
+            *c = Cell { held, rps: c.rps.max(rps), qos: c.qos.min(qos), until_ms: c.until_ms.max(until_ms) };
+            return;
+        }
+        if self.cells.len() == MOST {
+            self.cells.remove(0);
+        }
+        self.cells.push(Cell { held, rps, qos, until_ms });
+    }
+
+    /// Whether a cell at least as large was seen below `qos` at this load or less.
+    pub fn forbids(&self, now_ms: u64, to: Amount, rps: f64, qos: f64) -> bool {
+        let against = |c: &&Cell| c.until_ms > now_ms && c.qos < qos && to.fits_in(c.held) && c.rps <= rps * (1.0 + SAME_LOAD);
+        self.cells.iter().any(|c| against(&c))
+    }
+
+    /// The best QoS that a cell no larger was seen to have at this load or more; None where there is no such cell.
+    pub fn vouches(&self, now_ms: u64, to: Amount, rps: f64) -> Option<f64> {
+        let for_it = |c: &&Cell| c.until_ms > now_ms && c.qos >= 1.0 && c.held.fits_in(to) && c.rps >= rps * (1.0 - SAME_LOAD);
+        self.cells.iter().filter(for_it).map(|c| c.qos).max_by(f64::total_cmp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(cores: u32, ways: u32) -> Amount {
+        Amount::new(cores, ways)
+    }
+
+    /// A miss speaks against what is smaller at no less load; a hit for what is larger at no more load; neither beyond.
+    #[test]
+    fn cells_speak_for_their_quadrant() {
+        let mut l = Ledger::default();
+        l.note(0, cell(6, 4), 1000.0, 0.4, 60_000);
+        l.note(0, cell(8, 6), 1000.0, 1.5, 60_000);
+        let forbids = |to, rps| l.forbids(100, to, rps, 1.0);
+        assert!(forbids(cell(6, 4), 1000.0) && forbids(cell(5, 4), 1200.0) && forbids(cell(6, 1), 1000.0));
+        assert!(!forbids(cell(7, 3), 1000.0) && !forbids(cell(5, 4), 800.0));
+        assert_eq!(l.vouches(100, cell(9, 6), 900.0), Some(1.5));
+        assert!(l.vouches(100, cell(9, 5), 900.0).is_none() && l.vouches(100, cell(9, 6), 1200.0).is_none());
+    }
+
+    /// What is old is forgotten, and never more than so many cells are kept.
+    #[test]
+    fn it_forgets() {
+        let mut l = Ledger::default();
+        l.note(0, cell(6, 4), 1000.0, 0.4, 5_000);
+        assert!(l.forbids(4_999, cell(6, 4), 1000.0, 1.0) && !l.forbids(5_000, cell(6, 4), 1000.0, 1.0));
+        for i in 0..200 {
+            l.note(6_000, cell(i, 1), 1000.0, 2.0, 60_000);
+        }
+        assert_eq!(l.cells.len(), MOST);
+    }
+
+    /// The worst that was seen on a cell is what counts.
+    #[test]
+    fn the_worst_of_a_cell_counts() {
+        let mut l = Ledger::default();
+        for qos in [1.6, 1.2, 1.9] {
+            l.note(0, cell(6, 4), 1000.0, qos, 60_000);
+        }
+        assert_eq!(l.vouches(1, cell(6, 4), 1000.0), Some(1.2));
+    }
+}
