@@ -48,6 +48,11 @@ impl Ledger {
         self.cells.iter().any(|c| against(&c))
     }
 
+    /// Cells that were seen to have at least `qos` at this load or more.
+    pub fn proven(&self, now_ms: u64, rps: f64, qos: f64) -> impl Iterator<Item = Amount> + '_ {
+        self.cells.iter().filter(move |c| c.until_ms > now_ms && c.qos >= qos && c.rps >= rps * (1.0 - SAME_LOAD)).map(|c| c.held)
+    }
+
     /// The best QoS that a cell no larger was seen to have at this load or more; None where there is no such cell.
     pub fn vouches(&self, now_ms: u64, to: Amount, rps: f64) -> Option<f64> {
         let for_it = |c: &&Cell| c.until_ms > now_ms && c.qos >= 1.0 && c.held.fits_in(to) && c.rps >= rps * (1.0 - SAME_LOAD);
@@ -73,6 +78,7 @@ mod tests {
         assert!(forbids(cell(6, 4), 1000.0) && forbids(cell(5, 4), 1200.0) && forbids(cell(6, 1), 1000.0));
         assert!(!forbids(cell(7, 3), 1000.0) && !forbids(cell(5, 4), 800.0));
         assert_eq!(l.vouches(100, cell(9, 6), 900.0), Some(1.5));
+        assert_eq!(l.proven(100, 900.0, 1.05).collect::<Vec<_>>(), [cell(8, 6)]);
         assert!(l.vouches(100, cell(9, 5), 900.0).is_none() && l.vouches(100, cell(9, 6), 1200.0).is_none());
     }
 

@@ -271,8 +271,9 @@ pub struct Surefoot {
     refines: u32,
     refine_ms: u64,
     setbacks: u32,
-    /// No plan before that leaves somebody short.
+    /// No plan before that leaves somebody short, and none for who misses its target, after one that brought nothing.
     poor_ms: u64,
+    try_ms: u64,
     /// BE bandwidth: changed at, and how long the next raise waits.
     be_mba: (u64, u64),
     be_mba_raised: Option<u64>,
@@ -289,6 +290,7 @@ impl Surefoot {
             refine_ms: 0,
             setbacks: 0,
             poor_ms: 0,
+            try_ms: 0,
             be_mba: (0, 0),
             be_mba_raised: None,
         }
@@ -549,7 +551,9 @@ impl Surefoot {
             let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
             let least = if pass == Pass::Free { half } else { self.books.least() }.at_least(Amount::new(busy, 0)).at_most(pool);
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
-            out.push(now);
+            if !saturated || least.fits_in(held) || pass == Pass::Poor {
+                out.push(now);
+            }
         } else {
             let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
             // Idle cores are not what is lacking, and busy ones are.
@@ -583,6 +587,14 @@ impl Surefoot {
                     && (pass != Pass::Free || held.fits_in(*c))
             };
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
+            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, self.set.comfort_qos).collect();
+            if !proven.is_empty() {
+                // Where it was seen to be well counts more than where it might be.
+                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(0.95));
+                let sound = |c: &Amount| !c.fits_in(held) && c.fits_in(pool) && (pass != Pass::Free || held.fits_in(*c));
+                let with = proven.iter().flat_map(|c| [*c, c.at_least(held)]).filter(sound);
+                out.extend(with.map(|c| Cell::new(c, asked.on(c))));
+            }
             if pass == Pass::Poor {
                 out.push(now);
             }
@@ -837,8 +849,10 @@ impl Surefoot {
                 if !saturated && draining(life, target_ms, patience_ms) {
                     continue;
                 }
-                life.more += 1;
-                life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
+                if now_ms >= self.try_ms {
+                    life.more += 1;
+                    life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
+                }
                 missing.insert(s.id.clone());
             } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + 1200 {
                 life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
@@ -873,6 +887,9 @@ impl Surefoot {
             self.poor_ms = now_ms + self.set.poor_every_ms;
         }
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
+        if !done {
+            self.try_ms = now_ms + self.set.settle_ms;
+        }
         for id in missing {
             let Some(life) = self.lives.get_mut(id) else { continue };
             if !done && life.more >= 4 && !life.reported {
@@ -912,12 +929,13 @@ impl Surefoot {
             let grudge = self.set.grudge_ms << life.hurts.min(3);
             if let Some(life) = self.lives.get_mut(&s.id) {
                 life.watch = None;
-                life.predicted = None;
+                let expected = life.predicted.take().unwrap_or(1.0 + self.set.margin).clamp(1.0, AMPLE);
                 life.changed_ms = now_ms;
                 life.features.clear();
                 if own {
                     life.hurts += 1;
-                    life.error = (life.error + 0.12).min(2.0);
+                    // It was predicted to be well there. Half of what one learns is about the next prediction.
+                    life.error = (0.5 * life.error + 0.5 * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected).min(2.0);
                     let qos = s.qos().unwrap_or(0.9).min(0.99);
                     life.ledger.note(now_ms, held, life.rps, qos, grudge);
                 }
@@ -1187,7 +1205,7 @@ impl Policy for Surefoot {
         let ready = self.ready(now_ms, seen);
         if waiting {
             self.place_new(now_ms, seen, &arrived, &mut plan);
-        } else if !ready.is_empty() || !missing.is_empty() {
+        } else if !ready.is_empty() || !missing.is_empty() && now_ms >= self.try_ms {
             let all: BTreeSet<ServiceId> = ready.union(&missing).cloned().collect();
             if !missing.is_empty() {
                 self.refines = self.set.refines;
