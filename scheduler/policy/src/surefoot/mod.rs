@@ -111,9 +111,9 @@ impl Default for Settings {
             be_first_pct: 30,
             be_raise_ms: 900,
             load_change: 0.12,
-            price_cores: [1.0, 0.1],
-            price_ways: [0.4, 0.1],
-            price_risk: [0.12, 0.35],
+            price_cores: [1.0, 0.5],
+            price_ways: [0.4, 0.2],
+            price_risk: [0.12, 0.25],
             least_gain: 0.03,
         }
     }
@@ -129,6 +129,8 @@ const CONTENDED: f64 = 0.6;
 const AMPLE: f64 = 1.6;
 /// Predicted QoS of the cells from which one is chosen, beyond what is required.
 const LEVELS: [f64; 3] = [0.0, 0.2, 0.45];
+/// Between two tries to help a service by giving it less.
+const STUCK_MS: u64 = 20_000;
 /// Gain in price for which somebody is left short.
 const MUCH_BETTER: f64 = 0.5;
 /// QoS below which a service is far behind.
@@ -184,6 +186,7 @@ struct Life {
     predicted: Option<f64>,
     watch: Option<Watch>,
     hurts: u32,
+    stuck_until_ms: u64,
     /// Enlargements in a row that were not enough.
     more: u32,
     reported: bool,
@@ -205,6 +208,7 @@ impl Life {
             predicted: None,
             watch: None,
             hurts: 0,
+            stuck_until_ms: 0,
             more: 0,
             reported: false,
         }
@@ -433,6 +437,11 @@ impl Surefoot {
         let now = asked.now();
         match role {
             Role::Keeps => vec![now],
+            Role::Stuck => {
+                let (oaa, _) = asked.corners(pool);
+                let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
+                vec![Cell::new(oaa.at_least(Amount::new(busy, 0)).at_most(asked.held), 1.0)]
+            }
             Role::Strained if pass != Pass::Poor => vec![now],
             Role::Strained => self.to_get(asked, now, pool, pass),
             Role::MayGive if pass == Pass::Free => vec![now],
@@ -830,6 +839,7 @@ impl Surefoot {
     /// Services that miss their target and will go on to, and those that meet it by a hair.
     fn needy(&mut self, now_ms: u64, seen: &Observation) -> (BTreeSet<ServiceId>, BTreeSet<ServiceId>) {
         let (mut missing, mut uneasy) = (BTreeSet::new(), BTreeSet::new());
+        let stuck: BTreeSet<ServiceId> = seen.lc().filter(|s| self.is_stuck(now_ms, s)).map(|s| s.id.clone()).collect();
         for s in seen.lc() {
             let held = self.books.usable(&s.id);
             if self.books.slot(&s.id).is_none() {
@@ -838,7 +848,7 @@ impl Surefoot {
             let patience_ms = self.set.patience_ms;
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
-            if life.is_new() || now_ms < life.changed_ms + self.set.settle_ms {
+            if life.is_new() || now_ms < life.changed_ms + self.set.settle_ms || stuck.contains(&s.id) {
                 continue;
             }
             let cores = self.books.platform.cores(held.cores);
@@ -951,6 +961,14 @@ impl Surefoot {
 
     // ---- less -----------------------------------------------------------------------------------------------------
 
+    /// It has been given more time and again, its cores are idle, and it misses its target all the same.
+    fn is_stuck(&self, now_ms: u64, s: &ServiceView) -> bool {
+        let Some(life) = self.lives.get(&s.id) else { return false };
+        let busy = mean(&life.features).cpu_usage_cores;
+        let idle = busy.is_some_and(|b| b < IDLE * self.books.platform.cores(self.books.usable(&s.id).cores));
+        life.more >= 3 && idle && s.qos_met() == Some(false) && now_ms >= (life.changed_ms + 1500).max(life.stuck_until_ms)
+    }
+
     /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
     fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         let calm = |s: &ServiceView| {
@@ -962,12 +980,15 @@ impl Surefoot {
                     && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.calm_ms)
             })
         };
+        let stuck: BTreeSet<ServiceId> = seen.lc().filter(|s| self.is_stuck(now_ms, s)).map(|s| s.id.clone()).collect();
         if now_ms < self.refine_ms
-            || seen.lc().any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some())
+            || seen
+                .lc()
+                .any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some() && !stuck.contains(&s.id))
         {
             return;
         }
-        let role = |s: &ServiceView| if s.qos().is_none() { Some(Role::Keeps) } else { None };
+        let role = |s: &ServiceView| if stuck.contains(&s.id) { Some(Role::Stuck) } else { s.qos().is_none().then_some(Role::Keeps) };
         let Some(chosen) = self.joint(now_ms, seen, |s, l| self.role(s, l, role), Pass::Trade, self.set.least_gain) else { return };
         let price = |id: &ServiceId, c: &Cell| {
             let s = seen.get(id)?;
@@ -982,7 +1003,14 @@ impl Surefoot {
         if gain < self.set.least_gain || !takes {
             return;
         }
-        if self.carry_out(now_ms, seen, &chosen, "all targets met", plan) {
+        let why = if stuck.is_empty() { "all targets met" } else { "more has not helped: fewer busy cores clock higher" };
+        if self.carry_out(now_ms, seen, &chosen, why, plan) {
+            for id in &stuck {
+                self.lives.entry(id.clone()).and_modify(|l| {
+                    (l.watch, l.predicted, l.more) = (None, None, 0);
+                    l.stuck_until_ms = now_ms + STUCK_MS;
+                });
+            }
             self.refines = self.refines.saturating_sub(1);
             self.refine_ms = now_ms + if self.refines > 0 { self.set.calm_ms } else { self.set.calm_every_ms };
         }
@@ -1051,6 +1079,8 @@ enum Role {
     MayGive,
     /// It needs another cell than the one it has.
     Needs,
+    /// More of anything has not helped: back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
+    Stuck,
     /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
     Strained,
     /// Nothing is known of it.
@@ -1220,6 +1250,7 @@ impl Policy for Surefoot {
         } else if !rolled_back {
             self.refine(now_ms, seen, &mut plan);
         }
+
         match self.books.plan(seen) {
             Ok(p) => plan.allocations = p.allocations,
             Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
