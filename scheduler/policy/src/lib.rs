@@ -7,13 +7,20 @@
 //! | name | what it does | source |
 //! | --- | --- | --- |
 //! | `unmanaged` | everything is shared by everybody | the operating system's default |
+//! | `equal-share` | cores and ways split equally at arrivals, and then left alone | the least that partitioning can do |
 //! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as the OSML+ paper's heuristic baseline |
+//! | `clite` | whole partitions tried by Bayesian optimisation, the best one held | CLITE (HPCA 2020), as the OSML+ paper's BO-baseline |
+//! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
+//! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
 pub mod books;
+pub mod clite;
 pub mod deprive;
+pub mod equal_share;
 pub mod guard;
+pub mod heracles;
 pub mod models;
 pub mod oracle;
 pub mod osml_models;
@@ -29,7 +36,10 @@ mod perfect;
 #[cfg(test)]
 mod testing;
 
+pub use clite::{Clite, CliteSettings};
+pub use equal_share::EqualShare;
 pub use guard::Guarded;
+pub use heracles::{Heracles, HeraclesSettings};
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
 pub use surefoot::Surefoot;
@@ -49,7 +59,18 @@ pub trait Policy {
 }
 
 /// Every policy's name, as `--policy` takes it.
-pub const NAMES: &[&str] = &["unmanaged", "parties", "osml-plus", "surefoot"];
+pub const NAMES: &[&str] = &[
+    "unmanaged",
+    "equal-share",
+    "parties",
+    "parties-100ms",
+    "clite",
+    "clite-100ms",
+    "heracles",
+    "heracles-100ms",
+    "osml-plus",
+    "surefoot",
+];
 
 /// Whose models a policy takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +118,13 @@ pub fn by_name(name: &str, platform: &Platform, models: ModelSet, seed: u64) -> 
 pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>, String> {
     let policy: Box<dyn Policy> = match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
+        "equal-share" => Box::new(EqualShare::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
+        "parties-100ms" => Box::new(Parties::new(platform, PartiesSettings::every_100_ms())),
+        "clite" => Box::new(Clite::new(platform, CliteSettings::default(), seed)),
+        "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
+        "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),
+        "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
         "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
         "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, surefoot::Settings::default())),
         _ => return Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),

@@ -91,11 +91,13 @@ pub struct Plant {
     pub platform: Platform,
     pub tenants: Vec<Tenant>,
     pub t_ms: u64,
+    /// False: what was not served is forgotten, and latency follows from the allocation alone.
+    pub queues: bool,
 }
 
 impl Plant {
     pub fn new(platform: &Platform) -> Self {
-        Plant { platform: platform.clone(), tenants: vec![], t_ms: 0 }
+        Plant { platform: platform.clone(), tenants: vec![], t_ms: 0, queues: true }
     }
 
     pub fn add(&mut self, id: &str, kind: Kind, demand: f64) {
@@ -162,7 +164,7 @@ impl Plant {
             let Kind::Lc { .. } = t.kind else { continue };
             let miss = if has_ways { ((t.wanted_ways - ways) / t.wanted_ways).max(0.0) } else { 0.0 };
             let rho = t.demand * (1.0 + miss) / cores;
-            t.queue_ms = (t.queue_ms + (rho - 1.0) * h).clamp(0.0, 60_000.0);
+            t.queue_ms = if self.queues { (t.queue_ms + (rho - 1.0) * h).clamp(0.0, 60_000.0) } else { 0.0 };
             let s = t.base_ms * (1.0 + miss);
             let p99 = 3.0 * s + s / (1.0 - rho.min(0.98)) + t.queue_ms;
             t.last.push(latency(p99));

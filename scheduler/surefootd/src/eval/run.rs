@@ -192,7 +192,15 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         decision_us.push(start.elapsed().as_secs_f64() * 1e6);
         blame.heal(&server, &seen);
         for a in &plan.actions {
-            tracing::debug!(workload = w.name, policy = policy.name(), t_ms = now, service = a.service, kind = a.kind.as_str(), "{}", a.why);
+            tracing::debug!(
+                workload = w.name,
+                policy = policy.name(),
+                t_ms = now,
+                service = a.service,
+                kind = a.kind.as_str(),
+                "{}",
+                a.why
+            );
         }
         if !plan.is_empty() {
             match blame.apply(&mut server, &seen, &plan) {
