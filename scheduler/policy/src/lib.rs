@@ -26,6 +26,7 @@ pub mod oracle;
 pub mod osml_models;
 pub mod osml_plus;
 pub mod parties;
+pub mod shadow;
 pub mod surefoot;
 pub mod unmanaged;
 
@@ -42,6 +43,7 @@ pub use guard::Guarded;
 pub use heracles::{Heracles, HeraclesSettings};
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
+pub use shadow::{Opinion, Shadows};
 pub use surefoot::Surefoot;
 pub use unmanaged::Unmanaged;
 

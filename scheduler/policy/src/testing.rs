@@ -100,6 +100,11 @@ impl Plant {
         Plant { platform: platform.clone(), tenants: vec![], t_ms: 0, queues: true }
     }
 
+    /// The same services on the same platform, to look things up in.
+    pub fn twin(&self) -> Self {
+        Plant { platform: self.platform.clone(), tenants: self.tenants.clone(), t_ms: 0 }
+    }
+
     pub fn add(&mut self, id: &str, kind: Kind, demand: f64) {
         self.tenants.push(Tenant {
             id: id.into(),

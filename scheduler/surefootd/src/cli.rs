@@ -31,6 +31,8 @@ pub enum Command {
     Run(Run),
     /// Write what the daemon would see, every 100 ms, and control nothing (docs/record-and-top.md)
     Record(Record),
+    /// Let policies decide on a recorded stream: the one that acted must decide the same again (docs/shadow.md)
+    Replay(Replay),
     /// Live view of a running daemon: services, allocations, latency against target
     Top(Top),
     /// Why each action was taken, and what came of it (docs/explain.md)
@@ -213,12 +215,36 @@ pub struct Run {
     /// Record one JSON line per service and tick
     #[arg(long, value_name = "FILE", alias = "timeline")]
     pub events: Option<PathBuf>,
+    /// Policies that decide on the same observations without acting, separated by commas (docs/shadow.md)
+    #[arg(long, value_name = "P,...", value_delimiter = ',')]
+    pub shadow: Vec<String>,
+    /// Record every observation and plan, for `surefootd replay`
+    #[arg(long, value_name = "FILE")]
+    pub stream: Option<PathBuf>,
     /// Further profiles for a virtual server
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
     /// End when the parent process ends
     #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
     pub die_with_parent: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// What `surefootd run --stream` recorded
+    pub stream: PathBuf,
+    /// Policies that decide on it besides the one that acted, separated by commas
+    #[arg(long, value_name = "P,...", value_delimiter = ',')]
+    pub policies: Vec<String>,
+    /// The bundle of the run, for the policies that need one
+    #[arg(long, value_name = "B")]
+    pub bundle: Option<PathBuf>,
+    /// Public key that must have signed the bundle; default: the keys this machine trusts
+    #[arg(long, value_name = "FILE")]
+    pub trust: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -13,8 +13,10 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     let command = Cli::parse().command;
-    let only_prints =
-        matches!(&command, Command::Check(_) | Command::Explain(_) | Command::Oracle(_) | Command::Reset(_) | Command::Schema(_));
+    let only_prints = matches!(
+        &command,
+        Command::Check(_) | Command::Explain(_) | Command::Oracle(_) | Command::Replay(_) | Command::Reset(_) | Command::Schema(_)
+    );
     let prints_once = matches!(&command, Command::Top(a) if a.once || a.json)
         || matches!(&command, Command::Actuate(a) if a.list)
         || matches!(&command, Command::Sweep(a) if a.plan);
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Check(a) => surefootd::local_target::check(&a),
         Command::Reset(a) => surefootd::local_target::reset(&a),
         Command::Run(a) => surefootd::daemon::run(&a),
+        Command::Replay(a) => surefootd::cmd_replay::run(&a),
         Command::Record(a) => surefootd::record::run(&a),
         Command::Explain(a) => surefootd::explain::run(&a),
         Command::Top(a) => surefootd::top::run(&a),

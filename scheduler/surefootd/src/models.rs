@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use surefoot_learn::learner::Nets;
 use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, Learner, TrustedKeys, ACTIONS};
+use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
     by_name, by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
 };
@@ -43,6 +44,25 @@ pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, seed: u6
 /// See [`policy`].
 pub fn policy_of(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>> {
     by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)
+}
+
+/// What it takes to have shadows ([`surefoot_policy::shadow`]): a maker for each name, and a judge where there is a bundle.
+///
+/// # Errors
+/// [`Error::BadInput`] for a bundle that no policy could use. Names are found wrong when the makers are asked.
+pub fn shadow_makers(
+    names: &[String],
+    platform: &Platform,
+    bundle: Option<&Bundle>,
+    seed: u64,
+) -> Result<(Vec<(String, Maker)>, Option<Box<dyn Models>>)> {
+    let judge = bundle.map(|b| BundleModels::new(b, platform)).transpose().map_err(Error::BadInput)?;
+    let maker = |name: &String| {
+        let (wanted, platform, bundle) = (name.clone(), platform.clone(), bundle.cloned());
+        let make: Maker = Box::new(move || policy(&wanted, &platform, bundle.as_ref(), seed).map_err(|e| e.to_string()));
+        (name.clone(), make)
+    };
+    Ok((names.iter().map(maker).collect(), judge.map(|j| Box::new(j) as Box<dyn Models>)))
 }
 
 /// Networks whose Model-C learns.

@@ -165,6 +165,11 @@ impl Learning {
         }
     }
 
+    /// Whether it went on with experience of an earlier run.
+    pub fn resumed(&self) -> bool {
+        self.loaded > 0
+    }
+
     /// After each tick: log, metrics, and the file when its time has come.
     pub fn tick(&mut self, now_ms: u64, metrics: &Mutex<Metrics>) {
         let (now, score) = (self.models.progress(), self.models.score());

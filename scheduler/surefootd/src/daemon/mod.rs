@@ -14,8 +14,9 @@ use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
 use crate::local_target::server_error;
-use crate::models::load_bundle;
+use crate::models::{load_bundle, shadow_makers};
 use crate::stop;
+use crate::stream::{self, Head};
 use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use config::NodeConfig;
@@ -32,7 +33,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::Bundle;
-use surefoot_policy::Policy;
+use surefoot_policy::{Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
 
 /// The journal of decisions in a state folder.
@@ -57,7 +58,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
     }
     // Everything that can be wrong is found before anything is changed.
-    let (mut node, (mut policy, mut learning), mut story) = match server {
+    let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
@@ -65,7 +66,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), args, &config, &at.platform, clock, &metrics)?;
-            (node, policy, story)
+            let beside = Beside::open(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref())?;
+            (node, policy, story, beside)
         }
         cli::Server::Local => {
             let (mut server, state) = local_server(&config, Purpose::Control)?;
@@ -77,6 +79,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), args, &config, &platform, Some(utc::now_ms), &metrics)?;
+            let beside = Beside::open(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref())?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
@@ -87,11 +90,10 @@ pub fn run(args: &cli::Run) -> Result<()> {
                     return Err(e);
                 }
             }
-            (Node::Local(Box::new(server)), policy, story)
+            (Node::Local(Box::new(server)), policy, story, beside)
         }
     };
-    let mut events = args.events.as_deref().map(Lines::open).transpose()?;
-    let looped = control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut events);
+    let looped = control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside);
     // Whatever ended the loop, the machine gets everything back.
     let restored = match &mut node {
         Node::Local(s) => s.reset().map(|_| ()).map_err(server_error),
@@ -189,6 +191,56 @@ impl<'a> Story<'a> {
     }
 }
 
+/// Who looks on: policies in the shadow, and the recorders.
+struct Beside {
+    shadows: Shadows,
+    stream: Option<stream::Writer>,
+    events: Option<Lines>,
+}
+
+impl Beside {
+    fn open(
+        args: &cli::Run,
+        config: &NodeConfig,
+        platform: &Platform,
+        feature_set: &str,
+        bundle: Option<&Bundle>,
+        learning: Option<&Learning>,
+    ) -> Result<Self> {
+        let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed)?;
+        let shadows = Shadows::new(makers, judge).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
+        let head = Head {
+            format: 0,
+            policy: args.policy.clone(),
+            platform: platform.clone(),
+            feature_set: feature_set.into(),
+            seed: config.seed,
+            interval_ms: config.interval_ms,
+            bundle: bundle.map(|b| b.digest.clone()),
+            learns: config.learning.on,
+            learn_every_ms: config.learning.every_ms,
+            resumed_experience: learning.is_some_and(Learning::resumed),
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        let stream = args.stream.as_deref().map(|f| stream::Writer::create(f, &head)).transpose()?;
+        let events = args.events.as_deref().map(Lines::open).transpose()?;
+        Ok(Beside { shadows, stream, events })
+    }
+
+    /// After the acting policy has decided; none of this reaches the machine.
+    fn tick(&mut self, seen: &Observation, plan: &Plan, metrics: &Mutex<Metrics>) -> Result<()> {
+        if let Some(w) = &mut self.stream {
+            w.tick(seen, plan)?;
+        }
+        if !self.shadows.is_empty() {
+            let said = self.shadows.step(seen.t_ms, seen).map_err(Error::Failed)?;
+            let opinions = said.into_iter().map(|(name, o, _)| (name.to_string(), o));
+            metrics.lock().unwrap_or_else(PoisonError::into_inner).shadows(opinions);
+        }
+        Ok(())
+    }
+}
+
 fn control(
     args: &cli::Run,
     config: &NodeConfig,
@@ -196,7 +248,7 @@ fn control(
     policy: &mut dyn Policy,
     mut learning: Option<&mut Learning>,
     story: &mut Story,
-    events: &mut Option<Lines>,
+    beside: &mut Beside,
 ) -> Result<()> {
     let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
@@ -207,6 +259,7 @@ fn control(
     loop {
         let ((now, seen), observe) = timed(|| clock.observe(node));
         let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
+        beside.tick(&seen, &plan, story.metrics)?;
         let (applied, apply) = if plan.is_empty() {
             (Ok(Default::default()), None)
         } else {
@@ -238,7 +291,7 @@ fn control(
         if let Some(l) = &mut learning {
             l.tick(now, story.metrics);
         }
-        if let Some(e) = events {
+        if let Some(e) = &mut beside.events {
             write_moments(e, now, &seen, |id| node.load_at(id, now))?;
         }
         if clock.ticks == 0 {
@@ -257,7 +310,10 @@ fn control(
         clock.advance(node);
     }
     notifier.stopping();
-    if let Some(lines) = events {
+    if let Some(w) = &mut beside.stream {
+        w.flush()?;
+    }
+    if let Some(lines) = &mut beside.events {
         lines.flush()?;
     }
     let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);

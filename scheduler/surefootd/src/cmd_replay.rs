@@ -1,0 +1,113 @@
+//! `surefootd replay`: policies decide on a recorded stream (docs/shadow.md).
+
+use crate::campaign::sha256_hex;
+use crate::cli;
+use crate::daemon::config::{LearningConfig, NodeConfig};
+use crate::daemon::learning;
+use crate::error::{Error, Result};
+use crate::models::{load_bundle, shadow_makers};
+use crate::stream::{self, Head};
+use serde_json::json;
+use surefoot_learn::Bundle;
+use surefoot_policy::{Policy, Shadows};
+
+/// One policy over the whole stream.
+#[derive(Default)]
+struct Tally {
+    /// Ticks on which it would do something.
+    plans: u64,
+    cores: f64,
+    ways: f64,
+    regret_qos: Option<f64>,
+}
+
+/// # Errors
+/// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
+pub fn run(args: &cli::Replay) -> Result<()> {
+    let (head, moments) = stream::read(&args.stream)?;
+    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &head.platform, &head.feature_set)).transpose()?;
+    check(&args.stream, &head, bundle.as_ref())?;
+    let mut acting = again(&head, bundle.as_ref())?;
+    let (makers, judge) = shadow_makers(&args.policies, &head.platform, bundle.as_ref(), head.seed)?;
+    let mut shadows = Shadows::new(makers, judge).map_err(Error::BadInput)?;
+    let mut tallies: Vec<Tally> = args.policies.iter().map(|_| Tally::default()).collect();
+    let (mut ticks, mut plans, mut differ, mut first) = (0u64, 0u64, 0u64, None);
+    let mut decisions = String::new();
+    for moment in moments {
+        let m = moment?;
+        ticks += 1;
+        let now = m.seen.t_ms;
+        let plan = acting.step(now, &m.seen);
+        plans += u64::from(!plan.is_empty());
+        decisions += &serde_json::to_string(&plan.allocations).map_err(|e| Error::Failed(e.to_string()))?;
+        decisions.push('\n');
+        if plan != m.plan {
+            differ += 1;
+            first.get_or_insert(now);
+        }
+        for ((_, o, plan), t) in shadows.step(now, &m.seen).map_err(Error::Failed)?.iter().zip(&mut tallies) {
+            t.plans += u64::from(!plan.is_empty());
+            t.cores += o.cores;
+            t.ways += o.ways;
+            if let Some(r) = o.regret_qos {
+                *t.regret_qos.get_or_insert(0.0) += r;
+            }
+        }
+    }
+    let per_tick = |sum: f64| sum / ticks.max(1) as f64;
+    let digest = sha256_hex(decisions.as_bytes());
+    if args.json {
+        let others: Vec<_> = args
+            .policies
+            .iter()
+            .zip(&tallies)
+            .map(|(p, t)| {
+                json!({ "policy": p, "ticks_with_a_plan": t.plans, "disagreement_cores": per_tick(t.cores),
+                        "disagreement_ways": per_tick(t.ways), "regret_qos": t.regret_qos.map(per_tick) })
+            })
+            .collect();
+        let v = json!({ "policy": head.policy, "platform": head.platform.name, "ticks": ticks, "ticks_with_a_plan": plans,
+                        "ticks_that_differ": differ, "decisions_sha256": digest, "shadows": others });
+        println!("{v}");
+    } else {
+        println!("{} on {}: {ticks} ticks, {plans} with a plan, {differ} decided otherwise now", head.policy, head.platform.name);
+        println!("decisions: sha256 {digest}");
+        if !tallies.is_empty() {
+            println!("{:<16} {:>12} {:>18} {:>16} {:>12}", "policy", "ticks: plan", "cores otherwise", "ways otherwise", "regret QoS");
+        }
+        for (p, t) in args.policies.iter().zip(&tallies) {
+            let regret = t.regret_qos.map_or("-".to_string(), |r| format!("{:.3}", per_tick(r)));
+            println!("{p:<16} {:>12} {:>18.2} {:>16.2} {regret:>12}", t.plans, per_tick(t.cores), per_tick(t.ways));
+        }
+    }
+    match first {
+        None => Ok(()),
+        Some(t) => Err(Error::Failed(format!(
+            "{}: {} decides otherwise than it did, first at {t} ms. Another version ({} recorded it), or a fault of surefootd",
+            args.stream.display(),
+            head.policy,
+            head.version
+        ))),
+    }
+}
+
+/// What cannot be replayed is refused before anything is decided.
+fn check(file: &std::path::Path, head: &Head, bundle: Option<&Bundle>) -> Result<()> {
+    let wrong = |what: String| Err(Error::BadInput(format!("{}: {what}", file.display())));
+    match (&head.bundle, bundle) {
+        (Some(was), Some(is)) if *was != is.digest => {
+            wrong("it was recorded with another bundle. Give the one of the run with --bundle".to_string())
+        }
+        (Some(_), None) => wrong("it was recorded with a bundle. Give it with --bundle".into()),
+        _ if head.resumed_experience => {
+            wrong("learning went on from experience of an earlier run, which a stream does not hold. Record with a fresh state folder, or with learning off ([learning] in node.toml)".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The policy that acted, as it began.
+fn again(head: &Head, bundle: Option<&Bundle>) -> Result<Box<dyn Policy>> {
+    let config = LearningConfig { on: head.learns, every_ms: head.learn_every_ms, ..NodeConfig::none().learning };
+    Ok(learning::policy(&head.policy, &head.platform, bundle, head.seed, &config, None)?.0)
+}

@@ -1,0 +1,109 @@
+//! Policies in the shadow, and the stream of a run that is replayed bit for bit.
+
+mod common;
+
+use common::{one_line, path, root, surefootd};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A minute of two services under a policy, with shadows; what it said at the end, and the stream.
+fn minute(dir: &Path, policy: &str, shadows: &str) -> (Value, PathBuf) {
+    let workload = root().join("workloads/sets/demo/two-lc-steady.toml").canonicalize().unwrap();
+    let config = dir.join("node.toml");
+    fs::write(&config, format!("workload = \"{}\"\nrealtime = false\nmetrics_port = 0\n", path(&workload))).unwrap();
+    let stream = dir.join("stream.jsonl");
+    let mut command = surefootd();
+    command.args(["run", "--policy", policy, "--server", "virtual:server-1", "--config", path(&config), "--stream", path(&stream)]);
+    if !shadows.is_empty() {
+        command.args(["--shadow", shadows]);
+    }
+    let out = with_bundle(&mut command).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    (serde_json::from_slice(&out.stdout).unwrap(), stream)
+}
+
+fn with_bundle(command: &mut std::process::Command) -> &mut std::process::Command {
+    let vectors = root().join("tests/vectors");
+    command.args(["--bundle", path(&vectors.join("bundle-small")), "--trust", path(&vectors.join("keys/trusted"))])
+}
+
+fn replay(stream: &Path, policies: &str) -> std::process::Output {
+    let mut command = surefootd();
+    command.args(["replay", path(stream), "--json"]);
+    if !policies.is_empty() {
+        command.args(["--policies", policies]);
+    }
+    with_bundle(&mut command).output().unwrap()
+}
+
+/// Whoever acted decides the same again, on-line learning included, whoever looks on; and what looks on changes nothing.
+#[test]
+fn a_stream_replays_bit_for_bit() {
+    for policy in ["osml-plus", "surefoot", "parties"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (alone, stream) = minute(dir.path(), policy, "");
+        let bytes = fs::read(&stream).unwrap();
+        let (watched, _) = minute(dir.path(), policy, "unmanaged,parties,surefoot");
+        assert_eq!(fs::read(&stream).unwrap(), bytes, "{policy}: shadows change nothing");
+        assert_eq!(alone["qos_violation_s"], watched["qos_violation_s"]);
+        let out = replay(&stream, "unmanaged,parties");
+        assert!(out.status.success(), "{policy}: {}", String::from_utf8_lossy(&out.stderr));
+        let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(said["ticks_that_differ"], 0, "{said}");
+        assert!(said["ticks"].as_u64() >= alone["ticks"].as_u64() && said["ticks"].as_u64() > Some(500), "{said}");
+        let others = said["shadows"].as_array().unwrap();
+        assert_eq!(others.len(), 2);
+        assert!(others[0]["disagreement_cores"].as_f64().unwrap() > 1.0 && others[0]["regret_qos"].is_number(), "{said}");
+        // The same again is the same, to the last bit.
+        assert_eq!(replay(&stream, "unmanaged,parties").stdout, out.stdout);
+    }
+}
+
+/// A stream in which a decision was changed is found out; one that was cut off ends with its last whole line.
+#[test]
+fn what_does_not_replay_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "parties", "");
+    let text = fs::read_to_string(&stream).unwrap();
+    let ticks = text.lines().count() - 1;
+    fs::write(&stream, &text[..text.len() - 40]).unwrap();
+    let out = replay(&stream, "");
+    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), &said["ticks"]), (Some(0), &Value::from(ticks - 1)));
+    let at = text.find("\"mba_pct\":100").unwrap();
+    let at = at + text[at..].find("\"plan\":{\"allocations\":{\"").unwrap();
+    let at = at + text[at..].find("\"mba_pct\":100").unwrap();
+    fs::write(&stream, format!("{}\"mba_pct\":90{}", &text[..at], &text[at + 13..])).unwrap();
+    let (code, line) = one_line(&replay(&stream, ""));
+    assert!(code == 1 && line.contains("decides otherwise") && line.contains(path(&stream)), "{code} {line}");
+}
+
+/// What is no stream, or not this bundle's, is refused in one line with a remedy.
+#[test]
+fn bad_streams_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "osml-plus", "");
+    let text = fs::read_to_string(&stream).unwrap();
+    let out = surefootd().args(["replay", path(&stream)]).output().unwrap();
+    let (code, line) = one_line(&out);
+    assert!(code == 2 && line.contains("--bundle"), "{code} {line}");
+    let cases = [
+        ("".to_string(), "empty"),
+        ("{}\n".into(), "head"),
+        (text.replacen("\"format\":1", "\"format\":9", 1), "format 9"),
+        (text.replacen("{\"seen\"", "{\"sean\"", 1), "line 2"),
+    ];
+    for (bad, word) in cases {
+        fs::write(&stream, bad).unwrap();
+        let (code, line) = one_line(&replay(&stream, ""));
+        assert!(code == 2 && line.contains(word) && line.contains("surefootd run --stream"), "{word}: {code} {line}");
+    }
+    let config = dir.path().join("node.toml");
+    let out = surefootd()
+        .args(["run", "--policy", "parties", "--server", "virtual:server-1", "--shadow", "nobody", "--config", path(&config)])
+        .output()
+        .unwrap();
+    let (code, line) = one_line(&out);
+    assert!(code == 2 && line.contains("--shadow") && line.contains("nobody"), "{code} {line}");
+}
