@@ -16,14 +16,8 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from pipelines.drawing import MUTED, SERIES, STYLE, TARGET, svg_element
+from pipelines.policy_charts import Lane, floats, look
 
-POLICY_COLOURS = {
-    "unmanaged": "#8d95a3",
-    "parties": "#e08a1e",
-    "osml-plus": "#1d63c4",
-    "osml": "#7a5bc7",
-    "oracle": "#2a8c5a",
-}
 # blue = meets the QoS target, paper white = at it, red = misses it
 _COLD = ["#0b3c7d", "#2f6fc0", "#8db9e4", "#e3eef9"]
 _HOT = ["#fdeee6", "#f5ac84", "#d6553f", "#7f0d1f"]
@@ -249,77 +243,6 @@ def log_ms(ax: Axes) -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-@dataclass(frozen=True)
-class Lane:
-    """One service in a closed-loop time line; every list is as long as `t_s`, None where nothing is known."""
-
-    name: str
-    kind: str
-    qos_target_ms: float | None
-    t_s: Sequence[float]
-    p99_ms: Sequence[float | None]
-    cores: Sequence[float | None]
-    ways: Sequence[float | None]
-
-
-@dataclass(frozen=True)
-class TimeLine:
-    """What one policy did to one workload. `marks` are (second, text): arrivals and load changes."""
-
-    workload: str
-    policy: str
-    lanes: Sequence[Lane]
-    marks: Sequence[tuple[float, str]] = ()
-    has_ways: bool = True
-
-
-def _floats(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if v is None else v for v in values], float)
-
-
-def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
-    """Draw latency over target, and what each service held, over time.
-
-    Args:
-        t: the run.
-        span: limits of latency over target shared by several figures, so that they compare.
-    """
-    with matplotlib.rc_context(STYLE):
-        rows = 3 if t.has_ways else 2
-        heights = [1.5, 1, 1][:rows]
-        fig, axes = plt.subplots(rows, 1, figsize=(4.5, 1.2 + 1.35 * rows), sharex=True, height_ratios=heights, squeeze=False)
-        latency, *held = axes[:, 0]
-        for k, lane in enumerate(t.lanes):
-            colour = SERIES[k % len(SERIES)]
-            x = np.asarray(lane.t_s, float)
-            dash = "-" if lane.kind == "lc" else (0, (2, 1.4))
-            if lane.qos_target_ms:
-                latency.plot(x, _floats(lane.p99_ms) / lane.qos_target_ms, color=colour, lw=1.2)
-            for ax, values in zip(held, (lane.cores, lane.ways), strict=False):
-                ax.step(x, _floats(values), where="post", color=colour, lw=1.4, ls=dash)
-            held[0].plot([], [], color=colour, ls=dash, label=lane.name + ("" if lane.kind == "lc" else " (BE)"))
-        latency.axhline(1, color=TARGET, lw=1.1, ls=(0, (5, 3)))
-        latency.set_yscale("log")
-        latency.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
-        latency.yaxis.set_minor_formatter(NullFormatter())
-        if span is not None:
-            latency.set_ylim(*span)
-        latency.set_ylabel("p99 / target")
-        for ax, name in zip(held, ("cores", "LLC ways"), strict=False):
-            ax.set_ylabel(name)
-            ax.set_ylim(bottom=0)
-        for at, _text in t.marks:
-            for ax in (latency, *held):
-                ax.axvline(at, color="#c9ced8", lw=0.9, zorder=0)
-        held[-1].set_xlabel("time, s")
-        latency.set_title(f"{t.policy}")
-        fig.align_ylabels()
-        handles, labels = held[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.55, 0.005), ncols=min(4, max(1, len(labels))))
-        fig.subplots_adjust(hspace=0.12)
-        return svg_element(fig, f"{t.workload} under {t.policy}: latency over target and allocations over time")
-
-
 def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], y_label: str, title: str) -> str:
     """Draw one bar per group and series; a None leaves a cross, so that it cannot be read as zero."""
     with matplotlib.rc_context(STYLE):
@@ -328,7 +251,7 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | No
         top = max((v for vs in series.values() for v in vs if v is not None), default=1.0) or 1.0
         for k, (name, values) in enumerate(series.items()):
             x = np.arange(len(groups)) + (k - (len(series) - 1) / 2) * width
-            colour = POLICY_COLOURS.get(name, SERIES[k % len(SERIES)])
+            colour = look(name).colour
             ax.bar(x, [0.0 if v is None else v for v in values], width * 0.92, color=colour, label=name)
             for at, v in zip(x, values, strict=True):
                 if v is None:
@@ -348,11 +271,11 @@ def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float,
     with matplotlib.rc_context(STYLE):
         fig, (top, low) = plt.subplots(2, 1, figsize=(9.2, 4.3), sharex=True, height_ratios=[1.7, 1])
         target = next((r.qos_target_ms for r in runs.values() if r.qos_target_ms), None)
-        for k, (policy, lane) in enumerate(runs.items()):
-            colour = POLICY_COLOURS.get(policy, SERIES[k % len(SERIES)])
+        for policy, lane in runs.items():
+            colour = look(policy).colour
             x = np.asarray(lane.t_s, float)
-            top.plot(x, _floats(lane.p99_ms), color=colour, lw=1.3, label=policy)
-            low.step(x, _floats(lane.cores), where="post", color=colour, lw=1.5)
+            top.plot(x, floats(lane.p99_ms), color=colour, lw=1.3, label=policy)
+            low.step(x, floats(lane.cores), where="post", color=colour, lw=1.5)
         if target:
             top.axhline(target, color=TARGET, lw=1.2, ls=(0, (5, 3)))
             top.annotate(

@@ -263,6 +263,22 @@ def workloads_generate(
         click.echo(f"{out}: {len(made['files'])} workloads from {made['draws']} draws")
 
 
+@surefoot.command("eval-report")
+@click.argument("outs", metavar="OUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the page and of its numbers.")
+@_json
+def eval_report_command(outs: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """One page from the folders that `surefootd eval --out` wrote: tables beside the published numbers, the papers' figures."""
+    from pipelines import eval_report
+
+    made = eval_report.run(outs, out)
+    if as_json:
+        _print_json(made)
+    else:
+        said = ", ".join(f"{count} {verdict}" for verdict, count in sorted(made["verdicts"].items()))
+        click.echo(f"{made['page']}: published figures and aims: {said}")
+
+
 @surefoot.command("demo")
 @click.option(
     "--out",

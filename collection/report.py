@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipelines import eval_rows, policy_charts
 from pipelines.io import write_bytes
 from pipelines.page import (
     Callout,
@@ -676,61 +677,20 @@ def _eval(found: Mapping[str, Any]) -> Section:
     for workload in workloads:
         section.blocks.append(Heading(f"{workload}: latency against target, and what each service holds"))
         runs = [
-            virtual_line(
+            eval_rows.time_line(
                 lines.filter((pl.col("workload") == workload) & (pl.col("policy") == p) & (pl.col("seed") == first)), workload, p
             )
             for p in policies
         ]
         runs = [r for r in runs if r.lanes]
-        span = latency_span(runs)
-        section.blocks.append(Figures([Drawing(charts.time_line(r, span), line_caption(r)) for r in runs]))
+        span = eval_rows.latency_span(runs)
+        section.blocks.append(Figures([Drawing(policy_charts.time_line(r, span), eval_rows.caption(r)) for r in runs]))
     return section
 
 
 def _mean(series: pl.Series) -> float | None:
     value = series.drop_nulls().mean()
     return None if value is None else float(value)  # type: ignore[arg-type]
-
-
-def line_caption(run: charts.TimeLine) -> str:
-    return "Vertical lines: " + "; ".join(f"{at:.0f} s {text}" for at, text in run.marks) + "." if run.marks else ""
-
-
-def virtual_line(frame: pl.DataFrame, workload: str, policy: str) -> charts.TimeLine:
-    """One run's time line, from the rows of `timelines.parquet`."""
-    lanes = []
-    marks: dict[float, list[str]] = {}
-    start = frame["t_ms"].min()
-    for (service,), mine in frame.sort("t_ms").group_by(["service"], maintain_order=True):
-        target = mine["qos_target_ms"].drop_nulls()
-        t_s = (mine["t_ms"] / 1000).to_list()
-        lanes.append(
-            charts.Lane(
-                name=str(service),
-                kind=mine["kind"][0],
-                qos_target_ms=target[0] if len(target) else None,
-                t_s=t_s,
-                p99_ms=mine["p99_ms"].to_list(),
-                cores=mine["cores"].to_list(),
-                ways=mine["ways"].to_list(),
-            )
-        )
-        if mine["t_ms"][0] != start:
-            marks.setdefault(t_s[0], []).append(f"{service} arrives")
-        loads = mine["load"].to_list()
-        for before, after, at in zip(loads, loads[1:], t_s[1:], strict=False):
-            if before and after and abs(after - before) > 1e-9:
-                marks.setdefault(at, []).append(f"{service} to {100 * after:.0f} % load")
-    shown = [(at, ", ".join(texts)) for at, texts in sorted(marks.items())]
-    return charts.TimeLine(workload, policy, lanes, shown, any(w for lane in lanes for w in lane.ways if w))
-
-
-def latency_span(runs: Iterable[charts.TimeLine]) -> tuple[float, float]:
-    """Limits of latency over target that fit all runs of a workload."""
-    ratios = [p / lane.qos_target_ms for r in runs for lane in r.lanes if lane.qos_target_ms for p in lane.p99_ms if p]
-    if not ratios:
-        return 0.1, 10.0
-    return max(min(ratios) * 0.8, 1e-3), max(max(ratios) * 1.25, 2.0)
 
 
 def _closed_loop(found: Mapping[str, Any]) -> Section:
@@ -780,7 +740,7 @@ def _closed_loop(found: Mapping[str, Any]) -> Section:
     return section
 
 
-def lane_of(events: Path, service: str) -> charts.Lane:
+def lane_of(events: Path, service: str) -> policy_charts.Lane:
     """One service of a recorded run (`surefootd run --events`); time counts from its first p99, when the load begins."""
     t_s: list[float] = []
     p99: list[float | None] = []
@@ -799,7 +759,7 @@ def lane_of(events: Path, service: str) -> charts.Lane:
         target = row.get("qos_target_ms", target)
         kind = row.get("kind", kind)
     start = next((t for t, p in zip(t_s, p99, strict=True) if p is not None), t_s[0] if t_s else 0.0)
-    return charts.Lane(service, kind, target, [t - start for t in t_s], p99, cores, ways)
+    return policy_charts.Lane(service, kind, target, [t - start for t in t_s], p99, cores, ways)
 
 
 # ---------------------------------------------------------------- how

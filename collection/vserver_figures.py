@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from collection import charts
 from pipelines.drawing import INK, MUTED, SERIES, STYLE, svg_file
+from pipelines.policy_charts import floats
 
 PERCENTILES = ("p50", "p95", "p99")
 COLOURS = (SERIES[2], SERIES[1], SERIES[0])
@@ -96,8 +97,8 @@ def transient(data: Any) -> Figure:
     ]
     for ax, (key, title, label_x, changes) in zip(axes, marks, strict=True):
         line = data[key]
-        ax.plot(line["t_s"], charts._floats(line["one_run_p99_ms"]), color=SERIES[1], lw=0.8, label="one run (seeded)")
-        ax.plot(line["t_s"], charts._floats(line["ensemble_p99_ms"]), color=SERIES[0], lw=1.7, label="all runs (mean field)")
+        ax.plot(line["t_s"], floats(line["one_run_p99_ms"]), color=SERIES[1], lw=0.8, label="one run (seeded)")
+        ax.plot(line["t_s"], floats(line["ensemble_p99_ms"]), color=SERIES[0], lw=1.7, label="all runs (mean field)")
         _log_y(ax)
         low, high = ax.get_ylim()
         ax.set_ylim(low, high * 30)

@@ -14,7 +14,7 @@ import pytest
 
 from collection import charts, report
 from collection.verify import SCHEMA
-from pipelines import page
+from pipelines import eval_rows, page, policy_charts
 
 TARGET_MS = 10.0
 
@@ -422,8 +422,8 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
 
 def test_lines_with_gaps_are_drawn() -> None:
     """Intervals without a latency leave a gap; a run without any latency still draws its allocations."""
-    lane = charts.Lane("moses", "lc", TARGET_MS, [0, 1, 2], [None, None, None], [1, 2, 3], [None, None, None])
-    svg = charts.time_line(charts.TimeLine("w", "parties", [lane], has_ways=False), report.latency_span([]))
+    lane = policy_charts.Lane("moses", "lc", TARGET_MS, [0, 1, 2], [None, None, None], [1, 2, 3], [None, None, None])
+    svg = policy_charts.time_line(policy_charts.TimeLine("w", "parties", [lane], has_ways=False), eval_rows.latency_span([]))
     assert svg.startswith("<svg ")
     assert "nan" not in svg.lower()
 

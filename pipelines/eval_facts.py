@@ -1,0 +1,315 @@
+"""The numbers of the evaluation report: per set and policy, ratios between policies, and each published figure beside ours.
+
+Convergence times are of runs that converged; what failed is counted beside them and, in `convergence_or_limit_s`, taken as 180 s.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines.eval_rows import LIMIT_S, OPTIONAL
+from pipelines.eval_stats import Estimate, over_seeds, over_workloads, paired_ratio
+from pipelines.policy_charts import in_order
+
+_FILE = Path(__file__).with_name("eval_published.csv")
+# Ours, which the published figures are aims for; a rival's published figure is shown, and beating it is no failure of anybody.
+OURS = ("osml-plus", "osml", "surefoot")
+# Whose convergence the papers compare on the workloads that all of them converge on.
+_COMPARED = {"emu": ("osml", "parties", "clite")}
+_COMPARED_ELSE = ("osml-plus", "parties", "clite")
+# The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
+ALL_BE = "be-all"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published figure, or an aim of ours. low, high: its range where the paper gives one."""
+
+    set: str
+    platform: str
+    policy: str
+    baseline: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+    better: str
+    paper: str
+    place: str
+    what: str
+
+    def met_by(self, ours: float) -> bool:
+        """Whether ours is at least as good."""
+        return ours <= self.value + 1e-9 if self.better == "lower" else ours >= self.value - 1e-9
+
+
+def published() -> list[Published]:
+    """All of them, in the file's order."""
+    with _FILE.open(newline="", encoding="utf-8") as file:
+        return [
+            Published(
+                **{k: v for k, v in row.items() if k not in ("value", "low", "high")},
+                value=float(row["value"]),
+                low=float(row["low"]) if row["low"] else None,
+                high=float(row["high"]) if row["high"] else None,
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one set on one platform. drawn: its workloads are a random sample (numbered), not scripts."""
+
+    platform: str
+    set: str
+    rows: pl.DataFrame
+    drawn: bool
+
+    def policies(self) -> list[str]:
+        return in_order(self.rows["policy"].unique().to_list())
+
+    def of(self, policy: str) -> pl.DataFrame:
+        return self.rows.filter(pl.col("policy") == policy)
+
+    def seeds(self) -> list[int]:
+        return sorted(self.rows["seed"].unique().to_list())
+
+
+def groups(rows: pl.DataFrame) -> list[Group]:
+    """One group a platform and set; and, where there are several sets beside BE jobs, their union."""
+    from pipelines.eval_rows import set_of
+
+    found = []
+    for (platform, name), mine in rows.group_by(["platform", "set"], maintain_order=True):
+        drawn = all(set_of(w) for w in mine["workload"].unique())
+        found.append(Group(str(platform), str(name), mine, drawn))
+    for platform in dict.fromkeys(g.platform for g in found):
+        some = [g for g in found if g.platform == platform and g.drawn and g.rows["be_throughput"].null_count() < len(g.rows)]
+        if len(some) > 1:
+            found.append(Group(platform, ALL_BE, pl.concat([g.rows for g in some]), True))
+    return found
+
+
+# ---------------------------------------------------------------- one policy
+
+
+def _by_workload(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Means over the seeds of each workload; workloads where a column is never known are left out."""
+    return rows.group_by("workload").agg(pl.col(c).mean() for c in columns).drop_nulls().sort("workload")
+
+
+def mean(group: Group, rows: pl.DataFrame, column: str) -> Estimate | None:
+    """Mean of a column: over workloads where they are drawn; over seeds, each the mean of its workloads, of scripts."""
+    if group.drawn:
+        return over_workloads(_by_workload(rows, column)[column].to_list())
+    by_seed = rows.group_by("seed").agg(pl.col(column).mean()).drop_nulls().sort("seed")
+    return over_seeds(by_seed[column].to_list())
+
+
+def ratio(group: Group, above: pl.DataFrame, below: pl.DataFrame, column: str) -> Estimate | None:
+    """Mean of a column in `above` relative to that in `below`, over the runs (workload and seed) that both have it for."""
+    both = above.select("workload", "seed", pl.col(column).alias("above")).join(
+        below.select("workload", "seed", pl.col(column).alias("below")), on=["workload", "seed"]
+    )
+    both = both.drop_nulls()
+    unit = "workload" if group.drawn else "seed"
+    means = both.group_by(unit).agg(pl.col("above").mean(), pl.col("below").mean()).sort(unit)
+    return paired_ratio(means["above"].to_list(), means["below"].to_list())
+
+
+def failures(group: Group, rows: pl.DataFrame) -> Estimate | None:
+    """Workloads that fail to converge: counted for each seed, averaged over seeds (Student's t)."""
+    by_seed = rows.group_by("seed").agg((~pl.col("converged")).sum().alias("failed")).sort("seed")
+    return over_seeds(by_seed["failed"].cast(pl.Float64).to_list())
+
+
+def _or_limit(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_columns(pl.col("convergence_s").fill_null(LIMIT_S).alias("convergence_or_limit_s"))
+
+
+def _converged(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("converged"))
+
+
+def _known(rows: pl.DataFrame, column: str) -> bool:
+    return rows[column].null_count() < len(rows)
+
+
+def _json(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate.as_json()
+
+
+def policy_facts(group: Group, policy: str) -> dict[str, Any]:
+    """Everything about one policy on one set."""
+    rows = _or_limit(group.of(policy))
+    good = _converged(rows)
+    known_oracle = rows.filter(pl.col("oracle_emu").is_not_null() & pl.col("emu").is_not_null())
+    of_oracle = known_oracle.with_columns(pl.col("oracle_emu").alias("emu"))
+    facts: dict[str, Any] = {
+        "policy": policy,
+        "runs": len(rows),
+        "converged_runs": len(good),
+        "failures": _json(failures(group, rows)),
+        "failed_with_any_seed": rows.filter(~pl.col("converged"))["workload"].n_unique(),
+        "convergence_s": _json(mean(group, good, "convergence_s")),
+        "convergence_median_s": good["convergence_s"].median(),
+        "convergence_worst_s": good["convergence_s"].max(),
+        "convergence_or_limit_s": _json(mean(group, rows, "convergence_or_limit_s")),
+        "emu": _json(mean(group, rows, "emu")),
+        "emu_of_oracle": _json(ratio(group, known_oracle, of_oracle, "emu")),
+        "emu_of_oracle_runs": len(known_oracle),
+        "be_throughput": _json(mean(group, rows, "be_throughput")),
+        "qos_violation_s": _json(mean(group, rows, "qos_violation_s")),
+        "actions": _json(mean(group, rows.with_columns(pl.col("actions").cast(pl.Float64)), "actions")),
+    }
+    for column in OPTIONAL:
+        facts[column] = _json(mean(group, rows, column)) if _known(rows, column) else None
+    facts["reclaim_crossings_total"] = rows["reclaim_crossings"].sum() if _known(rows, "reclaim_crossings") else None
+    return facts
+
+
+def ratio_facts(group: Group, ours: str, other: str) -> dict[str, Any]:
+    """Ours against another policy; every ratio is above 1 where ours is better, but that of violations."""
+    mine, its = _or_limit(group.of(ours)), _or_limit(group.of(other))
+    return {
+        "policy": ours,
+        "baseline": other,
+        "speed_up": _json(ratio(group, _converged(its), _converged(mine), "convergence_s")),
+        "speed_up_or_limit": _json(ratio(group, its, mine, "convergence_or_limit_s")),
+        "be_throughput_ratio": _json(ratio(group, _converged(mine), _converged(its), "be_throughput")),
+        "violation_ratio": _json(ratio(group, mine, its, "qos_violation_s")),
+    }
+
+
+# ---------------------------------------------------------------- published
+
+
+def _all_converge(group: Group, rows: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
+    """The runs whose workload and seed all of these policies converge on."""
+    kept = rows
+    for policy in policies:
+        good = _converged(group.of(policy)).select("workload", "seed")
+        kept = kept.join(good, on=["workload", "seed"], how="semi")
+    return kept
+
+
+def _convergence(group: Group, p: Published) -> Estimate | None:
+    compared = {*_COMPARED.get(p.set, _COMPARED_ELSE), p.policy}
+    some = [c for c in group.policies() if c in compared]
+    return mean(group, _all_converge(group, group.of(p.policy), some), "convergence_s")
+
+
+def _exactly(value: Any) -> Estimate | None:
+    return None if value is None else Estimate(float(value), None, None, 1)
+
+
+def _share(estimate: Estimate | None) -> Estimate | None:
+    if estimate is None:
+        return None
+    low, high = (None if x is None else 100 * x for x in (estimate.low, estimate.high))
+    return Estimate(100 * estimate.value, low, high, estimate.units)
+
+
+def _optional(group: Group, p: Published, column: str) -> Estimate | None:
+    rows = group.of(p.policy)
+    return mean(group, rows, column) if _known(rows, column) else None
+
+
+def _of_oracle(group: Group, p: Published) -> Estimate | None:
+    rows = group.of(p.policy).filter(pl.col("oracle_emu").is_not_null())
+    return _share(ratio(group, rows, rows.with_columns(pl.col("oracle_emu").alias("emu")), "emu"))
+
+
+def _pair(group: Group, p: Published, field: str) -> Estimate | None:
+    found = ratio_facts(group, p.policy, p.baseline)[field]
+    return None if found is None else Estimate(**found)
+
+
+def _crossings(group: Group, p: Published) -> Estimate | None:
+    rows = group.of(p.policy)
+    return _exactly(rows["reclaim_crossings"].sum()) if _known(rows, "reclaim_crossings") else None
+
+
+_MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {
+    "convergence_s": _convergence,
+    "convergence_worst_s": lambda g, p: _exactly(_converged(g.of(p.policy))["convergence_s"].max()),
+    "speed_up": lambda g, p: _pair(g, p, "speed_up"),
+    "be_throughput_ratio": lambda g, p: _pair(g, p, "be_throughput_ratio"),
+    "violation_ratio": lambda g, p: _pair(g, p, "violation_ratio"),
+    "failures": lambda g, p: failures(g, g.of(p.policy)),
+    "converged_pct": lambda g, p: _share(mean(g, g.of(p.policy).with_columns(pl.col("converged").cast(pl.Float64)), "converged")),
+    "actions": lambda g, p: mean(g, g.of(p.policy).with_columns(pl.col("actions").cast(pl.Float64)), "actions"),
+    "emu_of_oracle_pct": _of_oracle,
+    "actions_per_min_settled": lambda g, p: _optional(g, p, "actions_per_min_settled"),
+    "reclaim_crossings": _crossings,
+}
+
+
+def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
+    """Every published figure with ours and a verdict; those that were not measured say why."""
+    by_name = {(g.set, g.platform): g for g in found}
+    rows = []
+    for p in published():
+        group = by_name.get((p.set, p.platform))
+        ours, why = None, ""
+        if group is None:
+            why = f"no rows of {p.set} on {p.platform}"
+        elif missing := [name for name in (p.policy, p.baseline) if name and name not in group.policies()]:
+            why = f"no rows of {' and '.join(missing)}"
+        else:
+            ours = _MEASURES[p.metric](group, p)
+            why = "" if ours is not None else "nothing to compare: no such column, or no run that qualifies"
+        row: dict[str, Any] = {name: getattr(p, name) for name in p.__dataclass_fields__}
+        rows.append(row | {"ours": _json(ours), "verdict": _verdict(p, ours), "why": why, "sure": _sure(p, ours)})
+    return rows
+
+
+def _verdict(p: Published, ours: Estimate | None) -> str:
+    if ours is None:
+        return "not measured"
+    good = p.met_by(ours.value)
+    if p.policy in OURS:
+        return "met" if good else "missed"
+    return "as published or better" if good else "worse than published"
+
+
+def _sure(p: Published, ours: Estimate | None) -> bool | None:
+    """Whether the whole interval says the same; None without one."""
+    if ours is None or ours.low is None or ours.high is None:
+        return None
+    return p.met_by(ours.low) == p.met_by(ours.high) == p.met_by(ours.value)
+
+
+def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
+    """All facts of the report as plain data, and the groups for its figures."""
+    found = groups(rows)
+    sets = []
+    for g in found:
+        policies = g.policies()
+        ours = [p for p in policies if p in OURS]
+        uneven = g.rows.group_by("policy").agg(pl.struct("workload", "seed").n_unique().alias("n"))["n"].n_unique() > 1
+        sets.append(
+            {
+                "set": g.set,
+                "platform": g.platform,
+                "drawn": g.drawn,
+                "interval": "workloads, bootstrapped" if g.drawn else "seeds, Student's t",
+                "workloads": g.rows["workload"].n_unique(),
+                "seeds": len(g.seeds()),
+                "lc": sorted(g.rows["lc"].unique().to_list()),
+                "be": _known(g.rows, "be_throughput"),
+                "same_runs": not uneven,
+                "policies": [policy_facts(g, p) for p in policies],
+                "ratios": [ratio_facts(g, p, other) for p in ours for other in policies if other != p],
+            }
+        )
+    outs = rows.group_by("out").agg(pl.len().alias("rows"), pl.col("platform").unique().sort()).sort("out")
+    return {"made_from": outs.to_dicts(), "sets": sets, "published": compare(found)}, found

@@ -1,0 +1,557 @@
+"""The evaluation report as a page: the facts of pipelines/eval_facts.py in tables, figures and words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines import eval_rows
+from pipelines import policy_charts as charts
+from pipelines.eval_facts import ALL_BE, Group
+from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, number
+
+Facts = Mapping[str, Any]
+_VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None, "not measured": None}
+# workloads of a set whose time lines are drawn, at most
+_FEW = 12
+# combinations of loads that make a map
+_MAP_FROM = 30
+_NOT_MEASURED = "not measured"
+
+
+def build(facts: Facts, groups: Sequence[Group]) -> Page:
+    """The page of one or several evaluations."""
+    sets = facts["sets"]
+    real = [s for s in sets if s["set"] != ALL_BE]
+    policies = charts.in_order({p["policy"] for s in sets for p in s["policies"]})
+    runs = sum(o["rows"] for o in facts["made_from"])
+    page = Page(
+        title="Surefoot: policies side by side",
+        lede=(
+            "Closed-loop runs on virtual servers: how fast each policy brings every LC service inside its QoS target, how much "
+            "load and best-effort work it lets a server carry, what it breaks on the way, and how that compares with what the "
+            "papers say."
+        ),
+        facts=[
+            ("runs", f"{runs:,}"),
+            ("sets", ", ".join(dict.fromkeys(s["set"] for s in real))),
+            ("platforms", ", ".join(sorted({s["platform"] for s in sets}))),
+            ("policies", ", ".join(policies)),
+            ("seeds", " / ".join(map(str, sorted({s["seeds"] for s in sets})))),
+        ],
+        footer="Made by `surefoot eval-report`; eval-report.json has the same numbers; docs/eval-report.md says how.",
+    )
+    page.tiles = _tiles(facts)
+    page.sections = [
+        _published(facts),
+        _sets(facts),
+        _convergence(facts, groups),
+        _emu(facts, groups),
+        *_best_effort(facts),
+        *_churn(facts, groups),
+        _reading(facts),
+    ]
+    return page
+
+
+# ---------------------------------------------------------------- words
+
+
+def figure(e: Mapping[str, Any] | None, digits: int = 3, scale: float = 1.0) -> str:
+    """A figure with its interval: 5.81 [5.2, 6.4]."""
+    if e is None:
+        return "–"
+    if e["low"] is None:
+        return number(scale * e["value"], digits)
+    return f"{number(scale * e['value'], digits)} [{number(scale * e['low'], digits)}, {number(scale * e['high'], digits)}]"
+
+
+def name_of(s: Mapping[str, Any]) -> str:
+    said = "all sets beside a BE job" if s["set"] == ALL_BE else s["set"]
+    return said if s["platform"] in said else f"{said} on {s['platform']}"
+
+
+def _what(s: Mapping[str, Any]) -> str:
+    lc = " to ".join(map(str, dict.fromkeys([s["lc"][0], s["lc"][-1]])))
+    be = ", one BE job" if s["be"] else ""
+    kind = "drawn" if s["drawn"] else "scripts"
+    return f"{s['workloads']} workloads ({kind}), {lc} LC services{be}; {s['seeds']} seeds"
+
+
+def _tiles(facts: Facts) -> list[Tile]:
+    ours = [p for p in facts["published"] if p["verdict"] in ("met", "missed")]
+    met = [p for p in ours if p["verdict"] == "met"]
+    missing = [p for p in facts["published"] if p["verdict"] == "not measured"]
+    better = [p for p in facts["published"] if p["verdict"] == "as published or better"]
+    tiles = [
+        Tile(
+            "published figures and aims of ours",
+            f"{len(met)} of {len(ours)} met" if ours else "none measured",
+            f"{len(missing)} of {len(facts['published'])} were not measured here",
+            "missing" if not ours else "" if len(met) == len(ours) else "failed",
+        ),
+        Tile(
+            "published figures of rivals",
+            f"{len(better)} as published or better",
+            "a rival that does better than its paper is no fault; the table says where",
+        ),
+    ]
+    for s in facts["sets"]:
+        if s["set"] in ("lc3", ALL_BE):
+            by = {p["policy"]: p for p in s["policies"]}
+            shown = [p for p in ("parties", "clite", "osml", "osml-plus", "surefoot") if p in by]
+            text = " / ".join(number(by[p]["convergence_s"]["value"]) if by[p]["convergence_s"] else "–" for p in shown)
+            tiles.append(Tile(f"mean convergence, {name_of(s)}", f"{text} s", " / ".join(shown) + ", of the runs that converge"))
+    return tiles
+
+
+def _published(facts: Facts) -> Section:
+    section = Section("published", "Next to the published numbers", "Published")
+    section.blocks.append(
+        Text(
+            "Every figure of the papers that these sets can be held against, and the aims this project set itself. “Sure”: the "
+            "whole 95 % interval says the same. The papers measured real servers, these runs virtual ones: a ratio compares "
+            "better than a second does."
+        )
+    )
+    measured = [p for p in facts["published"] if p["verdict"] != "not measured"]
+    rest = [p for p in facts["published"] if p["verdict"] == "not measured"]
+    columns = [Column("set"), Column("policy"), Column("what"), Column("published", True)]
+    if measured:
+        more = {True: "sure", False: "not sure", None: ""}
+        rows = [
+            [*_cells(p), figure(p["ours"]), badge(_VERDICTS[p["verdict"]], p["verdict"], more[p["sure"]]), _source(p)]
+            for p in measured
+        ]
+        section.blocks.append(Table([*columns, Column("ours", True), Column("verdict"), Column("source")], rows))
+    if rest:
+        section.blocks.append(Heading("Published, and not measured here"))
+        rows = [[*_cells(p), badge(None, p["verdict"], p["why"]), _source(p)] for p in rest]
+        section.blocks.append(Table([*columns, Column("verdict"), Column("source")], rows))
+    return section
+
+
+def _cells(p: Mapping[str, Any]) -> list[str]:
+    span = f" ({number(p['low'])} to {number(p['high'])})" if p["low"] is not None else ""
+    against = f"{p['policy']} / {p['baseline']}" if p["baseline"] else p["policy"]
+    return [p["set"], against, p["what"], f"{number(p['value'])} {p['unit']}{span}"]
+
+
+def _source(p: Mapping[str, Any]) -> str:
+    return f"{p['paper']} {p['place']}".strip()
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _sets(facts: Facts) -> Section:
+    section = Section("sets", "Every set, every policy", "Sets")
+    for s in facts["sets"]:
+        section.blocks.append(Heading(f"{name_of(s)}: {_what(s)}"))
+        if not s["same_runs"]:
+            section.blocks.append(
+                Callout("The policies ran different workloads or seeds: compare the ratios below, which are paired.")
+            )
+        columns = [
+            Column("policy"),
+            Column("converged"),
+            Column("workloads that fail, a seed", True),
+            Column("convergence, s", True),
+            Column("worst, s", True),
+            Column("failures as 180 s, s", True),
+            Column("EMU", True),
+            Column("of ORACLE's, %", True),
+        ]
+        columns += [Column("BE throughput", True)] if s["be"] else []
+        columns += [Column("QoS violation, s a run", True), Column("of its own doing, s", True)]
+        columns += [
+            Column("cliffs crossed by reclaims", True),
+            Column("changes a minute, settled", True),
+            Column("actions", True),
+        ]
+        rows = []
+        for p in s["policies"]:
+            row = [
+                p["policy"],
+                badge(p["converged_runs"] == p["runs"], f"{p['converged_runs']} of {p['runs']}"),
+                figure(p["failures"]),
+                figure(p["convergence_s"]),
+                number(p["convergence_worst_s"]),
+                figure(p["convergence_or_limit_s"]),
+                figure(p["emu"]),
+                figure(p["emu_of_oracle"], scale=100) if p["emu_of_oracle"] else "not known",
+            ]
+            row += [figure(p["be_throughput"])] if s["be"] else []
+            row += [figure(p["qos_violation_s"]), _optional(p["self_violation_s"])]
+            crossings = p["reclaim_crossings_total"]
+            row += [_NOT_MEASURED if crossings is None else f"{crossings:,.0f} in all"]
+            row += [_optional(p["actions_per_min_settled"]), figure(p["actions"])]
+            rows.append(row)
+        section.blocks.append(Table(columns, rows))
+        if s["ratios"]:
+            columns = [Column("policy"), Column("against"), Column("converges faster, both converge", True)]
+            columns += [Column("converges faster, failures as 180 s", True)]
+            columns += [Column("BE throughput, both converge", True)] if s["be"] else []
+            columns += [Column("QoS violation relative to it", True)]
+            rows = []
+            for r in s["ratios"]:
+                row = [r["policy"], r["baseline"], _times(r["speed_up"]), _times(r["speed_up_or_limit"])]
+                row += [_times(r["be_throughput_ratio"])] if s["be"] else []
+                rows.append([*row, _times(r["violation_ratio"])])
+            section.blocks.append(Table(columns, rows))
+        section.blocks.append(Text(f"Intervals: 95 %, over {s['interval']}.", "note"))
+    return section
+
+
+def _optional(e: Mapping[str, Any] | None) -> str:
+    return _NOT_MEASURED if e is None else figure(e)
+
+
+def _times(e: Mapping[str, Any] | None) -> str:
+    return "–" if e is None else f"{figure(e)} ×"
+
+
+# ---------------------------------------------------------------- figures over many workloads
+
+
+def runs_of(group: Group) -> list[charts.Runs]:
+    """What the convergence figures show of each policy."""
+    found = []
+    for policy in group.policies():
+        rows = group.of(policy)
+        by = (
+            rows.group_by("workload")
+            .agg(pl.col("convergence_s").mean(), pl.col("converged").all(), pl.col("emu").mean())
+            .sort("workload")
+        )
+        good = by["converged"].to_numpy()
+        seconds = np.where(good, by["convergence_s"].fill_null(np.nan).to_numpy(), np.nan)
+        times = rows.filter(pl.col("converged"))["convergence_s"].to_numpy()
+        emu = by["emu"].fill_null(np.nan).to_numpy()
+        found.append(charts.Runs(policy, seconds, emu, times, int((~rows["converged"]).sum())))
+    return found
+
+
+def _convergence(facts: Facts, groups: Sequence[Group]) -> Section:
+    section = Section("convergence", "How fast, and whether at all", "Convergence")
+    section.blocks.append(
+        Text(
+            "Converged: every LC service meets its QoS target and goes on for 3 s; counted from the last arrival or load "
+            "change. What takes more than 180 s has failed: it lies beyond the dashed line, hollow, and is what a curve lacks "
+            "to 1."
+        )
+    )
+    for g in groups:
+        if g.rows["workload"].n_unique() < 5:
+            continue
+        runs = runs_of(g)
+        section.blocks.append(Heading(_title(facts, g)))
+        hollow = "One mark a workload, mean over seeds; hollow: failed with one seed or more."
+        beyond = "All runs. Beyond 180 s: the share that converged, where some failed."
+        cut = "All runs that converged; kernel density of log time, cut at the fastest and the slowest."
+        drawings = [Drawing(charts.scatter(runs), hollow), Drawing(charts.distribution(runs), beyond)]
+        section.blocks.append(Figures(drawings))
+        section.blocks.append(Figures([Drawing(charts.violins(runs), cut)], wide=True))
+    if len(section.blocks) == 1:
+        section.blocks.append(Callout("No set here has five workloads or more; see the time lines."))
+    return section
+
+
+def _title(facts: Facts, group: Group) -> str:
+    return name_of(_facts_of(facts, group))
+
+
+def _facts_of(facts: Facts, group: Group) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(s for s in facts["sets"] if (s["set"], s["platform"]) == (group.set, group.platform))
+    return found
+
+
+def load_maps(group: Group) -> list[charts.LoadMap]:
+    """One map a policy, where all workloads of a set are of the same two or more services and there are enough of them."""
+    at: dict[str, dict[str, float]] = {}
+    for out in group.rows["out"].unique().sort():
+        at |= eval_rows.loads(Path(out)) or {}
+    names = group.rows["workload"].unique().sort().to_list()
+    known = [at[n] for n in names if n in at]
+    if len(known) < max(_MAP_FROM, len(names)) or len({tuple(sorted(k)) for k in known}) != 1 or len(known[0]) < 2:
+        return []
+    services = list(known[0])
+    x, y, rest = services[0], services[1], services[2:]
+    pct = {n: {s: round(100 * v) for s, v in at[n].items()} for n in names}
+    xs, ys = sorted({p[x] for p in pct.values()}), sorted({p[y] for p in pct.values()})
+    found = []
+    for policy in group.policies():
+        good = dict(group.of(policy).group_by("workload").agg(pl.col("converged").all()).iter_rows())
+        share, best = np.full((2, len(ys), len(xs)), np.nan)
+        for i, b in enumerate(ys):
+            for j, a in enumerate(xs):
+                cell = [n for n in names if (pct[n][x], pct[n][y]) == (a, b) and n in good]
+                if cell:
+                    met = [n for n in cell if good[n]]
+                    share[i, j] = len(met) / len(cell)
+                    best[i, j] = max((sum(pct[n][r] for r in rest) for n in met), default=np.nan)
+        third = " + ".join(rest) or "load"
+        found.append(charts.LoadMap(policy, x, y, third, xs, ys, share, best))
+    return found
+
+
+def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
+    section = Section("emu", "How much load", "EMU")
+    section.blocks.append(
+        Text(
+            "EMU: sum of the loads of the LC services whose QoS is met, over the last 10 s. ORACLE's is the largest that "
+            "exclusive partitions allow. Left of all, how many workloads there are at an offered load, and how many of them a "
+            "policy converges on."
+        )
+    )
+    for g in groups:
+        if not g.drawn or g.rows["workload"].n_unique() < 5 or _known_share(g.rows, "offered_load") < 1:
+            continue
+        names = g.rows.group_by("workload").agg(pl.col("offered_load").mean(), pl.col("oracle_emu").mean()).sort("workload")
+        offered = names["offered_load"].to_numpy()
+        known = names["oracle_emu"].fill_null(np.nan).to_numpy()
+        oracle = (known >= offered - 1e-6).astype(float) if np.isfinite(known).all() else None
+        share = {}
+        for policy in g.policies():
+            mine = g.of(policy).group_by("workload").agg(pl.col("converged").mean())
+            share[policy] = names.join(mine, on="workload", how="left").sort("workload")["converged"].fill_null(0.0).to_numpy()
+        bars = {"EMU": _bars(_facts_of(facts, g), "emu")}
+        section.blocks.append(Heading(_title(facts, g)))
+        drawings = [
+            Drawing(
+                charts.emu_distribution(offered, share, oracle), "Counted over seeds: half of the seeds count as half a workload."
+            )
+        ]
+        mean_oracle = float(np.nanmean(known)) if np.isfinite(known).any() else None
+        drawings.append(
+            Drawing(
+                charts.intervals(bars, "EMU, mean over workloads, sum of loads", "EMU", at=mean_oracle),
+                "Dashed: ORACLE's mean, of the workloads where it is proven." if mean_oracle else "",
+            )
+        )
+        section.blocks.append(Figures(drawings))
+        maps = load_maps(g)
+        if maps:
+            m = maps[0]
+            section.blocks.append(Heading(f"{g.set}: load of {m.x} against load of {m.y}"))
+            section.blocks.append(Figures([Drawing(charts.load_map(m)) for m in maps]))
+            section.blocks.append(
+                Text(
+                    f"A workload counts where every seed converges. The number is the highest load of {m.third} among those; "
+                    "× none; a cell without a number: no workload was drawn there.",
+                    "note",
+                )
+            )
+    if len(section.blocks) == 1:
+        section.blocks.append(Callout("No drawn set with five workloads or more is among these."))
+    return section
+
+
+def _known_share(rows: pl.DataFrame, column: str) -> float:
+    return 1 - rows[column].null_count() / len(rows)
+
+
+def _bars(s: Mapping[str, Any], field: str, scale: float = 1.0) -> list[charts.Bar]:
+    found = []
+    for p in s["policies"]:
+        e = p[field]
+        low, high = (None if e is None or e[k] is None else scale * e[k] for k in ("low", "high"))
+        found.append(charts.Bar(p["policy"], None if e is None else scale * e["value"], low, high))
+    return found
+
+
+def _best_effort(facts: Facts) -> list[Section]:
+    sets = [s for s in facts["sets"] if s["be"] and s["drawn"]]
+    if not sets:
+        return []
+    section = Section("be", "Beside a best-effort job", "BE jobs")
+    single = [s for s in sets if s["set"] != ALL_BE]
+    policies = charts.in_order({p["policy"] for s in single for p in s["policies"]})
+    rows = []
+    for policy in policies:
+        row: list[Any] = [policy]
+        for s in single:
+            mine = next((p for p in s["policies"] if p["policy"] == policy), None)
+            row.append("–" if mine is None else f"{figure(mine['failures'])} of {s['workloads']}")
+        rows.append(row)
+    section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))
+    section.blocks.append(Table([Column("policy"), *(Column(name_of(s), True) for s in single)], rows))
+    section.blocks.append(
+        Figures(
+            [
+                Drawing(
+                    charts.intervals(
+                        {name_of(s): _bars(s, "be_throughput") for s in single},
+                        "BE throughput relative to running alone on the whole server",
+                        "BE throughput, all runs",
+                    ),
+                    "Over the last 10 s, whether the LC services are met or not: read it beside the failures.",
+                ),
+                Drawing(
+                    charts.intervals(
+                        {
+                            f"{name_of(s)}, against {other}": [
+                                _ratio_bar(r) for r in s["ratios"] if r["baseline"] == other and r["policy"] != "osml"
+                            ]
+                            for s in single
+                            for other in ("parties", "clite")
+                            if any(r["baseline"] == other for r in s["ratios"])
+                        }
+                        or {"": []},
+                        "ratio of mean BE throughputs, workloads and seeds where both converge",
+                        "BE throughput of ours over the papers' rivals",
+                        at=1.0,
+                    ),
+                    "Right of the dashed line: more than the rival.",
+                ),
+            ]
+        )
+    )
+    return [section]
+
+
+def _ratio_bar(r: Mapping[str, Any]) -> charts.Bar:
+    e = r["be_throughput_ratio"]
+    return charts.Bar(r["policy"], *((None, None, None) if e is None else (e["value"], e["low"], e["high"])))
+
+
+# ---------------------------------------------------------------- churn
+
+
+def _churn(facts: Facts, groups: Sequence[Group]) -> list[Section]:
+    sets = [s for s in facts["sets"] if not s["drawn"]]
+    if not sets:
+        return []
+    section = Section("churn", "When services come, leave and change", "Churn")
+    section.blocks.append(
+        Text("Mean over the workloads of a set, sum over their LC services. Bars: 95 %, Student's t over seeds.")
+    )
+    drawings = [
+        Drawing(
+            charts.intervals(
+                {name_of(s): _bars(s, "qos_violation_s") for s in sets},
+                "QoS violation, s a run",
+                "QoS violation by policy and platform",
+            ),
+            "Seconds in which the p99 of the last second is above its target.",
+        )
+    ]
+    if any(p["self_violation_s"] for s in sets for p in s["policies"]):
+        drawings.append(
+            Drawing(
+                charts.intervals(
+                    {name_of(s): _bars(s, "self_violation_s") for s in sets},
+                    "QoS violation of its own doing, s a run",
+                    "What the policy's own actions broke",
+                ),
+                "From where a plan took a service across its cliff until it meets its target again.",
+            )
+        )
+    else:
+        section.blocks.append(
+            Text("Violations caused by a policy's own actions: not measured (no column self_violation_s).", "note")
+        )
+    section.blocks.append(Figures(drawings))
+    drawn = 0
+    for g in groups:
+        if g.drawn or g.rows["workload"].n_unique() > _FEW:
+            continue
+        for workload in g.rows["workload"].unique().sort():
+            out = Path(g.rows.filter(pl.col("workload") == workload)["out"][0])
+            drawn += _one_workload(section, g, workload, out)
+    if not drawn:
+        section.blocks.append(
+            Callout(
+                "No time lines among these folders: they are drawn from timelines.parquet (surefootd eval --timelines first)."
+            )
+        )
+    return [section]
+
+
+def _one_workload(section: Section, group: Group, workload: str, out: Path) -> int:
+    frame = eval_rows.one_line(out, workload)
+    if frame is None or frame.is_empty():
+        return 0
+    lines = {p: frame.filter(pl.col("policy") == p) for p in group.policies()}
+    lines = {p: mine for p, mine in lines.items() if len(mine)}
+    runs = [eval_rows.time_line(mine, workload, p) for p, mine in lines.items()]
+    span = eval_rows.latency_span(runs)
+    section.blocks.append(Heading(f"{workload} on {group.platform}"))
+    section.blocks.append(Figures([Drawing(charts.time_line(r, span)) for r in runs]))
+    section.blocks.append(Text(eval_rows.caption(runs[0]), "note"))
+    service = shown_service(frame)
+    if service is not None:
+        found = [trace_of(mine, p, service) for p, mine in lines.items()]
+        found = [t for t in found if t.steps]
+        if found:
+            from_s = found[0].steps[0][0]
+            title = f"{workload}: what {service} held from {from_s:.0f} s on"
+            section.blocks.append(
+                Figures(
+                    [
+                        Drawing(
+                            charts.traces(found, title),
+                            f"What {service} held from {from_s:.0f} s on, in order; filled: its QoS was met most of that time.",
+                        )
+                    ],
+                    wide=True,
+                )
+            )
+    return 1
+
+
+def shown_service(frame: pl.DataFrame) -> str | None:
+    """The service whose way is drawn: of those there at the start, one whose load changes, else the most above its target."""
+    lc = frame.filter((pl.col("kind") == "lc") & pl.col("load").is_not_null())
+    if lc.is_empty():
+        return None
+    first = lc["t_ms"].min()
+    by = lc.group_by("service").agg(
+        pl.col("t_ms").min().alias("from_ms"),
+        pl.col("load").n_unique().alias("levels"),
+        (pl.col("p99_ms") > pl.col("qos_target_ms")).sum().alias("above"),
+    )
+    by = by.with_columns((pl.col("from_ms") == first).alias("there"), (pl.col("levels") > 1).alias("changes"))
+    return str(by.sort(["there", "changes", "above", "service"], descending=[True, True, True, False])["service"][0])
+
+
+def trace_of(frame: pl.DataFrame, policy: str, service: str) -> charts.Trace:
+    """The allocations of one service from the last arrival of an LC service on (from the start where all came together)."""
+    lc = frame.filter((pl.col("kind") == "lc") & pl.col("load").is_not_null())
+    from_ms = lc.group_by("service").agg(pl.col("t_ms").min())["t_ms"].max()
+    mine = frame.filter((pl.col("service") == service) & (pl.col("t_ms") >= from_ms)).sort("t_ms")
+    held = pl.struct("cores", "ways")
+    mine = mine.with_columns((held != held.shift()).fill_null(False).cum_sum().alias("step"))
+    steps = (
+        mine.group_by("step", maintain_order=True)
+        .agg(
+            pl.col("t_ms").first(),
+            pl.col("cores").first(),
+            pl.col("ways").first(),
+            (pl.col("p99_ms") <= pl.col("qos_target_ms")).mean().alias("met"),
+        )
+        .filter(pl.col("cores").is_not_null() & pl.col("ways").is_not_null())
+    )
+    at = [(row["t_ms"] / 1000, row["cores"], row["ways"]) for row in steps.iter_rows(named=True)]
+    return charts.Trace(policy, service, at, [(m or 0.0) >= 0.5 for m in steps["met"]])
+
+
+def _reading(facts: Facts) -> Section:
+    section = Section("reading", "How to read this, and what it is made from", "Method")
+    for text in (
+        "Drawn sets: the workload is the unit. Its seeds are averaged, then workloads are resampled with replacement 10,000 "
+        "times; the interval is the middle 95 % (percentile bootstrap, fixed seed). Ratios are of means, resampled in pairs. "
+        "Scripts (churn): the seed is the unit, Student's t.",
+        "Published convergence times are of workloads that all compared schedulers converge on; so are ours in the first "
+        "table, run by run (workload and seed). The tables by set have all runs that converge, and beside that the mean with "
+        "failures as 180 s, which no policy improves by failing.",
+        "ORACLE partitions exclusively; a policy that shares can get beyond it (docs/oracle.md).",
+    ):
+        section.blocks.append(Text(text))
+    rows = [[o["out"], f"{o['rows']:,}", ", ".join(o["platform"])] for o in facts["made_from"]]
+    section.blocks.append(Table([Column("folder"), Column("runs", True), Column("platform")], rows))
+    return section

@@ -1,0 +1,28 @@
+"""The evaluation report: what `surefootd eval` left, as one page and the same numbers as JSON (docs/eval-report.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines import eval_facts, eval_page, eval_rows, page
+from pipelines.io import write_bytes, write_json
+
+PAGE, FACTS = "eval-report.html", "eval-report.json"
+
+
+def run(outs: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Write the page and the JSON into `out`; returns where they are and the verdicts, counted.
+
+    Raises:
+        BadInput: a folder cannot be used; nothing was written.
+    """
+    facts, groups = eval_facts.gather(eval_rows.read(outs))
+    html = page.render(eval_page.build(facts, groups)).encode()
+    write_bytes(out / PAGE, html)
+    write_json(out / FACTS, facts)
+    verdicts: dict[str, int] = {}
+    for row in facts["published"]:
+        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
+    return {"page": str(out / PAGE), "json": str(out / FACTS), "bytes": len(html), "verdicts": verdicts}

@@ -1,0 +1,311 @@
+"""The evaluation report: its numbers from rows that are worked out by hand, and what it says about input it cannot use."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from collection import cli
+from pipelines import eval_facts, eval_page, eval_report, eval_rows, eval_stats, policy_charts
+from pipelines.errors import BadInput
+
+SERVICES = ("moses", "xapian", "img-dnn")
+
+
+def row(workload: str, policy: str, seed: int, seconds: float | None, **more: Any) -> dict[str, Any]:
+    by_lc = dict.fromkeys(SERVICES[: more.pop("lc", 3)], 0.0)
+    return {
+        "workload": workload,
+        "policy": policy,
+        "platform": "server-2",
+        "seed": seed,
+        "converged": seconds is not None,
+        "convergence_s": seconds,
+        "actions": 4,
+        "emu": 1.5,
+        "be_throughput": None,
+        "qos_violation_s": 2.0,
+        "qos_violation_by_lc_s": json.dumps(by_lc),
+        "oracle_emu": 2.0,
+        "offered_load": 2.0,
+        "self_violation_s": 0.5,
+        "reclaim_crossings": 1,
+        "actions_per_min_settled": 1.0,
+    } | more
+
+
+def write(folder: Path, rows: list[dict[str, Any]], *without: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = pl.DataFrame(rows, infer_schema_length=None).with_columns(
+        pl.col("be_throughput").cast(pl.Float64), pl.col("convergence_s").cast(pl.Float64)
+    )
+    frame.drop(without).write_parquet(folder / "rows.parquet")
+    return folder
+
+
+def time_lines(folder: Path, rows: list[dict[str, Any]], loads: dict[str, dict[str, float]]) -> None:
+    """Ten ticks of every workload and policy; the first service's cores go from 4 to 6 at the fifth."""
+    found = []
+    for workload, policy in dict.fromkeys((r["workload"], r["policy"]) for r in rows):
+        for k, (service, load) in enumerate(loads[workload].items()):
+            for tick in range(10):
+                found.append(
+                    {
+                        "workload": workload,
+                        "policy": policy,
+                        "seed": 1,
+                        "t_ms": 100 * tick + 100,
+                        "service": service,
+                        "kind": "lc",
+                        "p99_ms": 20.0 if tick < 5 else 5.0,
+                        "qos_target_ms": 10.0,
+                        "load": load,
+                        "cores": 6.0 if k == 0 and tick >= 5 else 4.0,
+                        "ways": 2.0,
+                        "mba_pct": 100,
+                        "instr_per_s": 1.0,
+                    }
+                )
+    pl.DataFrame(found).write_parquet(folder / "timelines.parquet")
+
+
+@pytest.fixture
+def lc3(tmp_path: Path) -> Path:
+    """Two workloads, two seeds. osml-plus: 2 and 4 s, then 6 and failed; parties: 10, 20, then 30, 40."""
+    rows = [
+        row("lc3-01", "osml-plus", 1, 2.0),
+        row("lc3-01", "osml-plus", 2, 4.0),
+        row("lc3-02", "osml-plus", 1, 6.0),
+        row("lc3-02", "osml-plus", 2, None, emu=1.0),
+        row("lc3-01", "parties", 1, 10.0),
+        row("lc3-01", "parties", 2, 20.0),
+        row("lc3-02", "parties", 1, 30.0),
+        row("lc3-02", "parties", 2, 40.0, qos_violation_s=10.0),
+    ]
+    return write(tmp_path / "out" / "lc3", rows)
+
+
+def facts_of(*outs: Path) -> dict[str, Any]:
+    return eval_facts.gather(eval_rows.read(outs))[0]
+
+
+def test_means_are_over_workloads_of_means_over_seeds(lc3: Path) -> None:
+    """Workload 1: (2 + 4) / 2 = 3; workload 2: 6, the failed seed has no time; mean 4.5. With 180 s for it: (3 + 93) / 2."""
+    (of,) = facts_of(lc3)["sets"]
+    mine, its = of["policies"][1], of["policies"][0]
+    assert (of["workloads"], of["seeds"], of["lc"], of["be"], of["drawn"]) == (2, 2, [3], False, True)
+    assert (mine["policy"], its["policy"]) == ("osml-plus", "parties")
+    assert mine["convergence_s"]["value"] == pytest.approx(4.5)
+    assert mine["convergence_or_limit_s"]["value"] == pytest.approx(48.0)
+    assert (mine["runs"], mine["converged_runs"], mine["failed_with_any_seed"]) == (4, 3, 1)
+    # no failure with seed 1, one with seed 2
+    assert mine["failures"]["value"] == pytest.approx(0.5)
+    # EMU 1.5 and 1.25 of 2.0
+    assert mine["emu_of_oracle"]["value"] == pytest.approx(1.375 / 2)
+    # a bootstrap over two workloads goes from one to the other
+    assert (mine["convergence_s"]["low"], mine["convergence_s"]["high"]) == (3.0, 6.0)
+    assert mine["reclaim_crossings_total"] == 4
+
+
+def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
+    """Both converge in three runs: parties 15 and 30, osml-plus 3 and 6. Ratio of means 22.5 / 4.5; it is 5 in every resample."""
+    (of,) = facts_of(lc3)["sets"]
+    (ratio,) = of["ratios"]
+    assert (ratio["policy"], ratio["baseline"]) == ("osml-plus", "parties")
+    assert ratio["speed_up"] == {"value": 5.0, "low": 5.0, "high": 5.0, "units": 2}
+    # failures as 180 s: parties 15 and 35, osml-plus 3 and 93
+    assert ratio["speed_up_or_limit"]["value"] == pytest.approx(25 / 48)
+    # violations: 2 and 2 against 2 and 6
+    assert ratio["violation_ratio"]["value"] == pytest.approx(2 / 4)
+    assert ratio["be_throughput_ratio"] is None
+
+
+def test_published_figures_have_a_verdict_each(lc3: Path) -> None:
+    """Met, missed or not measured; a rival is not judged as ours is; nothing is left out."""
+    rows = facts_of(lc3)["published"]
+    assert len(rows) == len(eval_facts.published())
+    by = {(p["set"], p["policy"], p["baseline"], p["metric"]): p for p in rows}
+    assert by["lc3", "osml-plus", "parties", "speed_up"]["verdict"] == "met"  # 5 >= 2.6
+    assert by["lc3", "osml-plus", "parties", "speed_up"]["sure"] is True
+    assert by["lc3", "osml-plus", "", "emu_of_oracle_pct"]["verdict"] == "missed"  # 68.75 < 95
+    assert by["lc3", "osml-plus", "", "emu_of_oracle_pct"]["ours"]["value"] == pytest.approx(68.75)
+    # 4.5 s <= 5.8 s, but the interval reaches to 6
+    mean = by["lc3", "osml-plus", "", "convergence_s"]
+    assert (mean["verdict"], mean["sure"]) == ("met", False)
+    # on the runs that both converge on: 15 and 30
+    assert by["lc3", "parties", "", "convergence_s"]["ours"]["value"] == pytest.approx(22.5)
+    assert by["lc3", "parties", "", "convergence_s"]["verdict"] == "worse than published"
+    assert by["lc3", "clite", "", "convergence_s"]["why"] == "no rows of clite"
+    assert by["lc2-be", "osml-plus", "", "failures"]["why"] == "no rows of lc2-be on server-2"
+
+
+def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
+    """BE throughput 0.6 against 0.3 is 2; both sets beside a BE job together are Fig. 8's."""
+    for lc in (2, 3):
+        rows = [
+            row(f"lc{lc}-be-{k:02}", policy, 1, seconds, lc=lc, be_throughput=be)
+            for k in (1, 2)
+            for policy, seconds, be in (("osml-plus", 3.0, 0.6), ("parties", 9.0, 0.3))
+        ]
+        write(tmp_path / f"lc{lc}-be", rows)
+    facts = facts_of(tmp_path / "lc2-be", tmp_path / "lc3-be")
+    by = {s["set"]: s for s in facts["sets"]}
+    assert by["be-all"]["workloads"] == 4
+    assert by["lc2-be"]["ratios"][0]["be_throughput_ratio"]["value"] == pytest.approx(2.0)
+    published = {(p["set"], p["policy"], p["metric"], p["baseline"]): p for p in facts["published"]}
+    assert published["lc2-be", "osml-plus", "be_throughput_ratio", "parties"]["verdict"] == "met"
+    assert published["be-all", "osml-plus", "convergence_s", ""]["ours"]["value"] == pytest.approx(3.0)
+    assert published["lc3-be", "osml-plus", "failures", ""]["verdict"] == "met"
+
+
+def test_scripts_have_seeds_as_their_unit(tmp_path: Path) -> None:
+    """Violations 1, 2, 3 s with three seeds: 2 +- 4.303 / sqrt(3) (Student's t, 2 degrees of freedom)."""
+    rows = [row("fig10", "osml-plus", seed, 1.0, qos_violation_s=float(seed)) for seed in (1, 2, 3)]
+    (of,) = facts_of(write(tmp_path / "churn-server-2", rows))["sets"]
+    assert (of["set"], of["drawn"]) == ("churn-server-2", False)
+    violation = of["policies"][0]["qos_violation_s"]
+    assert violation["value"] == pytest.approx(2.0)
+    assert violation["high"] - violation["value"] == pytest.approx(4.303 / math.sqrt(3))
+
+
+def test_columns_of_newer_versions_may_be_absent(tmp_path: Path) -> None:
+    """What was not measured is said, and is no zero."""
+    rows = [row(f"lc3-{k:02}", p, 1, 1.0 + k) for k in range(1, 7) for p in ("osml-plus", "surefoot")]
+    out = write(tmp_path / "lc3", rows, *eval_rows.OPTIONAL)
+    facts = facts_of(out)
+    assert facts["sets"][0]["policies"][0]["self_violation_s"] is None
+    assert facts["sets"][0]["policies"][0]["reclaim_crossings_total"] is None
+    made = eval_report.run([out], tmp_path / "report")
+    assert "not measured" in Path(made["page"]).read_text("utf-8")
+
+
+def test_the_page_has_every_figure_and_fetches_nothing(tmp_path: Path) -> None:
+    """Scatter, violins, distribution, EMU, load maps, time lines and traces, from 36 loads of two services and a script."""
+    names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
+    rows = [
+        row(n, p, 1, 2.0 if p == "osml" else None, lc=2, offered_load=sum(names[n].values()))
+        for n in names
+        for p in ("osml", "clite")
+    ]
+    time_lines(write(tmp_path / "emu", rows), rows, names)
+    script = [row("fig10", p, 1, 2.0, lc=2) for p in ("osml", "clite")]
+    time_lines(write(tmp_path / "churn", script), script, {"fig10": {"moses": 0.5, "xapian": 0.5}})
+    made = eval_report.run([tmp_path / "emu", tmp_path / "churn"], tmp_path / "report")
+    html = Path(made["page"]).read_text("utf-8")
+    for said in (
+        "Convergence time against EMU",
+        "Violins of convergence times",
+        "Share of runs converged over time",
+        "Workloads that converge, by offered load",
+        "Loads of moses and xapian under osml",
+        "fig10 under clite: latency over target",
+        "fig10: what moses held",
+        "QoS violation by policy and platform",
+    ):
+        assert said in html, said
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert json.loads((tmp_path / "report" / "eval-report.json").read_text("utf-8"))["sets"][0]["policies"]
+
+
+def test_load_maps_count_what_converges(tmp_path: Path) -> None:
+    """Six by six loads; parties fails where both are at 60 %."""
+    names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
+    rows = [row(n, "parties", 1, None if n == "emu-035" else 1.0, lc=2) for n in names]
+    time_lines(write(tmp_path / "emu", rows), rows, names)
+    (group,) = eval_facts.groups(eval_rows.read([tmp_path / "emu"]))
+    (found,) = eval_page.load_maps(group)
+    assert (found.x, found.y, list(found.x_pct)) == ("moses", "xapian", [10, 20, 30, 40, 50, 60])
+    assert found.share.sum() == 35
+    assert found.share[5, 5] == 0
+
+
+def test_a_trace_has_each_allocation_once() -> None:
+    """Four cores for five ticks above the target, then six below it: two steps, the second met."""
+    ticks = range(10)
+    frame = pl.DataFrame(
+        {
+            "t_ms": [100 * t for t in ticks],
+            "service": ["moses"] * 10,
+            "kind": ["lc"] * 10,
+            "load": [0.5] * 10,
+            "p99_ms": [20.0] * 5 + [5.0] * 5,
+            "qos_target_ms": [10.0] * 10,
+            "cores": [4.0] * 5 + [6.0] * 5,
+            "ways": [2.0] * 10,
+        }
+    )
+    found = eval_page.trace_of(frame, "parties", "moses")
+    assert list(found.steps) == [(0.0, 4.0, 2.0), (0.5, 6.0, 2.0)]
+    assert list(found.met) == [False, True]
+
+
+def test_failures_stay_in_the_distribution() -> None:
+    """Two of four converge: the curve ends at one half."""
+    x, y = eval_stats.ecdf([3.0, 1.0], failed=2)
+    assert x.tolist() == [1.0, 3.0]
+    assert y.tolist() == [0.25, 0.5]
+
+
+def test_bootstrap_agrees_with_theory() -> None:
+    """The mean of 400 draws of a unit normal: the interval is close to +- 1.96 / 20."""
+    x = np.random.default_rng(3).normal(size=400)
+    found = eval_stats.over_workloads(x.tolist())
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * x.std() / 20, rel=0.05)
+    assert eval_stats.over_workloads([]) is None
+    assert eval_stats.paired_ratio([1.0], [0.0]) is None
+    assert eval_stats.over_workloads([2.0]) == eval_stats.Estimate(2.0, None, None, 1)
+
+
+def test_policies_are_told_apart_without_colour() -> None:
+    """No two known policies share a mark or a dash; variants stand behind what they vary, in its colour."""
+    looks = [policy_charts.look(p) for p in policy_charts._LOOKS]
+    assert len({k.mark for k in looks}) == len(looks)
+    assert len({k.colour for k in looks}) == len(looks)
+    order = policy_charts.in_order(["surefoot", "zeta", "parties-100ms", "osml-plus", "parties", "osml"])
+    assert order == ["parties", "parties-100ms", "osml", "osml-plus", "surefoot", "zeta"]
+    assert policy_charts.look("parties-100ms").colour == policy_charts.look("parties").colour
+    assert policy_charts.look("osml-plus").colour != policy_charts.look("osml").colour
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda out: (out / "rows.parquet").unlink(),
+            "rows.parquet: is missing. Name a folder that `surefootd eval --out` wrote",
+        ),
+        (lambda out: (out / "rows.parquet").write_text("no"), "rows.parquet: cannot be read as Parquet"),
+        (lambda out: write(out, [row("a-01", "p", 1, 1.0)], "emu"), "rows.parquet: column emu is missing. Make it again"),
+        (lambda out: write(out, [row("a-01", "p", 1, 1.0, emu="x")]), "rows.parquet: column emu holds String, not Float64"),
+        (lambda out: write(out, [row("a-01", "p", 1, 1.0)] * 2), "workload a-01, policy p, seed 1 stands there more than once"),
+        (lambda out: write(out, [row("a-01", None, 1, 1.0), row("a-01", "p", 1, 1.0)]), "column policy has empty cells"),
+        (
+            lambda out: write(out, [row("a-01", "p", 1, 1.0, qos_violation_by_lc_s="{")]),
+            "column qos_violation_by_lc_s is not a JSON",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """File, field and remedy; exit code 2; no output."""
+    change(lc3)
+    with pytest.raises(SystemExit) as e:
+        cli.main(["eval-report", str(lc3), "--out", str(tmp_path / "report")])
+    said = capsys.readouterr().err
+    assert e.value.code == 2
+    assert says in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "report").exists()
+
+
+def test_no_folder_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="no folder given"):
+        eval_rows.read([])
