@@ -141,6 +141,11 @@ impl<N: Nets> Learner<N> {
         state(s) && state(s2) && a.len() == N::ACTION_LEN && self.net.knows(a) && r.abs() <= self.guard.reward_limit && r.is_finite()
     }
 
+    /// Draw anew from this seed: batches, and random actions.
+    pub fn reseed(&mut self, seed: u64) {
+        self.rng = Rng::new(seed);
+    }
+
     /// Transitions in the experience pool, those held back left out.
     pub fn remembered(&self) -> usize {
         self.pool.len()

@@ -12,6 +12,7 @@
 //! | `clite` | whole partitions tried by Bayesian optimisation, the best one held | CLITE (HPCA 2020), as the OSML+ paper's BO-baseline |
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
 //! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
+//! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
@@ -23,6 +24,7 @@ pub mod guard;
 pub mod heracles;
 pub mod models;
 pub mod oracle;
+pub mod osml;
 pub mod osml_models;
 pub mod osml_plus;
 pub mod parties;
@@ -48,6 +50,7 @@ pub use surefoot::Surefoot;
 pub use unmanaged::Unmanaged;
 
 pub use models::{Area, BundleModels, Experience, ModelSet, Models, State};
+pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 
 use surefoot_server::{Observation, Plan, Platform};
@@ -70,6 +73,7 @@ pub const NAMES: &[&str] = &[
     "clite-100ms",
     "heracles",
     "heracles-100ms",
+    "osml",
     "osml-plus",
     "surefoot",
 ];
@@ -86,6 +90,7 @@ pub enum Family {
 /// Whose Model-C learns on line under a policy; None: nothing learns.
 pub fn learns(name: &str) -> Option<Family> {
     match name {
+        "osml" => Some(Family::Osml),
         "osml-plus" => Some(Family::OsmlPlus),
         _ => None,
     }
@@ -94,13 +99,17 @@ pub fn learns(name: &str) -> Option<Family> {
 /// What can be set of the policies that [`by_name_with`] makes; those that are not here run by their defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
+    pub osml: osml::Settings,
     pub osml_plus: osml_plus::Settings,
 }
 
 impl Settings {
     /// The defaults, with so much time between two steps of on-line learning.
     pub fn learning_every(ms: u64) -> Self {
-        Settings { osml_plus: osml_plus::Settings { learn_every_ms: ms, ..osml_plus::Settings::default() } }
+        Settings {
+            osml: osml::Settings { learn_every_ms: ms, ..osml::Settings::default() },
+            osml_plus: osml_plus::Settings { learn_every_ms: ms, ..osml_plus::Settings::default() },
+        }
     }
 }
 
@@ -127,6 +136,7 @@ pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings:
         "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
         "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),
         "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
+        "osml" => Box::new(Osml::new(platform, models.osml_for(name)?, settings.osml, seed)),
         "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
         "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, surefoot::Settings::default())),
         _ => return Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
@@ -149,7 +159,10 @@ mod tests {
         }
         let error = |name| by_name(name, &p, ModelSet::default(), 1).err().unwrap();
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));
-        assert!(error("osml-plus").contains("surefoot bundle build"));
+        assert!(error("osml-plus").contains("surefoot bundle build") && error("osml").contains("surefoot bundle build"));
+        // A bundle without OSML's models.
+        let plus = ModelSet { osml: None, ..perfect::Perfect::of(&testing::Plant::new(&p)).set() };
+        assert!(by_name("osml", &p, plus, 1).err().unwrap().contains("`osml_datasets` in params.yaml"));
     }
 
     /// Whatever a policy does to a service that it sees, it says on what grounds: the service as it was seen, what spoke against
@@ -180,13 +193,16 @@ mod tests {
                     if matches!(a.kind, surefoot_server::ActionKind::Grow | surefoot_server::ActionKind::Shrink) && view.is_lc() {
                         assert!(!b.said.is_empty() && b.expected.holds_if != Default::default(), "{name}: {a:?}");
                         assert!(*name != "osml-plus" || b.said.iter().any(|s| s.by == "Model-B"), "{a:?}");
+                        assert!(*name != "osml" || b.said.iter().any(|s| s.by == "Model-C" || s.by == "Model-A'"), "{a:?}");
                     }
                 }
                 plant.apply(&plan);
             }
         }
         for kind in ["place", "grow", "shrink"] {
-            assert!(kinds.contains(&("parties", kind)) && kinds.contains(&("osml-plus", kind)), "{kinds:?}");
+            for name in ["parties", "osml", "osml-plus"] {
+                assert!(kinds.contains(&(name, kind)), "{name} {kind}: {kinds:?}");
+            }
         }
     }
 }

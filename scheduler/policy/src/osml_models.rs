@@ -45,6 +45,9 @@ pub trait OsmlModels {
         None
     }
 
+    /// Feed what is random: Model-C's exploration, and what it learns from first.
+    fn reseed(&mut self, _seed: u64) {}
+
     /// What the p99 of an overloaded service counts as in Model-C's reward, QoS targets.
     fn latency_cap(&self) -> f64;
 
@@ -174,6 +177,10 @@ impl OsmlModels for BundleOsml {
     fn worth(&mut self, _service: &str, s: &State, action: usize) -> Option<f64> {
         let state = self.net.c.state_by(|n| s.get(n)).ok()?;
         self.net.c.q_values(&state).get(action).map(|q| f64::from(*q))
+    }
+
+    fn reseed(&mut self, seed: u64) {
+        self.net.c.reseed(seed);
     }
 
     fn latency_cap(&self) -> f64 {

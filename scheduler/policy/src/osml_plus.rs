@@ -265,7 +265,7 @@ impl Life {
     }
 }
 
-fn act(plan: &mut Plan, service: &str, kind: ActionKind, why: String, because: Because) {
+pub(crate) fn act(plan: &mut Plan, service: &str, kind: ActionKind, why: String, because: Because) {
     plan.actions.push(Action { service: service.into(), kind, why, because });
 }
 
@@ -1442,7 +1442,7 @@ pub(crate) fn words(a: Amount, p: &Platform) -> String {
     s
 }
 
-fn between(low: u32, high: u32, t: f64) -> u32 {
+pub(crate) fn between(low: u32, high: u32, t: f64) -> u32 {
     low + (f64::from(high.saturating_sub(low)) * t).floor() as u32
 }
 

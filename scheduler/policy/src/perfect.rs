@@ -1,10 +1,11 @@
 //! Models that know the test plant: perfect ones, and wrong or missing ones made from them.
 
 use crate::models::{Area, Experience, ModelSet, Models, State};
+use crate::osml_models::{BPoint, BPoints, OsmlModels};
 use crate::testing::Plant;
 use std::cell::RefCell;
 use std::rc::Rc;
-use surefoot_learn::ACTIONS;
+use surefoot_learn::{dqn, ACTIONS};
 
 /// What a test can read and change while the policy owns the models.
 #[derive(Default)]
@@ -15,6 +16,7 @@ pub struct Notes {
     pub demand: Vec<(String, f64)>,
 }
 
+#[derive(Clone)]
 pub struct Perfect {
     plant: Plant,
     pub notes: Rc<RefCell<Notes>>,
@@ -38,7 +40,7 @@ impl Perfect {
 
     /// For a policy by its name.
     pub fn set(self) -> ModelSet {
-        ModelSet { plus: Some(Box::new(self)), osml: None }
+        ModelSet { osml: Some(Box::new(PerfectOsml::of(self.clone()))), plus: Some(Box::new(self)) }
     }
 
     fn on(&self, service: &str, cores: f64, ways: f64) -> Result<f64, String> {
@@ -100,5 +102,94 @@ impl Models for Perfect {
     fn learn(&mut self) -> bool {
         self.notes.borrow_mut().learnt += 1;
         true
+    }
+}
+
+/// OSML's models: B-points, slowdowns and actions as the plant has them, or as a test wants them.
+pub struct PerfectOsml {
+    pub on: Perfect,
+    /// Model-B says this, whatever it is asked.
+    pub b_says: Option<(f64, f64)>,
+    /// Model-B' says this.
+    pub bp_says: Option<f64>,
+    /// Model-C wants this change, wherever it is possible.
+    pub c_says: Option<(i32, i32)>,
+    /// The OAA needs so much bandwidth, by service, MB/s.
+    pub mbps: Vec<(&'static str, f64)>,
+    /// Whether Model-A' was asked, and not Model-A.
+    pub shadow: Rc<RefCell<Vec<bool>>>,
+}
+
+impl PerfectOsml {
+    pub fn of(on: Perfect) -> Self {
+        PerfectOsml { on, b_says: None, bp_says: None, c_says: None, mbps: vec![], shadow: Rc::default() }
+    }
+
+    fn held(s: &State) -> (f64, f64) {
+        (s.features.alloc_cores.unwrap_or(0.0), s.features.alloc_ways.unwrap_or(0.0))
+    }
+}
+
+impl OsmlModels for PerfectOsml {
+    fn area(&self, service: &str, s: &State, neighbours: bool) -> Result<Area, String> {
+        self.shadow.borrow_mut().push(neighbours);
+        let oaa_mbps = self.mbps.iter().find(|m| m.0 == service).map(|m| m.1);
+        Ok(Area { oaa_mbps, ..self.on.area(service, s)? })
+    }
+
+    fn b_points(&self, service: &str, s: &State, slowdown: f64) -> Result<BPoints, String> {
+        if let Some((cores, ways)) = self.b_says {
+            return Ok([BPoint { cores, ways }; 3]);
+        }
+        let (cores, ways) = Self::held(s);
+        let mut all = vec![];
+        for c in 0..cores as u32 {
+            for w in 0..(ways as u32).max(1) {
+                let (c, w) = (f64::from(c), f64::from(w));
+                if self.on.on(service, cores - c, ways - w)?.min(1.0) >= 1.0 - slowdown {
+                    all.push(BPoint { cores: c, ways: w });
+                }
+            }
+        }
+        let most = |f: fn(&BPoint) -> f64| all.iter().copied().max_by(|a, b| f(a).total_cmp(&f(b))).unwrap_or_default();
+        Ok([most(|b| b.cores + b.ways), most(|b| 100.0 * b.cores + b.ways), most(|b| b.cores + 100.0 * b.ways)])
+    }
+
+    fn slowdown(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+        let (c, w) = Self::held(s);
+        let lost = self.on.on(service, c, w)?.min(1.0) - self.on.on(service, cores, ways)?.min(1.0);
+        Ok(self.bp_says.unwrap_or(lost))
+    }
+
+    fn choose(&mut self, service: &str, s: &State, possible: &dyn Fn(usize) -> bool) -> Result<Option<usize>, String> {
+        let (cores, ways) = Self::held(s);
+        let wanted = self.c_says.and_then(|(m, n)| dqn::action(m, n)).filter(|a| possible(*a));
+        let mut best = None;
+        for a in (0..dqn::ACTIONS).filter(|a| possible(*a)) {
+            let (m, n) = dqn::change(a);
+            let q = self.on.on(service, cores + f64::from(m), ways + f64::from(n))?;
+            // Met with a tenth to spare, on as little as can be; else as near as can be.
+            let worth = if q >= 1.1 { 100.0 - f64::from(m + n) } else { q };
+            if best.is_none_or(|(w, _)| worth > w) {
+                best = Some((worth, a));
+            }
+        }
+        Ok(wanted.or(best.map(|b| b.1)))
+    }
+
+    fn worth(&mut self, _service: &str, _s: &State, action: usize) -> Option<f64> {
+        Some(action as f64)
+    }
+
+    fn latency_cap(&self) -> f64 {
+        1000.0
+    }
+
+    fn remember(&mut self, e: &Experience) -> bool {
+        Models::remember(&mut self.on, e)
+    }
+
+    fn learn(&mut self) -> bool {
+        Models::learn(&mut self.on)
     }
 }

@@ -87,6 +87,7 @@ impl Tenant {
     }
 }
 
+#[derive(Clone)]
 pub struct Plant {
     pub platform: Platform,
     pub tenants: Vec<Tenant>,
@@ -209,7 +210,7 @@ impl Plant {
                     },
                     interval: t.last.last().copied().filter(|_| known),
                     window: if known { merge(&t.last, TICK_MS as f64) } else { None },
-                    instr_per_s: None,
+                    instr_per_s: (t.kind != Kind::Be).then_some(1e9 * busy),
                 }
             })
             .collect();

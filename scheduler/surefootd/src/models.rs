@@ -183,6 +183,10 @@ impl OsmlModels for Shared<BundleOsml> {
         self.models.borrow_mut().worth(service, s, action)
     }
 
+    fn reseed(&mut self, seed: u64) {
+        self.models.borrow_mut().reseed(seed);
+    }
+
     fn latency_cap(&self) -> f64 {
         self.models.borrow().latency_cap()
     }

@@ -55,6 +55,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
     ("eval --workloads @/w.toml --policies osml-plus --platform server-1 --out @/e", 2, "--bundle"),
+    ("eval --workloads @/w.toml --policies osml --platform server-1 --out @/e", 2, "--bundle"),
     ("eval --workloads @/w.toml --policies parties --platform sever-1 --out @/e", 2, "--platform sever-1: unknown platform"),
     ("eval --workloads @/w.toml --policies parties --platform server-1 --out /proc/none/e", 1, "/proc/none"),
     ("eval --workloads @/w.toml --policies parties --platform server-1 --profiles @/none --out @/e", 2, "--profiles"),

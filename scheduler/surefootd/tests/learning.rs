@@ -10,13 +10,17 @@ use std::path::{Path, PathBuf};
 /// A minute of two services under osml-plus with the small test bundle; what it said of its learning at the end, and the lines of
 /// its log that are about learning.
 fn minute(dir: &Path, learning: &str) -> (Value, Vec<String>) {
+    minute_of("osml-plus", "bundle-small", dir, learning)
+}
+
+fn minute_of(policy: &str, bundle: &str, dir: &Path, learning: &str) -> (Value, Vec<String>) {
     let workload = root().join("workloads/sets/demo/two-lc-steady.toml").canonicalize().unwrap();
     let config = dir.join("node.toml");
     let text = format!("workload = \"{}\"\nrealtime = false\nmetrics_port = 0\n[learning]\nevery_ms = 100\n{learning}\n", path(&workload));
     fs::write(&config, text).unwrap();
     let vectors = root().join("tests/vectors");
-    let (bundle, keys) = (vectors.join("bundle-small"), vectors.join("keys/trusted"));
-    let args = ["run", "--policy", "osml-plus", "--server", "virtual:server-1", "--config", path(&config), "--bundle", path(&bundle)];
+    let (bundle, keys) = (vectors.join(bundle), vectors.join("keys/trusted"));
+    let args = ["run", "--policy", policy, "--server", "virtual:server-1", "--config", path(&config), "--bundle", path(&bundle)];
     let out = surefootd().args(args).args(["--trust", path(&keys)]).output().unwrap();
     let log = String::from_utf8(out.stderr).unwrap();
     assert!(out.status.success(), "{log}");
@@ -91,4 +95,19 @@ fn experience_that_cannot_be_written_stops_nothing() {
     assert!(number(&said, "transitions") > 300);
     assert_eq!(warned.len(), 1, "{warned:?}");
     assert!(warned[0].contains("gone/x.safetensors") && warned[0].contains("cannot be written"), "{warned:?}");
+}
+
+/// OSML's Model-C remembers, too, and goes on with it; of OSML+'s experience it makes no use, and says so.
+#[test]
+fn osml_keeps_its_experience() {
+    let dir = tempfile::tempdir().unwrap();
+    let minute = || minute_of("osml", "bundle-whole.tar", dir.path(), NAMED);
+    let (first, said) = minute();
+    let transitions = number(&first, "transitions");
+    assert!(transitions > 0 && said.is_empty(), "{first} {said:?}");
+    let (second, _) = minute();
+    assert_eq!(number(&second, "transitions_loaded"), transitions);
+    let (_, _) = minute_of("osml-plus", "bundle-whole.tar", dir.path(), NAMED);
+    let (third, said) = minute();
+    assert_eq!((number(&third, "transitions_loaded"), said.len()), (0, 1), "{said:?}");
 }
