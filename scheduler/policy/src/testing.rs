@@ -103,7 +103,7 @@ impl Plant {
 
     /// The same services on the same platform, to look things up in.
     pub fn twin(&self) -> Self {
-        Plant { platform: self.platform.clone(), tenants: self.tenants.clone(), t_ms: 0 }
+        Plant { tenants: self.tenants.clone(), ..Plant::new(&self.platform) }
     }
 
     pub fn add(&mut self, id: &str, kind: Kind, demand: f64) {

@@ -21,7 +21,7 @@ impl Policy for FollowsLoad {
         let mut plan = Plan::default();
         let arrived = self.books.follow(seen).lc_arrived;
         let (total, holders) = (self.books.total(), seen.services.len().max(1) as u32);
-        for s in seen.lc().filter(|s| now_ms % 500 == 0 || arrived.contains(&s.id)) {
+        for s in seen.lc().filter(|s| now_ms.is_multiple_of(500) || arrived.contains(&s.id)) {
             let Some(busy) = s.features.cpu_usage_cores.filter(|_| s.qos().is_some()) else { continue };
             let spread = if s.qos_met() == Some(false) { 0.4 } else { 0.6 };
             let want = Amount::new((busy / spread).ceil() as u32, total.ways / holders).at_least(self.books.least());

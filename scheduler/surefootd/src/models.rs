@@ -46,6 +46,9 @@ pub fn policy_of(name: &str, platform: &Platform, models: ModelSet, settings: Se
     by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)
 }
 
+/// A maker for each name.
+pub type Makers = Vec<(String, Maker)>;
+
 /// What it takes to have shadows ([`surefoot_policy::shadow`]): a maker for each name, and a judge where there is a bundle.
 ///
 /// # Errors
@@ -55,7 +58,7 @@ pub fn shadow_makers(
     platform: &Platform,
     bundle: Option<&Bundle>,
     seed: u64,
-) -> Result<(Vec<(String, Maker)>, Option<Box<dyn Models>>)> {
+) -> Result<(Makers, Option<Box<dyn Models>>)> {
     let judge = bundle.map(|b| BundleModels::new(b, platform)).transpose().map_err(Error::BadInput)?;
     let maker = |name: &String| {
         let (wanted, platform, bundle) = (name.clone(), platform.clone(), bundle.cloned());

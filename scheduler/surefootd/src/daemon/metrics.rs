@@ -46,10 +46,18 @@ pub struct Metrics {
     expectations: [u64; 3],
     /// None where nothing learns.
     learning: Option<Progress>,
-    /// By shadow: what it said last, ticks on which it would have done something, and the sum of its regret (QoS x seconds).
-    shadows: BTreeMap<String, (Opinion, u64, f64)>,
+    /// By name.
+    shadows: BTreeMap<String, Shadow>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
+}
+
+/// A policy in the shadow: what it said last, ticks on which it would have done something, and its regret over time (QoS x s).
+#[derive(Debug, Default)]
+struct Shadow {
+    last: Opinion,
+    plans: u64,
+    regret_s: f64,
 }
 
 /// A counter's name and help, and its values by labels.
@@ -76,10 +84,10 @@ impl Metrics {
     pub fn shadows(&mut self, said: impl Iterator<Item = (String, Opinion)>) {
         let interval_s = self.interval_ms as f64 / 1000.0;
         for (name, o) in said {
-            let (last, plans, regret_s) = self.shadows.entry(name).or_default();
-            *plans += u64::from(o.actions > 0);
-            *regret_s += o.regret_qos.unwrap_or(0.0) * interval_s;
-            *last = o;
+            let shadow = self.shadows.entry(name).or_default();
+            shadow.plans += u64::from(o.actions > 0);
+            shadow.regret_s += o.regret_qos.unwrap_or(0.0) * interval_s;
+            shadow.last = o;
         }
     }
 
@@ -270,18 +278,18 @@ impl Metrics {
             family("surefoot_experience_transitions", "gauge", "experience of Model-C", parts);
             family("surefoot_experience_left_out_total", "counter", "transitions that were out of range", one(c.left_out as f64));
         }
-        let shadow = |f: &dyn Fn(&(Opinion, u64, f64)) -> Option<f64>| -> Vec<(String, f64)> {
+        let shadow = |f: fn(&Shadow) -> Option<f64>| -> Vec<(String, f64)> {
             self.shadows.iter().filter_map(|(name, s)| Some((format!("{{policy=\"{name}\"}}"), f(s)?))).collect()
         };
         let help = "cores of LC services that a policy in the shadow would hold otherwise";
-        family("surefoot_shadow_disagreement_cores", "gauge", help, shadow(&|s| Some(s.0.cores)));
+        family("surefoot_shadow_disagreement_cores", "gauge", help, shadow(|s| Some(s.last.cores)));
         let help = "LLC ways of LC services that a policy in the shadow would hold otherwise";
-        family("surefoot_shadow_disagreement_ways", "gauge", help, shadow(&|s| Some(s.0.ways)));
-        family("surefoot_shadow_be_cores", "gauge", "cores that BE jobs would hold on top under it", shadow(&|s| Some(s.0.be_cores)));
+        family("surefoot_shadow_disagreement_ways", "gauge", help, shadow(|s| Some(s.last.ways)));
+        family("surefoot_shadow_be_cores", "gauge", "cores that BE jobs would hold on top under it", shadow(|s| Some(s.last.be_cores)));
         let help = "QoS, capped at 1 and summed over LC services, that Model-B predicts under it and that is not there";
-        family("surefoot_shadow_regret_qos", "gauge", help, shadow(&|s| s.0.regret_qos));
-        family("surefoot_shadow_regret_qos_seconds_total", "counter", "the same over time", shadow(&|s| Some(s.2)));
-        family("surefoot_shadow_plans_total", "counter", "ticks on which it would have done something", shadow(&|s| Some(s.1 as f64)));
+        family("surefoot_shadow_regret_qos", "gauge", help, shadow(|s| s.last.regret_qos));
+        family("surefoot_shadow_regret_qos_seconds_total", "counter", "the same over time", shadow(|s| Some(s.regret_s)));
+        family("surefoot_shadow_plans_total", "counter", "ticks on which it would have done something", shadow(|s| Some(s.plans as f64)));
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));
