@@ -85,14 +85,18 @@ class Ddpg(nn.Module):
         self.critic = Critic(n_state, n_actions)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critic_target = copy.deepcopy(self.critic).requires_grad_(False)
+        # walking modules for them at every step would take a sixth of its time
+        self._decayed = [p for name, p in self.critic.named_parameters() if name.endswith("weight")]
+        self._online = [*self.actor.parameters(), *self.critic.parameters()]
+        self._targets = [*self.actor_target.parameters(), *self.critic_target.parameters()]
 
     def optimisers(self) -> tuple[torch.optim.Adam, torch.optim.Adam]:
         """Adam for the actor and for the critic."""
         a = self.args
         betas = (a.adam_beta1, a.adam_beta2)
         return (
-            torch.optim.Adam(self.actor.parameters(), lr=a.lr_actor, betas=betas, eps=a.adam_eps),
-            torch.optim.Adam(self.critic.parameters(), lr=a.lr_critic, betas=betas, eps=a.adam_eps),
+            torch.optim.Adam(self.actor.parameters(), lr=a.lr_actor, betas=betas, eps=a.adam_eps, fused=True),
+            torch.optim.Adam(self.critic.parameters(), lr=a.lr_critic, betas=betas, eps=a.adam_eps, fused=True),
         )
 
     def critic_loss(self, state: Tensor, action: Tensor, reward: Tensor, next_state: Tensor) -> Tensor:
@@ -100,8 +104,7 @@ class Ddpg(nn.Module):
             future = self.critic_target(next_state, self.actor_target(next_state))
             wanted = reward + self.args.gamma * future  # (batch,)
         error = self.critic(state, action) - wanted
-        weights = [p for name, p in self.critic.named_parameters() if name.endswith("weight")]
-        return error.pow(2).mean() + self.args.critic_l2 * sum(w.pow(2).sum() for w in weights)
+        return error.pow(2).mean() + self.args.critic_l2 * sum(w.pow(2).sum() for w in self._decayed)
 
     def actor_loss(self, state: Tensor) -> Tensor:
         p = self.actor(state)  # (batch, 7)
@@ -119,9 +122,8 @@ class Ddpg(nn.Module):
     @torch.no_grad()
     def follow(self) -> None:
         """Move both targets a little towards the online networks."""
-        for online, target in ((self.actor, self.actor_target), (self.critic, self.critic_target)):
-            for p, q in zip(online.parameters(), target.parameters(), strict=True):
-                q.copy_(self.args.tau * p + (1.0 - self.args.tau) * q)
+        for p, q in zip(self._online, self._targets, strict=True):
+            q.copy_(self.args.tau * p + (1.0 - self.args.tau) * q)
 
     def update(
         self,
