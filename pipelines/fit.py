@@ -212,27 +212,54 @@ def fit_regression(
     logger: Any,
     *,
     begun: bool = False,
+    memory: Sequence[int] = (),
 ) -> tuple[export.Weights, list[dict[str, float]], int]:
     """Train; returns weights (of the best validation epoch, where there are validation planes), history, steps.
 
     Args:
         begun: the network is not random: training begins from the function that it is.
+        memory: columns of the memory sizes, for `hide_memory`.
     """
     from models.regression import Regression
 
     steps = p.epochs * len(train_batches)
-    module = Regression(net, p.lr, steps, p.weight_decay, p.loss)
+    rate = p.begun_lr if begun and p.begun_lr is not None else p.lr
+    module = Regression(net, rate, steps, p.weight_decay, p.loss)
     first = next(net.parameters())
     standard = Standard.of(train_batches) if first.requires_grad else Standard.as_they_are(first.shape[1])
     if begun:
         standard.unfold_into(net)
     scaled = standard.scaler()
-    hook = net.register_forward_pre_hook(lambda _, given: (scaled(given[0]),))
+
+    def look(_: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+        x = hidden(given[0], memory, p.hide_memory) if net.training and p.hide_memory > 0 else given[0]
+        return (scaled(x),)
+
+    hook = net.register_forward_pre_hook(look)
     keep, history, best = history_of(("train_loss", "val_loss"))
     trainer(p.epochs, out, logger, [keep]).fit(module, train_batches, val_batches)
     hook.remove()
     weights = best["weights"] if best["weights"] is not None else numpy_weights(net)
     return checked(standard.folded(weights), "training", "lr"), history, steps
+
+
+MEMORY = ("virt_mem_mb", "res_mem_mb")
+
+
+def memory_columns(inputs: Sequence[Bound]) -> list[int]:
+    return [k for k, bound in enumerate(inputs) if bound.name in MEMORY]
+
+
+def hidden(x: Tensor, columns: Sequence[int], share: float) -> Tensor:
+    """Inputs with random values in these columns of a share of the rows.
+
+    Memory sizes name a service almost without error, so that a network learns what each service of its data does by heart; of a
+    service that it never saw it then says what these sizes happen to be near to (docs/benchmarks.md).
+    """
+    x, rows = x.clone(), torch.rand(len(x)) < share
+    for column in columns:
+        x[rows, column] = torch.rand(int(rows.sum()))
+    return x
 
 
 def network(

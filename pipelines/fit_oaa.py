@@ -82,5 +82,7 @@ def fit_model(
 
     net = fit.network(spec, p, bounds, scales, seed, begin)
     val_batches = batches(val, False) if len(val) else None
-    weights, history, steps = fit.fit_regression(net, batches(train, True), val_batches, p, out, logger, begun=begin is not None)
+    weights, history, steps = fit.fit_regression(
+        net, batches(train, True), val_batches, p, out, logger, begun=begin is not None, memory=fit.memory_columns(bounds)
+    )
     return fit.finished(Fitted(weights, bounds, scales, missing, history, steps), table, start, spec.alone)

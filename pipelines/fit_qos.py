@@ -66,7 +66,7 @@ def fit_model(
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
     weights, history, steps = fit.fit_regression(
-        net, batches(questions, False), val_batches, p, out, logger, begun=begin is not None
+        net, batches(questions, False), val_batches, p, out, logger, begun=begin is not None, memory=fit.memory_columns(bounds)
     )
     return fit.finished(Fitted(weights, bounds, [scale], missing, history, steps, {"qos_cap": p.qos_cap}), table, start)
 

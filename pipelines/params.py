@@ -52,8 +52,14 @@ class Regression(_Section):
     min_steps: int = Field(default=2500, ge=1, description="small data sets run more epochs, up to so many batches")
     batch: int = Field(default=4096, ge=1)
     lr: float = Field(default=3e-3, gt=0)
+    begun_lr: float | None = Field(
+        default=None, gt=0, description="rate where the network begins from another platform's weights; None: as `lr`"
+    )
     dropout: float | None = Field(default=None, ge=0, lt=1, description="None: as in the paper, see models/")
     weight_decay: float = Field(default=0.0, ge=0)
+    hide_memory: float = Field(
+        default=0.0, ge=0, lt=1, description="share of training inputs whose memory sizes are random: they name the service"
+    )
     loss: Literal["absolute", "squared"] = Field(default="absolute", description="see models/regression.py")
 
 

@@ -332,3 +332,16 @@ def test_leaving_each_service_out_gives_a_row_a_service(folder: Path, table: Tab
     labels = table.labels(["oaa_cores"])[:, 0]
     assert np.isfinite(labels).all()
     assert found["a_mae_constant"] > 0
+
+
+def test_a_begun_network_learns_at_its_own_rate(table: Table, tmp_path: Path) -> None:
+    """`begun_lr` is for networks that begin from another's weights: at next to nothing they stay what they were."""
+    p = P.transfer.a.model_copy(update={"begun_lr": 1e-9})
+    first = fit_oaa.fit_model(model_a.SPEC, table, p, 1, tmp_path)  # at `lr`: it begins from nothing
+    begin = Start(first.weights, (), tuple(first.inputs), tuple(first.outputs))
+    again = fit_oaa.fit_model(model_a.SPEC, table, p, 2, tmp_path, begin=begin)
+    faster = fit_oaa.fit_model(model_a.SPEC, table, P.transfer.a, 2, tmp_path, begin=begin)
+    rows = table.part("test")
+    was = fit_oaa.predict_a(table, first, rows)
+    np.testing.assert_allclose(fit_oaa.predict_a(table, again, rows), was, rtol=1e-4, atol=1e-3)
+    assert np.abs(fit_oaa.predict_a(table, faster, rows) - was).max() > 0.05

@@ -409,3 +409,21 @@ def test_rows_of_other_labels_are_refused(tmp_path: Path) -> None:
         rows.run(data, tmp_path / name / "label", tmp_path / name / "rows", params.Rows())
     with pytest.raises(BadInput, match="do not belong together"):
         tensors.load(tmp_path / "one" / "rows", tmp_path / "two" / "label")
+
+
+# ---------------------------------------------------------------- what names a service
+
+
+def test_memory_sizes_are_hidden_in_training_alone() -> None:
+    """A share of the rows has random sizes in both columns, the others and all other columns stay; inference is untouched."""
+    torch.manual_seed(1)
+    x = torch.full((20_000, 4), 2.0)  # no scaled input is above 1
+    seen = fit.hidden(x, [1, 3], 0.3)
+    assert torch.equal(x, torch.full((20_000, 4), 2.0))
+    changed = seen != 2.0
+    assert not changed[:, [0, 2]].any()
+    assert torch.equal(changed[:, 1], changed[:, 3])
+    assert abs(float(changed[:, 1].float().mean()) - 0.3) < 0.02
+    assert float(seen[changed].min()) >= 0.0
+    assert float(seen[changed].max()) <= 1.0
+    assert fit.memory_columns([Bound(n, 0.0, 1.0) for n in ("ipc", "virt_mem_mb", "res_mem_mb")]) == [1, 2]
