@@ -11,113 +11,32 @@
 //!   one that met vouches for all larger ones.
 //! * **Confidence.** Model-B's error on each service is followed; what is taken must be predicted with a margin of so many errors.
 //!   A model that is wrong (of another platform, broken) soon predicts nothing that is believed, and nothing is taken any more.
-//! * **Prices.** With BE jobs every core and way has a price, and nearness to the target a price of risk. Without, resources are
-//!   nearly free, and services get distance from their cliffs.
+//! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost half as much,
+//!   and services keep more distance from their cliffs; they are not free, since fewer busy cores clock higher.
 //! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
 //!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged.
 //!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by a rule of
 //! thumb (cores no busier than 60 %, ways as they are), and the action says so. Unknown latency neither grows nor shrinks.
 
+mod cells;
 pub mod joint;
 pub mod ledger;
+mod settings;
 
 use crate::books::{Amount, Books};
 use crate::models::{Area, Models, State};
 use crate::osml_plus::{doubtful, mean, words};
 use crate::Policy;
+use cells::*;
 use joint::{cheapest, Choice};
 use ledger::Ledger;
+pub use settings::Settings;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::{
     Action, ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
 };
-
-/// Knobs, with units.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// How long a new service is watched before the models are asked.
-    pub sample_ms: u64,
-    /// The same for services too slow for a p99 of their own in a second, and for those that say nothing.
-    pub sample_slow_ms: u64,
-    /// QoS above 1 that a service is to be predicted with, at least.
-    pub margin: f64,
-    /// Errors of Model-B on this service that lie between its prediction and the target, at least.
-    pub errors: f64,
-    /// The error that Model-B is taken to have before it has been seen to predict.
-    pub first_error: f64,
-    /// Cores may be as busy as this after something was taken.
-    pub busy: f64,
-    /// Met with less than this, a service takes what is free.
-    pub comfort_qos: f64,
-    /// Between a change and the next judgement of the same service.
-    pub settle_ms: u64,
-    /// All must have met their targets for so long before anything is taken.
-    pub calm_ms: u64,
-    /// After something was taken, the loser is watched for so long.
-    pub watch_ms: u64,
-    /// A cell that missed its target is not tried again for so long; doubles with every hurt, up to eight times.
-    pub grudge_ms: u64,
-    /// A backlog that is gone within so long needs no further resources.
-    pub patience_ms: u64,
-    /// Plans that take something after a disturbance.
-    pub refines: u32,
-    /// Between two such plans when these are used up.
-    pub calm_every_ms: u64,
-    /// Between two plans that leave somebody short.
-    pub poor_every_ms: u64,
-    /// After a reclaim that hurt, the next one waits so long; doubles each time, up to sixteen times, until something changes.
-    pub setback_ms: u64,
-    /// The first BE job beside a service: it gets so much of what it holds on top, until it is seen how they get along. Siblings,
-    /// frequency and memory are shared from then on, and no counter has said how much that costs.
-    pub company: f64,
-    /// Memory bandwidth that BE jobs begin with beside LC services, per cent, where it can be throttled.
-    pub be_first_pct: u8,
-    /// Between two raises of it that nobody suffered from.
-    pub be_raise_ms: u64,
-    /// Change of throughput that counts as a disturbance.
-    pub load_change: f64,
-    /// Price of all cores, with BE jobs and without.
-    pub price_cores: [f64; 2],
-    /// Price of all ways.
-    pub price_ways: [f64; 2],
-    /// Price of a QoS that is predicted 1 lower than ample, with BE jobs and without.
-    pub price_risk: [f64; 2],
-    /// Least gain in price for which something is taken.
-    pub least_gain: f64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            sample_ms: 300,
-            sample_slow_ms: 1000,
-            margin: 0.12,
-            errors: 2.0,
-            first_error: 0.08,
-            busy: 0.85,
-            comfort_qos: 1.05,
-            settle_ms: 400,
-            calm_ms: 1200,
-            watch_ms: 2000,
-            grudge_ms: 60_000,
-            patience_ms: 1200,
-            refines: 3,
-            calm_every_ms: 31_000,
-            poor_every_ms: 3_000,
-            setback_ms: 4_000,
-            company: 0.5,
-            be_first_pct: 30,
-            be_raise_ms: 900,
-            load_change: 0.12,
-            price_cores: [1.0, 0.5],
-            price_ways: [0.4, 0.2],
-            price_risk: [0.12, 0.25],
-            least_gain: 0.03,
-        }
-    }
-}
 
 /// Intervals over which features are averaged.
 const SMOOTH: usize = 5;
@@ -125,31 +44,16 @@ const SMOOTH: usize = 5;
 const JUMP: f64 = 0.2;
 /// Share of the peak memory bandwidth above which memory may be what is waited for.
 const CONTENDED: f64 = 0.6;
-/// Predicted QoS from where more is worth nothing.
-const AMPLE: f64 = 1.6;
-/// Predicted QoS of the cells from which one is chosen, beyond what is required.
-const LEVELS: [f64; 3] = [0.0, 0.2, 0.45];
+/// Between two looks at what could be taken, the first time.
+const LOOK_MS: u64 = 250;
 /// Between two tries to help a service by giving it less.
 const STUCK_MS: u64 = 20_000;
 /// Gain in price for which somebody is left short.
 const MUCH_BETTER: f64 = 0.5;
-/// QoS below which a service is far behind.
-const FAR: f64 = 0.5;
 /// Risk of a blind cell that is good enough not to ask others.
 const ENOUGH: f64 = 2.0;
 /// In a plan for others, what it costs to move a service that is well.
 const STAY: f64 = 0.5;
-/// Share of a service's cores that is busy, below which more of them do not help, and above which nothing else does.
-const IDLE: f64 = 0.6;
-const BUSY: f64 = 0.92;
-/// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
-const SATURATED: f64 = 0.96;
-/// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
-const FURTHER: f64 = 0.2;
-/// The same where not everybody can have enough.
-const POOR_LEVELS: [f64; 4] = [1.02, 0.9, 0.7, 0.4];
-/// Parts of an equal share for a service of which nothing is known, and their risk.
-const BLIND: [(f64, f64); 6] = [(2.0, 0.0), (1.5, 0.3), (1.0, 0.8), (0.5, 2.0), (0.25, 3.0), (0.0, 5.0)];
 
 /// Something was taken: what was held before, and until when it is given back at the first sign of harm.
 #[derive(Clone, Copy, Debug)]
@@ -219,52 +123,6 @@ impl Life {
     }
 }
 
-/// How much a plan may ask of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pass {
-    /// Only what is free: nobody gives, and nobody gets less of anything.
-    Free,
-    /// Whoever is well may give what it is predicted not to need.
-    Trade,
-    /// Not everybody can have enough.
-    Poor,
-}
-
-const PASSES: [Pass; 3] = [Pass::Free, Pass::Trade, Pass::Poor];
-
-/// A cell in question for a service, and the QoS that is expected there.
-#[derive(Clone, Copy, Debug)]
-struct Cell {
-    held: Amount,
-    qos: f64,
-    /// Price of the risk, where it does not follow from `qos`.
-    risk: Option<f64>,
-}
-
-impl Cell {
-    fn new(held: Amount, qos: f64) -> Self {
-        Cell { held, qos, risk: None }
-    }
-}
-
-/// What is asked about one service while a plan is made.
-struct Asked<'a> {
-    policy: &'a Surefoot,
-    s: &'a ServiceView,
-    life: &'a Life,
-    state: State,
-    held: Amount,
-    now_ms: u64,
-    /// Model-B's error on what the service holds now; 0 where that says nothing.
-    correction: f64,
-    area: Option<Area>,
-    /// Why models do not answer.
-    mute: Option<String>,
-    qos: Option<f64>,
-    /// What [`Asked::on`] has answered, by cores and ways; NaN: not asked yet.
-    answers: RefCell<Vec<f64>>,
-}
-
 /// The policy.
 pub struct Surefoot {
     set: Settings,
@@ -275,6 +133,8 @@ pub struct Surefoot {
     refines: u32,
     refine_ms: u64,
     setbacks: u32,
+    /// Looks in a row at what could be taken that found nothing.
+    looks: u32,
     /// No plan before that leaves somebody short, and none for who misses its target, after one that brought nothing.
     poor_ms: u64,
     try_ms: u64,
@@ -293,6 +153,7 @@ impl Surefoot {
             refines: 0,
             refine_ms: 0,
             setbacks: 0,
+            looks: 0,
             poor_ms: 0,
             try_ms: 0,
             be_mba: (0, 0),
@@ -349,269 +210,6 @@ impl Surefoot {
                 life.error = (0.7 * life.error + 0.3 * error).min(2.0);
             }
         }
-    }
-
-    fn ask<'a>(&'a self, now_ms: u64, s: &'a ServiceView, life: &'a Life) -> Asked<'a> {
-        let held = self.books.usable(&s.id);
-        let state = State { features: mean(&life.features), qos: s.qos() };
-        let cap = self.models.qos_cap();
-        let on = self.b(s, &state, held);
-        let (area, mute) = match self.models.area(&s.service, &state) {
-            Ok(a) if [Some(a.oaa_cores), a.oaa_ways, Some(a.rcliff_cores), a.rcliff_ways].into_iter().flatten().all(f64::is_finite) => {
-                (Some(a), None)
-            }
-            Ok(_) => (None, Some("Model-A: not a number".into())),
-            Err(e) => (None, Some(e)),
-        };
-        // While a backlog drains p99 says more about the past than about the cell.
-        let correction = match (&on, s.qos()) {
-            (Ok(b), Some(q)) if q >= 1.0 && !life.is_new() => q.min(cap) - b.min(cap),
-            _ => 0.0,
-        };
-        Asked {
-            policy: self,
-            s,
-            life,
-            state,
-            held,
-            now_ms,
-            correction,
-            area,
-            mute: on.err().or(mute),
-            qos: s.qos(),
-            answers: RefCell::default(),
-        }
-    }
-
-    fn now(&self, now_ms: u64, s: &ServiceView, life: &Life) -> Cell {
-        self.ask(now_ms, s, life).now()
-    }
-
-    /// Model-B as it stands.
-    fn b(&self, s: &ServiceView, state: &State, a: Amount) -> Result<f64, String> {
-        let q = self.models.qos(&s.service, state, self.books.platform.cores(a.cores), f64::from(a.ways))?;
-        if q.is_finite() {
-            Ok(q)
-        } else {
-            Err("Model-B: not a number".into())
-        }
-    }
-
-    /// QoS that must be predicted for what is taken (and for what is given, where it can be had).
-    fn required(&self, life: &Life) -> f64 {
-        1.0 + self.set.margin.max(self.set.errors * life.error)
-    }
-
-    /// Price of a cell: its resources, and the risk of being near the target.
-    fn price(&self, cell: Cell) -> f64 {
-        let i = usize::from(!self.books.has_be());
-        let total = self.books.total();
-        let share = |a: u32, b: u32| f64::from(a) / f64::from(b.max(1));
-        let resources =
-            self.set.price_cores[i] * share(cell.held.cores, total.cores) + self.set.price_ways[i] * share(cell.held.ways, total.ways);
-        let by_qos = if cell.qos < 1.0 { 2.0 + 6.0 * (1.0 - cell.qos) } else { self.set.price_risk[i] * (AMPLE - cell.qos).max(0.0) };
-        resources + cell.risk.unwrap_or(by_qos)
-    }
-
-    /// The smallest cells that Model-B predicts to have at least `qos`: for ever fewer ways the fewest cores.
-    fn staircase(asked: &Asked, qos: f64, limit: Amount, out: &mut Vec<Amount>) {
-        let least = asked.policy.books.least();
-        let mut cores = least.cores;
-        let mut last: Option<Amount> = None;
-        for ways in (least.ways..=limit.ways).rev() {
-            while cores <= limit.cores && asked.on(Amount::new(cores, ways)) < qos {
-                cores += 1;
-            }
-            if cores > limit.cores {
-                break;
-            }
-            // As many cores with fewer ways are better than with more.
-            out.extend(last.filter(|l| l.cores < cores));
-            last = Some(Amount::new(cores, ways));
-        }
-        out.extend(last);
-    }
-
-    /// Cells that a service may be given in a plan.
-    fn choices(&self, asked: &Asked, role: Role, pool: Amount, pass: Pass) -> Vec<Cell> {
-        let now = asked.now();
-        match role {
-            Role::Keeps => vec![now],
-            Role::Stuck => {
-                let (oaa, _) = asked.corners(pool);
-                let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
-                vec![Cell::new(oaa.at_least(Amount::new(busy, 0)).at_most(asked.held), 1.0)]
-            }
-            Role::Strained if pass != Pass::Poor => vec![now],
-            Role::Strained => self.to_get(asked, now, pool, pass),
-            Role::MayGive if pass == Pass::Free => vec![now],
-            Role::Blind => self.blind(pool),
-            Role::MayGive => self.to_give(asked, now, pool, pass),
-            Role::Needs => self.to_get(asked, now, pool, pass),
-        }
-    }
-
-    /// Parts of an equal share, for a service of which nothing is known.
-    fn blind(&self, pool: Amount) -> Vec<Cell> {
-        let holders = (self.lives.len() + usize::from(self.books.has_be())).max(1) as f64;
-        let total = self.books.total();
-        let part = |t: u32, x: f64| (f64::from(t) * x / holders).floor() as u32;
-        let cell = |(x, risk): &(f64, f64)| {
-            let held = Amount::new(part(total.cores, *x), part(total.ways, *x)).at_least(self.books.least()).at_most(pool);
-            Cell { risk: Some(*risk), ..Cell::new(held, 1.0) }
-        };
-        BLIND.iter().map(cell).collect()
-    }
-
-    /// What models propose, before anybody asks whether that may be: smallest cells by Model-B, but within Model-A's OAA (in a poor
-    /// plan: its RCliff) only where they were seen to do. Model-B knows the neighbourhood of what it was taught; far from there
-    /// Model-A is the one to hold on to.
-    fn proposed(&self, asked: &Asked, pool: Amount, pass: Pass) -> Vec<Amount> {
-        let required = self.required(asked.life);
-        let (oaa, rcliff) = asked.corners(pool);
-        let mut out = vec![];
-        for level in LEVELS {
-            Self::staircase(asked, required + level, pool, &mut out);
-        }
-        let floor = if pass == Pass::Poor { rcliff } else { oaa };
-        if pass == Pass::Poor {
-            for level in POOR_LEVELS {
-                Self::staircase(asked, level, pool, &mut out);
-            }
-        }
-        for held in &mut out {
-            if !asked.vouched(*held) {
-                *held = held.at_least(floor);
-            }
-        }
-        let around = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)];
-        out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(cores, ways)).at_most(pool)));
-        out
-    }
-
-    /// For a service that is well: whatever it is predicted to be well on, too.
-    fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
-        let (held, required) = (asked.held, if pass == Pass::Poor { 1.02 } else { self.required(asked.life) });
-        let mut out = vec![now];
-        if asked.mute.is_some() {
-            out.extend(asked.by_rule(Role::MayGive, pool));
-            return out;
-        }
-        // From far away models see little; where something beyond them is at work, less.
-        let part = if asked.life.hurts > 0 { 4 } else { 2 };
-        let careful = held.minus(Amount::new(held.cores.div_ceil(part), held.ways.div_ceil(part)));
-        let mut cells = self.proposed(asked, pool, pass);
-        cells.iter_mut().for_each(|c| *c = c.at_least(careful));
-        let (_, rcliff) = asked.corners(pool);
-        // A unit less on the safe side of the RCliff, where Model-B is very sure.
-        let units = [(1, 0), (0, 1), (1, 1)].map(|(cores, ways)| held.minus(Amount::new(cores, ways)).at_least(self.books.least()));
-        let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + FURTHER;
-        cells.extend(units.into_iter().filter(sure));
-        let roomy =
-            |to: Amount| to.cores >= held.cores || asked.busy().is_none_or(|b| b / self.books.platform.cores(to.cores) <= self.set.busy);
-        for to in cells {
-            let cell = Cell::new(to, asked.on(to));
-            if to != held && !asked.forbidden(to) && (held.fits_in(to) || cell.qos >= required && roomy(to)) {
-                out.push(cell);
-            }
-        }
-        if pass == Pass::Poor {
-            out.extend(self.less(asked));
-        }
-        out
-    }
-
-    /// Parts of what a service holds, for plans in which not everybody can have enough: never better than what it has.
-    fn less(&self, asked: &Asked) -> Vec<Cell> {
-        let (held, least) = (asked.held, self.books.least());
-        let seen = asked.qos.unwrap_or(1.0).min(1.0);
-        let part = |x: f64| {
-            let of = |n: u32| (f64::from(n) * x).round() as u32;
-            let to = Amount::new(of(held.cores), of(held.ways)).at_least(least);
-            Cell::new(to, asked.on(to).min(seen * x))
-        };
-        [0.9, 0.75, 0.5, 0.25, 0.0].map(part).to_vec()
-    }
-
-    /// For a service that is new, or needs more than it has.
-    fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
-        let (held, life) = (asked.held, asked.life);
-        let mut cells = if asked.mute.is_some() {
-            asked.by_rule(Role::Needs, pool).iter().map(|c| c.held).collect()
-        } else {
-            self.proposed(asked, pool, pass)
-        };
-        let (oaa, _) = asked.corners(pool);
-        let believed = |to: Amount| {
-            let q = asked.on(to);
-            // Model-A is believed where Model-B doubts it, unless it was seen to be wrong.
-            if oaa.fits_in(to) && !asked.forbidden(to) {
-                q.max(1.0 + self.set.margin)
-            } else {
-                q
-            }
-        };
-        let mut out = vec![];
-        if life.is_new() {
-            // What it was watched on says little about less than half of it.
-            let half = Amount::new(held.cores.div_ceil(2), held.ways.div_ceil(2));
-            let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
-            let saturated = asked.busy().is_some_and(|b| b > SATURATED * self.books.platform.cores(held.cores));
-            let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
-            let least = if pass == Pass::Free { half } else { self.books.least() }.at_least(Amount::new(busy, 0)).at_most(pool);
-            out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
-            if !saturated || least.fits_in(held) || pass == Pass::Poor {
-                out.push(now);
-            }
-        } else {
-            let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
-            // Idle cores are not what is lacking, and busy ones are.
-            let helps = |to: Amount| match share {
-                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways,
-                Some(x) if x > BUSY => to.cores > held.cores,
-                _ => true,
-            };
-            // Every time more than the last. Far behind there is a queue to be worked off, too; what is too much is taken back when
-            // all is well.
-            let free = self.books.free();
-            let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
-            let far = asked.qos.is_some_and(|q| q < FAR) || recent.is_some_and(|q| q < FAR);
-            let part = |n: u32| (if far { n.div_ceil(2) * life.more.min(2) } else { n.div_ceil(4) }).max(life.more);
-            let step = Amount::new(part(held.cores), part(held.ways));
-            for c in cells.iter_mut().filter(|c| far && c.cores > held.cores) {
-                *c = c.at_least(held.plus(Amount::new(step.cores, 0))).at_most(pool);
-            }
-            cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
-            // All that is free, where that is less than a step.
-            cells.push(held.plus(step.at_most(free)));
-            let beyond = held.plus(Amount::new(life.more.saturating_sub(1), life.more.saturating_sub(1)));
-            // One resource was not it, or not alone.
-            let both = |c: &Amount| life.more < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
-            cells.push(held.plus(Amount::new(step.cores, step.ways)).at_most(pool));
-            let enough = |c: &Amount| {
-                (both(c) || c.cores >= pool.cores)
-                    && !c.fits_in(beyond)
-                    && !c.fits_in(held)
-                    && helps(*c)
-                    && (pass != Pass::Free || held.fits_in(*c))
-            };
-            out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
-            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, self.set.comfort_qos).collect();
-            if !proven.is_empty() {
-                // Where it was seen to be well counts more than where it might be.
-                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(0.95));
-                let sound = |c: &Amount| !c.fits_in(held) && c.fits_in(pool) && (pass != Pass::Free || held.fits_in(*c));
-                let with = proven.iter().flat_map(|c| [*c, c.at_least(held)]).filter(sound);
-                out.extend(with.map(|c| Cell::new(c, asked.on(c))));
-            }
-            if pass == Pass::Poor {
-                out.push(now);
-            }
-        }
-        if pass == Pass::Poor {
-            out.extend(self.less(asked));
-        }
-        out
     }
 
     /// `stay` is what it costs to move a service at all. A cell for everybody that fits together: (service, cell), or None where nothing fits.
@@ -751,7 +349,7 @@ impl Surefoot {
     fn disturbed(&mut self, now_ms: u64) {
         self.refines = self.set.refines;
         self.refine_ms = now_ms;
-        self.setbacks = 0;
+        (self.setbacks, self.looks) = (0, 0);
     }
 
     /// The first BE job beside LC services: room for what nobody has measured yet, and less bandwidth to begin with.
@@ -997,8 +595,9 @@ impl Surefoot {
             Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*c))
         };
         let gain: f64 = chosen.iter().filter(|(id, c)| c.held != self.books.usable(id)).filter_map(|(id, c)| price(id, c)).sum();
-        // Looked at often, done seldom.
-        self.refine_ms = now_ms + 500;
+        // While nothing is gained it is looked at ever more seldom.
+        self.looks += 1;
+        self.refine_ms = now_ms + (LOOK_MS << self.looks.min(5));
         let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
         if gain < self.set.least_gain || !takes {
             return;
@@ -1011,7 +610,7 @@ impl Surefoot {
                     l.stuck_until_ms = now_ms + STUCK_MS;
                 });
             }
-            self.refines = self.refines.saturating_sub(1);
+            (self.refines, self.looks) = (self.refines.saturating_sub(1), 0);
             self.refine_ms = now_ms + if self.refines > 0 { self.set.calm_ms } else { self.set.calm_every_ms };
         }
     }
@@ -1070,28 +669,6 @@ impl Surefoot {
     }
 }
 
-/// What a service is in a joint plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// It keeps what it has.
-    Keeps,
-    /// It may be moved wherever it is predicted to be well.
-    MayGive,
-    /// It needs another cell than the one it has.
-    Needs,
-    /// More of anything has not helped: back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
-    Stuck,
-    /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
-    Strained,
-    /// Nothing is known of it.
-    Blind,
-}
-
-/// More of both than at a corner (of ways only where there are any).
-fn beyond(corner: Amount, to: Amount) -> bool {
-    to.cores > corner.cores && (corner.ways == 0 || to.ways > corner.ways)
-}
-
 /// The backlog shrinks, and will be gone in time; or only the window remembers it.
 fn draining(life: &Life, target_ms: f64, patience_ms: u64) -> bool {
     let n = life.points.len();
@@ -1105,95 +682,6 @@ fn draining(life: &Life, target_ms: f64, patience_ms: u64) -> bool {
     let fall_ms = (first.mean_ms - last.mean_ms) / 2.0;
     let left = last.p99_ms - target_ms;
     fall_ms > 0.05 * first.mean_ms && left / fall_ms * 100.0 <= patience_ms as f64
-}
-
-impl Asked<'_> {
-    fn busy(&self) -> Option<f64> {
-        self.state.features.cpu_usage_cores
-    }
-
-    fn forbidden(&self, to: Amount) -> bool {
-        // Met by a hair is as bad as missed when there is a choice.
-        to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.comfort_qos)
-    }
-
-    /// Model-A's OAA and RCliff in units; the least where it has no answer.
-    fn corners(&self, pool: Amount) -> (Amount, Amount) {
-        let books = &self.policy.books;
-        let up = |x: f64, most: u32| (x - 0.3).ceil().clamp(0.0, f64::from(most)) as u32;
-        let cores = |c: f64| up(c / books.platform.core_step, pool.cores);
-        let ways = |w: Option<f64>| up(w.unwrap_or(0.0), pool.ways);
-        let Some(a) = self.area else { return (books.least(), books.least()) };
-        let rcliff = Amount::new(cores(a.rcliff_cores), ways(a.rcliff_ways)).at_least(books.least());
-        (Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff), rcliff)
-    }
-
-    /// What it holds, and the QoS that was seen or is expected there.
-    fn now(&self) -> Cell {
-        let seen = self.qos.unwrap_or(1.0);
-        Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })
-    }
-
-    fn vouched(&self, to: Amount) -> bool {
-        self.life.ledger.vouches(self.now_ms, to, self.life.rps).is_some()
-    }
-
-    /// QoS that is expected on a cell: what was seen there, else Model-B, corrected by its error on the present.
-    fn on(&self, to: Amount) -> f64 {
-        let total = self.policy.books.total();
-        let at = (to.cores * (total.ways + 1) + to.ways) as usize;
-        if let Some(known) = self.answers.borrow().get(at).filter(|q| !q.is_nan()) {
-            return *known;
-        }
-        let q = self.reckon(to);
-        let mut answers = self.answers.borrow_mut();
-        answers.resize(((total.cores + 1) * (total.ways + 1)) as usize, f64::NAN);
-        if let Some(cell) = answers.get_mut(at) {
-            *cell = q;
-        }
-        q
-    }
-
-    fn reckon(&self, to: Amount) -> f64 {
-        if self.forbidden(to) {
-            return 0.5;
-        }
-        let p = self.policy;
-        let cap = p.models.qos_cap();
-        let mut q = match p.b(self.s, &self.state, to) {
-            Ok(b) => b.min(cap) + self.correction,
-            Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(0.5),
-        };
-        // Cores that busy have a queue, whatever a model says. While a backlog drains they are busy for another reason.
-        let met = self.qos.is_some_and(|q| q >= 1.0);
-        if met && self.busy().is_some_and(|b| b > 0.95 * p.books.platform.cores(to.cores)) {
-            q = q.min(0.8);
-        }
-        let vouched = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
-        vouched.map_or(q, |v| q.max(v.min(cap)))
-    }
-
-    /// Without models: cores no busier than 60 %, a quarter more of both for who needs, a unit less for who gives.
-    fn by_rule(&self, role: Role, pool: Amount) -> Vec<Cell> {
-        let p = &self.policy.books;
-        let least = p.least();
-        let cores = |busy: f64| (busy / 0.6 / p.platform.core_step).ceil().max(1.0) as u32;
-        match role {
-            Role::Needs => {
-                let wanted = self.busy().map_or(self.held.cores + 1, cores);
-                let held = self.held;
-                let step = Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4));
-                let by_busy = Amount::new(wanted, held.ways).at_least(least).at_most(pool);
-                vec![Cell::new(by_busy, 1.1), Cell::new(held.plus(step).at_most(pool), 1.2)]
-            }
-            _ => {
-                let Some(busy) = self.busy().filter(|_| self.qos.is_some_and(|q| q >= 1.5)) else { return vec![] };
-                let to = self.held.minus(Amount::new(1, 0)).at_least(least);
-                let fits = p.platform.cores(to.cores) * 0.6 >= busy && !self.forbidden(to);
-                fits.then_some(Cell::new(to, 1.0 + self.policy.set.margin)).into_iter().collect()
-            }
-        }
-    }
 }
 
 impl Policy for Surefoot {

@@ -1,0 +1,432 @@
+//! The cells that a service could hold in a plan: what models propose, what was seen, and what may be.
+
+use super::*;
+
+/// Predicted QoS from where more is worth nothing.
+pub(super) const AMPLE: f64 = 1.6;
+/// Predicted QoS of the cells from which one is chosen, beyond what is required.
+pub(super) const LEVELS: [f64; 3] = [0.0, 0.2, 0.45];
+/// QoS below which a service is far behind.
+pub(super) const FAR: f64 = 0.5;
+/// Share of a service's cores that is busy, below which more of them do not help, and above which nothing else does.
+pub(super) const IDLE: f64 = 0.6;
+pub(super) const BUSY: f64 = 0.92;
+/// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
+pub(super) const SATURATED: f64 = 0.96;
+/// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
+pub(super) const FURTHER: f64 = 0.2;
+/// The same where not everybody can have enough.
+pub(super) const POOR_LEVELS: [f64; 4] = [1.02, 0.9, 0.7, 0.4];
+/// Parts of an equal share for a service of which nothing is known, and their risk.
+pub(super) const BLIND: [(f64, f64); 6] = [(2.0, 0.0), (1.5, 0.3), (1.0, 0.8), (0.5, 2.0), (0.25, 3.0), (0.0, 5.0)];
+
+/// What a service is in a joint plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It keeps what it has.
+    Keeps,
+    /// It may be moved wherever it is predicted to be well.
+    MayGive,
+    /// It needs another cell than the one it has.
+    Needs,
+    /// More of anything has not helped: back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
+    Stuck,
+    /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
+    Strained,
+    /// Nothing is known of it.
+    Blind,
+}
+
+/// How much a plan may ask of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Only what is free: nobody gives, and nobody gets less of anything.
+    Free,
+    /// Whoever is well may give what it is predicted not to need.
+    Trade,
+    /// Not everybody can have enough.
+    Poor,
+}
+
+pub(super) const PASSES: [Pass; 3] = [Pass::Free, Pass::Trade, Pass::Poor];
+
+/// A cell in question for a service, and the QoS that is expected there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub held: Amount,
+    pub qos: f64,
+    /// Price of the risk, where it does not follow from `qos`.
+    pub risk: Option<f64>,
+}
+
+impl Cell {
+    pub fn new(held: Amount, qos: f64) -> Self {
+        Cell { held, qos, risk: None }
+    }
+}
+
+/// What is asked about one service while a plan is made.
+pub(super) struct Asked<'a> {
+    pub policy: &'a Surefoot,
+    pub s: &'a ServiceView,
+    pub life: &'a Life,
+    pub state: State,
+    pub held: Amount,
+    pub now_ms: u64,
+    /// Model-B's error on what the service holds now; 0 where that says nothing.
+    pub correction: f64,
+    pub area: Option<Area>,
+    /// Why models do not answer.
+    pub mute: Option<String>,
+    pub qos: Option<f64>,
+    /// What [`Asked::on`] has answered, by cores and ways; NaN: not asked yet.
+    pub answers: RefCell<Vec<f64>>,
+}
+
+impl Surefoot {
+    pub(super) fn ask<'a>(&'a self, now_ms: u64, s: &'a ServiceView, life: &'a Life) -> Asked<'a> {
+        let held = self.books.usable(&s.id);
+        let state = State { features: mean(&life.features), qos: s.qos() };
+        let cap = self.models.qos_cap();
+        let on = self.b(s, &state, held);
+        let (area, mute) = match self.models.area(&s.service, &state) {
+            Ok(a) if [Some(a.oaa_cores), a.oaa_ways, Some(a.rcliff_cores), a.rcliff_ways].into_iter().flatten().all(f64::is_finite) => {
+                (Some(a), None)
+            }
+            Ok(_) => (None, Some("Model-A: not a number".into())),
+            Err(e) => (None, Some(e)),
+        };
+        // While a backlog drains p99 says more about the past than about the cell.
+        let correction = match (&on, s.qos()) {
+            (Ok(b), Some(q)) if q >= 1.0 && !life.is_new() => q.min(cap) - b.min(cap),
+            _ => 0.0,
+        };
+        Asked {
+            policy: self,
+            s,
+            life,
+            state,
+            held,
+            now_ms,
+            correction,
+            area,
+            mute: on.err().or(mute),
+            qos: s.qos(),
+            answers: RefCell::default(),
+        }
+    }
+
+    pub(super) fn now(&self, now_ms: u64, s: &ServiceView, life: &Life) -> Cell {
+        self.ask(now_ms, s, life).now()
+    }
+
+    /// Model-B as it stands.
+    pub(super) fn b(&self, s: &ServiceView, state: &State, a: Amount) -> Result<f64, String> {
+        let q = self.models.qos(&s.service, state, self.books.platform.cores(a.cores), f64::from(a.ways))?;
+        if q.is_finite() {
+            Ok(q)
+        } else {
+            Err("Model-B: not a number".into())
+        }
+    }
+
+    /// QoS that must be predicted for what is taken (and for what is given, where it can be had).
+    pub(super) fn required(&self, life: &Life) -> f64 {
+        1.0 + self.set.margin.max(self.set.errors * life.error)
+    }
+
+    /// Price of a cell: its resources, and the risk of being near the target.
+    pub(super) fn price(&self, cell: Cell) -> f64 {
+        let i = usize::from(!self.books.has_be());
+        let total = self.books.total();
+        let share = |a: u32, b: u32| f64::from(a) / f64::from(b.max(1));
+        let resources =
+            self.set.price_cores[i] * share(cell.held.cores, total.cores) + self.set.price_ways[i] * share(cell.held.ways, total.ways);
+        let by_qos = if cell.qos < 1.0 { 2.0 + 6.0 * (1.0 - cell.qos) } else { self.set.price_risk[i] * (AMPLE - cell.qos).max(0.0) };
+        resources + cell.risk.unwrap_or(by_qos)
+    }
+
+    /// The smallest cells from `floor` on that Model-B predicts to have at least `qos`: for ever fewer ways the fewest cores.
+    pub(super) fn staircase(asked: &Asked, qos: f64, floor: Amount, limit: Amount, out: &mut Vec<Amount>) {
+        let mut cores = floor.cores;
+        let mut last: Option<Amount> = None;
+        for ways in (floor.ways..=limit.ways).rev() {
+            while cores <= limit.cores && asked.on(Amount::new(cores, ways)) < qos {
+                cores += 1;
+            }
+            if cores > limit.cores {
+                break;
+            }
+            // As many cores with fewer ways are better than with more.
+            out.extend(last.filter(|l| l.cores < cores));
+            last = Some(Amount::new(cores, ways));
+        }
+        out.extend(last);
+    }
+
+    /// Cells that a service may be given in a plan.
+    pub(super) fn choices(&self, asked: &Asked, role: Role, pool: Amount, pass: Pass) -> Vec<Cell> {
+        let now = asked.now();
+        match role {
+            Role::Keeps => vec![now],
+            Role::Stuck => {
+                let (oaa, _) = asked.corners(pool);
+                let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
+                vec![Cell::new(oaa.at_least(Amount::new(busy, 0)).at_most(asked.held), 1.0)]
+            }
+            Role::Strained if pass != Pass::Poor => vec![now],
+            Role::Strained => self.to_get(asked, now, pool, pass),
+            Role::MayGive if pass == Pass::Free => vec![now],
+            Role::Blind => self.blind(pool),
+            Role::MayGive => self.to_give(asked, now, pool, pass),
+            Role::Needs => self.to_get(asked, now, pool, pass),
+        }
+    }
+
+    /// Parts of an equal share, for a service of which nothing is known.
+    pub(super) fn blind(&self, pool: Amount) -> Vec<Cell> {
+        let holders = (self.lives.len() + usize::from(self.books.has_be())).max(1) as f64;
+        let total = self.books.total();
+        let part = |t: u32, x: f64| (f64::from(t) * x / holders).floor() as u32;
+        let cell = |(x, risk): &(f64, f64)| {
+            let held = Amount::new(part(total.cores, *x), part(total.ways, *x)).at_least(self.books.least()).at_most(pool);
+            Cell { risk: Some(*risk), ..Cell::new(held, 1.0) }
+        };
+        BLIND.iter().map(cell).collect()
+    }
+
+    /// What models propose, before anybody asks whether that may be: smallest cells by Model-B, but within Model-A's OAA (in a poor
+    /// plan: its RCliff) only where they were seen to do. Model-B knows the neighbourhood of what it was taught; far from there
+    /// Model-A is the one to hold on to.
+    pub(super) fn proposed(&self, asked: &Asked, pool: Amount, pass: Pass) -> Vec<Amount> {
+        let required = self.required(asked.life);
+        let (oaa, rcliff) = asked.corners(pool);
+        let poor = pass == Pass::Poor;
+        let floor = if poor { rcliff } else { oaa };
+        let mut out: Vec<Amount> = asked.life.ledger.proven(asked.now_ms, asked.life.rps, required).filter(|c| c.fits_in(pool)).collect();
+        let levels = LEVELS.iter().map(|l| required + l).chain(POOR_LEVELS.into_iter().filter(|_| poor));
+        levels.for_each(|qos| Self::staircase(asked, qos, floor, pool, &mut out));
+        let around = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)];
+        out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(cores, ways)).at_most(pool)));
+        out
+    }
+
+    /// For a service that is well: whatever it is predicted to be well on, too.
+    pub(super) fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
+        let (held, required) = (asked.held, if pass == Pass::Poor { 1.02 } else { self.required(asked.life) });
+        let mut out = vec![now];
+        if asked.mute.is_some() {
+            out.extend(asked.by_rule(Role::MayGive, pool));
+            return out;
+        }
+        // From far away models see little; where something beyond them is at work, less.
+        let part = if asked.life.hurts > 0 { 4 } else { 2 };
+        let careful = held.minus(Amount::new(held.cores.div_ceil(part), held.ways.div_ceil(part)));
+        let mut cells = self.proposed(asked, pool, pass);
+        cells.iter_mut().for_each(|c| *c = c.at_least(careful));
+        let (_, rcliff) = asked.corners(pool);
+        // A unit less on the safe side of the RCliff, where Model-B is very sure.
+        let units = [(1, 0), (0, 1), (1, 1)].map(|(cores, ways)| held.minus(Amount::new(cores, ways)).at_least(self.books.least()));
+        let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + FURTHER;
+        cells.extend(units.into_iter().filter(sure));
+        let roomy =
+            |to: Amount| to.cores >= held.cores || asked.busy().is_none_or(|b| b / self.books.platform.cores(to.cores) <= self.set.busy);
+        for to in cells {
+            let cell = Cell::new(to, asked.on(to));
+            if to != held && !asked.forbidden(to) && (held.fits_in(to) || cell.qos >= required && roomy(to)) {
+                out.push(cell);
+            }
+        }
+        if pass == Pass::Poor {
+            out.extend(self.less(asked));
+        }
+        out
+    }
+
+    /// Parts of what a service holds, for plans in which not everybody can have enough: never better than what it has.
+    pub(super) fn less(&self, asked: &Asked) -> Vec<Cell> {
+        let (held, least) = (asked.held, self.books.least());
+        let seen = asked.qos.unwrap_or(1.0).min(1.0);
+        let part = |x: f64| {
+            let of = |n: u32| (f64::from(n) * x).round() as u32;
+            let to = Amount::new(of(held.cores), of(held.ways)).at_least(least);
+            Cell::new(to, asked.on(to).min(seen * x))
+        };
+        [0.9, 0.75, 0.5, 0.25, 0.0].map(part).to_vec()
+    }
+
+    /// For a service that is new, or needs more than it has.
+    pub(super) fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
+        let (held, life) = (asked.held, asked.life);
+        let mut cells = if asked.mute.is_some() {
+            asked.by_rule(Role::Needs, pool).iter().map(|c| c.held).collect()
+        } else {
+            self.proposed(asked, pool, pass)
+        };
+        let (oaa, _) = asked.corners(pool);
+        let believed = |to: Amount| {
+            let q = asked.on(to);
+            // Model-A is believed where Model-B doubts it, unless it was seen to be wrong.
+            if oaa.fits_in(to) && !asked.forbidden(to) {
+                q.max(1.0 + self.set.margin)
+            } else {
+                q
+            }
+        };
+        let mut out = vec![];
+        if life.is_new() {
+            // What it was watched on says little about less than half of it.
+            let half = Amount::new(held.cores.div_ceil(2), held.ways.div_ceil(2));
+            let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
+            let saturated = asked.busy().is_some_and(|b| b > SATURATED * self.books.platform.cores(held.cores));
+            let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
+            let least = if pass == Pass::Free { half } else { self.books.least() }.at_least(Amount::new(busy, 0)).at_most(pool);
+            out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
+            if !saturated || least.fits_in(held) || pass == Pass::Poor {
+                out.push(now);
+            }
+        } else {
+            let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
+            // Idle cores are not what is lacking, and busy ones are.
+            let helps = |to: Amount| match share {
+                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways,
+                Some(x) if x > BUSY => to.cores > held.cores,
+                _ => true,
+            };
+            // Every time more than the last. Far behind there is a queue to be worked off, too; what is too much is taken back when
+            // all is well.
+            let free = self.books.free();
+            let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
+            let far = asked.qos.is_some_and(|q| q < FAR) || recent.is_some_and(|q| q < FAR);
+            let part = |n: u32| (if far { n.div_ceil(2) * life.more.min(2) } else { n.div_ceil(4) }).max(life.more);
+            let step = Amount::new(part(held.cores), part(held.ways));
+            for c in cells.iter_mut().filter(|c| far && c.cores > held.cores) {
+                *c = c.at_least(held.plus(Amount::new(step.cores, 0))).at_most(pool);
+            }
+            cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
+            // All that is free, where that is less than a step.
+            cells.push(held.plus(step.at_most(free)));
+            let beyond = held.plus(Amount::new(life.more.saturating_sub(1), life.more.saturating_sub(1)));
+            // One resource was not it, or not alone.
+            let both = |c: &Amount| life.more < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
+            cells.push(held.plus(Amount::new(step.cores, step.ways)).at_most(pool));
+            let enough = |c: &Amount| {
+                (both(c) || c.cores >= pool.cores)
+                    && !c.fits_in(beyond)
+                    && !c.fits_in(held)
+                    && helps(*c)
+                    && (pass != Pass::Free || held.fits_in(*c))
+            };
+            out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
+            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, self.set.comfort_qos).collect();
+            if !proven.is_empty() {
+                // Where it was seen to be well counts more than where it might be.
+                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(0.95));
+                let sound = |c: &Amount| !c.fits_in(held) && c.fits_in(pool) && (pass != Pass::Free || held.fits_in(*c));
+                let with = proven.iter().flat_map(|c| [*c, c.at_least(held)]).filter(sound);
+                out.extend(with.map(|c| Cell::new(c, asked.on(c))));
+            }
+            if pass == Pass::Poor {
+                out.push(now);
+            }
+        }
+        if pass == Pass::Poor {
+            out.extend(self.less(asked));
+        }
+        out
+    }
+}
+
+/// More of both than at a corner (of ways only where there are any).
+pub(super) fn beyond(corner: Amount, to: Amount) -> bool {
+    to.cores > corner.cores && (corner.ways == 0 || to.ways > corner.ways)
+}
+
+impl Asked<'_> {
+    pub fn busy(&self) -> Option<f64> {
+        self.state.features.cpu_usage_cores
+    }
+
+    pub fn forbidden(&self, to: Amount) -> bool {
+        // Met by a hair is as bad as missed when there is a choice.
+        to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.comfort_qos)
+    }
+
+    /// Model-A's OAA and RCliff in units; the least where it has no answer.
+    pub fn corners(&self, pool: Amount) -> (Amount, Amount) {
+        let books = &self.policy.books;
+        let up = |x: f64, most: u32| (x - 0.3).ceil().clamp(0.0, f64::from(most)) as u32;
+        let cores = |c: f64| up(c / books.platform.core_step, pool.cores);
+        let ways = |w: Option<f64>| up(w.unwrap_or(0.0), pool.ways);
+        let Some(a) = self.area else { return (books.least(), books.least()) };
+        let rcliff = Amount::new(cores(a.rcliff_cores), ways(a.rcliff_ways)).at_least(books.least());
+        (Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff), rcliff)
+    }
+
+    /// What it holds, and the QoS that was seen or is expected there.
+    pub fn now(&self) -> Cell {
+        let seen = self.qos.unwrap_or(1.0);
+        Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })
+    }
+
+    pub fn vouched(&self, to: Amount) -> bool {
+        self.life.ledger.vouches(self.now_ms, to, self.life.rps).is_some()
+    }
+
+    /// QoS that is expected on a cell: what was seen there, else Model-B, corrected by its error on the present.
+    pub fn on(&self, to: Amount) -> f64 {
+        let total = self.policy.books.total();
+        let at = (to.cores * (total.ways + 1) + to.ways) as usize;
+        if let Some(known) = self.answers.borrow().get(at).filter(|q| !q.is_nan()) {
+            return *known;
+        }
+        let q = self.reckon(to);
+        let mut answers = self.answers.borrow_mut();
+        answers.resize(((total.cores + 1) * (total.ways + 1)) as usize, f64::NAN);
+        if let Some(cell) = answers.get_mut(at) {
+            *cell = q;
+        }
+        q
+    }
+
+    pub fn reckon(&self, to: Amount) -> f64 {
+        if self.forbidden(to) {
+            return 0.5;
+        }
+        let p = self.policy;
+        let cap = p.models.qos_cap();
+        let mut q = match p.b(self.s, &self.state, to) {
+            Ok(b) => b.min(cap) + self.correction,
+            Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(0.5),
+        };
+        // Cores that busy have a queue, whatever a model says. While a backlog drains they are busy for another reason.
+        let met = self.qos.is_some_and(|q| q >= 1.0);
+        if met && self.busy().is_some_and(|b| b > 0.95 * p.books.platform.cores(to.cores)) {
+            q = q.min(0.8);
+        }
+        let vouched = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
+        vouched.map_or(q, |v| q.max(v.min(cap)))
+    }
+
+    /// Without models: cores no busier than 60 %, a quarter more of both for who needs, a unit less for who gives.
+    pub fn by_rule(&self, role: Role, pool: Amount) -> Vec<Cell> {
+        let p = &self.policy.books;
+        let least = p.least();
+        let cores = |busy: f64| (busy / 0.6 / p.platform.core_step).ceil().max(1.0) as u32;
+        match role {
+            Role::Needs => {
+                let wanted = self.busy().map_or(self.held.cores + 1, cores);
+                let held = self.held;
+                let step = Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4));
+                let by_busy = Amount::new(wanted, held.ways).at_least(least).at_most(pool);
+                vec![Cell::new(by_busy, 1.1), Cell::new(held.plus(step).at_most(pool), 1.2)]
+            }
+            _ => {
+                let Some(busy) = self.busy().filter(|_| self.qos.is_some_and(|q| q >= 1.5)) else { return vec![] };
+                let to = self.held.minus(Amount::new(1, 0)).at_least(least);
+                let fits = p.platform.cores(to.cores) * 0.6 >= busy && !self.forbidden(to);
+                fits.then_some(Cell::new(to, 1.0 + self.policy.set.margin)).into_iter().collect()
+            }
+        }
+    }
+}
