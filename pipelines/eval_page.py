@@ -498,14 +498,14 @@ def _one_workload(section: Section, group: Group, workload: str, out: Path) -> i
                             f"What {service} held from {from_s:.0f} s on, in order; filled: its QoS was met most of that time.",
                         )
                     ],
-                    wide=True,
+                    wide=len(found) > 2,
                 )
             )
     return 1
 
 
 def shown_service(frame: pl.DataFrame) -> str | None:
-    """The service whose way is drawn: of those there at the start, one whose load changes, else the most above its target."""
+    """The service whose way is drawn: one whose load changes, else one there at the start; of several, the most above target."""
     lc = frame.filter((pl.col("kind") == "lc") & pl.col("load").is_not_null())
     if lc.is_empty():
         return None
@@ -516,7 +516,7 @@ def shown_service(frame: pl.DataFrame) -> str | None:
         (pl.col("p99_ms") > pl.col("qos_target_ms")).sum().alias("above"),
     )
     by = by.with_columns((pl.col("from_ms") == first).alias("there"), (pl.col("levels") > 1).alias("changes"))
-    return str(by.sort(["there", "changes", "above", "service"], descending=[True, True, True, False])["service"][0])
+    return str(by.sort(["changes", "there", "above", "service"], descending=[True, True, True, False])["service"][0])
 
 
 def trace_of(frame: pl.DataFrame, policy: str, service: str) -> charts.Trace:

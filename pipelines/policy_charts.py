@@ -513,7 +513,7 @@ def traces(found: Sequence[Trace], title: str) -> str:
             ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         for ax in axes.flat[len(found) :]:
             ax.set_visible(False)
-        fig.supxlabel("LLC ways", fontsize=9)
+        fig.supxlabel("LLC ways", fontsize=9, y=-0.06 / lines)
         fig.supylabel("cores (logical CPUs)", fontsize=9)
         fig.subplots_adjust(hspace=0.3, wspace=0.1)
         return svg_element(fig, title)
