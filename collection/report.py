@@ -53,7 +53,10 @@ STATES = {
 }
 POLICY_NOTES = {
     "unmanaged": "everybody may use everything",
+    "equal-share": "cores and ways in equal shares, whatever the need",
     "parties": "one resource at a time, up or down, by trial (PARTIES)",
+    "clite": "tries whole partitions, the next one where a Gaussian process hopes for most (CLITE)",
+    "heracles": "BE jobs grow while the LC services, which share the rest, have slack (Heracles)",
     "osml-plus": "Model A finds OAA and RCliff, Model B trades, Model C corrects (OSML+, Algorithms 1-3)",
 }
 

@@ -6,13 +6,15 @@
 //! threshold the best partition is held, until services come or go, the load changes or a target is missed.
 //!
 //! Where the papers are silent, or we decide:
-//! * **p99 of a sample** is that of the second half of its period where that has the 100 requests of a p99, else of the whole period,
-//!   else of the window by which QoS is judged. A queue left by the partition before spoils a sample, as it does in the paper;
+//! * **p99 of a sample** is that of the second half of its period where that has the 100 requests of a p99; else of the whole period,
+//!   where that has 20 (a slow service's p99 is rough then, but of this partition); else of the window by which QoS is judged. A queue
+//!   left by the partition before spoils a sample, as it does in the paper;
 //! * **normalised performance** is relative to the best of all samples: at first that is the holder's extreme, which the paper takes;
 //! * **dropout-copy**: in each iteration one holder, drawn at random, keeps its part of the best sample (from three holders on: of
 //!   two, one is what the other leaves);
-//! * **stop**: at an expected improvement below 1 % of the scale, but not before some sample has met every target. The code that the
-//!   OSML+ paper ran stops early, and loses by it (Sec. 4.3): this one is stronger. After 60 samples the best is held anyhow;
+//! * **stop**: at an expected improvement below 3 % of the scale, but not before some sample has met every target. The code that the
+//!   OSML+ paper ran stops early, and loses by it (Sec. 4.3): this one is stronger. With 1 % searches ran into their budget, and
+//!   missed targets half as long again (three LC services and a job); after 60 samples the best is held anyhow;
 //! * **bandwidth** is a cap (MBA) on each holder, ten levels; caps need not add up to 100 %;
 //! * **a held partition that misses a target** in two periods in a row: if requests say that the load has grown the search starts
 //!   anew; if not, what was measured replaces its sample and the search goes on. A load that falls starts it anew, too;
@@ -50,6 +52,8 @@ pub struct CliteSettings {
     pub most_samples: usize,
     /// Requests of a period that differ by more than this share (and by more than chance) are another load.
     pub load_change: f64,
+    /// Requests below which a period says nothing of its own p99.
+    pub least_requests: u64,
     /// Periods in a row that end the holding of a partition.
     pub patience: u32,
     /// After a search without success the next one begins so much later.
@@ -62,9 +66,10 @@ impl Default for CliteSettings {
             name: "clite",
             period_ms: 2000,
             margin: 0.01,
-            stop: 0.01,
+            stop: 0.03,
             most_samples: 60,
             load_change: 0.2,
+            least_requests: 20,
             patience: 2,
             retry_ms: 30_000,
         }
@@ -74,7 +79,7 @@ impl Default for CliteSettings {
 impl CliteSettings {
     /// A sample every 100 ms. Most p99 are then of the last second, ten partitions ago to now: what is judged is a mixture.
     pub fn every_100_ms() -> Self {
-        CliteSettings { name: "clite-100ms", period_ms: 100, patience: 10, ..CliteSettings::default() }
+        CliteSettings { name: "clite-100ms", period_ms: 100, least_requests: MIN_COUNT_P99, patience: 10, ..CliteSettings::default() }
     }
 }
 
@@ -278,8 +283,8 @@ impl Clite {
         let p99 = |s: &&ServiceView| {
             let recent = self.recent.get(&s.id).map_or(&[][..], Vec::as_slice);
             let half = &recent[recent.len() / 2..];
-            let enough = |l: &Latency| l.count >= MIN_COUNT_P99;
-            let own = merge(half, 100.0).filter(enough).or_else(|| merge(recent, 100.0).filter(enough));
+            let of = |l: &[Latency], least: u64| merge(l, 100.0).filter(|l| l.count >= least);
+            let own = of(half, MIN_COUNT_P99).or_else(|| of(recent, self.set.least_requests));
             own.or(s.window).map(|l| l.p99_ms)
         };
         let p99_ms: Vec<Option<f64>> = views.iter().map(p99).collect();
