@@ -153,9 +153,25 @@ pub struct Eval {
     /// Runs whose time line is kept
     #[arg(long, value_enum, default_value = "first")]
     pub timelines: Timelines,
+    /// Tell policies untruths, to see what wrong models and lost readings cost
+    #[arg(long, value_enum)]
+    pub harm: Option<Harm>,
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What is done to what policies see and ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Harm {
+    /// Model-A gives the answers of other services and other times
+    ShuffledA,
+    /// The bundle may be one of another platform
+    ForeignBundle,
+    /// The latency feed of the first LC service falls silent after 10 s
+    DeadFeed,
+    /// No counter and no account of the kernel is there
+    NoCounters,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

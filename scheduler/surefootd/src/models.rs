@@ -23,12 +23,20 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, platform: &Platform, featu
             path.display()
         )));
     }
+    load_for(path, trust, &Expect::platform(platform).feature_set(feature_set))
+}
+
+/// The same for whatever is expected.
+///
+/// # Errors
+/// [`Error::BadInput`] names what was refused.
+pub fn load_for(path: &Path, trust: Option<&Path>, expected: &Expect) -> Result<Bundle> {
     let keys = match trust {
         Some(p) => TrustedKeys::load(p),
         None => TrustedKeys::load_default(),
     };
     let refused = |e: surefoot_learn::BundleError| Error::BadInput(format!("bundle {}: {e}", path.display()));
-    Bundle::load(path, &keys.map_err(refused)?, &Expect::platform(platform).feature_set(feature_set)).map_err(refused)
+    Bundle::load(path, &keys.map_err(refused)?, expected).map_err(refused)
 }
 
 /// # Errors

@@ -293,3 +293,38 @@ fn check_and_reset_of_virtual_servers() {
     assert!(of("l3-cat")["detail"].as_str().unwrap().contains("12 ways"));
     assert_eq!(ok(&["reset", "--server", "virtual:server-2"]).lines().count(), 1);
 }
+
+/// Untruths reach policies and nobody else: a bundle of another platform is taken only on demand, the misled decide otherwise than they
+/// would, nobody's plan is refused, and the same seed misleads in the same way.
+#[test]
+fn policies_can_be_misled() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    let vectors = root().join("tests/vectors");
+    let eval = |platform: &str, harm: &[&str], out: &str| {
+        let mut c = surefootd();
+        c.args(["eval", "--workloads", path(&file), "--policies", "osml-plus,surefoot", "--platform", platform]);
+        c.args(["--bundle", path(&vectors.join("bundle-small")), "--trust", path(&vectors.join("keys/trusted"))]);
+        let done = c.args(["--out", path(&dir.path().join(out))]).args(harm).output().unwrap();
+        let csv = fs::read_to_string(dir.path().join(out).join("rows.csv")).unwrap_or_default();
+        // Without the columns that are measured time.
+        let rows: Vec<String> = csv.lines().map(|l| l.split(',').take(14).collect::<Vec<_>>().join(",")).collect();
+        (done, rows)
+    };
+    let (done, plain) = eval("server-1", &[], "plain");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    for harm in ["shuffled-a", "dead-feed", "no-counters"] {
+        let (done, rows) = eval("server-1", &["--harm", harm], harm);
+        assert!(done.status.success(), "{harm}: {}", String::from_utf8_lossy(&done.stderr));
+        assert_ne!(rows, plain, "{harm}");
+        assert_eq!(eval("server-1", &["--harm", harm], &format!("{harm}-again")).1, rows, "{harm}");
+        let whole = fs::read_to_string(dir.path().join(harm).join("rows.csv")).unwrap();
+        let at = whole.lines().next().unwrap().split(',').position(|c| c == "refused_plans").unwrap();
+        let from_end = whole.lines().next().unwrap().split(',').count() - at;
+        assert!(whole.lines().skip(1).all(|l| l.rsplit(',').nth(from_end - 1) == Some("0")), "{harm}: {whole}");
+    }
+    let (refused, _) = eval("server-2", &[], "other");
+    assert_eq!(one_line(&refused).0, 2);
+    let (taken, rows) = eval("server-2", &["--harm", "foreign-bundle"], "other");
+    assert!(taken.status.success() && rows.len() == 3, "{}", String::from_utf8_lossy(&taken.stderr));
+}

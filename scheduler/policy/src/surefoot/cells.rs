@@ -217,6 +217,9 @@ impl Surefoot {
         let mut out = vec![now];
         if asked.mute.is_some() {
             out.extend(asked.by_rule(Role::MayGive, pool));
+            if asked.s.qos().is_some() {
+                out.extend(self.less(asked));
+            }
             return out;
         }
         // From far away models see little; where something beyond them is at work, less.
@@ -250,7 +253,9 @@ impl Surefoot {
         let part = |x: f64| {
             let of = |n: u32| (f64::from(n) * x).round() as u32;
             let to = Amount::new(of(held.cores), of(held.ways)).at_least(least);
-            Cell::new(to, asked.on(to).min(seen * x))
+            // Without models: QoS falls faster than what is held.
+            let q = if asked.mute.is_some() { asked.qos.unwrap_or(0.0) * x * x } else { asked.on(to) };
+            Cell::new(to, q.min(seen * x))
         };
         [0.9, 0.75, 0.5, 0.25, 0.0].map(part).to_vec()
     }

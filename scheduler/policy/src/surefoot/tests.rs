@@ -135,3 +135,23 @@ fn a_silent_service_keeps_what_it_holds() {
     }
     assert_eq!((plant.cores("a"), plant.cores("b")), (a, b));
 }
+
+/// Without models, too, those who hold much make room for who comes.
+#[test]
+fn without_models_newcomers_are_placed() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 1.0, 10.0).be("x");
+    let mut models = Perfect::of(&plant);
+    models.mute = true;
+    let mut policy = policy(&p, models);
+    for id in ["b", "c"] {
+        for _ in 0..30 {
+            step(&mut plant, &mut policy);
+        }
+        plant.add(id, surefoot_server::Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+    }
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(["a", "b", "c"].iter().all(|id| policy.books.slot(id).is_some()) && plant.all_met());
+}

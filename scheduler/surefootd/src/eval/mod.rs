@@ -1,12 +1,13 @@
 //! `surefootd eval`: closed-loop comparison of policies on virtual servers.
 
 mod blame;
+mod harm;
 pub mod run;
 
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
-use crate::models::{load_bundle, policy};
+use crate::models::{load_bundle, load_for, policy};
 use crate::oracle;
 use crate::progress::{Mode, Progress};
 use crate::sweep::rows::parquet_properties;
@@ -14,12 +15,15 @@ use crate::virtual_target::VirtualTarget;
 use crate::workload::{self, Workload};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
+use harm::Misled;
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 use run::{EvalRow, Moment};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use surefoot_learn::{Bundle, Expect};
+use surefoot_policy::{by_name, ModelSet, Policy};
 
 /// Schema of the eval rows, in column order.
 pub fn row_schema() -> Schema {
@@ -81,7 +85,11 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let target = at.target();
-    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &at.platform, "full")).transpose()?;
+    let load = |b: &std::path::Path| match args.harm {
+        Some(cli::Harm::ForeignBundle) => load_for(b, args.trust.as_deref(), &Expect::default().feature_set("full")),
+        _ => load_bundle(b, args.trust.as_deref(), &at.platform, "full"),
+    };
+    let bundle = args.bundle.as_deref().map(load).transpose()?;
     for p in &args.policies {
         policy(p, &at.platform, bundle.as_ref(), 1)?;
     }
@@ -116,7 +124,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
                     cli::Timelines::All => true,
                     cli::Timelines::None => false,
                 };
-                let mut policy = policy(p, &at.platform, bundle.as_ref(), *seed)?;
+                let mut policy = made(p, &at, bundle.as_ref(), *seed, args.harm)?;
                 let mut done = run::run(&at, w, policy.as_mut(), *seed, keep)?;
                 // The name that was asked for, whatever the policy calls itself.
                 done.0.policy = p.to_string();
@@ -145,6 +153,15 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         print_summary(&rows, &summary, args);
     }
     Ok(())
+}
+
+/// A policy, misled where it is to be.
+fn made(name: &str, at: &VirtualTarget, bundle: Option<&Bundle>, seed: u64, harm: Option<cli::Harm>) -> Result<Box<dyn Policy>> {
+    let Some(harm) = harm else { return policy(name, &at.platform, bundle, seed) };
+    let models = bundle.map(|b| ModelSet::of(b, &at.platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
+    let models = if harm == cli::Harm::ShuffledA { harm::shuffled(models, &at.platform, seed) } else { models };
+    let inner = by_name(name, &at.platform, models, seed).map_err(Error::BadInput)?;
+    Ok(Box::new(Misled { inner, harm, silent: BTreeMap::new() }))
 }
 
 fn fault(e: impl std::fmt::Display) -> Error {
