@@ -35,9 +35,12 @@ trap clean_up EXIT
 # As many CPUs as this host has, all behind one cache.
 cpus=$(getconf _NPROCESSORS_CONF)
 printf 'name = "pqos"\n[cpu]\nphysical_cores = %s\n[llc]\nways = 11\nmb_per_way = 2.0\n[mem]\nmba = true\n' "$cpus" >"$work/platform.toml"
+# pqos asks the processor itself whose defaults to write on -R.
+vendor=intel
+if grep -q AuthenticAMD /proc/cpuinfo; then vendor=amd; fi
 mount -t tmpfs none /sys/fs
 mkdir /sys/fs/resctrl
-"$surefootd" resctrlfs /sys/fs/resctrl --platform "$work/platform.toml" 2>"$work/log" &
+"$surefootd" resctrlfs /sys/fs/resctrl --platform "$work/platform.toml" --vendor "$vendor" 2>"$work/log" &
 daemon=$!
 for _ in $(seq 100); do
   if [ -e /sys/fs/resctrl/schemata ]; then break; fi
@@ -65,16 +68,16 @@ holds() { grep -qE "$2" "/sys/fs/resctrl/$1" || fail "$1 has no \"$2\": $(cat "/
 
 says 'L3CA COS1 => MASK 0x7ff' pqos -I -s
 says 'COS1 => MASK 0xf' pqos -I -e 'llc:1=0xf'
-holds COS1/schemata 'L3:0=00f'
+holds COS1/schemata 'L3:0=0*f$'
 says 'COS2 => 40' pqos -I -e 'mba:2=40'
 holds COS2/schemata 'MB:0= *40'
 says 'altered' pqos -I -a 'llc:1=0'
 holds COS1/cpus_list '^0$'
 says 'Core 0, L2ID [0-9]+, L3ID [0-9]+ => COS1' pqos -I -s
 says 'reset successful' pqos -I -R
-says '003' rdtset -I -t 'l3=0x3;cpu=0' -c 0 grep -h L3 -r /sys/fs/resctrl --include=schemata
+says 'L3:0=0*3$' rdtset -I -t 'l3=0x3;cpu=0' -c 0 grep -h L3 -r /sys/fs/resctrl --include=schemata
 says 'reset successful' pqos -I -R
-holds schemata 'L3:0=7ff'
+holds schemata 'L3:0=0*7ff$'
 holds cpus_list "^0(-$((cpus - 1)))?\$"
 export LD_PRELOAD=$work/perf.so
 says '^ +0 +[0-9.]+ +[0-9]+k +[0-9.]+ +[0-9.]+ +[0-9.]+$' pqos -I -m all:0 -t 2

@@ -25,6 +25,14 @@ impl Kernel {
     }
 }
 
+/// Whose resctrl to show: the same files, with other limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vendor {
+    #[default]
+    Intel,
+    Amd,
+}
+
 /// An L3 cache and the CPUs behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheDomain {
@@ -43,6 +51,16 @@ pub struct Mba {
     pub linear: bool,
     /// Content of `thread_throttle_mode`; None where the file is absent (AMD).
     pub throttle_mode: Option<&'static str>,
+}
+
+impl Mba {
+    /// As the recordings have it; Intel's least value and step are the model's.
+    fn of(vendor: Vendor, min_pct: u32, step_pct: u32) -> Self {
+        match vendor {
+            Vendor::Intel => Self { closids: 8, min: min_pct, step: step_pct, max: 100, linear: true, throttle_mode: Some("max") },
+            Vendor::Amd => Self { closids: 16, min: 0, step: 1, max: 2048, linear: false, throttle_mode: None },
+        }
+    }
 }
 
 /// Why a counter gives no number.
@@ -100,15 +118,8 @@ impl Hardware {
         let rmids = if amd { 256 } else { 176 - 32 * u32::from(e5) };
         let faults = if model == "faults" { BTreeMap::from([(2, Fault::Error), (3, Fault::Unavailable)]) } else { BTreeMap::new() };
         let limit = if amd { 512 << 10 } else { llc_bytes };
-        let scale_bytes = if amd { 64 } else { 65536 };
-        let mba = Mba {
-            closids: if amd { 16 } else { 8 },
-            min: if amd { 0 } else { 10 },
-            step: if amd { 1 } else { 10 },
-            max: if amd { 2048 } else { 100 },
-            linear: !amd,
-            throttle_mode: (!amd).then_some("max"),
-        };
+        let vendor = if amd { Vendor::Amd } else { Vendor::Intel };
+        let scale_bytes = vendor.scale_bytes();
         Some(Hardware {
             kernel,
             domains: if two { vec![domain(0), domain(1)] } else { vec![domain(0)] },
@@ -119,7 +130,7 @@ impl Hardware {
             sparse_masks: amd,
             l3_closids: 16,
             cdp: true,
-            mba: (!e5).then_some(mba),
+            mba: (!e5).then(|| Mba::of(vendor, 10, 10)),
             monitoring: Some(Monitoring {
                 rmids,
                 scale_bytes,
@@ -203,15 +214,23 @@ fn ten() -> u32 {
 
 /// RMIDs of a Xeon: four for each hardware thread (E5-2697 v4: 144 for 36).
 const RMIDS_PER_CPU: u32 = 4;
-/// Step of Intel's counters in the recordings.
-const INTEL_SCALE_BYTES: u32 = 65536;
 
-/// The hardware that a platform file describes, as an Intel Xeon has it: 16 classes (8 with MBA), the top two ways shared with
-/// I/O, CDP, and all monitoring.
+impl Vendor {
+    /// Step of the counters in the recordings.
+    const fn scale_bytes(self) -> u32 {
+        match self {
+            Self::Intel => 65536,
+            Self::Amd => 64,
+        }
+    }
+}
+
+/// The hardware that a platform file describes, with CDP and all monitoring. Intel: as a Xeon has it, 16 classes (8 with MBA), the
+/// top two ways shared with I/O. AMD: 16 classes, bandwidth in 1/8 GB/s, any mask (an empty one, too), no way shared.
 ///
 /// # Errors
 /// [`PlatformError`] for a file that cannot be read or describes no cache that resctrl could divide.
-pub fn from_platform(path: &Path, kernel: Kernel) -> Result<Hardware, PlatformError> {
+pub fn from_platform(path: &Path, kernel: Kernel, vendor: Vendor) -> Result<Hardware, PlatformError> {
     let text = std::fs::read_to_string(path).map_err(|cause| PlatformError::Read { path: path.into(), cause })?;
     let p: Platform =
         toml::from_str(&text).map_err(|e| PlatformError::Parse { path: path.into(), cause: e.to_string().trim().replace('\n', " ") })?;
@@ -236,30 +255,25 @@ pub fn from_platform(path: &Path, kernel: Kernel) -> Result<Hardware, PlatformEr
         .map(|id| CacheDomain { id, cpus: (0..cores * p.cpu.smt).filter(|c| c % cores * p.llc.domains / cores == id).collect() })
         .collect();
     let llc_bytes = (p.llc.mb_per_way * f64::from(p.llc.ways) * 1_048_576.0) as u64;
-    let rmids = (RMIDS_PER_CPU * cores * p.cpu.smt / p.llc.domains).max(32);
+    let amd = vendor == Vendor::Amd;
+    let rmids = if amd { 256 } else { (RMIDS_PER_CPU * cores * p.cpu.smt / p.llc.domains).max(32) };
+    let scale_bytes = vendor.scale_bytes();
     let limit = u32::try_from(llc_bytes).unwrap_or(u32::MAX);
     Ok(Hardware {
         kernel,
         domains,
         llc_bytes,
         cbm_bits: p.llc.ways,
-        min_cbm_bits: p.llc.min_ways,
-        shareable_bits: 3 << (p.llc.ways - 2),
-        sparse_masks: false,
+        min_cbm_bits: if amd { 0 } else { p.llc.min_ways },
+        shareable_bits: if amd { 0 } else { 3 << (p.llc.ways - 2) },
+        sparse_masks: amd,
         l3_closids: 16,
         cdp: true,
-        mba: p.mem.mba.then_some(Mba {
-            closids: 8,
-            min: p.mem.mba_min_pct,
-            step: p.mem.mba_step_pct,
-            max: 100,
-            linear: true,
-            throttle_mode: Some("max"),
-        }),
+        mba: p.mem.mba.then(|| Mba::of(vendor, p.mem.mba_min_pct, p.mem.mba_step_pct)),
         monitoring: Some(Monitoring {
             rmids,
-            scale_bytes: INTEL_SCALE_BYTES,
-            threshold_bytes: limit / rmids / INTEL_SCALE_BYTES * INTEL_SCALE_BYTES,
+            scale_bytes,
+            threshold_bytes: limit / rmids / scale_bytes * scale_bytes,
             threshold_limit_bytes: limit,
             faults: BTreeMap::new(),
         }),
@@ -278,12 +292,14 @@ mod tests {
         let path = dir.path().join("p.toml");
         let text = "name = \"x\"\n[cpu]\nphysical_cores = 8\nsmt = 2\n[llc]\ndomains = 2\nways = 11\nmb_per_way = 1.375\n[mem]\nmba = true\nbw_gbs = 1\n";
         std::fs::write(&path, text).unwrap();
-        let hw = from_platform(&path, Kernel::V6_12).unwrap();
+        let hw = from_platform(&path, Kernel::V6_12, Vendor::Intel).unwrap();
         assert_eq!(hw.domains[1].cpus.list(), "4-7,12-15");
         assert_eq!((hw.cbm_mask(), hw.shareable_bits, hw.n_cpus()), (0x7ff, 0x600, 16));
         assert_eq!(hw.llc_bytes, 11 * 1408 * 1024);
+        let amd = from_platform(&path, Kernel::V6_12, Vendor::Amd).unwrap();
+        assert_eq!((amd.mba.as_ref().map(|m| m.max), amd.shareable_bits, amd.mba_in_mbps()), (Some(2048), 0, false));
         std::fs::write(&path, text.replace("ways = 11", "ways = 40")).unwrap();
-        let err = from_platform(&path, Kernel::V6_12).unwrap_err().to_string();
+        let err = from_platform(&path, Kernel::V6_12, Vendor::Amd).unwrap_err().to_string();
         assert!(err.contains("llc.ways is 40") && err.contains("from 2 to 32"), "{err}");
     }
 }

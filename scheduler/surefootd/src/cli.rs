@@ -175,6 +175,21 @@ pub enum Harm {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Vendor {
+    Intel,
+    Amd,
+}
+
+impl From<Vendor> for surefoot_resctrlfs::hardware::Vendor {
+    fn from(vendor: Vendor) -> Self {
+        match vendor {
+            Vendor::Intel => Self::Intel,
+            Vendor::Amd => Self::Amd,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Timelines {
     /// Of the first seed
     First,
@@ -381,6 +396,9 @@ pub struct Resctrlfs {
     /// Linux whose resctrl to show: 6.1 or 6.12
     #[arg(long, value_name = "VERSION", default_value = "6.12")]
     pub kernel: String,
+    /// Processor whose limits to show (docs/resctrlfs.md)
+    #[arg(long, value_enum, default_value = "intel")]
+    pub vendor: Vendor,
     /// Mount options of resctrl, e.g. "cdp,mba_MBps,debug"
     #[arg(short = 'o', long, value_name = "OPTIONS", default_value = "")]
     pub options: String,

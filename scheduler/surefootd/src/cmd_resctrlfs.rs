@@ -50,7 +50,7 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
     let kernel = Kernel::parse(&args.kernel)
         .ok_or_else(|| Error::BadInput(format!("--kernel {}: is neither 6.1 nor 6.12. Write one of the two", args.kernel)))?;
     let file = platform_file(&args.platform, args.profiles.as_deref())?;
-    let hw = hardware::from_platform(&file, kernel).map_err(|e| Error::BadInput(e.to_string()))?;
+    let hw = hardware::from_platform(&file, kernel, args.vendor.into()).map_err(|e| Error::BadInput(e.to_string()))?;
     let mut machine = Machine::new(hw);
     machine.mount(&args.options, false).map_err(|e| {
         Error::BadInput(format!(
@@ -84,6 +84,7 @@ mod tests {
             mountpoint: mountpoint.into(),
             platform: platform.into(),
             kernel: "6.12".into(),
+            vendor: cli::Vendor::Intel,
             options: String::new(),
             profiles: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vserver/profiles")),
             die_with_parent: None,

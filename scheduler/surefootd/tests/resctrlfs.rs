@@ -9,7 +9,7 @@ use surefoot_linux::resctrl::steps::Op;
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::Root;
 use surefoot_resctrlfs::fuse::{lock as lock_machine, show, Shared};
-use surefoot_resctrlfs::hardware::{from_platform, CacheDomain, Fault};
+use surefoot_resctrlfs::hardware::{from_platform, CacheDomain, Fault, Vendor};
 use surefoot_resctrlfs::host::Host;
 use surefoot_resctrlfs::{Hardware, Kernel, Machine};
 use surefoot_server::Mba;
@@ -26,7 +26,7 @@ fn hardware(dir: &Path) -> Hardware {
     let file = dir.join("platform.toml");
     let text = "[cpu]\nphysical_cores = 16\n[llc]\nways = 11\nmb_per_way = 2.0\ndomains = 2\n[mem]\nmba = true\n";
     fs::write(&file, text).unwrap();
-    let mut hw = from_platform(&file, Kernel::V6_12).unwrap();
+    let mut hw = from_platform(&file, Kernel::V6_12, Vendor::Intel).unwrap();
     // Ids of caches have gaps on real machines.
     hw.domains[1] = CacheDomain { id: 16, ..hw.domains[1].clone() };
     hw.monitoring.as_mut().unwrap().faults.insert(2, Fault::Unavailable);
