@@ -11,7 +11,7 @@ python=${PYTHON:-.venv/bin/python}
 export MLFLOW_TRACKING_URI="sqlite:///$out/mlflow.db"
 mkdir -p "$out"
 
-# The papers hold out 30 % (OSML+, Sec. 4.5); everything else is params.yaml's but Model-A's dropout (docs/benchmarks.md).
+# The papers hold out 30 % (OSML+, Sec. 4.5); everything else is params.yaml's but Model-A's dropout and steps (docs/benchmarks.md).
 "$python" - "$out/params.yaml" <<'PY'
 import sys
 import yaml
@@ -19,7 +19,7 @@ import yaml
 with open("params.yaml", encoding="utf-8") as file:
     values = yaml.safe_load(file)
 values["label"]["test_fraction"] = 0.3
-values["train"]["a"]["dropout"] = 0.0  # planes are many
+values["train"]["a"] |= {"dropout": 0.0, "batch": 1024, "min_steps": 15000, "epochs": 20}  # planes are many
 values["datasets"] = {}
 with open(sys.argv[1], "w", encoding="utf-8") as file:
     yaml.safe_dump(values, file)

@@ -19,6 +19,9 @@ pub(super) const FURTHER: f64 = 0.2;
 pub(super) const POOR_LEVELS: [f64; 4] = [1.02, 0.9, 0.7, 0.4];
 /// Parts of an equal share for a service of which nothing is known, and their risk.
 pub(super) const BLIND: [(f64, f64); 6] = [(2.0, 0.0), (1.5, 0.3), (1.0, 0.8), (0.5, 2.0), (0.25, 3.0), (0.0, 5.0)];
+/// The same for a slow one: a queue of its first second is with it for minutes.
+pub(super) const BLIND_SLOW: [(f64, f64); 10] =
+    [(4.0, 0.0), (3.0, 0.3), (2.5, 0.5), (2.0, 0.8), (1.75, 1.0), (1.5, 1.3), (1.25, 1.7), (1.0, 2.5), (0.5, 4.0), (0.0, 6.0)];
 
 /// What a service is in a joint plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub(super) enum Role {
     MayGive,
     /// It needs another cell than the one it has.
     Needs,
-    /// More of anything has not helped: back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
+    /// More of anything has not helped: cores back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
     Stuck,
     /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
     Strained,
@@ -172,27 +175,31 @@ impl Surefoot {
             Role::Stuck => {
                 let (oaa, _) = asked.corners(pool);
                 let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
-                vec![Cell::new(oaa.at_least(Amount::new(busy, 0)).at_most(asked.held), 1.0)]
+                let cores = oaa.cores.max(busy).max(asked.held.cores.div_ceil(2));
+                vec![Cell::new(Amount::new(cores, asked.held.ways).at_most(asked.held), 1.0)]
             }
             Role::Strained if pass != Pass::Poor => vec![now],
             Role::Strained => self.to_get(asked, now, pool, pass),
             Role::MayGive if pass == Pass::Free => vec![now],
-            Role::Blind => self.blind(pool),
+            Role::Blind => self.blind(if is_slow(asked.s) { &BLIND_SLOW } else { &BLIND }, pool),
             Role::MayGive => self.to_give(asked, now, pool, pass),
             Role::Needs => self.to_get(asked, now, pool, pass),
         }
     }
 
     /// Parts of an equal share, for a service of which nothing is known.
-    pub(super) fn blind(&self, pool: Amount) -> Vec<Cell> {
+    pub(super) fn blind(&self, parts: &[(f64, f64)], pool: Amount) -> Vec<Cell> {
         let holders = (self.lives.len() + usize::from(self.books.has_be())).max(1) as f64;
         let total = self.books.total();
         let part = |t: u32, x: f64| (f64::from(t) * x / holders).floor() as u32;
+        let parts_of = |x: f64| Amount::new(part(total.cores, x), part(total.ways, x));
+        // What nobody holds costs nobody anything.
+        let idle = self.books.free().at_most(parts_of(1.0));
         let cell = |(x, risk): &(f64, f64)| {
-            let held = Amount::new(part(total.cores, *x), part(total.ways, *x)).at_least(self.books.least()).at_most(pool);
+            let held = parts_of(*x).at_least(idle).at_least(self.books.least()).at_most(pool);
             Cell { risk: Some(*risk), ..Cell::new(held, 1.0) }
         };
-        BLIND.iter().map(cell).collect()
+        parts.iter().map(cell).collect()
     }
 
     /// What models propose, before anybody asks whether that may be: smallest cells by Model-B, but within Model-A's OAA (in a poor
@@ -223,7 +230,13 @@ impl Surefoot {
             return out;
         }
         // From far away models see little; where something beyond them is at work, less.
-        let part = if asked.life.hurts > 0 { 4 } else { 2 };
+        let part = if is_slow(asked.s) {
+            8
+        } else if asked.life.hurts > 0 {
+            4
+        } else {
+            2
+        };
         let careful = held.minus(Amount::new(held.cores.div_ceil(part), held.ways.div_ceil(part)));
         let mut cells = self.proposed(asked, pool, pass);
         cells.iter_mut().for_each(|c| *c = c.at_least(careful));
@@ -285,33 +298,50 @@ impl Surefoot {
             let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
             let saturated = asked.busy().is_some_and(|b| b > SATURATED * self.books.platform.cores(held.cores));
             let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
-            let least = if pass == Pass::Free { half } else { self.books.least() }.at_least(Amount::new(busy, 0)).at_most(pool);
+            let kept = if saturated {
+                held
+            } else if pass == Pass::Free {
+                half
+            } else {
+                self.books.least()
+            };
+            let least = kept.at_least(Amount::new(busy, 0)).at_most(pool);
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
             if !saturated || least.fits_in(held) || pass == Pass::Poor {
                 out.push(now);
             }
         } else {
             let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
-            // Idle cores are not what is lacking, and busy ones are.
+            let free = self.books.free();
+            // Idle cores are not what is lacking, and busy ones are; where none of the one are left, the other may do.
+            let other = life.more >= 2 || is_slow(asked.s);
             let helps = |to: Amount| match share {
-                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways,
-                Some(x) if x > BUSY => to.cores > held.cores,
+                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways || other && free.ways == 0 && to.cores > held.cores,
+                Some(x) if x > BUSY => to.cores > held.cores || other && free.cores == 0 && to.ways > held.ways,
                 _ => true,
             };
-            // Every time more than the last. Far behind there is a queue to be worked off, too; what is too much is taken back when
-            // all is well.
-            let free = self.books.free();
+            // Every time more than the last, until nobody has so much to give. Far behind there is a queue to be worked off, too;
+            // what is too much is taken back when all is well.
             let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
             let far = asked.qos.is_some_and(|q| q < FAR) || recent.is_some_and(|q| q < FAR);
             let part = |n: u32| (if far { n.div_ceil(2) * life.more.min(2) } else { n.div_ceil(4) }).max(life.more);
             let step = Amount::new(part(held.cores), part(held.ways));
+            // Who is overloaded uses all that it has: what models make of that says nothing about less.
+            if is_slow(asked.s) || share.is_some_and(|x| x > BUSY) {
+                let also = if is_slow(asked.s) && self.is_saturated(asked.s) { step } else { Amount::default() };
+                cells.iter_mut().for_each(|c| *c = c.at_least(held.plus(also)).at_most(pool));
+            } else {
+                let most = held.minus(Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4)));
+                cells.iter_mut().for_each(|c| *c = c.at_least(most));
+            }
             for c in cells.iter_mut().filter(|c| far && c.cores > held.cores) {
                 *c = c.at_least(held.plus(Amount::new(step.cores, 0))).at_most(pool);
             }
             cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
             // All that is free, where that is less than a step.
             cells.push(held.plus(step.at_most(free)));
-            let beyond = held.plus(Amount::new(life.more.saturating_sub(1), life.more.saturating_sub(1)));
+            let step_over = life.more.saturating_sub(1).min(3);
+            let beyond = held.plus(Amount::new(step_over, step_over));
             // One resource was not it, or not alone.
             let both = |c: &Amount| life.more < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
             cells.push(held.plus(Amount::new(step.cores, step.ways)).at_most(pool));

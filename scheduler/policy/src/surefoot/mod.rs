@@ -15,6 +15,10 @@
 //!   and services keep more distance from their cliffs; they are not free, since fewer busy cores clock higher.
 //! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
 //!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged.
+//! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
+//!   minutes, and what they answer now they began long ago. They begin with more, grow as soon as all their cores are busy, and give
+//!   nothing before they have been well for ten seconds.
+//! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while.
 //!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by a rule of
 //! thumb (cores no busier than 60 %, ways as they are), and the action says so. Unknown latency neither grows nor shrinks.
@@ -42,8 +46,17 @@ use surefoot_server::{
 const SMOOTH: usize = 5;
 /// Change of throughput from one interval to the next that is not noise.
 const JUMP: f64 = 0.2;
+/// QoS target from where a service is slow.
+const SLOW_MS: f64 = 1000.0;
+/// It gives nothing before it has met its target for so long on what it has.
+const SLOW_CALM_MS: u64 = 10_000;
 /// Share of the peak memory bandwidth above which memory may be what is waited for.
 const CONTENDED: f64 = 0.6;
+/// Steps of BE bandwidth in one raise.
+const RAISE_STEPS: u32 = 4;
+/// Requests over which their rate is averaged, and the length of an interval.
+const MEAN_OF: f64 = 400.0;
+const INTERVAL_S: f64 = 0.1;
 /// Between two looks at what could be taken, the first time.
 const LOOK_MS: u64 = 250;
 /// Between two tries to help a service by giving it less.
@@ -81,6 +94,8 @@ struct Life {
     /// Requests/s, smoothed; and those that the present cell was chosen for.
     rps: f64,
     planned_rps: f64,
+    /// Intervals of which that is the mean.
+    heard: f64,
     /// Intervals in a row with a p99 above the target.
     strikes: u32,
     met_since_ms: Option<u64>,
@@ -90,6 +105,8 @@ struct Life {
     predicted: Option<f64>,
     watch: Option<Watch>,
     hurts: u32,
+    /// Nothing is taken from it just because all is well before this.
+    spared_until_ms: u64,
     stuck_until_ms: u64,
     /// Enlargements in a row that were not enough.
     more: u32,
@@ -105,6 +122,7 @@ impl Life {
             points: VecDeque::new(),
             rps: 0.0,
             planned_rps: 0.0,
+            heard: 0.0,
             strikes: 0,
             met_since_ms: None,
             ledger: Ledger::default(),
@@ -112,6 +130,7 @@ impl Life {
             predicted: None,
             watch: None,
             hurts: 0,
+            spared_until_ms: 0,
             stuck_until_ms: 0,
             more: 0,
             reported: false,
@@ -141,6 +160,9 @@ pub struct Surefoot {
     /// BE bandwidth: changed at, and how long the next raise waits.
     be_mba: (u64, u64),
     be_mba_raised: Option<u64>,
+    /// What it was before, and whether somebody has suffered from a raise.
+    be_mba_before: u8,
+    be_mba_hurt: bool,
 }
 
 impl Surefoot {
@@ -158,6 +180,8 @@ impl Surefoot {
             try_ms: 0,
             be_mba: (0, 0),
             be_mba_raised: None,
+            be_mba_before: 0,
+            be_mba_hurt: false,
         }
     }
 
@@ -185,9 +209,16 @@ impl Surefoot {
                 if life.points.len() > SMOOTH {
                     life.points.pop_front();
                 }
-                life.rps = if life.rps == 0.0 { l.achieved_rps } else { 0.7 * life.rps + 0.3 * l.achieved_rps };
+                // Few requests, much chance: the mean goes back over as many intervals as hold some hundred of them.
+                life.heard = if life.rps == 0.0 { 1.0 } else { life.heard + 1.0 };
+                let weight = (life.rps * INTERVAL_S / MEAN_OF).clamp(0.005, 0.3).max(1.0 / life.heard);
+                life.rps += weight * (l.achieved_rps - life.rps);
             }
-            let high = s.interval.zip(s.qos_target_ms()).is_some_and(|(l, t)| l.p99_ms > t && l.verdict != Verdict::NotResolvable);
+            let high = if is_slow(s) {
+                s.qos_met() == Some(false)
+            } else {
+                s.interval.zip(s.qos_target_ms()).is_some_and(|(l, t)| l.p99_ms > t && l.verdict != Verdict::NotResolvable)
+            };
             life.strikes = if high { life.strikes + 1 } else { 0 };
             match s.qos_met() {
                 Some(true) => {
@@ -200,7 +231,7 @@ impl Surefoot {
             if qos >= 1.0 {
                 life.more = 0;
                 life.reported = false;
-                if self.books.slot(&s.id).is_some() {
+                if self.books.slot(&s.id).is_some() && (!is_slow(s) || now_ms >= life.changed_ms + SLOW_CALM_MS) {
                     life.ledger.note(now_ms, own, life.rps, qos, self.set.grudge_ms);
                 }
             }
@@ -389,7 +420,7 @@ impl Surefoot {
     fn place_new(&mut self, now_ms: u64, seen: &Observation, arrived: &BTreeSet<ServiceId>, plan: &mut Plan) {
         self.disturbed(now_ms);
         let chosen = PASSES.into_iter().find_map(|pass| {
-            let role = |s: &ServiceView, l: &Life| self.role(s, l, |s| arrived.contains(&s.id).then_some(Role::Blind));
+            let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| arrived.contains(&s.id).then_some(Role::Blind));
             // Half an equal share from what is free is enough to begin with; less is not.
             let fine = |all: &Vec<(ServiceId, Cell)>| pass != Pass::Free || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
             self.joint(now_ms, seen, role, pass, STAY).filter(fine)
@@ -407,11 +438,13 @@ impl Surefoot {
     }
 
     /// The role of a service in a plan for others: it may give while it is well, and keeps what it has otherwise.
-    fn role(&self, s: &ServiceView, life: &Life, of: impl Fn(&ServiceView) -> Option<Role>) -> Role {
+    fn role(&self, now_ms: u64, s: &ServiceView, life: &Life, of: impl Fn(&ServiceView) -> Option<Role>) -> Role {
         if let Some(role) = of(s) {
             return role;
         }
-        let well = s.qos().is_some_and(|q| q >= self.set.comfort_qos) && life.strikes == 0;
+        // What a slow service answers now says nothing yet about the cell that it has.
+        let settled = !is_slow(s) || life.is_new() || life.met_since_ms.is_some_and(|t| now_ms >= t.max(life.changed_ms) + SLOW_CALM_MS);
+        let well = s.qos().is_some_and(|q| q >= self.set.comfort_qos) && life.strikes == 0 && settled;
         if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() {
             Role::Keeps
         } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= 4) {
@@ -421,13 +454,20 @@ impl Surefoot {
         }
     }
 
+    /// All its cores are busy: a queue grows, whatever latency shows.
+    fn is_saturated(&self, s: &ServiceView) -> bool {
+        let Some(life) = self.lives.get(&s.id).filter(|l| l.features.len() >= 3) else { return false };
+        let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
+        mean(&life.features).cpu_usage_cores.is_some_and(|b| b > SATURATED * cores)
+    }
+
     /// New services that have been watched long enough.
     fn ready(&self, now_ms: u64, seen: &Observation) -> BTreeSet<ServiceId> {
         let ripe = |s: &&ServiceView| {
             let Some(life) = self.lives.get(&s.id) else { return false };
             let Some(since) = life.new_since_ms.filter(|_| !s.latency_unknown() && !life.features.is_empty()) else { return false };
-            let slow = s.window.is_none_or(|w| w.verdict == Verdict::NotResolvable);
-            now_ms >= since + if slow { self.set.sample_slow_ms } else { self.set.sample_ms }
+            let slow = s.window.is_none() || is_slow(s);
+            now_ms >= since + if slow && !self.is_saturated(s) { self.set.sample_slow_ms } else { self.set.sample_ms }
         };
         seen.lc().filter(ripe).map(|s| s.id.clone()).collect()
     }
@@ -443,16 +483,19 @@ impl Surefoot {
             if self.books.slot(&s.id).is_none() {
                 continue;
             }
-            let patience_ms = self.set.patience_ms;
+            let slow = is_slow(s);
+            let saturated = self.is_saturated(s);
+            let (patience_ms, settle_ms) = if slow && !saturated {
+                (self.set.patience_slow_ms, self.set.settle_slow_ms)
+            } else {
+                (self.set.patience_ms, self.set.settle_ms)
+            };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
-            if life.is_new() || now_ms < life.changed_ms + self.set.settle_ms || stuck.contains(&s.id) {
+            if life.is_new() || now_ms < life.changed_ms + settle_ms || stuck.contains(&s.id) {
                 continue;
             }
-            let cores = self.books.platform.cores(held.cores);
-            let saturated = life.features.len() >= 3
-                && mean(&life.features).cpu_usage_cores.is_some_and(|b| b > SATURATED * cores)
-                && life.ledger.vouches(now_ms, held, life.rps).is_none();
+            let saturated = saturated && life.ledger.vouches(now_ms, held, life.rps).is_none();
             if saturated || life.strikes >= 2 || qos < 1.0 && life.strikes >= 1 {
                 if !saturated && draining(life, target_ms, patience_ms) {
                     continue;
@@ -461,8 +504,10 @@ impl Surefoot {
                     life.more += 1;
                     life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
                 }
+                life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 missing.insert(s.id.clone());
             } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + 1200 {
+                life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
                 uneasy.insert(s.id.clone());
             }
@@ -471,7 +516,7 @@ impl Surefoot {
     }
 
     fn enlarge(&mut self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>, plan: &mut Plan) {
-        let role = |s: &ServiceView, l: &Life| self.role(s, l, |s| missing.contains(&s.id).then_some(Role::Needs));
+        let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| missing.contains(&s.id).then_some(Role::Needs));
         // Nothing is moved about that helps none of them.
         let helps = |all: &Vec<(ServiceId, Cell)>| {
             let gains = |(id, c): &(ServiceId, Cell)| {
@@ -514,6 +559,7 @@ impl Surefoot {
             |me: &Self, s: &ServiceView| me.lives.get(&s.id).is_some_and(|l| !l.is_new() && (l.strikes >= 2 || s.qos_met() == Some(false)));
         let sufferer = seen.lc().find(|s| hurt(self, s)).map(|s| s.id.clone());
         let mut done = false;
+        let be = self.books.has_be();
         if sufferer.is_some() && self.lives.values().any(|l| l.watch.is_some_and(|w| !w.given)) {
             self.refine_ms = now_ms + (self.set.setback_ms << self.setbacks.min(4));
             self.setbacks += 1;
@@ -542,6 +588,7 @@ impl Surefoot {
                 life.features.clear();
                 if own {
                     life.hurts += 1;
+                    life.spared_until_ms = now_ms + if be { grudge / 4 } else { grudge };
                     // It was predicted to be well there. Half of what one learns is about the next prediction.
                     life.error = (0.5 * life.error + 0.5 * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected).min(2.0);
                     let qos = s.qos().unwrap_or(0.9).min(0.99);
@@ -586,8 +633,9 @@ impl Surefoot {
         {
             return;
         }
-        let role = |s: &ServiceView| if stuck.contains(&s.id) { Some(Role::Stuck) } else { s.qos().is_none().then_some(Role::Keeps) };
-        let Some(chosen) = self.joint(now_ms, seen, |s, l| self.role(s, l, role), Pass::Trade, self.set.least_gain) else { return };
+        let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
+        let role = |s: &ServiceView| if stuck.contains(&s.id) { Some(Role::Stuck) } else { spared(s).then_some(Role::Keeps) };
+        let Some(chosen) = self.joint(now_ms, seen, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain) else { return };
         let price = |id: &ServiceId, c: &Cell| {
             let s = seen.get(id)?;
             let life = self.lives.get(id)?;
@@ -657,7 +705,25 @@ impl Surefoot {
         if self.be_mba_raised.is_some_and(|t| now_ms >= t + self.set.be_raise_ms) {
             self.be_mba_raised = None;
         }
-        let Some(pct) = self.books.mba_step(self.books.be_mba_pct, raise).filter(|_| raise || lower) else { return };
+        if !raise && !lower {
+            return;
+        }
+        // Up in large steps while nobody has suffered from one; down to where it was.
+        let steps = if raise && self.be_mba_hurt { 1 } else { RAISE_STEPS };
+        let before = self.books.be_mba_pct;
+        let mut pct = before;
+        for _ in 0..steps {
+            pct = self.books.mba_step(pct, raise).unwrap_or(pct);
+        }
+        if lower {
+            pct = pct.max(self.be_mba_before);
+            self.be_mba_hurt = true;
+        } else {
+            self.be_mba_before = before;
+        }
+        if pct == before {
+            return;
+        }
         self.books.be_mba_pct = pct;
         let wait = if lower { (self.be_mba.1 * 2).clamp(10_000, 240_000) } else { self.be_mba.1 };
         self.be_mba = (now_ms, wait);
@@ -667,6 +733,11 @@ impl Surefoot {
         let kind = if raise { ActionKind::Grow } else { ActionKind::Rollback };
         plan.actions.push(Action { service: be.id.clone(), kind, why: format!("QoS {worst:.2}: memory bandwidth {pct} %"), because });
     }
+}
+
+/// So few requests, or such long ones, that an interval says nothing about them.
+fn is_slow(s: &ServiceView) -> bool {
+    s.qos_target_ms().is_some_and(|t| t >= SLOW_MS) || s.window.is_some_and(|w| w.verdict == Verdict::NotResolvable)
 }
 
 /// The backlog shrinks, and will be gone in time; or only the window remembers it.
@@ -681,7 +752,8 @@ fn draining(life: &Life, target_ms: f64, patience_ms: u64) -> bool {
     }
     let fall_ms = (first.mean_ms - last.mean_ms) / 2.0;
     let left = last.p99_ms - target_ms;
-    fall_ms > 0.05 * first.mean_ms && left / fall_ms * 100.0 <= patience_ms as f64
+    // Within the time that is given it must be seen to fall.
+    fall_ms > 60.0 / patience_ms as f64 * first.mean_ms && left / fall_ms * 100.0 <= patience_ms as f64
 }
 
 impl Policy for Surefoot {

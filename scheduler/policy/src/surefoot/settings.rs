@@ -19,14 +19,20 @@ pub struct Settings {
     pub comfort_qos: f64,
     /// Between a change and the next judgement of the same service.
     pub settle_ms: u64,
+    /// The same of a slow service: what it answers now it began to work on before.
+    pub settle_slow_ms: u64,
     /// All must have met their targets for so long before anything is taken.
     pub calm_ms: u64,
     /// After something was taken, the loser is watched for so long.
     pub watch_ms: u64,
     /// A cell that missed its target is not tried again for so long; doubles with every hurt, up to eight times.
     pub grudge_ms: u64,
+    /// Who missed its target or met it by a hair gives nothing to BE jobs for so long.
+    pub spare_ms: u64,
     /// A backlog that is gone within so long needs no further resources.
     pub patience_ms: u64,
+    /// The same of a slow service.
+    pub patience_slow_ms: u64,
     /// Plans that take something after a disturbance.
     pub refines: u32,
     /// Between two such plans when these are used up.
@@ -65,20 +71,23 @@ impl Default for Settings {
             busy: 0.85,
             comfort_qos: 1.05,
             settle_ms: 400,
+            settle_slow_ms: 1500,
             calm_ms: 1200,
             watch_ms: 2000,
             grudge_ms: 60_000,
+            spare_ms: 20_000,
             patience_ms: 1200,
+            patience_slow_ms: 12_000,
             refines: 3,
-            calm_every_ms: 31_000,
+            calm_every_ms: 61_000,
             poor_every_ms: 3_000,
             setback_ms: 4_000,
             company: 0.5,
             be_first_pct: 30,
             be_raise_ms: 900,
             load_change: 0.12,
-            price_cores: [1.0, 0.5],
-            price_ways: [0.4, 0.2],
+            price_cores: [1.0, 0.3],
+            price_ways: [0.4, 0.12],
             price_risk: [0.12, 0.25],
             least_gain: 0.03,
         }

@@ -80,6 +80,25 @@ fn a_rise_is_answered_by_a_jump() {
     assert!(before < 9.0 && plant.cores("a") >= 10.0 && plans <= 3 && plant.all_met(), "{before} {} {plans}", plant.cores("a"));
 }
 
+/// A slow service begins with more than others that come with it, and gives nothing before it has been well for ten seconds.
+#[test]
+fn a_slow_service_is_not_begun_small_nor_taken_from_soon() {
+    let p = Platform::regular("t", 24, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("slow", 2.0, 3000.0).lc("fast", 2.0, 10.0).be("x");
+    let models = Perfect::of(&plant);
+    let mut policy = policy(&p, models);
+    step(&mut plant, &mut policy);
+    assert!(plant.cores("slow") > plant.cores("fast"), "{} {}", plant.cores("slow"), plant.cores("fast"));
+    let losers = |plan: &Plan| -> Vec<ServiceId> {
+        let takes = |a: &&Action| matches!(a.kind, ActionKind::Shrink | ActionKind::Deprive);
+        plan.actions.iter().filter(takes).map(|a| a.service.clone()).collect()
+    };
+    let soon: Vec<_> = (0..95).flat_map(|_| losers(&step(&mut plant, &mut policy))).collect();
+    assert!(soon.iter().any(|id| id == "fast") && soon.iter().all(|id| id != "slow"), "{soon:?}");
+    let later: Vec<_> = (0..600).flat_map(|_| losers(&step(&mut plant, &mut policy))).collect();
+    assert!(later.iter().any(|id| id == "slow") && plant.all_met(), "{later:?}");
+}
+
 /// Models that promise too much: what hurt is given back, and not tried again within a minute.
 #[test]
 fn what_hurt_is_given_back_and_not_tried_again() {
