@@ -224,7 +224,8 @@ impl Surefoot {
         let mut out = vec![now];
         if asked.mute.is_some() {
             out.extend(asked.by_rule(Role::MayGive, pool));
-            if asked.s.qos().is_some() {
+            // Without models nobody can say what a loss does: no more than that, unless there is not enough for all.
+            if asked.s.qos().is_some() && pass == Pass::Poor {
                 out.extend(self.less(asked));
             }
             return out;
