@@ -117,7 +117,7 @@ impl Hardware {
         let llc_bytes: u32 = if amd { 16 << 20 } else { 46080 << 10 };
         let rmids = if amd { 256 } else { 176 - 32 * u32::from(e5) };
         let faults = if model == "faults" { BTreeMap::from([(2, Fault::Error), (3, Fault::Unavailable)]) } else { BTreeMap::new() };
-        let limit = if amd { 512 << 10 } else { llc_bytes };
+        let limit = if amd { AMD_THRESHOLD_BYTES } else { llc_bytes };
         let vendor = if amd { Vendor::Amd } else { Vendor::Intel };
         let scale_bytes = vendor.scale_bytes();
         Some(Hardware {
@@ -212,6 +212,8 @@ fn ten() -> u32 {
     10
 }
 
+/// The most that `max_threshold_occupancy` takes on AMD's in the recordings.
+const AMD_THRESHOLD_BYTES: u32 = 512 << 10;
 /// RMIDs of a Xeon: four for each hardware thread (E5-2697 v4: 144 for 36).
 const RMIDS_PER_CPU: u32 = 4;
 
@@ -258,7 +260,7 @@ pub fn from_platform(path: &Path, kernel: Kernel, vendor: Vendor) -> Result<Hard
     let amd = vendor == Vendor::Amd;
     let rmids = if amd { 256 } else { (RMIDS_PER_CPU * cores * p.cpu.smt / p.llc.domains).max(32) };
     let scale_bytes = vendor.scale_bytes();
-    let limit = u32::try_from(llc_bytes).unwrap_or(u32::MAX);
+    let limit = if amd { AMD_THRESHOLD_BYTES } else { u32::try_from(llc_bytes).unwrap_or(u32::MAX) };
     Ok(Hardware {
         kernel,
         domains,
@@ -298,6 +300,7 @@ mod tests {
         assert_eq!(hw.llc_bytes, 11 * 1408 * 1024);
         let amd = from_platform(&path, Kernel::V6_12, Vendor::Amd).unwrap();
         assert_eq!((amd.mba.as_ref().map(|m| m.max), amd.shareable_bits, amd.mba_in_mbps()), (Some(2048), 0, false));
+        assert_eq!(amd.monitoring.map(|m| m.threshold_limit_bytes), Some(512 << 10));
         std::fs::write(&path, text.replace("ways = 11", "ways = 40")).unwrap();
         let err = from_platform(&path, Kernel::V6_12, Vendor::Amd).unwrap_err().to_string();
         assert!(err.contains("llc.ways is 40") && err.contains("from 2 to 32"), "{err}");

@@ -70,8 +70,11 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
     while !stop::requested() && !session.guard.is_finished() {
         std::thread::sleep(LOOK);
     }
-    // Whoever still has a file open there keeps it until closing it; nobody new gets in.
-    let _ = umount2(at, MntFlags::MNT_DETACH);
+    // Whoever still has a file open there keeps it until closing it; nobody new gets in. Where somebody else unmounted it, another
+    // may be mounted there by now.
+    if !session.guard.is_finished() {
+        let _ = umount2(at, MntFlags::MNT_DETACH);
+    }
     Ok(())
 }
 

@@ -193,8 +193,10 @@ impl Surefoot {
         let total = self.books.total();
         let part = |t: u32, x: f64| (f64::from(t) * x / holders).floor() as u32;
         let parts_of = |x: f64| Amount::new(part(total.cores, x), part(total.ways, x));
-        // What nobody holds costs nobody anything.
-        let idle = self.books.free().at_most(parts_of(1.0));
+        // What no LC service holds is there for the newcomers.
+        let new = self.lives.keys().filter(|id| self.books.slot(id).is_none()).count().max(1) as u32;
+        let free = self.books.free();
+        let idle = Amount::new(free.cores / new, free.ways / new).at_most(parts_of(1.0));
         let cell = |(x, risk): &(f64, f64)| {
             let held = parts_of(*x).at_least(idle).at_least(self.books.least()).at_most(pool);
             Cell { risk: Some(*risk), ..Cell::new(held, 1.0) }

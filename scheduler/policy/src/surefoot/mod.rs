@@ -390,6 +390,7 @@ impl Surefoot {
                 self.books.be_mba_pct = pct;
             }
             self.be_mba = (now_ms, self.set.be_raise_ms);
+            (self.be_mba_raised, self.be_mba_hurt) = (None, false);
         }
         for s in seen.lc() {
             let (Some(own), Some(life)) = (self.books.slot(&s.id).map(|s| s.own), self.lives.get(&s.id)) else { continue };
@@ -588,7 +589,7 @@ impl Surefoot {
                 life.features.clear();
                 if own {
                     life.hurts += 1;
-                    life.spared_until_ms = now_ms + if be { grudge / 4 } else { grudge };
+                    life.spared_until_ms = life.spared_until_ms.max(now_ms + if be { grudge / 4 } else { grudge });
                     // It was predicted to be well there. Half of what one learns is about the next prediction.
                     life.error = (0.5 * life.error + 0.5 * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected).min(2.0);
                     let qos = s.qos().unwrap_or(0.9).min(0.99);
@@ -685,7 +686,7 @@ impl Surefoot {
                 let waiting: Vec<ServiceId> = missing.iter().filter(|id| waits(id)).cloned().collect();
                 self.books.be_mba_pct = pct;
                 self.be_mba = (now_ms, (self.be_mba.1 * 2).clamp(5_000, 240_000));
-                self.be_mba_raised = None;
+                self.be_mba_hurt |= self.be_mba_raised.take().is_some();
                 for id in waiting {
                     because.reject(format!("more for {id}"), "Model-B holds what it has for sufficient, and its cores are not busy");
                     missing.remove(&id);
@@ -696,11 +697,12 @@ impl Surefoot {
                 return;
             }
         }
-        if self.books.be_mba_pct >= 100 || seen.lc().any(ServiceView::latency_unknown) {
+        if seen.lc().any(ServiceView::latency_unknown) {
             return;
         }
         let worst = seen.lc().filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
-        let raise = self.be_mba_raised.is_none() && worst >= 1.2 && now_ms >= self.be_mba.0 + self.be_mba.1;
+        let below = self.books.be_mba_pct < 100;
+        let raise = below && self.be_mba_raised.is_none() && worst >= 1.2 && now_ms >= self.be_mba.0 + self.be_mba.1;
         let lower = self.be_mba_raised.is_some() && worst < 1.0;
         if self.be_mba_raised.is_some_and(|t| now_ms >= t + self.set.be_raise_ms) {
             self.be_mba_raised = None;
@@ -716,7 +718,7 @@ impl Surefoot {
             pct = self.books.mba_step(pct, raise).unwrap_or(pct);
         }
         if lower {
-            pct = pct.max(self.be_mba_before);
+            pct = pct.max(self.be_mba_before.min(before));
             self.be_mba_hurt = true;
         } else {
             self.be_mba_before = before;
