@@ -11,6 +11,8 @@ pub(super) const FAR: f64 = 0.5;
 /// Share of a service's cores that is busy, below which more of them do not help, and above which nothing else does.
 pub(super) const IDLE: f64 = 0.6;
 pub(super) const BUSY: f64 = 0.92;
+/// So busy are the cores of a service that was firmed up.
+pub(super) const FIRM: f64 = 0.8;
 /// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
 pub(super) const SATURATED: f64 = 0.96;
 /// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
@@ -32,6 +34,8 @@ pub(super) enum Role {
     MayGive,
     /// It needs another cell than the one it has.
     Needs,
+    /// It keeps what it has, with so many cores more that it can bear the busier company that others' losses bring.
+    Firm,
     /// More of anything has not helped: cores back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
     Stuck,
     /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
@@ -172,6 +176,10 @@ impl Surefoot {
         let now = asked.now();
         match role {
             Role::Keeps => vec![now],
+            Role::Firm => {
+                let busy = asked.busy().map_or(0, |b| (b / FIRM / self.books.platform.core_step).ceil() as u32);
+                vec![Cell::new(asked.held.at_least(Amount::new(busy, 0)).at_most(pool), now.qos)]
+            }
             Role::Stuck => {
                 let (oaa, _) = asked.corners(pool);
                 let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);

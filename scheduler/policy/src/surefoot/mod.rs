@@ -53,7 +53,7 @@ const SLOW_CALM_MS: u64 = 10_000;
 /// Share of the peak memory bandwidth above which memory may be what is waited for.
 const CONTENDED: f64 = 0.6;
 /// Steps of BE bandwidth in one raise.
-const RAISE_STEPS: u32 = 4;
+const RAISE_STEPS: usize = 4;
 /// Requests over which their rate is averaged, and the length of an interval.
 const MEAN_OF: f64 = 400.0;
 const INTERVAL_S: f64 = 0.1;
@@ -142,6 +142,18 @@ impl Life {
     }
 }
 
+/// The BE jobs' memory bandwidth: since when it is what it is, and what was learnt about it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bandwidth {
+    changed_ms: u64,
+    /// How long the next raise waits.
+    wait_ms: u64,
+    /// The last raise is watched: since when, and what was before.
+    raised: Option<(u64, u8)>,
+    /// Somebody suffered from so much, per cent.
+    bad_pct: Option<u8>,
+}
+
 /// The policy.
 pub struct Surefoot {
     set: Settings,
@@ -157,12 +169,9 @@ pub struct Surefoot {
     /// No plan before that leaves somebody short, and none for who misses its target, after one that brought nothing.
     poor_ms: u64,
     try_ms: u64,
-    /// BE bandwidth: changed at, and how long the next raise waits.
-    be_mba: (u64, u64),
-    be_mba_raised: Option<u64>,
-    /// What it was before, and whether somebody has suffered from a raise.
-    be_mba_before: u8,
-    be_mba_hurt: bool,
+    be_mba: Bandwidth,
+    /// What BE jobs held when a service suffered that nothing had been taken from, and until when that counts.
+    be_bad: Option<(Amount, u64)>,
 }
 
 impl Surefoot {
@@ -178,10 +187,8 @@ impl Surefoot {
             looks: 0,
             poor_ms: 0,
             try_ms: 0,
-            be_mba: (0, 0),
-            be_mba_raised: None,
-            be_mba_before: 0,
-            be_mba_hurt: false,
+            be_mba: Bandwidth::default(),
+            be_bad: None,
         }
     }
 
@@ -389,8 +396,7 @@ impl Surefoot {
             while let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false).filter(|p| *p >= self.set.be_first_pct) {
                 self.books.be_mba_pct = pct;
             }
-            self.be_mba = (now_ms, self.set.be_raise_ms);
-            (self.be_mba_raised, self.be_mba_hurt) = (None, false);
+            self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: self.set.be_raise_ms, ..Bandwidth::default() };
         }
         for s in seen.lc() {
             let (Some(own), Some(life)) = (self.books.slot(&s.id).map(|s| s.own), self.lives.get(&s.id)) else { continue };
@@ -564,6 +570,11 @@ impl Surefoot {
         if sufferer.is_some() && self.lives.values().any(|l| l.watch.is_some_and(|w| !w.given)) {
             self.refine_ms = now_ms + (self.set.setback_ms << self.setbacks.min(4));
             self.setbacks += 1;
+            // Somebody from whom nothing was taken: it is what BE jobs do with what they got.
+            let stood_by = |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none());
+            if be && seen.lc().any(|s| stood_by(s)) {
+                self.be_bad = Some((self.books.rest(), now_ms + (self.set.grudge_ms << self.setbacks.min(3))));
+            }
         }
         for s in seen.lc() {
             let Some(watch) = self.lives.get(&s.id).and_then(|l| l.watch) else { continue };
@@ -635,14 +646,30 @@ impl Surefoot {
             return;
         }
         let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
-        let role = |s: &ServiceView| if stuck.contains(&s.id) { Some(Role::Stuck) } else { spared(s).then_some(Role::Keeps) };
-        let Some(chosen) = self.joint(now_ms, seen, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain) else { return };
+        // Who only stands by feels what BE jobs do with the cores that they get: clocks fall, and siblings are busy.
+        let be = self.books.has_be();
+        let tight = |s: &ServiceView| {
+            let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
+            let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);
+            be && busy.is_some_and(|b| b > self.set.busy * cores)
+        };
+        let role = |s: &ServiceView| {
+            if stuck.contains(&s.id) {
+                Some(Role::Stuck)
+            } else if tight(s) {
+                Some(Role::Firm)
+            } else {
+                spared(s).then_some(Role::Keeps)
+            }
+        };
+        let Some(mut chosen) = self.joint(now_ms, seen, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain) else { return };
         let price = |id: &ServiceId, c: &Cell| {
             let s = seen.get(id)?;
             let life = self.lives.get(id)?;
             let asked = self.ask(now_ms, s, life);
             Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*c))
         };
+        self.leave_be_less(now_ms, &mut chosen, price);
         let gain: f64 = chosen.iter().filter(|(id, c)| c.held != self.books.usable(id)).filter_map(|(id, c)| price(id, c)).sum();
         // While nothing is gained it is looked at ever more seldom.
         self.looks += 1;
@@ -664,29 +691,58 @@ impl Surefoot {
         }
     }
 
+    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. The least gains go first.
+    fn leave_be_less(
+        &self,
+        now_ms: u64,
+        chosen: &mut Vec<(ServiceId, Cell)>,
+        gain: impl Fn(&ServiceId, &Cell) -> Option<f64>,
+    ) {
+        let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };
+        let now = self.books.rest().cores;
+        let most = now + bad.cores.saturating_sub(now) / 2;
+        let pool = self.pool();
+        let rest = self.books.rest().minus(self.books.free()).cores;
+        loop {
+            let held: u32 = chosen.iter().map(|(_, c)| c.held.cores).sum();
+            if (pool.cores + rest).saturating_sub(held) <= most {
+                return;
+            }
+            let gives = |(id, c): &&(ServiceId, Cell)| c.held.cores < self.books.usable(id).cores;
+            let least = chosen.iter().filter(gives).min_by(|a, b| {
+                let of = |x: &(ServiceId, Cell)| gain(&x.0, &x.1).unwrap_or(0.0);
+                of(a).total_cmp(&of(b))
+            });
+            let Some(id) = least.map(|(id, _)| id.clone()) else { return };
+            chosen.retain(|(o, _)| *o != id);
+        }
+    }
+
     /// Contended memory: less bandwidth for BE jobs, and back again in peace.
     fn bandwidth(&mut self, now_ms: u64, seen: &Observation, missing: &mut BTreeSet<ServiceId>, plan: &mut Plan) {
         if !self.books.has_be() {
             return;
         }
         let Some(be) = seen.be().next() else { return };
+        let peak = self.books.platform.mem_bw_mbps;
         let used: f64 = seen.services.iter().filter_map(|s| s.features.mbl_mbps).sum();
-        let contended = self.books.platform.mem_bw_mbps.is_some_and(|peak| used >= CONTENDED * peak);
+        let contended = peak.is_some_and(|peak| used >= CONTENDED * peak);
         let waits = |id: &ServiceId| {
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get(id)) else { return false };
             let asked = self.ask(now_ms, s, life);
             let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < 0.8);
             idle && self.b(s, &asked.state, asked.held).is_ok_and(|q| q >= self.required(life))
         };
-        if let Some(id) = missing.first().filter(|_| contended && now_ms >= self.be_mba.0 + self.set.settle_ms).cloned() {
+        let now_pct = self.books.be_mba_pct;
+        if let Some(id) = missing.first().filter(|_| contended && now_ms >= self.be_mba.changed_ms + self.set.settle_ms).cloned() {
             let down = |pct: u8| self.books.mba_step(pct, false);
-            if let Some(pct) = down(self.books.be_mba_pct).map(|p| down(p).unwrap_or(p)) {
+            if let Some(pct) = down(now_pct).map(|p| down(p).unwrap_or(p)) {
                 let mut because = Because::seen(be);
                 // Whether that was it shows before anything else is tried for those who wait for memory.
                 let waiting: Vec<ServiceId> = missing.iter().filter(|id| waits(id)).cloned().collect();
                 self.books.be_mba_pct = pct;
-                self.be_mba = (now_ms, (self.be_mba.1 * 2).clamp(5_000, 240_000));
-                self.be_mba_hurt |= self.be_mba_raised.take().is_some();
+                let wait_ms = (self.be_mba.wait_ms * 2).clamp(5_000, 240_000);
+                self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms, raised: None, bad_pct: Some(now_pct) };
                 for id in waiting {
                     because.reject(format!("more for {id}"), "Model-B holds what it has for sufficient, and its cores are not busy");
                     missing.remove(&id);
@@ -700,40 +756,61 @@ impl Surefoot {
         if seen.lc().any(ServiceView::latency_unknown) {
             return;
         }
-        let worst = seen.lc().filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
-        let below = self.books.be_mba_pct < 100;
-        let raise = below && self.be_mba_raised.is_none() && worst >= 1.2 && now_ms >= self.be_mba.0 + self.be_mba.1;
-        let lower = self.be_mba_raised.is_some() && worst < 1.0;
-        if self.be_mba_raised.is_some_and(|t| now_ms >= t + self.set.be_raise_ms) {
-            self.be_mba_raised = None;
+        // What a raise may have done: whoever was moved since has another reason.
+        let still = |s: &ServiceView, since_ms: u64| self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.changed_ms <= since_ms);
+        let worst_of = |since_ms: u64| {
+            seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min)
+        };
+        let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none()));
+        if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + self.set.be_raise_ms) {
+            self.be_mba.raised = None;
         }
-        if !raise && !lower {
-            return;
-        }
-        // Up in large steps while nobody has suffered from one; down to where it was.
-        let steps = if raise && self.be_mba_hurt { 1 } else { RAISE_STEPS };
-        let before = self.books.be_mba_pct;
-        let mut pct = before;
-        for _ in 0..steps {
-            pct = self.books.mba_step(pct, raise).unwrap_or(pct);
-        }
-        if lower {
-            pct = pct.max(self.be_mba_before.min(before));
-            self.be_mba_hurt = true;
+        let worst = worst_of(now_ms);
+        let (pct, kind) = if let Some((_, before)) = suffers {
+            (before.min(now_pct), ActionKind::Rollback)
+        } else if now_pct < 100
+            && self.be_mba.raised.is_none()
+            && worst >= 1.2
+            && !seen.lc().any(|s| self.lives.get(&s.id).is_none_or(Life::is_new))
+            && now_ms >= self.be_mba.changed_ms + self.be_mba.wait_ms
+        {
+            let by_be: f64 = seen.be().filter_map(|s| s.features.mbl_mbps).sum();
+            (self.raise(now_ms, used - by_be, by_be), ActionKind::Grow)
         } else {
-            self.be_mba_before = before;
-        }
-        if pct == before {
+            return;
+        };
+        if pct == now_pct {
             return;
         }
         self.books.be_mba_pct = pct;
-        let wait = if lower { (self.be_mba.1 * 2).clamp(10_000, 240_000) } else { self.be_mba.1 };
-        self.be_mba = (now_ms, wait);
-        self.be_mba_raised = raise.then_some(now_ms);
+        let grown = kind == ActionKind::Grow;
+        self.be_mba.changed_ms = now_ms;
+        self.be_mba.raised = grown.then_some((now_ms, now_pct));
+        if !grown {
+            self.be_mba.wait_ms = (self.be_mba.wait_ms * 2).clamp(10_000, 240_000);
+            self.be_mba.bad_pct = Some(now_pct);
+        }
         let mut because = Because::seen(be);
-        because.bind(format!("the worst QoS is {worst:.2}"));
-        let kind = if raise { ActionKind::Grow } else { ActionKind::Rollback };
+        because.bind(format!("the worst QoS is {worst:.2}; memory carries {used:.0} MB/s"));
         plan.actions.push(Action { service: be.id.clone(), kind, why: format!("QoS {worst:.2}: memory bandwidth {pct} %"), because });
+    }
+
+    /// The BE jobs' next bandwidth: all that memory has room for, else a large step; half way to what somebody suffered from.
+    fn raise(&mut self, now_ms: u64, by_lc_mbps: f64, by_be_mbps: f64) -> u8 {
+        let now = self.books.be_mba_pct;
+        let steps: Vec<u8> = std::iter::successors(Some(now), |p| self.books.mba_step(*p, true)).collect();
+        let up_to = |most: f64| steps.iter().copied().filter(|p| f64::from(*p) <= most).max().unwrap_or(now);
+        if let Some(bad) = self.be_mba.bad_pct.filter(|bad| *bad > now) {
+            let half = up_to(f64::from(now) + f64::from(bad - now) / 2.0);
+            if half > now || now_ms < self.be_mba.changed_ms + self.set.calm_every_ms {
+                return half;
+            }
+            self.be_mba.bad_pct = None;
+            return up_to(f64::from(bad));
+        }
+        let room = self.books.platform.mem_bw_mbps.map_or(0.0, |peak| CONTENDED * peak - by_lc_mbps);
+        let roomy = if by_be_mbps > 0.0 { up_to(f64::from(now) * room / by_be_mbps) } else { now };
+        roomy.max(steps.get(RAISE_STEPS).or(steps.last()).copied().unwrap_or(now))
     }
 }
 

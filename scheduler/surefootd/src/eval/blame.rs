@@ -33,7 +33,9 @@ impl Blame {
         let after = server.settled_qos(&mut self.steady);
         for (id, was) in before {
             let Some(is) = after.get(&id).filter(|is| was >= 1.0 && **is < 1.0) else { continue };
-            tracing::debug!(service = id, was, is, t_ms = seen.t_ms, "taken across its cliff by a plan");
+            let busy = seen.get(&id).and_then(|s| Some(s.features.cpu_usage_cores? / s.allocation.cores()));
+            let qos = seen.get(&id).and_then(|s| s.qos());
+            tracing::debug!(service = id, was, is, busy, qos, t_ms = seen.t_ms, "taken across its cliff by a plan");
             let took = |now: &Allocation| seen.get(&id).is_some_and(|s| s.placed && less(&s.allocation, now));
             self.crossings += i64::from(plan.allocations.get(&id).is_some_and(took));
             self.guilty.insert(id);
