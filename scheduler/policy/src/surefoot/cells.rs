@@ -337,13 +337,15 @@ impl Surefoot {
             let far = asked.qos.is_some_and(|q| q < FAR) || recent.is_some_and(|q| q < FAR);
             let part = |n: u32| (if far { n.div_ceil(2) * life.more.min(2) } else { n.div_ceil(4) }).max(life.more);
             let step = Amount::new(part(held.cores), part(held.ways));
-            // Who is overloaded uses all that it has: what models make of that says nothing about less.
-            if is_slow(asked.s) || share.is_some_and(|x| x > BUSY) {
+            // Who misses its target loses nothing: what models make of an overload says little about less. Where not everybody can
+            // have enough, idle cores may go for ways.
+            let overloaded = is_slow(asked.s) || share.is_some_and(|x| x > BUSY);
+            if pass == Pass::Poor && !overloaded {
+                let floor = held.minus(Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4)));
+                cells.iter_mut().for_each(|c| *c = c.at_least(floor));
+            } else {
                 let also = if is_slow(asked.s) && self.is_saturated(asked.s) { step } else { Amount::default() };
                 cells.iter_mut().for_each(|c| *c = c.at_least(held.plus(also)).at_most(pool));
-            } else {
-                let most = held.minus(Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4)));
-                cells.iter_mut().for_each(|c| *c = c.at_least(most));
             }
             for c in cells.iter_mut().filter(|c| far && c.cores > held.cores) {
                 *c = c.at_least(held.plus(Amount::new(step.cores, 0))).at_most(pool);

@@ -57,6 +57,8 @@ const RAISE_STEPS: usize = 4;
 /// Requests over which their rate is averaged, and the length of an interval.
 const MEAN_OF: f64 = 400.0;
 const INTERVAL_S: f64 = 0.1;
+/// The window of latencies, with some time for what was under way.
+const WINDOW_MS: u64 = 1200;
 /// Between two looks at what could be taken, the first time.
 const LOOK_MS: u64 = 250;
 /// Between two tries to help a service by giving it less.
@@ -75,6 +77,8 @@ struct Watch {
     before: Amount,
     /// It went to another service, which needed it: only the loser's own harm counts.
     given: bool,
+    /// Until then the window remembers a miss from before.
+    window_from_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -234,7 +238,7 @@ impl Surefoot {
                 _ => life.met_since_ms = None,
             }
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
-            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + 1200 && !doubtful(s)) else { continue };
+            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS && !doubtful(s)) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
                 life.reported = false;
@@ -337,15 +341,24 @@ impl Surefoot {
             let blind = self.books.slot(id).is_none();
             let done = if blind { self.books.admit(id, cell.held) } else { self.books.set(id, cell.held) };
             let Some(life) = self.lives.get_mut(id).filter(|_| done) else { continue };
+            let was_new = life.is_new();
             life.new_since_ms = blind.then_some(now_ms);
             life.changed_ms = now_ms;
             life.planned_rps = life.rps;
             life.predicted = (!blind).then_some(cell.qos);
             let lost = held.minus(cell.held);
-            life.watch =
-                (!blind && !lost.is_zero()).then_some(Watch { until_ms: now_ms + self.set.watch_ms, before: *held, given: somebody_gains });
+            // Whose target was missed before has nothing to go back to.
+            let well = seen.get(id).is_some_and(|s| s.qos_met() == Some(true)) && life.strikes == 0;
+            let watched = !blind && !lost.is_zero() && (well || was_new);
+            life.watch = watched.then_some(Watch {
+                until_ms: now_ms + self.set.watch_ms,
+                before: *held,
+                given: somebody_gains,
+                window_from_ms: if well { now_ms } else { now_ms + WINDOW_MS },
+            });
             // Readings of another allocation; the last is kept as the foot of a slope.
             life.features.clear();
+            life.strikes = 0;
             let kept = life.points.len().saturating_sub(1);
             life.points.drain(..kept);
         }
@@ -513,7 +526,7 @@ impl Surefoot {
                 }
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 missing.insert(s.id.clone());
-            } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + 1200 {
+            } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + WINDOW_MS {
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
                 uneasy.insert(s.id.clone());
@@ -562,8 +575,11 @@ impl Surefoot {
 
     /// Something was taken, and somebody suffers since: give it back.
     fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
-        let hurt =
-            |me: &Self, s: &ServiceView| me.lives.get(&s.id).is_some_and(|l| !l.is_new() && (l.strikes >= 2 || s.qos_met() == Some(false)));
+        let hurt = |me: &Self, s: &ServiceView| {
+            let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new()) else { return false };
+            let window = l.watch.is_none_or(|w| now_ms >= w.window_from_ms);
+            l.strikes >= 2 || window && s.qos_met() == Some(false)
+        };
         let sufferer = seen.lc().find(|s| hurt(self, s)).map(|s| s.id.clone());
         let mut done = false;
         let be = self.books.has_be();
