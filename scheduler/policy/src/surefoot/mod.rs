@@ -57,6 +57,8 @@ const RAISE_STEPS: usize = 4;
 /// Requests over which their rate is averaged, and the length of an interval.
 const MEAN_OF: f64 = 400.0;
 const INTERVAL_S: f64 = 0.1;
+/// Intervals that a service which was well on what it holds may miss its target before it gets more.
+const BURST: u32 = 3;
 /// The window of latencies, with some time for what was under way.
 const WINDOW_MS: u64 = 1200;
 /// Between two looks at what could be taken, the first time.
@@ -515,8 +517,11 @@ impl Surefoot {
             if life.is_new() || now_ms < life.changed_ms + settle_ms || stuck.contains(&s.id) {
                 continue;
             }
-            let saturated = saturated && life.ledger.vouches(now_ms, held, life.rps).is_none();
-            if saturated || life.strikes >= 2 || qos < 1.0 && life.strikes >= 1 {
+            let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some();
+            let saturated = saturated && !vouched;
+            // What was well here at this load until now is a burst, if it soon ends.
+            let patient = if vouched { BURST } else { 0 };
+            if saturated || life.strikes >= 2 + patient || qos < 1.0 && life.strikes >= 1 + patient {
                 if !saturated && draining(life, target_ms, patience_ms) {
                     continue;
                 }
