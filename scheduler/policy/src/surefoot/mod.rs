@@ -241,14 +241,17 @@ impl Surefoot {
             }
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
             let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS && !doubtful(s)) else { continue };
+            // What a slow service answers now it may have begun before.
+            let heard = !is_slow(s) || now_ms >= life.changed_ms + SLOW_CALM_MS;
             if qos >= 1.0 {
                 life.more = 0;
                 life.reported = false;
-                if self.books.slot(&s.id).is_some() && (!is_slow(s) || now_ms >= life.changed_ms + SLOW_CALM_MS) {
+                if self.books.slot(&s.id).is_some() && heard {
                     life.ledger.note(now_ms, own, life.rps, qos, self.set.grudge_ms);
                 }
             }
-            if let Some(predicted) = life.predicted.take() {
+            if let Some(predicted) = life.predicted.filter(|_| heard) {
+                life.predicted = None;
                 let cap = self.models.qos_cap();
                 let error = (qos.min(cap) - predicted.min(cap)).abs() / predicted.clamp(1.0, cap);
                 life.error = (0.7 * life.error + 0.3 * error).min(2.0);
@@ -342,7 +345,7 @@ impl Surefoot {
         for (id, cell, held) in &moves {
             let blind = self.books.slot(id).is_none();
             let done = if blind { self.books.admit(id, cell.held) } else { self.books.set(id, cell.held) };
-            let Some(life) = self.lives.get_mut(id).filter(|_| done) else { continue };
+            let (Some(s), Some(life)) = (seen.get(id), self.lives.get_mut(id).filter(|_| done)) else { continue };
             let was_new = life.is_new();
             life.new_since_ms = blind.then_some(now_ms);
             life.changed_ms = now_ms;
@@ -350,10 +353,11 @@ impl Surefoot {
             life.predicted = (!blind).then_some(cell.qos);
             let lost = held.minus(cell.held);
             // Whose target was missed before has nothing to go back to.
-            let well = seen.get(id).is_some_and(|s| s.qos_met() == Some(true)) && life.strikes == 0;
+            let well = s.qos_met() == Some(true) && life.strikes == 0;
             let watched = !blind && !lost.is_zero() && (well || was_new);
+            let watch_ms = if is_slow(s) { SLOW_CALM_MS } else { self.set.watch_ms };
             life.watch = watched.then_some(Watch {
-                until_ms: now_ms + self.set.watch_ms,
+                until_ms: now_ms + watch_ms,
                 before: *held,
                 given: somebody_gains,
                 window_from_ms: if well { now_ms } else { now_ms + WINDOW_MS },
