@@ -352,15 +352,15 @@ impl Surefoot {
             }
             cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
             // All that is free, where that is less than a step.
-            cells.push(held.plus(step.at_most(free)));
+            let last = held.plus(step.at_most(free));
+            cells.push(last);
             let step_over = life.more.saturating_sub(1).min(3);
             let beyond = held.plus(Amount::new(step_over, step_over));
             // One resource was not it, or not alone.
             let both = |c: &Amount| life.more < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
-            cells.push(held.plus(Amount::new(step.cores, step.ways)).at_most(pool));
             let enough = |c: &Amount| {
                 (both(c) || c.cores >= pool.cores)
-                    && !c.fits_in(beyond)
+                    && (*c == last || !c.fits_in(beyond))
                     && !c.fits_in(held)
                     && helps(*c)
                     && (pass != Pass::Free || held.fits_in(*c))

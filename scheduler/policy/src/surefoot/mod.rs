@@ -39,12 +39,12 @@ pub use settings::Settings;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::{
-    Action, ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
+    Action, ActionKind, Because, Features, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
 };
 
 /// Intervals over which features are averaged.
 const SMOOTH: usize = 5;
-/// Change of throughput from one interval to the next that is not noise.
+/// Change of throughput from one interval to the next that is not noise where requests are many; of few, four standard deviations.
 const JUMP: f64 = 0.2;
 /// QoS target from where a service is slow.
 const SLOW_MS: f64 = 1000.0;
@@ -209,7 +209,8 @@ impl Surefoot {
             let first_error = self.set.first_error;
             let life = self.lives.entry(s.id.clone()).or_insert_with(|| Life::new(now_ms, first_error));
             // After a jump of load what was averaged is of another service.
-            if s.interval.is_some_and(|l| l.count >= 50 && life.rps > 0.0 && (l.achieved_rps / life.rps - 1.0).abs() > JUMP) {
+            let jumped = |l: &Latency| (l.achieved_rps / life.rps - 1.0).abs() > JUMP.max(4.0 / (l.count as f64).sqrt());
+            if s.interval.is_some_and(|l| l.count >= 50 && life.rps > 0.0 && jumped(&l)) {
                 life.features.clear();
                 life.rps = 0.0;
             }
@@ -240,15 +241,18 @@ impl Surefoot {
                 _ => life.met_since_ms = None,
             }
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
-            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS && !doubtful(s)) else { continue };
-            // What a slow service answers now it may have begun before.
-            let heard = !is_slow(s) || now_ms >= life.changed_ms + SLOW_CALM_MS;
+            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
                 life.reported = false;
-                if self.books.slot(&s.id).is_some() && heard {
-                    life.ledger.note(now_ms, own, life.rps, qos, self.set.grudge_ms);
-                }
+            }
+            if doubtful(s) {
+                continue;
+            }
+            // What a slow service answers now it may have begun before.
+            let heard = !is_slow(s) || now_ms >= life.changed_ms + SLOW_CALM_MS;
+            if qos >= 1.0 && heard && self.books.slot(&s.id).is_some() {
+                life.ledger.note(now_ms, own, life.rps, qos, self.set.grudge_ms);
             }
             if let Some(predicted) = life.predicted.filter(|_| heard) {
                 life.predicted = None;
