@@ -172,7 +172,8 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     }
     for column in OPTIONAL:
         facts[column] = _json(mean(group, rows, column)) if _known(rows, column) else None
-    facts["reclaim_crossings_total"] = rows["reclaim_crossings"].sum() if _known(rows, "reclaim_crossings") else None
+    for column in ("reclaim_crossings", "deprive_crossings"):
+        facts[f"{column}_total"] = rows[column].sum() if _known(rows, column) else None
     return facts
 
 

@@ -187,8 +187,8 @@ def _sets(facts: Facts) -> Section:
             ]
             row += [figure(p["be_throughput"])] if s["be"] else []
             row += [figure(p["qos_violation_s"]), _optional(p["self_violation_s"])]
-            crossings = p["reclaim_crossings_total"]
-            row += [_NOT_MEASURED if crossings is None else f"{crossings:,.0f} in all"]
+            for crossings in (p["reclaim_crossings_total"], p["deprive_crossings_total"]):
+                row += [_NOT_MEASURED if crossings is None else f"{crossings:,.0f} in all"]
             row += [_optional(p["actions_per_min_settled"]), figure(p["actions"])]
             rows.append(row)
         section.blocks.append(Table(columns, rows))

@@ -33,7 +33,12 @@ _NEEDED: dict[str, Any] = {
     "offered_load": _NUMBER,
 }
 # of newer versions of surefootd: where they are absent, the report says so
-OPTIONAL: dict[str, Any] = {"self_violation_s": _NUMBER, "reclaim_crossings": _NUMBER, "actions_per_min_settled": _NUMBER}
+OPTIONAL: dict[str, Any] = {
+    "self_violation_s": _NUMBER,
+    "reclaim_crossings": _NUMBER,
+    "deprive_crossings": _NUMBER,
+    "actions_per_min_settled": _NUMBER,
+}
 _KEY = ["platform", "set", "workload", "policy", "seed"]
 # a time line's points, at most: more cannot be told apart in a figure
 _POINTS = 400

@@ -46,6 +46,8 @@ use surefoot_server::{
 const SMOOTH: usize = 5;
 /// Change of throughput from one interval to the next that is not noise where requests are many; of few, four standard deviations.
 const JUMP: f64 = 0.2;
+/// The same, from where nothing is taken until it is known.
+const RISE: f64 = 0.06;
 /// QoS target from where a service is slow.
 const SLOW_MS: f64 = 1000.0;
 /// It gives nothing before it has met its target for so long on what it has.
@@ -566,6 +568,9 @@ impl Surefoot {
             let better = |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - MUCH_BETTER;
             chosen = self.joint(now_ms, seen, role, Pass::Poor, STAY).filter(better);
             poor = chosen.is_some();
+            if let Some(chosen) = &mut chosen {
+                self.return_the_rest(chosen);
+            }
         }
         let chosen = chosen.or_else(|| self.joint(now_ms, seen, role, Pass::Free, STAY));
         let chosen = chosen.filter(helps);
@@ -583,6 +588,17 @@ impl Surefoot {
                 let why = "it misses its target, and no plan for all services gives it more".to_string();
                 plan.reports.push(Report::CannotPlace { service: id.clone(), why });
             }
+        }
+    }
+
+    /// Who is left short keeps what nobody else needs of what it held.
+    fn return_the_rest(&self, chosen: &mut [(ServiceId, Cell)]) {
+        let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
+        let mut rest = self.pool().minus(given);
+        for (id, cell) in chosen.iter_mut().filter(|(_, c)| c.qos < 1.0) {
+            let back = self.books.usable(id).minus(cell.held).at_most(rest);
+            cell.held = cell.held.plus(back);
+            rest = rest.minus(back);
         }
     }
 
@@ -657,9 +673,14 @@ impl Surefoot {
 
     /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
     fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        // What was averaged says nothing about a load that has just begun to rise.
+        let rises = |s: &ServiceView, l: &Life| {
+            s.interval.is_some_and(|i| i.count >= 50 && i.achieved_rps / l.rps - 1.0 > RISE.max(2.5 / (i.count as f64).sqrt()))
+        };
         let calm = |s: &ServiceView| {
             self.lives.get(&s.id).is_some_and(|l| {
                 !l.is_new()
+                    && !rises(s, l)
                     && l.watch.is_none()
                     && l.strikes == 0
                     && l.features.len() >= 3

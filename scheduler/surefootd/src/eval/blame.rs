@@ -6,7 +6,7 @@
 
 use crate::virtual_target::VirtualTarget;
 use std::collections::BTreeSet;
-use surefoot_server::{Allocation, Observation, Plan, Server, ServerError, ServiceId};
+use surefoot_server::{Allocation, Observation, Plan, Server, ServerError, ServiceId, ServiceView};
 use surefoot_vserver::{Steady, VirtualServer};
 
 pub struct Blame {
@@ -14,13 +14,16 @@ pub struct Blame {
     guilty: BTreeSet<ServiceId>,
     /// Ticks of violation that the policy caused.
     pub ticks: u64,
-    /// Times that an LC service was taken from and thereby taken across its cliff.
+    /// Times that an LC service was taken from and thereby taken across its cliff, and all LC services together hold less of what
+    /// it lost: a reclaim for BE jobs, or for nobody.
     pub crossings: i64,
+    /// The same where other LC services got it.
+    pub deprivals: i64,
 }
 
 impl Blame {
     pub fn new(at: &VirtualTarget) -> Self {
-        Blame { steady: Steady::new(at.profile.clone()), guilty: BTreeSet::new(), ticks: 0, crossings: 0 }
+        Blame { steady: Steady::new(at.profile.clone()), guilty: BTreeSet::new(), ticks: 0, crossings: 0, deprivals: 0 }
     }
 
     /// Apply a plan, and see whom it takes across a cliff.
@@ -31,13 +34,17 @@ impl Blame {
         let before = server.settled_qos(&mut self.steady);
         server.apply(plan)?;
         let after = server.settled_qos(&mut self.steady);
+        let sum = change_of_all(seen, plan);
         for (id, was) in before {
             let Some(is) = after.get(&id).filter(|is| was >= 1.0 && **is < 1.0) else { continue };
             let busy = seen.get(&id).and_then(|s| Some(s.features.cpu_usage_cores? / s.allocation.cores()));
-            let qos = seen.get(&id).and_then(|s| s.qos());
+            let qos = seen.get(&id).and_then(ServiceView::qos);
             tracing::debug!(service = id, was, is, busy, qos, t_ms = seen.t_ms, "taken across its cliff by a plan");
-            let took = |now: &Allocation| seen.get(&id).is_some_and(|s| s.placed && less(&s.allocation, now));
-            self.crossings += i64::from(plan.allocations.get(&id).is_some_and(took));
+            let lost = seen.get(&id).filter(|s| s.placed).zip(plan.allocations.get(&id)).map(|(s, now)| change(&s.allocation, now));
+            if let Some(lost) = lost.filter(|l| l.iter().any(|x| *x < 0.0)) {
+                let reclaimed = lost.iter().zip(sum).any(|(mine, all)| *mine < 0.0 && all < 0.0);
+                *(if reclaimed { &mut self.crossings } else { &mut self.deprivals }) += 1;
+            }
             self.guilty.insert(id);
         }
         Ok(())
@@ -60,10 +67,26 @@ impl Blame {
     }
 }
 
-/// Fewer cores, ways of a domain, or less bandwidth.
-fn less(was: &Allocation, is: &Allocation) -> bool {
-    let ways = |a: &Allocation, d: usize| a.ways.get(d).map_or(0, |m| m.count_ones());
-    is.cores() < was.cores() || (0..was.ways.len()).any(|d| ways(is, d) < ways(was, d)) || is.mba_pct < was.mba_pct
+/// What LC services hold more together with this plan: cores, ways, bandwidth.
+fn change_of_all(seen: &Observation, plan: &Plan) -> [f64; 3] {
+    let mut sum = [0.0; 3];
+    for s in seen.lc() {
+        let Some(now) = plan.allocations.get(&s.id) else { continue };
+        // What a newcomer used until now it was not given.
+        let more = if s.placed { change(&s.allocation, now) } else { held(now) };
+        sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+    }
+    sum
+}
+
+fn change(was: &Allocation, is: &Allocation) -> [f64; 3] {
+    let (was, is) = (held(was), held(is));
+    [is[0] - was[0], is[1] - was[1], is[2] - was[2]]
+}
+
+/// Cores, ways (the mean of the domains), per cent of bandwidth.
+fn held(a: &Allocation) -> [f64; 3] {
+    [a.cores(), a.n_ways(), f64::from(a.mba_pct)]
 }
 
 #[cfg(test)]
@@ -130,6 +153,33 @@ mod tests {
         assert!(recovering > missed && s.blame.guilty.is_empty(), "{recovering} {missed}");
         s.run(50);
         assert_eq!((s.blame.ticks, s.blame.crossings), (recovering, 1));
+    }
+
+    /// What went to another LC service is a deprivation, what went to nobody a reclaim.
+    #[test]
+    fn a_loss_to_another_service_is_not_a_reclaim() {
+        for to_another in [false, true] {
+            let mut s = Scene::new(0.6);
+            let at = VirtualTarget::of_platform("server-1", None).unwrap();
+            s.server.add(200, "login", at.profiles.service("login").unwrap().clone(), 10.0, 4).unwrap();
+            s.allocation.ways = vec![0xffff0];
+            s.hold(20);
+            s.run(5);
+            let mut plan = Plan::default();
+            let mut other = s.allocation.clone();
+            (other.cpus, other.ways) = (CpuSet::range(20, 24), vec![0xf]);
+            plan.allocations.insert("login".into(), other.clone());
+            s.server.apply(&plan).unwrap();
+            s.run(40);
+            let seen = s.server.observe();
+            assert_eq!(seen.lc().filter(|s| s.placed && s.qos_met() == Some(true)).count(), 2);
+            s.allocation.cpus = CpuSet::range(0, 2);
+            plan.allocations.insert("xapian".into(), s.allocation.clone());
+            other.cpus = CpuSet::range(2, if to_another { 24 } else { 4 });
+            plan.allocations.insert("login".into(), other);
+            s.blame.apply(&mut s.server, &seen, &plan).unwrap();
+            assert_eq!((s.blame.crossings, s.blame.deprivals), if to_another { (0, 1) } else { (1, 0) });
+        }
     }
 
     /// Whoever misses its target on everything there is was not harmed by getting less.

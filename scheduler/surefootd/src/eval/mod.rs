@@ -52,6 +52,7 @@ pub fn row_schema() -> Schema {
         f("refused_plans", Int64, false),
         f("self_violation_s", Float64, false),
         f("reclaim_crossings", Int64, false),
+        f("deprive_crossings", Int64, false),
         f("actions_per_min_settled", Float64, true),
     ])
 }
@@ -195,6 +196,7 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         int(|r| r.refused_plans),
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.self_violation_s))),
         int(|r| r.reclaim_crossings),
+        int(|r| r.deprive_crossings),
         opt(|r| r.actions_per_min_settled),
     ];
     RecordBatch::try_new(Arc::new(row_schema()), columns).map_err(fault)
@@ -229,6 +231,7 @@ fn csv(rows: &[EvalRow]) -> String {
             r.refused_plans.to_string(),
             r.self_violation_s.to_string(),
             r.reclaim_crossings.to_string(),
+            r.deprive_crossings.to_string(),
             opt(r.actions_per_min_settled),
         ];
         let _ = writeln!(out, "{}", cells.join(","));
@@ -290,6 +293,7 @@ struct Summary {
     qos_violation_s_mean: f64,
     self_violation_s_mean: f64,
     reclaim_crossings: i64,
+    deprive_crossings: i64,
     actions_per_min_settled_mean: Option<f64>,
     actions_mean: f64,
     decision_us_p50: Option<f64>,
@@ -316,6 +320,7 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
             qos_violation_s_mean: mean(&all(|r| Some(r.qos_violation_s))).unwrap_or(0.0),
             self_violation_s_mean: mean(&all(|r| Some(r.self_violation_s))).unwrap_or(0.0),
             reclaim_crossings: mine.iter().map(|r| r.reclaim_crossings).sum(),
+            deprive_crossings: mine.iter().map(|r| r.deprive_crossings).sum(),
             actions_per_min_settled_mean: mean(&all(|r| r.actions_per_min_settled)),
             actions_mean: mean(&all(|r| Some(r.actions as f64))).unwrap_or(0.0),
             decision_us_p50: mean(&all(|r| r.decision_us_p50)),
@@ -356,7 +361,7 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             show(s.be_throughput_mean, 2),
             s.qos_violation_s_mean,
             s.self_violation_s_mean,
-            s.reclaim_crossings,
+            format!("{}+{}", s.reclaim_crossings, s.deprive_crossings),
             show(s.decision_us_p50, 1),
             show(s.decision_us_p99, 1)
         );

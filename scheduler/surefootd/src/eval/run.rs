@@ -47,8 +47,10 @@ pub struct EvalRow {
     pub refused_plans: i64,
     /// The part of `qos_violation_s` that the policy itself caused.
     pub self_violation_s: f64,
-    /// Times that a plan took cores, ways or bandwidth from an LC service and thereby took it across its cliff.
+    /// Times that a plan took cores, ways or bandwidth from an LC service for BE jobs or for nobody, and thereby took it across its cliff.
     pub reclaim_crossings: i64,
+    /// The same for another LC service.
+    pub deprive_crossings: i64,
     /// `actions` a minute at constant load, from the end of the 3 s that proved convergence; None where less than 5 s are left.
     pub actions_per_min_settled: Option<f64>,
 }
@@ -245,6 +247,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         refused_plans: refused,
         self_violation_s: seconds(blame.ticks),
         reclaim_crossings: blame.crossings,
+        deprive_crossings: blame.deprivals,
         actions_per_min_settled: settled_ms.map(|ms| settled_actions as f64 * 60_000.0 / ms as f64),
     };
     Ok((row, timeline))
