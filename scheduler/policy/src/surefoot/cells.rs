@@ -318,6 +318,10 @@ impl Surefoot {
             };
             let least = kept.at_least(Amount::new(busy, 0)).at_most(pool);
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
+            // Where nobody waits for what is over, what it was watched on will do as well.
+            if !self.books.has_be() && !saturated && asked.mute.is_none() && asked.on(held) >= self.required(life) {
+                out.push(Cell::new(held, asked.on(held)));
+            }
             if !saturated || least.fits_in(held) || pass == Pass::Poor {
                 out.push(now);
             }
