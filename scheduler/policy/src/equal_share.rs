@@ -76,7 +76,7 @@ impl Policy for EqualShare {
         }
         match self.books.plan(seen) {
             Ok(p) => plan.allocations = p.allocations,
-            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan
     }

@@ -400,7 +400,7 @@ impl Heracles {
         let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         match pack(&self.platform, &in_force, &holdings, &[]) {
             Ok(all) => self.wanted = all,
-            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
     }
 }

@@ -165,6 +165,31 @@ mod tests {
         assert!(by_name("osml", &p, plus, 1).err().unwrap().contains("`osml_datasets` in params.yaml"));
     }
 
+    /// A service that runs here already and cannot be held is one to migrate, each time anew after it was well; it is no newcomer.
+    #[test]
+    fn who_cannot_be_held_is_to_migrate() {
+        use surefoot_server::Report;
+        let p = Platform::regular("t", 12, 1, 0, 2.0);
+        for name in ["parties", "osml", "osml-plus", "surefoot"] {
+            // a and b need 3 + 1/(1 - d/c) <= 10: 1.17 times their demand. 10 and 4 busy cores are more than there are.
+            let mut plant = testing::Plant::new(&p).lc("a", 4.0, 10.0).lc("b", 4.0, 10.0);
+            // A backlog would take longer to drain than the load is low.
+            plant.queues = false;
+            let mut policy = by_name(name, &p, perfect::Perfect::of(&plant).set(), 1).unwrap();
+            let mut told = [0; 4];
+            for tick in 0..1600 {
+                plant.tenant("a").demand = if tick / 400 % 2 == 1 { 10.0 } else { 4.0 };
+                plant.tick();
+                let plan = policy.step(plant.t_ms, &plant.observe());
+                plant.apply(&plan);
+                assert!(!plan.reports.iter().any(|r| matches!(r, Report::CannotPlace { .. })), "{name}: {:?}", plan.reports);
+                told[tick / 400] += plan.reports.iter().filter(|r| matches!(r, Report::Migrate { .. })).count();
+            }
+            assert!(told[0] == 0 && told[1] > 0 && told[3] > 0, "{name}: {told:?}");
+            assert!(told[1] < 20 && told[3] < 20, "{name} says it again and again: {told:?}");
+        }
+    }
+
     /// Whatever a policy does to a service that it sees, it says on what grounds: the service as it was seen, what spoke against
     /// doing otherwise or what bound, and what is expected of it; models' answers where it has models.
     #[test]

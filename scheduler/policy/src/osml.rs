@@ -9,7 +9,7 @@
 //!   chooses, up to 3 cores and 3 ways. If it misses its target an interval later, it has them back.
 //! * **Sharing (Algorithm 4, [`share`]).** Model-A' says what the service lacks; Model-B' judges what each neighbour would lose by
 //!   sharing so many cores and ways with it. An acceptable loss is reported to the upper scheduler and done; else the service
-//!   is to be migrated, which is a report, too.
+//!   is to be migrated, which is a report, too; a newcomer that nobody helps cannot be placed, which is another.
 //! * **Bandwidth ([`bandwidth`]).** In proportion to the services' OAA bandwidth, as far as MBA can do that.
 //!
 //! Model-C learns on line: one step an interval, on 200 transitions of its pool; 5 % of its actions are random.
@@ -407,7 +407,7 @@ impl Osml {
             return;
         }
         let Some((mut more, mut action, mut from)) = self.choose_more(s, self.books.total()) else {
-            self.cannot(s, "it holds all that the server has", plan);
+            self.migrate(s, "it holds all that the server has", plan);
             return;
         };
         let (qos, free) = (s.qos().unwrap_or(0.0), self.books.free());
@@ -422,7 +422,7 @@ impl Osml {
             }
             because.reject(format!("{} from neighbours", self.words(more)), "none can give or share it");
             let Some(other) = self.choose_more(s, self.books.usable(&s.id).plus(free)) else {
-                self.cannot(s, "nothing is idle, and no neighbour can give or share more: migrate it to another node", plan);
+                self.migrate(s, "nothing is idle, and no neighbour can give or share more", plan);
                 return;
             };
             (more, action, from) = other;
@@ -436,12 +436,12 @@ impl Osml {
         }
     }
 
-    /// Word to the upper scheduler, once until the service is well again.
-    fn cannot(&mut self, s: &ServiceView, why: &str, plan: &mut Plan) {
+    /// Line 10 of Algorithm 4, said once until the service is well again.
+    fn migrate(&mut self, s: &ServiceView, why: &str, plan: &mut Plan) {
         if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported) {
             l.reported = true;
             let why = format!("QoS {:.2}: {why}", s.qos().unwrap_or(0.0));
-            plan.reports.push(Report::CannotPlace { service: s.id.clone(), why });
+            plan.reports.push(Report::Migrate { service: s.id.clone(), why });
         }
     }
 
@@ -567,7 +567,7 @@ impl Policy for Osml {
         }
         match self.books.plan(seen) {
             Ok(p) => plan.allocations = p.allocations,
-            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan
     }

@@ -363,6 +363,7 @@ impl OsmlPlus {
             match s.qos_met() {
                 Some(true) => {
                     life.missed_since_ms = None;
+                    life.reported = false;
                     life.met_since_ms.get_or_insert(now_ms);
                 }
                 Some(false) => {
@@ -1217,7 +1218,7 @@ impl OsmlPlus {
         }
     }
 
-    /// Nothing can be had: share (Algorithm 3, line 13), or tell the upper scheduler.
+    /// Nothing can be had: share (Algorithm 3, line 13), or tell the upper scheduler that it had better run elsewhere.
     fn last_resort(&mut self, now_ms: u64, s: &ServiceView, need: Need, seen: &Observation, plan: &mut Plan) {
         let life = &self.lives[&s.id];
         let long = life.missed_since_ms.is_some_and(|t| now_ms >= t + 1500);
@@ -1234,7 +1235,7 @@ impl OsmlPlus {
         } else if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported) {
             l.reported = true;
             let why = format!("QoS {:.2}: nothing is free, and no neighbour can give or share more", s.qos().unwrap_or(0.0));
-            plan.reports.push(Report::CannotPlace { service: s.id.clone(), why });
+            plan.reports.push(Report::Migrate { service: s.id.clone(), why });
         }
     }
 
@@ -1475,7 +1476,7 @@ impl Policy for OsmlPlus {
         self.be_bandwidth(now_ms, seen, &mut plan);
         match self.books.plan(seen) {
             Ok(p) => plan.allocations = p.allocations,
-            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan
     }

@@ -153,7 +153,7 @@ fn sharing_is_the_last_resort_and_is_reported() {
         }
         reports.extend(plan.reports);
     }
-    assert!(shared_at.is_some() || reports.iter().any(|r| matches!(r, Report::CannotPlace { .. })), "{reports:?}");
+    assert!(shared_at.is_some() || reports.iter().any(|r| matches!(r, Report::CannotPlace { .. } | Report::Migrate { .. })), "{reports:?}");
 }
 
 /// Of the neighbours that stay allowable, the one with the least QoS slowdown shares, not the one with the best QoS (line 13).

@@ -278,10 +278,10 @@ impl Parties {
             }
             m.up = wheel.next();
         }
-        if let Some(m) = self.memory.get_mut(id).filter(|m| !m.reported) {
+        if let Some(m) = self.memory.get_mut(id).filter(|m| s.qos_met() == Some(false) && !m.reported) {
             m.reported = true;
             let why = format!("slack {:.0} % and nobody has slack to give", slack * 100.0);
-            plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+            plan.reports.push(Report::Migrate { service: id.clone(), why });
         }
         false
     }
@@ -368,6 +368,7 @@ impl Policy for Parties {
                 reported: false,
             };
             let m = self.memory.entry(s.id.clone()).or_insert(fresh);
+            m.reported &= s.qos_met() != Some(true);
             if let Some(l) = s.interval {
                 m.recent.push(l);
             }
@@ -400,7 +401,7 @@ impl Policy for Parties {
         }
         match self.books.plan(seen) {
             Ok(p) => plan.allocations = p.allocations,
-            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan
     }

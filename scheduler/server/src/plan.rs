@@ -47,23 +47,23 @@ pub struct Action {
     pub because: Because,
 }
 
-/// Word to the upper scheduler (OSML+ paper, Sec. 3.3).
+/// Word to the upper scheduler (OSML+ paper, Sec. 3.3; OSML paper, Algorithms 1 and 4).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "kebab-case")]
 pub enum Report {
-    CannotPlace {
-        service: ServiceId,
-        why: String,
-    },
-    ExpectedSlowdown {
-        service: ServiceId,
-        qos: f64,
-    },
+    /// A newcomer does not fit. Service [`Report::ALL`]: no layout fits, and what is in force stays.
+    CannotPlace { service: ServiceId, why: String },
+    /// It was deprived of something or shares it, and is predicted this QoS.
+    ExpectedSlowdown { service: ServiceId, qos: f64 },
+    /// This service, which runs here already, would best leave: it cannot be held.
+    Migrate { service: ServiceId, why: String },
     /// The plan would have taken from a service whose latency is unknown: that part of it is not carried out.
-    Withheld {
-        service: ServiceId,
-        why: String,
-    },
+    Withheld { service: ServiceId, why: String },
+}
+
+impl Report {
+    /// In the place of a service: everybody here.
+    pub const ALL: &'static str = "all";
 }
 
 /// Allocations to put in force. A service that is not named keeps what it has.

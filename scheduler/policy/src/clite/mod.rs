@@ -269,7 +269,7 @@ impl Clite {
             match pack(&self.platform, &in_force, &holdings, &[]) {
                 Ok(all) => all,
                 Err(why) => {
-                    plan.reports.push(Report::CannotPlace { service: "all".into(), why });
+                    plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why });
                     BTreeMap::new()
                 }
             }
@@ -410,7 +410,7 @@ impl Clite {
             let worst = sample.qos.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |w| w.0);
             let why = format!("{} partitions tried, the best has a score of {top:.2}", self.samples.len());
             if let Some(service) = self.lc.get(worst).cloned() {
-                plan.reports.push(Report::CannotPlace { service, why });
+                plan.reports.push(Report::Migrate { service, why });
             }
         }
         let next = sample.partition.clone();

@@ -184,7 +184,7 @@ impl Osml {
                 continue;
             }
             let has = self.words(self.books.usable(id));
-            let why = format!("{} wanted, {has} got, and no neighbour can give or share more: migrate it", self.words(t.oaa));
+            let why = format!("{} wanted, {has} got, and no neighbour can give or share more", self.words(t.oaa));
             plan.reports.push(Report::CannotPlace { service: id.clone(), why });
         }
         true

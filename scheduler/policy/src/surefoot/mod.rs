@@ -586,7 +586,7 @@ impl Surefoot {
             if !done && life.more >= 4 && !life.reported {
                 life.reported = true;
                 let why = "it misses its target, and no plan for all services gives it more".to_string();
-                plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+                plan.reports.push(Report::Migrate { service: id.clone(), why });
             }
         }
     }
@@ -942,7 +942,7 @@ impl Policy for Surefoot {
 
         match self.books.plan(seen) {
             Ok(p) => plan.allocations = p.allocations,
-            Err(why) => plan.reports.push(Report::CannotPlace { service: "all".into(), why }),
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan
     }

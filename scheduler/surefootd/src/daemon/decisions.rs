@@ -203,6 +203,23 @@ mod tests {
         assert_eq!((lines[5].as_str(), lines[6].starts_with("{\"run\":")), ("{\"id\":9", true));
     }
 
+    /// Reports of earlier journals, which knew no `migrate`, are read; and what is written is what is read.
+    #[test]
+    fn reports_of_earlier_journals_are_read() {
+        let read = |text: &str| serde_json::from_str::<Report>(text).unwrap();
+        let (service, why) = ("b".to_string(), "full".to_string());
+        let cannot = read(r#"{"report":"cannot-place","service":"b","why":"full"}"#);
+        assert_eq!(cannot, Report::CannotPlace { service: service.clone(), why: why.clone() });
+        let slower = read(r#"{"qos":0.9,"report":"expected-slowdown","service":"b"}"#);
+        assert_eq!(slower, Report::ExpectedSlowdown { service: service.clone(), qos: 0.9 });
+        let withheld = read(r#"{"report":"withheld","service":"b","why":"full"}"#);
+        assert_eq!(withheld, Report::Withheld { service: service.clone(), why: why.clone() });
+        let migrate = Report::Migrate { service, why };
+        let text = serde_json::to_string(&migrate).unwrap();
+        assert_eq!(text, r#"{"report":"migrate","service":"b","why":"full"}"#);
+        assert_eq!(read(&text), migrate);
+    }
+
     /// Two generations and no more: the files together never exceed twice the cap, and ids go on over the change.
     #[test]
     fn the_journal_is_bounded() {
