@@ -17,6 +17,9 @@ fn files(dir: &Path) {
     put("typo.toml", "wrokload = \"w.toml\"\n");
     put("no-toml.toml", "= x [");
     put("mode.toml", "workload = \"w.toml\"\nmetrics_port = 0\nfeed_mode = \"rw\"\n");
+    put("upper-file.toml", "workload = \"w.toml\"\nmetrics_port = 0\n[upper]\nsocket = \"text\"\n");
+    put("upper-folder.toml", "workload = \"w.toml\"\nmetrics_port = 0\n[upper]\nsocket = \"none/upper.sock\"\n");
+    put("upper-group.toml", "workload = \"w.toml\"\nmetrics_port = 0\n[upper]\nsocket = \"u\"\ngroup = \"no such group\"\n");
     put("actuator.toml", "[actuator]\nuser = \"root\"\nsocket = \"nowhere.sock\"\n[[service]]\nservice = \"a\"\nkind = \"be\"\npid = 1\n");
     put("nobody.toml", "[actuator]\nuser = \"no such user\"\n");
     put("gone.toml", "state_dir = \"state\"\nmetrics_port = 0\n[[service]]\nservice = \"a\"\nkind = \"be\"\ncgroup = \"/no/such/group\"\n");
@@ -71,6 +74,9 @@ const CASES: &[(&str, i32, &str)] = &[
     ("run --policy parties --server virtual:server-1 --config @/node.toml --bundle @/none", 2, "none"),
     ("run --policy parties --server virtual:server-1 --config @/typo.toml", 2, "unknown field"),
     ("run --policy parties --server virtual:server-1 --config @/mode.toml", 2, "feed_mode"),
+    ("run --policy parties --server virtual:server-1 --config @/upper-file.toml", 2, "upper-file.toml: upper.socket: "),
+    ("run --policy parties --server virtual:server-1 --config @/upper-folder.toml", 1, "in a folder that is there"),
+    ("run --policy parties --server virtual:server-1 --config @/upper-group.toml", 2, "upper.group: no group \"no such group\""),
     ("run --policy parties --server local --config @/actuator.toml", 1, "nowhere.sock"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --events /proc/none/e", 1, "/proc/none/e"),
     ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl", 0, ""),

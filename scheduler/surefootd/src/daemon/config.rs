@@ -1,5 +1,6 @@
 //! node.toml (docs/node-config.md): what a node runs.
 
+use super::upper;
 use crate::campaign::{place, toml_error};
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -49,7 +50,25 @@ pub struct NodeConfig {
     /// Who changes kernel files; None = the daemon itself.
     pub actuator: Option<ActuatorConfig>,
     pub learning: LearningConfig,
+    pub upper: UpperConfig,
     pub services: Vec<NodeService>,
+}
+
+/// Word to upper schedulers (docs/upper-scheduler.md).
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpperConfig {
+    pub on: bool,
+    /// None: in the state folder of a local server, nowhere for a virtual one.
+    pub socket: Option<PathBuf>,
+    /// Who may listen: the socket's mode, and its group by name or number.
+    pub mode: u32,
+    pub group: Option<String>,
+}
+
+impl Default for UpperConfig {
+    fn default() -> Self {
+        UpperConfig { on: true, socket: None, mode: upper::socket::MODE, group: None }
+    }
 }
 
 /// On-line learning (docs/online-learning.md).
@@ -120,6 +139,7 @@ struct Raw {
     feed_group: Option<String>,
     actuator: Option<RawActuator>,
     learning: Option<RawLearning>,
+    upper: Option<RawUpper>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
 }
@@ -141,6 +161,15 @@ struct RawLearning {
     every_ms: Option<Spanned<i64>>,
     experience: Option<PathBuf>,
     save_every_s: Option<Spanned<i64>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawUpper {
+    on: Option<bool>,
+    socket: Option<PathBuf>,
+    mode: Option<Spanned<String>>,
+    group: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -227,6 +256,7 @@ impl NodeConfig {
             feed_group: None,
             actuator: None,
             learning: LearningConfig::default(),
+            upper: UpperConfig::default(),
             services: vec![],
         }
     }
@@ -258,13 +288,14 @@ impl NodeConfig {
             None => None,
             Some(s) => Some(CpuSet::parse(s.get_ref()).map_err(|e| wrong(&s.span(), "cpus", format!("{e}. Write e.g. \"0-3\"")))?),
         };
-        let feed_mode = match &raw.feed_mode {
-            None => MODE,
+        let mode = |field: &str, v: Option<Spanned<String>>, default: u32| match v {
+            None => Ok(default),
             Some(s) => u32::from_str_radix(s.get_ref(), 8)
                 .ok()
                 .filter(|m| (0o200..=0o777).contains(m))
-                .ok_or_else(|| wrong(&s.span(), "feed_mode", format!("is {:?}. Write it in octal, e.g. \"0660\"", s.get_ref())))?,
+                .ok_or_else(|| wrong(&s.span(), field, format!("is {:?}. Write it in octal, e.g. \"0660\"", s.get_ref()))),
         };
+        let feed_mode = mode("feed_mode", raw.feed_mode, MODE)?;
         let mem_bw_mbps = match raw.mem_bw_mbps {
             Some(s) if !(s.get_ref().is_finite() && *s.get_ref() > 0.0) => {
                 return Err(wrong(&s.span(), "mem_bw_mbps", format!("is {}. Give the peak memory bandwidth in MB/s", s.get_ref())));
@@ -354,6 +385,15 @@ impl NodeConfig {
                 save_every_s: whole("learning.save_every_s", raw.save_every_s, default.save_every_s as i64, 10..86_401)? as u64,
             }
         };
+        let upper = {
+            let (raw, default) = (raw.upper.unwrap_or_default(), UpperConfig::default());
+            UpperConfig {
+                on: raw.on.unwrap_or(default.on),
+                socket: raw.socket.map(here),
+                mode: mode("upper.mode", raw.mode, default.mode)?,
+                group: raw.group,
+            }
+        };
         Ok(NodeConfig {
             file: file.into(),
             workload: raw.workload.map(here),
@@ -373,6 +413,7 @@ impl NodeConfig {
             feed_group: raw.feed_group,
             actuator,
             learning,
+            upper,
             services,
         })
     }
@@ -409,6 +450,19 @@ mod tests {
             assert!(said.contains("node.toml:2") && said.contains(field) && said.contains("out of range"), "{said}");
         }
         assert!(node("[learning]\nevery_s = 1\n").unwrap_err().to_string().contains("every_s"));
+    }
+
+    /// Upper schedulers have a socket unless the file says otherwise; its path is relative to node.toml, its mode octal.
+    #[test]
+    fn upper_schedulers_have_a_table() {
+        let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
+        assert_eq!(node("[upper]\n").unwrap().upper, UpperConfig { on: true, socket: None, mode: 0o660, group: None });
+        let u = node("[upper]\non = false\nsocket = \"u.sock\"\nmode = \"0600\"\ngroup = \"schedulers\"\n").unwrap().upper;
+        let socket = Some(PathBuf::from("/etc/surefoot/u.sock"));
+        assert_eq!(u, UpperConfig { on: false, socket, mode: 0o600, group: Some("schedulers".into()) });
+        let said = node("[upper]\nmode = \"660 \"\n").unwrap_err().to_string();
+        assert!(said.contains("node.toml:2: upper.mode: is \"660 \". Write it in octal"), "{said}");
+        assert!(node("[upper]\nport = 1\n").unwrap_err().to_string().contains("port"));
     }
 
     /// Two services on one port are found while reading: the second one would fail at its start.

@@ -130,7 +130,7 @@ pub struct Follower {
 }
 
 /// Milliseconds that a window reaches back: a second, or longer where a second has too few requests.
-fn reach_ms(w: &Latency) -> u64 {
+pub(super) fn reach_ms(w: &Latency) -> u64 {
     let long_ms = w.count as f64 / w.achieved_rps * 1000.0;
     if long_ms.is_finite() {
         WINDOW_MS.max(long_ms.round() as u64)
@@ -280,7 +280,7 @@ pub(crate) mod tests {
     }
 
     /// Services with a target of 10 ms, and a BE job.
-    fn seen(t_ms: u64, p99s: &[(&str, f64)]) -> Observation {
+    pub(crate) fn seen(t_ms: u64, p99s: &[(&str, f64)]) -> Observation {
         let p = Platform::regular("t", 8, 1, 11, 2.0);
         let view = |id: &str, p99_ms: Option<f64>| ServiceView {
             id: id.into(),

@@ -5,6 +5,7 @@ use super::explain::{Record, Told};
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
 use super::status::{ServiceStatus, Status, ACTIONS, RECENT};
+use super::upper::{socket::DROPPED, What};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -48,6 +49,7 @@ pub struct Metrics {
     learning: Option<Progress>,
     /// By name.
     shadows: BTreeMap<String, Shadow>,
+    upper: UpperCounts,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
 }
@@ -58,6 +60,18 @@ struct Shadow {
     last: Opinion,
     plans: u64,
     regret_s: f64,
+}
+
+/// What upper schedulers were told, and how many hear it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UpperCounts {
+    /// By [`What`].
+    pub events: [u64; 5],
+    pub in_force: [u64; 4],
+    /// None without a socket.
+    pub clients: Option<u64>,
+    /// By [`DROPPED`].
+    pub dropped: [u64; 2],
 }
 
 /// A counter's name and help, and its values by labels.
@@ -133,6 +147,11 @@ impl Metrics {
     /// How far on-line learning is.
     pub fn learning(&mut self, progress: Progress) {
         self.learning = Some(progress);
+    }
+
+    /// What upper schedulers have been told so far.
+    pub fn upper(&mut self, counts: UpperCounts) {
+        self.upper = counts;
     }
 
     /// What only a real host has.
@@ -291,6 +310,15 @@ impl Metrics {
         family("surefoot_shadow_regret_qos_seconds_total", "counter", "the same over time", shadow(|s| Some(s.regret_s)));
         family("surefoot_shadow_plans_total", "counter", "ticks on which it would have done something", shadow(|s| Some(s.plans as f64)));
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
+        let u = &self.upper;
+        let by = |counts: &[u64]| What::ALL.iter().zip(counts).map(|(w, n)| (format!("{{event=\"{}\"}}", w.as_str()), *n as f64)).collect();
+        family("surefoot_upper_events_total", "counter", "events for the upper scheduler", by(&u.events));
+        family("surefoot_upper_in_force", "gauge", "conditions that the upper scheduler was told of and that hold", by(&u.in_force));
+        if let Some(clients) = u.clients {
+            family("surefoot_upper_clients", "gauge", "connections on the upper scheduler's socket", one(clients as f64));
+            let dropped = DROPPED.iter().zip(u.dropped).map(|(r, n)| (format!("{{reason=\"{r}\"}}"), n as f64)).collect();
+            family("surefoot_upper_clients_dropped_total", "counter", "connections that were cut off", dropped);
+        }
         family("surefoot_refused_plans_total", "counter", "plans that were not applied", one(self.refused_plans as f64));
         family("surefoot_ticks_total", "counter", "control intervals", one(self.ticks as f64));
         family(

@@ -9,6 +9,7 @@ pub mod node;
 pub mod notify;
 pub mod phases;
 pub mod status;
+pub mod upper;
 
 use crate::cli;
 use crate::error::{Error, Result};
@@ -35,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::Bundle;
 use surefoot_policy::{Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
+use upper::{socket::Hello, Upper};
 
 /// The journal of decisions in a state folder.
 pub const JOURNAL: &str = "decisions.jsonl";
@@ -65,7 +67,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let bundle = bundle(args, &at.platform, "full")?;
             let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
-            let story = Story::open(config.journal.as_deref(), args, &config, &at.platform, clock, &metrics)?;
+            let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
             let beside = Beside::open(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref())?;
             (node, policy, story, beside)
         }
@@ -78,7 +80,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let platform = server.platform().clone();
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
-            let story = Story::open(Some(&journal), args, &config, &platform, Some(utc::now_ms), &metrics)?;
+            let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
             let beside = Beside::open(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref())?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
             match resumed {
@@ -136,18 +138,21 @@ impl Lines {
     }
 }
 
-/// Where what happens is told: the journal of decisions, and the metrics with the last of them.
+/// Where what happens is told: the journal of decisions, the metrics with the last of them, and upper schedulers.
 struct Story<'a> {
     follower: Follower,
     journal: Option<Journal>,
+    upper: Upper,
     /// Time of day, where that has a meaning.
     clock: Option<fn() -> u64>,
     metrics: &'a Mutex<Metrics>,
 }
 
 impl<'a> Story<'a> {
+    /// `state` is the state folder of a local server.
     fn open(
         journal: Option<&Path>,
+        state: Option<&Path>,
         args: &cli::Run,
         config: &NodeConfig,
         platform: &Platform,
@@ -166,12 +171,23 @@ impl<'a> Story<'a> {
         let open = |p: &Path| Journal::open(p, config.journal_most_bytes, &run);
         let (journal, last_id) = journal.map(open).transpose()?.map_or((None, 0), |(j, last)| (Some(j), last));
         metrics.lock().unwrap_or_else(PoisonError::into_inner).about(&args.policy, platform, config.interval_ms);
-        Ok(Story { follower: Follower::new(last_id), journal, clock, metrics })
+        let hello = Hello {
+            node: nix::sys::utsname::uname().map_or_else(|_| String::new(), |u| u.nodename().to_string_lossy().into()),
+            policy: run.policy,
+            platform: run.platform,
+            interval_ms: run.interval_ms,
+            version: run.version,
+            run_at_ms: run.at_ms,
+        };
+        let upper = Upper::open(config, state, hello)?;
+        Ok(Story { follower: Follower::new(last_id), journal, upper, clock, metrics })
     }
 
     /// What was seen, wanted and done at one tick.
     fn tick(&mut self, t_ms: u64, seen: &Observation, mut plan: Plan, took: Took, refused: Option<&str>) {
+        self.upper.tick(t_ms, seen, &plan, refused.is_some(), || self.clock.map(|c| c()));
         let mut m = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        m.upper(self.upper.counts());
         m.tick(t_ms, seen, took);
         m.plan(&plan, refused.is_none());
         let reports = std::mem::take(&mut plan.reports);

@@ -180,16 +180,21 @@ fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
     };
     let known: Vec<String> = config.services.iter().filter(is_lc).map(|s| s.id.clone()).collect();
     server.know(known.into_iter());
-    let group = config.feed_group.as_deref().map(|g| group_id(config, g)).transpose()?;
+    let group = config.feed_group.as_deref().map(|g| group_id(config, "feed_group", g)).transpose()?;
     server.open_feed_to(config.feed_mode, group).map_err(server_error)
 }
 
-/// A group by its number or its name.
-fn group_id(config: &NodeConfig, group: &str) -> Result<u32> {
+/// A group that `field` gives by its number or its name.
+///
+/// # Errors
+/// [`Error::BadInput`] where there is none.
+pub fn group_id(config: &NodeConfig, field: &str, group: &str) -> Result<u32> {
     let by_name = || nix::unistd::Group::from_name(group).ok().flatten().map(|g| g.gid.as_raw());
-    group.parse().ok().or_else(by_name).ok_or_else(|| {
-        Error::BadInput(format!("{}: feed_group: no group {group:?} here. Give one of `getent group`", config.file.display()))
-    })
+    group
+        .parse()
+        .ok()
+        .or_else(by_name)
+        .ok_or_else(|| Error::BadInput(format!("{}: {field}: no group {group:?} here. Give one of `getent group`", config.file.display())))
 }
 
 /// Start or find the services of the configuration. One that is not there yet (Unavailable) is waited for: see [`Absent`].

@@ -1,0 +1,158 @@
+//! What an upper scheduler hears of an overloaded node: the socket of `surefootd run`, on virtual servers.
+
+mod common;
+
+use common::{one_line, path, root, surefootd};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// More than Server 1 carries, until one leaves.
+const WORKLOAD: &str =
+    "platform = \"server-1\"\nduration_s = 60\n[[lc]]\nservice = \"moses\"\nload = 0.9\n[[lc]]\nservice = \"xapian\"\nload = 0.9\n\
+    [[lc]]\nservice = \"img-dnn\"\nload = 0.9\narrive_s = 5\n[[lc]]\nservice = \"specjbb\"\nload = 0.9\narrive_s = 10\nleave_s = 40\n\
+    [[be]]\njob = \"blackscholes\"\n";
+
+/// A node.toml of that workload, with so much more.
+fn node(dir: &Path, upper: &str) -> Command {
+    fs::write(dir.join("w.toml"), WORKLOAD).unwrap();
+    let text = format!("workload = \"w.toml\"\nrealtime = false\nmetrics_port = 0\njournal = \"d.jsonl\"\n{upper}");
+    fs::write(dir.join("node.toml"), text).unwrap();
+    let vectors = root().join("tests/vectors");
+    let mut command = surefootd();
+    command.args(["run", "--policy", "osml-plus", "--server", "virtual:server-1", "--config", path(&dir.join("node.toml"))]);
+    command.args(["--bundle", path(&vectors.join("bundle-small")), "--trust", path(&vectors.join("keys/trusted"))]);
+    command
+}
+
+/// Connected from the first tick on: `--events` is a pipe, which the daemon opens after its socket and before its loop, and then
+/// waits for a reader.
+fn from_the_first_tick(dir: &Path, command: &mut Command) -> (Vec<Value>, String) {
+    let pipe = dir.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut child = child_of(command.args(["--events", path(&pipe)]).env("SUREFOOT_LOG", "info"));
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let (mut said, mut line) = (String::new(), String::new());
+    while !line.contains("upper schedulers: ") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it ended without a socket: {said}");
+        said += &line;
+    }
+    let client = UnixStream::connect(dir.join("upper.sock")).unwrap();
+    let mut moments = File::open(&pipe).unwrap();
+    let drain = std::thread::spawn(move || std::io::copy(&mut moments, &mut std::io::sink()));
+    let rest = std::thread::spawn(move || {
+        let mut rest = String::new();
+        log.read_to_string(&mut rest).unwrap();
+        rest
+    });
+    let heard = BufReader::new(client).lines().map(|l| serde_json::from_str(&l.unwrap()).unwrap()).collect();
+    assert!(child.wait().unwrap().success());
+    drain.join().unwrap().unwrap();
+    (heard, said + &rest.join().unwrap())
+}
+
+fn child_of(command: &mut Command) -> std::process::Child {
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// An overloaded node tells over its socket who cannot be placed, who would best leave and who will be slower, each once when it
+/// begins and once when it ends; the log says the same, the journal every report, and the file goes with the daemon.
+#[test]
+fn an_overloaded_node_tells_its_upper_scheduler() {
+    let dir = tempfile::tempdir().unwrap();
+    // As kill -9 leaves it.
+    drop(UnixListener::bind(dir.path().join("upper.sock")).unwrap());
+    let (heard, log) = from_the_first_tick(dir.path(), &mut node(dir.path(), "[upper]\nsocket = \"upper.sock\"\n"));
+    assert!(!dir.path().join("upper.sock").exists());
+
+    let hello = &heard[0];
+    assert_eq!((&hello["event"], &hello["schema"], &hello["seq"], &hello["in_force"]), (&"hello".into(), &1.into(), &0.into(), &0.into()));
+    assert_eq!((&hello["policy"], &hello["platform"], &hello["t_ms"]), (&"osml-plus".into(), &"server-1".into(), &0.into()));
+    // Replay: what is in force after each event.
+    let mut in_force: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let mut begun: BTreeMap<&str, u64> = BTreeMap::new();
+    for (n, e) in heard[1..].iter().enumerate() {
+        assert_eq!(e["seq"], n + 1, "{e}");
+        let text = |key: &str| e[key].as_str().unwrap_or_else(|| panic!("{key}: {e}")).to_string();
+        let (t_ms, since_ms) = (e["t_ms"].as_u64().unwrap(), e["since_ms"].as_u64().unwrap());
+        assert!(!text("why").is_empty() && e["at_ms"].is_null(), "{e}");
+        if e["event"] == "resolved" {
+            assert_eq!(in_force.remove(&(text("service"), text("of"))), Some(since_ms), "{e}");
+        } else {
+            assert_eq!(e["qos"].is_number(), e["event"] == "expected-slowdown", "{e}");
+            let before = in_force.insert((text("service"), text("event")), since_ms);
+            // Told again only because it has changed.
+            assert_eq!(since_ms, before.unwrap_or(t_ms), "{e}");
+            *begun.entry(e["event"].as_str().unwrap()).or_default() += u64::from(before.is_none());
+        }
+    }
+    let has = |event: &str, service: &str| heard.iter().any(|e| e["event"] == event && e["service"] == service);
+    assert!(has("cannot-place", "specjbb") && has("migrate", "moses") && has("expected-slowdown", "xapian"), "{begun:?}");
+    // It has left at 40 s, and with it all that was said of it.
+    let left = heard.iter().find(|e| e["event"] == "resolved" && e["service"] == "specjbb" && e["why"] == "it has left").unwrap();
+    assert_eq!(left["t_ms"], 40_000);
+    assert!(!in_force.keys().any(|(service, _)| service == "specjbb"));
+    // A minute of six hundred ticks is a few dozen lines.
+    assert!(heard.len() < 100, "{}", heard.len());
+
+    let journal = fs::read_to_string(dir.path().join("d.jsonl")).unwrap();
+    let reports = |kind: &str| journal.matches(&format!("\"report\":\"{kind}\"")).count() as u64;
+    for (event, n) in begun {
+        assert!(reports(event) >= n, "{event}: {} reports, {n} times told", reports(event));
+    }
+    assert!(log.contains("moses had better migrate: QoS") && log.contains("cannot place specjbb: "), "{log}");
+}
+
+/// A virtual server has a socket where it is named, and not where it is turned off.
+#[test]
+fn there_is_a_socket_where_it_is_asked_for() {
+    for upper in ["", "[upper]\n", "[upper]\non = false\nsocket = \"upper.sock\"\n"] {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(node(dir.path(), upper).args(["--duration-s", "1"]).output().unwrap().status.success());
+        let names = fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name());
+        assert_eq!(names.filter(|n| n.to_string_lossy().contains("sock")).count(), 0, "{upper}");
+    }
+}
+
+/// A daemon that was killed leaves its file, which the next one replaces; who connects and does not read is no hindrance.
+#[test]
+fn a_killed_daemon_leaves_no_obstacle() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = node(dir.path(), "[upper]\nsocket = \"upper.sock\"\n");
+    command.env("SUREFOOT_LOG", "info").args(["--duration-s", "1000000"]);
+    let wait = |command: &mut Command| {
+        let mut child = child_of(command);
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("upper schedulers: ") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended without a socket");
+        }
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        let _never_read = UnixStream::connect(dir.path().join("upper.sock")).unwrap();
+        let client = UnixStream::connect(dir.path().join("upper.sock")).unwrap();
+        let mut hello = String::new();
+        BufReader::new(client).read_line(&mut hello).unwrap();
+        assert!(hello.starts_with("{\"event\":\"hello\","), "{hello}");
+        child
+    };
+    let mut killed = wait(&mut command);
+    kill(Pid::from_raw(killed.id() as i32), Signal::SIGKILL).unwrap();
+    killed.wait().unwrap();
+    assert!(fs::symlink_metadata(dir.path().join("upper.sock")).unwrap().file_type().is_socket());
+    let mut second = wait(&mut command);
+    // Beside one that lives there is no second.
+    let (code, said) = one_line(&command.env("SUREFOOT_LOG", "off").output().unwrap());
+    assert!(code == 1 && said.contains("another process listens there"), "{said}");
+    kill(Pid::from_raw(second.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(second.wait().unwrap().success());
+    assert!(!dir.path().join("upper.sock").exists());
+}
