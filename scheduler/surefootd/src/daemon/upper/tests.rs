@@ -142,3 +142,31 @@ fn lines_are_as_documented() {
     assert!(hellos == 1 && events >= 4, "{hellos} {events}");
     assert!(What::ALL.iter().all(|w| page.contains(&format!("`{}`", w.as_str()))));
 }
+
+/// The metrics count events by kind, what is in force, and clients; without a socket there are no clients to count.
+#[test]
+fn the_metrics_count_events_and_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    for on in [true, false] {
+        let mut config = NodeConfig::none();
+        config.upper.on = on;
+        let mut upper = Upper::open(&config, Some(dir.path()), Hello::default()).unwrap();
+        assert_eq!(dir.path().join(SOCKET).exists(), on);
+        let _client = on.then(|| std::os::unix::net::UnixStream::connect(dir.path().join(SOCKET)).unwrap());
+        upper.tick(100, &seen(100, &[("a", 40.0)]), &told(vec![migrate("a", "x")]), false, || None);
+        upper.tick(200, &seen(200, &[]), &slowdown(0.9), false, || None);
+        let mut metrics = crate::daemon::metrics::Metrics::default();
+        metrics.upper(upper.counts());
+        let text = metrics.text();
+        let has = |line: &str| text.lines().any(|l| l == line);
+        for (event, n) in [("cannot-place", 0), ("migrate", 1), ("resolved", 1), ("expected-slowdown", 1)] {
+            assert!(has(&format!("surefoot_upper_events_total{{event=\"{event}\"}} {n}")), "{text}");
+        }
+        assert!(
+            has("surefoot_upper_in_force{event=\"migrate\"} 0") && has("surefoot_upper_in_force{event=\"expected-slowdown\"} 1"),
+            "{text}"
+        );
+        assert_eq!(has("surefoot_upper_clients 1"), on, "{text}");
+        assert_eq!(has("surefoot_upper_clients_dropped_total{reason=\"slow\"} 0"), on, "{text}");
+    }
+}
