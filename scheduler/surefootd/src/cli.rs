@@ -388,7 +388,7 @@ pub struct Actuate {
 
 #[derive(Debug, Args)]
 pub struct Resctrlfs {
-    /// Folder to mount it on
+    /// Empty folder to mount it on
     pub mountpoint: PathBuf,
     /// A platform file or the name of a shipped platform
     #[arg(long, value_name = "P")]
@@ -399,7 +399,7 @@ pub struct Resctrlfs {
     /// Processor whose limits to show (docs/resctrlfs.md)
     #[arg(long, value_enum, default_value = "intel")]
     pub vendor: Vendor,
-    /// Mount options of resctrl, e.g. "cdp,mba_MBps,debug"
+    /// Mount options of resctrl, e.g. "cdp,mba_MBps,debug"; "nonempty" mounts over files, too
     #[arg(short = 'o', long, value_name = "OPTIONS", default_value = "")]
     pub options: String,
     /// Further profiles (DIR/platforms); they override shipped ones by name

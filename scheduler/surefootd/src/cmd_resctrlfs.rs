@@ -13,6 +13,15 @@ use surefoot_resctrlfs::{fuse, hardware, host, Kernel, Machine};
 /// How often to look whether somebody asked to end, or unmounted it.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The option of fusermount by which a folder that is not empty may be mounted on.
+const NONEMPTY: &str = "nonempty";
+
+/// Options of resctrl, and whether files in the folder may be hidden.
+fn apart(options: &str) -> (String, bool) {
+    let all = || options.split(',');
+    (all().filter(|o| *o != NONEMPTY).collect::<Vec<_>>().join(","), all().any(|o| o == NONEMPTY))
+}
+
 /// A platform file, or the file of a platform in the profile folders.
 fn platform_file(name: &str, given: Option<&Path>) -> Result<PathBuf> {
     if name.ends_with(".toml") || name.contains('/') {
@@ -38,6 +47,10 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
         stop::die_with_parent(args.die_with_parent.filter(|p| *p != 0))?;
     }
     let at = &args.mountpoint;
+    let bad = |what: &str| Error::BadInput(format!("{}: {what}", at.display()));
+    if at.metadata().is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+        return Err(bad("a FUSE file system whose process was killed is still mounted there. Unmount it first: umount -l"));
+    }
     if !at.is_dir() {
         return Err(Error::BadInput(format!("{}: no such folder. Make it first: mkdir -p {0}", at.display())));
     }
@@ -45,16 +58,23 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
     let whole = at.canonicalize().unwrap_or_else(|_| at.clone());
     // As the kernel's own, which can be mounted once: a second one would hide the first.
     if there.lines().filter_map(|l| l.split(' ').nth(1)).any(|m| Path::new(m) == whole) {
-        return Err(Error::BadInput(format!("{}: something is mounted there already. Unmount it, or give another folder", at.display())));
+        return Err(bad("something is mounted there already. Unmount it, or give another folder"));
+    }
+    let (options, cover) = apart(&args.options);
+    let first = std::fs::read_dir(at).map_err(|e| bad(&format!("cannot be read: {e}. Give a folder of this user's")))?.flatten().next();
+    if let Some(first) = first.filter(|_| !cover) {
+        let what =
+            format!("is not empty ({}), and what is in it would be hidden. Give an empty folder, or -o {NONEMPTY}", first.path().display());
+        return Err(bad(&what));
     }
     let kernel = Kernel::parse(&args.kernel)
         .ok_or_else(|| Error::BadInput(format!("--kernel {}: is neither 6.1 nor 6.12. Write one of the two", args.kernel)))?;
     let file = platform_file(&args.platform, args.profiles.as_deref())?;
     let hw = hardware::from_platform(&file, kernel, args.vendor.into()).map_err(|e| Error::BadInput(e.to_string()))?;
     let mut machine = Machine::new(hw);
-    machine.mount(&args.options, false).map_err(|e| {
+    machine.mount(&options, false).map_err(|e| {
         Error::BadInput(format!(
-            "--options {}: {} (as the kernel's mount). Known: cdp; mba_MBps where the platform has MBA; debug with --kernel 6.12",
+            "--options {}: {} (as the kernel's mount). Known: cdp; mba_MBps where the platform has MBA; debug with --kernel 6.12; {NONEMPTY}",
             args.options,
             e.name()
         ))
@@ -105,6 +125,13 @@ mod tests {
         refused(&args(&dir.path().join("none"), "server-1"), "no such folder");
         refused(&args(dir.path(), "sever-1"), "server-1");
         refused(&cli::Resctrlfs { kernel: "5.10".into(), ..args(dir.path(), "server-1") }, "neither 6.1 nor 6.12");
+        std::fs::write(dir.path().join("mine"), "").unwrap();
+        refused(&args(dir.path(), "server-1"), "mine), and what is in it would be hidden. Give an empty folder, or -o nonempty");
+        // With that option the folder is no obstacle, and the next mistake is found.
+        let cover = |more: &str| cli::Resctrlfs { options: format!("nonempty{more}"), ..args(dir.path(), "sever-1") };
+        refused(&cover(",cdp"), "sever-1");
+        assert_eq!((apart("cdp,nonempty,debug"), apart("")), (("cdp,debug".into(), true), (String::new(), false)));
+        std::fs::remove_file(dir.path().join("mine")).unwrap();
         // server-1 has no MBA.
         refused(&cli::Resctrlfs { options: "mba_MBps".into(), ..args(dir.path(), "server-1") }, "EINVAL");
     }

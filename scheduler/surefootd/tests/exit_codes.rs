@@ -112,6 +112,8 @@ const CASES: &[(&str, i32, &str)] = &[
     ("actuate --config @/node.toml", 2, "[actuator]"),
     ("actuate --config @/nobody.toml", 2, "no such user"),
     ("resctrlfs @/none --platform server-1", 2, "Make it first"),
+    ("resctrlfs @/damaged --platform server-1", 2, "is not empty"),
+    ("resctrlfs @/damaged --platform server-1 -o nonempty,colour", 2, "colour"),
     ("resctrlfs @/empty --platform sever-1", 2, "--platform sever-1: unknown platform"),
     ("resctrlfs @/empty --platform server-1 --kernel 5.10", 2, "--kernel 5.10"),
     ("resctrlfs @/empty --platform server-1 -o colour", 2, "colour"),

@@ -6,7 +6,7 @@
 mod common;
 
 use base64::Engine as _;
-use common::node::{may_run, Cgroup, Running};
+use common::node::{may_run, mounted, Cgroup, Running, StandIn};
 use common::{ok, path, surefootd};
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use hdrhistogram::Histogram;
@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,13 +109,12 @@ fn killed_at_any_instant_the_node_goes_on() {
         "[cpu]\nphysical_cores = 2\n[llc]\nways = 11\nmb_per_way = 2.0\ndomains = 1\n[mem]\nmba = true\n",
     )
     .unwrap();
-    let mut stand_in = Command::new(env!("CARGO_BIN_EXE_surefootd"));
-    stand_in.args(["resctrlfs", path(&mount), "--platform", path(&dir.path().join("platform.toml"))]);
     if !Path::new("/dev/fuse").exists() {
         eprintln!("NOT RUN: killed_at_any_instant_the_node_goes_on: needs /dev/fuse (modprobe fuse)");
         return;
     }
-    let _stand_in = Running::start(stand_in, "ends it");
+    let stand_in = StandIn::start(&mount, &dir.path().join("platform.toml"));
+    assert!(mounted(&mount));
 
     let cgroups: Vec<Cgroup> = SERVICES.iter().map(|(id, _)| Cgroup::new(&hierarchies, &format!("kill-{id}"))).collect();
     let mut node = "metrics_port = 0\nstate_dir = \"state\"\ncpus = \"0-1\"\ninterval_ms = 20\nresctrl = \"resctrl\"\n".to_string();
@@ -181,4 +179,6 @@ fn killed_at_any_instant_the_node_goes_on() {
     assert_eq!(settled_classes(&mount, free), free, "classes leaked");
     stop.store(true, Ordering::Relaxed);
     feeder.join().unwrap();
+    drop(stand_in);
+    assert!(!mounted(&mount), "the test leaves {} mounted", mount.display());
 }

@@ -1,5 +1,9 @@
 //! The resctrl adapter of `surefoot-linux` on the stand-in: real system calls, the kernel's answers.
 
+mod common;
+
+use common::node::{mounted, StandIn};
+use common::{one_line, path, run};
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -101,4 +105,24 @@ fn the_adapter_works_on_the_stand_in() {
     assert_eq!(r.survey().unwrap().layout, Layout::default());
     assert_eq!(lock_machine(&machine).task_groups(500).unwrap(), "res:/\nmon:\n");
     session.join();
+}
+
+/// A mount whose server was killed is named as such and not covered by another; a test that ends takes its mount along.
+#[test]
+fn a_dead_mount_is_named_and_goes_with_its_guard() {
+    if !nix::unistd::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return eprintln!("NOT RUN: a_dead_mount_is_named_and_goes_with_its_guard: needs root and /dev/fuse (modprobe fuse)");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mount, platform) = (dir.path().join("resctrl"), dir.path().join("platform.toml"));
+    fs::create_dir(&mount).unwrap();
+    hardware(dir.path());
+    let mut stand_in = StandIn::start(&mount, &platform);
+    assert!(mounted(&mount));
+    stand_in.server.end(nix::sys::signal::Signal::SIGKILL);
+    assert!(mounted(&mount), "whoever is killed cannot unmount");
+    let (code, said) = one_line(&run(&["resctrlfs", path(&mount), "--platform", path(&platform)]));
+    assert!(code == 2 && said.contains("was killed") && said.contains("umount -l"), "{code}: {said}");
+    drop(stand_in);
+    assert!(!mounted(&mount));
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -66,6 +66,34 @@ impl Drop for Cgroup {
             }
         }
     }
+}
+
+/// The stand-in for resctrl, run by the binary. Its mount goes with this value, also where a test fails or a file there is still open.
+pub struct StandIn {
+    pub mount: PathBuf,
+    pub server: Running,
+}
+
+impl StandIn {
+    /// On `mount`, an empty folder.
+    pub fn start(mount: &Path, platform: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_surefootd"));
+        command.args(["resctrlfs", "--die-with-parent", "--platform"]).args([platform, mount]);
+        StandIn { mount: mount.into(), server: Running::start(command, "ends it") }
+    }
+}
+
+impl Drop for StandIn {
+    /// Before its server is killed, which could not do it any more.
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.mount, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// Whether something is mounted on a folder.
+pub fn mounted(at: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|l| l.split(' ').nth(1).is_some_and(|m| Path::new(m) == at))
 }
 
 /// A child whose standard error is kept, and which does not outlive the test.
