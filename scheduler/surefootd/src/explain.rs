@@ -434,6 +434,13 @@ fn journal(args: &cli::Explain) -> Result<PathBuf> {
     if let Some(f) = config.as_ref().and_then(|c| c.journal.clone()) {
         return Ok(f);
     }
+    // A local run cannot do without services: this file is a virtual server's, and the host's own journal none of its.
+    if let Some(c) = config.as_ref().filter(|c| c.workload.is_some() && c.services.is_empty()) {
+        return Err(Error::BadInput(format!(
+            "{}: journal: is missing, so a run on a virtual server writes none. Set e.g. journal = \"{JOURNAL}\" and run it again, or name the journal of another run with --file or --state",
+            c.file.display()
+        )));
+    }
     Ok(state_dir(args.state.as_deref().or(config.as_ref().and_then(|c| c.state_dir.as_deref()))).join(JOURNAL))
 }
 
@@ -463,6 +470,7 @@ pub fn run(args: &cli::Explain) -> Result<()> {
             file.display()
         )));
     }
+    eprintln!("surefootd: reading {}", file.display());
     for d in &story.damaged {
         eprintln!("surefootd: {}:{}: damaged, left out: {}", d.file.display(), d.line, d.why);
     }
@@ -486,6 +494,7 @@ pub fn run(args: &cli::Explain) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
     use surefoot_server::{Because, Features, Verdict};
 
     fn record(id: u64, service: &str, t_ms: u64, at_ms: Option<u64>) -> Record {
@@ -627,6 +636,26 @@ mod tests {
         for bad in ["", "10", "10x", "-1m", "m", "yesterday"] {
             assert_eq!(Since::parse(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
+    }
+
+    /// The journal is the one that was named, else that of the node's state folder; a virtual server without `journal` has none.
+    #[test]
+    fn the_journal_is_that_of_the_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("node.toml");
+        let asked = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            let explain = crate::cli::Cli::try_parse_from(["surefootd", "explain", "--config", file.to_str().unwrap()]).unwrap();
+            let crate::cli::Command::Explain(args) = explain.command else { panic!("another command") };
+            journal(&args)
+        };
+        let service = "[[service]]\nservice = \"a\"\n";
+        assert_eq!(asked("workload = \"w.toml\"\njournal = \"j\"\n").unwrap(), dir.path().join("j"));
+        assert_eq!(asked(&format!("state_dir = \"s\"\n{service}")).unwrap(), dir.path().join("s").join(JOURNAL));
+        // One file may serve both servers; only a local run then has a journal of its own.
+        assert_eq!(asked(&format!("workload = \"w.toml\"\nstate_dir = \"s\"\n{service}")).unwrap(), dir.path().join("s").join(JOURNAL));
+        let e = asked("workload = \"w.toml\"\n").unwrap_err();
+        assert!(e.exit_code() == 2 && e.to_string().contains("journal: is missing") && e.to_string().contains("journal = "), "{e}");
     }
 
     /// An account says what was seen, what models said, what was rejected, what bound, what was expected and what came.
