@@ -232,6 +232,59 @@ fn daemon_ends_with_its_time() {
     assert_eq!(v["ticks"], 50);
 }
 
+/// Where metrics are is said once everything is checked, and not before: who reads it finds a daemon there.
+#[test]
+fn metrics_are_announced_last() {
+    let dir = tempfile::tempdir().unwrap();
+    workload(dir.path(), WORKLOAD);
+    let port = free_port();
+    let config = node(dir.path(), &format!("metrics_port = {port}\nrealtime = false\n"));
+    let said = |more: &[&str]| {
+        let args = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config)];
+        let out = surefootd().env("SUREFOOT_LOG", "info").args(args).args(more).output().unwrap();
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let announced = format!("metrics: http://127.0.0.1:{port}/metrics");
+    let good = said(&["--duration-s", "1"]);
+    assert!(good.contains(&announced), "{good}");
+    for bad in [["--shadow", "partes"], ["--profiles", "/nowhere"], ["--events", "/proc/none/e"]] {
+        let said = said(&bad);
+        assert!(!said.contains(&announced) && said.contains(bad[1]), "{said}");
+    }
+}
+
+/// The example of a virtual server runs as it is shipped, with its paths; its journal is read back by the same file. Services, which
+/// only a local run has, are named as ignored.
+#[test]
+fn the_virtual_example_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (examples, shipped) = (dir.path().join("examples"), root().join("examples/node-virtual.toml"));
+    fs::create_dir(&examples).unwrap();
+    std::os::unix::fs::symlink(root().join("workloads").canonicalize().unwrap(), dir.path().join("workloads")).unwrap();
+    let file = examples.join("node-virtual.toml");
+    // Other tests and daemons may have the port, and a second need not take one.
+    let text = fs::read_to_string(shipped).unwrap().replace("realtime = true", "realtime = false");
+    let text = text.replace("metrics_port = 9464", "metrics_port = 0");
+    assert!(text.contains("\nrealtime = false") && text.contains("\nmetrics_port = 0"), "{text}");
+    let run = |more: &str| {
+        fs::write(&file, format!("{text}{more}")).unwrap();
+        let args = ["run", "--server", "virtual:server-1", "--policy", "parties", "--duration-s", "5", "--config", path(&file)];
+        let out = surefootd().args(args).output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.success(), "{said}");
+        let v: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(v["ticks"], 50);
+        said
+    };
+    assert_eq!(run(""), "");
+    let out = common::run(&["explain", "--config", path(&file)]);
+    let (table, said) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    assert!(out.status.success() && table.contains(" place "), "{table}{said}");
+    assert_eq!(said.trim_end(), format!("surefootd: reading {}", examples.join("node-virtual.jsonl").display()));
+    let said = run("[[service]]\nservice = \"memcached\"\n[[service]]\nservice = \"stream\"\nid = \"bully\"\n");
+    assert!(said.contains("WARN") && said.contains("node-virtual.toml: service: memcached, bully: ignored"), "{said}");
+}
+
 /// A metrics port in use, and each bad node.toml: one line that names the field.
 #[test]
 fn bad_nodes() {

@@ -57,7 +57,6 @@ pub fn run(args: &cli::Run) -> Result<()> {
     if let Some(port) = config.metrics_port {
         let file = config.file.display();
         metrics::serve(port, metrics.clone()).map_err(|e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e })?;
-        tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
     }
     // Everything that can be wrong is found before anything is changed.
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
@@ -95,6 +94,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
             (Node::Local(Box::new(server)), policy, story, beside)
         }
     };
+    if let Some(port) = config.metrics_port {
+        tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
+    }
     let looped = control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside);
     // Whatever ended the loop, the machine gets everything back.
     let restored = match &mut node {

@@ -36,6 +36,13 @@ impl Node {
     pub fn virtual_server(config: &NodeConfig, at: &VirtualTarget) -> Result<Self> {
         let file = config.workload.clone().ok_or_else(|| missing(config, "workload", "Name a workload file (docs/workload-format.md)"))?;
         let workload = Workload::read(&file, &at.target())?;
+        if !config.services.is_empty() {
+            let ids: Vec<&str> = config.services.iter().map(|s| s.id.as_str()).collect();
+            let (file, ids) = (config.file.display(), ids.join(", "));
+            tracing::warn!(
+                "{file}: service: {ids}: ignored: a virtual server runs its workload alone. Put them there, or use --server local"
+            );
+        }
         let mut server = VirtualServer::new(at.profile.clone(), Some(config.seed));
         workload.announce(&mut server, at)?;
         Ok(Node::Virtual { server: Box::new(server), workload, realtime: config.realtime })
