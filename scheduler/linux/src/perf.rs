@@ -194,16 +194,34 @@ pub fn allow_descriptors() {
 /// Whether this process may count cycles at all.
 ///
 /// # Errors
-/// Why not, in one line.
-pub fn probe() -> Result<(), String> {
+/// Why not.
+pub fn probe() -> Result<(), NoCounters> {
     open(TYPE_HARDWARE, CYCLES, 0, -1, None, Attr::default(), 0).map(|_| ()).map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => "this machine has no performance counters (most virtual machines)".into(),
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => NoCounters::Absent,
         Some(libc::EACCES | libc::EPERM) => {
             let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            format!("not allowed (kernel.perf_event_paranoid = {})", level.trim())
+            NoCounters::Refused(format!("not allowed (kernel.perf_event_paranoid = {})", level.trim()))
         }
-        _ => format!("perf_event_open: {e}"),
+        _ => NoCounters::Refused(format!("perf_event_open: {e}")),
     })
+}
+
+/// Why nothing can be counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoCounters {
+    /// There are none, whoever asks.
+    Absent,
+    /// The kernel does not let this process; in one line.
+    Refused(String),
+}
+
+impl std::fmt::Display for NoCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NoCounters::Absent => f.write_str("this machine has no performance counters (most virtual machines)"),
+            NoCounters::Refused(why) => f.write_str(why),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -256,7 +274,7 @@ mod tests {
         }
         // Either hardware counts, or the reason is one line.
         if let Err(why) = probe() {
-            assert!(!why.is_empty() && why.lines().count() == 1);
+            assert_eq!(why.to_string().lines().count(), 1);
         }
     }
 

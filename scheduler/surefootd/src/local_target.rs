@@ -244,22 +244,27 @@ fn check_text(all: &[surefoot_linux::Capability]) -> String {
 fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
     let v = crate::virtual_target::VirtualTarget::open(name, profiles)?;
     let p = &v.platform;
-    let item = |name: &str, found: bool, detail: String, needed_for: &str| surefoot_linux::Capability {
+    let yes = |name: &str, detail: String, needed_for: &str| surefoot_linux::Capability {
         area: "platform",
         name: name.into(),
-        found,
+        found: true,
         detail,
         remedy: None,
         needed_for: needed_for.into(),
     };
-    let yes = |name: &str, detail: String, needed_for: &str| item(name, true, detail, needed_for);
     let services: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| !s.is_be()).map(|(n, _)| n.as_str()).collect();
     let jobs: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.is_be()).map(|(n, _)| n.as_str()).collect();
     const BANDWIDTH: &str = "throttling the memory bandwidth of BE jobs";
     let mba = match p.mba {
         Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct), BANDWIDTH),
         None => {
-            item("mba", false, format!("this platform has none: only 100 % is possible; {}", surefoot_linux::check::NO_REMEDY), BANDWIDTH)
+            let with: Vec<&str> = v.profiles.platforms.iter().filter(|(_, p)| p.mem.mba).map(|(n, _)| n.as_str()).collect();
+            let others = if with.is_empty() { "write one".to_string() } else { format!("have it: {}", with.join(", ")) };
+            surefoot_linux::Capability {
+                found: false,
+                remedy: Some(format!("Choose a platform with `mba = true` ({others})")),
+                ..yes("mba", "this platform has none: only 100 % is possible".into(), BANDWIDTH)
+            }
         }
     };
     Ok(vec![

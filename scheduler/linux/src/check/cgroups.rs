@@ -6,7 +6,16 @@ use crate::files::text;
 use crate::root::Root;
 use std::path::{Path, PathBuf};
 
-const UNIFIED: &str = "Boot with systemd.unified_cgroup_hierarchy=1 (cgroup v2)";
+/// How to come to cgroup v2.
+fn unified(root: &Root) -> &'static str {
+    if root.files.is_dir(&root.path("/run/systemd/system")) {
+        "Boot with systemd.unified_cgroup_hierarchy=1 (cgroup v2)"
+    } else {
+        "Boot with cgroup_no_v1=all and mount -t cgroup2 none /sys/fs/cgroup (cgroup v2); in a container that is its host's affair"
+    }
+}
+const WRITABLE: &str = "setting CPUs and quotas directly";
+const PARTITIONS: &str = "CPUs that nobody else on the host may use, also those that Surefoot does not know";
 /// Controllers, what they are for, and how much is lost without.
 const CONTROLLERS: [(&str, &str); 4] = [
     ("cpu", "CPU quotas and weights; nothing can be controlled without it"),
@@ -20,21 +29,21 @@ pub(super) fn look(root: &Root) -> Area {
     let mut a = Area::new("cgroup");
     let mounts = Mounts::read(root);
     let Some(version) = mounts.version() else {
-        a.lack(
-            "cgroup",
-            WHY,
-            "no cpu and cpuset controllers: no CPU can be given to anybody",
-            format!("{UNIFIED}, and mount it on /sys/fs/cgroup"),
-        );
+        a.lack("cgroup", WHY, "no cpu and cpuset controllers: no CPU can be given to anybody", unified(root));
+        for (name, needed_for) in CONTROLLERS {
+            a.lack(&format!("cgroup-{name}"), needed_for, "no cgroup hierarchy is mounted", "See cgroup");
+        }
+        a.lack("cgroup-writable", WRITABLE, "no cgroup hierarchy is mounted", "See cgroup");
+        a.lack("cpuset-partitions", PARTITIONS, "no cgroup hierarchy is mounted", "See cgroup");
         return a;
     };
     match version {
         Version::V2 => a.have("cgroup", WHY, "version 2"),
         Version::V1 => a.lack(
             "cgroup",
-            WHY,
-            "version 1: CPUs, quotas and memory limits only; no zswap limits, no pressure by service, no partitions",
-            UNIFIED,
+            "zswap limits, pressure by service, partitions",
+            "version 1: CPUs, quotas and memory limits can be set, and no more",
+            unified(root),
         ),
     }
     controllers(root, &mounts, version, &mut a);
@@ -78,6 +87,8 @@ fn controllers(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
                 "offered, but not handed down to child groups",
                 format!("echo +{name} > cgroup.subtree_control in each group above the services (systemd does so where a unit asks for it: CPUAccounting=, AllowedCPUs=, MemoryAccounting=, IOAccounting=)"),
             );
+        } else if version == Version::V1 && name == "io" {
+            a.lack(&item, needed_for, "mounted (blkio), which does not count waits by service", "See cgroup");
         } else {
             a.have(&item, needed_for, if version == Version::V2 { "offered and handed down" } else { "mounted" });
         }
@@ -89,17 +100,16 @@ fn boot_disabled(root: &Root, controller: &str) -> bool {
 }
 
 fn writable(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
-    const WHY: &str = "setting CPUs and quotas directly";
     let dirs: Vec<PathBuf> = match version {
         Version::V2 => mounts.dir("").into_iter().map(Path::to_path_buf).collect(),
         Version::V1 => ["cpu", "cpuset"].iter().filter_map(|c| mounts.dir(c)).map(Path::to_path_buf).collect(),
     };
     let shut = dirs.iter().map(|d| d.join("cgroup.procs")).find(|f| !root.files.writable(f));
     match shut {
-        None => a.have("cgroup-writable", WHY, "CPUs and quotas of services can be set"),
+        None => a.have("cgroup-writable", WRITABLE, "CPUs and quotas of services can be set"),
         Some(f) => a.lack(
             "cgroup-writable",
-            WHY,
+            WRITABLE,
             format!("{} cannot be written; for containers the engine's own update call is used instead, other services cannot be changed", f.display()),
             "Run as root, reach the actuator, or give this user the cgroup (systemd: Delegate=yes). In a container: mount /sys/fs/cgroup writable",
         ),
@@ -114,9 +124,9 @@ pub(super) fn a_child(root: &Root, mounts: &Mounts) -> Option<PathBuf> {
 }
 
 fn partitions(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
-    const WHY: &str = "CPUs that nobody else on the host may use, also those that Surefoot does not know";
+    const WHY: &str = PARTITIONS;
     if version == Version::V1 {
-        a.lack("cpuset-partitions", WHY, "cgroup v1 has none", UNIFIED);
+        a.lack("cpuset-partitions", WHY, "cgroup v1 has none", unified(root));
         return;
     }
     let Some(child) = a_child(root, mounts) else {
@@ -153,7 +163,7 @@ pub(super) fn memory_files(root: &Root, a: &mut Area) {
     let mounts = Mounts::read(root);
     if mounts.version() != Some(Version::V2) {
         for (name, _, _, why) in FILES {
-            a.lack(name, why, "needs cgroup v2", UNIFIED);
+            a.lack(name, why, "needs cgroup v2", unified(root));
         }
         return;
     }

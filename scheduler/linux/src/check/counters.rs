@@ -2,7 +2,7 @@
 
 use super::{chosen, cpu_flag, Area};
 use crate::discover::online;
-use crate::perf;
+use crate::perf::{self, NoCounters};
 use crate::procfs::Frequencies;
 use crate::root::Root;
 use std::collections::BTreeSet;
@@ -13,14 +13,14 @@ const FEATURES: &str = "features ipc and llc_misses_per_s (feature set full); wi
 #[derive(Clone, Debug)]
 pub struct Pmu {
     /// Counting works, or why not.
-    pub works: Result<(), String>,
+    pub works: Result<(), NoCounters>,
     /// Counters that programs can choose the event of; None where the processor does not say.
     pub counters: Option<u32>,
 }
 
 impl Pmu {
     pub fn ask() -> Self {
-        Pmu { works: perf::probe().map_err(|e| e.to_string()), counters: counters() }
+        Pmu { works: perf::probe(), counters: counters() }
     }
 }
 
@@ -65,29 +65,39 @@ pub(super) fn look(root: &Root, pmu: &Pmu) -> Area {
             "pmu",
             FEATURES,
             format!("{why}: features ipc and llc_misses_per_s are null (feature set no-pmu)"),
-            if is_virtual {
-                "Ask the virtual machine's host for a virtual PMU (QEMU: -cpu host,pmu=on), or use a physical host"
-            } else {
-                "sysctl kernel.perf_event_paranoid=2 and CAP_PERFMON (the unit has it), or run as root; in a container allow perf_event_open (seccomp)"
+            match why {
+                NoCounters::Absent if is_virtual => {
+                    "Ask the virtual machine's host for a virtual PMU (QEMU: -cpu host,pmu=on), or use a physical host"
+                }
+                NoCounters::Absent => "Switch them on in the firmware, and use a kernel with CONFIG_PERF_EVENTS",
+                NoCounters::Refused(_) => {
+                    "sysctl kernel.perf_event_paranoid=2 and CAP_PERFMON (the unit has it), or run as root; in a container allow perf_event_open (seccomp)"
+                }
             },
         ),
     }
     const SHARE: &str = "counting without multiplexing: three events a service";
-    match pmu.counters {
-        Some(n) if n >= 3 => a.have("pmu-counters", SHARE, format!("{n} programmable")),
-        Some(n) => a.never("pmu-counters", SHARE, format!("{n} programmable: events take turns, which is corrected for")),
-        None => a.never("pmu-counters", SHARE, "the processor does not say how many there are"),
+    const TURNS: &str = "None is needed: where there are too few, events take turns, which is corrected for";
+    match (&pmu.works, pmu.counters) {
+        // What the processor says of itself also holds where a virtual machine hides it.
+        (Err(_), Some(n)) => a.lack("pmu-counters", SHARE, format!("{n} by the processor's word, of which none can be used"), "See pmu"),
+        (Err(_), None) => a.lack("pmu-counters", SHARE, "none can be used", "See pmu"),
+        (Ok(()), Some(n)) if n >= 3 => a.have("pmu-counters", SHARE, format!("{n} programmable")),
+        (Ok(()), Some(n)) => a.lack("pmu-counters", SHARE, format!("{n} programmable: events take turns"), TURNS),
+        (Ok(()), None) => a.lack("pmu-counters", SHARE, "the processor does not say how many there are", TURNS),
     }
-    paranoid(root, &mut a);
+    paranoid(root, pmu, &mut a);
     frequency(root, &mut a);
     a
 }
 
-fn paranoid(root: &Root, a: &mut Area) {
+fn paranoid(root: &Root, pmu: &Pmu, a: &mut Area) {
     const WHY: &str = "counting for a user without rights";
+    let absent = pmu.works == Err(NoCounters::Absent);
     match root.read("/proc/sys/kernel/perf_event_paranoid").and_then(|t| t.parse::<i32>().ok()) {
         None => a.lack("perf-paranoid", WHY, "this kernel has no perf events", "Use a kernel with CONFIG_PERF_EVENTS"),
         Some(level) if level <= 0 => a.have("perf-paranoid", WHY, format!("{level}: anybody may count a CPU")),
+        Some(level) if absent => a.lack("perf-paranoid", WHY, format!("{level}, but there is nothing to count"), "See pmu first"),
         // Debian's and Ubuntu's own levels, and their default: CAP_PERFMON is not asked for.
         Some(level) if level > 2 => a.lack(
             "perf-paranoid",
@@ -121,7 +131,12 @@ fn frequency(root: &Root, a: &mut Area) {
         cpus.iter().filter_map(|c| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_governor"))).collect();
     let names: Vec<&str> = governors.iter().map(|g| chosen(g)).collect();
     match names.as_slice() {
-        [] => a.never("governor", STEADY, "no cpufreq: the firmware or the virtual machine's host decides"),
+        [] => a.lack(
+            "governor",
+            STEADY,
+            "no cpufreq: the firmware or the virtual machine's host decides",
+            "Choose performance there: in the firmware's power settings, or on the virtual machine's host",
+        ),
         ["performance"] => a.have("governor", STEADY, "performance"),
         other => a.lack("governor", STEADY, other.join(", "), "cpupower frequency-set -g performance"),
     }

@@ -85,7 +85,12 @@ fn topology(root: &Root, set: &CpuSet, a: &mut Area) {
         .collect();
     let domains: BTreeSet<&(String, String)> = l3.iter().collect();
     if domains.is_empty() {
-        a.never("l3-domains", L3, "sysfs shows no L3 cache (usual in virtual machines): a socket counts as one");
+        a.lack(
+            "l3-domains",
+            L3,
+            "sysfs shows no L3 cache (usual in virtual machines): a socket counts as one",
+            "None is needed where a socket has one cache; else have the virtual machine's host show it (QEMU: -cpu host,host-cache-info=on)",
+        );
     } else {
         let ids: Vec<&str> = domains.iter().map(|d| d.0.as_str()).collect();
         let size = domains.iter().next().map_or("", |d| d.1.as_str());

@@ -54,7 +54,12 @@ fn kernel(root: &Root, a: &mut Area) {
     const BARE: &str = "control of caches and bandwidth, and counters; figures that others cannot disturb";
     let model = cpuinfo(root, "model name").unwrap_or_else(|| "unknown processor".into());
     if cpu_flag(root, "hypervisor") {
-        a.never("bare-metal", BARE, format!("a virtual machine ({model})"));
+        a.lack(
+            "bare-metal",
+            BARE,
+            format!("a virtual machine ({model})"),
+            "Use the physical host for figures that count; to try things this one does, and `--server virtual:server-1`",
+        );
     } else {
         a.have("bare-metal", BARE, model);
     }

@@ -1,6 +1,7 @@
 //! Memory: pressure, limits, swap and what is compressed.
 
 use super::{boot_option, cgroups, chosen, Area};
+use crate::cgroup::{Mounts, Version};
 use crate::root::Root;
 
 pub(super) fn look(root: &Root) -> Area {
@@ -17,7 +18,11 @@ fn psi(root: &Root, a: &mut Area) {
     const WHY: &str = "seeing that a service waits for CPU, memory or disks before its latency tells";
     // With psi=0 the files are there, and reading them fails.
     if root.read("/proc/pressure/memory").is_some_and(|t| t.contains("some")) {
-        a.have("psi", WHY, "pressure of CPU, memory and disks is measured");
+        if Mounts::read(root).version() == Some(Version::V2) {
+            a.have("psi", WHY, "pressure of CPU, memory and disks is measured");
+        } else {
+            a.lack("psi", WHY, "pressure is measured of the whole host only: by service it takes cgroup v2", "See cgroup");
+        }
     } else if boot_option(root, "psi").is_some_and(|v| ["0", "off", "n"].contains(&v.as_str())) {
         a.lack("psi", WHY, "switched off on the kernel's command line", "Boot with psi=1");
     } else {
@@ -63,6 +68,6 @@ fn huge_pages(root: &Root, a: &mut Area) {
     match root.read("/sys/kernel/mm/transparent_hugepage/enabled").as_deref().map(chosen) {
         Some("always") => a.have("transparent-huge-pages", WHY, "always: making room for them can stall a service; madvise is steadier"),
         Some(mode) => a.have("transparent-huge-pages", WHY, mode),
-        None => a.never("transparent-huge-pages", WHY, "this kernel has none"),
+        None => a.lack("transparent-huge-pages", WHY, "this kernel has none", "None is needed"),
     }
 }

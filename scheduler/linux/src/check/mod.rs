@@ -37,14 +37,11 @@ pub struct Capability {
     pub found: bool,
     /// What was found, or how it is missing.
     pub detail: String,
-    /// What to do about a gap; None where nothing is missing or nothing can be done (the detail then says so).
+    /// What to do about a gap; None where nothing is missing.
     pub remedy: Option<String>,
     /// What Surefoot loses without it.
     pub needed_for: String,
 }
-
-/// Put at the end of the detail of a gap that has no remedy.
-pub const NO_REMEDY: &str = "nothing can be done about it here";
 
 /// An area's items, in order.
 pub(crate) struct Area {
@@ -67,11 +64,6 @@ impl Area {
 
     fn lack(&mut self, name: &str, needed_for: &str, detail: impl Into<String>, remedy: impl Into<String>) {
         self.put(name, false, detail.into(), Some(remedy.into()), needed_for);
-    }
-
-    /// A gap that nobody can close from here.
-    fn never(&mut self, name: &str, needed_for: &str, detail: impl Into<String>) {
-        self.put(name, false, format!("{}; {NO_REMEDY}", detail.into()), None, needed_for);
     }
 }
 

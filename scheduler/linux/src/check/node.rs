@@ -13,15 +13,17 @@ pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
     const STATE: &str = "remembering what was changed, so that it can be given back";
     // Files cannot be made in a folder that access(2) denies; opening one to write says nothing.
     let open = |d: &Path| d.is_dir() && nix::unistd::access(d, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
-    match state_dir.ancestors().find(|d| d.exists()) {
+    const OWN: &str = "Give state_dir in node.toml, --state, or SUREFOOT_STATE a folder of this user's";
+    // Above a relative path stands "", which is this folder.
+    let mut above = state_dir.ancestors().map(|d| if d.as_os_str().is_empty() { Path::new(".") } else { d });
+    match above.find(|d| d.exists()) {
         Some(d) if d == state_dir && open(d) => a.have("state", STATE, state_dir.display().to_string()),
-        Some(d) if open(d) => a.have("state", STATE, format!("{} can be made", state_dir.display())),
-        _ => a.lack(
-            "state",
-            STATE,
-            format!("{} cannot be written", state_dir.display()),
-            "Give state_dir in node.toml, --state, or SUREFOOT_STATE a folder of this user's",
-        ),
+        Some(d) if open(d) => a.have("state", STATE, format!("{} is not there yet and will be made", state_dir.display())),
+        Some(d) if d != state_dir => {
+            let what = format!("{} is not there yet and cannot be made: {} cannot be written", state_dir.display(), d.display());
+            a.lack("state", STATE, what, OWN);
+        }
+        _ => a.lack("state", STATE, format!("{} cannot be written", state_dir.display()), OWN),
     }
     const FEED: &str = "latency of services: without it nothing is known of QoS, and policies take nothing away";
     let feed = state_dir.join("feed.sock");

@@ -53,7 +53,12 @@ pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
                 format!("mount -t resctrl resctrl /sys/fs/resctrl{fstab}"),
             );
         } else if cpu_flag(root, "hypervisor") {
-            a.never("resctrl", WAYS, format!("a virtual machine without it: {each}; use the physical host"));
+            a.lack(
+                "resctrl",
+                WAYS,
+                format!("a virtual machine without it: {each}"),
+                "Use the physical host; to try Surefoot without: `surefootd resctrlfs`, a stand-in (docs/resctrlfs.md)",
+            );
         } else {
             a.lack(
                 "resctrl",
@@ -142,7 +147,7 @@ fn cdp(root: &Root, info: &Info, a: &mut Area) {
     } else if cpu_flag(root, "cdp_l3") {
         a.have("l3-cdp", WHY, "possible (mount option cdp), not used");
     } else {
-        a.never("l3-cdp", WHY, "this processor, or this kernel's list of its flags, has none");
+        a.lack("l3-cdp", WHY, "this processor, or this kernel's list of its flags, has none", "None is needed");
     }
 }
 

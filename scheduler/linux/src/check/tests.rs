@@ -1,4 +1,5 @@
 use super::*;
+use crate::perf::NoCounters;
 use crate::root::tests::tree;
 use crate::testing::{intel, ModelFiles};
 use std::collections::BTreeSet;
@@ -6,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use surefoot_resctrlfs::hardware::{Hardware, Mba};
 
 fn no_probes() -> Probes {
-    let pmu = Pmu { works: Err("no PMU".into()), counters: None };
+    let pmu = Pmu { works: Err(NoCounters::Absent), counters: None };
     Probes { pmu, engine: Err("no engine".into()), notify: false, watchdog_us: None }
 }
 
@@ -30,7 +31,12 @@ fn sound(all: &[Capability]) {
     for c in all {
         assert!(!c.detail.is_empty() && !c.needed_for.is_empty() && !c.area.is_empty(), "{c:?}");
         assert!(!c.found || c.remedy.is_none(), "{c:?}");
-        assert!(c.found || c.remedy.as_ref().map_or(c.detail.ends_with(NO_REMEDY), |r| !r.is_empty()), "{c:?}");
+        assert!(c.found || c.remedy.as_ref().is_some_and(|r| !r.is_empty()), "{c:?}");
+        // Whoever points to another gap points to one that is there, before it, and says what to do.
+        if let Some(name) = c.remedy.as_ref().and_then(|r| r.strip_prefix("See ")?.split([' ', ';']).next()) {
+            let at = all.iter().position(|o| o.name == name && !o.found && o.remedy.as_ref().is_some_and(|r| !r.starts_with("See ")));
+            assert!(at < all.iter().position(|o| o.name == c.name) && at.is_some(), "{c:?}");
+        }
     }
 }
 
@@ -189,7 +195,7 @@ fn an_amd_host_has_its_own_units() {
         ("no-isolated-cpus", "6-7 are isolated"),
         ("no-foreign-writers", "kubelet runs; resctrl groups of others: other"),
         ("governor", "performance, schedutil"),
-        ("state", "can be made"),
+        ("state", "is not there yet and will be made"),
     ] {
         assert!(of(&all, name).detail.contains(said), "{:?}", of(&all, name));
     }
@@ -249,8 +255,60 @@ fn a_container_without_anything_is_told_so() {
     sound(&all);
     let found: Vec<&str> = all.iter().filter(|c| c.found).map(|c| c.name.as_str()).collect();
     assert_eq!(found, ["rdt-boot-line", "no-foreign-writers"], "{all:#?}");
-    assert!(of(&all, "resctrl").remedy.is_none() && of(&all, "resctrl").detail.contains("physical host"));
+    assert!(of(&all, "resctrl").remedy.as_ref().is_some_and(|r| r.contains("physical host") && r.contains("resctrlfs")));
     assert!(of(&all, "cgroup").remedy.as_ref().unwrap().contains("/sys/fs/cgroup"));
+}
+
+/// No line says yes to what another one denies: on cgroup v1 nothing is said to be there by service that only version 2 has, and what
+/// depends on a PMU is missing with it, whatever the processor and the kernel's settings promise.
+#[test]
+fn lines_do_not_contradict_each_other() {
+    let mut files = server();
+    files.retain(|(p, _)| !p.starts_with("/sys/fs/cgroup") && p != "/proc/self/mountinfo");
+    let mut mounts = String::new();
+    for (n, controllers) in ["cpu", "cpuset", "memory", "blkio"].iter().enumerate() {
+        files.push((format!("/sys/fs/cgroup/{controllers}/cgroup.procs"), "\n".into()));
+        mounts += &format!("{n} 25 0:27 / /sys/fs/cgroup/{controllers} rw - cgroup cgroup rw,{controllers}\n");
+    }
+    files.push(("/proc/self/mountinfo".into(), mounts));
+    let (_dir, root) = tree(&files);
+    put(&root, "/proc/sys/kernel/perf_event_paranoid", "2");
+    let look = |works| look(&root, &Node::at(Path::new("/")), &Probes { pmu: Pmu { works, counters: Some(4) }, ..all_probes() });
+    let all = look(Err(NoCounters::Absent));
+    sound(&all);
+    for name in ["cgroup", "cgroup-io", "psi", "cpuset-partitions", "memory-high", "pmu", "pmu-counters", "perf-paranoid"] {
+        assert!(!of(&all, name).found, "{:?}", of(&all, name));
+    }
+    for name in ["cgroup-cpu", "cgroup-cpuset", "cgroup-memory", "cgroup-writable"] {
+        assert!(of(&all, name).found, "{:?}", of(&all, name));
+    }
+    // The setting is the remedy only where there is something to count.
+    assert_eq!(of(&all, "perf-paranoid").remedy.as_deref(), Some("See pmu first"));
+    let all = look(Err(NoCounters::Refused("not allowed".into())));
+    sound(&all);
+    for name in ["pmu", "perf-paranoid"] {
+        assert!(of(&all, name).remedy.as_ref().is_some_and(|r| r.contains("sysctl kernel.perf_event_paranoid")), "{:?}", of(&all, name));
+    }
+    let all = look(Ok(()));
+    assert!(of(&all, "pmu").found && of(&all, "pmu-counters").found);
+}
+
+/// A state folder that is not there yet is made by the daemon: no gap where the folder above lets it, also for a path without one.
+#[test]
+fn a_state_folder_may_be_made() {
+    let (dir, root) = tree(&server());
+    let state = |at: &Path| of(&look(&root, &Node::at(at), &no_probes()), "state").clone();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for (at, found, said) in [
+        (dir.path().join("a/b"), true, "a/b is not there yet and will be made"),
+        ("no-such-folder/state".into(), true, "no-such-folder/state is not there yet and will be made"),
+        (dir.path().into(), true, dir.path().to_str().unwrap()),
+        (dir.path().join("file"), false, "file cannot be written"),
+        (dir.path().join("file/state"), false, "cannot be made: "),
+    ] {
+        let c = state(&at);
+        assert!(c.found == found && c.detail.contains(said), "{c:?}");
+    }
 }
 
 /// On this host, whatever it is, the list is whole.

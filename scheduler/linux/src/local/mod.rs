@@ -302,7 +302,7 @@ impl LocalServer {
             keep_off(&online(&config.root)?.difference(platform.managed));
         }
         let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE)?;
-        let no_pmu = perf::probe().err();
+        let no_pmu = perf::probe().err().map(|e| e.to_string());
         if no_pmu.is_none() && config.root.is_host() {
             perf::allow_descriptors();
         }
