@@ -178,13 +178,20 @@ def workloads() -> None:
     """Workload files for `surefootd eval`: which services and jobs run together, at which loads."""
 
 
+def _given(command: click.Context, but: tuple[str, ...]) -> list[str]:
+    """Options of a command that stand on the command line, but for some."""
+    source = click.core.ParameterSource.COMMANDLINE
+    found = [p for p in command.command.params if p.name and command.get_parameter_source(p.name) == source]
+    return [p.opts[0] for p in found if p.name not in but]
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in (text or "").split(",") if name)
 
 
 @workloads.command("generate")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="New folder for the files.")
-@click.option("--set", "set_name", help="A set of workloads/sets, made again: nothing else is needed.")
+@click.option("--set", "set_name", help="A set of workloads/sets, made again, whole: goes with --out alone.")
 @click.option("--platform", help="Platform the loads are meant for.")
 @click.option("--lc", type=int, default=3, show_default=True, help="LC services in a workload.")
 @click.option("--be", type=int, default=0, show_default=True, help="BE jobs in a workload.")
@@ -200,7 +207,9 @@ def _names(text: str | None) -> tuple[str, ...]:
 @click.option("--name", help="Files are NAME-01.toml ... (default: from --lc and --be).")
 @click.option("--schedulable", is_flag=True, help="Only workloads for which ORACLE can meet every QoS target.")
 @_json
+@click.pass_context
 def workloads_generate(
+    command: click.Context,
     out: Path,
     set_name: str | None,
     platform: str | None,
@@ -231,6 +240,11 @@ def workloads_generate(
         if set_name not in known:
             raise InputError(f"--set {set_name}: no such set. Generated sets: {', '.join(known)}")
         chosen = known[set_name]
+        if other := _given(command, but=("out", "set_name", "schedulable", "as_json")):
+            raise InputError(
+                f"--set {set_name}: is made again as it is, so {', '.join(other)} cannot change it. Leave that out, or draw files"
+                f" of your own: surefoot workloads generate {chosen.recipe.command()} --count {chosen.count} --schedulable"
+            )
         recipe, count, name, schedulable = chosen.recipe, chosen.count, chosen.name, True
     else:
         if platform is None:
@@ -248,14 +262,23 @@ def workloads_generate(
             duration_s=duration_s,
             grid=bool(grid),
         )
-    with Console(stderr=True).status("drawing") as status:
+    on_screen = Console(stderr=True)
+    with on_screen.status("drawing") as status:
+
+        def told(files: int, draws: int) -> None:
+            line = f"{files} of {count} files from {draws} draws"
+            status.update(line)
+            # A log has no line that moves.
+            if not on_screen.is_terminal:
+                click.echo(line, err=True)
+
         made = workload_sets.generate(
             recipe,
             count,
             name or f"lc{recipe.lc}" + (f"-be{recipe.be}" if recipe.be else ""),
             out,
             workload_sets.schedulable if schedulable else None,
-            lambda files, draws: status.update(f"{files} of {count} files from {draws} draws"),
+            told,
         )
     if as_json:
         _print_json(made)

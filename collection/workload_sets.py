@@ -25,6 +25,8 @@ SERVICES = ("img-dnn", "masstree", "memcached", "mongodb", "moses", "nginx", "sp
 JOBS = ("blackscholes", "streamcluster", "bodytrack")
 # Draws for one file, at most.
 PATIENCE = 200
+# Draws that are judged at once, at most: how often one hears how far it has come.
+BATCH = 16
 _STEP_PCT = 10
 
 
@@ -53,6 +55,12 @@ class Recipe:
 
     def check(self) -> None:
         """Raises InputError where nothing can be drawn."""
+        known = platforms()
+        if self.platform not in known:
+            raise InputError(
+                f"--platform {self.platform}: no such platform. Known: {', '.join(known)}. For one of your own name the folder"
+                " above its platforms/ in SUREFOOT_PROFILES"
+            )
         most = len(self.services)
         if not 1 <= self.lc <= most:
             raise InputError(f"--lc {self.lc}: there are {most} services to draw from. Give 1 to {most}, or more --services")
@@ -134,6 +142,12 @@ SETS = (
 )
 
 
+def platforms() -> list[str]:
+    """Names of the platforms that there are profiles of."""
+    files = (file for folder in tools.profile_folders() for file in (folder / "platforms").glob("*.toml"))
+    return sorted({file.stem for file in files})
+
+
 def _random(*words: object) -> int:
     """A whole number that depends on the words alone, on every machine and in every version."""
     digest = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
@@ -193,7 +207,7 @@ def generate(
 
     Args:
         judge: which draws become files; None: all.
-        told: called with files and draws so far.
+        told: called with files and draws so far, after every BATCH draws at the latest.
     Returns:
         folder, files, draws, and the recipe's options.
     Raises:
@@ -209,7 +223,8 @@ def generate(
     number = 0
     while len(found) < count:
         # never more than are still wanted, so that which files come out does not depend on how many are asked about at once
-        numbers = range(number + 1, min(number + max(1, count - len(found)), PATIENCE * count) + 1)
+        wanted = min(count - len(found), BATCH) if judge else count - len(found)
+        numbers = range(number + 1, min(number + wanted, PATIENCE * count) + 1)
         drawn = [w for w in (draw(recipe, n) for n in numbers) if w is not None]
         if not drawn:
             what = "are schedulable" if judge else "exist"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,7 @@ def test_a_set_is_made_again_and_oracle_agrees(tmp_path: Path) -> None:
         (["--gap-s", "100"], "would arrive after --duration-s"),
         (["--count", "0"], "--count 0: give 1 or more"),
         (["--grid", "moses,xapian", "--count", "101"], "only 100 of 100 draws exist"),
+        (["--platform", "sever-2"], "--platform sever-2: no such platform. Known: cosmos-server, server-1, server-2, server-3, "),
         (["--set", "lc9"], "--set lc9: no such set. Generated sets: lc3-server-2"),
     ],
 )
@@ -152,6 +154,53 @@ def test_bad_options_are_one_line(options: list[str], says: str, tmp_path: Path,
     assert says in said[-1]
     assert said[-1].startswith("error: ")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--count", "3"], "--count"), (["--seed", "1", "--name", "x"], "--seed, --name"), (["--platform", "x"], "--platform")],
+)
+def test_a_set_goes_with_no_recipe(options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What would be ignored is refused, also where it is the default, and the set's own recipe is shown to begin from."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(["workloads", "generate", "--set", "lc3-server-2", "--out", str(tmp_path / "out"), *options])
+    assert end.value.code == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"--set lc3-server-2: is made again as it is, so {named} cannot change it" in said
+    recipe = next(s.recipe for s in workload_sets.SETS if s.folder == "lc3-server-2")
+    assert said.endswith(f"surefoot workloads generate {recipe.command()} --count 40 --schedulable")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_platform_of_ones_own_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile in a folder of SUREFOOT_PROFILES counts as the shipped ones do."""
+    (tmp_path / "platforms").mkdir()
+    (tmp_path / "platforms" / "mine.toml").write_text("")
+    with pytest.raises(InputError, match="no such platform"):
+        Recipe("mine", 2).check()
+    monkeypatch.setenv("SUREFOOT_PROFILES", str(tmp_path))
+    Recipe("mine", 2).check()
+
+
+def test_a_long_generation_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ORACLE is asked about 16 draws at most at once, and after each time one hears of it, also where stderr is a file."""
+    asked: list[int] = []
+
+    def judge(some: Sequence[Workload]) -> list[bool]:
+        asked.append(len(some))
+        return [w.number % 2 == 0 for w in some]
+
+    monkeypatch.setattr(workload_sets, "schedulable", judge)
+    cli.main(["workloads", "generate", "--set", "lc3-server-2", "--out", str(tmp_path / "out")])
+    # every second draw is kept: 40 files take 80 draws
+    assert max(asked) == 16
+    assert sum(asked) == 80
+    said = [line for line in capsys.readouterr().err.splitlines() if " files from " in line]
+    assert said[:2] == ["8 of 40 files from 16 draws", "16 of 40 files from 32 draws"]
+    assert said[-1] == "40 of 40 files from 80 draws"
+    assert len(said) == len(asked)
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
