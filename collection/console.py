@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import standing
-from .standing import counted, duration, rate
+from .standing import about, counted, duration, rate
 
 if TYPE_CHECKING:
     from .verify import Result
@@ -150,8 +150,8 @@ def plan(console: Console, found: dict[str, Any]) -> None:
         for rule in infeasible["rules"]:
             console.print(f"infeasible: {rule['cases']:,} × {escape(rule['rule'])}", style="dim", highlight=False)
         console.print(
-            f"to measure: {target['to_measure']:,} cases, {target['rows']:,} rows, about "
-            f"{duration(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
+            f"to measure: {target['to_measure']:,} cases, {target['rows']:,} rows, "
+            f"{about(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
             highlight=False,
         )
         preview = plain_table(
@@ -206,7 +206,7 @@ def onboarding_plan(out: Console, found: dict[str, Any]) -> None:
     plan = found["plan"]
     out.print(f"campaign: {escape(found['campaign_file'])}", highlight=False, soft_wrap=True)
     if plan:
-        cost = f"about {duration(plan['estimated_duration_s'])}, {size(plan['estimated_disk_bytes'])}"
+        cost = f"{about(plan['estimated_duration_s'])}, {size(plan['estimated_disk_bytes'])}"
         out.print(f"{plan['cases']:,} cases, {plan['rows']:,} samples, {cost}", highlight=False)
     else:
         out.print("what it comes to is known on the hosts only", highlight=False)

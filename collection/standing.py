@@ -380,6 +380,12 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def about(seconds: float | None) -> str:
+    """An estimate of a length of time as people say it: "about 3 s", "under 1 s"."""
+    text = duration(seconds)
+    return "an unknown time" if seconds is None else text if seconds < 1 else f"about {text}"
+
+
 def counted(number: int, noun: str) -> str:
     """How many of what: "1 shard", "2,022 rows"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import collection
-from collection import campaign, cli, console, errors
+from collection import campaign, cli, console, errors, standing
 from collection.commands import surefoot
 from pipelines.io import write_bytes
 
@@ -211,6 +211,12 @@ def test_a_folder_without_permission_is_one_line(
 def test_what_the_system_refuses_has_path_and_remedy(error: OSError, says: str) -> None:
     """Each refusal that a user can do something about says what."""
     assert errors.told(error).startswith(says)
+
+
+def test_an_estimate_reads_as_a_sentence() -> None:
+    """What is below a second is not about anything, and what is unknown says so."""
+    said = [standing.about(s) for s in (None, 0.2, 3.4, 130)]
+    assert said == ["an unknown time", "under 1 s", "about 3 s", "about 2 min 10 s"]
 
 
 def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
