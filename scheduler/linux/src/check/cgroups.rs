@@ -126,7 +126,7 @@ pub(super) fn a_child(root: &Root, mounts: &Mounts) -> Option<PathBuf> {
 fn partitions(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
     const WHY: &str = PARTITIONS;
     if version == Version::V1 {
-        a.lack("cpuset-partitions", WHY, "cgroup v1 has none", unified(root));
+        a.lack("cpuset-partitions", WHY, "cgroup v1 has none", "See cgroup");
         return;
     }
     let Some(child) = a_child(root, mounts) else {
@@ -163,7 +163,7 @@ pub(super) fn memory_files(root: &Root, a: &mut Area) {
     let mounts = Mounts::read(root);
     if mounts.version() != Some(Version::V2) {
         for (name, _, _, why) in FILES {
-            a.lack(name, why, "needs cgroup v2", unified(root));
+            a.lack(name, why, "needs cgroup v2", "See cgroup");
         }
         return;
     }

@@ -231,8 +231,8 @@ fn an_old_host_is_told_what_to_boot_with() {
     for (name, remedy) in [
         ("cgroup", "unified_cgroup_hierarchy=1"),
         ("cgroup-memory", "without cgroup_disable=memory"),
-        ("cpuset-partitions", "unified_cgroup_hierarchy=1"),
-        ("memory-high", "unified_cgroup_hierarchy=1"),
+        ("cpuset-partitions", "See cgroup"),
+        ("memory-high", "See cgroup"),
         ("psi", "psi=1"),
         ("zswap", "CONFIG_ZSWAP"),
         ("rdt-boot-line", "rdt=l3cat"),
