@@ -170,6 +170,7 @@ def _sets(facts: Facts) -> Section:
         columns += [Column("QoS violation, s a run", True), Column("of its own doing, s", True)]
         columns += [
             Column("cliffs crossed by reclaims", True),
+            Column("for other LC services", True),
             Column("changes a minute, settled", True),
             Column("actions", True),
         ]

@@ -36,6 +36,7 @@ def row(workload: str, policy: str, seed: int, seconds: float | None, **more: An
         "offered_load": 2.0,
         "self_violation_s": 0.5,
         "reclaim_crossings": 1,
+        "deprive_crossings": 2,
         "actions_per_min_settled": 1.0,
     } | more
 
@@ -110,7 +111,7 @@ def test_means_are_over_workloads_of_means_over_seeds(lc3: Path) -> None:
     assert mine["emu_of_oracle"]["value"] == pytest.approx(1.375 / 2)
     # a bootstrap over two workloads goes from one to the other
     assert (mine["convergence_s"]["low"], mine["convergence_s"]["high"]) == (3.0, 6.0)
-    assert mine["reclaim_crossings_total"] == 4
+    assert (mine["reclaim_crossings_total"], mine["deprive_crossings_total"]) == (4, 8)
 
 
 def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
@@ -181,6 +182,7 @@ def test_columns_of_newer_versions_may_be_absent(tmp_path: Path) -> None:
     facts = facts_of(out)
     assert facts["sets"][0]["policies"][0]["self_violation_s"] is None
     assert facts["sets"][0]["policies"][0]["reclaim_crossings_total"] is None
+    assert facts["sets"][0]["policies"][0]["deprive_crossings_total"] is None
     made = eval_report.run([out], tmp_path / "report")
     assert "not measured" in Path(made["page"]).read_text("utf-8")
 

@@ -11,6 +11,8 @@ pub(super) const FAR: f64 = 0.5;
 /// Share of a service's cores that is busy, below which more of them do not help, and above which nothing else does.
 pub(super) const IDLE: f64 = 0.6;
 pub(super) const BUSY: f64 = 0.92;
+/// Price of leaving a service with busy cores as it is, in a plan that gives BE jobs more.
+pub(super) const TIGHT: f64 = 1.0;
 /// So busy are the cores of a service that was firmed up.
 pub(super) const FIRM: f64 = 0.8;
 /// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
@@ -178,7 +180,8 @@ impl Surefoot {
             Role::Keeps => vec![now],
             Role::Firm => {
                 let busy = asked.busy().map_or(0, |b| (b / FIRM / self.books.platform.core_step).ceil() as u32);
-                vec![Cell::new(asked.held.at_least(Amount::new(busy, 0)).at_most(pool), now.qos)]
+                let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
+                vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(TIGHT), ..now }]
             }
             Role::Stuck => {
                 let (oaa, _) = asked.corners(pool);
@@ -356,15 +359,14 @@ impl Surefoot {
             }
             cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
             // All that is free, where that is less than a step.
-            let last = held.plus(step.at_most(free));
-            cells.push(last);
+            cells.push(held.plus(step.at_most(free)));
             let step_over = life.more.saturating_sub(1).min(3);
             let beyond = held.plus(Amount::new(step_over, step_over));
             // One resource was not it, or not alone.
             let both = |c: &Amount| life.more < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
             let enough = |c: &Amount| {
                 (both(c) || c.cores >= pool.cores)
-                    && (*c == last || !c.fits_in(beyond))
+                    && !c.fits_in(beyond)
                     && !c.fits_in(held)
                     && helps(*c)
                     && (pass != Pass::Free || held.fits_in(*c))

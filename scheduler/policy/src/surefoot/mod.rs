@@ -52,9 +52,9 @@ const RISE: f64 = 0.06;
 const SLOW_MS: f64 = 1000.0;
 /// It gives nothing before it has met its target for so long on what it has.
 const SLOW_CALM_MS: u64 = 10_000;
-/// Share of the peak memory bandwidth above which memory may be what is waited for.
+/// Share of the peak memory bandwidth above which memory may be what is waited for, and up to which it is filled.
 const CONTENDED: f64 = 0.6;
-/// Steps of BE bandwidth in one raise.
+/// Steps of BE bandwidth in one raise where nobody counts what memory carries.
 const RAISE_STEPS: usize = 4;
 /// Requests over which their rate is averaged, and the length of an interval.
 const MEAN_OF: f64 = 400.0;
@@ -361,12 +361,13 @@ impl Surefoot {
             // Whose target was missed before has nothing to go back to.
             let well = s.qos_met() == Some(true) && life.strikes == 0;
             let watched = !blind && !lost.is_zero() && (well || was_new);
-            let watch_ms = if is_slow(s) { SLOW_CALM_MS } else { self.set.watch_ms };
+            let (watch_ms, window_ms) =
+                if is_slow(s) { (SLOW_CALM_MS + self.set.watch_ms, SLOW_CALM_MS) } else { (self.set.watch_ms, WINDOW_MS) };
             life.watch = watched.then_some(Watch {
                 until_ms: now_ms + watch_ms,
                 before: *held,
                 given: somebody_gains,
-                window_from_ms: if well { now_ms } else { now_ms + WINDOW_MS },
+                window_from_ms: if well { now_ms } else { now_ms + window_ms },
             });
             // Readings of another allocation; the last is kept as the foot of a slope.
             life.features.clear();
@@ -527,7 +528,7 @@ impl Surefoot {
             if life.is_new() || now_ms < life.changed_ms + settle_ms || stuck.contains(&s.id) {
                 continue;
             }
-            let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some();
+            let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
             let saturated = saturated && !vouched;
             // What was well here at this load until now is a burst, if it soon ends.
             let patient = if vouched { BURST } else { 0 };
@@ -569,7 +570,7 @@ impl Surefoot {
             chosen = self.joint(now_ms, seen, role, Pass::Poor, STAY).filter(better);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
-                self.return_the_rest(chosen);
+                self.return_the_rest(now_ms, seen, chosen);
             }
         }
         let chosen = chosen.or_else(|| self.joint(now_ms, seen, role, Pass::Free, STAY));
@@ -592,12 +593,14 @@ impl Surefoot {
     }
 
     /// Who is left short keeps what nobody else needs of what it held.
-    fn return_the_rest(&self, chosen: &mut [(ServiceId, Cell)]) {
+    fn return_the_rest(&self, now_ms: u64, seen: &Observation, chosen: &mut [(ServiceId, Cell)]) {
         let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
         let mut rest = self.pool().minus(given);
         for (id, cell) in chosen.iter_mut().filter(|(_, c)| c.qos < 1.0) {
             let back = self.books.usable(id).minus(cell.held).at_most(rest);
-            cell.held = cell.held.plus(back);
+            let Some((s, life)) = seen.get(id).zip(self.lives.get(id)).filter(|_| !back.is_zero()) else { continue };
+            let held = cell.held.plus(back);
+            *cell = Cell::new(held, self.ask(now_ms, s, life).on(held));
             rest = rest.minus(back);
         }
     }
@@ -606,7 +609,7 @@ impl Surefoot {
     fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
         let hurt = |me: &Self, s: &ServiceView| {
             let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new()) else { return false };
-            let window = l.watch.is_none_or(|w| now_ms >= w.window_from_ms);
+            let window = now_ms >= l.watch.map_or(l.changed_ms + WINDOW_MS, |w| w.window_from_ms);
             l.strikes >= 2 || window && s.qos_met() == Some(false)
         };
         let sufferer = seen.lc().find(|s| hurt(self, s)).map(|s| s.id.clone());
@@ -616,7 +619,9 @@ impl Surefoot {
             self.refine_ms = now_ms + (self.set.setback_ms << self.setbacks.min(4));
             self.setbacks += 1;
             // Somebody from whom nothing was taken: it is what BE jobs do with what they got.
-            let stood_by = |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none());
+            let taken_ms = self.lives.values().filter(|l| l.watch.is_some_and(|w| !w.given)).map(|l| l.changed_ms).min().unwrap_or(now_ms);
+            let stood_by =
+                |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
             if be && seen.lc().any(|s| stood_by(s)) {
                 self.be_bad = Some((self.books.rest(), now_ms + (self.set.grudge_ms << self.setbacks.min(3))));
             }
@@ -712,18 +717,19 @@ impl Surefoot {
                 spared(s).then_some(Role::Keeps)
             }
         };
-        let Some(mut chosen) = self.joint(now_ms, seen, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain) else { return };
+        let chosen = self.joint(now_ms, seen, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain);
+        // While nothing is gained it is looked at ever more seldom.
+        self.looks += 1;
+        self.refine_ms = now_ms + (LOOK_MS << self.looks.min(5));
+        let Some(mut chosen) = chosen else { return };
         let price = |id: &ServiceId, c: &Cell| {
             let s = seen.get(id)?;
             let life = self.lives.get(id)?;
             let asked = self.ask(now_ms, s, life);
             Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*c))
         };
-        self.leave_be_less(now_ms, &mut chosen, price);
+        self.leave_be_less(now_ms, seen, &mut chosen, price);
         let gain: f64 = chosen.iter().filter(|(id, c)| c.held != self.books.usable(id)).filter_map(|(id, c)| price(id, c)).sum();
-        // While nothing is gained it is looked at ever more seldom.
-        self.looks += 1;
-        self.refine_ms = now_ms + (LOOK_MS << self.looks.min(5));
         let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
         if gain < self.set.least_gain || !takes {
             return;
@@ -745,26 +751,29 @@ impl Surefoot {
     fn leave_be_less(
         &self,
         now_ms: u64,
-        chosen: &mut Vec<(ServiceId, Cell)>,
+        seen: &Observation,
+        chosen: &mut [(ServiceId, Cell)],
         gain: impl Fn(&ServiceId, &Cell) -> Option<f64>,
     ) {
         let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };
-        let now = self.books.rest().cores;
-        let most = now + bad.cores.saturating_sub(now) / 2;
-        let pool = self.pool();
-        let rest = self.books.rest().minus(self.books.free()).cores;
+        let rest = self.books.rest().cores;
+        let most = rest + bad.cores.saturating_sub(rest) / 2;
+        let held = |id: &ServiceId| self.books.usable(id).cores;
         loop {
-            let held: u32 = chosen.iter().map(|(_, c)| c.held.cores).sum();
-            if (pool.cores + rest).saturating_sub(held) <= most {
+            let given: u32 = chosen.iter().map(|(id, c)| held(id).saturating_sub(c.held.cores)).sum();
+            let taken: u32 = chosen.iter().map(|(id, c)| c.held.cores.saturating_sub(held(id))).sum();
+            if taken > given + self.books.free().cores || (rest + given).saturating_sub(taken) > most {
+                let gives = |(_, (id, c)): &(usize, &(ServiceId, Cell))| c.held.cores < held(id);
+                let of = |x: &(ServiceId, Cell)| gain(&x.0, &x.1).unwrap_or(0.0);
+                let least = chosen.iter().enumerate().filter(gives).min_by(|a, b| of(a.1).total_cmp(&of(b.1))).map(|(i, _)| i);
+                // Nobody gives any more: nor does anybody get.
+                let Some(i) = least.or_else(|| chosen.iter().position(|(id, c)| c.held.cores > held(id))) else { return };
+                let id = chosen[i].0.clone();
+                let Some((s, life)) = seen.get(&id).zip(self.lives.get(&id)) else { return };
+                chosen[i].1 = self.now(now_ms, s, life);
+            } else {
                 return;
             }
-            let gives = |(id, c): &&(ServiceId, Cell)| c.held.cores < self.books.usable(id).cores;
-            let least = chosen.iter().filter(gives).min_by(|a, b| {
-                let of = |x: &(ServiceId, Cell)| gain(&x.0, &x.1).unwrap_or(0.0);
-                of(a).total_cmp(&of(b))
-            });
-            let Some(id) = least.map(|(id, _)| id.clone()) else { return };
-            chosen.retain(|(o, _)| *o != id);
         }
     }
 
@@ -775,8 +784,11 @@ impl Surefoot {
         }
         let Some(be) = seen.be().next() else { return };
         let peak = self.books.platform.mem_bw_mbps;
-        let used: f64 = seen.services.iter().filter_map(|s| s.features.mbl_mbps).sum();
-        let contended = peak.is_some_and(|peak| used >= CONTENDED * peak);
+        // None: not counted, or a counter that says nothing.
+        let sum = |all: &mut dyn Iterator<Item = &ServiceView>| all.map(|s| s.features.mbl_mbps).sum::<Option<f64>>().filter(|x| *x > 0.0);
+        let used = sum(&mut seen.services.iter());
+        let contended = used.zip(peak).is_some_and(|(used, peak)| used >= CONTENDED * peak);
+        let carries = used.map_or("memory is not counted".to_string(), |x| format!("memory carries {x:.0} MB/s"));
         let waits = |id: &ServiceId| {
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get(id)) else { return false };
             let asked = self.ask(now_ms, s, life);
@@ -797,7 +809,7 @@ impl Surefoot {
                     because.reject(format!("more for {id}"), "Model-B holds what it has for sufficient, and its cores are not busy");
                     missing.remove(&id);
                 }
-                because.bind(format!("memory carries {used:.0} MB/s"));
+                because.bind(carries);
                 let why = format!("{id} misses its target while memory is contended: bandwidth {pct} %");
                 plan.actions.push(Action { service: be.id.clone(), kind: ActionKind::Shrink, why, because });
                 return;
@@ -808,10 +820,8 @@ impl Surefoot {
         }
         // What a raise may have done: whoever was moved since has another reason.
         let still = |s: &ServiceView, since_ms: u64| self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.changed_ms <= since_ms);
-        let worst_of = |since_ms: u64| {
-            seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min)
-        };
-        let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none()));
+        let worst_of = |since_ms: u64| seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
+        let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none() || used.is_none()));
         if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + self.set.be_raise_ms) {
             self.be_mba.raised = None;
         }
@@ -824,8 +834,8 @@ impl Surefoot {
             && !seen.lc().any(|s| self.lives.get(&s.id).is_none_or(Life::is_new))
             && now_ms >= self.be_mba.changed_ms + self.be_mba.wait_ms
         {
-            let by_be: f64 = seen.be().filter_map(|s| s.features.mbl_mbps).sum();
-            (self.raise(now_ms, used - by_be, by_be), ActionKind::Grow)
+            let by_be = sum(&mut seen.be());
+            (self.raise(now_ms, used.zip(by_be).zip(peak).map(|((all, be), peak)| (CONTENDED * peak - (all - be)) / be)), ActionKind::Grow)
         } else {
             return;
         };
@@ -841,14 +851,16 @@ impl Surefoot {
             self.be_mba.bad_pct = Some(now_pct);
         }
         let mut because = Because::seen(be);
-        because.bind(format!("the worst QoS is {worst:.2}; memory carries {used:.0} MB/s"));
+        because.bind(format!("the worst QoS is {worst:.2}; {carries}"));
         plan.actions.push(Action { service: be.id.clone(), kind, why: format!("QoS {worst:.2}: memory bandwidth {pct} %"), because });
     }
 
-    /// The BE jobs' next bandwidth: all that memory has room for, else a large step; half way to what somebody suffered from.
-    fn raise(&mut self, now_ms: u64, by_lc_mbps: f64, by_be_mbps: f64) -> u8 {
+    /// The BE jobs' next bandwidth: what memory has room for (so many times what they use), where that is not known a large step, and
+    /// half way to what somebody suffered from.
+    fn raise(&mut self, now_ms: u64, room: Option<f64>) -> u8 {
         let now = self.books.be_mba_pct;
         let steps: Vec<u8> = std::iter::successors(Some(now), |p| self.books.mba_step(*p, true)).collect();
+        let step = |n: usize| steps.get(n).or(steps.last()).copied().unwrap_or(now);
         let up_to = |most: f64| steps.iter().copied().filter(|p| f64::from(*p) <= most).max().unwrap_or(now);
         if let Some(bad) = self.be_mba.bad_pct.filter(|bad| *bad > now) {
             let half = up_to(f64::from(now) + f64::from(bad - now) / 2.0);
@@ -858,9 +870,7 @@ impl Surefoot {
             self.be_mba.bad_pct = None;
             return up_to(f64::from(bad));
         }
-        let room = self.books.platform.mem_bw_mbps.map_or(0.0, |peak| CONTENDED * peak - by_lc_mbps);
-        let roomy = if by_be_mbps > 0.0 { up_to(f64::from(now) * room / by_be_mbps) } else { now };
-        roomy.max(steps.get(RAISE_STEPS).or(steps.last()).copied().unwrap_or(now))
+        room.map_or(step(RAISE_STEPS), |room| up_to(f64::from(now) * room).max(step(1)))
     }
 }
 
@@ -897,6 +907,9 @@ impl Policy for Surefoot {
         self.look(now_ms, seen);
         if !news.left.is_empty() || !news.be_arrived.is_empty() {
             self.disturbed(now_ms);
+            // Another company.
+            self.be_bad = None;
+            self.be_mba.bad_pct = None;
         }
         for id in &news.be_arrived {
             let mut because = seen.get(id).map_or_else(Because::default, Because::seen);
