@@ -174,3 +174,108 @@ fn without_models_newcomers_are_placed() {
     }
     assert!(["a", "b", "c"].iter().all(|id| policy.books.slot(id).is_some()) && plant.all_met());
 }
+
+/// A policy that has seen these services for a while, on 16 cores and 11 ways beside a BE job.
+fn settled(names: &[&str]) -> (Plant, Surefoot) {
+    let mut p = Platform::regular("t", 16, 1, 11, 2.0);
+    p.mba = Some(surefoot_server::Mba { min_pct: 10, step_pct: 10 });
+    p.mem_bw_mbps = Some(10_000.0);
+    let mut plant = names.iter().fold(Plant::new(&p), |plant, id| plant.lc(id, 2.0, 10.0)).be("x");
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    (plant, policy)
+}
+
+/// BE jobs had so much once that somebody suffered: they get half of the way there, and the least gain is what is left out.
+#[test]
+fn a_be_share_that_hurt_is_not_given_again() {
+    let (plant, mut policy) = settled(&["a", "b"]);
+    let seen = plant.observe();
+    let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
+    let fewer = |from: Amount, by| Cell::new(Amount::new(from.cores - by, from.ways), 1.5);
+    let wish = vec![("a".to_string(), fewer(a, 2)), ("b".to_string(), fewer(b, 1))];
+    let gain = |id: &ServiceId, _: &Cell| Some(if id == "a" { 0.2 } else { 0.1 });
+    let limited = |policy: &Surefoot| {
+        let mut chosen = wish.clone();
+        policy.leave_be_less(1000, &seen, &mut chosen, gain);
+        chosen.iter().map(|(_, c)| c.held.cores).collect::<Vec<_>>()
+    };
+    let rest = policy.books.rest();
+    assert_eq!(limited(&policy), [a.cores - 2, b.cores - 1], "nothing is known");
+    for (bad, want) in
+        [(rest.cores + 6, [a.cores - 2, b.cores - 1]), (rest.cores + 4, [a.cores - 2, b.cores]), (rest.cores + 1, [a.cores, b.cores])]
+    {
+        policy.be_bad = Some((Amount::new(bad, rest.ways), 2000));
+        assert_eq!(limited(&policy), want, "{bad} of BE hurt, {} now", rest.cores);
+    }
+    policy.be_bad = Some((Amount::new(rest.cores + 1, rest.ways), 999));
+    assert_eq!(limited(&policy), [a.cores - 2, b.cores - 1], "forgotten");
+}
+
+/// Bandwidth goes up to what memory has room for; where nobody counts, by four steps; half way to what hurt, and there only after a rest.
+#[test]
+fn bandwidth_is_raised_to_what_there_is_room_for() {
+    let (_, mut policy) = settled(&["a"]);
+    policy.books.be_mba_pct = 30;
+    policy.be_mba = Bandwidth::default();
+    assert_eq!(policy.raise(0, None), 70);
+    assert_eq!(policy.raise(0, Some(2.0)), 60);
+    assert_eq!(policy.raise(0, Some(9.0)), 100);
+    assert_eq!(policy.raise(0, Some(-1.0)), 40);
+    policy.be_mba.bad_pct = Some(70);
+    assert_eq!(policy.raise(0, Some(9.0)), 50);
+    policy.be_mba.bad_pct = Some(40);
+    assert_eq!(policy.raise(0, Some(9.0)), 30);
+    assert_eq!(policy.raise(policy.set.calm_every_ms, Some(9.0)), 40);
+    assert_eq!(policy.be_mba.bad_pct, None);
+}
+
+/// Where memory is not counted, a raise that somebody suffers from is taken back all the same.
+#[test]
+fn a_raise_that_hurts_is_taken_back_without_counters() {
+    let (plant, mut policy) = settled(&["a"]);
+    let mut seen = plant.observe();
+    let now_ms = plant.t_ms;
+    policy.books.be_mba_pct = 70;
+    policy.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: 900, raised: Some((now_ms, 30)), bad_pct: None };
+    for s in &mut seen.services {
+        s.features.mbl_mbps = None;
+        if let Some(w) = &mut s.window {
+            w.p99_ms = 50.0;
+        }
+    }
+    let mut plan = Plan::default();
+    policy.bandwidth(now_ms + 100, &seen, &mut BTreeSet::new(), &mut plan);
+    assert_eq!((policy.books.be_mba_pct, policy.be_mba.bad_pct), (30, Some(70)));
+    assert_eq!(plan.actions.len(), 1);
+}
+
+/// Whose cores are busy gets some before BE jobs get more; where there are none for all, somebody stays as it is.
+#[test]
+fn who_stands_by_is_firmed_up() {
+    let (plant, policy) = settled(&["a", "b"]);
+    let seen = plant.observe();
+    let (s, life) = (seen.get("a").unwrap(), &policy.lives["a"]);
+    let mut asked = policy.ask(plant.t_ms, s, life);
+    asked.state.features.cpu_usage_cores = Some(policy.books.platform.cores(asked.held.cores) * 0.95);
+    let cells = policy.choices(&asked, Role::Firm, policy.pool(), Pass::Trade);
+    assert!(cells[0].held.cores > asked.held.cores && cells[0].held.ways == asked.held.ways, "{cells:?}");
+    assert!(cells[1].held == asked.held && policy.price(cells[1]) > policy.price(cells[0]), "{cells:?}");
+}
+
+/// Who is left short keeps what nobody else needs of what it held.
+#[test]
+fn what_nobody_needs_is_returned() {
+    let (plant, policy) = settled(&["a", "b"]);
+    let a = policy.books.usable("a");
+    let short = Cell::new(Amount::new(1, 1), 0.3);
+    let mut chosen = vec![("a".to_string(), short), ("b".to_string(), Cell::new(policy.books.usable("b"), 1.5))];
+    policy.return_the_rest(plant.t_ms, &plant.observe(), &mut chosen);
+    assert_eq!(chosen[0].1.held, a);
+    let all = policy.pool().minus(Amount::new(2, 1));
+    let mut chosen = vec![("a".to_string(), short), ("b".to_string(), Cell::new(all, 1.5))];
+    policy.return_the_rest(plant.t_ms, &plant.observe(), &mut chosen);
+    assert_eq!(chosen[0].1.held, Amount::new(2, 1));
+}
