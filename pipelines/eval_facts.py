@@ -173,7 +173,8 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     for column in OPTIONAL:
         facts[column] = _json(mean(group, rows, column)) if _known(rows, column) else None
     for column in ("reclaim_crossings", "deprive_crossings"):
-        facts[f"{column}_total"] = rows[column].sum() if _known(rows, column) else None
+        # without the other, the first is the sum of both
+        facts[f"{column}_total"] = rows[column].sum() if _known(rows, "deprive_crossings") else None
     return facts
 
 
@@ -236,7 +237,7 @@ def _pair(group: Group, p: Published, field: str) -> Estimate | None:
 
 def _crossings(group: Group, p: Published) -> Estimate | None:
     rows = group.of(p.policy)
-    return _exactly(rows["reclaim_crossings"].sum()) if _known(rows, "reclaim_crossings") else None
+    return _exactly(rows["reclaim_crossings"].sum()) if _known(rows, "deprive_crossings") else None
 
 
 _MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {

@@ -475,8 +475,9 @@ impl Osml {
     /// QoS has risen and speed has fallen since it settled; keeps what it settled at.
     fn over_provision(&mut self, s: &ServiceView) -> bool {
         let by = self.set.changed;
-        let (Some(qos), Some(life)) = (s.qos(), self.lives.get_mut(&s.id)) else { return false };
-        life.reported &= qos < 1.0;
+        let Some(life) = self.lives.get_mut(&s.id) else { return false };
+        life.reported &= !s.at_ease();
+        let Some(qos) = s.qos() else { return false };
         let Some(speed) = life.speed().filter(|_| qos >= 1.0) else { return false };
         let (was_qos, was_speed) = *life.settled.get_or_insert((qos, speed));
         if speed > was_speed {

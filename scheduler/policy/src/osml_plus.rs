@@ -360,10 +360,10 @@ impl OsmlPlus {
             }
             let high = s.interval.zip(s.qos_target_ms()).is_some_and(|(l, t)| l.p99_ms > t && l.verdict != Verdict::NotResolvable);
             life.strikes = if high { life.strikes + 1 } else { 0 };
+            life.reported &= !s.at_ease();
             match s.qos_met() {
                 Some(true) => {
                     life.missed_since_ms = None;
-                    life.reported = false;
                     life.met_since_ms.get_or_insert(now_ms);
                 }
                 Some(false) => {

@@ -368,7 +368,7 @@ impl Policy for Parties {
                 reported: false,
             };
             let m = self.memory.entry(s.id.clone()).or_insert(fresh);
-            m.reported &= s.qos_met() != Some(true);
+            m.reported &= !s.at_ease();
             if let Some(l) = s.interval {
                 m.recent.push(l);
             }

@@ -152,6 +152,11 @@ impl ServiceView {
         Some(self.qos_target_ms()? / self.window?.p99_ms.max(1e-9))
     }
 
+    /// It meets its target, or nobody asks anything of it: what was said about its need is over.
+    pub fn at_ease(&self) -> bool {
+        self.qos_met() == Some(true) || self.feed == FeedState::Idle
+    }
+
     /// QoS met over the last second; None while unknown.
     pub fn qos_met(&self) -> Option<bool> {
         self.qos().map(|q| q >= 1.0)

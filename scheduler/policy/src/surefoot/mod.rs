@@ -14,11 +14,16 @@
 //! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost half as much,
 //!   and services keep more distance from their cliffs; they are not free, since fewer busy cores clock higher.
 //! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
-//!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged.
+//!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged. In peace it goes up again in one step to what memory
+//!   has room for ([`Surefoot::raise`]); what somebody suffered from is approached by halves.
+//! * **Who stands by.** Whatever BE jobs get is felt by those, too, from whom it was not taken: clocks fall, siblings are busy. Services
+//!   with busy cores get some of it first ([`Role::Firm`]), and a BE share that hurt somebody is remembered.
+//! * **Bursts.** Who was well here at this load may miss its target for three intervals before it gets more.
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
 //!   minutes, and what they answer now they began long ago. They begin with more, grow as soon as all their cores are busy, and give
 //!   nothing before they have been well for ten seconds.
-//! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while.
+//! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
+//!   targets, and for the least that BE jobs keep).
 //!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by a rule of
 //! thumb (cores no busier than 60 %, ways as they are), and the action says so. Unknown latency neither grows nor shrinks.
@@ -242,11 +247,11 @@ impl Surefoot {
                 }
                 _ => life.met_since_ms = None,
             }
+            life.reported &= !s.at_ease();
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
             let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
-                life.reported = false;
             }
             if doubtful(s) {
                 continue;

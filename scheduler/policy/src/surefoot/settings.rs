@@ -23,9 +23,10 @@ pub struct Settings {
     pub settle_slow_ms: u64,
     /// All must have met their targets for so long before anything is taken.
     pub calm_ms: u64,
-    /// After something was taken, the loser is watched for so long.
+    /// After something was taken, the loser is watched for so long; a slow one ten seconds longer.
     pub watch_ms: u64,
-    /// A cell that missed its target is not tried again for so long; doubles with every hurt, up to eight times.
+    /// A cell that missed its target is not tried again for so long; doubles with every hurt, up to eight times. So is what BE jobs
+    /// held when somebody suffered who stood by.
     pub grudge_ms: u64,
     /// Who missed its target or met it by a hair gives nothing to BE jobs for so long.
     pub spare_ms: u64,
@@ -35,7 +36,7 @@ pub struct Settings {
     pub patience_slow_ms: u64,
     /// Plans that take something after a disturbance.
     pub refines: u32,
-    /// Between two such plans when these are used up.
+    /// Between two such plans when these are used up, and until a bandwidth that hurt is tried again.
     pub calm_every_ms: u64,
     /// Between two plans that leave somebody short.
     pub poor_every_ms: u64,

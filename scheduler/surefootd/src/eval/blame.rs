@@ -41,8 +41,8 @@ impl Blame {
             let qos = seen.get(&id).and_then(ServiceView::qos);
             tracing::debug!(service = id, was, is, busy, qos, t_ms = seen.t_ms, "taken across its cliff by a plan");
             let lost = seen.get(&id).filter(|s| s.placed).zip(plan.allocations.get(&id)).map(|(s, now)| change(&s.allocation, now));
-            if let Some(lost) = lost.filter(|l| l.iter().any(|x| *x < 0.0)) {
-                let reclaimed = lost.iter().zip(sum).any(|(mine, all)| *mine < 0.0 && all < 0.0);
+            if let Some(lost) = lost.filter(|l| l.iter().any(|x| *x < LESS)) {
+                let reclaimed = lost.iter().zip(&sum).any(|(mine, all)| *mine < LESS && *all < LESS);
                 *(if reclaimed { &mut self.crossings } else { &mut self.deprivals }) += 1;
             }
             self.guilty.insert(id);
@@ -67,26 +67,32 @@ impl Blame {
     }
 }
 
-/// What LC services hold more together with this plan: cores, ways, bandwidth.
-fn change_of_all(seen: &Observation, plan: &Plan) -> [f64; 3] {
-    let mut sum = [0.0; 3];
+/// Less than this is rounding.
+const LESS: f64 = -1e-6;
+
+/// What LC services hold more together with this plan, resource by resource.
+fn change_of_all(seen: &Observation, plan: &Plan) -> Vec<f64> {
+    let mut sum = vec![];
     for s in seen.lc() {
         let Some(now) = plan.allocations.get(&s.id) else { continue };
-        // What a newcomer used until now it was not given.
-        let more = if s.placed { change(&s.allocation, now) } else { held(now) };
+        let mut more = if s.placed { change(&s.allocation, now) } else { held(now) };
+        if !s.placed {
+            // What a newcomer used until now it was not given; bandwidth is not divided.
+            more[0] = 0.0;
+        }
+        sum.resize(more.len().max(sum.len()), 0.0);
         sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
     }
     sum
 }
 
-fn change(was: &Allocation, is: &Allocation) -> [f64; 3] {
-    let (was, is) = (held(was), held(is));
-    [is[0] - was[0], is[1] - was[1], is[2] - was[2]]
+fn change(was: &Allocation, is: &Allocation) -> Vec<f64> {
+    held(was).iter().zip(held(is)).map(|(was, is)| is - was).collect()
 }
 
-/// Cores, ways (the mean of the domains), per cent of bandwidth.
-fn held(a: &Allocation) -> [f64; 3] {
-    [a.cores(), a.n_ways(), f64::from(a.mba_pct)]
+/// Per cent of bandwidth, cores, ways of each domain.
+fn held(a: &Allocation) -> Vec<f64> {
+    [f64::from(a.mba_pct), a.cores()].into_iter().chain(a.ways.iter().map(|m| f64::from(m.count_ones()))).collect()
 }
 
 #[cfg(test)]

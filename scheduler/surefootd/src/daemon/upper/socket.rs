@@ -130,7 +130,8 @@ impl Socket {
         let made = Socket { path: path.into(), listener, clients, hello, dropped, most_pending_bytes, failing: false };
         // Not asked without need: a service manager's filter of system calls may forbid it.
         if let Some(gid) = group {
-            std::os::unix::fs::chown(path, None, Some(gid)).map_err(|e| {
+            std::os::unix::fs::lchown(path, None, Some(gid)).map_err(|e| {
+                let _ = std::fs::remove_file(path);
                 let field = format!("{}: upper.group: {}", config.file.display(), path.display());
                 Error::Failed(format!("{field}: {e}. Give a group of this user, or run as root"))
             })?;
@@ -270,8 +271,14 @@ fn listen_at(path: &Path, mode: u32) -> std::io::Result<OwnedFd> {
     // The file gets the socket's own mode, less the umask; which may have taken too much.
     nix::sys::stat::fchmod(&fd, nix::sys::stat::Mode::from_bits_truncate(mode))?;
     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    listen(&fd, Backlog::new(16)?)?;
+    let ready = || {
+        // Only where the umask took too much: by its path, it follows a link that somebody else may have put there.
+        if std::fs::symlink_metadata(path)?.permissions().mode() & 0o777 != mode {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        }
+        Ok(listen(&fd, Backlog::new(16)?)?)
+    };
+    ready().inspect_err(|_: &std::io::Error| drop(std::fs::remove_file(path)))?;
     Ok(fd)
 }
 
