@@ -930,7 +930,7 @@ impl Policy for Surefoot {
             self.make_room_for_be(now_ms, seen, lacks, &mut plan);
         }
         let rolled_back = self.withdraw(now_ms, seen, &mut plan);
-        let moved = self.load_moved(seen);
+        let moved = self.load_moved(now_ms, seen);
         if moved {
             self.disturbed(now_ms);
         }
@@ -967,15 +967,21 @@ impl Policy for Surefoot {
 }
 
 impl Surefoot {
-    /// Throughput has moved since the cells were chosen.
-    fn load_moved(&mut self, seen: &Observation) -> bool {
+    /// Throughput has moved since the cells were chosen; true if somebody's has fallen, which leaves something over.
+    fn load_moved(&mut self, now_ms: u64, seen: &Observation) -> bool {
         let mut moved = false;
         for s in seen.lc() {
             let Some(life) = self.lives.get_mut(&s.id).filter(|l| !l.is_new() && l.planned_rps > 0.0) else { continue };
             let change = life.rps / life.planned_rps - 1.0;
             if change.abs() > self.set.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
-                moved = true;
+                if change < 0.0 {
+                    moved = true;
+                } else {
+                    // Who rises may go on to: nothing is taken on what was measured before.
+                    self.refine_ms = self.refine_ms.max(now_ms + self.set.calm_ms);
+                    self.refines = self.set.refines;
+                }
             }
         }
         moved
