@@ -22,7 +22,7 @@ pub fn cheapest(choices: &[Vec<Choice>], total: Amount) -> Option<Vec<usize>> {
         let mut next = vec![f64::INFINITY; cells];
         let mut pick = vec![u16::MAX; cells];
         for (i, choice) in of_one.iter().enumerate().take(usize::from(u16::MAX)) {
-            if !choice.held.fits_in(total) {
+            if !choice.held.fits_in(total) || is_beaten(of_one, i) {
                 continue;
             }
             for cores in choice.held.cores..=total.cores {
@@ -51,6 +51,12 @@ pub fn cheapest(choices: &[Vec<Choice>], total: Amount) -> Option<Vec<usize>> {
         left = left.minus(of_one[i].held);
     }
     Some(out)
+}
+
+/// Another choice needs no more and costs less (or as much, and comes first): this one is never taken.
+fn is_beaten(of_one: &[Choice], i: usize) -> bool {
+    let c = of_one[i];
+    of_one.iter().enumerate().any(|(j, o)| j != i && o.held.fits_in(c.held) && (o.price < c.price || o.price == c.price && j < i))
 }
 
 #[cfg(test)]
