@@ -537,7 +537,7 @@ impl Surefoot {
             let saturated = saturated && !vouched;
             // What was well here at this load until now is a burst, if it soon ends.
             let patient = if vouched { BURST } else { 0 };
-            if saturated || life.strikes >= 2 + patient || qos < 1.0 && life.strikes >= 1 + patient {
+            if saturated || life.strikes > 1 + patient || qos < 1.0 && life.strikes > patient {
                 if !saturated && draining(life, target_ms, patience_ms) {
                     continue;
                 }
@@ -627,7 +627,7 @@ impl Surefoot {
             let taken_ms = self.lives.values().filter(|l| l.watch.is_some_and(|w| !w.given)).map(|l| l.changed_ms).min().unwrap_or(now_ms);
             let stood_by =
                 |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
-            if be && seen.lc().any(|s| stood_by(s)) {
+            if be && seen.lc().any(stood_by) {
                 self.be_bad = Some((self.books.rest(), now_ms + (self.set.grudge_ms << self.setbacks.min(3))));
             }
         }
