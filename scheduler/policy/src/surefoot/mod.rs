@@ -109,9 +109,10 @@ struct Life {
     planned_rps: f64,
     /// Intervals of which that is the mean.
     heard: f64,
-    /// Intervals in a row with a p99 above the target.
+    /// Intervals in a row with a p99 above the target (the window's, where an interval has too few requests for one).
     strikes: u32,
     met_since_ms: Option<u64>,
+    missed_since_ms: Option<u64>,
     ledger: Ledger,
     /// Model-B's relative error on this service, smoothed; and the QoS that it predicted of the present cell.
     error: f64,
@@ -138,6 +139,7 @@ impl Life {
             heard: 0.0,
             strikes: 0,
             met_since_ms: None,
+            missed_since_ms: None,
             ledger: Ledger::default(),
             error: first_error,
             predicted: None,
@@ -235,17 +237,20 @@ impl Surefoot {
                 let weight = (life.rps * INTERVAL_S / MEAN_OF).clamp(0.005, 0.3).max(1.0 / life.heard);
                 life.rps += weight * (l.achieved_rps - life.rps);
             }
-            let high = if is_slow(s) {
-                s.qos_met() == Some(false)
-            } else {
-                s.interval.zip(s.qos_target_ms()).is_some_and(|(l, t)| l.p99_ms > t && l.verdict != Verdict::NotResolvable)
-            };
+            // Too few requests for an interval's own p99: the window speaks.
+            let resolved = s.interval.zip(s.qos_target_ms()).filter(|(l, _)| !is_slow(s) && l.verdict != Verdict::NotResolvable);
+            let high = resolved.map_or(s.qos_met() == Some(false), |(l, t)| l.p99_ms > t);
             life.strikes = if high { life.strikes + 1 } else { 0 };
             match s.qos_met() {
                 Some(true) => {
                     life.met_since_ms.get_or_insert(now_ms);
+                    life.missed_since_ms = None;
                 }
-                _ => life.met_since_ms = None,
+                Some(false) => {
+                    life.met_since_ms = None;
+                    life.missed_since_ms.get_or_insert(now_ms);
+                }
+                None => (life.met_since_ms, life.missed_since_ms) = (None, None),
             }
             life.reported &= !s.at_ease();
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
@@ -535,10 +540,12 @@ impl Surefoot {
             }
             let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
             let saturated = saturated && !vouched;
-            // What was well here at this load until now is a burst, if it soon ends.
+            // What was well here at this load until now is a burst, if it soon ends: it is in the window for as long as the window is.
             let patient = if vouched { BURST } else { 0 };
-            if saturated || life.strikes > 1 + patient || qos < 1.0 && life.strikes > patient {
-                if !saturated && draining(life, target_ms, patience_ms) {
+            let lasts = life.missed_since_ms.is_some_and(|t| !vouched || now_ms >= t + WINDOW_MS + 100 * u64::from(BURST));
+            if saturated || life.strikes > 1 + patient || qos < 1.0 && (life.strikes > patient || lasts && life.strikes > 0) {
+                let recent = life.missed_since_ms.is_none_or(|t| now_ms < t + patience_ms);
+                if !saturated && recent && draining(life, target_ms, patience_ms) {
                     continue;
                 }
                 if now_ms >= self.try_ms {
