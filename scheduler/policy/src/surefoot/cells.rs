@@ -13,6 +13,8 @@ pub(super) const IDLE: f64 = 0.6;
 pub(super) const BUSY: f64 = 0.92;
 /// Price of leaving a service with busy cores as it is, in a plan that gives BE jobs more.
 pub(super) const TIGHT: f64 = 1.0;
+/// Enlargements, each larger than the last, before it is begun anew.
+pub(super) const TRIES: u32 = 6;
 /// So busy are the cores of a service that was firmed up.
 pub(super) const FIRM: f64 = 0.8;
 /// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
@@ -331,8 +333,10 @@ impl Surefoot {
         } else {
             let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
             let free = self.books.free();
+            // Ever more, and where so much cannot be had, less again.
+            let tries = if life.more > 0 { (life.more - 1) % TRIES + 1 } else { 0 };
             // Idle cores are not what is lacking, and busy ones are; where none of the one are left, the other may do.
-            let other = life.more >= 2 || is_slow(asked.s);
+            let other = tries >= 2 || is_slow(asked.s);
             let helps = |to: Amount| match share {
                 Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways || other && free.ways == 0 && to.cores > held.cores,
                 Some(x) if x > BUSY => to.cores > held.cores || other && free.cores == 0 && to.ways > held.ways,
@@ -342,7 +346,7 @@ impl Surefoot {
             // what is too much is taken back when all is well.
             let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
             let far = asked.qos.is_some_and(|q| q < FAR) || recent.is_some_and(|q| q < FAR);
-            let part = |n: u32| (if far { n.div_ceil(2) * life.more.min(2) } else { n.div_ceil(4) }).max(life.more);
+            let part = |n: u32| (if far { n.div_ceil(2) * tries.min(2) } else { n.div_ceil(4) }).max(tries);
             let step = Amount::new(part(held.cores), part(held.ways));
             // Who misses its target loses nothing: what models make of an overload says little about less. Where not everybody can
             // have enough, idle cores may go for ways.
@@ -360,10 +364,10 @@ impl Surefoot {
             cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
             // All that is free, where that is less than a step.
             cells.push(held.plus(step.at_most(free)));
-            let step_over = life.more.saturating_sub(1).min(3);
+            let step_over = tries.saturating_sub(1).min(3);
             let beyond = held.plus(Amount::new(step_over, step_over));
             // One resource was not it, or not alone.
-            let both = |c: &Amount| life.more < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
+            let both = |c: &Amount| tries < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
             let enough = |c: &Amount| {
                 (both(c) || c.cores >= pool.cores)
                     && !c.fits_in(beyond)
