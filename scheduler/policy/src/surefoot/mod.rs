@@ -590,7 +590,17 @@ impl Surefoot {
         if poor {
             self.poor_ms = now_ms + self.set.poor_every_ms;
         }
+        // Who is to make do with less than it needs: said where it comes about.
+        let short: Vec<Report> = chosen
+            .iter()
+            .flatten()
+            .filter(|(id, c)| poor && c.qos < 1.0 && !self.books.usable(id).fits_in(c.held))
+            .map(|(id, c)| Report::ExpectedSlowdown { service: id.clone(), qos: c.qos.max(0.0) })
+            .collect();
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
+        if done {
+            plan.reports.extend(short);
+        }
         if !done {
             self.try_ms = now_ms + self.set.settle_ms;
         }

@@ -279,3 +279,32 @@ fn what_nobody_needs_is_returned() {
     policy.return_the_rest(plant.t_ms, &plant.observe(), &mut chosen);
     assert_eq!(chosen[0].1.held, Amount::new(2, 1));
 }
+
+/// More is asked for than there is: who is left short is named to the upper scheduler, with what is expected of it.
+#[test]
+fn who_is_left_short_is_reported() {
+    let p = Platform::regular("t", 12, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).lc("c", 2.0, 10.0);
+    let models = Perfect::of(&plant);
+    let notes = models.notes.clone();
+    let mut policy = policy(&p, models);
+    for _ in 0..60 {
+        step(&mut plant, &mut policy);
+    }
+    for id in ["a", "b"] {
+        plant.tenant(id).demand = 4.2;
+        notes.borrow_mut().demand.push((id.into(), 4.2));
+    }
+    let mut told = vec![];
+    for _ in 0..300 {
+        let before = plant.clone();
+        let plan = step(&mut plant, &mut policy);
+        for r in &plan.reports {
+            let Report::ExpectedSlowdown { service, qos } = r else { continue };
+            let lost = plant.cores(service) < before.cores(service) || plant.ways(service) < before.ways(service);
+            assert!((0.0..1.0).contains(qos) && lost, "{r:?}");
+            told.push(service.clone());
+        }
+    }
+    assert!(!told.is_empty());
+}
