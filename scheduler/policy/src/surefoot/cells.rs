@@ -449,7 +449,8 @@ impl Asked<'_> {
 
     pub fn reckon(&self, to: Amount) -> f64 {
         if self.forbidden(to) {
-            return 0.5;
+            // No better than what was seen on as much or more.
+            return self.life.ledger.least_seen(self.now_ms, to, self.life.rps).unwrap_or(0.5).clamp(0.0, 0.5);
         }
         let p = self.policy;
         let cap = p.models.qos_cap();

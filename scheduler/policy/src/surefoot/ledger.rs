@@ -44,8 +44,13 @@ impl Ledger {
 
     /// Whether a cell at least as large was seen below `qos` at this load or less.
     pub fn forbids(&self, now_ms: u64, to: Amount, rps: f64, qos: f64) -> bool {
-        let against = |c: &&Cell| c.until_ms > now_ms && c.qos < qos && to.fits_in(c.held) && c.rps <= rps * (1.0 + SAME_LOAD);
-        self.cells.iter().any(|c| against(&c))
+        self.least_seen(now_ms, to, rps).is_some_and(|q| q < qos)
+    }
+
+    /// The worst QoS that a cell at least as large was seen to have at this load or less; None where there is no such cell.
+    pub fn least_seen(&self, now_ms: u64, to: Amount, rps: f64) -> Option<f64> {
+        let larger = |c: &&Cell| c.until_ms > now_ms && to.fits_in(c.held) && c.rps <= rps * (1.0 + SAME_LOAD);
+        self.cells.iter().filter(larger).map(|c| c.qos).min_by(f64::total_cmp)
     }
 
     /// Cells that were seen to have at least `qos` at this load or more.
@@ -77,6 +82,7 @@ mod tests {
         let forbids = |to, rps| l.forbids(100, to, rps, 1.0);
         assert!(forbids(cell(6, 4), 1000.0) && forbids(cell(5, 4), 1200.0) && forbids(cell(6, 1), 1000.0));
         assert!(!forbids(cell(7, 3), 1000.0) && !forbids(cell(5, 4), 800.0));
+        assert_eq!((l.least_seen(100, cell(5, 4), 1000.0), l.least_seen(100, cell(9, 9), 1000.0)), (Some(0.4), None));
         assert_eq!(l.vouches(100, cell(9, 6), 900.0), Some(1.5));
         assert_eq!(l.proven(100, 900.0, 1.05).collect::<Vec<_>>(), [cell(8, 6)]);
         assert!(l.vouches(100, cell(9, 5), 900.0).is_none() && l.vouches(100, cell(9, 6), 1200.0).is_none());
