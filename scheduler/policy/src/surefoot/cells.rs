@@ -127,8 +127,9 @@ impl Surefoot {
         }
     }
 
-    pub(super) fn now(&self, now_ms: u64, s: &ServiceView, life: &Life) -> Cell {
-        self.ask(now_ms, s, life).now()
+    /// The same of all LC services, for all passes of a plan: nothing is asked twice.
+    pub(super) fn ask_all<'a>(&'a self, now_ms: u64, seen: &'a Observation) -> Vec<Asked<'a>> {
+        seen.lc().filter_map(|s| Some(self.ask(now_ms, s, self.lives.get(&s.id)?))).collect()
     }
 
     /// Model-B as it stands.

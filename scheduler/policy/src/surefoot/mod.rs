@@ -276,25 +276,17 @@ impl Surefoot {
     }
 
     /// `stay` is what it costs to move a service at all. A cell for everybody that fits together: (service, cell), or None where nothing fits.
-    fn joint(
-        &self,
-        now_ms: u64,
-        seen: &Observation,
-        role: impl Fn(&ServiceView, &Life) -> Role,
-        pass: Pass,
-        stay: f64,
-    ) -> Option<Vec<(ServiceId, Cell)>> {
+    fn joint(&self, all: &[Asked], role: impl Fn(&ServiceView, &Life) -> Role, pass: Pass, stay: f64) -> Option<Vec<(ServiceId, Cell)>> {
         let pool = self.pool();
         let mut ids = vec![];
         let mut cells: Vec<Vec<Cell>> = vec![];
-        for s in seen.lc() {
-            let Some(life) = self.lives.get(&s.id) else { continue };
-            if self.books.slot(&s.id).is_none() && role(s, life) != Role::Blind {
+        for asked in all {
+            let role = role(asked.s, asked.life);
+            if self.books.slot(&asked.s.id).is_none() && role != Role::Blind {
                 continue;
             }
-            let asked = self.ask(now_ms, s, life);
-            cells.push(self.choices(&asked, role(s, life), pool, pass));
-            ids.push(s.id.clone());
+            cells.push(self.choices(asked, role, pool, pass));
+            ids.push(asked.s.id.clone());
         }
         let priced: Vec<Vec<Choice>> = ids
             .iter()
@@ -462,12 +454,14 @@ impl Surefoot {
     /// New services: cells of which nothing is known, beside what the others need.
     fn place_new(&mut self, now_ms: u64, seen: &Observation, arrived: &BTreeSet<ServiceId>, plan: &mut Plan) {
         self.disturbed(now_ms);
+        let asked = self.ask_all(now_ms, seen);
         let chosen = PASSES.into_iter().find_map(|pass| {
             let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| arrived.contains(&s.id).then_some(Role::Blind));
             // Half an equal share from what is free is enough to begin with; less is not.
             let fine = |all: &Vec<(ServiceId, Cell)>| pass != Pass::Free || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
-            self.joint(now_ms, seen, role, pass, STAY).filter(fine)
+            self.joint(&asked, role, pass, STAY).filter(fine)
         });
+        drop(asked);
         if let Some(chosen) = chosen {
             self.carry_out(now_ms, seen, &chosen, "new services", plan);
         }
@@ -573,20 +567,21 @@ impl Surefoot {
             all.iter().any(gains)
         };
         let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));
-        let mut chosen = [Pass::Free, Pass::Trade].into_iter().find_map(|pass| self.joint(now_ms, seen, role, pass, STAY).filter(well));
+        let asked = self.ask_all(now_ms, seen);
+        let mut chosen = [Pass::Free, Pass::Trade].into_iter().find_map(|pass| self.joint(&asked, role, pass, STAY).filter(well));
         let mut poor = false;
         if chosen.is_none() && now_ms >= self.poor_ms {
             // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
-            let now: f64 = seen.lc().filter_map(|s| Some(self.price(self.now(now_ms, s, self.lives.get(&s.id)?)))).sum();
+            let now: f64 = asked.iter().map(|a| self.price(a.now())).sum();
             let better = |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - MUCH_BETTER;
-            chosen = self.joint(now_ms, seen, role, Pass::Poor, STAY).filter(better);
+            chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
-                self.return_the_rest(now_ms, seen, chosen);
+                self.return_the_rest(&asked, chosen);
             }
         }
-        let chosen = chosen.or_else(|| self.joint(now_ms, seen, role, Pass::Free, STAY));
-        let chosen = chosen.filter(helps);
+        let chosen = chosen.or_else(|| self.joint(&asked, role, Pass::Free, STAY)).filter(helps);
+        drop(asked);
         if poor {
             self.poor_ms = now_ms + self.set.poor_every_ms;
         }
@@ -615,14 +610,14 @@ impl Surefoot {
     }
 
     /// Who is left short keeps what nobody else needs of what it held.
-    fn return_the_rest(&self, now_ms: u64, seen: &Observation, chosen: &mut [(ServiceId, Cell)]) {
+    fn return_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
         let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
         let mut rest = self.pool().minus(given);
         for (id, cell) in chosen.iter_mut().filter(|(_, c)| c.qos < 1.0) {
             let back = self.books.usable(id).minus(cell.held).at_most(rest);
-            let Some((s, life)) = seen.get(id).zip(self.lives.get(id)).filter(|_| !back.is_zero()) else { continue };
+            let Some(of) = asked.iter().find(|a| a.s.id == *id).filter(|_| !back.is_zero()) else { continue };
             let held = cell.held.plus(back);
-            *cell = Cell::new(held, self.ask(now_ms, s, life).on(held));
+            *cell = Cell::new(held, of.on(held));
             rest = rest.minus(back);
         }
     }
@@ -739,20 +734,16 @@ impl Surefoot {
                 spared(s).then_some(Role::Keeps)
             }
         };
-        let chosen = self.joint(now_ms, seen, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain);
+        let asked = self.ask_all(now_ms, seen);
+        let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain).unwrap_or_default();
+        self.leave_be_less(now_ms, &asked, &mut chosen);
+        let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
+        let gain: f64 = chosen.iter().filter(moved).filter_map(|(id, c)| self.gain(asked.iter().find(|a| a.s.id == *id)?, c)).sum();
+        let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
+        drop(asked);
         // While nothing is gained it is looked at ever more seldom.
         self.looks += 1;
         self.refine_ms = now_ms + (LOOK_MS << self.looks.min(5));
-        let Some(mut chosen) = chosen else { return };
-        let price = |id: &ServiceId, c: &Cell| {
-            let s = seen.get(id)?;
-            let life = self.lives.get(id)?;
-            let asked = self.ask(now_ms, s, life);
-            Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*c))
-        };
-        self.leave_be_less(now_ms, seen, &mut chosen, price);
-        let gain: f64 = chosen.iter().filter(|(id, c)| c.held != self.books.usable(id)).filter_map(|(id, c)| price(id, c)).sum();
-        let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
         if gain < self.set.least_gain || !takes {
             return;
         }
@@ -769,33 +760,31 @@ impl Surefoot {
         }
     }
 
+    /// What a service's cell would save in price over what it holds; None while its latency is unknown.
+    fn gain(&self, asked: &Asked, to: &Cell) -> Option<f64> {
+        Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*to))
+    }
+
     /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. The least gains go first.
-    fn leave_be_less(
-        &self,
-        now_ms: u64,
-        seen: &Observation,
-        chosen: &mut [(ServiceId, Cell)],
-        gain: impl Fn(&ServiceId, &Cell) -> Option<f64>,
-    ) {
+    fn leave_be_less(&self, now_ms: u64, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
         let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };
         let rest = self.books.rest().cores;
         let most = rest + bad.cores.saturating_sub(rest) / 2;
         let held = |id: &ServiceId| self.books.usable(id).cores;
+        let of = |id: &ServiceId| asked.iter().find(|a| a.s.id == *id);
         loop {
             let given: u32 = chosen.iter().map(|(id, c)| held(id).saturating_sub(c.held.cores)).sum();
             let taken: u32 = chosen.iter().map(|(id, c)| c.held.cores.saturating_sub(held(id))).sum();
-            if taken > given + self.books.free().cores || (rest + given).saturating_sub(taken) > most {
-                let gives = |(_, (id, c)): &(usize, &(ServiceId, Cell))| c.held.cores < held(id);
-                let of = |x: &(ServiceId, Cell)| gain(&x.0, &x.1).unwrap_or(0.0);
-                let least = chosen.iter().enumerate().filter(gives).min_by(|a, b| of(a.1).total_cmp(&of(b.1))).map(|(i, _)| i);
-                // Nobody gives any more: nor does anybody get.
-                let Some(i) = least.or_else(|| chosen.iter().position(|(id, c)| c.held.cores > held(id))) else { return };
-                let id = chosen[i].0.clone();
-                let Some((s, life)) = seen.get(&id).zip(self.lives.get(&id)) else { return };
-                chosen[i].1 = self.now(now_ms, s, life);
-            } else {
+            if taken <= given + self.books.free().cores && (rest + given).saturating_sub(taken) <= most {
                 return;
             }
+            let gives = |(_, (id, c)): &(usize, &(ServiceId, Cell))| c.held.cores < held(id);
+            let gain = |(id, c): &(ServiceId, Cell)| of(id).and_then(|a| self.gain(a, c)).unwrap_or(0.0);
+            let least = chosen.iter().enumerate().filter(gives).min_by(|a, b| gain(a.1).total_cmp(&gain(b.1))).map(|(i, _)| i);
+            // Nobody gives any more: nor does anybody get.
+            let Some(i) = least.or_else(|| chosen.iter().position(|(id, c)| c.held.cores > held(id))) else { return };
+            let Some(asked) = of(&chosen[i].0) else { return };
+            chosen[i].1 = asked.now();
         }
     }
 
@@ -1007,7 +996,7 @@ impl Surefoot {
     /// Met by a hair: more from what is free, from nobody else.
     fn comfort(&mut self, now_ms: u64, seen: &Observation, uneasy: &BTreeSet<ServiceId>, plan: &mut Plan) {
         let role = |s: &ServiceView, _: &Life| if uneasy.contains(&s.id) { Role::Needs } else { Role::Keeps };
-        if let Some(chosen) = self.joint(now_ms, seen, role, Pass::Free, STAY) {
+        if let Some(chosen) = self.joint(&self.ask_all(now_ms, seen), role, Pass::Free, STAY) {
             self.carry_out(now_ms, seen, &chosen, "met by a hair", plan);
         }
     }
