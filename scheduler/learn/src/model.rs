@@ -95,6 +95,24 @@ impl Model {
         Ok(self.infer(scratch))
     }
 
+    /// Predict again with other raw values of some inputs (their places, values); the others stay as in the last prediction.
+    ///
+    /// # Errors
+    /// [`InputError`] names the input that is not finite, or says that there was no last prediction of this model.
+    pub fn predict_again<'s>(
+        &self,
+        others: impl IntoIterator<Item = (usize, f64)>,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [f64], InputError> {
+        if scratch.x.len() != self.inputs.len() {
+            return Err(InputError::Count { expected: self.inputs.len(), got: scratch.x.len() });
+        }
+        for (i, raw) in others {
+            scratch.x[i] = scaled(&self.inputs[i], Some(raw))?;
+        }
+        Ok(self.infer(scratch))
+    }
+
     fn infer<'s>(&self, scratch: &'s mut Scratch) -> &'s [f64] {
         let net = self.mlp.forward(&scratch.x, 1, &mut scratch.tape);
         scratch.y.clear();
@@ -105,6 +123,11 @@ impl Model {
     /// How many inputs lie outside what the model was trained on (and are clipped).
     pub fn beyond(&self, value: impl Fn(&str) -> Option<f64>) -> usize {
         self.inputs.iter().filter(|i| value(&i.name).is_some_and(|v| !i.covers(v))).count()
+    }
+
+    /// Place of an input by name.
+    pub fn input_index(&self, name: &str) -> Option<usize> {
+        self.inputs.iter().position(|i| i.name == name)
     }
 
     /// Place of an output by name.
@@ -155,6 +178,9 @@ mod tests {
         let by_name = |n: &str| if n == "ipc" { Some(15.0) } else { Some(1.0) };
         assert_eq!(m.predict_by(by_name, &mut s), Ok([102.5].as_slice()));
         assert_eq!((s.normalised(), s.network()), ([0.5, 0.25].as_slice(), [1.25].as_slice()));
+        assert_eq!(m.predict_again([(1, 2.0)], &mut s), Ok([102.0].as_slice()));
+        assert_eq!(m.predict_again([(1, f64::NAN)], &mut s), Err(InputError::NotFinite("mbl_mbps".into())));
+        assert_eq!(m.predict_again([], &mut Scratch::default()), Err(InputError::Count { expected: 2, got: 0 }));
         assert_eq!((m.beyond(by_name), m.beyond(|_| Some(5.0)), m.beyond(|_| None)), (0, 2, 0));
     }
 

@@ -9,6 +9,10 @@ use surefoot_learn::ddpg::one_hot;
 use surefoot_learn::{Agent, Bundle, Model, Scratch, ACTIONS};
 use surefoot_server::{Features, Platform, ServiceView};
 
+/// Model-B's inputs of an allocation in question.
+pub(crate) const EXPECTED_CORES: &str = "expected_cores";
+pub(crate) const EXPECTED_CACHE: &str = "expected_cache_mb";
+
 /// Model-A's answer: cores (not units) and ways, as predicted (not rounded).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Area {
@@ -143,7 +147,17 @@ pub struct BundleModels {
     qos_cap: f64,
     mb_per_way: f64,
     scratch: RefCell<Scratch>,
+    b_asked: RefCell<LastAsked>,
+    /// Places of [`EXPECTED_CORES`] and [`EXPECTED_CACHE`] in Model-B.
+    b_expects: [Option<usize>; 2],
     out: [Option<usize>; 6],
+}
+
+/// Model-B is asked about many allocations of one state in a row: its other inputs are looked up and scaled once.
+#[derive(Default)]
+struct LastAsked {
+    of: Option<State>,
+    scratch: Scratch,
 }
 
 impl BundleModels {
@@ -167,7 +181,8 @@ impl BundleModels {
             }
         }
         let qos_cap = qos_cap.unwrap_or(f64::INFINITY);
-        Ok(BundleModels { a, b, c, qos_cap, mb_per_way: platform.mb_per_way(), scratch: RefCell::default(), out })
+        let b_expects = [EXPECTED_CORES, EXPECTED_CACHE].map(|n| b.input_index(n));
+        Ok(BundleModels { a, b, c, b_expects, qos_cap, mb_per_way: platform.mb_per_way(), scratch: RefCell::default(), b_asked: RefCell::default(), out })
     }
 
     /// Model-C as it has become.
@@ -196,13 +211,23 @@ impl Models for BundleModels {
     }
 
     fn qos(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
-        let mut scratch = self.scratch.borrow_mut();
-        let value = |n: &str| match n {
-            "expected_cores" => Some(cores),
-            "expected_cache_mb" => Some(ways * self.mb_per_way),
-            _ => s.get(n),
+        let LastAsked { of, scratch } = &mut *self.b_asked.borrow_mut();
+        let cache_mb = ways * self.mb_per_way;
+        let y = if *of == Some(*s) {
+            let [of_cores, of_cache] = self.b_expects;
+            let others = of_cores.map(|i| (i, cores)).into_iter().chain(of_cache.map(|i| (i, cache_mb)));
+            self.b.predict_again(others, scratch)
+        } else {
+            *of = None;
+            let value = |n: &str| match n {
+                EXPECTED_CORES => Some(cores),
+                EXPECTED_CACHE => Some(cache_mb),
+                _ => s.get(n),
+            };
+            self.b.predict_by(value, scratch)
         };
-        let y = self.b.predict_by(value, &mut scratch).map_err(|e| format!("Model-B: {e}"))?;
+        let y = y.map_err(|e| format!("Model-B: {e}"))?;
+        *of = Some(*s);
         self.out[5].and_then(|o| y.get(o)).copied().ok_or_else(|| "Model-B: no output".into())
     }
 
@@ -282,6 +307,10 @@ mod tests {
         assert!(close(area.oaa_ways.unwrap(), 0.8) && area.oaa_mbps.is_none());
         // 3 cores and 2 ways of 2 MB: 0.1 x 0.3 + 0.1 x 0.4, times 10.
         assert!(close(m.qos("a", &state(Some(4.0), None), 3.0, 2.0).unwrap(), 0.7));
+        // Another allocation of the same state, then another state.
+        assert!(close(m.qos("a", &state(Some(4.0), None), 5.0, 2.0).unwrap(), 0.9));
+        assert!(m.qos("a", &state(Some(4.0), None), f64::NAN, 2.0).is_err());
+        assert!(close(m.qos("a", &state(Some(6.0), None), 1.0, 1.0).unwrap(), 0.3));
         assert_eq!(m.qos_cap(), 2.0);
     }
 

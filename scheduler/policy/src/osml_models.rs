@@ -4,7 +4,7 @@
 //! counts up to 1: a p99 below the target is what was promised.
 
 use crate::books::Amount;
-use crate::models::{Area, Experience, State};
+use crate::models::{Area, Experience, State, EXPECTED_CACHE, EXPECTED_CORES};
 use std::cell::RefCell;
 use surefoot_learn::{Bundle, DqnAgent, Model, OsmlModels as Networks, Scratch};
 use surefoot_server::Platform;
@@ -160,8 +160,8 @@ impl OsmlModels for BundleOsml {
 
     fn slowdown(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
         let value = |n: &str| match n {
-            "expected_cores" => Some(cores),
-            "expected_cache_mb" => Some(ways * self.mb_per_way),
+            EXPECTED_CORES => Some(cores),
+            EXPECTED_CACHE => Some(ways * self.mb_per_way),
             _ => s.get(n),
         };
         let mut scratch = self.scratch.borrow_mut();

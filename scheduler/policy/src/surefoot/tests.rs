@@ -196,10 +196,9 @@ fn a_be_share_that_hurt_is_not_given_again() {
     let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
     let fewer = |from: Amount, by| Cell::new(Amount::new(from.cores - by, from.ways), 1.5);
     let wish = vec![("a".to_string(), fewer(a, 2)), ("b".to_string(), fewer(b, 1))];
-    let gain = |id: &ServiceId, _: &Cell| Some(if id == "a" { 0.2 } else { 0.1 });
     let limited = |policy: &Surefoot| {
         let mut chosen = wish.clone();
-        policy.leave_be_less(1000, &seen, &mut chosen, gain);
+        policy.leave_be_less(1000, &policy.ask_all(1000, &seen), &mut chosen);
         chosen.iter().map(|(_, c)| c.held.cores).collect::<Vec<_>>()
     };
     let rest = policy.books.rest();
@@ -269,14 +268,16 @@ fn who_stands_by_is_firmed_up() {
 #[test]
 fn what_nobody_needs_is_returned() {
     let (plant, policy) = settled(&["a", "b"]);
+    let seen = plant.observe();
+    let asked = policy.ask_all(plant.t_ms, &seen);
     let a = policy.books.usable("a");
     let short = Cell::new(Amount::new(1, 1), 0.3);
     let mut chosen = vec![("a".to_string(), short), ("b".to_string(), Cell::new(policy.books.usable("b"), 1.5))];
-    policy.return_the_rest(plant.t_ms, &plant.observe(), &mut chosen);
+    policy.return_the_rest(&asked, &mut chosen);
     assert_eq!(chosen[0].1.held, a);
     let all = policy.pool().minus(Amount::new(2, 1));
     let mut chosen = vec![("a".to_string(), short), ("b".to_string(), Cell::new(all, 1.5))];
-    policy.return_the_rest(plant.t_ms, &plant.observe(), &mut chosen);
+    policy.return_the_rest(&asked, &mut chosen);
     assert_eq!(chosen[0].1.held, Amount::new(2, 1));
 }
 
