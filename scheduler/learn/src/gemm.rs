@@ -210,29 +210,36 @@ fn transposed_strip<const N: usize, const WHOLE: bool>(x: &[f32], inputs: usize,
 /// y = x W + b for one row, without packing: what a single prediction needs.
 #[inline(always)]
 pub(crate) fn row_product(x: &[f32], w: &[f32], bias: &[f32], relu: bool, y: &mut [f32]) {
+    // Every sum waits for its own last term: the more sums at a time, the less is waited for.
+    let mut at = row_strips::<64>(x, w, bias, relu, 0, y);
+    at = row_strips::<32>(x, w, bias, relu, at, y);
+    at = row_strips::<16>(x, w, bias, relu, at, y);
     let columns = y.len();
-    let mut at = 0;
-    while at + WIDE <= columns {
-        let mut sums = [0.0f32; WIDE];
-        sums.copy_from_slice(&bias[at..at + WIDE]);
+    for (i, y) in y.iter_mut().enumerate().skip(at) {
+        let mut sum = bias[i];
         for (a, row) in x.iter().zip(w.chunks_exact(columns)) {
-            if let Some(w) = row[at..].first_chunk::<WIDE>() {
+            sum = a.mul_add(row[i], sum);
+        }
+        *y = if relu { sum.max(0.0) } else { sum };
+    }
+}
+
+/// As many strips of N columns as there are from `at` on; where they end.
+#[inline(always)]
+fn row_strips<const N: usize>(x: &[f32], w: &[f32], bias: &[f32], relu: bool, mut at: usize, y: &mut [f32]) -> usize {
+    let columns = y.len();
+    while at + N <= columns {
+        let mut sums = [0.0f32; N];
+        sums.copy_from_slice(&bias[at..at + N]);
+        for (a, row) in x.iter().zip(w.chunks_exact(columns)) {
+            if let Some(w) = row[at..].first_chunk::<N>() {
                 add(&mut sums, *a, w);
             }
         }
-        store::<WIDE, true>(black_box(sums), relu, &mut y[at..]);
-        at += WIDE;
+        store::<N, true>(black_box(sums), relu, &mut y[at..]);
+        at += N;
     }
-    let rest = &mut y[at..];
-    rest.copy_from_slice(&bias[at..]);
-    for (a, row) in x.iter().zip(w.chunks_exact(columns)) {
-        for (s, w) in rest.iter_mut().zip(&row[at..]) {
-            *s = a.mul_add(*w, *s);
-        }
-    }
-    if relu {
-        rest.iter_mut().for_each(|v| *v = v.max(0.0));
-    }
+    at
 }
 
 #[inline(always)]
