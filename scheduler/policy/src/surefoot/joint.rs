@@ -18,20 +18,22 @@ pub fn cheapest(choices: &[Vec<Choice>], total: Amount) -> Option<Vec<usize>> {
     let cells = (total.cores as usize + 1) * columns;
     let mut least = vec![0.0f64; cells];
     let mut taken: Vec<u16> = Vec::with_capacity(choices.len() * cells);
-    for of_one in choices {
+    for (k, of_one) in choices.iter().enumerate() {
+        // Of the last service only what all of it comes to is asked.
+        let asked = if k + 1 == choices.len() { total } else { Amount::default() };
         let mut next = vec![f64::INFINITY; cells];
         let mut pick = vec![u16::MAX; cells];
         for (i, choice) in of_one.iter().enumerate().take(usize::from(u16::MAX)) {
             if !choice.held.fits_in(total) || is_beaten(of_one, i) {
                 continue;
             }
-            for cores in choice.held.cores..=total.cores {
-                let (to, from) = (cores as usize * columns, (cores - choice.held.cores) as usize * columns);
-                for ways in choice.held.ways..=total.ways {
-                    let price = least[from + (ways - choice.held.ways) as usize] + choice.price;
-                    let at = to + ways as usize;
-                    if price < next[at] {
-                        (next[at], pick[at]) = (price, i as u16);
+            for cores in choice.held.cores.max(asked.cores)..=total.cores {
+                let ways = choice.held.ways.max(asked.ways) as usize;
+                let to = cores as usize * columns + ways..(cores as usize + 1) * columns;
+                let from = (cores - choice.held.cores) as usize * columns + ways - choice.held.ways as usize;
+                for ((next, pick), before) in next[to.clone()].iter_mut().zip(&mut pick[to]).zip(&least[from..]) {
+                    if before + choice.price < *next {
+                        (*next, *pick) = (before + choice.price, i as u16);
                     }
                 }
             }
