@@ -49,6 +49,7 @@ STYLE: Any = {
     "text.color": INK,
 }
 
+_GROWS = 1.3
 _serial = itertools.count(1)
 
 
@@ -74,7 +75,9 @@ def svg_element(fig: Figure, label: str) -> str:
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", svg)
     svg = re.sub(r"font: ([\d.]+px) '[^']*'[^;\"]*", r"font: \1 var(--sans)", svg)
     safe = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
+    # pages are as wide as the window: larger than this, letters are larger than the text around
+    return re.sub(r'width="([\d.]+)pt"', lambda m: f'{m[0]} style="max-width: {_GROWS * float(m[1]):.0f}pt"', svg, count=1)
 
 
 def svg_file(fig: Figure, salt: str) -> str:

@@ -12,7 +12,7 @@ import polars as pl
 from pipelines import eval_rows
 from pipelines import policy_charts as charts
 from pipelines.eval_facts import ALL_BE, Group
-from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, number
+from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, estimate, number
 
 Facts = Mapping[str, Any]
 _VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None, "not measured": None}
@@ -61,13 +61,14 @@ def build(facts: Facts, groups: Sequence[Group]) -> Page:
 # ---------------------------------------------------------------- words
 
 
-def figure(e: Mapping[str, Any] | None, digits: int = 3, scale: float = 1.0) -> str:
-    """A figure with its interval: 5.81 [5.2, 6.4]."""
+def figure(e: Mapping[str, Any] | None, unit: str = "", scale: float = 1.0) -> Any:
+    """A table's cell: a figure and its interval, 5.81 [5.2, 6.4]."""
     if e is None:
         return "–"
+    said = f"{number(scale * e['value'])} {unit}".strip()
     if e["low"] is None:
-        return number(scale * e["value"], digits)
-    return f"{number(scale * e['value'], digits)} [{number(scale * e['low'], digits)}, {number(scale * e['high'], digits)}]"
+        return estimate(said, "")
+    return estimate(said, f"[{number(scale * e['low'])}, {number(scale * e['high'])}]")
 
 
 def name_of(s: Mapping[str, Any]) -> str:
@@ -192,15 +193,15 @@ def _sets(facts: Facts) -> Section:
                 row += [_NOT_MEASURED if crossings is None else f"{crossings:,.0f} in all"]
             row += [_optional(p["actions_per_min_settled"]), figure(p["actions"])]
             rows.append(row)
-        section.blocks.append(Table(columns, rows))
+        section.blocks.append(Table(columns, rows, dense=True))
         if s["ratios"]:
-            columns = [Column("policy"), Column("against"), Column("converges faster, both converge", True)]
+            columns = [Column("policy / other"), Column("converges faster, both converge", True)]
             columns += [Column("converges faster, failures as 180 s", True)]
             columns += [Column("BE throughput, both converge", True)] if s["be"] else []
             columns += [Column("QoS violation relative to it", True)]
             rows = []
             for r in s["ratios"]:
-                row = [r["policy"], r["baseline"], _times(r["speed_up"]), _times(r["speed_up_or_limit"])]
+                row = [f"{r['policy']} / {r['baseline']}", _times(r["speed_up"]), _times(r["speed_up_or_limit"])]
                 row += [_times(r["be_throughput_ratio"])] if s["be"] else []
                 rows.append([*row, _times(r["violation_ratio"])])
             section.blocks.append(Table(columns, rows))
@@ -208,12 +209,12 @@ def _sets(facts: Facts) -> Section:
     return section
 
 
-def _optional(e: Mapping[str, Any] | None) -> str:
+def _optional(e: Mapping[str, Any] | None) -> Any:
     return _NOT_MEASURED if e is None else figure(e)
 
 
-def _times(e: Mapping[str, Any] | None) -> str:
-    return "–" if e is None else f"{figure(e)} ×"
+def _times(e: Mapping[str, Any] | None) -> Any:
+    return figure(e, "×")
 
 
 # ---------------------------------------------------------------- figures over many workloads
@@ -377,7 +378,7 @@ def _best_effort(facts: Facts) -> list[Section]:
         row: list[Any] = [policy]
         for s in single:
             mine = next((p for p in s["policies"] if p["policy"] == policy), None)
-            row.append("–" if mine is None else f"{figure(mine['failures'])} of {s['workloads']}")
+            row.append("–" if mine is None else figure(mine["failures"], f"of {s['workloads']}"))
         rows.append(row)
     section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))
     section.blocks.append(Table([Column("policy"), *(Column(name_of(s), True) for s in single)], rows))

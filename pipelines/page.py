@@ -67,16 +67,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text, or `badge(...)`."""
+    """Cells: text, `badge(...)` or `estimate(...)`; a row's first is its header. dense: intervals stand below their figures."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
+    dense: bool = False
     kind: str = field(default="table", init=False)
 
 
 def badge(good: bool | None, text: str, more: str = "") -> dict[str, str]:
     """A coloured word in a table: good, bad, or (None) a warning."""
     return {"badge": "warn" if good is None else "good" if good else "bad", "text": text, "more": more}
+
+
+def estimate(figure: str, interval: str) -> dict[str, str]:
+    """A figure in a table with its interval, which is small print."""
+    return {"figure": figure, "interval": interval}
 
 
 def number(value: float | None, digits: int = 3) -> str:

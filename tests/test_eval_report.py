@@ -215,6 +215,16 @@ def test_the_page_has_every_figure_and_fetches_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report" / "eval-report.json").read_text("utf-8"))["sets"][0]["policies"]
 
 
+def test_wide_tables_keep_their_row_headers(tmp_path: Path, lc3: Path) -> None:
+    """Every row is led by a header that stays where it is, and in the widest table intervals stand below their figures."""
+    html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
+    widest = html[html.index('<table class="dense">') :]
+    widest = widest[: widest.index("</table>")]
+    assert '<th scope="row" class="short">osml-plus</th>' in widest
+    assert '4.5 <span class="interval">[3, 6]</span>' in widest
+    assert '<th scope="row" class="short">osml-plus / parties</th>' in html
+
+
 def test_load_maps_count_what_converges(tmp_path: Path) -> None:
     """Six by six loads; parties fails where both are at 60 %."""
     names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
