@@ -488,22 +488,26 @@ def _one_workload(section: Section, group: Group, workload: str, out: Path) -> i
     service = shown_service(frame)
     if service is not None:
         found = [trace_of(mine, p, service) for p, mine in lines.items()]
-        found = [t for t in found if t.steps]
-        if found:
-            from_s = found[0].steps[0][0]
-            title = f"{workload}: what {service} held from {from_s:.0f} s on"
-            section.blocks.append(
-                Figures(
-                    [
-                        Drawing(
-                            charts.traces(found, title),
-                            f"What {service} held from {from_s:.0f} s on, in order; filled: its QoS was met most of that time.",
-                        )
-                    ],
-                    wide=len(found) > 2,
-                )
-            )
+        section.blocks += _way(workload, service, [t for t in found if t.steps])
     return 1
+
+
+def _way(workload: str, service: str, found: Sequence[charts.Trace]) -> list[Any]:
+    """The figure of what one service held, and in words what stayed as it was."""
+    moved, still = [t for t in found if len(t.steps) > 1], [t for t in found if len(t.steps) == 1]
+    blocks: list[Any] = []
+    if moved:
+        held = f"what {service} held from {moved[0].steps[0][0]:.0f} s on"
+        caption = (
+            f"{held[0].upper()}{held[1:]}: a mark each allocation, filled where its QoS was met on half of the visits or more, "
+            "with the number of visits where there were several. Arrows and marks get darker with time; beside some stands how "
+            "many changes had been made. Scales are each policy's own, and gaps without a visit are shortened."
+        )
+        blocks.append(Figures([Drawing(charts.traces(moved, f"{workload}: {held}"), caption)], wide=len(moved) > 1))
+    if still:
+        held = ", ".join(f"{t.policy} ({t.steps[0][1]:g} cores, {t.steps[0][2]:g} ways)" for t in still)
+        blocks.append(Text(f"No change of what {service} held after the last arrival: {held}.", "note"))
+    return blocks
 
 
 def shown_service(frame: pl.DataFrame) -> str | None:

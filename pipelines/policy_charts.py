@@ -5,6 +5,7 @@ A policy has one colour (Okabe and Ito's, which colour-blind readers tell apart)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from pipelines.drawing import INK, MUTED, SERIES, STYLE, TARGET, svg_element
 from pipelines.eval_stats import ecdf
@@ -475,45 +477,107 @@ class Trace:
     met: Sequence[bool]
 
 
+def visits(t: Trace) -> dict[tuple[float, float], list[int]]:
+    """The steps at which each (ways, cores) was held, in order of first visit; 0 is where the service began."""
+    seen: dict[tuple[float, float], list[int]] = {}
+    for k, (_, cores, ways) in enumerate(t.steps):
+        seen.setdefault((ways, cores), []).append(k)
+    return seen
+
+
+def numbered(steps: int) -> list[int]:
+    """Which steps carry their number: all where they are few, else every n-th; the first and the last say so in words."""
+    every = 1 if steps <= 9 else -(-steps // 6)
+    return [k for k in range(every, steps - 1, every) if every == 1 or steps - 1 - k > every / 2]
+
+
+def _label(held: Sequence[int], steps: int) -> str:
+    """What stands beside a cell: where the way begins and ends, and the numbers of its steps that carry one."""
+    words = (["start"] if held[0] == 0 else []) + [str(k) for k in held if k in numbered(steps)]
+    return ", ".join([*words, *(["end"] if held[-1] == steps - 1 else [])])
+
+
+def spread(values: Iterable[float]) -> dict[float, float]:
+    """Where each value stands on an axis: 2 from the one before where it is farther, so that all can be told apart."""
+    order = sorted(set(values))
+    gaps = (min(b - a, 2.0) for a, b in itertools.pairwise(order))
+    return dict(zip(order, itertools.accumulate(gaps, initial=0.0), strict=True))
+
+
+_PANEL_IN = (3.0, 2.5)
+
+
+def _axis(at: Mapping[float, float]) -> tuple[list[float], list[str], tuple[float, float]]:
+    """Ticks, their labels (some left out where they are many) and limits of an axis that `spread` made."""
+    shown = list(at)[:: -(-len(at) // 12)]
+    wide = max(at.values())
+    more = max(0.0, 4 - wide) / 2
+    return [at[v] for v in shown], [f"{v:g}" for v in shown], (-more - 0.6, wide + more + 1.0)
+
+
+def _one_trace(ax: Axes, t: Trace) -> None:
+    base = np.array(to_rgb(look(t.policy).colour))
+    last = len(t.steps) - 1
+    x, y = spread(s[2] for s in t.steps), spread(s[1] for s in t.steps)
+    for axis, places, limits in ((ax.xaxis, x, ax.set_xlim), (ax.yaxis, y, ax.set_ylim)):
+        ticks, names, ends = _axis(places)
+        axis.set_ticks(ticks, names)
+        limits(*ends)
+    pitch = 72 * min(inches / (ends[1] - ends[0]) for inches, ends in zip(_PANEL_IN, (ax.get_xlim(), ax.get_ylim()), strict=True))
+
+    def shade(k: int) -> np.ndarray:
+        """Early steps are pale."""
+        return 1 - (1 - base) * (0.4 + 0.6 * k / max(1, last))
+
+    held_at = {(x[ways], y[cores]): held for (ways, cores), held in visits(t).items()}
+    # a count of two digits wants 10 points
+    size = {at: 6.0 if len(held) == 1 else max(9.0, min(9.5 + len(held) ** 0.5, 0.8 * pitch)) for at, held in held_at.items()}
+    moves: dict[Any, list[int]] = {}
+    for k, move in enumerate(itertools.pairwise((x[ways], y[cores]) for _, cores, ways in t.steps), start=1):
+        moves.setdefault(move, []).append(k)
+    for (a, b), when in sorted(moves.items(), key=lambda m: m[1][-1]):
+        # bent to one side: there and back are two arrows
+        arrow = FancyArrowPatch(
+            a,
+            b,
+            arrowstyle="-|>",
+            mutation_scale=7,
+            connectionstyle=f"arc3,rad={0.2 if np.hypot(a[0] - b[0], a[1] - b[1]) < 3 else 0.1}",
+            shrinkA=size[a] / 2,
+            shrinkB=size[b] / 2,
+            lw=min(0.7 + 0.35 * len(when), 2.4),
+            color=shade(when[-1]),
+            zorder=2 + when[-1] / (last + 1),
+        )
+        ax.add_patch(arrow)
+    for at, held in held_at.items():
+        met = 2 * sum(t.met[k] for k in held) >= len(held)
+        colour = shade(held[-1])
+        ax.plot(*at, marker="o", ms=size[at], mfc=colour if met else "white", mec=colour, mew=1.2, zorder=4)
+        if len(held) > 1:
+            ink = "white" if met and colour @ [0.3, 0.59, 0.11] < 0.62 else INK
+            more: Any = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
+            ax.annotate(str(len(held)), at, fontsize=6.5, color=ink, zorder=5, **more)
+        shift = (size[at] / 2, size[at] / 2 + 1)
+        ax.annotate(_label(held, last + 1), at, shift, textcoords="offset points", fontsize=7, color=INK, zorder=6)
+
+
 def traces(found: Sequence[Trace], title: str) -> str:
-    """Each policy's way over the cores x ways plane, steps numbered (OSML+ paper, Fig. 11; OSML paper, Fig. 13)."""
-    columns = min(4, max(1, len(found)))
+    """Each policy's way over the cores x ways plane (OSML+ paper, Fig. 11; OSML paper, Fig. 13).
+
+    A cell is drawn once, with a count of its visits inside; arrows and marks get darker with time.
+    """
+    columns = min(3, max(1, len(found)))
     lines = -(-len(found) // columns)
-    cores = max((s[1] for t in found for s in t.steps), default=1.0)
-    ways = max((s[2] for t in found for s in t.steps), default=1.0)
     with matplotlib.rc_context(STYLE):
-        size = (2.6 * columns, 2.5 * lines + 0.5)
-        fig, axes = plt.subplots(lines, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+        size = (_PANEL_IN[0] * 1.18 * columns, _PANEL_IN[1] * 1.3 * lines)
+        fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
         for ax, t in zip(axes.flat, found, strict=False):
-            style = look(t.policy)
-            x, y = [s[2] for s in t.steps], [s[1] for s in t.steps]
-            ax.plot(x, y, color=style.colour, lw=1, alpha=0.7, zorder=2)
-            for met, fill in ((True, style.colour), (False, "white")):
-                some = [(a, b) for a, b, m in zip(x, y, t.met, strict=True) if m is met]
-                ax.plot(
-                    [a for a, _ in some],
-                    [b for _, b in some],
-                    ls="none",
-                    marker="o",
-                    ms=7.5,
-                    mfc=fill,
-                    mec=style.colour,
-                    zorder=3,
-                )
-            seen: dict[tuple[float, float], list[int]] = {}
-            for k, at in enumerate(zip(x, y, strict=True), start=1):
-                seen.setdefault(at, []).append(k)
-            for (a, b), numbers in seen.items():
-                said = ",".join(map(str, numbers[:2])) + ("…" if len(numbers) > 2 else "")
-                ax.annotate(said, (a, b), xytext=(4, 4), textcoords="offset points", fontsize=6.5, color=INK, zorder=4)
-            ax.set_title(f"{t.policy}: {max(0, len(t.steps) - 1)} changes", fontsize=8.5)
-            ax.set_xlim(0, ways + 1.5)
-            ax.set_ylim(0, cores * 1.12 + 1)
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+            _one_trace(ax, t)
+            ax.set_title(f"{t.policy}: {len(t.steps) - 1} changes", fontsize=8.5)
+            ax.set_xlabel("LLC ways", fontsize=8)
+            ax.set_ylabel("cores (logical CPUs)", fontsize=8)
         for ax in axes.flat[len(found) :]:
             ax.set_visible(False)
-        fig.supxlabel("LLC ways", fontsize=9, y=-0.06 / lines)
-        fig.supylabel("cores (logical CPUs)", fontsize=9)
-        fig.subplots_adjust(hspace=0.3, wspace=0.1)
+        fig.tight_layout()
         return svg_element(fig, title)

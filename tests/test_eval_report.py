@@ -257,6 +257,25 @@ def test_a_trace_has_each_allocation_once() -> None:
     assert list(found.met) == [False, True]
 
 
+def test_a_trace_of_many_changes_stays_readable() -> None:
+    """A cell is drawn once whatever its visits, about six of 60 steps are numbered, and far values do not press the near ones."""
+    steps = [(float(k), 4.0 + (k % 2), 2.0) for k in range(60)]
+    trace = policy_charts.Trace("parties", "moses", [*steps, (60.0, 30.0, 2.0)], [True] * 61)
+    assert {at: len(held) for at, held in policy_charts.visits(trace).items()} == {(2.0, 4.0): 30, (2.0, 5.0): 30, (2.0, 30.0): 1}
+    assert policy_charts.numbered(60) == [10, 20, 30, 40, 50]
+    assert policy_charts.numbered(4) == [1, 2]
+    assert policy_charts.spread([4.0, 5.0, 30.0]) == {4.0: 0.0, 5.0: 1.0, 30.0: 3.0}
+    drawn = policy_charts.traces([trace], "moses")
+    assert drawn.count(">30<") >= 3  # two counts of visits, and the axis' 30 cores
+
+
+def test_what_never_changed_is_said_and_not_drawn() -> None:
+    """One allocation is a sentence, not a figure."""
+    trace = policy_charts.Trace("unmanaged", "moses", [(5.0, 36.0, 20.0)], [False])
+    (said,) = eval_page._way("fig10", "moses", [trace])
+    assert said.text == "No change of what moses held after the last arrival: unmanaged (36 cores, 20 ways)."
+
+
 def test_failures_stay_in_the_distribution() -> None:
     """Two of four converge: the curve ends at one half."""
     x, y = eval_stats.ecdf([3.0, 1.0], failed=2)
