@@ -308,6 +308,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "seeds": len(g.seeds()),
                 "lc": sorted(g.rows["lc"].unique().to_list()),
                 "be": _known(g.rows, "be_throughput"),
+                "be_workloads": g.rows.filter(pl.col("be_throughput").is_not_null())["workload"].n_unique(),
                 "same_runs": not uneven,
                 "policies": [policy_facts(g, p) for p in policies],
                 "ratios": [ratio_facts(g, p, other) for p in ours for other in policies if other != p],

@@ -12,7 +12,22 @@ import polars as pl
 from pipelines import eval_rows
 from pipelines import policy_charts as charts
 from pipelines.eval_facts import ALL_BE, Group
-from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, estimate, number
+from pipelines.page import (
+    Callout,
+    Column,
+    Drawing,
+    Figures,
+    Heading,
+    Page,
+    Section,
+    Table,
+    Text,
+    Tile,
+    badge,
+    counted,
+    estimate,
+    number,
+)
 
 Facts = Mapping[str, Any]
 _VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None, "not measured": None}
@@ -38,10 +53,15 @@ def build(facts: Facts, groups: Sequence[Group]) -> Page:
         ),
         facts=[
             ("runs", f"{runs:,}"),
-            ("sets", ", ".join(dict.fromkeys(s["set"] for s in real))),
-            ("platforms", ", ".join(sorted({s["platform"] for s in sets}))),
-            ("policies", ", ".join(policies)),
-            ("seeds", " / ".join(map(str, sorted({s["seeds"] for s in sets})))),
+            *(
+                (one if len(names) == 1 else many, ", ".join(names))
+                for one, many, names in (
+                    ("set", "sets", list(dict.fromkeys(s["set"] for s in real))),
+                    ("platform", "platforms", sorted({s["platform"] for s in sets})),
+                    ("policy", "policies", policies),
+                )
+            ),
+            ("seeds of each workload", " or ".join(map(str, sorted({s["seeds"] for s in sets})))),
         ],
         footer="Made by `surefoot eval-report`; eval-report.json has the same numbers; docs/eval-report.md says how.",
     )
@@ -77,10 +97,12 @@ def name_of(s: Mapping[str, Any]) -> str:
 
 
 def _what(s: Mapping[str, Any]) -> str:
-    lc = " to ".join(map(str, dict.fromkeys([s["lc"][0], s["lc"][-1]])))
-    be = ", one BE job" if s["be"] else ""
-    kind = "drawn" if s["drawn"] else "scripts"
-    return f"{s['workloads']} workloads ({kind}), {lc} LC services{be}; {s['seeds']} seeds"
+    few, most = s["lc"][0], s["lc"][-1]
+    lc = counted(most, "LC service") if few == most else f"{few} to {most} LC services"
+    with_be = s["be_workloads"]
+    be = "" if not with_be else ", BE jobs" if with_be == s["workloads"] else f", BE jobs in {with_be} of {s['workloads']}"
+    kind = "drawn at random" if s["drawn"] else "scripted"
+    return f"{counted(s['workloads'], 'workload')} ({kind}), {lc}{be}; {counted(s['seeds'], 'seed')}"
 
 
 def _tiles(facts: Facts) -> list[Tile]:
@@ -92,7 +114,7 @@ def _tiles(facts: Facts) -> list[Tile]:
         Tile(
             "published figures and aims of ours",
             f"{len(met)} of {len(ours)} met" if ours else "none measured",
-            f"{len(missing)} of {len(facts['published'])} were not measured here",
+            f"{len(missing)} of {len(facts['published'])} not measured here",
             "missing" if not ours else "" if len(met) == len(ours) else "failed",
         ),
         Tile(
@@ -505,7 +527,7 @@ def _way(workload: str, service: str, found: Sequence[charts.Trace]) -> list[Any
         )
         blocks.append(Figures([Drawing(charts.traces(moved, f"{workload}: {held}"), caption)], wide=len(moved) > 1))
     if still:
-        held = ", ".join(f"{t.policy} ({t.steps[0][1]:g} cores, {t.steps[0][2]:g} ways)" for t in still)
+        held = ", ".join(f"{t.policy} ({counted(t.steps[0][1], 'core')}, {counted(t.steps[0][2], 'way')})" for t in still)
         blocks.append(Text(f"No change of what {service} held after the last arrival: {held}.", "note"))
     return blocks
 

@@ -96,6 +96,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def counted(n: float, one: str, many: str = "") -> str:
+    """A number of things: 1 seed, 2 seeds. many: where it is not `one` with an s."""
+    return f"{n:,g} {one if n == 1 else many or one + 's'}"
+
+
 def per_cent(share: float | None) -> str:
     return "–" if share is None or not np.isfinite(share) else f"{100 * share:.1f} %"
 

@@ -20,6 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from pipelines.drawing import INK, MUTED, SERIES, STYLE, TARGET, svg_element
 from pipelines.eval_stats import ecdf
+from pipelines.page import counted
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def violins(runs: Sequence[Runs]) -> str:
                 ax.plot(max(median, 0.1), k, marker="|", ms=13, mew=2, color=INK)
                 ax.plot(max(mean, 0.1), k, marker="o", ms=5, mec="white", color=INK)
             total = len(r.times_s) + r.failed
-            said = "all converge" if not r.failed else f"{r.failed} of {total} fail"
+            said = "all converge" if not r.failed else f"{r.failed} of {total} fail{'s' if r.failed == 1 else ''}"
             ax.annotate(
                 said,
                 xy=(1.01, k),
@@ -574,7 +575,7 @@ def traces(found: Sequence[Trace], title: str) -> str:
         fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
         for ax, t in zip(axes.flat, found, strict=False):
             _one_trace(ax, t)
-            ax.set_title(f"{t.policy}: {len(t.steps) - 1} changes", fontsize=8.5)
+            ax.set_title(f"{t.policy}: {counted(len(t.steps) - 1, 'change')}", fontsize=8.5)
             ax.set_xlabel("LLC ways", fontsize=8)
             ax.set_ylabel("cores (logical CPUs)", fontsize=8)
         for ax in axes.flat[len(found) :]:

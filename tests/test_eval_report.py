@@ -225,6 +225,19 @@ def test_wide_tables_keep_their_row_headers(tmp_path: Path, lc3: Path) -> None:
     assert '<th scope="row" class="short">osml-plus / parties</th>' in html
 
 
+def test_one_is_singular(tmp_path: Path) -> None:
+    """One workload, LC service, seed, change and failure are not "1 workloads"."""
+    facts = facts_of(write(tmp_path / "lc1", [row("lc1-01", "osml-plus", 1, 1.0, lc=1)]))
+    assert eval_page._what(facts["sets"][0]) == "1 workload (drawn at random), 1 LC service; 1 seed"
+    rows = [row(name, "osml-plus", s, 1.0, be_throughput=be) for name, be in (("a", 0.5), ("b", None)) for s in (1, 2)]
+    facts = facts_of(write(tmp_path / "churn", rows))
+    assert eval_page._what(facts["sets"][0]) == "2 workloads (scripted), 3 LC services, BE jobs in 1 of 2; 2 seeds"
+    trace = policy_charts.Trace("parties", "moses", [(0.0, 1.0, 1.0), (1.0, 2.0, 1.0)], [True, True])
+    assert "parties: 1 change<" in policy_charts.traces([trace], "moses")
+    runs = policy_charts.Runs("parties", np.ones(3), np.ones(3), np.array([1.0, 2.0]), 1)
+    assert "1 of 3 fails" in policy_charts.violins([runs])
+
+
 def test_load_maps_count_what_converges(tmp_path: Path) -> None:
     """Six by six loads; parties fails where both are at 60 %."""
     names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
