@@ -25,6 +25,16 @@ _COMPARED = {"emu": ("osml", "parties", "clite")}
 _COMPARED_ELSE = ("osml-plus", "parties", "clite")
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
 ALL_BE = "be-all"
+NOT_MEASURED = "not measured"
+# What stands for a figure that was measured and is no number in any run.
+_NULL = {
+    "convergence_s": "never converged",
+    "convergence_worst_s": "never converged",
+    "emu_of_oracle": "ORACLE's not proven",
+    "be_throughput": "no BE job",
+    "actions_per_min_settled": "never settled",
+}
+_NULL_ELSE = "no value"
 
 
 @dataclass(frozen=True)
@@ -114,12 +124,16 @@ def mean(group: Group, rows: pl.DataFrame, column: str) -> Estimate | None:
     return over_seeds(by_seed[column].to_list())
 
 
-def ratio(group: Group, above: pl.DataFrame, below: pl.DataFrame, column: str) -> Estimate | None:
-    """Mean of a column in `above` relative to that in `below`, over the runs (workload and seed) that both have it for."""
+def _in_both(above: pl.DataFrame, below: pl.DataFrame, column: str) -> pl.DataFrame:
     both = above.select("workload", "seed", pl.col(column).alias("above")).join(
         below.select("workload", "seed", pl.col(column).alias("below")), on=["workload", "seed"]
     )
-    both = both.drop_nulls()
+    return both.drop_nulls()
+
+
+def ratio(group: Group, above: pl.DataFrame, below: pl.DataFrame, column: str) -> Estimate | None:
+    """Mean of a column in `above` relative to that in `below`, over the runs (workload and seed) that both have it for."""
+    both = _in_both(above, below, column)
     unit = "workload" if group.drawn else "seed"
     means = both.group_by(unit).agg(pl.col("above").mean(), pl.col("below").mean()).sort(unit)
     return paired_ratio(means["above"].to_list(), means["below"].to_list())
@@ -141,6 +155,11 @@ def _converged(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _known(rows: pl.DataFrame, column: str) -> bool:
     return rows[column].null_count() < len(rows)
+
+
+def _lacks(rows: pl.DataFrame, column: str) -> bool:
+    """Whether none of the folders that these rows are of has the column."""
+    return not (~rows["lacks"].list.contains(column)).any()
 
 
 def _json(estimate: Estimate | None) -> dict[str, Any] | None:
@@ -175,20 +194,34 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     for column in ("reclaim_crossings", "deprive_crossings"):
         # without the other, the first is the sum of both
         facts[f"{column}_total"] = rows[column].sum() if _known(rows, "deprive_crossings") else None
+    none = {name: name.removesuffix("_total") for name, value in facts.items() if value is None}
+    facts["no_value"] = {
+        name: NOT_MEASURED if _lacks(rows, column) else _NULL.get(column, _NULL_ELSE) for name, column in none.items()
+    }
+    if _lacks(rows, "deprive_crossings") and not _lacks(rows, "reclaim_crossings"):
+        total = rows["reclaim_crossings"].sum()
+        facts["no_value"] |= {
+            "reclaim_crossings_total": f"{total:,.0f} of both kinds",
+            "deprive_crossings_total": "not told apart",
+        }
     return facts
 
 
 def ratio_facts(group: Group, ours: str, other: str) -> dict[str, Any]:
     """Ours against another policy; every ratio is above 1 where ours is better, but that of violations."""
     mine, its = _or_limit(group.of(ours)), _or_limit(group.of(other))
-    return {
-        "policy": ours,
-        "baseline": other,
-        "speed_up": _json(ratio(group, _converged(its), _converged(mine), "convergence_s")),
-        "speed_up_or_limit": _json(ratio(group, its, mine, "convergence_or_limit_s")),
-        "be_throughput_ratio": _json(ratio(group, _converged(mine), _converged(its), "be_throughput")),
-        "violation_ratio": _json(ratio(group, mine, its, "qos_violation_s")),
+    compared = {
+        "speed_up": (_converged(its), _converged(mine), "convergence_s"),
+        "speed_up_or_limit": (its, mine, "convergence_or_limit_s"),
+        "be_throughput_ratio": (_converged(mine), _converged(its), "be_throughput"),
+        "violation_ratio": (mine, its, "qos_violation_s"),
     }
+    facts: dict[str, Any] = {"policy": ours, "baseline": other}
+    facts |= {name: _json(ratio(group, *what)) for name, what in compared.items()}
+    facts["no_value"] = {
+        name: "over 0" if len(_in_both(*what)) else "no such run" for name, what in compared.items() if facts[name] is None
+    }
+    return facts
 
 
 # ---------------------------------------------------------------- published
@@ -261,22 +294,42 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
     rows = []
     for p in published():
         group = by_name.get((p.set, p.platform))
-        ours, why = None, ""
+        ours, verdict, why = None, NOT_MEASURED, ""
         if group is None:
             why = f"no rows of {p.set} on {p.platform}"
         elif missing := [name for name in (p.policy, p.baseline) if name and name not in group.policies()]:
             why = f"no rows of {' and '.join(missing)}"
         else:
             ours = _MEASURES[p.metric](group, p)
-            why = "" if ours is not None else "nothing to compare: no such column, or no run that qualifies"
+            verdict, why = (_verdict(p, ours), "") if ours is not None else _nothing(group, p)
         row: dict[str, Any] = {name: getattr(p, name) for name in p.__dataclass_fields__}
-        rows.append(row | {"ours": _json(ours), "verdict": _verdict(p, ours), "why": why, "sure": _sure(p, ours)})
+        row |= {"workloads": None if group is None else group.rows["workload"].n_unique()}
+        rows.append(row | {"ours": _json(ours), "verdict": verdict, "why": why, "sure": _sure(p, ours)})
     return rows
 
 
-def _verdict(p: Published, ours: Estimate | None) -> str:
-    if ours is None:
-        return "not measured"
+# Why a figure that was measured cannot be compared.
+_WHY = {
+    "convergence_s": "no run that all compared policies converge on",
+    "convergence_worst_s": "never converged",
+    "speed_up": "no run that both converge on, or in 0 s only",
+    "be_throughput_ratio": "no run with BE jobs that both converge on",
+    "violation_ratio": "the other never misses a QoS target",
+    "emu_of_oracle_pct": "ORACLE's EMU is not proven for any run",
+    "actions_per_min_settled": "no run went on for 5 s after it converged",
+}
+
+
+def _nothing(group: Group, p: Published) -> tuple[str, str]:
+    """Verdict and reason where rows are there, and our figure is not."""
+    column = "deprive_crossings" if p.metric == "reclaim_crossings" else p.metric
+    if _lacks(group.of(p.policy), column):
+        both = ": its reclaim_crossings are the sum of both kinds" if column == "deprive_crossings" else ""
+        return NOT_MEASURED, f"by an older surefootd, without the column {column}{both}"
+    return "no value", _WHY.get(p.metric, "null in every run")
+
+
+def _verdict(p: Published, ours: Estimate) -> str:
     good = p.met_by(ours.value)
     if p.policy in OURS:
         return "met" if good else "missed"

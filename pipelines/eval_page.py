@@ -30,12 +30,12 @@ from pipelines.page import (
 )
 
 Facts = Mapping[str, Any]
-_VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None, "not measured": None}
+_VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None}
 # workloads of a set whose time lines are drawn, at most
 _FEW = 12
 # combinations of loads that make a map
 _MAP_FROM = 30
-_NOT_MEASURED = "not measured"
+_NOT_RUN = "not run"
 
 
 def build(facts: Facts, groups: Sequence[Group]) -> Page:
@@ -81,14 +81,17 @@ def build(facts: Facts, groups: Sequence[Group]) -> Page:
 # ---------------------------------------------------------------- words
 
 
-def figure(e: Mapping[str, Any] | None, unit: str = "", scale: float = 1.0) -> Any:
+def figure(e: Mapping[str, Any], unit: str = "", scale: float = 1.0) -> Any:
     """A table's cell: a figure and its interval, 5.81 [5.2, 6.4]."""
-    if e is None:
-        return "–"
     said = f"{number(scale * e['value'])} {unit}".strip()
     if e["low"] is None:
         return estimate(said, "")
     return estimate(said, f"[{number(scale * e['low'])}, {number(scale * e['high'])}]")
+
+
+def known(of: Facts, field: str, unit: str = "", scale: float = 1.0) -> Any:
+    """A table's cell: the figure, or in words why there is none."""
+    return of["no_value"][field] if of[field] is None else figure(of[field], unit, scale)
 
 
 def name_of(s: Mapping[str, Any]) -> str:
@@ -108,13 +111,13 @@ def _what(s: Mapping[str, Any]) -> str:
 def _tiles(facts: Facts) -> list[Tile]:
     ours = [p for p in facts["published"] if p["verdict"] in ("met", "missed")]
     met = [p for p in ours if p["verdict"] == "met"]
-    missing = [p for p in facts["published"] if p["verdict"] == "not measured"]
+    missing = [p for p in facts["published"] if p["ours"] is None]
     better = [p for p in facts["published"] if p["verdict"] == "as published or better"]
     tiles = [
         Tile(
             "published figures and aims of ours",
             f"{len(met)} of {len(ours)} met" if ours else "none measured",
-            f"{len(missing)} of {len(facts['published'])} not measured here",
+            f"{len(missing)} of {len(facts['published'])} without a figure of ours: the second table says why",
             "missing" if not ours else "" if len(met) == len(ours) else "failed",
         ),
         Tile(
@@ -141,8 +144,8 @@ def _published(facts: Facts) -> Section:
             "better than a second does."
         )
     )
-    measured = [p for p in facts["published"] if p["verdict"] != "not measured"]
-    rest = [p for p in facts["published"] if p["verdict"] == "not measured"]
+    measured = [p for p in facts["published"] if p["ours"] is not None]
+    rest = [p for p in facts["published"] if p["ours"] is None]
     columns = [Column("set"), Column("policy"), Column("what"), Column("published", True)]
     if measured:
         more = {True: "sure", False: "not sure", None: ""}
@@ -152,7 +155,7 @@ def _published(facts: Facts) -> Section:
         ]
         section.blocks.append(Table([*columns, Column("ours", True), Column("verdict"), Column("source")], rows))
     if rest:
-        section.blocks.append(Heading("Published, and not measured here"))
+        section.blocks.append(Heading("Published, and nothing of ours beside it"))
         rows = [[*_cells(p), badge(None, p["verdict"], p["why"]), _source(p)] for p in rest]
         section.blocks.append(Table([*columns, Column("verdict"), Column("source")], rows))
     return section
@@ -202,18 +205,18 @@ def _sets(facts: Facts) -> Section:
             row = [
                 p["policy"],
                 badge(p["converged_runs"] == p["runs"], f"{p['converged_runs']} of {p['runs']}"),
-                figure(p["failures"]),
-                figure(p["convergence_s"]),
-                number(p["convergence_worst_s"]),
-                figure(p["convergence_or_limit_s"]),
-                figure(p["emu"]),
-                figure(p["emu_of_oracle"], scale=100) if p["emu_of_oracle"] else "not known",
+                known(p, "failures"),
+                known(p, "convergence_s"),
+                p["no_value"].get("convergence_worst_s") or number(p["convergence_worst_s"]),
+                known(p, "convergence_or_limit_s"),
+                known(p, "emu"),
+                known(p, "emu_of_oracle", scale=100),
             ]
-            row += [figure(p["be_throughput"])] if s["be"] else []
-            row += [figure(p["qos_violation_s"]), _optional(p["self_violation_s"])]
-            for crossings in (p["reclaim_crossings_total"], p["deprive_crossings_total"]):
-                row += [_NOT_MEASURED if crossings is None else f"{crossings:,.0f} in all"]
-            row += [_optional(p["actions_per_min_settled"]), figure(p["actions"])]
+            row += [known(p, "be_throughput")] if s["be"] else []
+            row += [known(p, "qos_violation_s"), known(p, "self_violation_s")]
+            for crossings in ("reclaim_crossings_total", "deprive_crossings_total"):
+                row += [p["no_value"].get(crossings) or f"{p[crossings]:,.0f}"]
+            row += [known(p, "actions_per_min_settled"), known(p, "actions")]
             rows.append(row)
         section.blocks.append(Table(columns, rows, dense=True))
         if s["ratios"]:
@@ -223,20 +226,11 @@ def _sets(facts: Facts) -> Section:
             columns += [Column("QoS violation relative to it", True)]
             rows = []
             for r in s["ratios"]:
-                row = [f"{r['policy']} / {r['baseline']}", _times(r["speed_up"]), _times(r["speed_up_or_limit"])]
-                row += [_times(r["be_throughput_ratio"])] if s["be"] else []
-                rows.append([*row, _times(r["violation_ratio"])])
+                names = ["speed_up", "speed_up_or_limit", *(["be_throughput_ratio"] if s["be"] else []), "violation_ratio"]
+                rows.append([f"{r['policy']} / {r['baseline']}", *(known(r, name, "×") for name in names)])
             section.blocks.append(Table(columns, rows))
         section.blocks.append(Text(f"Intervals: 95 %, over {s['interval']}.", "note"))
     return section
-
-
-def _optional(e: Mapping[str, Any] | None) -> Any:
-    return _NOT_MEASURED if e is None else figure(e)
-
-
-def _times(e: Mapping[str, Any] | None) -> Any:
-    return figure(e, "×")
 
 
 # ---------------------------------------------------------------- figures over many workloads
@@ -379,13 +373,15 @@ def _known_share(rows: pl.DataFrame, column: str) -> float:
     return 1 - rows[column].null_count() / len(rows)
 
 
-def _bars(s: Mapping[str, Any], field: str, scale: float = 1.0) -> list[charts.Bar]:
-    found = []
-    for p in s["policies"]:
-        e = p[field]
-        low, high = (None if e is None or e[k] is None else scale * e[k] for k in ("low", "high"))
-        found.append(charts.Bar(p["policy"], None if e is None else scale * e["value"], low, high))
-    return found
+def _bars(s: Mapping[str, Any], field: str) -> list[charts.Bar]:
+    return [_bar(p, field) for p in s["policies"]]
+
+
+def _bar(of: Facts, field: str) -> charts.Bar:
+    e = of[field]
+    if e is None:
+        return charts.Bar(of["policy"], None, None, None, of["no_value"][field])
+    return charts.Bar(of["policy"], e["value"], e["low"], e["high"])
 
 
 def _best_effort(facts: Facts) -> list[Section]:
@@ -400,7 +396,7 @@ def _best_effort(facts: Facts) -> list[Section]:
         row: list[Any] = [policy]
         for s in single:
             mine = next((p for p in s["policies"] if p["policy"] == policy), None)
-            row.append("–" if mine is None else figure(mine["failures"], f"of {s['workloads']}"))
+            row.append(_NOT_RUN if mine is None else figure(mine["failures"], f"of {s['workloads']}"))
         rows.append(row)
     section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))
     section.blocks.append(Table([Column("policy"), *(Column(name_of(s), True) for s in single)], rows))
@@ -419,7 +415,9 @@ def _best_effort(facts: Facts) -> list[Section]:
                     charts.intervals(
                         {
                             f"{name_of(s)}, against {other}": [
-                                _ratio_bar(r) for r in s["ratios"] if r["baseline"] == other and r["policy"] != "osml"
+                                _bar(r, "be_throughput_ratio")
+                                for r in s["ratios"]
+                                if r["baseline"] == other and r["policy"] != "osml"
                             ]
                             for s in single
                             for other in ("parties", "clite")
@@ -436,11 +434,6 @@ def _best_effort(facts: Facts) -> list[Section]:
         )
     )
     return [section]
-
-
-def _ratio_bar(r: Mapping[str, Any]) -> charts.Bar:
-    e = r["be_throughput_ratio"]
-    return charts.Bar(r["policy"], *((None, None, None) if e is None else (e["value"], e["low"], e["high"])))
 
 
 # ---------------------------------------------------------------- churn

@@ -45,7 +45,10 @@ _POINTS = 400
 
 
 def read(outs: Sequence[Path]) -> pl.DataFrame:
-    """The rows of all folders, with three columns more: `set`, `lc` (LC services in the workload), `out` (the folder).
+    """The rows of all folders, with four columns more.
+
+    `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
+    (in other folders a null was measured, and is no number).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
@@ -84,6 +87,7 @@ def _one(out: Path) -> pl.DataFrame:
         columns.append(pl.Series(name, [None] * len(frame), dtype=kind) if absent else _cast(frame, path, name, kind, again))
     if frame.is_empty():
         raise BadInput(f"{path}: has no rows. {again}")
+    lacks = [name for name in OPTIONAL if name not in frame.columns]
     frame = pl.DataFrame(columns)
     for name in ("workload", "policy", "platform", "seed", "converged", "qos_violation_s"):
         if frame[name].null_count():
@@ -93,7 +97,12 @@ def _one(out: Path) -> pl.DataFrame:
     except (TypeError, ValueError):
         raise BadInput(f"{path}: column qos_violation_by_lc_s is not a JSON object in every row. {again}") from None
     sets = [set_of(name) or out.resolve().name for name in frame["workload"]]
-    return frame.with_columns(pl.Series("lc", lc), pl.Series("set", sets, dtype=pl.String), pl.lit(str(out)).alias("out"))
+    return frame.with_columns(
+        pl.Series("lc", lc),
+        pl.Series("set", sets, dtype=pl.String),
+        pl.lit(str(out)).alias("out"),
+        pl.Series("lacks", [lacks] * len(frame), dtype=pl.List(pl.String)),
+    )
 
 
 def _cast(frame: pl.DataFrame, path: Path, name: str, kind: Any, again: str) -> pl.Series:

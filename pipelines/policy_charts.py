@@ -397,12 +397,13 @@ def load_map(m: LoadMap) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One policy's figure with its interval; None where it is not known."""
+    """One policy's figure with its interval; None where there is none: `why`, in words."""
 
     policy: str
     value: float | None
     low: float | None
     high: float | None
+    why: str = ""
 
 
 def intervals(
@@ -431,7 +432,7 @@ def intervals(
                 style = look(bar.policy)
                 if bar.value is None:
                     ax.annotate(
-                        "not measured",
+                        bar.why,
                         xy=(0.0, y),
                         xycoords=("axes fraction", "data"),
                         xytext=(6, 0),

@@ -187,6 +187,32 @@ def test_columns_of_newer_versions_may_be_absent(tmp_path: Path) -> None:
     assert "not measured" in Path(made["page"]).read_text("utf-8")
 
 
+def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
+    """What never converged has no time; what an older surefootd did not count was not measured."""
+    rows = [
+        row(f"lc3-{k:02}", p, 1, s, actions_per_min_settled=None)
+        for k in (1, 2)
+        for p, s in (("osml-plus", None), ("parties", 1.0))
+    ]
+    facts = facts_of(write(tmp_path / "lc3", rows, "self_violation_s", "deprive_crossings"))
+    its, mine = facts["sets"][0]["policies"]
+    assert mine["no_value"]["convergence_s"] == "never converged"
+    assert mine["no_value"]["actions_per_min_settled"] == "never settled"
+    assert mine["no_value"]["self_violation_s"] == "not measured"
+    # without deprive_crossings, reclaim_crossings is the sum of both
+    assert mine["no_value"]["reclaim_crossings_total"] == "2 of both kinds"
+    assert mine["no_value"]["deprive_crossings_total"] == "not told apart"
+    assert "convergence_s" not in its["no_value"]
+    assert facts["sets"][0]["ratios"][0]["no_value"] == {"speed_up": "no such run", "be_throughput_ratio": "no such run"}
+    by = {(p["set"], p["policy"], p["baseline"], p["metric"]): p for p in facts["published"]}
+    faster = by["lc3", "osml-plus", "parties", "speed_up"]
+    assert (faster["verdict"], faster["why"]) == ("no value", "no run that both converge on, or in 0 s only")
+    assert by["lc3", "osml-plus", "clite", "speed_up"]["verdict"] == "not measured"
+    html = Path(eval_report.run([tmp_path / "lc3"], tmp_path / "report")["page"]).read_text("utf-8")
+    for said in ("never converged", "never settled", "not measured", "2 of both kinds", "no such run"):
+        assert said in html, said
+
+
 def test_the_page_has_every_figure_and_fetches_nothing(tmp_path: Path) -> None:
     """Scatter, violins, distribution, EMU, load maps, time lines and traces, from 36 loads of two services and a script."""
     names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
