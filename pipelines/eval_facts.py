@@ -343,6 +343,13 @@ def _sure(p: Published, ours: Estimate | None) -> bool | None:
     return p.met_by(ours.low) == p.met_by(ours.high) == p.met_by(ours.value)
 
 
+def _interval(group: Group) -> str | None:
+    """What the intervals of a set are over; None where one unit gives none."""
+    if group.drawn:
+        return "workloads, bootstrapped" if group.rows["workload"].n_unique() > 1 else None
+    return "seeds, Student's t" if len(group.seeds()) > 1 else None
+
+
 def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
     """All facts of the report as plain data, and the groups for its figures."""
     found = groups(rows)
@@ -356,7 +363,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "set": g.set,
                 "platform": g.platform,
                 "drawn": g.drawn,
-                "interval": "workloads, bootstrapped" if g.drawn else "seeds, Student's t",
+                "interval": _interval(g),
                 "workloads": g.rows["workload"].n_unique(),
                 "seeds": len(g.seeds()),
                 "lc": sorted(g.rows["lc"].unique().to_list()),

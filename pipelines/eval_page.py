@@ -229,8 +229,21 @@ def _sets(facts: Facts) -> Section:
                 names = ["speed_up", "speed_up_or_limit", *(["be_throughput_ratio"] if s["be"] else []), "violation_ratio"]
                 rows.append([f"{r['policy']} / {r['baseline']}", *(known(r, name, "×") for name in names)])
             section.blocks.append(Table(columns, rows))
-        section.blocks.append(Text(f"Intervals: 95 %, over {s['interval']}.", "note"))
+        section.blocks.append(Text(_intervals(s), "note"))
     return section
+
+
+def _intervals(s: Facts) -> str:
+    """What stands in brackets, and what has none."""
+    several = "Run several: surefootd eval --seeds 5."
+    if s["interval"] is None:
+        return "No intervals: one workload gives none." if s["drawn"] else f"No intervals: one seed gives none. {several}"
+    said = f"In brackets: 95 % intervals over {s['interval']}"
+    if not s["drawn"]:
+        return f"{said}; those of ratios are bootstrapped over seeds."
+    if s["seeds"] > 1:
+        return f"{said}; those of failures are over seeds, Student's t."
+    return f"{said}. How many workloads fail has no interval: one seed gives none. {several}"
 
 
 # ---------------------------------------------------------------- figures over many workloads
@@ -268,7 +281,10 @@ def _convergence(facts: Facts, groups: Sequence[Group]) -> Section:
             continue
         runs = runs_of(g)
         section.blocks.append(Heading(_title(facts, g)))
-        hollow = "One mark a workload, mean over seeds; hollow: failed with one seed or more."
+        hollow = "One mark a workload; hollow: failed."
+        if len(g.seeds()) > 1:
+            hollow = "One mark a workload, mean over seeds; hollow: failed with one seed or more."
+        hollow += " 0 s stands at 0.1 s, which a log axis has."
         beyond = "All runs. Beyond 180 s: the share that converged, where some failed."
         cut = "All runs that converged; kernel density of log time, cut at the fastest and the slowest."
         drawings = [Drawing(charts.scatter(runs), hollow), Drawing(charts.distribution(runs), beyond)]
@@ -341,7 +357,8 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
         section.blocks.append(Heading(_title(facts, g)))
         drawings = [
             Drawing(
-                charts.emu_distribution(offered, share, oracle), "Counted over seeds: half of the seeds count as half a workload."
+                charts.emu_distribution(offered, share, oracle),
+                "Half of the seeds count as half a workload." if len(g.seeds()) > 1 else "",
             )
         ]
         mean_oracle = float(np.nanmean(known)) if np.isfinite(known).any() else None
@@ -445,7 +462,14 @@ def _churn(facts: Facts, groups: Sequence[Group]) -> list[Section]:
         return []
     section = Section("churn", "When services come, leave and change", "Churn")
     section.blocks.append(
-        Text("Mean over the workloads of a set, sum over their LC services. Bars: 95 %, Student's t over seeds.")
+        Text(
+            "Mean over the workloads of a set, sum over their LC services. "
+            + (
+                "Bars: 95 % intervals over seeds, Student's t."
+                if any(s["seeds"] > 1 for s in sets)
+                else "No intervals: one seed gives none."
+            )
+        )
     )
     drawings = [
         Drawing(

@@ -91,7 +91,7 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | N
 
 
 def over_seeds(values: Sequence[float]) -> Estimate | None:
-    """Mean over seeds with Student's t; None of nothing."""
+    """Mean over seeds with Student's t, cut at 0 where no value is below: times and counts are not negative. None of nothing."""
     x = np.asarray(values, float)
     if not x.size:
         return None
@@ -99,7 +99,8 @@ def over_seeds(values: Sequence[float]) -> Estimate | None:
     if x.size < 2:
         return Estimate(mean, None, None, x.size)
     half = _T[min(x.size - 2, len(_T) - 1)] * float(x.std(ddof=1)) / np.sqrt(x.size)
-    return Estimate(mean, mean - float(half), mean + float(half), x.size)
+    low = mean - float(half)
+    return Estimate(mean, max(0.0, low) if x.min() >= 0 else low, mean + float(half), x.size)
 
 
 def ecdf(values: Sequence[float], failed: int) -> tuple[np.ndarray, np.ndarray]:

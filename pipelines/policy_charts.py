@@ -222,7 +222,7 @@ def scatter(runs: Sequence[Runs]) -> str:
             )
             if not good.any():
                 ax.plot([], [], ls="none", marker=style.mark, ms=5.5, mec=style.colour, mfc="none", label=r.policy)
-        ax.set_xlabel("convergence time, s (log; mean over seeds)")
+        ax.set_xlabel("convergence time, s (log)")
         ax.set_ylabel("EMU, sum of loads (1 = one max load)")
         ax.set_title("Each workload: time to converge, and what is served")
         _legend(fig, ax, [r.policy for r in runs])
@@ -444,7 +444,8 @@ def intervals(
                 else:
                     if bar.low is not None and bar.high is not None:
                         ax.plot([bar.low, bar.high], [y, y], color=style.colour, lw=2.2, solid_capstyle="butt", zorder=2)
-                    ax.plot(bar.value, y, marker=style.mark, ms=6, mec=style.colour, mfc=style.colour, mew=1.2, zorder=3)
+                    ends: Any = {"mec": style.colour, "mfc": style.colour, "mew": 1.2, "clip_on": False}
+                    ax.plot(bar.value, y, marker=style.mark, ms=6, zorder=3, **ends)
                 ticks.append(y)
                 labels.append(bar.policy)
                 y += 1

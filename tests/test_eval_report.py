@@ -187,6 +187,27 @@ def test_columns_of_newer_versions_may_be_absent(tmp_path: Path) -> None:
     assert "not measured" in Path(made["page"]).read_text("utf-8")
 
 
+def test_one_seed_gives_no_interval(tmp_path: Path) -> None:
+    """A script with one seed has no interval at all; a drawn set only none of its failures."""
+    (script,) = facts_of(write(tmp_path / "churn", [row("fig10", "osml-plus", 1, 1.0)]))["sets"]
+    assert script["interval"] is None
+    assert eval_page._intervals(script) == "No intervals: one seed gives none. Run several: surefootd eval --seeds 5."
+    (drawn,) = facts_of(write(tmp_path / "lc3", [row(f"lc3-{k:02}", "osml-plus", 1, 1.0) for k in (1, 2)]))["sets"]
+    assert eval_page._intervals(drawn).startswith(
+        "In brackets: 95 % intervals over workloads, bootstrapped. How many workloads fail"
+    )
+    more = [row("fig10", "osml-plus", s, 1.0) for s in (1, 2)]
+    (more_seeds,) = facts_of(write(tmp_path / "churn", more))["sets"]
+    assert "over seeds, Student's t" in eval_page._intervals(more_seeds)
+
+
+def test_no_time_is_below_zero() -> None:
+    """0, 0 and 3 s: 1 +- 4.3 s would begin at -3.3 s."""
+    found = eval_stats.over_seeds([0.0, 0.0, 3.0])
+    assert found is not None
+    assert (found.low, found.value) == (0.0, 1.0)
+
+
 def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
     """What never converged has no time; what an older surefootd did not count was not measured."""
     rows = [
