@@ -47,9 +47,9 @@ def build(facts: Facts, groups: Sequence[Group]) -> Page:
     page = Page(
         title="Surefoot: policies side by side",
         lede=(
-            "Closed-loop runs on virtual servers: how fast each policy brings every LC service inside its QoS target, how much "
-            "load and best-effort work it lets a server carry, what it breaks on the way, and how that compares with what the "
-            "papers say."
+            "Closed-loop runs on virtual servers: how fast each policy brings every latency-critical (LC) service inside its QoS "
+            "target (a bound on p99 latency), how much load and best-effort (BE) work it lets a server carry, what it breaks on "
+            "the way, and how that compares with what the papers say."
         ),
         facts=[
             ("runs", f"{runs:,}"),
@@ -113,6 +113,7 @@ def _tiles(facts: Facts) -> list[Tile]:
     met = [p for p in ours if p["verdict"] == "met"]
     missing = [p for p in facts["published"] if p["ours"] is None]
     better = [p for p in facts["published"] if p["verdict"] == "as published or better"]
+    rivals = [*better, *(p for p in facts["published"] if p["verdict"] == "worse than published")]
     tiles = [
         Tile(
             "published figures and aims of ours",
@@ -122,17 +123,27 @@ def _tiles(facts: Facts) -> list[Tile]:
         ),
         Tile(
             "published figures of rivals",
-            f"{len(better)} as published or better",
+            f"{len(better)} of {len(rivals)} as published or better" if rivals else "none measured",
             "a rival that does better than its paper is no fault; the table says where",
+            "" if rivals else "missing",
         ),
     ]
     for s in facts["sets"]:
         if s["set"] in ("lc3", ALL_BE):
             by = {p["policy"]: p for p in s["policies"]}
-            shown = [p for p in ("parties", "clite", "osml", "osml-plus", "surefoot") if p in by]
-            text = " / ".join(number(by[p]["convergence_s"]["value"]) if by[p]["convergence_s"] else "–" for p in shown)
-            tiles.append(Tile(f"mean convergence, {name_of(s)}", f"{text} s", " / ".join(shown) + ", of the runs that converge"))
+            first, *rest = [_soon(by[p]) for p in ("surefoot", "osml-plus", "osml", "parties", "clite") if p in by] or [""]
+            if first:
+                tiles.append(Tile(f"mean convergence of the runs that converge, {name_of(s)}", first, "; ".join(rest)))
     return tiles
+
+
+def _soon(p: Facts) -> str:
+    """How soon a policy converges, and how often: one without the other flatters."""
+    e = p["convergence_s"]
+    if e is None:
+        return f"{p['policy']} {p['no_value']['convergence_s']}"
+    failed = p["runs"] - p["converged_runs"]
+    return f"{p['policy']} {number(e['value'])} s, {100 * failed / p['runs']:.1f} % fail"
 
 
 def _published(facts: Facts) -> Section:
@@ -150,21 +161,34 @@ def _published(facts: Facts) -> Section:
     if measured:
         more = {True: "sure", False: "not sure", None: ""}
         rows = [
-            [*_cells(p), figure(p["ours"]), badge(_VERDICTS[p["verdict"]], p["verdict"], more[p["sure"]]), _source(p)]
+            [
+                *_cells(p),
+                figure(p["ours"], _unit(p, p["workloads"])),
+                badge(_VERDICTS[p["verdict"]], p["verdict"], more[p["sure"]]),
+                _source(p),
+            ]
             for p in measured
         ]
         section.blocks.append(Table([*columns, Column("ours", True), Column("verdict"), Column("source")], rows))
     if rest:
-        section.blocks.append(Heading("Published, and nothing of ours beside it"))
         rows = [[*_cells(p), badge(None, p["verdict"], p["why"]), _source(p)] for p in rest]
-        section.blocks.append(Table([*columns, Column("verdict"), Column("source")], rows))
+        folded = f"{counted(len(rest), 'published figure')} without one of ours beside it, and why"
+        section.blocks.append(Table([*columns, Column("verdict"), Column("source")], rows, folded=folded))
     return section
+
+
+def _unit(p: Facts, workloads: int | None = None) -> str:
+    """How a published figure's unit is written; failures are of the set's `workloads`, where those are not the paper's."""
+    if workloads is not None and p["unit"].startswith("of "):
+        return f"of {workloads}"
+    return "×" if p["unit"] == "x" else str(p["unit"])
 
 
 def _cells(p: Mapping[str, Any]) -> list[str]:
     span = f" ({number(p['low'])} to {number(p['high'])})" if p["low"] is not None else ""
     against = f"{p['policy']} / {p['baseline']}" if p["baseline"] else p["policy"]
-    return [p["set"], against, p["what"], f"{number(p['value'])} {p['unit']}{span}"]
+    name = "all with BE jobs" if p["set"] == ALL_BE else p["set"]
+    return [name, against, p["what"], f"{number(p['value'])} {_unit(p)}{span}"]
 
 
 def _source(p: Mapping[str, Any]) -> str:
@@ -174,32 +198,51 @@ def _source(p: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- tables
 
 
+_BE = "BE throughput, 1 = alone"
+_SPEED_UP = "mean convergence time of the other over its own: above 1 it is the faster"
+_TAKES = "times that a plan took cores, ways or bandwidth from an LC service that would have kept its target, and now will not"
+_CROSSINGS = (
+    "RCliff (resource cliff) crossings, in all runs: plans that took so much from an LC service that it no longer meets its "
+    "target; reclaims did so for BE jobs or for nobody, deprivations for other LC services."
+)
+_COLUMNS = (
+    Column("policy"),
+    Column("converged", False, "runs in which every LC service meets its QoS target within 180 s, and for 3 s on"),
+    Column("workloads that fail", True, "workloads that do not converge, counted for each seed, averaged over seeds"),
+    Column("convergence, s", True, "from the last arrival or load change, mean of the runs that converge"),
+    Column("worst, s", True, "the slowest run that converges"),
+    Column("with failures as 180 s, s", True, "mean convergence time of all runs: no policy gets better by failing"),
+    Column(
+        "EMU, sum of loads", True, "effective machine utilisation: loads of the LC services whose QoS is met, 1 = one max load"
+    ),
+    Column("EMU, % of ORACLE's", True, "ORACLE's is the most that exclusive partitions allow; of the runs where that is proven"),
+    Column(_BE, True, "instructions per second of the BE jobs relative to having the whole server alone"),
+    Column("QoS violation, s a run", True, "time with the p99 of the last second above its target, summed over LC services"),
+    Column("by its own plans, s a run", True, "the part of it that began when a plan took a service across its RCliff"),
+    Column("RCliff crossings: reclaims", True, f"{_TAKES}, for BE jobs or for nobody; sum of all runs"),
+    Column("RCliff crossings: deprivations", True, f"{_TAKES}, for other LC services; sum of all runs"),
+    Column("actions a minute, settled", True, "at constant load, after the 3 s that prove convergence"),
+    Column("actions a run", True, "one for each service that a plan concerns"),
+)
+
+
 def _sets(facts: Facts) -> Section:
     section = Section("sets", "Every set, every policy", "Sets")
+    section.blocks.append(
+        Text(
+            "Of every set two tables: each policy's means, and ratios of two policies. A speed-up above 1, BE throughput above 1 "
+            "and QoS violation below 1 speak for the first of the two."
+        )
+    )
+    meanings = [[c.name, c.help] for c in _COLUMNS if c.help]
+    section.blocks.append(Table([Column("column"), Column("meaning")], meanings, folded="What the columns mean"))
     for s in facts["sets"]:
         section.blocks.append(Heading(f"{name_of(s)}: {_what(s)}"))
         if not s["same_runs"]:
             section.blocks.append(
                 Callout("The policies ran different workloads or seeds: compare the ratios below, which are paired.")
             )
-        columns = [
-            Column("policy"),
-            Column("converged"),
-            Column("workloads that fail, a seed", True),
-            Column("convergence, s", True),
-            Column("worst, s", True),
-            Column("failures as 180 s, s", True),
-            Column("EMU", True),
-            Column("of ORACLE's, %", True),
-        ]
-        columns += [Column("BE throughput", True)] if s["be"] else []
-        columns += [Column("QoS violation, s a run", True), Column("of its own doing, s", True)]
-        columns += [
-            Column("cliffs crossed by reclaims", True),
-            Column("for other LC services", True),
-            Column("changes a minute, settled", True),
-            Column("actions", True),
-        ]
+        columns = [c for c in _COLUMNS if s["be"] or c.name != _BE]
         rows = []
         for p in s["policies"]:
             row = [
@@ -220,16 +263,18 @@ def _sets(facts: Facts) -> Section:
             rows.append(row)
         section.blocks.append(Table(columns, rows, dense=True))
         if s["ratios"]:
-            columns = [Column("policy / other"), Column("converges faster, both converge", True)]
-            columns += [Column("converges faster, failures as 180 s", True)]
-            columns += [Column("BE throughput, both converge", True)] if s["be"] else []
-            columns += [Column("QoS violation relative to it", True)]
+            columns = [Column("policy / other"), Column("speed-up, both converge", True, _SPEED_UP)]
+            columns += [Column("speed-up, failures as 180 s", True, _SPEED_UP)]
+            columns += (
+                [Column("BE throughput, both converge", True, "its mean over the other's: above 1 is more")] if s["be"] else []
+            )
+            columns += [Column("QoS violation", True, "its mean over the other's: below 1 is less")]
             rows = []
             for r in s["ratios"]:
                 names = ["speed_up", "speed_up_or_limit", *(["be_throughput_ratio"] if s["be"] else []), "violation_ratio"]
                 rows.append([f"{r['policy']} / {r['baseline']}", *(known(r, name, "×") for name in names)])
             section.blocks.append(Table(columns, rows))
-        section.blocks.append(Text(_intervals(s), "note"))
+        section.blocks.append(Text(f"{_intervals(s)} {_CROSSINGS}", "note"))
     return section
 
 
@@ -337,9 +382,9 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
     section = Section("emu", "How much load", "EMU")
     section.blocks.append(
         Text(
-            "EMU: sum of the loads of the LC services whose QoS is met, over the last 10 s. ORACLE's is the largest that "
-            "exclusive partitions allow. Left of all, how many workloads there are at an offered load, and how many of them a "
-            "policy converges on."
+            "EMU (effective machine utilisation): sum of the loads of the LC services whose QoS is met, over the last 10 s. "
+            "ORACLE's is the largest that exclusive partitions allow. The left figures count the workloads at each offered load, "
+            "and those that a policy converges on."
         )
     )
     for g in groups:

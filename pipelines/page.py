@@ -61,17 +61,24 @@ class Figures:
 
 @dataclass(frozen=True)
 class Column:
+    """help: what it means, shown beside the pointer."""
+
     name: str
     numeric: bool = False
+    help: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells: text, `badge(...)` or `estimate(...)`; a row's first is its header. dense: intervals stand below their figures."""
+    """Cells: text, `badge(...)` or `estimate(...)`; a row's first is its header.
+
+    dense: intervals stand below their figures. folded: what stands in place of the table until the reader opens it.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     dense: bool = False
+    folded: str = ""
     kind: str = field(default="table", init=False)
 
 

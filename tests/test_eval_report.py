@@ -285,6 +285,22 @@ def test_one_is_singular(tmp_path: Path) -> None:
     assert "1 of 3 fails" in policy_charts.violins([runs])
 
 
+def test_columns_are_explained_where_they_stand(tmp_path: Path, lc3: Path) -> None:
+    """Every column of a set has a meaning; crossings have theirs below the table; figures stand in the paper's unit."""
+    html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
+    assert [c.name for c in eval_page._COLUMNS if not c.help] == ["policy"]
+    for column in eval_page._COLUMNS[1:]:
+        # the BE column is only in tables of sets with BE jobs, its meaning is in the list of all
+        assert html.count(column.help.replace("'", "&#39;")) >= (1 if column.name == eval_page._BE else 2), column.name
+    assert "reclaims did so for BE jobs or for nobody, deprivations for other LC services" in html
+    assert '5 × <span class="interval">[5, 5]</span>' in html
+    by = {(p["metric"], p["policy"]): p for p in facts_of(lc3)["published"] if p["set"] == "lc2-be"}
+    failures = by["failures", "parties"]
+    assert (eval_page._unit(failures), eval_page._unit(failures, 4)) == ("of 20", "of 4")
+    folded = html[html.index("without one of ours beside it, and why</summary>") :]
+    assert "no rows of lc2-be on server-2" in folded[: folded.index("</details>")]
+
+
 def test_load_maps_count_what_converges(tmp_path: Path) -> None:
     """Six by six loads; parties fails where both are at 60 %."""
     names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
