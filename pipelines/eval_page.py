@@ -262,6 +262,7 @@ def _sets(facts: Facts) -> Section:
             row += [known(p, "actions_per_min_settled"), known(p, "actions")]
             rows.append(row)
         section.blocks.append(Table(columns, rows, dense=True))
+        section.blocks.append(Text(_CROSSINGS, "note"))
         if s["ratios"]:
             columns = [Column("policy / other"), Column("speed-up, both converge", True, _SPEED_UP)]
             columns += [Column("speed-up, failures as 180 s", True, _SPEED_UP)]
@@ -274,7 +275,7 @@ def _sets(facts: Facts) -> Section:
                 names = ["speed_up", "speed_up_or_limit", *(["be_throughput_ratio"] if s["be"] else []), "violation_ratio"]
                 rows.append([f"{r['policy']} / {r['baseline']}", *(known(r, name, "×") for name in names)])
             section.blocks.append(Table(columns, rows))
-        section.blocks.append(Text(f"{_intervals(s)} {_CROSSINGS}", "note"))
+        section.blocks.append(Text(_intervals(s), "note"))
     return section
 
 
@@ -329,7 +330,7 @@ def _convergence(facts: Facts, groups: Sequence[Group]) -> Section:
         hollow = "One mark a workload; hollow: failed."
         if len(g.seeds()) > 1:
             hollow = "One mark a workload, mean over seeds; hollow: failed with one seed or more."
-        hollow += " 0 s stands at 0.1 s, which a log axis has."
+        hollow += " 0 s is drawn at 0.1 s (log axis)."
         beyond = "All runs. Beyond 180 s: the share that converged, where some failed."
         cut = "All runs that converged; kernel density of log time, cut at the fastest and the slowest."
         drawings = [Drawing(charts.scatter(runs), hollow), Drawing(charts.distribution(runs), beyond)]
@@ -403,7 +404,8 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
         drawings = [
             Drawing(
                 charts.emu_distribution(offered, share, oracle),
-                "Half of the seeds count as half a workload." if len(g.seeds()) > 1 else "",
+                ("Half of the seeds count as half a workload. " if len(g.seeds()) > 1 else "")
+                + ("Dotted: those on which ORACLE meets every QoS target." if oracle is not None else ""),
             )
         ]
         mean_oracle = float(np.nanmean(known)) if np.isfinite(known).any() else None
@@ -439,11 +441,17 @@ def _bars(s: Mapping[str, Any], field: str) -> list[charts.Bar]:
     return [_bar(p, field) for p in s["policies"]]
 
 
-def _bar(of: Facts, field: str) -> charts.Bar:
+def _bar(of: Facts, field: str, published: float | None = None) -> charts.Bar:
     e = of[field]
     if e is None:
-        return charts.Bar(of["policy"], None, None, None, of["no_value"][field])
-    return charts.Bar(of["policy"], e["value"], e["low"], e["high"])
+        return charts.Bar(of["policy"], None, None, None, of["no_value"][field], published)
+    return charts.Bar(of["policy"], e["value"], e["low"], e["high"], published=published)
+
+
+def _published_of(facts: Facts, s: Facts, policy: str, metric: str, baseline: str = "") -> float | None:
+    wanted = (s["set"], s["platform"], policy, baseline, metric)
+    of = ("set", "platform", "policy", "baseline", "metric")
+    return next((p["value"] for p in facts["published"] if tuple(p[k] for k in of) == wanted), None)
 
 
 def _best_effort(facts: Facts) -> list[Section]:
@@ -459,9 +467,14 @@ def _best_effort(facts: Facts) -> list[Section]:
         for s in single:
             mine = next((p for p in s["policies"] if p["policy"] == policy), None)
             row.append(_NOT_RUN if mine is None else figure(mine["failures"], f"of {s['workloads']}"))
+            paper = _published_of(facts, s, policy, "failures")
+            row.append("–" if paper is None else number(paper))
         rows.append(row)
     section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))
-    section.blocks.append(Table([Column("policy"), *(Column(name_of(s), True) for s in single)], rows))
+    columns = [Column("policy")]
+    for s in single:
+        columns += [Column(name_of(s), True), Column("published, of 20", True)]
+    section.blocks.append(Table(columns, rows))
     section.blocks.append(
         Figures(
             [
@@ -477,7 +490,11 @@ def _best_effort(facts: Facts) -> list[Section]:
                     charts.intervals(
                         {
                             f"{name_of(s)}, against {other}": [
-                                _bar(r, "be_throughput_ratio")
+                                _bar(
+                                    r,
+                                    "be_throughput_ratio",
+                                    _published_of(facts, s, r["policy"], "be_throughput_ratio", other),
+                                )
                                 for r in s["ratios"]
                                 if r["baseline"] == other and r["policy"] != "osml"
                             ]
@@ -490,7 +507,7 @@ def _best_effort(facts: Facts) -> list[Section]:
                         "BE throughput of ours over the papers' rivals",
                         at=1.0,
                     ),
-                    "Right of the dashed line: more than the rival.",
+                    "Right of the dashed line: more than the rival. Red tick: published (OSML+ paper, Fig. 9).",
                 ),
             ]
         )

@@ -397,13 +397,14 @@ def load_map(m: LoadMap) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One policy's figure with its interval; None where there is none: `why`, in words."""
+    """One policy's figure with its interval; None where there is none: `why`, in words. published: its figure in the paper."""
 
     policy: str
     value: float | None
     low: float | None
     high: float | None
     why: str = ""
+    published: float | None = None
 
 
 def intervals(
@@ -446,6 +447,8 @@ def intervals(
                         ax.plot([bar.low, bar.high], [y, y], color=style.colour, lw=2.2, solid_capstyle="butt", zorder=2)
                     ends: Any = {"mec": style.colour, "mfc": style.colour, "mew": 1.2, "clip_on": False}
                     ax.plot(bar.value, y, marker=style.mark, ms=6, zorder=3, **ends)
+                if bar.published is not None:
+                    ax.plot(bar.published, y, marker="|", ms=11, mew=2, color=TARGET, zorder=4, clip_on=False)
                 ticks.append(y)
                 labels.append(bar.policy)
                 y += 1

@@ -159,6 +159,9 @@ def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
     by = {s["set"]: s for s in facts["sets"]}
     assert by["be-all"]["workloads"] == 4
     assert by["lc2-be"]["ratios"][0]["be_throughput_ratio"]["value"] == pytest.approx(2.0)
+    assert eval_page._published_of(facts, by["lc2-be"], "osml-plus", "be_throughput_ratio", "parties") == 1.1
+    assert eval_page._published_of(facts, by["lc3-be"], "parties", "failures") == 1
+    assert eval_page._published_of(facts, by["be-all"], "parties", "failures") is None
     published = {(p["set"], p["policy"], p["metric"], p["baseline"]): p for p in facts["published"]}
     assert published["lc2-be", "osml-plus", "be_throughput_ratio", "parties"]["verdict"] == "met"
     assert published["be-all", "osml-plus", "convergence_s", ""]["ours"]["value"] == pytest.approx(3.0)
