@@ -185,8 +185,9 @@ def _given(command: click.Context, but: tuple[str, ...]) -> list[str]:
     return [p.opts[0] for p in found if p.name not in but]
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name for name in (text or "").split(",") if name)
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """Names as they stand there, empty ones too: who uses them says what is wrong."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 @workloads.command("generate")
@@ -249,24 +250,29 @@ def workloads_generate(
     else:
         if platform is None:
             raise InputError("--platform: is missing. Give the platform that the loads are meant for, e.g. server-2")
+        whole = _names(grid)
+        if whole and (other := [o for o in _given(command, but=()) if o in ("--lc", "--services")]):
+            raise InputError(f"--grid {grid}: says which services there are, so {', '.join(other)} cannot. Leave that out")
         recipe = workload_sets.Recipe(
             platform=platform,
-            lc=len(_names(grid)) if grid else lc,
+            lc=len(whole) if whole else lc,
             be=be,
             seed=seed,
             low_pct=low,
             high_pct=high,
-            services=_names(grid) or _names(services) or workload_sets.SERVICES,
+            services=whole or _names(services) or workload_sets.SERVICES,
             jobs=_names(jobs) or workload_sets.JOBS,
             gap_s=gap_s,
             duration_s=duration_s,
-            grid=bool(grid),
+            grid=whole is not None,
         )
     on_screen = Console(stderr=True)
     with on_screen.status("drawing") as status:
 
         def told(files: int, draws: int) -> None:
             line = f"{files} of {count} files from {draws} draws"
+            if refused := draws - files:
+                line += f"; of {refused} {workload_sets.REFUSED}"
             status.update(line)
             # A log has no line that moves.
             if not on_screen.is_terminal:
@@ -275,7 +281,7 @@ def workloads_generate(
         made = workload_sets.generate(
             recipe,
             count,
-            name or f"lc{recipe.lc}" + (f"-be{recipe.be}" if recipe.be else ""),
+            f"lc{recipe.lc}" + (f"-be{recipe.be}" if recipe.be else "") if name is None else name,
             out,
             workload_sets.schedulable if schedulable else None,
             told,

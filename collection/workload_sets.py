@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ from .errors import InputError, StepFailed
 SERVICES = ("img-dnn", "masstree", "memcached", "mongodb", "moses", "nginx", "specjbb", "sphinx", "xapian", "login", "ads")
 # OSML+ paper, Sec. 4.1.
 JOBS = ("blackscholes", "streamcluster", "bodytrack")
-# Draws for one file, at most.
-PATIENCE = 200
+# Draws in a row that are refused before the search is given up: the committed sets have 12 at most.
+PATIENCE = 60
 # Draws that are judged at once, at most: how often one hears how far it has come.
 BATCH = 16
+# The same until the first is kept: an impossible draw takes ORACLE ten seconds or more.
+FIRST_BATCH = 4
+REFUSED = "ORACLE found no partition that meets every QoS target"
 _STEP_PCT = 10
 
 
@@ -55,12 +59,15 @@ class Recipe:
 
     def check(self) -> None:
         """Raises InputError where nothing can be drawn."""
-        known = platforms()
+        known = profiles("platforms")
         if self.platform not in known:
             raise InputError(
                 f"--platform {self.platform}: no such platform. Known: {', '.join(known)}. For one of your own name the folder"
                 " above its platforms/ in SUREFOOT_PROFILES"
             )
+        option = "--grid" if self.grid else "--services"
+        _check_names(option, self.services, profiles("services"))
+        _check_names("--jobs", self.jobs, profiles("batch"))
         most = len(self.services)
         if not 1 <= self.lc <= most:
             raise InputError(f"--lc {self.lc}: there are {most} services to draw from. Give 1 to {most}, or more --services")
@@ -68,7 +75,11 @@ class Recipe:
             raise InputError(f"--be {self.be}: there are {len(self.jobs)} jobs to draw from. Give 0 to {len(self.jobs)}")
         if self.low_pct % _STEP_PCT or self.high_pct % _STEP_PCT or not 0 < self.low_pct <= self.high_pct <= 100:
             raise InputError(f"--low {self.low_pct} --high {self.high_pct}: loads are 10, 20 ... 100 per cent, low to high")
-        if not 0 <= self.gap_s * (self.lc - 1) < self.duration_s:
+        if not (math.isfinite(self.duration_s) and self.duration_s > 0):
+            raise InputError(f"--duration-s {self.duration_s:g}: is no duration. Give a number of seconds above 0")
+        if not (math.isfinite(self.gap_s) and self.gap_s >= 0):
+            raise InputError(f"--gap-s {self.gap_s:g}: is no time between arrivals. Give a number of seconds, 0 or more")
+        if self.gap_s * (self.lc - 1) >= self.duration_s:
             raise InputError(f"--gap-s {self.gap_s:g}: the last of {self.lc} services would arrive after --duration-s. Lower it")
 
     def loads_pct(self) -> range:
@@ -142,10 +153,20 @@ SETS = (
 )
 
 
-def platforms() -> list[str]:
-    """Names of the platforms that there are profiles of."""
-    files = (file for folder in tools.profile_folders() for file in (folder / "platforms").glob("*.toml"))
+def profiles(kind: str) -> list[str]:
+    """Names of the profiles that there are of a kind: "platforms", "services" or "batch"."""
+    files = (file for folder in tools.profile_folders() for file in (folder / kind).glob("*.toml"))
     return sorted({file.stem for file in files})
+
+
+def _check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    given = ",".join(names)
+    if not all(names):
+        raise InputError(f'{option} "{given}": a name is empty. Give names with one comma between two')
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"{option} {given}: there is no {unknown[0]}. Known: {', '.join(known)}")
+    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise InputError(f"{option} {given}: {twice[0]} stands there twice, and a workload has it once. Remove one")
 
 
 def _random(*words: object) -> int:
@@ -207,14 +228,16 @@ def generate(
 
     Args:
         judge: which draws become files; None: all.
-        told: called with files and draws so far, after every BATCH draws at the latest.
+        told: called with files and draws so far: after the first FIRST_BATCH draws, then after every BATCH at the latest.
     Returns:
         folder, files, draws, and the recipe's options.
     Raises:
         InputError: the recipe cannot be drawn from, or the folder is not empty.
-        StepFailed: the draws ran out before there were enough files.
+        StepFailed: the draws ran out before there were enough files, or PATIENCE of them in a row were refused.
     """
     recipe.check()
+    if not name or name in (".", "..") or any(c in "/\\" or not c.isprintable() for c in name):
+        raise InputError(f"--name {name!r}: is to be the beginning of file names in --out. Give one without / and \\")
     if count < 1:
         raise InputError(f"--count {count}: give 1 or more")
     if out.exists() and any(out.iterdir()):
@@ -223,14 +246,15 @@ def generate(
     number = 0
     while len(found) < count:
         # never more than are still wanted, so that which files come out does not depend on how many are asked about at once
-        wanted = min(count - len(found), BATCH) if judge else count - len(found)
-        numbers = range(number + 1, min(number + wanted, PATIENCE * count) + 1)
-        drawn = [w for w in (draw(recipe, n) for n in numbers) if w is not None]
-        if not drawn:
-            what = "are schedulable" if judge else "exist"
-            raise StepFailed(
-                f"only {len(found)} of {number} draws {what}, {count} were asked for. Lower --high or --lc, or ask for fewer"
-            )
+        most = BATCH if found else FIRST_BATCH
+        wanted = min(count - len(found), most) if judge else count - len(found)
+        drawn = [w for w in (draw(recipe, n) for n in range(number + 1, number + wanted + 1)) if w is not None]
+        in_a_row = number - (found[-1].number if found else 0)
+        if not drawn or in_a_row >= PATIENCE:
+            what = "were kept" if judge else "exist"
+            why = f": of the last {in_a_row} {REFUSED}" if judge and in_a_row else ""
+            easier = "Lower --high, --lc or --be, or ask for fewer" if judge else "Give a wider --low to --high, or ask for fewer"
+            raise StepFailed(f"only {len(found)} of {number} draws {what}, {count} were asked for{why}. {easier}")
         keep = judge(drawn) if judge else [True] * len(drawn)
         found += [w for w, kept in zip(drawn, keep, strict=True) if kept]
         number += len(drawn)

@@ -140,6 +140,20 @@ def test_a_set_is_made_again_and_oracle_agrees(tmp_path: Path) -> None:
         (["--low", "15"], "loads are 10, 20 ... 100"),
         (["--low", "90", "--high", "50"], "low to high"),
         (["--gap-s", "100"], "would arrive after --duration-s"),
+        (["--gap-s", "nan"], "--gap-s nan: is no time between arrivals"),
+        (["--gap-s=-1"], "--gap-s -1: is no time between arrivals. Give a number of seconds, 0 or more"),
+        (["--duration-s", "nan"], "--duration-s nan: is no duration"),
+        (["--duration-s", "inf"], "--duration-s inf: is no duration"),
+        (["--services", "moses,xapain,login"], "--services moses,xapain,login: there is no xapain. Known: ads, img-dnn, login, "),
+        (["--services", "moses,xapian,moses"], "moses stands there twice"),
+        (["--services", "moses,blackscholes,login"], "there is no blackscholes"),
+        (["--jobs", "moses"], "--jobs moses: there is no moses. Known: "),
+        (["--grid", "moses,,xapian"], '--grid "moses,,xapian": a name is empty'),
+        (["--grid", ""], '--grid "": a name is empty'),
+        (["--grid", "3x3"], "--grid 3x3: there is no 3x3"),
+        (["--grid", "moses,xapian", "--lc", "2"], "says which services there are, so --lc cannot"),
+        (["--name", "a/b"], "--name 'a/b': is to be the beginning of file names"),
+        (["--name", ""], "--name '': is to be the beginning of file names"),
         (["--count", "0"], "--count 0: give 1 or more"),
         (["--grid", "moses,xapian", "--count", "101"], "only 100 of 100 draws exist"),
         (["--platform", "sever-2"], "--platform sever-2: no such platform. Known: cosmos-server, server-1, server-2, server-3, "),
@@ -198,8 +212,10 @@ def test_a_long_generation_tells_how_far_it_is(
     assert max(asked) == 16
     assert sum(asked) == 80
     said = [line for line in capsys.readouterr().err.splitlines() if " files from " in line]
-    assert said[:2] == ["8 of 40 files from 16 draws", "16 of 40 files from 32 draws"]
-    assert said[-1] == "40 of 40 files from 80 draws"
+    # soon for the first time, then after every 16
+    assert said[0].startswith("2 of 40 files from 4 draws; of 2 ORACLE found no partition that meets every QoS target")
+    assert said[1].startswith("10 of 40 files from 20 draws; of 10 ORACLE")
+    assert said[-1].startswith("40 of 40 files from 80 draws; of 40 ORACLE")
     assert len(said) == len(asked)
 
 
@@ -208,6 +224,20 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("x")
     with pytest.raises(InputError, match="is not empty"):
         workload_sets.generate(Recipe("server-2", 2), 1, "w", tmp_path)
-    with pytest.raises(StepFailed, match="only 0 of 200 draws are schedulable"):
-        workload_sets.generate(Recipe("server-2", 2), 1, "w", tmp_path / "new", lambda some: [False] * len(some))
+
+
+def test_a_search_that_finds_nothing_says_so_and_ends(tmp_path: Path) -> None:
+    """However many files are asked for: heard of after a few draws, given up after PATIENCE in a row, with why and what to do."""
+    heard: list[tuple[int, int]] = []
+    says = "only 0 of 60 draws were kept, 500 were asked for: of the last 60 ORACLE found no partition .* Lower --high"
+    with pytest.raises(StepFailed, match=says):
+        workload_sets.generate(
+            Recipe("server-2", 2),
+            500,
+            "w",
+            tmp_path / "new",
+            lambda some: [False] * len(some),
+            lambda files, draws: heard.append((files, draws)),
+        )
+    assert heard[:2] == [(0, 4), (0, 8)]
     assert not (tmp_path / "new").exists()
