@@ -22,8 +22,8 @@ pub type Maker = Box<dyn FnMut() -> Result<Box<dyn Policy>, String>>;
 /// What one shadow says of one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Opinion {
-    /// Steps that it would take now.
-    pub actions: usize,
+    /// Whether it would take a step now ([`Plan::is_step`]).
+    pub step: bool,
     /// Cores and ways, summed over LC services, by which what it wants differs from what is in force.
     pub cores: f64,
     pub ways: f64,
@@ -84,7 +84,7 @@ impl Shadows {
 }
 
 fn opinion(seen: &Observation, wants: &BTreeMap<ServiceId, Allocation>, plan: &Plan, judge: Option<&dyn Models>) -> Opinion {
-    let mut o = Opinion { actions: plan.actions.len(), regret_qos: judge.map(|_| 0.0), ..Opinion::default() };
+    let mut o = Opinion { step: plan.is_step(), regret_qos: judge.map(|_| 0.0), ..Opinion::default() };
     let cores = |a: &Allocation| a.cores();
     for s in &seen.services {
         let wanted = wants.get(&s.id).unwrap_or(&s.allocation);

@@ -78,4 +78,9 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         self.allocations.is_empty()
     }
+
+    /// Whether it is a step, and not a layout of earlier steps said again (no action) or an action that changes nothing.
+    pub fn is_step(&self) -> bool {
+        !self.actions.is_empty() && !self.is_empty()
+    }
 }

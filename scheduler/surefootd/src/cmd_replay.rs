@@ -14,7 +14,7 @@ use surefoot_policy::{Policy, Shadows};
 /// One policy over the whole stream.
 #[derive(Default)]
 struct Tally {
-    /// Ticks on which it would do something.
+    /// Ticks on which it would take a step, as /metrics counts them.
     plans: u64,
     cores: f64,
     ways: f64,
@@ -38,15 +38,15 @@ pub fn run(args: &cli::Replay) -> Result<()> {
         ticks += 1;
         let now = m.seen.t_ms;
         let plan = acting.step(now, &m.seen);
-        plans += u64::from(!plan.is_empty());
+        plans += u64::from(plan.is_step());
         decisions += &serde_json::to_string(&plan.allocations).map_err(|e| Error::Failed(e.to_string()))?;
         decisions.push('\n');
         if plan != m.plan {
             differ += 1;
             first.get_or_insert(now);
         }
-        for ((_, o, plan), t) in shadows.step(now, &m.seen).map_err(Error::Failed)?.iter().zip(&mut tallies) {
-            t.plans += u64::from(!plan.is_empty());
+        for ((_, o, _), t) in shadows.step(now, &m.seen).map_err(Error::Failed)?.iter().zip(&mut tallies) {
+            t.plans += u64::from(o.step);
             t.cores += o.cores;
             t.ways += o.ways;
             if let Some(r) = o.regret_qos {

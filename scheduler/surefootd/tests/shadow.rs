@@ -54,6 +54,15 @@ fn a_stream_replays_bit_for_bit() {
         assert!(said["ticks"].as_u64() >= alone["ticks"].as_u64() && said["ticks"].as_u64() > Some(500), "{said}");
         let others = said["shadows"].as_array().unwrap();
         assert_eq!(others.len(), 2);
+        // A plan without an action only says again what was decided before.
+        let steps = |line: &str| {
+            let v: Value = serde_json::from_str(line).unwrap();
+            let plan = &v["plan"];
+            !plan["actions"].as_array().unwrap().is_empty() && !plan["allocations"].as_object().unwrap().is_empty()
+        };
+        let taken = std::str::from_utf8(&bytes).unwrap().lines().skip(1).filter(|l| steps(l)).count();
+        assert_eq!(said["ticks_with_a_plan"], taken, "{said}");
+        assert!(others[1]["ticks_with_a_plan"].as_u64() < Some(300), "it holds its layout most of the time: {said}");
         assert!(others[0]["disagreement_cores"].as_f64().unwrap() > 1.0 && others[0]["regret_qos"].is_number(), "{said}");
         // The same again is the same, to the last bit.
         assert_eq!(replay(&stream, "unmanaged,parties").stdout, out.stdout);

@@ -99,7 +99,7 @@ impl Metrics {
         let interval_s = self.interval_ms as f64 / 1000.0;
         for (name, o) in said {
             let shadow = self.shadows.entry(name).or_default();
-            shadow.plans += u64::from(o.actions > 0);
+            shadow.plans += u64::from(o.step);
             shadow.regret_s += o.regret_qos.unwrap_or(0.0) * interval_s;
             shadow.last = o;
         }
