@@ -241,7 +241,7 @@ fn not_signed(manifest: &[u8], keys: &TrustedKeys) -> BundleError {
     match claimed {
         Some(signer) if !keys.trusts(signer) => {
             let problem = format!("the signer {} is not trusted here", &signer[..16]);
-            let remedy = format!("If you trust that key, copy its .pub.pem to {}", keys.folder());
+            let remedy = format!("If you trust that key, {}", keys.place());
             BundleError::new(SIGNATURE, "signature", problem, remedy)
         }
         _ => BundleError::new(SIGNATURE, "signature", "does not verify: the file was changed", FETCH),

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::archive::to_tar;
-use ed25519_dalek::pkcs8::DecodePrivateKey;
+use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
+use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePublicKey};
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{json, Value};
 use std::path::PathBuf;
@@ -344,6 +345,38 @@ fn keys_are_read_or_named() {
     assert!(TrustedKeys::load(dir.path()).unwrap_err().file.ends_with("x.pub.pem"));
     let one = TrustedKeys::load(&vectors().join("keys/trusted/TEST-ONLY.pub.pem")).unwrap();
     assert!(Bundle::load(&vectors().join("bundle-small"), &one, &Expect::default()).is_ok());
+}
+
+/// A file that is no public key is named for what it is, and no remedy would have it, or a key that was given, overwritten.
+#[test]
+fn a_wrong_key_file_is_named_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, data: &[u8]| std::fs::write(dir.path().join(name), data).unwrap();
+    put("notes.txt", b"to do: keys");
+    put("binary", &[0xff; 64]);
+    put("large", &vec![b'x'; 1 << 17]);
+    put("rsa.pem", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n");
+    std::fs::copy(vectors().join("keys/TEST-ONLY-signing.pem"), dir.path().join("own.pem")).unwrap();
+    let cases = [
+        ("notes.txt", "is no key"),
+        ("binary", "is no text"),
+        ("large", "a larger file"),
+        ("rsa.pem", "is no Ed25519"),
+        ("own.pem", "is a private key"),
+        ("none", "no such file or folder"),
+    ];
+    for (name, problem) in cases {
+        let e = TrustedKeys::load(&dir.path().join(name)).unwrap_err();
+        assert!(e.file.ends_with(name) && e.problem.contains(problem), "{e}");
+        assert!(e.remedy.starts_with("Give the signer's .pub.pem"), "{e}");
+    }
+    let stranger = SigningKey::from_bytes(&[9; 32]);
+    let file = dir.path().join("given.pub.pem");
+    put("given.pub.pem", stranger.verifying_key().to_public_key_pem(LineEnding::LF).unwrap().as_bytes());
+    for (at, remedy) in [(file.as_path(), "in place of the one given now"), (dir.path(), "copy its .pub.pem to ")] {
+        let e = Bundle::load(&vectors().join("bundle-small"), &TrustedKeys::load(at).unwrap(), &Expect::default()).unwrap_err();
+        assert!(e.remedy.contains(remedy) && !e.remedy.contains("given.pub.pem"), "{e}");
+    }
 }
 
 /// The files of the bundle that has all that one may hold.

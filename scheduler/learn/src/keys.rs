@@ -5,13 +5,14 @@ use crate::bundle::BundleError;
 use ed25519_dalek::pkcs8::DecodePublicKey;
 use ed25519_dalek::VerifyingKey;
 use sha2::{Digest, Sha256};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Ed25519 public keys whose bundles this node runs.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedKeys {
-    /// Where they came from, for messages.
-    folder: String,
+    /// Where another signer's key would go, for messages: a remedy that names a file would have it overwritten.
+    place: String,
     keys: Vec<VerifyingKey>,
 }
 
@@ -45,12 +46,14 @@ impl TrustedKeys {
     /// No such path, a folder without keys, or a file that is not an Ed25519 public key.
     pub fn load(path: &Path) -> Result<Self, BundleError> {
         let shown = path.display().to_string();
-        let remedy = "Copy the signer's .pub.pem there (`surefoot bundle build` makes one in its keys folder)";
         if path.is_file() {
-            return Ok(TrustedKeys { keys: vec![load_key(path)?], folder: shown });
+            return Ok(TrustedKeys { keys: vec![load_key(path, GIVE)?], place: "give its .pub.pem in place of the one given now".into() });
         }
-        let entries =
-            std::fs::read_dir(path).map_err(|e| BundleError::new(&shown, "trusted keys", format!("cannot be read: {e}"), remedy))?;
+        let remedy = "Copy the signer's .pub.pem there (`surefoot bundle build` makes one in its keys folder)";
+        let entries = std::fs::read_dir(path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => BundleError::new(&shown, "trusted keys", "there is no such file or folder", GIVE),
+            _ => BundleError::new(&shown, "trusted keys", format!("cannot be read: {e}"), "Check the path, its owner and its mode"),
+        })?;
         let mut files: Vec<PathBuf> = entries
             .filter_map(|e| Some(e.ok()?.path()))
             .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().ends_with(".pub.pem")))
@@ -59,12 +62,13 @@ impl TrustedKeys {
         if files.is_empty() {
             return Err(BundleError::new(&shown, "trusted keys", "there is no *.pub.pem in it", remedy));
         }
-        Ok(TrustedKeys { keys: files.iter().map(|f| load_key(f)).collect::<Result<_, _>>()?, folder: shown })
+        let keys = files.iter().map(|f| load_key(f, MOVE)).collect::<Result<_, _>>()?;
+        Ok(TrustedKeys { keys, place: format!("copy its .pub.pem to {shown}") })
     }
 
     /// From keys in memory.
     pub fn from_keys(keys: Vec<VerifyingKey>) -> Self {
-        TrustedKeys { folder: "the trusted keys".into(), keys }
+        TrustedKeys { place: "add its .pub.pem to the trusted keys".into(), keys }
     }
 
     /// The key that made this signature, if it is trusted.
@@ -77,16 +81,30 @@ impl TrustedKeys {
         self.keys.iter().any(|k| fingerprint(k) == fingerprint_hex)
     }
 
-    pub(crate) fn folder(&self) -> &str {
-        &self.folder
+    /// What to do with the .pub.pem of one more signer.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
     }
 }
 
-fn load_key(path: &Path) -> Result<VerifyingKey, BundleError> {
+const GIVE: &str = "Give the signer's .pub.pem, or a folder of such (`surefoot bundle build` makes one in its keys folder)";
+const MOVE: &str = "Move it out of this folder: every *.pub.pem here is a key that is trusted";
+/// A key has some hundred bytes.
+const MOST_BYTES: u64 = 1 << 16;
+
+fn load_key(path: &Path, remedy: &str) -> Result<VerifyingKey, BundleError> {
     let shown = path.display().to_string();
-    let bad = |problem: String| {
-        BundleError::new(&shown, "public key", problem, "Want an Ed25519 public key in PEM form; replace or remove the file")
-    };
-    let text = String::from_utf8(read_file(path, &shown, 1 << 16)?).map_err(|_| bad("is not text".into()))?;
-    VerifyingKey::from_public_key_pem(&text).map_err(|e| bad(e.to_string()))
+    let bad = |problem: &str| BundleError::new(&shown, "public key", problem, remedy);
+    if path.metadata().is_ok_and(|m| m.len() > MOST_BYTES) {
+        return Err(bad("is no key, but a larger file"));
+    }
+    let text = String::from_utf8(read_file(path, &shown, MOST_BYTES)?).map_err(|_| bad("is no text, so no key in PEM form"))?;
+    VerifyingKey::from_public_key_pem(&text).map_err(|_| {
+        // What a parser says of them helps nobody.
+        bad(match (text.contains("PRIVATE KEY-----"), text.contains("-----BEGIN ")) {
+            (true, _) => "is a private key, which is for signing and stays where it is. Its public key is wanted",
+            (_, true) => "is no Ed25519 public key",
+            _ => "is no key: nothing in it is in PEM form",
+        })
+    })
 }

@@ -32,11 +32,10 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, platform: &Platform, featu
 /// [`Error::BadInput`] names what was refused.
 pub fn load_for(path: &Path, trust: Option<&Path>, expected: &Expect) -> Result<Bundle> {
     let keys = match trust {
-        Some(p) => TrustedKeys::load(p),
-        None => TrustedKeys::load_default(),
+        Some(p) => TrustedKeys::load(p).map_err(|e| Error::BadInput(format!("--trust {e}")))?,
+        None => TrustedKeys::load_default().map_err(|e| Error::BadInput(e.to_string()))?,
     };
-    let refused = |e: surefoot_learn::BundleError| Error::BadInput(format!("bundle {}: {e}", path.display()));
-    Bundle::load(path, &keys.map_err(refused)?, expected).map_err(refused)
+    Bundle::load(path, &keys, expected).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))
 }
 
 /// # Errors

@@ -57,6 +57,11 @@ const CASES: &[(&str, i32, &str)] = &[
     ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval", 0, ""),
     ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
+    (
+        "eval --workloads @/w.toml --policies parties --platform server-1 --bundle @/empty --trust @/text --out @/e",
+        2,
+        "surefootd: --trust @/text: public key: is no key",
+    ),
     ("eval --workloads @/w.toml --policies osml-plus --platform server-1 --out @/e", 2, "--bundle"),
     ("eval --workloads @/w.toml --policies osml --platform server-1 --out @/e", 2, "--bundle"),
     ("eval --workloads @/w.toml --policies parties --platform sever-1 --out @/e", 2, "--platform sever-1: unknown platform"),
