@@ -48,7 +48,7 @@ pub(crate) fn one_line(text: impl Into<String>) -> String {
     }
 }
 
-/// What the host needs the bundle to be for; None asks for nothing.
+/// What the bundle must be for; None asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expect {
     /// `full` or `no-pmu`.
@@ -58,6 +58,8 @@ pub struct Expect {
     pub core_step: Option<f64>,
     pub ways: Option<u32>,
     pub mb_per_way: Option<f64>,
+    /// Who needs it, in messages; None: this host.
+    pub needed_by: Option<String>,
 }
 
 impl Expect {
@@ -69,7 +71,13 @@ impl Expect {
             core_step: Some(p.core_step),
             ways: Some(p.ways()),
             mb_per_way: Some(p.mb_per_way()),
+            needed_by: None,
         }
+    }
+
+    /// For a virtual server of that platform: what this machine has is nothing to it.
+    pub fn virtual_platform(p: &Platform) -> Self {
+        Expect { needed_by: Some(format!("the virtual platform `{}`", p.name)), ..Self::platform(p) }
     }
 
     pub fn feature_set(self, feature_set: &str) -> Self {
@@ -77,8 +85,9 @@ impl Expect {
     }
 
     fn check(&self, m: &Manifest) -> Result<(), BundleError> {
+        let who = self.needed_by.as_deref().unwrap_or("this host");
         if let Some(want) = self.feature_set.as_ref().filter(|f| **f != m.feature_set) {
-            let problem = format!("the bundle is for `{}`, this host measures `{want}`", m.feature_set);
+            let problem = format!("the bundle is for `{}`, {who} measures `{want}`", m.feature_set);
             let remedy = format!("Build one from a campaign of feature set `{want}`");
             return Err(BundleError::new(MANIFEST, "feature_set", problem, remedy));
         }
@@ -91,8 +100,13 @@ impl Expect {
         ];
         for (field, want, has) in pairs {
             if let Some(want) = want.filter(|w| (w - has).abs() > 1e-6 * has.abs().max(1.0)) {
-                let problem = format!("the bundle is for platform `{}` with {has}, this host has {want}", p.name);
-                let remedy = "Build one from data of this platform: `surefoot bundle build`";
+                let problem = format!("the bundle is for platform `{}` with {has}, {who} has {want}", p.name);
+                let remedy = match self.needed_by {
+                    None => "Build one from data of this platform: `surefoot bundle build`".to_string(),
+                    Some(_) => {
+                        format!("Name platform `{}`, or another bundle (`surefoot bundle build`, from data of this platform)", p.name)
+                    }
+                };
                 return Err(BundleError::new(MANIFEST, format!("platform.{field}"), problem, remedy));
             }
         }

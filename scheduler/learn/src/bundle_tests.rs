@@ -330,8 +330,11 @@ fn a_bundle_for_another_host_is_refused() {
     for (field, expect, ours) in others {
         let e = Bundle::load(&at, &keys(), &expect).unwrap_err();
         assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field));
-        assert!(e.problem.contains(ours) && !e.remedy.is_empty(), "{e}");
+        assert!(e.problem.contains(ours) && e.problem.contains("this host ") && !e.remedy.is_empty(), "{e}");
     }
+    // What this machine has is not at fault where the platform is virtual.
+    let e = Bundle::load(&at, &keys(), &Expect::virtual_platform(&Platform::regular("s2", 32, 2, 20, 2.25))).unwrap_err();
+    assert!(e.problem.contains("the virtual platform `s2` has 64") && e.remedy.starts_with("Name platform `"), "{e}");
 }
 
 /// Keys: a folder without any, a file that is none, and one file given by its path.

@@ -271,7 +271,7 @@ fn said(at: Option<usize>) -> String {
 
 fn run(args: &Args) -> Result<()> {
     let at = VirtualTarget::of_platform(&args.platform, None)?;
-    let own = load_bundle(&args.bundle, args.trust.as_deref(), &at.platform, "full")?;
+    let own = load_bundle(&args.bundle, args.trust.as_deref(), &Expect::virtual_platform(&at.platform).feature_set("full"))?;
     let from = other(&args.from, args.trust.as_deref())?;
     let models = BundleModels::new(&own, &at.platform).map_err(Error::BadInput)?;
     let mut csv = vec!["start,seed,episode,reward".to_string()];

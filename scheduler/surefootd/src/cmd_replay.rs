@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::models::{load_bundle, shadow_makers};
 use crate::stream::{self, Head};
 use serde_json::json;
-use surefoot_learn::Bundle;
+use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{Policy, Shadows};
 
 /// One policy over the whole stream.
@@ -25,7 +25,9 @@ struct Tally {
 /// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
 pub fn run(args: &cli::Replay) -> Result<()> {
     let (head, moments) = stream::read(&args.stream)?;
-    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &head.platform, &head.feature_set)).transpose()?;
+    let needed_by = Some(format!("{} of the stream", head.platform.name));
+    let expected = Expect { needed_by, ..Expect::platform(&head.platform).feature_set(&head.feature_set) };
+    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()?;
     check(&args.stream, &head, bundle.as_ref())?;
     let mut acting = again(&head, bundle.as_ref())?;
     let (makers, judge) = shadow_makers(&args.policies, &head.platform, bundle.as_ref(), head.seed)?;

@@ -12,25 +12,17 @@ use surefoot_policy::{
 };
 use surefoot_server::Platform;
 
-/// Verify and load a bundle for a platform and feature set.
+/// Verify and load a bundle for what is expected.
 ///
 /// # Errors
 /// [`Error::BadInput`] names what was refused.
-pub fn load_bundle(path: &Path, trust: Option<&Path>, platform: &Platform, feature_set: &str) -> Result<Bundle> {
+pub fn load_bundle(path: &Path, trust: Option<&Path>, expected: &Expect) -> Result<Bundle> {
     if !path.exists() {
         return Err(Error::BadInput(format!(
             "--bundle {}: no such file or folder. Build one with `surefoot bundle build`",
             path.display()
         )));
     }
-    load_for(path, trust, &Expect::platform(platform).feature_set(feature_set))
-}
-
-/// The same for whatever is expected.
-///
-/// # Errors
-/// [`Error::BadInput`] names what was refused.
-pub fn load_for(path: &Path, trust: Option<&Path>, expected: &Expect) -> Result<Bundle> {
     let keys = match trust {
         Some(p) => TrustedKeys::load(p).map_err(|e| Error::BadInput(format!("--trust {e}")))?,
         None => TrustedKeys::load_default().map_err(|e| Error::BadInput(e.to_string()))?,

@@ -33,7 +33,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use surefoot_learn::Bundle;
+use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
 use upper::{socket::Hello, Upper};
@@ -63,7 +63,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
-            let bundle = bundle(args, &at.platform, "full")?;
+            let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
             let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
@@ -72,7 +72,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         }
         cli::Server::Local => {
             let (mut server, state) = local_server(&config, Purpose::Control)?;
-            let bundle = bundle(args, server.platform(), server.feature_set().0)?;
+            let bundle = bundle(args, Expect::platform(server.platform()), server.feature_set().0)?;
             if config.mem_bw_mbps.is_none() {
                 server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
             }
@@ -110,8 +110,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
     looped.and(restored)
 }
 
-fn bundle(args: &cli::Run, platform: &Platform, feature_set: &str) -> Result<Option<Bundle>> {
-    args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), platform, feature_set)).transpose()
+fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option<Bundle>> {
+    let expected = expected.feature_set(feature_set);
+    args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()
 }
 
 /// Peak memory bandwidth of a bundle's platform, MB/s.

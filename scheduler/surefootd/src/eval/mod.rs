@@ -7,7 +7,7 @@ pub mod run;
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
-use crate::models::{load_bundle, load_for, policy};
+use crate::models::{load_bundle, policy};
 use crate::oracle;
 use crate::progress::{Mode, Progress};
 use crate::sweep::rows::parquet_properties;
@@ -86,11 +86,11 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let target = at.target();
-    let load = |b: &std::path::Path| match args.harm {
-        Some(cli::Harm::ForeignBundle) => load_for(b, args.trust.as_deref(), &Expect::default().feature_set("full")),
-        _ => load_bundle(b, args.trust.as_deref(), &at.platform, "full"),
+    let expected = match args.harm {
+        Some(cli::Harm::ForeignBundle) => Expect::default(),
+        _ => Expect::virtual_platform(&at.platform),
     };
-    let bundle = args.bundle.as_deref().map(load).transpose()?;
+    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
     for p in &args.policies {
         policy(p, &at.platform, bundle.as_ref(), 1)?;
     }
