@@ -108,11 +108,16 @@ fn bad_streams_are_refused() {
         let (code, line) = one_line(&replay(&stream, ""));
         assert!(code == 2 && line.contains(word) && line.contains("surefootd run --stream"), "{word}: {code} {line}");
     }
+    // Before its port, which is taken here, its socket or its journal are.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = dir.path().join("node.toml");
+    let port = format!("metrics_port = {}\njournal = \"j.jsonl\"\n[upper]\nsocket = \"u.sock\"\n", taken.local_addr().unwrap().port());
+    fs::write(&config, fs::read_to_string(&config).unwrap().replace("metrics_port = 0\n", &port)).unwrap();
     let out = surefootd()
         .args(["run", "--policy", "parties", "--server", "virtual:server-1", "--shadow", "nobody", "--config", path(&config)])
         .output()
         .unwrap();
     let (code, line) = one_line(&out);
     assert!(code == 2 && line.contains("--shadow") && line.contains("nobody"), "{code} {line}");
+    assert!(!dir.path().join("u.sock").exists() && !dir.path().join("j.jsonl").exists());
 }

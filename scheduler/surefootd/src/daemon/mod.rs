@@ -54,20 +54,25 @@ pub fn run(args: &cli::Run) -> Result<()> {
     };
     let server = cli::Server::parse(&args.server)?;
     let metrics = Arc::new(Mutex::new(Metrics::default()));
-    if let Some(port) = config.metrics_port {
+    let serve = || -> Result<()> {
+        let Some(port) = config.metrics_port else { return Ok(()) };
         let file = config.file.display();
-        metrics::serve(port, metrics.clone()).map_err(|e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e })?;
-    }
-    // Everything that can be wrong is found before anything is changed.
+        let named = |e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e };
+        metrics::serve(port, metrics.clone()).map(|_| ()).map_err(named)
+    };
+    // Everything that can be wrong is found before anything is changed, and what is refused opens neither port nor socket.
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
             let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
             let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
+            let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
+            serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
-            let beside = Beside::open(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref())?;
+            let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
+            let beside = Beside::open(shadows, args, &head)?;
             (node, policy, story, beside)
         }
         cli::Server::Local => {
@@ -78,9 +83,12 @@ pub fn run(args: &cli::Run) -> Result<()> {
             }
             let platform = server.platform().clone();
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
+            let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
+            serve()?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
-            let beside = Beside::open(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref())?;
+            let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
+            let beside = Beside::open(shadows, args, &head)?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
@@ -113,6 +121,36 @@ pub fn run(args: &cli::Run) -> Result<()> {
 fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option<Bundle>> {
     let expected = expected.feature_set(feature_set);
     args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()
+}
+
+/// The policies that look on.
+fn shadows(args: &cli::Run, config: &NodeConfig, platform: &Platform, bundle: Option<&Bundle>) -> Result<Shadows> {
+    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed)?;
+    Shadows::new(makers, judge).map_err(|e| Error::BadInput(format!("--shadow: {e}")))
+}
+
+/// Who decides on what: the head of a stream.
+fn head(
+    args: &cli::Run,
+    config: &NodeConfig,
+    platform: &Platform,
+    feature_set: &str,
+    bundle: Option<&Bundle>,
+    learning: Option<&Learning>,
+) -> Head {
+    Head {
+        format: 0,
+        policy: args.policy.clone(),
+        platform: platform.clone(),
+        feature_set: feature_set.into(),
+        seed: config.seed,
+        interval_ms: config.interval_ms,
+        bundle: bundle.map(|b| b.digest.clone()),
+        learns: config.learning.on,
+        learn_every_ms: config.learning.every_ms,
+        resumed_experience: learning.is_some_and(Learning::resumed),
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
 }
 
 /// Peak memory bandwidth of a bundle's platform, MB/s.
@@ -218,30 +256,8 @@ struct Beside {
 }
 
 impl Beside {
-    fn open(
-        args: &cli::Run,
-        config: &NodeConfig,
-        platform: &Platform,
-        feature_set: &str,
-        bundle: Option<&Bundle>,
-        learning: Option<&Learning>,
-    ) -> Result<Self> {
-        let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed)?;
-        let shadows = Shadows::new(makers, judge).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
-        let head = Head {
-            format: 0,
-            policy: args.policy.clone(),
-            platform: platform.clone(),
-            feature_set: feature_set.into(),
-            seed: config.seed,
-            interval_ms: config.interval_ms,
-            bundle: bundle.map(|b| b.digest.clone()),
-            learns: config.learning.on,
-            learn_every_ms: config.learning.every_ms,
-            resumed_experience: learning.is_some_and(Learning::resumed),
-            version: env!("CARGO_PKG_VERSION").into(),
-        };
-        let stream = args.stream.as_deref().map(|f| stream::Writer::create(f, &head)).transpose()?;
+    fn open(shadows: Shadows, args: &cli::Run, head: &Head) -> Result<Self> {
+        let stream = args.stream.as_deref().map(|f| stream::Writer::create(f, head)).transpose()?;
         let events = args.events.as_deref().map(Lines::open).transpose()?;
         Ok(Beside { shadows, stream, events })
     }
