@@ -48,6 +48,11 @@ pub enum Command {
     Schema(Schema),
 }
 
+/// A help text with the policies that there are.
+fn one_of(what: &str) -> String {
+    format!("{what}. There are: {}", surefoot_policy::NAMES.join(", "))
+}
+
 #[derive(Debug, Args)]
 pub struct Check {
     /// The node.toml of the daemon (docs/node-config.md): its folders, its resctrl, and whether its services are there
@@ -126,8 +131,7 @@ pub struct Eval {
     /// Workload files, or folders of them (docs/workload-format.md)
     #[arg(long, required = true, num_args = 1.., value_name = "DIR|FILE")]
     pub workloads: Vec<PathBuf>,
-    /// Policies, comma-separated
-    #[arg(long, required = true, value_delimiter = ',', value_name = "NAMES")]
+    #[arg(long, required = true, value_delimiter = ',', value_name = "NAMES", help = one_of("Policies, comma-separated"))]
     pub policies: Vec<String>,
     /// A platform file or the name of a shipped platform
     #[arg(long, value_name = "P")]
@@ -225,8 +229,7 @@ pub struct Oracle {
 
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Policy
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", help = one_of("Policy"))]
     pub policy: String,
     /// "local", or "virtual:PLATFORM" (a platform file or the name of a shipped platform)
     #[arg(long, value_name = "S")]

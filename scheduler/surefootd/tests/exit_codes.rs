@@ -57,6 +57,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval", 0, ""),
     ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
+    ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties, "),
     (
         "eval --workloads @/w.toml --policies parties --platform server-1 --bundle @/empty --trust @/text --out @/e",
         2,
@@ -150,6 +151,11 @@ fn commands_end_with_the_code_that_is_documented() {
     for line in USAGE {
         let out = run(&line.split(' ').filter(|w| !w.is_empty()).collect::<Vec<_>>());
         assert_eq!(out.status.code(), Some(2), "{line}");
+    }
+    for command in ["run", "eval"] {
+        let help = String::from_utf8(run(&[command, "--help"]).stdout).unwrap();
+        let words: BTreeSet<&str> = help.split_whitespace().map(|w| w.trim_end_matches(',')).collect();
+        assert!(surefoot_policy::NAMES.iter().all(|n| words.contains(n)), "{command}: {help}");
     }
     let help = run(&["--help"]);
     assert!(help.status.success());
