@@ -74,7 +74,8 @@ fn rows_are_deterministic() {
     let all = ["1", "3"].map(|threads| {
         let out = dir.path().join(threads);
         let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
-        ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
+        let said = ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
+        assert!(said.contains(" crossings ") && said.contains("\ncrossings A+B: "), "what a+b is stands below the table: {said}");
         assert!(out.join("timelines.parquet").metadata().unwrap().len() > 0);
         (rows(&out), fs::read(out.join("timelines.parquet")).unwrap())
     });
@@ -247,6 +248,8 @@ fn metrics_are_announced_last() {
     let announced = format!("metrics: http://127.0.0.1:{port}/metrics");
     let good = said(&["--duration-s", "1"]);
     assert!(good.contains(&announced), "{good}");
+    // xapian and blackscholes come later.
+    assert!(good.contains("parties on server-1: 1 of 3 services"), "{good}");
     for bad in [["--shadow", "partes"], ["--profiles", "/nowhere"], ["--events", "/proc/none/e"]] {
         let said = said(&bad);
         assert!(!said.contains(&announced) && said.contains(bad[1]), "{said}");

@@ -330,8 +330,9 @@ fn control(
             write_moments(e, now, &seen, |id| node.load_at(id, now))?;
         }
         if clock.ticks == 0 {
-            let n = seen.services.len();
-            tracing::info!("{} on {platform}: {n} {}", policy.name(), if n == 1 { "service" } else { "services" });
+            let (here, all) = (seen.services.len(), node.services(config));
+            let of = if here < all { format!("{here} of ") } else { String::new() };
+            tracing::info!("{} on {platform}: {of}{all} {}", policy.name(), if all == 1 { "service" } else { "services" });
             notifier.ready(&format!("{} on {platform}", policy.name()));
         }
         notifier.alive();

@@ -55,6 +55,14 @@ impl Node {
         }
     }
 
+    /// How many services and jobs there are to be; some may come later.
+    pub fn services(&self, config: &NodeConfig) -> usize {
+        match self {
+            Node::Virtual { workload, .. } => workload.lc.len() + workload.be.len(),
+            Node::Local(_) => config.services.len(),
+        }
+    }
+
     /// When it ends by itself, ms from the first tick: after so many seconds, else with the workload; None: never.
     pub fn end_ms(&self, duration_s: Option<u64>) -> Option<u64> {
         match (self, duration_s) {

@@ -366,5 +366,6 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             show(s.decision_us_p99, 1)
         );
     }
+    println!("crossings A+B: times that the policy itself took an LC service across its cliff, A for BE jobs or nobody, B for LC services");
     println!("written to {}", args.out.display());
 }
