@@ -27,14 +27,14 @@ fn tree(cgroups: &[Cgroup], mount: &Path) -> BTreeMap<String, String> {
     for c in cgroups {
         for (dir, file) in [(0, "cpuset.cpus"), (0, "cpuset.mems"), (1, "cpu.cfs_quota_us"), (1, "cpu.cfs_period_us"), (1, "cpu.shares")] {
             let file = c.dirs[dir].join(file);
-            all.insert(path(&file).to_string(), fs::read_to_string(&file).unwrap());
+            all.insert(path(&file).to_string(), look(&file));
         }
     }
     let tids: BTreeSet<String> = cgroups.iter().map(|c| c.process.id().to_string()).collect();
     for group in groups(mount).into_iter().map(|g| mount.join(g)).chain([mount.to_path_buf()]) {
         let name = path(&group).to_string();
-        all.insert(format!("{name}/schemata"), fs::read_to_string(group.join("schemata")).unwrap());
-        let tasks = fs::read_to_string(group.join("tasks")).unwrap();
+        all.insert(format!("{name}/schemata"), look(&group.join("schemata")));
+        let tasks = look(&group.join("tasks"));
         // Other processes of this machine come and go.
         let ours: Vec<&str> = tasks.lines().filter(|t| tids.contains(*t)).collect();
         all.insert(format!("{name}/tasks"), ours.join(" "));
@@ -42,6 +42,14 @@ fn tree(cgroups: &[Cgroup], mount: &Path) -> BTreeMap<String, String> {
         all.insert(format!("{name}/mon_groups"), monitored.join(" "));
     }
     all
+}
+
+/// A file that must be there. Where it is not, what is there instead tells who took it: the group, the whole mount or its folder.
+fn look(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|e| {
+        let around: Vec<String> = file.ancestors().skip(1).take(3).map(|d| format!("{} {:?}", d.display(), names(d))).collect();
+        panic!("{}: {e}; {}; {}", file.display(), around.join("; "), fs::read_to_string("/proc/self/mounts").unwrap_or_default())
+    })
 }
 
 fn names(dir: &Path) -> Vec<String> {
