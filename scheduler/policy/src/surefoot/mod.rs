@@ -719,11 +719,10 @@ impl Surefoot {
         }
         let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
         // Who only stands by feels what BE jobs do with the cores that they get: clocks fall, and siblings are busy.
-        let be = self.books.has_be();
         let tight = |s: &ServiceView| {
             let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
             let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);
-            be && busy.is_some_and(|b| b > self.set.busy * cores)
+            busy.is_some_and(|b| b > self.set.busy * cores)
         };
         let role = |s: &ServiceView| {
             if stuck.contains(&s.id) {
