@@ -568,7 +568,8 @@ impl Surefoot {
         };
         let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));
         let asked = self.ask_all(now_ms, seen);
-        let mut chosen = [Pass::Free, Pass::Trade].into_iter().find_map(|pass| self.joint(&asked, role, pass, STAY).filter(well));
+        let free = self.joint(&asked, role, Pass::Free, STAY);
+        let mut chosen = free.clone().filter(well).or_else(|| self.joint(&asked, role, Pass::Trade, STAY).filter(well));
         let mut poor = false;
         if chosen.is_none() && now_ms >= self.poor_ms {
             // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
@@ -580,7 +581,7 @@ impl Surefoot {
                 self.return_the_rest(&asked, chosen);
             }
         }
-        let chosen = chosen.or_else(|| self.joint(&asked, role, Pass::Free, STAY)).filter(helps);
+        let chosen = chosen.or(free).filter(helps);
         drop(asked);
         if poor {
             self.poor_ms = now_ms + self.set.poor_every_ms;
