@@ -227,7 +227,9 @@ impl Surefoot {
         let poor = pass == Pass::Poor;
         let floor = if poor { rcliff } else { oaa };
         let mut out: Vec<Amount> = asked.life.ledger.proven(asked.now_ms, asked.life.rps, required).filter(|c| c.fits_in(pool)).collect();
-        let levels = LEVELS.iter().map(|l| required + l).chain(POOR_LEVELS.into_iter().filter(|_| poor));
+        // Where not everybody can have enough, nobody is to have plenty.
+        let levels = LEVELS.iter().take(if poor { 1 } else { LEVELS.len() }).map(|l| required + l);
+        let levels = levels.chain(POOR_LEVELS.into_iter().filter(|_| poor));
         levels.for_each(|qos| Self::staircase(asked, qos, floor, pool, &mut out));
         let around = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)];
         out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(cores, ways)).at_most(pool)));
