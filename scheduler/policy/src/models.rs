@@ -182,7 +182,17 @@ impl BundleModels {
         }
         let qos_cap = qos_cap.unwrap_or(f64::INFINITY);
         let b_expects = [EXPECTED_CORES, EXPECTED_CACHE].map(|n| b.input_index(n));
-        Ok(BundleModels { a, b, c, b_expects, qos_cap, mb_per_way: platform.mb_per_way(), scratch: RefCell::default(), b_asked: RefCell::default(), out })
+        Ok(BundleModels {
+            a,
+            b,
+            c,
+            b_expects,
+            qos_cap,
+            mb_per_way: platform.mb_per_way(),
+            scratch: RefCell::default(),
+            b_asked: RefCell::default(),
+            out,
+        })
     }
 
     /// Model-C as it has become.
