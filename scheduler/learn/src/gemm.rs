@@ -213,7 +213,9 @@ pub(crate) fn row_product(x: &[f32], w: &[f32], bias: &[f32], relu: bool, y: &mu
     // Every sum waits for its own last term: the more sums at a time, the less is waited for.
     let mut at = row_strips::<64>(x, w, bias, relu, 0, y);
     at = row_strips::<32>(x, w, bias, relu, at, y);
-    at = row_strips::<16>(x, w, bias, relu, at, y);
+    at = row_strips::<WIDE>(x, w, bias, relu, at, y);
+    at = row_strips::<NARROW>(x, w, bias, relu, at, y);
+    at = row_strips::<4>(x, w, bias, relu, at, y);
     let columns = y.len();
     for (i, y) in y.iter_mut().enumerate().skip(at) {
         let mut sum = bias[i];
@@ -275,7 +277,9 @@ mod tests {
     fn tiles_change_no_bit() {
         let mut rng = Rng::new(4);
         let mut draws = |n: usize| (0..n).map(|_| rng.normal() as f32).collect::<Vec<_>>();
-        for (rows, k, columns) in [(1, 1, 1), (3, 5, 7), (4, 8, 8), (5, 15, 9), (9, 32, 16), (13, 30, 30), (8, 3, 49), (6, 64, 33)] {
+        let sizes =
+            [(1, 1, 1), (3, 5, 7), (4, 8, 8), (5, 15, 9), (9, 32, 16), (13, 30, 30), (8, 3, 49), (6, 64, 33), (2, 9, 63), (2, 5, 125)];
+        for (rows, k, columns) in sizes {
             let (x, b, bias) = (draws(rows * k), draws(k * columns), draws(columns));
             let plain = |start: f32, r: usize, c: usize| (0..k).fold(start, |s, i| x[r * k + i].mul_add(b[i * columns + c], s));
             let want: Vec<f32> = (0..rows * columns).map(|at| plain(bias[at % columns], at / columns, at % columns).max(0.0)).collect();

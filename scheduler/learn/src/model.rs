@@ -95,10 +95,14 @@ impl Model {
         Ok(self.infer(scratch))
     }
 
-    /// Predict again with other raw values of some inputs (their places, values); the others stay as in the last prediction.
+    /// Predict again with other raw values of some inputs (their places, values); the others stay as in the last prediction, which must
+    /// have been this model's with this `scratch`.
     ///
     /// # Errors
-    /// [`InputError`] names the input that is not finite, or says that there was no last prediction of this model.
+    /// [`InputError`] names the input that is not finite, or says that the last prediction had another number of inputs.
+    ///
+    /// # Panics
+    /// On a place that no input has.
     pub fn predict_again<'s>(
         &self,
         others: impl IntoIterator<Item = (usize, f64)>,

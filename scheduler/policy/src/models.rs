@@ -317,11 +317,26 @@ mod tests {
         assert!(close(area.oaa_ways.unwrap(), 0.8) && area.oaa_mbps.is_none());
         // 3 cores and 2 ways of 2 MB: 0.1 x 0.3 + 0.1 x 0.4, times 10.
         assert!(close(m.qos("a", &state(Some(4.0), None), 3.0, 2.0).unwrap(), 0.7));
-        // Another allocation of the same state, then another state.
-        assert!(close(m.qos("a", &state(Some(4.0), None), 5.0, 2.0).unwrap(), 0.9));
-        assert!(m.qos("a", &state(Some(4.0), None), f64::NAN, 2.0).is_err());
-        assert!(close(m.qos("a", &state(Some(6.0), None), 1.0, 1.0).unwrap(), 0.3));
         assert_eq!(m.qos_cap(), 2.0);
+    }
+
+    /// Asked about one state after another, Model-B never answers with what it heard of the last one.
+    #[test]
+    fn no_state_is_taken_for_another() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let fresh = || {
+            let m = bundle_like(&p, 8);
+            let b = Mlp::from_layers(&[3, 1], Output::Linear, &[(&[0.1, 0.1, 0.3], &[0.0])]).unwrap();
+            let b = Model::new(inputs(&["expected_cores", "expected_cache_mb", "cpu_usage_cores"]), outputs(&["qos"]), b).unwrap();
+            BundleModels::from_parts(m.a, b, m.c, None, &p).unwrap()
+        };
+        let m = fresh();
+        let (a, b, blind) = (state(Some(4.0), None), state(Some(6.0), None), state(None, None));
+        let questions = [(a, 3.0), (a, 5.0), (b, 5.0), (a, 2.0), (a, f64::NAN), (a, 4.0), (blind, 4.0), (b, 1.0), (b, 2.0)];
+        for (state, cores) in questions {
+            assert_eq!(m.qos("x", &state, cores, 2.0), fresh().qos("x", &state, cores, 2.0), "{state:?} {cores}");
+        }
+        assert!(m.qos("x", &a, 3.0, 2.0) != m.qos("x", &b, 3.0, 2.0) && m.qos("x", &blind, 3.0, 2.0).is_err());
     }
 
     /// A feature that the host did not measure gives no answer, and the reason names it.

@@ -11,7 +11,7 @@ pub(super) const FAR: f64 = 0.5;
 /// Share of a service's cores that is busy, below which more of them do not help, and above which nothing else does.
 pub(super) const IDLE: f64 = 0.6;
 pub(super) const BUSY: f64 = 0.92;
-/// Price of leaving a service with busy cores as it is, in a plan that gives BE jobs more.
+/// Price of leaving a service with busy cores as it is, in a plan that takes something from others.
 pub(super) const TIGHT: f64 = 1.0;
 /// Enlargements, each larger than the last, before it is begun anew.
 pub(super) const TRIES: u32 = 6;
@@ -227,7 +227,7 @@ impl Surefoot {
         let poor = pass == Pass::Poor;
         let floor = if poor { rcliff } else { oaa };
         let mut out: Vec<Amount> = asked.life.ledger.proven(asked.now_ms, asked.life.rps, required).filter(|c| c.fits_in(pool)).collect();
-        // Where not everybody can have enough, nobody is to have plenty.
+        // Where not everybody can have enough, no model is asked who could have plenty.
         let levels = LEVELS.iter().take(if poor { 1 } else { LEVELS.len() }).map(|l| required + l);
         let levels = levels.chain(POOR_LEVELS.into_iter().filter(|_| poor));
         levels.for_each(|qos| Self::staircase(asked, qos, floor, pool, &mut out));

@@ -16,7 +16,7 @@
 //! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
 //!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged. In peace it goes up again in one step to what memory
 //!   has room for ([`Surefoot::raise`]); what somebody suffered from is approached by halves.
-//! * **Who stands by.** Whatever BE jobs get is felt by those, too, from whom it was not taken: clocks fall, siblings are busy. Services
+//! * **Who stands by.** Whatever is taken is felt by those, too, from whom it was not taken: clocks fall, siblings are busy. Services
 //!   with busy cores get some of it first ([`Role::Firm`]), and a BE share that hurt somebody is remembered.
 //! * **Bursts.** Who was well here at this load may miss its target for three intervals before it gets more.
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
@@ -719,7 +719,8 @@ impl Surefoot {
             return;
         }
         let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
-        // Who only stands by feels what BE jobs do with the cores that they get: clocks fall, and siblings are busy.
+        // Who only stands by feels what becomes of the cores that others lose: BE jobs make clocks fall and siblings busy, and without
+        // them the same work goes on, on fewer siblings.
         let tight = |s: &ServiceView| {
             let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
             let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);

@@ -264,6 +264,28 @@ fn who_stands_by_is_firmed_up() {
     assert!(cells[1].held == asked.held && policy.price(cells[1]) > policy.price(cells[0]), "{cells:?}");
 }
 
+/// Without BE jobs, too: what one service does not need goes to the one whose cores are busy.
+#[test]
+fn busy_cores_are_firmed_up_without_be_jobs() {
+    let p = Platform::regular("t", 32, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 4.0, 10.0).lc("b", 1.0, 10.0);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..400 {
+        step(&mut plant, &mut policy);
+    }
+    let free = policy.books.free();
+    assert!(free.cores >= 8, "{free:?} {:?} {:?}", policy.books.usable("a"), policy.books.usable("b"));
+    assert!(policy.books.grow("b", Amount::new(free.cores, 0)));
+    let (a, b) = (policy.books.usable("a").cores, policy.books.usable("b").cores);
+    for f in &mut policy.lives.get_mut("a").unwrap().features {
+        f.cpu_usage_cores = Some(p.cores(a) * 0.95);
+    }
+    policy.refine_ms = 0;
+    let mut plan = Plan::default();
+    policy.refine(plant.t_ms, &plant.observe(), &mut plan);
+    assert!(policy.books.usable("a").cores > a && policy.books.usable("b").cores < b, "{:?}", plan.actions);
+}
+
 /// Who is left short keeps what nobody else needs of what it held.
 #[test]
 fn what_nobody_needs_is_returned() {
