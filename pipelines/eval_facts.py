@@ -35,6 +35,7 @@ _NULL = {
     "actions_per_min_settled": "never settled",
 }
 _NULL_ELSE = "no value"
+_CROSSINGS = ("reclaim_crossings", "deprive_crossings")
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,24 @@ def _lacks(rows: pl.DataFrame, column: str) -> bool:
     return not (~rows["lacks"].list.contains(column)).any()
 
 
+def _told_apart(rows: pl.DataFrame) -> bool:
+    """Whether every row has its reclaim_crossings apart: without deprive_crossings they are the sum of both kinds."""
+    return not rows["lacks"].list.contains("deprive_crossings").any()
+
+
+def _crossings_in_words(rows: pl.DataFrame) -> dict[str, str]:
+    """What stands for crossings where not every run tells the two kinds apart."""
+    some = rows.filter(~pl.col("lacks").list.contains("reclaim_crossings"))
+    if some.is_empty():
+        return dict.fromkeys(_CROSSINGS, NOT_MEASURED)
+    both = some.filter(pl.col("lacks").list.contains("deprive_crossings"))
+    if both.is_empty():
+        return dict.fromkeys(_CROSSINGS, f"{NOT_MEASURED} in {len(rows) - len(some)} of {len(rows)} runs")
+    share = "" if len(both) == len(rows) else f" in {len(both)} of {len(rows)} runs"
+    reclaims = f"{both['reclaim_crossings'].sum():,.0f} of both kinds{share}"
+    return {"reclaim_crossings": reclaims, "deprive_crossings": f"not told apart{share}"}
+
+
 def _json(estimate: Estimate | None) -> dict[str, Any] | None:
     return None if estimate is None else estimate.as_json()
 
@@ -191,19 +210,17 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     }
     for column in OPTIONAL:
         facts[column] = _json(mean(group, rows, column)) if _known(rows, column) else None
-    for column in ("reclaim_crossings", "deprive_crossings"):
-        # without the other, the first is the sum of both
-        facts[f"{column}_total"] = rows[column].sum() if _known(rows, "deprive_crossings") else None
+    apart = _told_apart(rows)
+    for column in _CROSSINGS:
+        facts[column] = facts[column] if apart else None
+        facts[f"{column}_total"] = rows[column].sum() if apart and _known(rows, column) else None
     none = {name: name.removesuffix("_total") for name, value in facts.items() if value is None}
     facts["no_value"] = {
         name: NOT_MEASURED if _lacks(rows, column) else _NULL.get(column, _NULL_ELSE) for name, column in none.items()
     }
-    if _lacks(rows, "deprive_crossings") and not _lacks(rows, "reclaim_crossings"):
-        total = rows["reclaim_crossings"].sum()
-        facts["no_value"] |= {
-            "reclaim_crossings_total": f"{total:,.0f} of both kinds",
-            "deprive_crossings_total": "not told apart",
-        }
+    if not apart:
+        for column, words in _crossings_in_words(rows).items():
+            facts["no_value"] |= {column: words, f"{column}_total": words}
     return facts
 
 
@@ -270,7 +287,7 @@ def _pair(group: Group, p: Published, field: str) -> Estimate | None:
 
 def _crossings(group: Group, p: Published) -> Estimate | None:
     rows = group.of(p.policy)
-    return _exactly(rows["reclaim_crossings"].sum()) if _known(rows, "deprive_crossings") else None
+    return _exactly(rows["reclaim_crossings"].sum()) if _told_apart(rows) and _known(rows, "reclaim_crossings") else None
 
 
 _MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {
@@ -322,10 +339,14 @@ _WHY = {
 
 def _nothing(group: Group, p: Published) -> tuple[str, str]:
     """Verdict and reason where rows are there, and our figure is not."""
-    column = "deprive_crossings" if p.metric == "reclaim_crossings" else p.metric
-    if _lacks(group.of(p.policy), column):
-        both = ": its reclaim_crossings are the sum of both kinds" if column == "deprive_crossings" else ""
-        return NOT_MEASURED, f"by an older surefootd, without the column {column}{both}"
+    rows = group.of(p.policy)
+    if p.metric == "reclaim_crossings" and not _told_apart(rows):
+        old = rows["lacks"].list.contains("deprive_crossings").sum()
+        which = "" if old == len(rows) else f"{old} of {len(rows)} runs "
+        both = "" if _lacks(rows, "reclaim_crossings") else ": there reclaim_crossings are the sum of both kinds"
+        return NOT_MEASURED, f"{which}by an older surefootd, without the column deprive_crossings{both}"
+    if _lacks(rows, p.metric):
+        return NOT_MEASURED, f"by an older surefootd, without the column {p.metric}"
     return "no value", _WHY.get(p.metric, "null in every run")
 
 

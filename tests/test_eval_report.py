@@ -237,6 +237,37 @@ def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
         assert said in html, said
 
 
+def test_crossings_of_both_kinds_are_not_added_to_reclaims(tmp_path: Path) -> None:
+    """An older surefootd's reclaim_crossings are the sum of both kinds: beside newer rows no total is given, no aim judged."""
+    old = [row(f"lc3-{k:02}", "surefoot", 1, 1.0, reclaim_crossings=3) for k in (1, 2)]
+    new = [row(f"lc3-{k:02}", "surefoot", 2, 1.0, reclaim_crossings=0) for k in (1, 2, 3)]
+    outs = (write(tmp_path / "old", old, "deprive_crossings"), write(tmp_path / "new", new))
+    (mine,) = facts_of(*outs)["sets"][0]["policies"]
+    for name in ("reclaim_crossings", "reclaim_crossings_total", "deprive_crossings", "deprive_crossings_total"):
+        assert mine[name] is None, name
+    # two old runs with three each, of five runs
+    assert mine["no_value"]["reclaim_crossings_total"] == "6 of both kinds in 2 of 5 runs"
+    assert mine["no_value"]["deprive_crossings_total"] == "not told apart in 2 of 5 runs"
+    html = Path(eval_report.run(list(outs), tmp_path / "report")["page"]).read_text("utf-8")
+    assert "6 of both kinds in 2 of 5 runs" in html
+    older = write(tmp_path / "older", [row("lc3-04", "surefoot", 1, 1.0)], "reclaim_crossings", "deprive_crossings")
+    (mine,) = facts_of(outs[1], older)["sets"][0]["policies"]
+    assert mine["no_value"]["reclaim_crossings_total"] == "not measured in 1 of 4 runs"
+
+    def aim(*rows: Path) -> dict[str, Any]:
+        of = (p for p in facts_of(*rows)["published"] if p["set"] == "churn-server-2" and p["metric"] == "reclaim_crossings")
+        return next(of)
+
+    # scripts are a set by their folder's name
+    older = write(tmp_path / "a" / "churn-server-2", [row("fig10", "surefoot", 1, 1.0)], "deprive_crossings")
+    newer = write(tmp_path / "b" / "churn-server-2", [row("fig10", "surefoot", 2, 1.0, reclaim_crossings=0)])
+    assert (aim(newer)["verdict"], aim(newer)["ours"]["value"]) == ("met", 0)
+    assert aim(older)["why"].startswith("by an older surefootd, without the column deprive_crossings")
+    mixed = aim(older, newer)
+    assert (mixed["verdict"], mixed["ours"]) == ("not measured", None)
+    assert mixed["why"].startswith("1 of 2 runs by an older surefootd, without the column deprive_crossings")
+
+
 def test_the_page_has_every_figure_and_fetches_nothing(tmp_path: Path) -> None:
     """Scatter, violins, distribution, EMU, load maps, time lines and traces, from 36 loads of two services and a script."""
     names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
