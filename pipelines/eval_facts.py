@@ -56,9 +56,12 @@ class Published:
     place: str
     what: str
 
-    def met_by(self, ours: float) -> bool:
-        """Whether ours is at least as good."""
-        return ours <= self.value + 1e-9 if self.better == "lower" else ours >= self.value - 1e-9
+    def met_by(self, ours: float, workloads: int) -> bool:
+        """Whether ours is at least as good. workloads: of how many it is; 1 of 2 is more than the paper's 1 of 20."""
+        value = self.value
+        if self.unit.startswith("of "):
+            value *= workloads / int(self.unit.removeprefix("of "))
+        return ours <= value + 1e-9 if self.better == "lower" else ours >= value - 1e-9
 
 
 def published() -> list[Published]:
@@ -193,6 +196,7 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     of_oracle = known_oracle.with_columns(pl.col("oracle_emu").alias("emu"))
     facts: dict[str, Any] = {
         "policy": policy,
+        "workloads": rows["workload"].n_unique(),
         "runs": len(rows),
         "converged_runs": len(good),
         "failures": _json(failures(group, rows)),
@@ -311,17 +315,22 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
     rows = []
     for p in published():
         group = by_name.get((p.set, p.platform))
-        ours, verdict, why = None, NOT_MEASURED, ""
+        ours, verdict, why, sure = None, NOT_MEASURED, "", None
+        # of the policy's own runs: others may have run more
+        workloads = 0 if group is None else group.of(p.policy)["workload"].n_unique()
         if group is None:
             why = f"no rows of {p.set} on {p.platform}"
         elif missing := [name for name in (p.policy, p.baseline) if name and name not in group.policies()]:
             why = f"no rows of {' and '.join(missing)}"
         else:
             ours = _MEASURES[p.metric](group, p)
-            verdict, why = (_verdict(p, ours), "") if ours is not None else _nothing(group, p)
+            if ours is None:
+                verdict, why = _nothing(group, p)
+            else:
+                verdict, sure = _verdict(p, ours, workloads), _sure(p, ours, workloads)
         row: dict[str, Any] = {name: getattr(p, name) for name in p.__dataclass_fields__}
-        row |= {"workloads": None if group is None else group.rows["workload"].n_unique()}
-        rows.append(row | {"ours": _json(ours), "verdict": verdict, "why": why, "sure": _sure(p, ours)})
+        row |= {"workloads": workloads or None, "ours": _json(ours), "verdict": verdict, "why": why, "sure": sure}
+        rows.append(row)
     return rows
 
 
@@ -350,18 +359,18 @@ def _nothing(group: Group, p: Published) -> tuple[str, str]:
     return "no value", _WHY.get(p.metric, "null in every run")
 
 
-def _verdict(p: Published, ours: Estimate) -> str:
-    good = p.met_by(ours.value)
+def _verdict(p: Published, ours: Estimate, workloads: int) -> str:
+    good = p.met_by(ours.value, workloads)
     if p.policy in OURS:
         return "met" if good else "missed"
     return "as published or better" if good else "worse than published"
 
 
-def _sure(p: Published, ours: Estimate | None) -> bool | None:
+def _sure(p: Published, ours: Estimate, workloads: int) -> bool | None:
     """Whether the whole interval says the same; None without one."""
-    if ours is None or ours.low is None or ours.high is None:
+    if ours.low is None or ours.high is None:
         return None
-    return p.met_by(ours.low) == p.met_by(ours.high) == p.met_by(ours.value)
+    return p.met_by(ours.low, workloads) == p.met_by(ours.high, workloads) == p.met_by(ours.value, workloads)
 
 
 def _interval(group: Group) -> str | None:

@@ -178,7 +178,7 @@ def _published(facts: Facts) -> Section:
 
 
 def _unit(p: Facts, workloads: int | None = None) -> str:
-    """How a published figure's unit is written; failures are of the set's `workloads`, where those are not the paper's."""
+    """How a published figure's unit is written; failures are of our policy's `workloads`, where those are not the paper's."""
     if workloads is not None and p["unit"].startswith("of "):
         return f"of {workloads}"
     return "×" if p["unit"] == "x" else str(p["unit"])
@@ -466,7 +466,7 @@ def _best_effort(facts: Facts) -> list[Section]:
         row: list[Any] = [policy]
         for s in single:
             mine = next((p for p in s["policies"] if p["policy"] == policy), None)
-            row.append(_NOT_RUN if mine is None else figure(mine["failures"], f"of {s['workloads']}"))
+            row.append(_NOT_RUN if mine is None else figure(mine["failures"], f"of {mine['workloads']}"))
             paper = _published_of(facts, s, policy, "failures")
             row.append("–" if paper is None else number(paper))
         rows.append(row)

@@ -168,6 +168,27 @@ def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
     assert published["lc3-be", "osml-plus", "failures", ""]["verdict"] == "met"
 
 
+def test_failures_are_compared_as_shares(tmp_path: Path) -> None:
+    """Published: parties fails 4 of 20 with four LC services, a fifth. One of two is more than that, one of five the same."""
+
+    def judged(n: int, others: int = 0) -> dict[str, Any]:
+        rows = [row(f"lc4-be-{k:02}", "parties", 1, None if k == 0 else 1.0, be_throughput=0.5) for k in range(n)]
+        rows += [row(f"lc4-be-{k:02}", "osml-plus", 1, 1.0, be_throughput=0.5) for k in range(others)]
+        facts = facts_of(write(tmp_path / "lc4-be", rows))
+        wanted = ("lc4-be", "parties", "failures")
+        return next(p for p in facts["published"] if (p["set"], p["policy"], p["metric"]) == wanted)
+
+    assert judged(2)["ours"]["value"] == 1
+    assert judged(2)["verdict"] == "worse than published"
+    assert judged(5)["verdict"] == "as published or better"
+    # of the policy's own workloads, not of all in the set
+    assert (judged(2, others=5)["workloads"], judged(2, others=5)["verdict"]) == (2, "worse than published")
+    by = {(p.set, p.policy, p.metric): p for p in eval_facts.published()}
+    of_20 = by["lc4-be", "parties", "failures"]
+    assert [of_20.met_by(4.0, 20), of_20.met_by(5.0, 20), of_20.met_by(5.0, 40)] == [True, False, True]
+    assert by["lc3", "parties", "convergence_s"].met_by(15.0, 2)
+
+
 def test_scripts_have_seeds_as_their_unit(tmp_path: Path) -> None:
     """Violations 1, 2, 3 s with three seeds: 2 +- 4.303 / sqrt(3) (Student's t, 2 degrees of freedom)."""
     rows = [row("fig10", "osml-plus", seed, 1.0, qos_violation_s=float(seed)) for seed in (1, 2, 3)]
