@@ -35,6 +35,8 @@ _NULL = {
     "actions_per_min_settled": "never settled",
 }
 _NULL_ELSE = "no value"
+# The same of a ratio.
+_NO_RUN, _OVER_0 = "no such run", "over 0"
 _CROSSINGS = ("reclaim_crossings", "deprive_crossings")
 
 
@@ -240,7 +242,7 @@ def ratio_facts(group: Group, ours: str, other: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"policy": ours, "baseline": other}
     facts |= {name: _json(ratio(group, *what)) for name, what in compared.items()}
     facts["no_value"] = {
-        name: "over 0" if len(_in_both(*what)) else "no such run" for name, what in compared.items() if facts[name] is None
+        name: _OVER_0 if len(_in_both(*what)) else _NO_RUN for name, what in compared.items() if facts[name] is None
     }
     return facts
 
@@ -338,11 +340,13 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
 _WHY = {
     "convergence_s": "no run that all compared policies converge on",
     "convergence_worst_s": "never converged",
-    "speed_up": "no run that both converge on, or in 0 s only",
-    "be_throughput_ratio": "no run with BE jobs that both converge on",
-    "violation_ratio": "the other never misses a QoS target",
     "emu_of_oracle_pct": "ORACLE's EMU is not proven for any run",
     "actions_per_min_settled": "no run went on for 5 s after it converged",
+}
+# The same of ratios, whose reason ratio_facts finds.
+_WHY_NO_RATIO = {
+    _NO_RUN: "no run (workload and seed) in which both have what is compared",
+    _OVER_0: "its denominator is 0 in all runs that both have",
 }
 
 
@@ -356,6 +360,8 @@ def _nothing(group: Group, p: Published) -> tuple[str, str]:
         return NOT_MEASURED, f"{which}by an older surefootd, without the column deprive_crossings{both}"
     if _lacks(rows, p.metric):
         return NOT_MEASURED, f"by an older surefootd, without the column {p.metric}"
+    if p.baseline:
+        return "no value", _WHY_NO_RATIO[ratio_facts(group, p.policy, p.baseline)["no_value"][p.metric]]
     return "no value", _WHY.get(p.metric, "null in every run")
 
 

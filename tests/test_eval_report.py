@@ -251,8 +251,15 @@ def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
     assert facts["sets"][0]["ratios"][0]["no_value"] == {"speed_up": "no such run", "be_throughput_ratio": "no such run"}
     by = {(p["set"], p["policy"], p["baseline"], p["metric"]): p for p in facts["published"]}
     faster = by["lc3", "osml-plus", "parties", "speed_up"]
-    assert (faster["verdict"], faster["why"]) == ("no value", "no run that both converge on, or in 0 s only")
+    assert (faster["verdict"], faster["why"]) == ("no value", "no run (workload and seed) in which both have what is compared")
     assert by["lc3", "osml-plus", "clite", "speed_up"]["verdict"] == "not measured"
+    # one run of both, and PARTIES misses no target in it
+    calm = [row("fig10", p, 1, 1.0, qos_violation_s=s) for p, s in (("surefoot", 1.0), ("parties", 0.0))]
+    calm_facts = facts_of(write(tmp_path / "churn-server-2", calm))
+    assert calm_facts["sets"][0]["ratios"][0]["no_value"]["violation_ratio"] == "over 0"
+    by_calm = {(p["set"], p["policy"], p["metric"]): p for p in calm_facts["published"]}
+    aim = by_calm["churn-server-2", "surefoot", "violation_ratio"]
+    assert (aim["verdict"], aim["why"]) == ("no value", "its denominator is 0 in all runs that both have")
     html = Path(eval_report.run([tmp_path / "lc3"], tmp_path / "report")["page"]).read_text("utf-8")
     for said in ("never converged", "never settled", "not measured", "2 of both kinds", "no such run"):
         assert said in html, said
