@@ -118,7 +118,7 @@ def _tiles(facts: Facts) -> list[Tile]:
         Tile(
             "published figures and aims of ours",
             f"{len(met)} of {len(ours)} met" if ours else "none measured",
-            f"{len(missing)} of {len(facts['published'])} without a figure of ours: the folded table says why",
+            f"{len(missing)} of {len(facts['published'])} without a figure of ours: the folded table says why" if missing else "",
             "missing" if not ours else "" if len(met) == len(ours) else "failed",
         ),
         Tile(
@@ -441,17 +441,17 @@ def _bars(s: Mapping[str, Any], field: str) -> list[charts.Bar]:
     return [_bar(p, field) for p in s["policies"]]
 
 
-def _bar(of: Facts, field: str, published: float | None = None) -> charts.Bar:
-    e = of[field]
+def _bar(of: Facts, field: str, paper: Facts | None = None) -> charts.Bar:
+    e, published = of[field], None if paper is None else paper["value"]
     if e is None:
         return charts.Bar(of["policy"], None, None, None, of["no_value"][field], published)
     return charts.Bar(of["policy"], e["value"], e["low"], e["high"], published=published)
 
 
-def _published_of(facts: Facts, s: Facts, policy: str, metric: str, baseline: str = "") -> float | None:
+def _published_of(facts: Facts, s: Facts, policy: str, metric: str, baseline: str = "") -> Facts | None:
     wanted = (s["set"], s["platform"], policy, baseline, metric)
     of = ("set", "platform", "policy", "baseline", "metric")
-    return next((p["value"] for p in facts["published"] if tuple(p[k] for k in of) == wanted), None)
+    return next((p for p in facts["published"] if tuple(p[k] for k in of) == wanted), None)
 
 
 def _best_effort(facts: Facts) -> list[Section]:
@@ -461,19 +461,18 @@ def _best_effort(facts: Facts) -> list[Section]:
     section = Section("be", "Beside a best-effort job", "BE jobs")
     single = [s for s in sets if s["set"] != ALL_BE]
     policies = charts.in_order({p["policy"] for s in single for p in s["policies"]})
-    rows = []
-    for policy in policies:
-        row: list[Any] = [policy]
-        for s in single:
-            mine = next((p for p in s["policies"] if p["policy"] == policy), None)
-            row.append(_NOT_RUN if mine is None else figure(mine["failures"], f"of {mine['workloads']}"))
-            paper = _published_of(facts, s, policy, "failures")
-            row.append("–" if paper is None else number(paper))
-        rows.append(row)
-    section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))
-    columns = [Column("policy")]
+    columns, rows = [Column("policy")], [[policy] for policy in policies]
     for s in single:
-        columns += [Column(name_of(s), True), Column("published, of 20", True)]
+        papers = {policy: paper for policy in policies if (paper := _published_of(facts, s, policy, "failures"))}
+        by = {p["policy"]: p for p in s["policies"]}
+        columns.append(Column(name_of(s), True))
+        if papers:
+            columns.append(Column(f"published, {' or '.join(sorted({_unit(p) for p in papers.values()}))}", True))
+        for policy, row in zip(policies, rows, strict=True):
+            row.append(figure(by[policy]["failures"], f"of {by[policy]['workloads']}") if policy in by else _NOT_RUN)
+            if papers:
+                row.append(number(papers[policy]["value"]) if policy in papers else "–")
+    section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))
     section.blocks.append(Table(columns, rows))
     over = {
         f"{name_of(s)}, against {other}": [

@@ -159,13 +159,35 @@ def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
     by = {s["set"]: s for s in facts["sets"]}
     assert by["be-all"]["workloads"] == 4
     assert by["lc2-be"]["ratios"][0]["be_throughput_ratio"]["value"] == pytest.approx(2.0)
-    assert eval_page._published_of(facts, by["lc2-be"], "osml-plus", "be_throughput_ratio", "parties") == 1.1
-    assert eval_page._published_of(facts, by["lc3-be"], "parties", "failures") == 1
-    assert eval_page._published_of(facts, by["be-all"], "parties", "failures") is None
+
+    def paper(name: str, *of: str) -> Any:
+        found = eval_page._published_of(facts, by[name], *of)
+        return found and found["value"]
+
+    assert paper("lc2-be", "osml-plus", "be_throughput_ratio", "parties") == 1.1
+    assert paper("lc3-be", "parties", "failures") == 1
+    assert paper("be-all", "parties", "failures") is None
     published = {(p["set"], p["policy"], p["metric"], p["baseline"]): p for p in facts["published"]}
     assert published["lc2-be", "osml-plus", "be_throughput_ratio", "parties"]["verdict"] == "met"
     assert published["be-all", "osml-plus", "convergence_s", ""]["ours"]["value"] == pytest.approx(3.0)
     assert published["lc3-be", "osml-plus", "failures", ""]["verdict"] == "met"
+
+
+def test_only_sets_of_a_paper_have_a_published_column(tmp_path: Path) -> None:
+    """Failures of lc3-be are published, of 20; those of a set that no paper has are not."""
+    both = [("lc3-be", "parties"), ("lc3-be", "surefoot"), ("mine", "parties")]
+    rows = [row(f"{name}-{k:02}", policy, 1, 1.0, be_throughput=0.5) for name, policy in both for k in (1, 2)]
+    facts, groups = eval_facts.gather(eval_rows.read([write(tmp_path / "out", rows)]))
+    (section,) = eval_page._best_effort(facts)
+    table = section.blocks[1]
+    assert [c.name for c in table.columns] == ["policy", "lc3-be on server-2", "published, of 20", "mine on server-2"]
+    assert table.rows == [
+        ["parties", eval_page.estimate("0 of 2", ""), "1", eval_page.estimate("0 of 2", "")],
+        ["surefoot", eval_page.estimate("0 of 2", ""), "–", "not run"],
+    ]
+    assert "the folded table says why" in eval_page.build(facts, groups).tiles[0].more
+    measured = [p for p in facts["published"] if p["ours"]]
+    assert eval_page.build({**facts, "published": measured}, groups).tiles[0].more == ""
 
 
 def test_failures_are_compared_as_shares(tmp_path: Path) -> None:
