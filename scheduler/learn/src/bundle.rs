@@ -58,8 +58,16 @@ pub struct Expect {
     pub core_step: Option<f64>,
     pub ways: Option<u32>,
     pub mb_per_way: Option<f64>,
-    /// Who needs it, in messages; None: this host.
-    pub needed_by: Option<String>,
+    /// None: this host.
+    pub needed_by: Option<NeededBy>,
+}
+
+/// Who needs a bundle where it is not this host, in messages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NeededBy {
+    pub who: String,
+    /// What to do about a bundle of another platform: only who asks knows what can be named there.
+    pub remedy: String,
 }
 
 impl Expect {
@@ -77,7 +85,9 @@ impl Expect {
 
     /// For a virtual server of that platform: what this machine has is nothing to it.
     pub fn virtual_platform(p: &Platform) -> Self {
-        Expect { needed_by: Some(format!("the virtual platform `{}`", p.name)), ..Self::platform(p) }
+        let who = format!("the virtual platform `{}`", p.name);
+        let remedy = format!("Name the platform that it is for, or another bundle (`surefoot bundle build`, from data of `{}`)", p.name);
+        Expect { needed_by: Some(NeededBy { who, remedy }), ..Self::platform(p) }
     }
 
     pub fn feature_set(self, feature_set: &str) -> Self {
@@ -85,7 +95,7 @@ impl Expect {
     }
 
     fn check(&self, m: &Manifest) -> Result<(), BundleError> {
-        let who = self.needed_by.as_deref().unwrap_or("this host");
+        let who = self.needed_by.as_ref().map_or("this host", |n| &n.who);
         if let Some(want) = self.feature_set.as_ref().filter(|f| **f != m.feature_set) {
             let problem = format!("the bundle is for `{}`, {who} measures `{want}`", m.feature_set);
             let remedy = format!("Build one from a campaign of feature set `{want}`");
@@ -101,12 +111,8 @@ impl Expect {
         for (field, want, has) in pairs {
             if let Some(want) = want.filter(|w| (w - has).abs() > 1e-6 * has.abs().max(1.0)) {
                 let problem = format!("the bundle is for platform `{}` with {has}, {who} has {want}", p.name);
-                let remedy = match self.needed_by {
-                    None => "Build one from data of this platform: `surefoot bundle build`".to_string(),
-                    Some(_) => {
-                        format!("Name platform `{}`, or another bundle (`surefoot bundle build`, from data of this platform)", p.name)
-                    }
-                };
+                let build = "Build one from data of this platform: `surefoot bundle build`";
+                let remedy = self.needed_by.as_ref().map_or(build, |n| &n.remedy);
                 return Err(BundleError::new(MANIFEST, format!("platform.{field}"), problem, remedy));
             }
         }

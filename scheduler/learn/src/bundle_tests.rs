@@ -332,9 +332,10 @@ fn a_bundle_for_another_host_is_refused() {
         assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field));
         assert!(e.problem.contains(ours) && e.problem.contains("this host ") && !e.remedy.is_empty(), "{e}");
     }
-    // What this machine has is not at fault where the platform is virtual.
+    // What this machine has is not at fault where the platform is virtual, and data of the bundle's own platform would not help.
     let e = Bundle::load(&at, &keys(), &Expect::virtual_platform(&Platform::regular("s2", 32, 2, 20, 2.25))).unwrap_err();
-    assert!(e.problem.contains("the virtual platform `s2` has 64") && e.remedy.starts_with("Name platform `"), "{e}");
+    assert!(e.problem.contains("the virtual platform `s2` has 64") && e.remedy.starts_with("Name the platform that it is for"), "{e}");
+    assert!(e.remedy.contains("from data of `s2`"), "{e}");
 }
 
 /// Keys: a folder without any, a file that is none, and one file given by its path.

@@ -26,7 +26,7 @@ mod replay;
 pub mod rng;
 mod wide;
 
-pub use bundle::{Bundle, BundleError, Expect, OsmlModels, TomlFile};
+pub use bundle::{Bundle, BundleError, Expect, NeededBy, OsmlModels, TomlFile};
 pub use ddpg::{one_hot, Agent, Ddpg, Hyper, LearnStats, ACTIONS};
 pub use dqn::{Dqn, DqnAgent, DqnHyper};
 pub use experience::ExperienceError;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::models::{load_bundle, shadow_makers};
 use crate::stream::{self, Head};
 use serde_json::json;
-use surefoot_learn::{Bundle, Expect};
+use surefoot_learn::{Bundle, Expect, NeededBy};
 use surefoot_policy::{Policy, Shadows};
 
 /// One policy over the whole stream.
@@ -25,8 +25,7 @@ struct Tally {
 /// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
 pub fn run(args: &cli::Replay) -> Result<()> {
     let (head, moments) = stream::read(&args.stream)?;
-    let needed_by = Some(format!("{} of the stream", head.platform.name));
-    let expected = Expect { needed_by, ..Expect::platform(&head.platform).feature_set(&head.feature_set) };
+    let expected = expected(&head);
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()?;
     check(&args.stream, &head, bundle.as_ref())?;
     let mut acting = again(&head, bundle.as_ref())?;
@@ -90,6 +89,23 @@ pub fn run(args: &cli::Replay) -> Result<()> {
             head.policy,
             head.version
         ))),
+    }
+}
+
+/// A stream has its platform in it: only the bundle can be another one.
+fn expected(head: &Head) -> Expect {
+    let who = format!("`{}` of the stream", head.platform.name);
+    let expect = Expect::platform(&head.platform);
+    match head.bundle {
+        // That it is the same one, and so of the feature set, is looked at in `check`.
+        Some(_) => {
+            let remedy = "Give the bundle that the stream was recorded with".into();
+            Expect { needed_by: Some(NeededBy { who, remedy }), ..expect }
+        }
+        None => {
+            let remedy = format!("Give one from data of `{}` (`surefoot bundle build`)", head.platform.name);
+            Expect { needed_by: Some(NeededBy { who, remedy }), ..expect.feature_set(&head.feature_set) }
+        }
     }
 }
 

@@ -108,6 +108,17 @@ fn bad_streams_are_refused() {
         let (code, line) = one_line(&replay(&stream, ""));
         assert!(code == 2 && line.contains(word) && line.contains("surefootd run --stream"), "{word}: {code} {line}");
     }
+    // Of another platform: a stream has its own in it, so only the bundle can be another one.
+    let (head, ticks) = text.split_once('\n').unwrap();
+    let mut head: Value = serde_json::from_str(head).unwrap();
+    head["platform"]["managed"] = "0-3".into();
+    for (bundle, remedy) in [(head["bundle"].clone(), "that the stream was recorded with"), (Value::Null, "data of `server-1`")] {
+        head["bundle"] = bundle;
+        fs::write(&stream, format!("{head}\n{ticks}")).unwrap();
+        let (code, line) = one_line(&replay(&stream, ""));
+        assert!(code == 2 && line.contains("platform.cores") && line.contains(remedy), "{code} {line}");
+        assert!(!line.contains("Name ") && !line.contains("this platform"), "{line}");
+    }
     // Before its port, which is taken here, its socket or its journal are.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = dir.path().join("node.toml");
