@@ -37,7 +37,7 @@ impl TrustedKeys {
         let remedy = "Set SUREFOOT_KEYS to the folder that holds trusted/*.pub.pem";
         let folder = Self::default_folder()
             .ok_or_else(|| BundleError::new("trusted keys", "folder", "neither SUREFOOT_KEYS nor HOME is set", remedy))?;
-        Self::load(&folder)
+        Self::read(&folder, MAKE)
     }
 
     /// One PEM public key, or a folder's `*.pub.pem`.
@@ -45,13 +45,18 @@ impl TrustedKeys {
     /// # Errors
     /// No such path, a folder without keys, or a file that is not an Ed25519 public key.
     pub fn load(path: &Path) -> Result<Self, BundleError> {
+        Self::read(path, GIVE)
+    }
+
+    /// `absent` is the remedy where there is no such path.
+    fn read(path: &Path, absent: &str) -> Result<Self, BundleError> {
         let shown = path.display().to_string();
         if path.is_file() {
             return Ok(TrustedKeys { keys: vec![load_key(path, GIVE)?], place: "give its .pub.pem in place of the one given now".into() });
         }
         let remedy = "Copy the signer's .pub.pem there (`surefoot bundle build` makes one in its keys folder)";
         let entries = std::fs::read_dir(path).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => BundleError::new(&shown, "trusted keys", "there is no such file or folder", GIVE),
+            ErrorKind::NotFound => BundleError::new(&shown, "trusted keys", "there is no such file or folder", absent),
             _ => BundleError::new(&shown, "trusted keys", format!("cannot be read: {e}"), "Check the path, its owner and its mode"),
         })?;
         let mut files: Vec<PathBuf> = entries
@@ -88,6 +93,10 @@ impl TrustedKeys {
 }
 
 const GIVE: &str = "Give the signer's .pub.pem, or a folder of such (`surefoot bundle build` makes one in its keys folder)";
+/// Nobody named the default folder, so what is given is not at fault: at the first use it is not there yet.
+const MAKE: &str =
+    "Make it and copy the signer's .pub.pem there (`surefoot bundle build` makes one in its keys folder), or give that with \
+    --trust. SUREFOOT_KEYS names another folder than ~/.config/surefoot/keys";
 const MOVE: &str = "Move it out of this folder: every *.pub.pem here is a key that is trusted";
 /// A key has some hundred bytes.
 const MOST_BYTES: u64 = 1 << 16;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{path, root, run, surefootd};
+use common::{one_line, path, root, run, surefootd};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -168,4 +168,33 @@ fn commands_end_with_the_code_that_is_documented() {
     // The page names them all, too.
     let page = fs::read_to_string(root().join("docs/exit-codes.md")).unwrap();
     assert!(tried.iter().all(|c| *c == "schema" || page.contains(&format!("| `{c}` |"))), "docs/exit-codes.md");
+}
+
+/// Without --trust and at the first use, it is said where keys go and how else they are given; a --trust that is not there is the one at fault.
+#[test]
+fn the_first_use_of_a_bundle_says_where_keys_go() {
+    let home = tempfile::tempdir().unwrap();
+    files(home.path());
+    let bundle = root().join("tests/vectors/bundle-small");
+    let line = |more: &[&str], keys: Option<&Path>| {
+        let mut command = surefootd();
+        let config = home.path().join("node.toml");
+        command.args(["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config), "--bundle", path(&bundle)]);
+        command.args(more).env("HOME", home.path()).env_remove("SUREFOOT_KEYS");
+        if let Some(folder) = keys {
+            command.env("SUREFOOT_KEYS", folder);
+        }
+        one_line(&command.output().unwrap())
+    };
+    let own = home.path().join("own");
+    for (keys, folder) in [(None, home.path().join(".config/surefoot/keys/trusted")), (Some(own.as_path()), own.join("trusted"))] {
+        let (code, says) = line(&[], keys);
+        assert!(
+            code == 2 && says.contains(path(&folder)) && says.contains("Make it and copy the signer's .pub.pem there"),
+            "{code} {says}"
+        );
+        assert!(says.contains("--trust") && says.contains("SUREFOOT_KEYS"), "{says}");
+    }
+    let (code, says) = line(&["--trust", path(&own)], None);
+    assert!(code == 2 && says.contains(path(&own)) && says.contains("Give the signer's .pub.pem") && !says.contains("Make it"), "{says}");
 }
