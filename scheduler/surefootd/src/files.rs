@@ -43,6 +43,25 @@ pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) ->
     })
 }
 
+/// Open a file that is to be written anew. What is in it stays until it is emptied: whoever asked may be refused yet.
+///
+/// # Errors
+/// [`Error::Failed`] or [`Error::BadInput`] where it cannot be opened.
+pub fn open_anew(path: &Path) -> Result<File> {
+    File::options().write(true).create(true).truncate(false).open(path).map_err(|e| Error::io(path, "cannot be opened", &e))
+}
+
+/// Empty a file that was opened so; a pipe or a device has nothing to be emptied of.
+///
+/// # Errors
+/// [`Error::Failed`].
+pub fn empty(path: &Path, file: &File) -> Result<()> {
+    match file.metadata() {
+        Ok(m) if m.is_file() => file.set_len(0).map_err(|e| Error::io(path, "cannot be written", &e)),
+        _ => Ok(()),
+    }
+}
+
 /// Make renames and removals in a folder durable.
 ///
 /// # Errors

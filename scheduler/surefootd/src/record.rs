@@ -163,7 +163,7 @@ impl Sink {
         if !folder.is_dir() {
             return Err(Error::BadInput(format!("--out {}: no such folder: {}. Make it first", out.display(), folder.display())));
         }
-        Ok(if is_lines(out) { Sink::Lines(Lines::open(out)?) } else { Sink::Parquet(Box::new(Parquet::create(out, platform)?)) })
+        Ok(if is_lines(out) { Sink::Lines(Lines::create(out)?) } else { Sink::Parquet(Box::new(Parquet::create(out, platform)?)) })
     }
 
     fn push(&mut self, platform: &str, all: &[Sample]) -> Result<()> {

@@ -2,6 +2,7 @@
 //! wanted. Numbers are written so that they are read back bit for bit.
 
 use crate::error::{Error, Result};
+use crate::files::{empty, open_anew};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -42,17 +43,25 @@ pub struct Moment {
 /// A stream that is being recorded.
 pub struct Writer {
     path: PathBuf,
+    head: Head,
     file: BufWriter<File>,
 }
 
 impl Writer {
+    /// The file is as it was until [`Writer::begin`].
+    ///
     /// # Errors
     /// The file cannot be made.
-    pub fn create(path: &Path, head: &Head) -> Result<Self> {
-        let file = File::create(path).map_err(|e| Error::io(path, "cannot be opened", &e))?;
-        let mut w = Writer { path: path.into(), file: BufWriter::new(file) };
-        w.line(&Head { format: FORMAT, ..head.clone() })?;
-        Ok(w)
+    pub fn open(path: &Path, head: Head) -> Result<Self> {
+        Ok(Writer { path: path.into(), head: Head { format: FORMAT, ..head }, file: BufWriter::new(open_anew(path)?) })
+    }
+
+    /// # Errors
+    /// The disk is full, and the like.
+    pub fn begin(&mut self) -> Result<()> {
+        empty(&self.path, self.file.get_ref())?;
+        let head = self.head.clone();
+        self.line(&head)
     }
 
     /// # Errors

@@ -96,6 +96,10 @@ const CASES: &[(&str, i32, &str)] = &[
     ("record --server local --config @/gone.toml --out @/r.jsonl", 1, "/no/such/group"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow partes", 2, "--shadow: policy \"partes\""),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --stream /proc/none/s", 1, "/proc/none/s"),
+    // Names before the state folder, which cannot be made there.
+    ("run --policy partes --server local --config @/file.toml", 2, "policy \"partes\" is unknown"),
+    ("run --policy parties --server local --config @/file.toml --shadow partes", 2, "--shadow: policy \"partes\" is unknown"),
+    ("run --policy parties --server local --config @/file.toml", 1, "`state_dir` in node.toml"),
     ("replay @/none", 2, "none: cannot be read"),
     ("replay @/text", 2, "no head of a stream"),
     ("top", 2, "--once"),

@@ -124,11 +124,19 @@ fn bad_streams_are_refused() {
     let config = dir.path().join("node.toml");
     let port = format!("metrics_port = {}\njournal = \"j.jsonl\"\n[upper]\nsocket = \"u.sock\"\n", taken.local_addr().unwrap().port());
     fs::write(&config, fs::read_to_string(&config).unwrap().replace("metrics_port = 0\n", &port)).unwrap();
-    let out = surefootd()
-        .args(["run", "--policy", "parties", "--server", "virtual:server-1", "--shadow", "nobody", "--config", path(&config)])
-        .output()
-        .unwrap();
-    let (code, line) = one_line(&out);
+    let refused = |more: &[&str]| {
+        let run = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config)];
+        one_line(&surefootd().args(run).args(more).output().unwrap())
+    };
+    let (code, line) = refused(&["--shadow", "nobody"]);
     assert!(code == 2 && line.contains("--shadow") && line.contains("nobody"), "{code} {line}");
+    for option in ["--stream", "--events"] {
+        let (code, line) = refused(&[option, "/proc/none/file"]);
+        assert!(code == 1 && line.contains("/proc/none/file"), "{code} {line}");
+        // The other way round, nothing recorded is lost for a run that does not come to be.
+        let (code, line) = refused(&[option, path(&stream)]);
+        assert!(code == 1 && line.contains("metrics_port"), "{code} {line}");
+        assert!(fs::metadata(&stream).unwrap().len() > 0, "{option}");
+    }
     assert!(!dir.path().join("u.sock").exists() && !dir.path().join("j.jsonl").exists());
 }

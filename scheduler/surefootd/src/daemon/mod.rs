@@ -14,8 +14,9 @@ pub mod upper;
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
+use crate::files::{empty, open_anew};
 use crate::local_target::server_error;
-use crate::models::{load_bundle, shadow_makers};
+use crate::models::{check_name, load_bundle, shadow_makers};
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
@@ -60,7 +61,10 @@ pub fn run(args: &cli::Run) -> Result<()> {
         let named = |e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e };
         metrics::serve(port, metrics.clone()).map(|_| ()).map_err(named)
     };
-    // Everything that can be wrong is found before anything is changed, and what is refused opens neither port nor socket.
+    // Everything that can be wrong is found before anything is changed: names before a server is opened (a local one has its state
+    // folder from then on), and what its platform must be known for before there is a port, a line in the journal or a socket.
+    check_name(&args.policy)?;
+    args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
@@ -68,11 +72,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
             let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
+            let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
+            let beside = Beside::open(shadows, args, head)?;
             serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
-            let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
-            let beside = Beside::open(shadows, args, &head)?;
             (node, policy, story, beside)
         }
         cli::Server::Local => {
@@ -84,11 +88,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let platform = server.platform().clone();
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
+            let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
+            let beside = Beside::open(shadows, args, head)?;
             serve()?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
-            let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
-            let beside = Beside::open(shadows, args, &head)?;
             let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
@@ -166,8 +170,19 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        Ok(Lines { path: path.into(), file: BufWriter::new(File::create(path).map_err(|e| Error::io(path, "cannot be opened", &e))?) })
+    /// The file is as it was until [`Lines::begin`].
+    fn open(path: &Path) -> Result<Self> {
+        Ok(Lines { path: path.into(), file: BufWriter::new(open_anew(path)?) })
+    }
+
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let lines = Self::open(path)?;
+        lines.begin()?;
+        Ok(lines)
+    }
+
+    fn begin(&self) -> Result<()> {
+        empty(&self.path, self.file.get_ref())
     }
 
     pub(crate) fn write(&mut self, v: &serde_json::Value) -> Result<()> {
@@ -256,10 +271,16 @@ struct Beside {
 }
 
 impl Beside {
-    fn open(shadows: Shadows, args: &cli::Run, head: &Head) -> Result<Self> {
-        let stream = args.stream.as_deref().map(|f| stream::Writer::create(f, head)).transpose()?;
+    /// What the files hold stays until [`Beside::begin`].
+    fn open(shadows: Shadows, args: &cli::Run, head: Head) -> Result<Self> {
+        let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head)).transpose()?;
         let events = args.events.as_deref().map(Lines::open).transpose()?;
         Ok(Beside { shadows, stream, events })
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.stream.as_mut().map_or(Ok(()), stream::Writer::begin)?;
+        self.events.as_ref().map_or(Ok(()), Lines::begin)
     }
 
     /// After the acting policy has decided; none of this reaches the machine.
@@ -291,6 +312,7 @@ fn control(
     let mut clock = Clock::new(config.interval_ms);
     let mut absent = Absent::default();
     let mut said = None;
+    beside.begin()?;
     loop {
         let ((now, seen), observe) = timed(|| clock.observe(node));
         let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
