@@ -147,7 +147,7 @@ fn top_shows_a_running_daemon() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = config(dir.path(), &format!("metrics_port = {port}"));
     // Said after the first tick.
-    let child = start(&["run", "--policy", "unmanaged", "--server", "virtual:server-1", "--config", &config], "2 services");
+    let child = start(&["run", "--policy", "unmanaged", "--server", "virtual:server-1", "--config", &config], "2 of 3 services");
     let url = format!("http://127.0.0.1:{port}");
     let status: Value = serde_json::from_str(&ok(&["top", "--json", "--url", &url])).unwrap();
     let frame = ok(&["top", "--once", "--config", &config]);
@@ -256,7 +256,7 @@ fn top_lives_in_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = config(dir.path(), &format!("metrics_port = {port}"));
-    let daemon = || start(&["run", "--policy", "parties", "--server", "virtual:server-1", "--config", &config], "2 services");
+    let daemon = || start(&["run", "--policy", "parties", "--server", "virtual:server-1", "--config", &config], "2 of 3 services");
     let child = daemon();
     let mut top = Terminal::start(&["top", "--config", &config]);
     // The other screen, and a frame in it: a bar, and the head of the wide form.
