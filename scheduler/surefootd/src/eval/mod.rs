@@ -2,26 +2,31 @@
 
 mod blame;
 mod harm;
+mod journal;
 pub mod run;
+mod what;
 
+use crate::campaign::sha256_hex;
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
 use crate::models::{load_bundle, policy};
 use crate::oracle;
 use crate::progress::{Mode, Progress};
+use crate::stop;
 use crate::sweep::rows::parquet_properties;
 use crate::virtual_target::VirtualTarget;
 use crate::workload::{self, Workload};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use harm::Misled;
+use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 use run::{EvalRow, Moment};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{by_name, ModelSet, Policy};
 
@@ -94,61 +99,95 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     for p in &args.policies {
         policy(p, &at.platform, bundle.as_ref(), 1)?;
     }
-    let mut workloads = vec![];
+    let (mut workloads, mut digests) = (vec![], vec![]);
     for file in workload::files(&args.workloads)? {
         let w = Workload::read(&file, &target)?;
         run::check_platform(&w, &at.platform.name)?;
         if workloads.iter().any(|o: &Workload| o.name == w.name) {
             return Err(Error::BadInput(format!("{}: a workload of this name is there already. Rename the file", file.display())));
         }
+        let bytes = std::fs::read(&file).map_err(|e| Error::unreadable(&file, "a workload file", &e))?;
+        digests.push(sha256_hex(&bytes));
         workloads.push(w);
     }
-    // Once a workload: it depends on neither policy nor seed.
-    let oracle_emu = workloads.iter().map(|w| Ok((w.name.clone(), oracle::settled_emu(&at, w)?))).collect::<Result<BTreeMap<_, _>>>()?;
     let _folders = NewFolders::create(&args.out)?;
+    let what = what::of(args, &at, bundle.as_ref(), &workloads, &digests);
+    let journal = Journal::open(&args.out, &what)?;
     let mut runs = vec![];
     for w in &workloads {
         for p in &args.policies {
-            runs.extend((1..=u64::from(args.seeds)).map(|seed| (w, p, seed)));
+            runs.extend((1..=u64::from(args.seeds)).map(|seed| (w, (w.name.clone(), p.clone(), seed))));
         }
     }
-    let progress = Progress::new(Mode::Auto, "eval", runs.len() as u64, 0);
+    let resumed = journal.before();
+    if resumed > 0 {
+        eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
+    }
+    stop::install()?;
+    let progress = Progress::new(Mode::Auto, "eval", runs.len() as u64, resumed);
     let mut rows: Vec<EvalRow> = vec![];
     let mut timelines = Timelines::new()?;
+    let mut oracle_emu = BTreeMap::new();
+    let journal = Mutex::new(journal);
+    let held = || journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let keep = |seed| match args.timelines {
+        cli::Timelines::First => seed == 1,
+        cli::Timelines::All => true,
+        cli::Timelines::None => false,
+    };
     // In chunks, so that only the time lines of a few runs are held.
     for chunk in runs.chunks(8 * rayon::current_num_threads()) {
-        let done: Vec<Result<(EvalRow, Vec<Moment>)>> = chunk
+        for (w, _) in chunk.iter().filter(|(_, case)| held().row(case).is_none()) {
+            // Once a workload: it depends on neither policy nor seed.
+            if !oracle_emu.contains_key(&w.name) && !stop::requested() {
+                let known = held().oracle_emu(&w.name);
+                oracle_emu.insert(w.name.clone(), known.map_or_else(|| oracle::settled_emu(&at, w), Ok)?);
+            }
+        }
+        let done: Vec<Result<(EvalRow, Option<Vec<Moment>>)>> = chunk
             .par_iter()
-            .map(|(w, p, seed)| {
-                let keep = match args.timelines {
-                    cli::Timelines::First => *seed == 1,
-                    cli::Timelines::All => true,
-                    cli::Timelines::None => false,
-                };
-                let mut policy = made(p, &at, bundle.as_ref(), *seed, args.harm)?;
-                let mut done = run::run(&at, w, policy.as_mut(), *seed, keep)?;
+            .map(|(w, case)| {
+                if let Some(row) = held().row(case) {
+                    return Ok((row.clone(), None));
+                }
+                let (_, name, seed) = case;
+                let mut policy = made(name, &at, bundle.as_ref(), *seed, args.harm)?;
+                let (mut row, moments) = run::run(&at, w, policy.as_mut(), *seed, keep(*seed))?;
                 // The name that was asked for, whatever the policy calls itself.
-                done.0.policy = p.to_string();
-                done.0.oracle_emu = oracle_emu.get(&w.name).copied().flatten();
+                row.policy.clone_from(name);
+                row.oracle_emu = oracle_emu.get(&w.name).copied().flatten();
+                let line = journal::line(&row, &moments);
+                held().add(line.as_deref())?;
                 progress.case();
-                Ok(done)
+                Ok((row, Some(moments)))
             })
             .collect();
-        for d in done {
+        held().sync()?;
+        if stop::requested() && done.iter().any(Result::is_err) {
+            progress.finish();
+            return Err(held().interrupted(runs.len()));
+        }
+        for (d, (_, case)) in done.into_iter().zip(chunk) {
             let (row, moments) = d?;
+            let moments = moments.map_or_else(|| held().timeline(case), Ok)?;
             timelines.add(&row, &moments)?;
             rows.push(row);
         }
     }
     progress.finish();
-    if args.timelines != cli::Timelines::None {
-        write_whole(&args.out.join("timelines.parquet"), &timelines.finish()?)?;
+    let file = |name: &str| args.out.join(name);
+    if args.timelines == cli::Timelines::None {
+        // An older run's would be taken for this one's.
+        let _ = std::fs::remove_file(file("timelines.parquet"));
+    } else {
+        write_whole(&file("timelines.parquet"), &timelines.finish()?)?;
     }
-    write_whole(&args.out.join("rows.parquet"), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
-    write_whole(&args.out.join("rows.csv"), csv(&rows).as_bytes())?;
+    write_whole(&file("rows.parquet"), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
+    write_whole(&file("rows.csv"), csv(&rows).as_bytes())?;
+    journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;
     let summary = summarise(&rows, &args.policies);
     if args.json {
-        let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "workloads": workloads.len(), "policies": summary });
+        let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "resumed": resumed, "workloads": workloads.len(), "policies": summary });
         println!("{v}");
     } else {
         print_summary(&rows, &summary, args);

@@ -22,7 +22,7 @@ const GIVE_UP_MS: u64 = 180_000;
 pub const SETTLED_MS: u64 = 10_000;
 
 /// One eval row (docs/eval-output.md). None where it does not exist.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct EvalRow {
     pub workload: String,
     pub policy: String,
@@ -56,7 +56,8 @@ pub struct EvalRow {
 }
 
 /// One service at one tick.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(into = "Short", from = "Short")]
 pub struct Moment {
     pub t_ms: i64,
     pub service: String,
@@ -68,6 +69,21 @@ pub struct Moment {
     pub ways: f64,
     pub mba_pct: i32,
     pub instr_per_s: Option<f64>,
+}
+
+/// A moment without the names of its fields: a journal has many of them.
+type Short = (i64, String, bool, Option<f64>, Option<f64>, Option<f64>, f64, f64, i32, Option<f64>);
+
+impl From<Moment> for Short {
+    fn from(m: Moment) -> Self {
+        (m.t_ms, m.service, m.is_lc, m.p99_ms, m.qos_target_ms, m.load, m.cores, m.ways, m.mba_pct, m.instr_per_s)
+    }
+}
+
+impl From<Short> for Moment {
+    fn from((t_ms, service, is_lc, p99_ms, qos_target_ms, load, cores, ways, mba_pct, instr_per_s): Short) -> Self {
+        Moment { t_ms, service, is_lc, p99_ms, qos_target_ms, load, cores, ways, mba_pct, instr_per_s }
+    }
 }
 
 /// What every service shows in an observation.
@@ -147,7 +163,7 @@ fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
 /// Run a workload to its end, and on until it has converged or failed to.
 ///
 /// # Errors
-/// [`Error::BadInput`] for a workload that this platform cannot hold.
+/// [`Error::BadInput`] for a workload that this platform cannot hold; [`Error::Failed`] once this process was asked to end.
 pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64, keep_timeline: bool) -> Result<(EvalRow, Vec<Moment>)> {
     let mut server = VirtualServer::new(at.profile.clone(), Some(seed));
     w.announce(&mut server, at)?;
@@ -167,6 +183,9 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         let within = now <= w.duration_ms;
         if !within && convergence.over(now) {
             break;
+        }
+        if crate::stop::requested() {
+            return Err(Error::Failed(format!("workload {}: interrupted. Run it again", w.name)));
         }
         let seen = server.observe();
         let load = |id: &str| w.lc.iter().find(|l| l.id == id)?.load_at(now);

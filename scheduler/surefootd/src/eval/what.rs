@@ -1,0 +1,35 @@
+//! What an evaluation runs, as JSON: equal for the same command on the same files with the same program.
+
+use crate::campaign::sha256_hex;
+use crate::cli;
+use crate::virtual_target::VirtualTarget;
+use crate::workload::Workload;
+use clap::ValueEnum;
+use serde_json::{json, Value};
+use surefoot_learn::Bundle;
+
+fn name<T: ValueEnum>(x: T) -> Option<String> {
+    x.to_possible_value().map(|v| v.get_name().into())
+}
+
+/// `digests` are of the workload files, in the order of the workloads.
+pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloads: &[Workload], digests: &[String]) -> Value {
+    let one = |(w, sha256): (&Workload, &String)| json!({ "name": w.name, "sha256": sha256, "duration_s": w.duration_ms as f64 / 1000.0 });
+    let workloads: Vec<Value> = workloads.iter().zip(digests).map(one).collect();
+    let debug = |x: &dyn std::fmt::Debug| sha256_hex(format!("{x:?}").as_bytes());
+    json!({
+        "format": 1,
+        "surefootd": env!("CARGO_PKG_VERSION"),
+        // A version has many builds, and half of one beside half of another would be no evaluation of either.
+        "program_sha256": std::fs::read("/proc/self/exe").ok().map(|b| sha256_hex(&b)),
+        "platform": at.platform.name,
+        "platform_sha256": debug(&at.profile),
+        "profiles_sha256": debug(&(&at.profiles.services, &at.profiles.bursts)),
+        "workloads": workloads,
+        "policies": args.policies,
+        "seeds": args.seeds,
+        "timelines": name(args.timelines),
+        "harm": args.harm.and_then(name),
+        "bundle": bundle.map(|b| &b.digest),
+    })
+}

@@ -1,0 +1,158 @@
+//! `surefootd eval` that is cut off: what was finished is kept, and the same command goes on.
+
+mod common;
+
+use common::{ok, one_line, path, run, surefootd};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+const JOURNAL: &str = "eval.partial.jsonl";
+const WORKLOAD: &str = r#"
+duration_s = 120
+[[lc]]
+service = "moses"
+load = 0.5
+[[lc]]
+service = "img-dnn"
+load = 0.6
+arrive_s = 2
+[[be]]
+job = "blackscholes"
+"#;
+
+struct Scene {
+    dir: tempfile::TempDir,
+    workload: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let workload = dir.path().join("w.toml");
+        fs::write(&workload, WORKLOAD).unwrap();
+        Scene { dir, workload }
+    }
+
+    fn out(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn args<'a>(&'a self, out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+        let all = ["eval", "--workloads", path(&self.workload), "--platform", "server-1", "--threads", "1", "--out", path(out)];
+        let usual = ["--policies", "unmanaged,parties", "--seeds", "12", "--timelines", "all"];
+        let given = |option: &str| more.contains(&option);
+        let usual = usual.chunks(2).filter(|o| !given(o[0])).flatten().copied();
+        all.into_iter().chain(usual).chain(more.iter().copied()).collect()
+    }
+
+    /// Start it, and send a signal once two cases are kept.
+    fn cut_off(&self, out: &Path, signal: Signal) -> Output {
+        let child = surefootd().args(self.args(out, &[])).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while lines(out) < 3 {
+            assert!(Instant::now() < deadline, "two cases within a minute");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+/// Whole lines of the journal.
+fn lines(out: &Path) -> usize {
+    fs::read(out.join(JOURNAL)).map_or(0, |text| text.iter().filter(|b| **b == b'\n').count())
+}
+
+/// What must be equal however often it was cut off: all but the times of decisions. No cell before them is quoted.
+fn results(out: &Path) -> (Vec<String>, Vec<u8>) {
+    let text = fs::read_to_string(out.join("rows.csv")).unwrap();
+    let names: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+    let measured: Vec<usize> = (0..names.len()).filter(|i| names[*i].starts_with("decision_us")).collect();
+    assert_eq!(measured.len(), 2);
+    let without = |l: &str| l.split(',').enumerate().filter(|(i, _)| !measured.contains(i)).map(|(_, c)| c).collect::<Vec<_>>().join(",");
+    (text.lines().map(without).collect(), fs::read(out.join("timelines.parquet")).unwrap())
+}
+
+/// Killed, interrupted and asked to end, with a torn last line: the same command takes what is there, and what comes of it in the end
+/// is equal to the last bit.
+#[test]
+fn a_run_that_is_cut_off_goes_on() {
+    let scene = Scene::new();
+    let (whole, out) = (scene.out("whole"), scene.out("out"));
+    ok(&scene.args(&whole, &[]));
+    assert!(!whole.join(JOURNAL).exists());
+    let killed = scene.cut_off(&out, Signal::SIGKILL);
+    assert_eq!(killed.status.code(), None);
+    let before = lines(&out);
+    assert!((3..20).contains(&before) && !out.join("rows.csv").exists(), "{before}");
+    OpenOptions::new().append(true).open(out.join(JOURNAL)).unwrap().write_all(b"{\"row\":{\"work").unwrap();
+    let said = surefootd().args(scene.args(&out, &["--json"])).output().unwrap();
+    let first: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((&first["runs"], &first["resumed"]), (&Value::from(24), &Value::from(before - 1)));
+    let told = String::from_utf8(said.stderr).unwrap();
+    assert!(told.contains(&format!("{} of 24 cases are taken from {}", before - 1, path(&out.join(JOURNAL)))), "{told}");
+    assert_eq!(results(&out), results(&whole));
+    assert!(!out.join(JOURNAL).exists());
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        // Rows of the run before are there, and are not taken for this one's.
+        let (code, says) = one_line(&scene.cut_off(&out, signal));
+        let kept =
+            format!("{}: interrupted, {} of 24 cases are kept. Go on with the same command", path(&out.join(JOURNAL)), lines(&out) - 1);
+        assert!(code == 1 && says.contains(&kept) && says.contains("rows.* there are still those of an older run"), "{says}");
+        ok(&scene.args(&out, &[]));
+        assert_eq!(results(&out), results(&whole));
+    }
+}
+
+/// What is left of one command is not mixed with another's, and not lost to it.
+#[test]
+fn another_command_is_refused() {
+    let scene = Scene::new();
+    let out = scene.out("out");
+    scene.cut_off(&out, Signal::SIGKILL);
+    let kept = fs::read(out.join(JOURNAL)).unwrap();
+    let other = [
+        ("--policies", "parties", "policies"),
+        ("--seeds", "11", "seeds"),
+        ("--harm", "no-counters", "harm"),
+        ("--timelines", "none", "timelines"),
+    ];
+    for (option, value, differs) in other {
+        let (code, says) = one_line(&run(&scene.args(&out, &[option, value])));
+        assert!(code == 2 && says.contains(path(&out.join(JOURNAL))) && says.contains(&format!("other: {differs})")), "{says}");
+        assert!(says.contains("its own command") && says.contains("another --out") && says.contains("remove this file"), "{says}");
+    }
+    fs::write(&scene.workload, WORKLOAD.replace("0.6", "0.5")).unwrap();
+    let (code, says) = one_line(&run(&scene.args(&out, &[])));
+    assert!(code == 2 && says.contains("other: workloads)"), "{says}");
+    assert_eq!(fs::read(out.join(JOURNAL)).unwrap(), kept);
+    // Damage is not a crash.
+    fs::write(&scene.workload, WORKLOAD).unwrap();
+    let damaged = String::from_utf8(kept).unwrap().replacen("{\"row\":", "{\"raw\":", 1);
+    fs::write(out.join(JOURNAL), &damaged).unwrap();
+    let (code, says) = one_line(&run(&scene.args(&out, &[])));
+    assert!(code == 1 && says.contains("eval.partial.jsonl:2: ") && says.contains("damaged"), "{says}");
+    assert_eq!(fs::read_to_string(out.join(JOURNAL)).unwrap(), damaged);
+    // Where no case was kept there is nothing to lose.
+    fs::write(out.join(JOURNAL), "{\"format\":1}\n").unwrap();
+    ok(&scene.args(&out, &["--seeds", "1"]));
+    assert!(!out.join(JOURNAL).exists());
+}
+
+/// Two at the same time into the same folder: the second is told.
+#[test]
+fn a_folder_in_use_is_refused() {
+    let scene = Scene::new();
+    let out = scene.out("out");
+    fs::create_dir(&out).unwrap();
+    let file = fs::File::create(out.join(JOURNAL)).unwrap();
+    let _held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock).map_err(|e| e.1).unwrap();
+    let (code, says) = one_line(&run(&scene.args(&out, &[])));
+    assert!(code == 1 && says.contains("another eval is writing there"), "{says}");
+}
