@@ -95,6 +95,11 @@ class Group:
     def of(self, policy: str) -> pl.DataFrame:
         return self.rows.filter(pl.col("policy") == policy)
 
+    def harm(self) -> str | None:
+        """What its policies were told instead of the truth."""
+        told: str | None = self.rows["harm"][0]
+        return told
+
     def seeds(self) -> list[int]:
         return sorted(self.rows["seed"].unique().to_list())
 
@@ -108,7 +113,8 @@ def groups(rows: pl.DataFrame) -> list[Group]:
         drawn = all(set_of(w) for w in mine["workload"].unique())
         found.append(Group(str(platform), str(name), mine, drawn))
     for platform in dict.fromkeys(g.platform for g in found):
-        some = [g for g in found if g.platform == platform and g.drawn and g.rows["be_throughput"].null_count() < len(g.rows)]
+        honest = [g for g in found if g.platform == platform and not g.harm()]
+        some = [g for g in honest if g.drawn and g.rows["be_throughput"].null_count() < len(g.rows)]
         if len(some) > 1:
             found.append(Group(platform, ALL_BE, pl.concat([g.rows for g in some]), True))
     return found
@@ -322,6 +328,8 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
         workloads = 0 if group is None else group.of(p.policy)["workload"].n_unique()
         if group is None:
             why = f"no rows of {p.set} on {p.platform}"
+        elif group.harm():
+            why = f"told untruths: {group.harm()}"
         elif missing := [name for name in (p.policy, p.baseline) if name and name not in group.policies()]:
             why = f"no rows of {' and '.join(missing)}"
         else:
@@ -399,6 +407,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "set": g.set,
                 "platform": g.platform,
                 "drawn": g.drawn,
+                "harm": g.harm(),
                 "interval": _interval(g),
                 "workloads": g.rows["workload"].n_unique(),
                 "seeds": len(g.seeds()),
@@ -410,5 +419,6 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "ratios": [ratio_facts(g, p, other) for p in ours for other in policies if other != p],
             }
         )
-    outs = rows.group_by("out").agg(pl.len().alias("rows"), pl.col("platform").unique().sort()).sort("out")
+    said = [pl.col(name).first() for name in ("harm", "bundle", "surefootd")]
+    outs = rows.group_by("out").agg(pl.len().alias("rows"), pl.col("platform").unique().sort(), *said).sort("out")
     return {"made_from": outs.to_dicts(), "sets": sets, "published": compare(found)}, found

@@ -61,6 +61,7 @@ def build(facts: Facts, groups: Sequence[Group]) -> Page:
                     ("policy", "policies", policies),
                 )
             ),
+            *[("told untruths", ", ".join(told)) for told in [sorted({s["harm"] for s in sets if s["harm"]})] if told],
             ("seeds of each workload", " or ".join(map(str, sorted({s["seeds"] for s in sets})))),
         ],
         footer="Made by `surefoot eval-report`; eval-report.json has the same numbers; docs/eval-report.md says how.",
@@ -96,7 +97,8 @@ def known(of: Facts, field: str, unit: str = "", scale: float = 1.0) -> Any:
 
 def name_of(s: Mapping[str, Any]) -> str:
     said = "all sets beside a BE job" if s["set"] == ALL_BE else s["set"]
-    return said if s["platform"] in said else f"{said} on {s['platform']}"
+    said = said if s["platform"] in said else f"{said} on {s['platform']}"
+    return f"{said}, told untruths: {s['harm']}" if s["harm"] else said
 
 
 def _what(s: Mapping[str, Any]) -> str:
@@ -148,6 +150,7 @@ def _soon(p: Facts) -> str:
 
 def _published(facts: Facts) -> Section:
     section = Section("published", "Next to the published numbers", "Published")
+    section.blocks += [_told(s) for s in facts["sets"] if s["harm"]]
     section.blocks.append(
         Text(
             "Every figure of the papers that these sets can be held against, and the aims this project set itself. “Sure”: the "
@@ -175,6 +178,10 @@ def _published(facts: Facts) -> Section:
         folded = f"{counted(len(rest), 'published figure')} without one of ours beside it, and why"
         section.blocks.append(Table([*columns, Column("verdict"), Column("source")], rows, folded=folded))
     return section
+
+
+def _told(s: Facts) -> Callout:
+    return Callout(f"{name_of(s)}. What comes of that has no verdict beside aims and published figures.")
 
 
 def _unit(p: Facts, workloads: int | None = None) -> str:
@@ -238,6 +245,7 @@ def _sets(facts: Facts) -> Section:
     section.blocks.append(Table([Column("column"), Column("meaning")], meanings, folded="What the columns mean"))
     for s in facts["sets"]:
         section.blocks.append(Heading(f"{name_of(s)}: {_what(s)}"))
+        section.blocks += [_told(s)] if s["harm"] else []
         if not s["same_runs"]:
             section.blocks.append(
                 Callout("The policies ran different workloads or seeds: compare the ratios below, which are paired.")
@@ -449,6 +457,8 @@ def _bar(of: Facts, field: str, paper: Facts | None = None) -> charts.Bar:
 
 
 def _published_of(facts: Facts, s: Facts, policy: str, metric: str, baseline: str = "") -> Facts | None:
+    if s["harm"]:
+        return None
     wanted = (s["set"], s["platform"], policy, baseline, metric)
     of = ("set", "platform", "policy", "baseline", "metric")
     return next((p for p in facts["published"] if tuple(p[k] for k in of) == wanted), None)
@@ -654,6 +664,10 @@ def _reading(facts: Facts) -> Section:
         "ORACLE partitions exclusively; a policy that shares can get beyond it (docs/oracle.md).",
     ):
         section.blocks.append(Text(text))
-    rows = [[o["out"], f"{o['rows']:,}", ", ".join(o["platform"])] for o in facts["made_from"]]
-    section.blocks.append(Table([Column("folder"), Column("runs", True), Column("platform")], rows))
+    said = (("surefootd", "surefootd"), ("bundle", "bundle"), ("harm", "told untruths"))
+    rows = [
+        [o["out"], f"{o['rows']:,}", ", ".join(o["platform"]), *(o[name] or "–" for name, _ in said)] for o in facts["made_from"]
+    ]
+    columns = [Column("folder"), Column("runs", True), Column("platform"), *(Column(title) for _, title in said)]
+    section.blocks.append(Table(columns, rows))
     return section

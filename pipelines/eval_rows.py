@@ -14,6 +14,8 @@ from pipelines.errors import BadInput
 from pipelines.policy_charts import Lane, TimeLine
 
 ROWS, TIMELINES = "rows.parquet", "timelines.parquet"
+# what was run, and what an eval left that is not finished
+WHAT, PARTIAL = "eval.json", "eval.partial.jsonl"
 # docs/eval-output.md: a workload that takes longer has failed
 LIMIT_S = 180.0
 _NUMBER = pl.Float64
@@ -45,19 +47,22 @@ _POINTS = 400
 
 
 def read(outs: Sequence[Path]) -> pl.DataFrame:
-    """The rows of all folders, with four columns more.
+    """The rows of all folders, with seven columns more.
 
     `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
-    (in other folders a null was measured, and is no number).
+    (in other folders a null was measured, and is no number); and of the folder's eval.json, null where there is none, `harm`
+    (untruths that policies were told), `bundle` (digest) and `surefootd` (version).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
     Raises:
-        BadInput: a folder is not eval's, a column is missing or of another type, or a run stands in two folders.
+        BadInput: a folder is not eval's or not finished, a column is missing or of another type, a run stands in two folders, or
+            rows of a set with an untruth would stand among those of it without.
     """
     if not outs:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
     frame = pl.concat([_one(out) for out in outs], how="vertical")
+    _one_harm(frame)
     twice = frame.group_by(_KEY).agg(pl.len(), pl.col("out").unique()).filter(pl.col("len") > 1).sort(_KEY)
     if len(twice):
         first = twice.row(0, named=True)
@@ -68,9 +73,44 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     return frame.sort(_KEY)
 
 
+def _one_harm(frame: pl.DataFrame) -> None:
+    """Means of runs that were misled and of runs that were not are means of nothing."""
+    told = frame.select("platform", "set", "harm", "out").unique().sort("out")
+    for of in told.partition_by("platform", "set", maintain_order=True):
+        if of["harm"].n_unique() > 1:
+            said = [f"{out} (--harm {harm})" if harm else out for out, harm in zip(of["out"], of["harm"], strict=True)]
+            raise BadInput(
+                f"{' and '.join(said)}: rows of set {of['set'][0]} on {of['platform'][0]}, whose policies were not told the "
+                "same. Report on each of them by itself"
+            )
+
+
+def _what(out: Path, again: str) -> dict[str, str | None]:
+    """What eval.json says of the folder's rows; an older surefootd wrote none."""
+    path = out / WHAT
+    names = ("harm", "bundle", "surefootd")
+    if not path.is_file():
+        return dict.fromkeys(names)
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        said = {name: found[name] for name in names}
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise BadInput(f"{path}: cannot be read as what was run ({type(e).__name__}: {e}). {again}") from None
+    for name, value in said.items():
+        if not (value is None or isinstance(value, str)):
+            raise BadInput(f"{path}: {name}: {value!r} is no text. {again}")
+    return said
+
+
 def _one(out: Path) -> pl.DataFrame:
     path = out / ROWS
     again = f"Make it again: surefootd eval ... --out {out}"
+    if (out / PARTIAL).exists():
+        raise BadInput(
+            f"{out / PARTIAL}: an eval was interrupted there, and {ROWS} is not its own. Finish it with the same command, or "
+            "remove this file to report on what was there before"
+        )
+    what = _what(out, again)
     if not path.is_file():
         raise BadInput(f"{path}: is missing. Name a folder that `surefootd eval --out` wrote")
     try:
@@ -102,6 +142,7 @@ def _one(out: Path) -> pl.DataFrame:
         pl.Series("set", sets, dtype=pl.String),
         pl.lit(str(out)).alias("out"),
         pl.Series("lacks", [lacks] * len(frame), dtype=pl.List(pl.String)),
+        *(pl.lit(value, pl.String).alias(name) for name, value in what.items()),
     )
 
 

@@ -497,6 +497,77 @@ def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path
     assert not (tmp_path / "report").exists()
 
 
+def what(folder: Path, **more: Any) -> Path:
+    said = {"surefootd": "0.1.0", "bundle": "ab12cd", "harm": None} | more
+    (folder / "eval.json").write_text(json.dumps(said), "utf-8")
+    return folder
+
+
+def test_what_was_run_is_said(lc3: Path, tmp_path: Path) -> None:
+    """Version and bundle stand beside the folder; honest rows keep their verdicts; without eval.json there is none of it."""
+    assert facts_of(lc3)["made_from"][0]["surefootd"] is None
+    before = facts_of(lc3)["published"]
+    what(lc3)
+    facts = facts_of(lc3)
+    made = facts["made_from"][0]
+    assert (made["surefootd"], made["bundle"], made["harm"]) == ("0.1.0", "ab12cd", None)
+    assert facts["published"] == before
+    html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "ab12cd" in html
+    assert "told untruths:" not in html
+
+
+def test_misled_runs_have_no_verdict(lc3: Path, tmp_path: Path) -> None:
+    """The page says what the policies were told, and holds nothing of it against an aim or a published number."""
+    assert any(p["ours"] for p in facts_of(lc3)["published"])
+    what(lc3, harm="no-counters")
+    facts = facts_of(lc3)
+    assert {p["verdict"] for p in facts["published"]} == {"not measured"}
+    assert "told untruths: no-counters" in {p["why"] for p in facts["published"]}
+    assert (facts["sets"][0]["harm"], facts["made_from"][0]["harm"]) == ("no-counters", "no-counters")
+    html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "lc3 on server-2, told untruths: no-counters. What comes of that has no verdict" in html
+
+
+def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> None:
+    """Both folders are named; sets of their own may stand on one page, and are not united beside BE jobs."""
+    misled = what(write(tmp_path / "misled", [row("lc3-03", "osml-plus", 1, 2.0)]), harm="no-counters")
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([lc3, misled])
+    said = str(e.value)
+    assert str(lc3) in said
+    assert f"{misled} (--harm no-counters)" in said
+    assert "Report on each of them by itself" in said
+    be = [
+        write(tmp_path / n, [row(f"{n}-{k:02}", "osml-plus", 1, 2.0, be_throughput=0.5) for k in (1, 2)])
+        for n in ("lc2-be", "lc3-be")
+    ]
+    assert eval_facts.ALL_BE in {s["set"] for s in facts_of(*be)["sets"]}
+    what(be[1], harm="shuffled-a")
+    assert {s["set"]: s["harm"] for s in facts_of(*be)["sets"]} == {"lc2-be": None, "lc3-be": "shuffled-a"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        (
+            "eval.partial.jsonl",
+            "{}",
+            "eval.partial.jsonl: an eval was interrupted there, and rows.parquet is not its own. Finish",
+        ),
+        ("eval.json", "[]", "eval.json: cannot be read as what was run"),
+        ("eval.json", '{"harm": null}', "eval.json: cannot be read as what was run (KeyError: 'bundle')"),
+        ("eval.json", '{"harm": 3, "bundle": null, "surefootd": null}', "eval.json: harm: 3 is no text"),
+    ],
+)
+def test_unfinished_and_damaged_folders_are_refused(file: str, text: str, says: str, lc3: Path) -> None:
+    """What is not known to be of one finished run is not reported on."""
+    (lc3 / file).write_text(text, "utf-8")
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([lc3])
+    assert says in str(e.value)
+
+
 def test_no_folder_is_bad_input() -> None:
     with pytest.raises(BadInput, match="no folder given"):
         eval_rows.read([])

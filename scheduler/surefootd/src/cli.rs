@@ -148,7 +148,7 @@ pub struct Eval {
     /// Runs of each workload and policy, with seeds 1 to N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub seeds: u32,
-    /// Folder for rows.parquet, rows.csv and timelines.parquet; what an interrupted run of the same command left there is gone on with
+    /// Folder for rows.parquet, rows.csv, timelines.parquet and eval.json; what an interrupted run of the same command left there is gone on with
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Threads; default: all CPUs

@@ -156,3 +156,26 @@ fn a_folder_in_use_is_refused() {
     let (code, says) = one_line(&run(&scene.args(&out, &[])));
     assert!(code == 1 && says.contains("another eval is writing there"), "{says}");
 }
+
+/// Beside its rows stands what was run, and when that was done; of a run of before nothing stays.
+#[test]
+fn what_was_run_is_recorded() {
+    let scene = Scene::new();
+    let out = scene.out("out");
+    ok(&scene.args(&out, &["--seeds", "1", "--harm", "no-counters"]));
+    let read = || -> Value { serde_json::from_slice(&fs::read(out.join("eval.json")).unwrap()).unwrap() };
+    let misled = read();
+    assert_eq!(
+        (&misled["harm"], &misled["bundle"], &misled["surefootd"]),
+        (&"no-counters".into(), &Value::Null, &env!("CARGO_PKG_VERSION").into())
+    );
+    assert_eq!((&misled["policies"], &misled["seeds"]), (&serde_json::json!(["unmanaged", "parties"]), &1.into()));
+    assert_eq!((&misled["workloads"][0]["name"], &misled["workloads"][0]["duration_s"]), (&"w".into(), &120.0.into()));
+    assert!(misled["workloads"][0]["sha256"].as_str().is_some_and(|s| s.len() == 64));
+    assert!(misled["finished_utc"].as_str().is_some_and(|t| t.len() == 19));
+    assert!(!fs::read_to_string(out.join("eval.json")).unwrap().contains(path(scene.dir.path())), "no paths of this machine");
+    ok(&scene.args(&out, &["--seeds", "1", "--timelines", "none"]));
+    let honest = read();
+    assert_eq!((&honest["harm"], &honest["timelines"]), (&Value::Null, &"none".into()));
+    assert!(!out.join("timelines.parquet").exists());
+}

@@ -15,6 +15,7 @@ use crate::oracle;
 use crate::progress::{Mode, Progress};
 use crate::stop;
 use crate::sweep::rows::parquet_properties;
+use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use crate::workload::{self, Workload};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
@@ -184,6 +185,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     write_whole(&file("rows.parquet"), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
     write_whole(&file("rows.csv"), csv(&rows).as_bytes())?;
+    write_whole(&file(what::FILE), format!("{:#}\n", what::finished(what, utc::now_ms())).as_bytes())?;
     journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;
     let summary = summarise(&rows, &args.policies);
     if args.json {

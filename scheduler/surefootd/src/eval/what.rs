@@ -2,11 +2,15 @@
 
 use crate::campaign::sha256_hex;
 use crate::cli;
+use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
 use clap::ValueEnum;
 use serde_json::{json, Value};
 use surefoot_learn::Bundle;
+
+/// What was run, beside its rows.
+pub const FILE: &str = "eval.json";
 
 fn name<T: ValueEnum>(x: T) -> Option<String> {
     x.to_possible_value().map(|v| v.get_name().into())
@@ -32,4 +36,10 @@ pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloa
         "harm": args.harm.and_then(name),
         "bundle": bundle.map(|b| &b.digest),
     })
+}
+
+/// The same of an evaluation that is done.
+pub fn finished(mut what: Value, at_ms: u64) -> Value {
+    what["finished_utc"] = utc::text(at_ms).into();
+    what
 }
