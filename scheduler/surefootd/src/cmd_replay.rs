@@ -5,7 +5,7 @@ use crate::cli;
 use crate::daemon::config::{LearningConfig, NodeConfig};
 use crate::daemon::learning;
 use crate::error::{Error, Result};
-use crate::models::{load_bundle, shadow_makers};
+use crate::models::{each_once, load_bundle, shadow_makers};
 use crate::stream::{self, Head};
 use serde_json::json;
 use surefoot_learn::{Bundle, Expect, NeededBy};
@@ -24,6 +24,7 @@ struct Tally {
 /// # Errors
 /// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
 pub fn run(args: &cli::Replay) -> Result<()> {
+    each_once("--policies", &args.policies)?;
     let (head, moments) = stream::read(&args.stream)?;
     let expected = expected(&head);
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()?;

@@ -42,6 +42,17 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::BadInput(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))))
 }
 
+/// Two of a name cannot be told apart in what comes of them.
+///
+/// # Errors
+/// [`Error::BadInput`] for a policy that an option names twice.
+pub fn each_once(option: &str, names: &[String]) -> Result<()> {
+    match names.iter().enumerate().find(|(i, n)| names[..*i].contains(n)) {
+        Some((_, twice)) => Err(Error::BadInput(format!("{option}: policy \"{twice}\" is there twice. Name it once"))),
+        None => Ok(()),
+    }
+}
+
 /// # Errors
 /// [`Error::BadInput`] for an unknown name, or a policy that needs a bundle and got none, or one without its models.
 pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, seed: u64) -> Result<Box<dyn Policy>> {

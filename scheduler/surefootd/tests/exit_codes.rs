@@ -57,6 +57,11 @@ const CASES: &[(&str, i32, &str)] = &[
     ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval", 0, ""),
     ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
+    (
+        "eval --workloads @/w.toml --policies parties,unmanaged,parties --platform server-1 --out @/e",
+        2,
+        "--policies: policy \"parties\" is there twice",
+    ),
     ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties, "),
     (
         "eval --workloads @/w.toml --policies parties --platform server-1 --bundle @/empty --trust @/text --out @/e",
@@ -95,6 +100,12 @@ const CASES: &[(&str, i32, &str)] = &[
     ("check --config @/empty", 2, "Name a node.toml in it"),
     ("record --server local --config @/gone.toml --out @/r.jsonl", 1, "/no/such/group"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow partes", 2, "--shadow: policy \"partes\""),
+    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow parties", 2, "\"parties\" is the one that acts"),
+    (
+        "run --policy parties --server virtual:server-1 --config @/node.toml --shadow clite,clite",
+        2,
+        "--shadow: policy \"clite\" is there twice",
+    ),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --stream /proc/none/s", 1, "/proc/none/s"),
     // Names before the state folder, which cannot be made there.
     ("run --policy partes --server local --config @/file.toml", 2, "policy \"partes\" is unknown"),
@@ -102,6 +113,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("run --policy parties --server local --config @/file.toml", 1, "`state_dir` in node.toml"),
     ("replay @/none", 2, "none: cannot be read"),
     ("replay @/text", 2, "no head of a stream"),
+    ("replay @/text --policies clite,clite", 2, "--policies: policy \"clite\" is there twice"),
     ("top", 2, "--once"),
     ("top --once --url http://127.0.0.1:1", 1, "no daemon answers"),
     ("top --once --url http://elsewhere:9464", 2, "ssh -L"),

@@ -44,7 +44,8 @@ fn a_stream_replays_bit_for_bit() {
         let dir = tempfile::tempdir().unwrap();
         let (alone, stream) = minute(dir.path(), policy, "");
         let bytes = fs::read(&stream).unwrap();
-        let (watched, _) = minute(dir.path(), policy, "unmanaged,parties,surefoot");
+        let others: Vec<&str> = ["unmanaged", "parties", "surefoot"].into_iter().filter(|p| *p != policy).collect();
+        let (watched, _) = minute(dir.path(), policy, &others.join(","));
         assert_eq!(fs::read(&stream).unwrap(), bytes, "{policy}: shadows change nothing");
         assert_eq!(alone["qos_violation_s"], watched["qos_violation_s"]);
         let out = replay(&stream, "unmanaged,parties");

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::eval::run::moments;
 use crate::files::{empty, open_anew};
 use crate::local_target::server_error;
-use crate::models::{check_name, load_bundle, shadow_makers};
+use crate::models::{check_name, each_once, load_bundle, shadow_makers};
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
@@ -53,6 +53,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
         Some(f) => NodeConfig::read(f)?,
         None => NodeConfig::none(),
     };
+    each_once("--shadow", &args.shadow)?;
+    if args.shadow.contains(&args.policy) {
+        let name = &args.policy;
+        return Err(Error::BadInput(format!("--shadow: policy \"{name}\" is the one that acts (--policy). Leave it out here")));
+    }
     let server = cli::Server::parse(&args.server)?;
     let metrics = Arc::new(Mutex::new(Metrics::default()));
     let serve = || -> Result<()> {

@@ -10,7 +10,7 @@ use crate::campaign::sha256_hex;
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
-use crate::models::{load_bundle, policy};
+use crate::models::{each_once, load_bundle, policy};
 use crate::oracle;
 use crate::progress::{Mode, Progress};
 use crate::stop;
@@ -90,6 +90,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     if let Some(n) = args.threads {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
     }
+    each_once("--policies", &args.policies)?;
     let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let target = at.target();
     let expected = match args.harm {
