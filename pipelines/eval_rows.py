@@ -168,11 +168,13 @@ def lines(out: Path) -> pl.LazyFrame | None:
 
 
 def one_line(out: Path, workload: str) -> pl.DataFrame | None:
-    """The time lines of one workload, of all policies, with the first seed that was kept."""
+    """The time lines of one workload, of all policies, with the first seed that was kept; None where none was."""
     found = lines(out)
     if found is None:
         return None
     frame = found.filter(pl.col("workload") == workload).collect()
+    if frame.is_empty():
+        return None
     return frame.filter(pl.col("seed") == frame["seed"].min())
 
 

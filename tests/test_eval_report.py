@@ -497,6 +497,19 @@ def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_workload_without_a_time_line_is_none(tmp_path: Path) -> None:
+    """A folder's time lines may be of other workloads (an older surefootd left them there with --timelines none): no warning."""
+    rows = [row("colocation", "parties", 1, 2.0)]
+    out = write(tmp_path / "churn", rows)
+    assert eval_rows.one_line(out, "colocation") is None
+    time_lines(out, [row("another", "parties", 1, 2.0)], {"another": {"moses": 0.4}})
+    assert eval_rows.one_line(out, "colocation") is None
+    pl.read_parquet(out / "timelines.parquet").clear().write_parquet(out / "timelines.parquet")
+    html = Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "No time lines among these folders" in html
+
+
 def what(folder: Path, **more: Any) -> Path:
     said = {"surefootd": "0.1.0", "bundle": "ab12cd", "harm": None} | more
     (folder / "eval.json").write_text(json.dumps(said), "utf-8")
