@@ -267,7 +267,10 @@ class Demo:
         """Policies on virtual workloads."""
         workloads, bundle, out = self.root / "workloads/sets/demo", self.root / "bundles" / VIRTUAL, self.out / "eval"
 
-        def work(_cut_short: bool) -> dict[str, Any]:
+        def work(cut_short: bool) -> dict[str, Any]:
+            if not cut_short:
+                # of another bundle or surefootd: eval would not go on with it
+                (out / "eval.partial.jsonl").unlink(missing_ok=True)
             args: list[str | Path] = ["eval", "--workloads", workloads, "--policies", ",".join(POLICIES), "--platform", PLATFORM]
             args += ["--bundle", bundle, "--seeds", str(SEEDS), "--out", out, "--json"]
             said = tools.run_json(tools.SUREFOOTD, args)

@@ -112,6 +112,30 @@ def test_failed_models_are_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(asked) == before
 
 
+def test_an_eval_goes_on_with_its_own_leftovers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What eval kept before it was cut off stays for the same inputs; with a new bundle it would be refused, and goes."""
+    monkeypatch.setattr(tools, "repo_root", lambda: tmp_path)
+    monkeypatch.setattr(tools, "find", lambda name: tmp_path / name)
+    (tmp_path / "workloads/sets/demo").mkdir(parents=True)
+    (tmp_path / tools.SUREFOOTD).touch()
+    bundle, partial = tmp_path / "bundles" / demo.VIRTUAL, tmp_path / "out" / "eval" / "eval.partial.jsonl"
+    bundle.mkdir(parents=True)
+    partial.parent.mkdir(parents=True)
+    found: list[bool] = []
+
+    def cut_short(*_: object) -> dict[str, object]:
+        found.append(partial.exists())
+        partial.touch()
+        raise StepFailed("out of luck")
+
+    monkeypatch.setattr(tools, "run_json", cut_short)
+    for manifest in ("one", "one", "another"):
+        (bundle / "manifest.json").write_text(manifest, "utf-8")
+        with pytest.raises(StepFailed):
+            demo.Demo(tmp_path / "out", Console(quiet=True))._eval()
+    assert found == [False, True, False]
+
+
 def test_an_incomplete_demo_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing part is named at the end, and the exit code is 1."""
     result = {"failed": ["no models of demo-local: out of memory"], "warnings": [], "report": "r.html"}
