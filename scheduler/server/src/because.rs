@@ -172,7 +172,7 @@ impl Because {
 
     /// A predicted QoS; above `cap` a model knows only that the target is met.
     pub fn predict(&mut self, qos: f64, cap: f64) {
-        let qos = qos.min(cap);
+        let qos = qos.min(cap).max(0.0);
         if !qos.is_finite() {
             return;
         }

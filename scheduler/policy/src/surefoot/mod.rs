@@ -326,12 +326,19 @@ impl Surefoot {
                 ActionKind::Shrink
             };
             let blind = self.books.slot(id).is_none();
-            let holds_if = if blind { HoldsIf::NotJudged } else { HoldsIf::Qos { at_least: 1.0 } };
+            let qos = cell.qos.max(0.0);
+            let holds_if = match (blind, qos < 1.0) {
+                (true, _) => HoldsIf::NotJudged,
+                (_, false) => HoldsIf::Qos { at_least: 1.0 },
+                // A step on the way; or somebody is left short.
+                _ if lost.is_zero() => HoldsIf::P99Falls,
+                _ => HoldsIf::Qos { at_least: qos },
+            };
             let mut because = self.because(now_ms, s, life, Some(*cell).filter(|_| !blind)).expect(holds_if);
             if blind {
                 because.reject("its OAA at once", format!("models are asked after {} ms on known resources", self.set.sample_ms));
             } else {
-                because.predict(cell.qos, self.models.qos_cap());
+                because.predict(qos, self.models.qos_cap());
                 because.reject(
                     format!("stay on {}", words(*held, &p)),
                     if lost.is_zero() { "too little" } else { "costs more than it is worth" },
@@ -340,7 +347,7 @@ impl Surefoot {
             let others: Vec<&str> = moves.iter().filter(|(o, ..)| o != id).map(|(o, ..)| o.as_str()).collect();
             let with = if others.is_empty() { String::new() } else { format!(", together with {}", others.join(", ")) };
             because.bind(format!("the cheapest cells for all services that fit{with}"));
-            let expected = if blind { String::new() } else { format!(", QoS {:.2} expected", cell.qos) };
+            let expected = if blind { String::new() } else { format!(", QoS {qos:.2} expected") };
             let text = format!("{why}: {} -> {}{expected}", words(*held, &p), words(cell.held, &p));
             plan.actions.push(Action { service: id.clone(), kind, why: text, because });
         }
