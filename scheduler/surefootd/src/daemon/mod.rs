@@ -3,6 +3,7 @@
 pub mod config;
 pub mod decisions;
 pub mod explain;
+pub mod inputs;
 pub mod learning;
 pub mod metrics;
 pub mod node;
@@ -24,6 +25,7 @@ use crate::virtual_target::VirtualTarget;
 use config::NodeConfig;
 use decisions::{Journal, RunLine};
 use explain::Follower;
+use inputs::{Inputs, News};
 use learning::Learning;
 use metrics::{Metrics, Took};
 use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
@@ -82,7 +84,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
-            (node, policy, story, beside)
+            (node, policy, story.with_models_of(bundle.as_ref()), beside)
         }
         cli::Server::Local => {
             let (mut server, state) = local_server(&config, Purpose::Control)?;
@@ -108,7 +110,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
                     return Err(e);
                 }
             }
-            (Node::Local(Box::new(server)), policy, story, beside)
+            (Node::Local(Box::new(server)), policy, story.with_models_of(bundle.as_ref()), beside)
         }
     };
     if let Some(port) = config.metrics_port {
@@ -204,6 +206,7 @@ struct Story<'a> {
     follower: Follower,
     journal: Option<Journal>,
     upper: Upper,
+    inputs: Inputs,
     /// Time of day, where that has a meaning.
     clock: Option<fn() -> u64>,
     metrics: &'a Mutex<Metrics>,
@@ -241,13 +244,20 @@ impl<'a> Story<'a> {
             run_at_ms: run.at_ms,
         };
         let upper = Upper::open(config, state, hello)?;
-        Ok(Story { follower: Follower::new(last_id), journal, upper, clock, metrics })
+        Ok(Story { follower: Follower::new(last_id), journal, upper, inputs: Inputs::default(), clock, metrics })
+    }
+
+    /// Whether models are heard is told, too.
+    fn with_models_of(self, bundle: Option<&Bundle>) -> Self {
+        Story { inputs: Inputs::of(bundle), ..self }
     }
 
     /// What was seen, wanted and done at one tick.
     fn tick(&mut self, t_ms: u64, seen: &Observation, mut plan: Plan, took: Took, refused: Option<&str>) {
         self.upper.tick(t_ms, seen, &plan, refused.is_some(), || self.clock.map(|c| c()));
         let mut m = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inputs.tick(seen).iter().for_each(News::log);
+        m.inputs(&self.inputs);
         m.upper(self.upper.counts());
         m.tick(t_ms, seen, took);
         m.plan(&plan, refused.is_none());

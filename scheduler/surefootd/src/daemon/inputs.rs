@@ -1,0 +1,106 @@
+//! Inputs of the models that are not measured here: where one is missing models have no answer, and policies go by a rule of thumb.
+
+use std::collections::{BTreeMap, BTreeSet};
+use surefoot_learn::Bundle;
+use surefoot_server::{Observation, ServiceId, FEATURE_NAMES};
+
+/// Ticks in a row with or without an input before it is said: the first readings of a newcomer are not there yet.
+const TICKS: u32 = 10;
+
+/// What models ask for, and of whom it is missing.
+#[derive(Debug, Default)]
+pub struct Inputs {
+    wanted: Vec<String>,
+    of: BTreeMap<ServiceId, Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    missing: BTreeSet<String>,
+    /// Ticks in a row that do not say what was said last.
+    otherwise: u32,
+    said: bool,
+}
+
+/// Something to be said: models fell silent for a service, or speak again.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    Silent { service: ServiceId, missing: Vec<String> },
+    Speak { service: ServiceId },
+}
+
+impl Inputs {
+    /// Features that Models A and B of a bundle are asked with; without a bundle none.
+    pub fn of(bundle: Option<&Bundle>) -> Self {
+        let all = bundle.iter().flat_map(|b| b.a.inputs.iter().chain(&b.b.inputs)).map(|i| i.name.clone());
+        let wanted: BTreeSet<String> = all.filter(|n| FEATURE_NAMES.contains(&n.as_str())).collect();
+        Inputs { wanted: wanted.into_iter().collect(), of: BTreeMap::new() }
+    }
+
+    /// What is new after another tick.
+    pub fn tick(&mut self, seen: &Observation) -> Vec<News> {
+        self.of.retain(|id, _| seen.get(id).is_some());
+        let mut news = vec![];
+        for s in seen.lc() {
+            let missing: BTreeSet<String> = self.wanted.iter().filter(|n| s.features.get(n).is_none()).cloned().collect();
+            let of = self.of.entry(s.id.clone()).or_default();
+            of.otherwise = if missing.is_empty() == of.said { of.otherwise + 1 } else { 0 };
+            of.missing = missing;
+            if of.otherwise < TICKS {
+                continue;
+            }
+            (of.said, of.otherwise) = (!of.said, 0);
+            let service = s.id.clone();
+            news.push(match of.said {
+                true => News::Silent { service, missing: of.missing.iter().cloned().collect() },
+                false => News::Speak { service },
+            });
+        }
+        news
+    }
+
+    /// Of each LC service how many inputs are missing now.
+    pub fn missing(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.of.iter().filter(|_| !self.wanted.is_empty()).map(|(id, s)| (id.as_str(), s.missing.len()))
+    }
+}
+
+impl News {
+    /// Into the log.
+    pub fn log(&self) {
+        match self {
+            News::Silent { service, missing } => tracing::warn!(
+                "{service}: models have no answer, a rule of thumb stands in: {} not measured here. Mend the counters (surefootd check), or \
+                 use a bundle of a feature set without them",
+                missing.join(", ")
+            ),
+            News::Speak { service } => tracing::info!("{service}: models answer again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::explain::tests::seen;
+    use super::*;
+    use surefoot_server::Features;
+
+    fn observe(ipc: Option<f64>) -> Observation {
+        let mut seen = seen(0, &[("a", 5.0)]);
+        seen.services[0].features = Features { ipc, cpu_usage_cores: Some(2.0), ..Features::default() };
+        seen
+    }
+
+    /// A lost counter is said once, after a second, and so is its return; a newcomer's first readings are waited for.
+    #[test]
+    fn what_is_missing_is_said_once() {
+        let mut inputs = Inputs { wanted: vec!["cpu_usage_cores".into(), "ipc".into()], of: BTreeMap::new() };
+        let mut hear = |ipc, ticks| (0..ticks).flat_map(|_| inputs.tick(&observe(ipc))).collect::<Vec<_>>();
+        assert_eq!(hear(None, TICKS - 1), []);
+        assert_eq!(hear(Some(1.0), 50), []);
+        assert_eq!(hear(None, 50), [News::Silent { service: "a".into(), missing: vec!["ipc".into()] }]);
+        assert_eq!(hear(Some(1.0), 50), [News::Speak { service: "a".into() }]);
+        hear(None, 1);
+        assert_eq!(inputs.missing().collect::<Vec<_>>(), [("a", 1)]);
+    }
+}
