@@ -26,6 +26,8 @@ _COMPARED_ELSE = ("osml-plus", "parties", "clite")
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
 ALL_BE = "be-all"
 NOT_MEASURED = "not measured"
+# Units from which an interval makes a verdict sure: resampling fewer, or equal values, says little of what else there could be.
+ENOUGH = 5
 # What stands for a figure that was measured and is no number in any run.
 _NULL = {
     "convergence_s": "never converged",
@@ -381,10 +383,11 @@ def _verdict(p: Published, ours: Estimate, workloads: int) -> str:
 
 
 def _sure(p: Published, ours: Estimate, workloads: int) -> bool | None:
-    """Whether the whole interval says the same; None without one."""
+    """Whether the whole interval says the same, and is of enough units; None without one."""
     if ours.low is None or ours.high is None:
         return None
-    return p.met_by(ours.low, workloads) == p.met_by(ours.high, workloads) == p.met_by(ours.value, workloads)
+    said = {p.met_by(x, workloads) for x in (ours.low, ours.value, ours.high)}
+    return ours.units >= ENOUGH and len(said) == 1
 
 
 def _interval(group: Group) -> str | None:

@@ -127,13 +127,23 @@ def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
     assert ratio["be_throughput_ratio"] is None
 
 
+@pytest.mark.parametrize(("workloads", "sure"), [(4, False), (5, True)])
+def test_few_workloads_make_nothing_sure(tmp_path: Path, workloads: int, sure: bool) -> None:
+    """The same ratio in every workload has an interval of no width, however few they are."""
+    times = (("osml-plus", 2.0), ("parties", 10.0))
+    out = write(tmp_path / "lc3", [row(f"lc3-{k:02}", p, 1, k * s) for k in range(1, workloads + 1) for p, s in times])
+    wanted = ("lc3", "osml-plus", "parties", "speed_up")
+    (ours,) = [p for p in facts_of(out)["published"] if (p["set"], p["policy"], p["baseline"], p["metric"]) == wanted]
+    assert (ours["ours"]["low"], ours["verdict"], ours["sure"]) == (5.0, "met", sure)
+
+
 def test_published_figures_have_a_verdict_each(lc3: Path) -> None:
     """Met, missed or not measured; a rival is not judged as ours is; nothing is left out."""
     rows = facts_of(lc3)["published"]
     assert len(rows) == len(eval_facts.published())
     by = {(p["set"], p["policy"], p["baseline"], p["metric"]): p for p in rows}
     assert by["lc3", "osml-plus", "parties", "speed_up"]["verdict"] == "met"  # 5 >= 2.6
-    assert by["lc3", "osml-plus", "parties", "speed_up"]["sure"] is True
+    assert by["lc3", "osml-plus", "parties", "speed_up"]["sure"] is False  # of two workloads
     assert by["lc3", "osml-plus", "", "emu_of_oracle_pct"]["verdict"] == "missed"  # 68.75 < 95
     assert by["lc3", "osml-plus", "", "emu_of_oracle_pct"]["ours"]["value"] == pytest.approx(68.75)
     # 4.5 s <= 5.8 s, but the interval reaches to 6
