@@ -125,6 +125,8 @@ struct Life {
     /// Enlargements in a row that were not enough.
     more: u32,
     reported: bool,
+    /// It has met its target here for as long as a window is.
+    was_well: bool,
 }
 
 impl Life {
@@ -149,6 +151,7 @@ impl Life {
             stuck_until_ms: 0,
             more: 0,
             reported: false,
+            was_well: false,
         }
     }
 
@@ -253,6 +256,7 @@ impl Surefoot {
                 None => (life.met_since_ms, life.missed_since_ms) = (None, None),
             }
             life.reported &= !s.at_ease();
+            life.was_well |= life.met_since_ms.is_some_and(|t| now_ms >= t + WINDOW_MS);
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
             let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS) else { continue };
             if qos >= 1.0 {
@@ -611,8 +615,13 @@ impl Surefoot {
             let Some(life) = self.lives.get_mut(id) else { continue };
             if !done && life.more >= 4 && !life.reported {
                 life.reported = true;
-                let why = "it misses its target, and no plan for all services gives it more".to_string();
-                plan.reports.push(Report::Migrate { service: id.clone(), why });
+                plan.reports.push(if life.was_well {
+                    let why = "it misses its target, and no plan for all services gives it more".to_string();
+                    Report::Migrate { service: id.clone(), why }
+                } else {
+                    let why = "it has missed its target since it came, and no plan for all services gives it more".to_string();
+                    Report::CannotPlace { service: id.clone(), why }
+                });
             }
         }
     }

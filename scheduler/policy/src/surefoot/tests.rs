@@ -1,6 +1,7 @@
 use super::*;
 use crate::perfect::Perfect;
 use crate::testing::Plant;
+use surefoot_server::Kind;
 
 fn policy(p: &Platform, models: Perfect) -> Surefoot {
     Surefoot::new(p, Box::new(models), Settings::default())
@@ -330,4 +331,35 @@ fn who_is_left_short_is_reported() {
         }
     }
     assert!(!told.is_empty());
+}
+
+/// A newcomer that was never well here cannot be placed; who was well and cannot be held any more would best leave.
+#[test]
+fn newcomers_cannot_be_placed_and_others_are_to_migrate() {
+    let p = Platform::regular("t", 8, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 3.0, 10.0).lc("b", 1.0, 10.0);
+    let mut known = plant.twin();
+    known.add("d", Kind::Lc { qos_target_ms: 10.0 }, 7.0);
+    let models = Perfect::of(&known);
+    let notes = models.notes.clone();
+    let mut policy = policy(&p, models);
+    let mut told = BTreeMap::new();
+    for t in 0..1200 {
+        if t == 60 {
+            assert!(plant.all_met());
+            plant.tenant("a").demand = 7.5;
+            notes.borrow_mut().demand.push(("a".into(), 7.5));
+        }
+        if t == 600 {
+            plant.add("d", Kind::Lc { qos_target_ms: 10.0 }, 7.0);
+        }
+        for r in step(&mut plant, &mut policy).reports {
+            match r {
+                Report::CannotPlace { service, .. } => told.insert(service, "cannot place"),
+                Report::Migrate { service, .. } => told.insert(service, "migrate"),
+                _ => None,
+            };
+        }
+    }
+    assert_eq!((told.get("a"), told.get("d")), (Some(&"migrate"), Some(&"cannot place")), "{told:?}");
 }
