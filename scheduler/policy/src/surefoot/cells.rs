@@ -29,6 +29,10 @@ pub(super) const BLIND: [(f64, f64); 6] = [(2.0, 0.0), (1.5, 0.3), (1.0, 0.8), (
 pub(super) const BLIND_SLOW: [(f64, f64); 10] =
     [(4.0, 0.0), (3.0, 0.3), (2.5, 0.5), (2.0, 0.8), (1.75, 1.0), (1.5, 1.3), (1.25, 1.7), (1.0, 2.5), (0.5, 4.0), (0.0, 6.0)];
 
+/// QoS from where a service gives a unit without models: where it is known how busy its cores are, and where it is not.
+pub(super) const SOME_SLACK: f64 = 1.5;
+pub(super) const MUCH_SLACK: f64 = 2.0;
+
 /// What a service is in a joint plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -484,10 +488,16 @@ impl Asked<'_> {
                 vec![Cell::new(by_busy, 1.1), Cell::new(held.plus(step).at_most(pool), 1.2)]
             }
             _ => {
-                let Some(busy) = self.busy().filter(|_| self.qos.is_some_and(|q| q >= 1.5)) else { return vec![] };
-                let to = self.held.minus(Amount::new(1, 0)).at_least(least);
-                let fits = p.platform.cores(to.cores) * 0.6 >= busy && !self.forbidden(to);
-                fits.then_some(Cell::new(to, 1.0 + self.policy.set.margin)).into_iter().collect()
+                // Where not even busy cores are known, who is far from its target gives a unit of whatever somebody misses.
+                let busy = self.busy();
+                if self.qos.is_none_or(|q| q < if busy.is_some() { SOME_SLACK } else { MUCH_SLACK }) {
+                    return vec![];
+                }
+                let units: &[(u32, u32)] = if busy.is_some() { &[(1, 0)] } else { &[(1, 0), (0, 1), (1, 1)] };
+                let fewer = units.iter().map(|(cores, ways)| self.held.minus(Amount::new(*cores, *ways)).at_least(least));
+                let fits = |to: &Amount| busy.is_none_or(|busy| p.platform.cores(to.cores) * 0.6 >= busy);
+                let may = fewer.filter(|to| *to != self.held && fits(to) && !self.forbidden(*to));
+                may.map(|to| Cell::new(to, 1.0 + self.policy.set.margin)).collect()
             }
         }
     }

@@ -363,3 +363,26 @@ fn newcomers_cannot_be_placed_and_others_are_to_migrate() {
     }
     assert_eq!((told.get("a"), told.get("d")), (Some(&"migrate"), Some(&"cannot place")), "{told:?}");
 }
+
+/// Without models a unit is given by who has some slack and idle cores; where nothing is known of cores, by who has much slack.
+#[test]
+fn without_models_slack_is_given() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0);
+    let mut models = Perfect::of(&plant);
+    models.mute = true;
+    let mut policy = policy(&p, models);
+    for _ in 0..20 {
+        step(&mut plant, &mut policy);
+    }
+    let seen = plant.observe();
+    let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
+    let held = asked.held;
+    let mut gives = |busy: Option<f64>, qos: f64| {
+        (asked.state.features.cpu_usage_cores, asked.qos) = (busy, Some(qos));
+        asked.by_rule(Role::MayGive, policy.pool()).iter().map(|c| held.minus(c.held)).collect::<Vec<_>>()
+    };
+    assert_eq!(gives(Some(1.0), 1.6), [Amount::new(1, 0)]);
+    assert_eq!((gives(Some(p.cores(held.cores)), 3.0), gives(Some(1.0), 1.4), gives(None, 1.9)), (vec![], vec![], vec![]));
+    assert_eq!(gives(None, 2.1), [Amount::new(1, 0), Amount::new(0, 1), Amount::new(1, 1)]);
+}
