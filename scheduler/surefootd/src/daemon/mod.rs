@@ -32,8 +32,9 @@ use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
@@ -283,17 +284,35 @@ struct Beside {
     shadows: Shadows,
     stream: Option<stream::Writer>,
     events: Option<Lines>,
+    /// Pipes for these.
+    later: (Option<(PathBuf, Head)>, Option<PathBuf>),
 }
 
 impl Beside {
-    /// What the files hold stays until [`Beside::begin`].
+    /// What the files hold stays until [`Beside::begin`]; so long nobody waits for a reader at a pipe's other end.
     fn open(shadows: Shadows, args: &cli::Run, head: Head) -> Result<Self> {
-        let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head)).transpose()?;
-        let events = args.events.as_deref().map(Lines::open).transpose()?;
-        Ok(Beside { shadows, stream, events })
+        let is_pipe = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.file_type().is_fifo());
+        let mut beside = Beside { shadows, stream: None, events: None, later: (None, None) };
+        match args.stream.clone().map(|f| (f, head)) {
+            Some(pipe) if is_pipe(&pipe.0) => beside.later.0 = Some(pipe),
+            Some((file, head)) => beside.stream = Some(stream::Writer::open(&file, head)?),
+            None => {}
+        }
+        match &args.events {
+            Some(pipe) if is_pipe(pipe) => beside.later.1 = Some(pipe.clone()),
+            Some(file) => beside.events = Some(Lines::open(file)?),
+            None => {}
+        }
+        Ok(beside)
     }
 
     fn begin(&mut self) -> Result<()> {
+        if let Some((pipe, head)) = self.later.0.take() {
+            self.stream = Some(stream::Writer::open(&pipe, head)?);
+        }
+        if let Some(pipe) = self.later.1.take() {
+            self.events = Some(Lines::open(&pipe)?);
+        }
         self.stream.as_mut().map_or(Ok(()), stream::Writer::begin)?;
         self.events.as_ref().map_or(Ok(()), Lines::begin)
     }
