@@ -78,6 +78,18 @@ pub const NAMES: &[&str] = &[
     "surefoot",
 ];
 
+/// Whether there is such a policy: a name can be looked at before there is a platform to make it for.
+///
+/// # Errors
+/// One line with the names that there are.
+pub fn check_name(name: &str) -> Result<(), String> {
+    NAMES.contains(&name).then_some(()).ok_or_else(|| unknown(name))
+}
+
+fn unknown(name: &str) -> String {
+    format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))
+}
+
 /// Whose models a policy takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -139,7 +151,7 @@ pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings:
         "osml" => Box::new(Osml::new(platform, models.osml_for(name)?, settings.osml, seed)),
         "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
         "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, surefoot::Settings::default())),
-        _ => return Err(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))),
+        _ => return Err(unknown(name)),
     };
     Ok(Box::new(Guarded::new(policy, platform)))
 }

@@ -9,7 +9,6 @@ use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, Learner, TrustedKeys, ACTIONS};
 use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
     by_name, by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
-    NAMES,
 };
 use surefoot_server::Platform;
 
@@ -29,17 +28,6 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, expected: &Expect) -> Resu
         None => TrustedKeys::load_default().map_err(|e| Error::BadInput(e.to_string()))?,
     };
     Bundle::load(path, &keys, expected).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))
-}
-
-/// Whether there is such a policy: a name can be looked at before there is a platform to make it for.
-///
-/// # Errors
-/// [`Error::BadInput`] with the names that there are.
-pub fn check_name(name: &str) -> Result<()> {
-    if NAMES.contains(&name) {
-        return Ok(());
-    }
-    Err(Error::BadInput(format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))))
 }
 
 /// Two of a name cannot be told apart in what comes of them.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_learn::Bundle;
-use surefoot_server::{Observation, ServiceId, FEATURE_NAMES};
+use surefoot_server::{Observation, ServiceId, ServiceView, FEATURE_NAMES};
 
 /// Ticks in a row with or without an input before it is said: the first readings of a newcomer are not there yet.
 const TICKS: u32 = 10;
@@ -16,10 +16,14 @@ pub struct Inputs {
 
 #[derive(Debug, Default)]
 struct Seen {
-    missing: BTreeSet<String>,
     /// Ticks in a row that do not say what was said last.
     otherwise: u32,
     said: bool,
+}
+
+/// What of the wanted features is not known of a service.
+pub fn missing<'a>(wanted: &'a [String], s: &'a ServiceView) -> impl Iterator<Item = &'a String> {
+    wanted.iter().filter(|n| s.features.get(n).is_none())
 }
 
 /// Something to be said: models fell silent for a service, or speak again.
@@ -42,26 +46,24 @@ impl Inputs {
         self.of.retain(|id, _| seen.get(id).is_some());
         let mut news = vec![];
         for s in seen.lc() {
-            let missing: BTreeSet<String> = self.wanted.iter().filter(|n| s.features.get(n).is_none()).cloned().collect();
             let of = self.of.entry(s.id.clone()).or_default();
-            of.otherwise = if missing.is_empty() == of.said { of.otherwise + 1 } else { 0 };
-            of.missing = missing;
+            let silent = missing(&self.wanted, s).next().is_some();
+            of.otherwise = if silent != of.said { of.otherwise + 1 } else { 0 };
             if of.otherwise < TICKS {
                 continue;
             }
             (of.said, of.otherwise) = (!of.said, 0);
             let service = s.id.clone();
             news.push(match of.said {
-                true => News::Silent { service, missing: of.missing.iter().cloned().collect() },
+                true => News::Silent { service, missing: missing(&self.wanted, s).cloned().collect() },
                 false => News::Speak { service },
             });
         }
         news
     }
 
-    /// Of each LC service how many inputs are missing now.
-    pub fn missing(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.of.iter().filter(|_| !self.wanted.is_empty()).map(|(id, s)| (id.as_str(), s.missing.len()))
+    pub fn wanted(&self) -> &[String] {
+        &self.wanted
     }
 }
 
@@ -100,7 +102,7 @@ mod tests {
         assert_eq!(hear(Some(1.0), 50), []);
         assert_eq!(hear(None, 50), [News::Silent { service: "a".into(), missing: vec!["ipc".into()] }]);
         assert_eq!(hear(Some(1.0), 50), [News::Speak { service: "a".into() }]);
-        hear(None, 1);
-        assert_eq!(inputs.missing().collect::<Vec<_>>(), [("a", 1)]);
+        let seen = observe(None);
+        assert_eq!(missing(inputs.wanted(), &seen.services[0]).collect::<Vec<_>>(), ["ipc"]);
     }
 }

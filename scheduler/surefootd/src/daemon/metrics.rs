@@ -2,7 +2,7 @@
 //! responder of our own: one thread, short requests.
 
 use super::explain::{Record, Told};
-use super::inputs::Inputs;
+use super::inputs::missing;
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
 use super::status::{ServiceStatus, Status, ACTIONS, RECENT};
@@ -51,8 +51,8 @@ pub struct Metrics {
     /// By name.
     shadows: BTreeMap<String, Shadow>,
     upper: UpperCounts,
-    /// By LC service; empty without a bundle.
-    inputs_missing: BTreeMap<String, usize>,
+    /// Features that models are asked with; empty without a bundle.
+    inputs: Vec<String>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
 }
@@ -152,9 +152,9 @@ impl Metrics {
         self.learning = Some(progress);
     }
 
-    /// What models are asked with and is not measured here.
-    pub fn inputs(&mut self, inputs: &Inputs) {
-        self.inputs_missing = inputs.missing().map(|(id, n)| (id.to_string(), n)).collect();
+    /// What models are asked with.
+    pub fn inputs(&mut self, wanted: &[String]) {
+        self.inputs = wanted.into();
     }
 
     /// What upper schedulers have been told so far.
@@ -305,7 +305,8 @@ impl Metrics {
             family("surefoot_experience_transitions", "gauge", "experience of Model-C", parts);
             family("surefoot_experience_left_out_total", "counter", "transitions that were out of range", one(c.left_out as f64));
         }
-        let missing = self.inputs_missing.iter().map(|(id, n)| (format!("{{service=\"{}\"}}", escaped(id)), *n as f64)).collect();
+        let lc = self.seen.lc().filter(|_| !self.inputs.is_empty());
+        let missing = lc.map(|s| (label(&s.id), missing(&self.inputs, s).count() as f64)).collect();
         let help = "inputs of the models that are not measured: above 0 models have no answer, and a rule of thumb stands in";
         family("surefoot_model_inputs_missing", "gauge", help, missing);
         let shadow = |f: fn(&Shadow) -> Option<f64>| -> Vec<(String, f64)> {

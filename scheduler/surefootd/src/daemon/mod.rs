@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::eval::run::moments;
 use crate::files::{empty, open_anew};
 use crate::local_target::server_error;
-use crate::models::{check_name, each_once, load_bundle, shadow_makers};
+use crate::models::{each_once, load_bundle, shadow_makers};
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
@@ -38,7 +38,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
-use surefoot_policy::{Policy, Shadows};
+use surefoot_policy::{check_name, Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
 use upper::{socket::Hello, Upper};
 
@@ -71,7 +71,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
     };
     // Everything that can be wrong is found before anything is changed: names before a server is opened (a local one has its state
     // folder from then on), and what its platform must be known for before there is a port, a line in the journal or a socket.
-    check_name(&args.policy)?;
+    check_name(&args.policy).map_err(Error::BadInput)?;
     args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
         cli::Server::Virtual(name) => {
@@ -250,7 +250,9 @@ impl<'a> Story<'a> {
 
     /// Whether models are heard is told, too.
     fn with_models_of(self, bundle: Option<&Bundle>) -> Self {
-        Story { inputs: Inputs::of(bundle), ..self }
+        let inputs = Inputs::of(bundle);
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner).inputs(inputs.wanted());
+        Story { inputs, ..self }
     }
 
     /// What was seen, wanted and done at one tick.
@@ -258,7 +260,6 @@ impl<'a> Story<'a> {
         self.upper.tick(t_ms, seen, &plan, refused.is_some(), || self.clock.map(|c| c()));
         let mut m = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         self.inputs.tick(seen).iter().for_each(News::log);
-        m.inputs(&self.inputs);
         m.upper(self.upper.counts());
         m.tick(t_ms, seen, took);
         m.plan(&plan, refused.is_none());
