@@ -3,6 +3,7 @@
 //! Asked only where an action is taken. Nothing here decides.
 
 use super::*;
+use surefoot_server::Text;
 
 /// Model-C's actions in words, in their order.
 pub(super) const ACTION_NAMES: [&str; 7] =

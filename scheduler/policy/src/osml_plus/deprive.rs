@@ -1,0 +1,134 @@
+//! Algorithm 3 of the OSML+ paper, lines 1 to 11: resources for one service from BE jobs, then from neighbours as Model-B allows.
+//!
+//! The best fit itself (line 10) is in [`crate::deprive`], sharing (line 13) in [`super::share`]. Not in the paper: the least that a
+//! service must have is taken from the best-off where Model-B gives no leave.
+
+use super::*;
+use crate::deprive::{best_fit, Donor, Offer};
+use surefoot_server::Text;
+
+impl OsmlPlus {
+    /// Give `more` to a service: from what is free (idle, BE jobs), else by depriving LC services.
+    pub(super) fn obtain(&mut self, now_ms: u64, id: &str, more: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+        let lack = more.minus(self.books.free());
+        if !lack.is_zero() && !self.deprive_for(now_ms, id, lack, seen, plan) {
+            return false;
+        }
+        if self.books.grow(id, more) {
+            self.changed(now_ms, id);
+            return true;
+        }
+        false
+    }
+
+    pub(super) fn could_deprive(&self, whom: &str, lack: Amount, seen: &Observation) -> bool {
+        lack.is_zero() || {
+            let donors: Vec<Donor> = seen.lc().filter(|s| s.id != whom).map(|s| self.donor(s, lack)).collect();
+            best_fit(&donors, lack).is_some()
+        }
+    }
+
+    /// Deprive at most three LC services of exactly `lack`. False (and nothing changed) if there is no allowable solution.
+    pub(super) fn deprive_for(&mut self, now_ms: u64, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+        let donors: Vec<Donor> = seen.lc().filter(|s| s.id != whom).map(|s| self.donor(s, lack)).filter(|d| !d.offers.is_empty()).collect();
+        let Some(solution) = best_fit(&donors, lack) else { return false };
+        let p = self.books.platform.clone();
+        let others: Vec<(ServiceId, Text)> = seen
+            .lc()
+            .filter(|s| s.id != whom)
+            .map(|s| match (solution.iter().find(|g| g.0 == s.id), donors.iter().any(|d| d.id == s.id)) {
+                (Some((_, offer)), _) => (s.id.clone(), format!("it gives {} too", words(offer.amount, &p)).into()),
+                (None, true) => (s.id.clone(), "it would lose more QoS, or one service more would be disturbed".into()),
+                (None, false) => (s.id.clone(), self.why_it_gives_nothing(s, lack)),
+            })
+            .collect();
+        for (id, offer) in solution {
+            let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
+            because.say("Model-B", format!("QoS without {}", words(offer.amount, &p)), offer.qos, "");
+            because.say("Model-B", "slowdown", 100.0 * offer.slowdown, "%");
+            because.predict(offer.qos, self.models.qos_cap());
+            for (other, why) in others.iter().filter(|o| o.0 != id) {
+                because.reject(format!("from {other}"), why.clone());
+            }
+            because.bind(format!("{whom} lacks {} of what is free; a neighbour keeps QoS {}", words(lack, &p), self.set.neighbour_qos));
+            self.books.shrink(&id, offer.amount);
+            // Who misses its target anyway loses only what it does not use: nothing to watch for.
+            if seen.get(&id).is_some_and(|s| s.qos_met() == Some(true)) {
+                self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
+            }
+            let what = words(offer.amount, &p);
+            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; Model-B: QoS {:.2} left", offer.qos), because);
+            plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
+        }
+        true
+    }
+
+    /// What a neighbour can be deprived of with an allowable QoS.
+    fn donor(&self, s: &ServiceView, need: Amount) -> Donor {
+        let mut donor = Donor { id: s.id.clone(), offers: vec![] };
+        let Some(life) = self.lives.get(&s.id) else { return donor };
+        // Unknown, still watched or new: nothing.
+        let (Some(qos), None, false) = (s.qos(), &life.watch, life.asleep()) else { return donor };
+        let has = self.books.usable(&s.id);
+        let limit = need.at_most(self.books.spare(&s.id)).at_most(has.minus(life.floor));
+        let busy = life.smooth().cpu_usage_cores;
+        if qos < 1.0 {
+            // Its target is missed, but not for want of cores: those that it leaves idle it will not miss.
+            for cores in 1..=limit.cores {
+                let left = self.cores(has.minus(Amount::new(cores, 0)));
+                if busy.is_some_and(|b| b / left < 0.4) {
+                    donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: 0.02 });
+                }
+            }
+            return donor;
+        }
+        for cores in 0..=limit.cores {
+            let left = self.cores(has.minus(Amount::new(cores, 0)));
+            if cores > 0 && busy.is_some_and(|b| b / left > self.set.busy) {
+                break;
+            }
+            for ways in 0..=limit.ways {
+                let amount = Amount::new(cores, ways);
+                if amount.is_zero() {
+                    continue;
+                }
+                let predicted = match self.b_corrected(s, has.minus(amount)) {
+                    Ok(q) => q,
+                    // Rule of thumb: one unit from a service with QoS 1.5 or more costs a third of that.
+                    Err(_) if qos >= 1.5 && cores + ways == 1 => qos * 0.75,
+                    Err(_) => continue,
+                };
+                if predicted < self.set.neighbour_qos {
+                    break;
+                }
+                donor.offers.push(Offer { amount, qos: predicted, slowdown: (1.0 - predicted / qos).clamp(0.0, 1.0) });
+            }
+        }
+        donor
+    }
+
+    /// Units from the services with most QoS to spare, whatever Model-B says; unknown latency gives nothing.
+    pub(super) fn take_from_best_off(&mut self, now_ms: u64, whom: &str, mut lack: Amount, seen: &Observation, plan: &mut Plan) {
+        for unit in [Amount::new(1, 0), Amount::new(0, 1)] {
+            while !unit.at_most(lack).is_zero() {
+                let spare = |s: &&ServiceView| s.id != whom && unit.fits_in(self.books.spare(&s.id)) && s.qos().is_some();
+                let best = seen.lc().filter(spare).max_by(|a, b| a.qos().partial_cmp(&b.qos()).expect("known, not NaN"));
+                let Some(id) = best.map(|s| s.id.clone()) else { break };
+                let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
+                for s in seen.lc().filter(|s| s.id != id && s.id != whom) {
+                    let why: Text = match s.qos() {
+                        None => "its latency is unknown".into(),
+                        Some(_) if !unit.fits_in(self.books.spare(&s.id)) => "it holds the least already".into(),
+                        Some(q) => format!("QoS {q:.2}: it has less to spare").into(),
+                    };
+                    because.reject(format!("from {}", s.id), why);
+                }
+                because.bind(format!("{whom} lacks {} of the least", words(lack, &self.books.platform)));
+                self.books.shrink(&id, unit);
+                self.changed(now_ms, &id);
+                act(plan, &id, ActionKind::Deprive, format!("best off: {} to {whom}", words(unit, &self.books.platform)), because);
+                lack = lack.minus(unit);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Algorithm 1 of the OSML+ paper: a new service on idle resources, then on its OAA by Model-A; and when Model-A is asked again.
+
+use super::*;
+
+impl OsmlPlus {
+    /// Map new services on what is free, each an equal part of it.
+    pub(super) fn map_on_idle(&mut self, now_ms: u64, seen: &Observation, arrived: &[ServiceId], plan: &mut Plan) {
+        for (i, id) in arrived.iter().enumerate() {
+            let least = self.books.least();
+            // A sample from a starved service says little: half an equal share is worth asking neighbours for.
+            let holders = seen.services.len().max(1) as u32;
+            let total = self.books.total();
+            for (cores, ways) in [(2, 2), (2, 4), (4, 4), (2, 32), (4, 32)] {
+                let want = Amount::new(total.cores / holders / cores, total.ways / holders / ways).at_least(least);
+                let lack = want.minus(self.books.free());
+                if lack.is_zero() || self.deprive_for(now_ms, id, lack, seen, plan) {
+                    break;
+                }
+            }
+            if !least.fits_in(self.books.free()) {
+                // Nobody can be asked by Model-B's leave: the best-off gives its last spare.
+                self.take_from_best_off(now_ms, id, least.minus(self.books.free()), seen, plan);
+            }
+            let left = (arrived.len() - i) as u32;
+            let free = self.books.free();
+            let part = Amount::new(free.cores / left, free.ways / left).at_least(least);
+            if self.books.admit(id, part) {
+                let life = self.lives.entry(id.clone()).or_default();
+                *life = Life { sampling_since_ms: Some(now_ms), changed_ms: now_ms, ..Life::default() };
+                let mut because = self.because_of(seen, id, HoldsIf::NotJudged);
+                because.reject("its OAA at once", format!("Model-A is asked after {} ms on known resources", self.set.sample_ms));
+                because.bind(format!("{} are free, for {left} new services", words(free, &self.books.platform)));
+                act(plan, id, ActionKind::Place, format!("new: watched on idle resources, {}", words(part, &self.books.platform)), because);
+            } else if !self.books.is_crowded(id) {
+                self.books.crowd_in(id);
+                let why = "not even one core unit and the least ways are left".to_string();
+                plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+            }
+        }
+    }
+
+    /// Place every service that has been watched long enough, together.
+    pub(super) fn place_sampled(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        let mut ready: Vec<(ServiceId, Target)> = vec![];
+        let mut held: Vec<Amount> = vec![];
+        for s in seen.lc() {
+            let Some(since) = self.lives.get(&s.id).and_then(|l| l.sampling_since_ms) else { continue };
+            if s.latency_unknown() {
+                continue;
+            }
+            let slow = s.window.is_none_or(|w| w.verdict == Verdict::NotResolvable);
+            let wait = if slow { self.set.sample_slow_ms } else { self.set.sample_ms };
+            // Without any latency the counters alone must do, after the longer time.
+            if now_ms < since + wait || s.features.cpu_usage_cores.is_none() && slow && now_ms < since + 2 * wait {
+                continue;
+            }
+            let limit = self.books.usable(&s.id).plus(self.books.free());
+            let target = self.check_with_b(s, self.ask_a(s), limit);
+            ready.push((s.id.clone(), target));
+            held.push(self.books.usable(&s.id));
+        }
+        if ready.is_empty() {
+            return;
+        }
+        // All that is free, and what the ready ones hold for the time being.
+        let pool = ready.iter().fold(self.books.free(), |a, (id, _)| a.plus(self.books.slot(id).map_or(Amount::default(), |s| s.own)));
+        let fit = |of: fn(Amount) -> u32| {
+            // Share of the way from RCliff to OAA that all can have.
+            let sum = |t: f64| ready.iter().map(|(_, x)| between(of(x.rcliff), of(x.oaa), t)).sum::<u32>();
+            [1.0, 0.75, 0.5, 0.25, 0.0].into_iter().find(|t| sum(*t) <= of(pool))
+        };
+        let (tc, tw) = (fit(|a| a.cores), fit(|a| a.ways));
+        let least = self.books.least();
+        // First make room, then hand out: everybody down to the least, then up in order of arrival.
+        for (id, _) in &ready {
+            self.books.set(id, least);
+        }
+        for (i, (id, t)) in ready.iter().enumerate() {
+            let cores = tc.map_or(t.rcliff.cores, |x| between(t.rcliff.cores, t.oaa.cores, x));
+            let ways = tw.map_or(t.rcliff.ways, |x| between(t.rcliff.ways, t.oaa.ways, x));
+            let want = Amount::new(cores, ways).at_least(least);
+            let left = (ready.len() - i) as u32;
+            let free = self.books.free();
+            // Where not even RCliffs fit, an equal part is the most that one can have.
+            let most = |t: Option<f64>, free: u32| if t.is_some() { free } else { free / left };
+            let limit = least.plus(Amount::new(most(tc, free.cores), most(tw, free.ways)));
+            let got = want.at_most(limit);
+            self.books.set(id, got);
+            let mut because = self.because_of(seen, id, HoldsIf::Qos { at_least: 1.0 });
+            self.say_target(&mut because, t);
+            if let Some(s) = seen.get(id) {
+                self.say_b(&mut because, s, held[i], got);
+            }
+            if !t.oaa.fits_in(got) {
+                let p = &self.books.platform;
+                because.reject(
+                    format!("its whole OAA, {}", words(t.oaa, p)),
+                    format!("{} new services share {}", ready.len(), words(pool, p)),
+                );
+                because.bind("what is free, until neighbours have been asked");
+            }
+            if let Some(life) = self.lives.get_mut(id) {
+                life.sampling_since_ms = None;
+                life.target = Some(t.clone());
+                life.asked_ms = now_ms;
+                life.asked_at = (life.rps, life.smooth().cpu_usage_cores);
+            }
+            self.changed(now_ms, id);
+            act(plan, id, ActionKind::Place, format!("{}: {}", t.why, words(got, &self.books.platform)), because);
+        }
+        for (id, t) in &ready {
+            let lack = t.oaa.minus(self.books.usable(id));
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) {
+                continue;
+            }
+            let lack = t.rcliff.minus(self.books.usable(id));
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(id, lack, seen, plan) {
+                continue;
+            }
+            let why = format!("{} wanted, {} got, and no neighbour can give or share more", words(t.oaa, &self.books.platform), {
+                words(self.books.usable(id), &self.books.platform)
+            });
+            plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+        }
+    }
+
+    /// Model-A's answer in units, or the rule of thumb.
+    pub(super) fn ask_a(&self, s: &ServiceView) -> Target {
+        let p = &self.books.platform;
+        let (least, total) = (self.books.least(), self.books.total());
+        let state = self.state(s);
+        let up = |cores: f64| (cores / p.core_step - 0.3).ceil().clamp(1.0, f64::from(total.cores)) as u32;
+        let up_ways = |w: Option<f64>| w.map_or(0, |w| (w - 0.3).ceil().clamp(0.0, f64::from(total.ways)) as u32);
+        let holds = self.books.usable(&s.id);
+        let answer = self.models.area(&s.service, &state).and_then(|a| {
+            let sound = [Some(a.oaa_cores), Some(a.rcliff_cores), a.oaa_ways, a.rcliff_ways].into_iter().flatten().all(f64::is_finite);
+            if sound {
+                Ok(a)
+            } else {
+                Err("Model-A: not a number".to_string())
+            }
+        });
+        match answer {
+            Ok(a) => {
+                let rcliff = Amount::new(up(a.rcliff_cores), up_ways(a.rcliff_ways)).at_least(least);
+                let mut oaa = Amount::new(up(a.oaa_cores), up_ways(a.oaa_ways)).at_least(rcliff);
+                let mut why = format!("Model-A: OAA {}, RCliff {}", words(oaa, p), words(rcliff, p));
+                if let Some(mbps) = a.oaa_mbps.filter(|m| m.is_finite() && p.mba.is_some()) {
+                    why += &format!(", {:.0} MB/s there", mbps.max(0.0));
+                }
+                // Fewer cores than are busy cannot do; while a backlog drains they are busy for another reason.
+                if let Some(busy) = state.features.cpu_usage_cores.filter(|_| state.qos.is_some_and(|q| q >= 1.0)) {
+                    let floor = up(busy / self.set.busy).min(holds.cores.max(oaa.cores));
+                    if floor > oaa.cores {
+                        oaa.cores = floor;
+                        why += &format!("; {busy:.1} cores are busy");
+                    }
+                }
+                Target { oaa, rcliff, why, area: Some(a) }
+            }
+            Err(e) => {
+                let services = self.books.slots().len().max(1) as u32;
+                let cores = state.features.cpu_usage_cores.map_or(total.cores / (services + 1), |busy| up(busy / 0.6));
+                let oaa = Amount::new(cores, total.ways / (services + 1)).at_least(least).at_most(total);
+                Target { oaa, rcliff: oaa, why: format!("{e}; rule of thumb: {}", words(oaa, p)), area: None }
+            }
+        }
+    }
+
+    /// Enlarge an OAA that Model-B does not believe in, by at most four steps and within `limit`.
+    fn check_with_b(&self, s: &ServiceView, mut t: Target, limit: Amount) -> Target {
+        for _ in 0..4 {
+            let Ok(q) = self.b_corrected(s, t.oaa).or_else(|_| self.b(s, t.oaa)) else { return t };
+            if q >= self.set.own_qos {
+                return t;
+            }
+            let steps = [Amount::new(1, 0), Amount::new(0, 1)];
+            let best = steps
+                .iter()
+                .map(|u| t.oaa.plus(*u))
+                .filter(|a| a.fits_in(limit))
+                .filter_map(|a| Some((a, self.b_corrected(s, a).or_else(|_| self.b(s, a)).ok()?)))
+                .max_by(|a, b| a.1.total_cmp(&b.1));
+            let Some((a, better)) = best.filter(|b| b.1 > q + 0.01) else { return t };
+            t.why += &format!("; Model-B: QoS {q:.2} there, {better:.2} on {}", words(a, &self.books.platform));
+            t.oaa = a;
+        }
+        t
+    }
+
+    pub(super) fn changed_load(&self, s: &ServiceView) -> bool {
+        let Some(l) = self.lives.get(&s.id) else { return false };
+        let moved = |now: Option<f64>, then: Option<f64>| match (now, then) {
+            (Some(n), Some(t)) if t > 0.0 => (n / t - 1.0).abs() > self.set.load_change,
+            _ => false,
+        };
+        // CPU use also follows the allocation: it stands in where throughput is unknown.
+        if l.rps.is_some() && l.asked_at.0.is_some() {
+            return moved(l.rps, l.asked_at.0);
+        }
+        moved(l.smooth().cpu_usage_cores, l.asked_at.1)
+    }
+
+    pub(super) fn remember_asked(&mut self, now_ms: u64, id: &str, target: Target) {
+        if let Some(l) = self.lives.get_mut(id) {
+            l.target = Some(target);
+            l.asked_ms = now_ms;
+            l.asked_at = (l.rps, l.smooth().cpu_usage_cores);
+        }
+    }
+}
