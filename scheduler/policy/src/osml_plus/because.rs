@@ -2,6 +2,7 @@
 //!
 //! Asked only where an action is taken. Nothing here decides.
 
+use super::bandwidth::MbaStep;
 use super::*;
 use surefoot_server::Text;
 
@@ -13,6 +14,8 @@ pub(super) const ACTION_NAMES: [&str; 7] =
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tried {
     pub action: usize,
+    pub unit: Amount,
+    /// What the service would hold.
     pub to: Amount,
     /// Within the server, and within what is sensible.
     pub within: bool,
@@ -90,6 +93,14 @@ impl OsmlPlus {
             if let Some(q) = self.models.worth(&s.service, &state, action) {
                 b.say("Model-C", format!("Q({})", ACTION_NAMES[action]), q, "");
             }
+        }
+    }
+
+    /// Why there is no more memory bandwidth to be had.
+    pub(super) fn reject_mba_step(&self, b: &mut Because, mba: &MbaStep) {
+        if !mba.possible() {
+            let why = if mba.throttle_be { "the BE jobs have the least" } else { "not throttled, and BE jobs do not contend for memory" };
+            b.reject(ACTION_NAMES[MBA_UP], if self.books.platform.mba.is_some() { why } else { "this host has no MBA" });
         }
     }
 

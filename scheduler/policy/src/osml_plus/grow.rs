@@ -16,6 +16,27 @@ pub(super) enum Need {
     Missed,
 }
 
+/// What a growing step is decided on.
+#[derive(Clone, Copy, Debug)]
+struct Growing {
+    need: Need,
+    /// Missed for more than a second.
+    misery: bool,
+    has: Amount,
+    /// Model-B on what it holds.
+    now: Option<f64>,
+    /// Busy share of its cores.
+    busy: Option<f64>,
+    overloaded: bool,
+    /// Missed though its cores are not busy: too few ways, or others in the way (siblings, bandwidth, power).
+    obstructed: bool,
+    /// A backlog (p99 far above the target) on what suffices by all that is known: more only from what is free, to drain
+    /// faster, and not beyond half as much again. Near the target there is no backlog, and Model-B is simply wrong.
+    enough: bool,
+    /// Nobody is deprived for it.
+    only_free: bool,
+}
+
 impl OsmlPlus {
     pub(super) fn under_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         let mut order: Vec<(&ServiceView, Need)> = seen
@@ -60,55 +81,110 @@ impl OsmlPlus {
 
     /// One growing action for one service, or a jump to a new OAA.
     fn grow_one(&mut self, now_ms: u64, s: &ServiceView, need: Need, seen: &Observation, plan: &mut Plan) {
-        let has = self.books.usable(&s.id);
-        let life = &self.lives[&s.id];
-        let fresh = life.features.len() >= 2;
-        // Model-A again, after a change of load or a second of misery.
-        let misery = life.missed_since_ms.is_some_and(|t| now_ms >= t + 1000);
-        if need == Need::Missed && fresh && now_ms >= life.asked_ms + 1000 && (misery || self.changed_load(s)) {
-            let target = self.ask_a(s);
-            let more = target.oaa.minus(has);
-            self.remember_asked(now_ms, &s.id, target.clone());
-            if !more.is_zero() {
-                let mut because = self.because(s, HoldsIf::P99Falls);
-                let qos_there = self.b_corrected(s, has.plus(more));
-                if self.obtain(now_ms, &s.id, more, seen, plan) {
-                    self.say_target(&mut because, &target);
-                    if let Ok(q) = qos_there {
-                        because.say(
-                            "Model-B",
-                            format!("QoS on {}, corrected by its error now", words(has.plus(more), &self.books.platform)),
-                            q,
-                            "",
-                        );
-                        because.predict(q, self.models.qos_cap());
-                    }
-                    because.reject("single steps", if misery { "missed for more than a second" } else { "the load has changed" });
-                    because.reject(because::ACTION_NAMES[IDLE], "who is under-provisioned never idles");
-                    act(plan, &s.id, ActionKind::Grow, format!("load changed; {}", target.why), because);
-                    return;
-                }
-            }
+        let misery = self.lives[&s.id].missed_since_ms.is_some_and(|t| now_ms >= t + 1000);
+        if need == Need::Missed && self.jump_up(now_ms, s, misery, seen, plan) {
+            return;
         }
+        let case = self.growing(s, need, misery);
+        if self.judge_steps(now_ms, s, case.overloaded, plan) {
+            return;
+        }
+        let (proposal, from) = self.propose(s);
+        let tried = self.try_steps(now_ms, s, &case, seen);
+        let mba = self.more_bandwidth(s, seen);
+        let mut options: Vec<(usize, f64, f64)> =
+            tried.iter().filter(|t| t.within && t.can && !t.banned).map(|t| (t.action, proposal[t.action], t.gain)).collect();
+        if mba.possible() {
+            options.push((MBA_UP, proposal[MBA_UP], 0.05));
+        }
+        let best_gain = options.iter().map(|o| o.2).fold(0.0, f64::max);
+        // Under-provisioned services never idle: the most probable action that Model-B does not hold for useless.
+        let Some(choice) =
+            options.iter().filter(|o| o.2 >= 0.5 * best_gain).max_by(|a, b| (a.1, a.2).partial_cmp(&(b.1, b.2)).expect("finite"))
+        else {
+            self.last_resort(now_ms, s, need, seen, plan);
+            return;
+        };
+        let (action, p, gain) = *choice;
+        let why = format!("QoS {:.2}; {from}: p {p:.2}, Model-B: gain {gain:.2}", s.qos().unwrap_or(0.0));
+        let p99_ms = self.lives[&s.id].recent_p99_ms().or(s.window.map(|w| w.p99_ms)).unwrap_or(f64::INFINITY);
+        let step = tried.iter().find(|t| t.action == action);
+        let mut because = self.because(s, HoldsIf::P99Falls);
+        self.say_c(&mut because, s, &proposal, options.iter().map(|o| o.0));
+        self.say_b(&mut because, s, case.has, step.map_or(case.has, |t| t.to));
+        self.reject_steps(&mut because, action, &tried, &proposal, best_gain);
+        self.reject_mba_step(&mut because, &mba);
+        self.bind_step(&mut because, &case);
+        let done = if let Some(t) = step {
+            self.expect(s, action, t.to);
+            let done = self.obtain_keeping_readings(now_ms, &s.id, t.unit, seen, plan);
+            if done {
+                act(plan, &s.id, ActionKind::Grow, format!("{why}; {} more", words(t.unit, &self.books.platform)), because);
+            }
+            done
+        } else {
+            self.raise_bandwidth(now_ms, s, &mba);
+            self.expect(s, action, case.has);
+            act(plan, &s.id, ActionKind::Grow, format!("{why}; memory bandwidth (BE jobs {} %)", self.books.be_mba_pct), because);
+            true
+        };
+        if let Some(l) = self.lives.get_mut(&s.id).filter(|_| done) {
+            let units = step.map_or(0, |t| t.unit.cores + t.unit.ways);
+            l.series = match l.series.filter(|x| x.action == action) {
+                Some(x) => Some(Series { steps: x.steps + 1, units: x.units + units, last_ms: now_ms, ..x }),
+                None => Some(Series { action, steps: 1, units, start_p99_ms: p99_ms, last_ms: now_ms }),
+            };
+            l.reported = false;
+        }
+    }
+
+    /// Ask Model-A again after a change of load or a second of misery, and go to its new OAA. False if nothing comes of it.
+    fn jump_up(&mut self, now_ms: u64, s: &ServiceView, misery: bool, seen: &Observation, plan: &mut Plan) -> bool {
+        let life = &self.lives[&s.id];
+        if life.features.len() < 2 || now_ms < life.asked_ms + 1000 || !(misery || self.changed_load(s)) {
+            return false;
+        }
+        let has = self.books.usable(&s.id);
+        let target = self.ask_a(s);
+        let more = target.oaa.minus(has);
+        self.remember_asked(now_ms, &s.id, target.clone());
+        if more.is_zero() {
+            return false;
+        }
+        let mut because = self.because(s, HoldsIf::P99Falls);
+        let qos_there = self.b_corrected(s, has.plus(more));
+        if !self.obtain(now_ms, &s.id, more, seen, plan) {
+            return false;
+        }
+        self.say_target(&mut because, &target);
+        if let Ok(q) = qos_there {
+            let there = words(has.plus(more), &self.books.platform);
+            because.say("Model-B", format!("QoS on {there}, corrected by its error now"), q, "");
+            because.predict(q, self.models.qos_cap());
+        }
+        because.reject("single steps", if misery { "missed for more than a second" } else { "the load has changed" });
+        because.reject(because::ACTION_NAMES[IDLE], "who is under-provisioned never idles");
+        act(plan, &s.id, ActionKind::Grow, format!("load changed; {}", target.why), because);
+        true
+    }
+
+    /// What is known before a step is chosen.
+    fn growing(&self, s: &ServiceView, need: Need, misery: bool) -> Growing {
+        let has = self.books.usable(&s.id);
         let now = self.b(s, has).ok();
         let busy = self.busy_share(s);
         let overloaded = busy.is_some_and(|b| b > 0.95) && s.qos().is_some_and(|q| q < 0.7);
-        if self.judge_steps(now_ms, s, overloaded, plan) {
-            return;
-        }
-        // A backlog (p99 far above the target) on what suffices by all that is known: more only from what is free, to drain
-        // faster, and not beyond half as much again. Near the target there is no backlog, and Model-B is simply wrong.
         let enough =
             now.is_some_and(|q| q >= self.set.own_qos) && busy.is_none_or(|b| b < self.set.busy) && s.qos().is_some_and(|q| q < 0.5);
-        let oaa = self.lives[&s.id].target.as_ref().map_or(has, |t| t.oaa);
-        let most = Amount::new(oaa.cores + oaa.cores.div_ceil(2), oaa.ways + oaa.ways.div_ceil(2));
         let only_free = need == Need::Comfort || enough && !misery;
-        let (proposal, from) = self.propose(s);
-        let free = self.books.free();
-        let total = self.books.total();
-        let mba = self.books.slot(&s.id).map_or(100, |x| x.mba_pct);
-        // Missed though its cores are not busy: too few ways, or others in the way (siblings, bandwidth, power).
         let obstructed = need == Need::Missed && busy.is_none_or(|b| b < 0.8);
+        Growing { need, misery, has, now, busy, overloaded, obstructed, enough, only_free }
+    }
+
+    /// One step of cores, and one of ways.
+    fn step_sizes(&self, s: &ServiceView, case: &Growing, seen: &Observation) -> [Amount; 2] {
+        let Growing { has, overloaded, obstructed, .. } = *case;
+        let (free, total) = (self.books.free(), self.books.total());
         // Deep in overload single cores are too slow: a quarter more at once. Against an obstacle a quarter of what is free
         // goes, and comes back in small steps later.
         let steps = |has: u32, free: u32| match () {
@@ -123,101 +199,53 @@ impl OsmlPlus {
             (1..=cores).rev().find(|c| self.could_deprive(&s.id, Amount::new(*c, 0).minus(free), seen)).unwrap_or(1)
         };
         let ways = if obstructed && !overloaded { steps(has.ways, free.ways).max(1) } else { 1 };
+        [Amount::new(cores, 0), Amount::new(0, ways)]
+    }
+
+    /// More cores and more ways: which of them can be had, and what they would bring.
+    fn try_steps(&self, now_ms: u64, s: &ServiceView, case: &Growing, seen: &Observation) -> [Tried; 2] {
+        let Growing { has, enough, .. } = *case;
+        let (free, total) = (self.books.free(), self.books.total());
+        let life = &self.lives[&s.id];
+        let oaa = life.target.as_ref().map_or(has, |t| t.oaa);
+        let most = Amount::new(oaa.cores + oaa.cores.div_ceil(2), oaa.ways + oaa.ways.div_ceil(2));
         // Plain signs: idle cores do not lack cores, busy ones do.
-        let lacks_cores = busy.map(|b| ((b - 0.4) / 0.4).clamp(0.0, 1.0));
-        let banned = self.lives[&s.id].banned_until_ms;
-        let mut options: Vec<(usize, f64, f64)> = vec![];
-        let in_question = |action| Tried { action, to: has, within: false, can: false, gain: 0.0, banned: now_ms < banned[action / 2] };
-        let mut tried = [in_question(CORES_UP), in_question(WAYS_UP)];
-        for (tried, unit) in tried.iter_mut().zip([Amount::new(cores, 0), Amount::new(0, ways)]) {
-            let action = tried.action;
+        let lacks_cores = case.busy.map(|b| ((b - 0.4) / 0.4).clamp(0.0, 1.0));
+        let [cores, ways] = self.step_sizes(s, case, seen);
+        [(CORES_UP, cores), (WAYS_UP, ways)].map(|(action, unit)| {
             let to = has.plus(unit);
-            let within = to.fits_in(total) && (!enough || to.fits_in(most) || misery);
-            let can = unit.fits_in(free) || !only_free && self.could_deprive(&s.id, unit.minus(free), seen);
-            (tried.to, tried.within, tried.can) = (to, within, can);
+            let within = to.fits_in(total) && (!enough || to.fits_in(most) || case.misery);
+            let can = unit.fits_in(free) || !case.only_free && self.could_deprive(&s.id, unit.minus(free), seen);
+            let mut tried = Tried { action, unit, to, within, can, gain: 0.0, banned: now_ms < life.banned_until_ms[action / 2] };
             if !within || !can {
-                continue;
+                return tried;
             }
-            let gain = match (self.b(s, to), now) {
+            let gain = match (self.b(s, to), case.now) {
                 (Ok(b), Some(a)) => (b - a).max(0.0),
                 _ => 0.0,
             };
             let plain = match (lacks_cores, action) {
                 // Cores help against BE jobs on their siblings, too; but ways are tried first.
-                (Some(x), CORES_UP) => 0.1 * if obstructed { x.max(0.4) } else { x },
+                (Some(x), CORES_UP) => 0.1 * if case.obstructed { x.max(0.4) } else { x },
                 (Some(x), _) => 0.1 * (1.0 - x),
                 (None, _) => 0.0,
             };
             tried.gain = gain + plain;
-            if !tried.banned {
-                options.push((action, proposal[action], gain + plain));
-            }
-        }
-        let throttle_be = mba == 100 && self.books.has_be() && self.contended_by_be(seen);
-        let raise_own = self.books.mba_step(mba, true);
-        let lower_be = self.books.mba_step(self.books.be_mba_pct, false).filter(|_| throttle_be);
-        if raise_own.is_some() || lower_be.is_some() {
-            options.push((MBA_UP, proposal[MBA_UP], if throttle_be || raise_own.is_some() { 0.05 } else { 0.0 }));
-        }
-        let best_gain = options.iter().map(|o| o.2).fold(0.0, f64::max);
-        // Under-provisioned services never idle: the most probable action that Model-B does not hold for useless.
-        let Some(choice) =
-            options.iter().filter(|o| o.2 >= 0.5 * best_gain).max_by(|a, b| (a.1, a.2).partial_cmp(&(b.1, b.2)).expect("finite"))
-        else {
-            self.last_resort(now_ms, s, need, seen, plan);
-            return;
-        };
-        let (action, p, gain) = *choice;
-        let why = format!("QoS {:.2}; {from}: p {p:.2}, Model-B: gain {gain:.2}", s.qos().unwrap_or(0.0));
-        let p99 = self.lives[&s.id].recent_p99_ms().or(s.window.map(|w| w.p99_ms)).unwrap_or(f64::INFINITY);
-        let mut because = self.because(s, HoldsIf::P99Falls);
-        self.say_c(&mut because, s, &proposal, options.iter().map(|o| o.0));
-        let target_of = tried.iter().find(|t| t.action == action).map_or(has, |t| t.to);
-        self.say_b(&mut because, s, has, target_of);
-        self.reject_steps(&mut because, action, &tried, &proposal, best_gain);
-        if raise_own.is_none() && lower_be.is_none() {
-            let why = if throttle_be { "the BE jobs have the least" } else { "not throttled, and BE jobs do not contend for memory" };
-            because.reject(because::ACTION_NAMES[MBA_UP], if self.books.platform.mba.is_some() { why } else { "this host has no MBA" });
-        }
-        if only_free {
-            let why = if need == Need::Comfort { "the target is met" } else { "Model-B holds what it has for sufficient" };
-            because.bind(format!("only what is free ({}): {why}", words(free, &self.books.platform)));
+            tried
+        })
+    }
+
+    /// What bounds the step that is taken.
+    fn bind_step(&self, because: &mut Because, case: &Growing) {
+        if case.only_free {
+            let why = if case.need == Need::Comfort { "the target is met" } else { "Model-B holds what it has for sufficient" };
+            because.bind(format!("only what is free ({}): {why}", words(self.books.free(), &self.books.platform)));
         }
         because.bind(match () {
-            () if overloaded => "a step is a quarter of what it holds: it is overloaded",
-            () if obstructed => "a step is a quarter of what is free: its cores are not busy",
+            () if case.overloaded => "a step is a quarter of what it holds: it is overloaded",
+            () if case.obstructed => "a step is a quarter of what is free: its cores are not busy",
             () => "a step is one unit",
         });
-        let done = match action {
-            MBA_UP => {
-                if let Some(pct) = raise_own {
-                    self.books.set_mba(&s.id, pct);
-                } else if let Some(pct) = lower_be {
-                    self.books.be_mba_pct = pct;
-                    self.be_mba_wait.0 = now_ms + self.be_mba_wait.1;
-                }
-                self.expect(s, action, has);
-                act(plan, &s.id, ActionKind::Grow, format!("{why}; memory bandwidth (BE jobs {} %)", self.books.be_mba_pct), because);
-                true
-            }
-            _ => {
-                let unit = if action == CORES_UP { Amount::new(cores, 0) } else { Amount::new(0, ways) };
-                self.expect(s, action, has.plus(unit));
-                let done = self.obtain_keeping_readings(now_ms, &s.id, unit, seen, plan);
-                if done {
-                    act(plan, &s.id, ActionKind::Grow, format!("{why}; {} more", words(unit, &self.books.platform)), because);
-                }
-                done
-            }
-        };
-        if let Some(l) = self.lives.get_mut(&s.id).filter(|_| done) {
-            let units = if action == CORES_UP { cores } else { ways };
-            l.series = match l.series.filter(|x| x.action == action) {
-                Some(x) => Some(Series { steps: x.steps + 1, units: x.units + units, last_ms: now_ms, ..x }),
-                None => Some(Series { action, steps: 1, units, start_p99_ms: p99, last_ms: now_ms }),
-            };
-            l.reported = false;
-        }
     }
 
     /// Give the last growing step time to work, and judge the series that it belongs to. True while nothing is to be done.

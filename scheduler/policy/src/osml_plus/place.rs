@@ -2,6 +2,13 @@
 
 use super::*;
 
+/// A service that is to be placed, with what it was watched on.
+struct Ready {
+    id: ServiceId,
+    target: Target,
+    held: Amount,
+}
+
 impl OsmlPlus {
     /// Map new services on what is free, each an equal part of it.
     pub(super) fn map_on_idle(&mut self, now_ms: u64, seen: &Observation, arrived: &[ServiceId], plan: &mut Plan) {
@@ -41,8 +48,30 @@ impl OsmlPlus {
 
     /// Place every service that has been watched long enough, together.
     pub(super) fn place_sampled(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
-        let mut ready: Vec<(ServiceId, Target)> = vec![];
-        let mut held: Vec<Amount> = vec![];
+        let ready = self.ready_to_place(now_ms, seen);
+        if ready.is_empty() {
+            return;
+        }
+        self.hand_out(now_ms, &ready, seen, plan);
+        for Ready { id, target, .. } in &ready {
+            let lack = target.oaa.minus(self.books.usable(id));
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) {
+                continue;
+            }
+            let lack = target.rcliff.minus(self.books.usable(id));
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(id, lack, seen, plan) {
+                continue;
+            }
+            let p = &self.books.platform;
+            let (wanted, got) = (words(target.oaa, p), words(self.books.usable(id), p));
+            let why = format!("{wanted} wanted, {got} got, and no neighbour can give or share more");
+            plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+        }
+    }
+
+    /// Services that have been watched long enough, with what Models A and B say of them.
+    fn ready_to_place(&self, now_ms: u64, seen: &Observation) -> Vec<Ready> {
+        let mut ready = vec![];
         for s in seen.lc() {
             let Some(since) = self.lives.get(&s.id).and_then(|l| l.sampling_since_ms) else { continue };
             if s.latency_unknown() {
@@ -54,28 +83,29 @@ impl OsmlPlus {
             if now_ms < since + wait || s.features.cpu_usage_cores.is_none() && slow && now_ms < since + 2 * wait {
                 continue;
             }
-            let limit = self.books.usable(&s.id).plus(self.books.free());
-            let target = self.check_with_b(s, self.ask_a(s), limit);
-            ready.push((s.id.clone(), target));
-            held.push(self.books.usable(&s.id));
+            let held = self.books.usable(&s.id);
+            let target = self.check_with_b(s, self.ask_a(s), held.plus(self.books.free()));
+            ready.push(Ready { id: s.id.clone(), target, held });
         }
-        if ready.is_empty() {
-            return;
-        }
+        ready
+    }
+
+    /// Give each as much of the way from RCliff to OAA as all can have of what is free.
+    fn hand_out(&mut self, now_ms: u64, ready: &[Ready], seen: &Observation, plan: &mut Plan) {
         // All that is free, and what the ready ones hold for the time being.
-        let pool = ready.iter().fold(self.books.free(), |a, (id, _)| a.plus(self.books.slot(id).map_or(Amount::default(), |s| s.own)));
+        let pool = ready.iter().fold(self.books.free(), |a, r| a.plus(self.books.slot(&r.id).map_or(Amount::default(), |s| s.own)));
         let fit = |of: fn(Amount) -> u32| {
             // Share of the way from RCliff to OAA that all can have.
-            let sum = |t: f64| ready.iter().map(|(_, x)| between(of(x.rcliff), of(x.oaa), t)).sum::<u32>();
+            let sum = |t: f64| ready.iter().map(|r| between(of(r.target.rcliff), of(r.target.oaa), t)).sum::<u32>();
             [1.0, 0.75, 0.5, 0.25, 0.0].into_iter().find(|t| sum(*t) <= of(pool))
         };
         let (tc, tw) = (fit(|a| a.cores), fit(|a| a.ways));
         let least = self.books.least();
         // First make room, then hand out: everybody down to the least, then up in order of arrival.
-        for (id, _) in &ready {
-            self.books.set(id, least);
+        for r in ready {
+            self.books.set(&r.id, least);
         }
-        for (i, (id, t)) in ready.iter().enumerate() {
+        for (i, Ready { id, target: t, held }) in ready.iter().enumerate() {
             let cores = tc.map_or(t.rcliff.cores, |x| between(t.rcliff.cores, t.oaa.cores, x));
             let ways = tw.map_or(t.rcliff.ways, |x| between(t.rcliff.ways, t.oaa.ways, x));
             let want = Amount::new(cores, ways).at_least(least);
@@ -89,38 +119,20 @@ impl OsmlPlus {
             let mut because = self.because_of(seen, id, HoldsIf::Qos { at_least: 1.0 });
             self.say_target(&mut because, t);
             if let Some(s) = seen.get(id) {
-                self.say_b(&mut because, s, held[i], got);
+                self.say_b(&mut because, s, *held, got);
             }
             if !t.oaa.fits_in(got) {
                 let p = &self.books.platform;
-                because.reject(
-                    format!("its whole OAA, {}", words(t.oaa, p)),
-                    format!("{} new services share {}", ready.len(), words(pool, p)),
-                );
+                let whole = format!("its whole OAA, {}", words(t.oaa, p));
+                because.reject(whole, format!("{} new services share {}", ready.len(), words(pool, p)));
                 because.bind("what is free, until neighbours have been asked");
             }
             if let Some(life) = self.lives.get_mut(id) {
                 life.sampling_since_ms = None;
-                life.target = Some(t.clone());
-                life.asked_ms = now_ms;
-                life.asked_at = (life.rps, life.smooth().cpu_usage_cores);
             }
+            self.remember_asked(now_ms, id, t.clone());
             self.changed(now_ms, id);
             act(plan, id, ActionKind::Place, format!("{}: {}", t.why, words(got, &self.books.platform)), because);
-        }
-        for (id, t) in &ready {
-            let lack = t.oaa.minus(self.books.usable(id));
-            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) {
-                continue;
-            }
-            let lack = t.rcliff.minus(self.books.usable(id));
-            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(id, lack, seen, plan) {
-                continue;
-            }
-            let why = format!("{} wanted, {} got, and no neighbour can give or share more", words(t.oaa, &self.books.platform), {
-                words(self.books.usable(id), &self.books.platform)
-            });
-            plan.reports.push(Report::CannotPlace { service: id.clone(), why });
         }
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 
 impl OsmlPlus {
+    /// Watch a service that has lost something, to `to` (None: to the BE jobs, or to nobody).
     pub(super) fn watch(&mut self, now_ms: u64, id: &str, lost: Amount, mba_pct: Option<u8>, to: Option<ServiceId>) {
         self.changed(now_ms, id);
         if let Some(l) = self.lives.get_mut(id) {

@@ -4,6 +4,18 @@
 
 use super::*;
 
+/// What a shrinking step is decided on.
+#[derive(Clone, Debug)]
+struct Shrinking {
+    qos: f64,
+    has: Amount,
+    target: Target,
+    /// The load has changed since Model-A was asked before.
+    dropped: bool,
+    /// Little slack, but long met and above the OAA.
+    on_trial: bool,
+}
+
 impl OsmlPlus {
     /// Reclaim from services that have more than they need: one service, one action.
     pub(super) fn over_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
@@ -47,43 +59,50 @@ impl OsmlPlus {
     /// One shrinking action for one service, or a jump down to a new OAA. False if it keeps what it has.
     fn shrink_one(&mut self, now_ms: u64, s: &ServiceView, plan: &mut Plan) -> bool {
         let Some(qos) = s.qos() else { return false };
-        let has = self.books.usable(&s.id);
-        let spare = self.books.spare(&s.id);
-        let floor = self.lives[&s.id].floor;
-        let busy = self.lives[&s.id].smooth().cpu_usage_cores;
         let stale = now_ms >= self.lives[&s.id].asked_ms + 3000;
         let dropped = self.changed_load(s);
         if self.lives[&s.id].target.is_none() || dropped || stale {
             let t = self.ask_a(s);
             self.remember_asked(now_ms, &s.id, t);
         }
-        let Some(t) = self.lives[&s.id].target.clone() else { return false };
-        let rcliff = t.rcliff;
+        let Some(target) = self.lives[&s.id].target.clone() else { return false };
         let on_trial = qos < self.set.slack_qos && self.may_try(now_ms, s);
-        let fine = |me: &Self, to: Amount| {
-            let lost = has.minus(to);
-            // Off the RCliff by Model-A; beyond it only where there is much to spare and every other sign agrees.
-            let off = (lost.cores == 0 || to.cores > rcliff.cores) && (lost.ways == 0 || to.ways > rcliff.ways);
-            let (busy_limit, least_qos) = if off { (me.set.busy, me.set.own_qos) } else { (0.7, 1.4) };
-            let roomy = lost.cores == 0 || busy.map_or(off, |b| b / me.cores(to) <= busy_limit);
-            let above_oaa = (lost.cores == 0 || to.cores >= t.oaa.cores) && (lost.ways == 0 || to.ways >= t.oaa.ways);
-            let known = match me.b_corrected(s, to) {
-                Ok(_) if on_trial => above_oaa && lost.cores + lost.ways == 1,
-                Ok(q) => q >= least_qos,
-                Err(_) => qos >= 1.5 && lost.cores + lost.ways == 1,
-            };
-            match () {
-                () if !lost.fits_in(spare) => Err("it holds the least already"),
-                () if !floor.fits_in(to) => Err("losing it hurt before"),
-                () if !roomy => Err("its cores would be too busy"),
-                () if !known && on_trial => Err("below its OAA, or more than a unit, with little slack"),
-                () if !known && !off => Err("on Model-A's RCliff, and Model-B does not predict QoS 1.4"),
-                () if !known => Err("Model-B predicts too little QoS, or has no answer"),
-                () => Ok(()),
-            }
+        let case = Shrinking { qos, has: self.books.usable(&s.id), target, dropped, on_trial };
+        self.jump_down(now_ms, s, &case, plan) || self.step_down(now_ms, s, &case, plan)
+    }
+
+    /// Whether `to` is enough for a service; if not, why.
+    fn suffices(&self, s: &ServiceView, case: &Shrinking, to: Amount) -> Result<(), &'static str> {
+        let Shrinking { qos, has, ref target, on_trial, .. } = *case;
+        let (oaa, rcliff) = (target.oaa, target.rcliff);
+        let life = &self.lives[&s.id];
+        let busy = life.smooth().cpu_usage_cores;
+        let lost = has.minus(to);
+        // Off the RCliff by Model-A; beyond it only where there is much to spare and every other sign agrees.
+        let off = (lost.cores == 0 || to.cores > rcliff.cores) && (lost.ways == 0 || to.ways > rcliff.ways);
+        let (busy_limit, least_qos) = if off { (self.set.busy, self.set.own_qos) } else { (0.7, 1.4) };
+        let roomy = lost.cores == 0 || busy.map_or(off, |b| b / self.cores(to) <= busy_limit);
+        let above_oaa = (lost.cores == 0 || to.cores >= oaa.cores) && (lost.ways == 0 || to.ways >= oaa.ways);
+        let known = match self.b_corrected(s, to) {
+            Ok(_) if on_trial => above_oaa && lost.cores + lost.ways == 1,
+            Ok(q) => q >= least_qos,
+            Err(_) => qos >= 1.5 && lost.cores + lost.ways == 1,
         };
-        // Far above the OAA: go there at once after a drop of load, else (something beyond the models has raised it) by quarters.
-        let above = has.minus(t.oaa).at_most(spare);
+        match () {
+            () if !lost.fits_in(self.books.spare(&s.id)) => Err("it holds the least already"),
+            () if !life.floor.fits_in(to) => Err("losing it hurt before"),
+            () if !roomy => Err("its cores would be too busy"),
+            () if !known && on_trial => Err("below its OAA, or more than a unit, with little slack"),
+            () if !known && !off => Err("on Model-A's RCliff, and Model-B does not predict QoS 1.4"),
+            () if !known => Err("Model-B predicts too little QoS, or has no answer"),
+            () => Ok(()),
+        }
+    }
+
+    /// Far above the OAA: go there at once after a drop of load, else (something beyond the models has raised it) by quarters.
+    fn jump_down(&mut self, now_ms: u64, s: &ServiceView, case: &Shrinking, plan: &mut Plan) -> bool {
+        let Shrinking { qos, has, ref target, dropped, .. } = *case;
+        let above = has.minus(target.oaa).at_most(self.books.spare(&s.id));
         let careful = Amount::new(above.cores.div_ceil(4), above.ways.div_ceil(4));
         let jump = match self.lives[&s.id].hurts {
             0 if dropped => above,
@@ -91,21 +110,28 @@ impl OsmlPlus {
             _ => Amount::default(),
         };
         let to = has.minus(jump);
-        if jump.cores + jump.ways >= 2 && fine(self, to).is_ok() {
-            let mut because = self.because(s, HoldsIf::Qos { at_least: 1.0 });
-            self.say_target(&mut because, &t);
-            self.say_b(&mut because, s, has, to);
-            because.reject("single steps", if dropped { "the load has changed" } else { "far above its OAA" });
-            if jump != above {
-                let all = words(above, &self.books.platform);
-                because.reject(format!("all of {all} above its OAA"), "something beyond the models has raised it: a quarter at a time");
-            }
-            because.bind("Model-A's OAA; under watch, and withdrawn if a target is missed");
-            self.books.shrink(&s.id, jump);
-            self.watch(now_ms, &s.id, jump, None, None);
-            act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {}: {} less", t.why, words(jump, &self.books.platform)), because);
-            return true;
+        if jump.cores + jump.ways < 2 || self.suffices(s, case, to).is_err() {
+            return false;
         }
+        let mut because = self.because(s, HoldsIf::Qos { at_least: 1.0 });
+        self.say_target(&mut because, target);
+        self.say_b(&mut because, s, has, to);
+        because.reject("single steps", if dropped { "the load has changed" } else { "far above its OAA" });
+        if jump != above {
+            let all = words(above, &self.books.platform);
+            because.reject(format!("all of {all} above its OAA"), "something beyond the models has raised it: a quarter at a time");
+        }
+        because.bind("Model-A's OAA; under watch, and withdrawn if a target is missed");
+        self.books.shrink(&s.id, jump);
+        self.watch(now_ms, &s.id, jump, None, None);
+        let what = words(jump, &self.books.platform);
+        act(plan, &s.id, ActionKind::Shrink, format!("QoS {qos:.2}; {}: {what} less", target.why), because);
+        true
+    }
+
+    /// One unit less of what Model-C proposes, unless it proposes to leave the service alone.
+    fn step_down(&mut self, now_ms: u64, s: &ServiceView, case: &Shrinking, plan: &mut Plan) -> bool {
+        let Shrinking { qos, has, ref target, .. } = *case;
         let (proposal, from) = self.propose(s);
         let mut options: Vec<(usize, f64, Amount)> = vec![];
         let mut masked = None;
@@ -113,18 +139,14 @@ impl OsmlPlus {
             if !unit.fits_in(has) {
                 continue;
             }
-            let to = has.minus(unit);
-            match fine(self, to) {
+            match self.suffices(s, case, has.minus(unit)) {
                 Ok(()) => options.push((action, proposal[action], unit)),
                 Err(why) => masked = Some((action, why)),
             }
         }
-        if options.is_empty() {
-            return false;
-        }
+        let Some((action, p, unit)) = options.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)) else { return false };
         let idles = self.lives[&s.id].idles;
         let idle = proposal[IDLE];
-        let Some((action, p, unit)) = options.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)) else { return false };
         if idle > p && idles < self.set.idle_patience {
             self.expect(s, IDLE, has);
             if let Some(l) = self.lives.get_mut(&s.id) {
@@ -132,10 +154,11 @@ impl OsmlPlus {
             }
             return false;
         }
+        let to = has.minus(unit);
         let mut because = self.because(s, HoldsIf::Qos { at_least: 1.0 });
-        self.say_target(&mut because, &t);
+        self.say_target(&mut because, target);
         self.say_c(&mut because, s, &proposal, options.iter().map(|o| o.0).chain([IDLE]));
-        self.say_b(&mut because, s, has, has.minus(unit));
+        self.say_b(&mut because, s, has, to);
         if let Some((action, why)) = masked {
             because.reject(because::ACTION_NAMES[action], why);
         }
@@ -145,7 +168,7 @@ impl OsmlPlus {
         let answered = if idle > p { format!("answered {idles} times in a row") } else { format!("Model-C: p {idle:.2}") };
         because.reject(because::ACTION_NAMES[IDLE], answered);
         because.bind("one unit of one service; under watch, and withdrawn if a target is missed");
-        self.expect(s, action, has.minus(unit));
+        self.expect(s, action, to);
         self.books.shrink(&s.id, unit);
         self.watch(now_ms, &s.id, unit, None, None);
         if let Some(l) = self.lives.get_mut(&s.id) {
