@@ -29,9 +29,8 @@ pub(super) const BLIND: [(f64, f64); 6] = [(2.0, 0.0), (1.5, 0.3), (1.0, 0.8), (
 pub(super) const BLIND_SLOW: [(f64, f64); 10] =
     [(4.0, 0.0), (3.0, 0.3), (2.5, 0.5), (2.0, 0.8), (1.75, 1.0), (1.5, 1.3), (1.25, 1.7), (1.0, 2.5), (0.5, 4.0), (0.0, 6.0)];
 
-/// QoS from where a service gives a unit without models: where it is known how busy its cores are, and where it is not.
-pub(super) const SOME_SLACK: f64 = 1.5;
-pub(super) const MUCH_SLACK: f64 = 2.0;
+/// Parts of cores and of ways that a service may be left without models.
+pub(super) const SHARES: [(f64, f64); 7] = [(0.9, 1.0), (1.0, 0.9), (0.9, 0.9), (0.75, 1.0), (1.0, 0.75), (0.75, 0.75), (0.5, 0.5)];
 
 /// What a service is in a joint plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +244,7 @@ impl Surefoot {
         let (held, required) = (asked.held, if pass == Pass::Poor { 1.02 } else { self.required(asked.life) });
         let mut out = vec![now];
         if asked.mute.is_some() {
-            out.extend(asked.by_rule(Role::MayGive, pool));
+            out.extend(self.shares(asked));
             // Without models nobody can say what a loss does: no more than that, unless there is not enough for all.
             if asked.s.qos().is_some() && pass == Pass::Poor {
                 out.extend(self.less(asked));
@@ -268,11 +267,9 @@ impl Surefoot {
         let units = [(1, 0), (0, 1), (1, 1)].map(|(cores, ways)| held.minus(Amount::new(cores, ways)).at_least(self.books.least()));
         let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + FURTHER;
         cells.extend(units.into_iter().filter(sure));
-        let roomy =
-            |to: Amount| to.cores >= held.cores || asked.busy().is_none_or(|b| b / self.books.platform.cores(to.cores) <= self.set.busy);
         for to in cells {
             let cell = Cell::new(to, asked.on(to));
-            if to != held && !asked.forbidden(to) && (held.fits_in(to) || cell.qos >= required && roomy(to)) {
+            if to != held && !asked.forbidden(to) && (held.fits_in(to) || cell.qos >= required && asked.roomy(to)) {
                 out.push(cell);
             }
         }
@@ -280,6 +277,20 @@ impl Surefoot {
             out.extend(self.less(asked));
         }
         out
+    }
+
+    /// Without models: parts of what a service that is well holds, as long as QoS would suffice if it fell with the square of them.
+    fn shares(&self, asked: &Asked) -> Vec<Cell> {
+        let (held, least) = (asked.held, self.books.least());
+        let of = |n: u32, x: f64| (f64::from(n) * x).floor() as u32;
+        let kept = |to: u32, held: u32| if held > 0 { f64::from(to) / f64::from(held) } else { 1.0 };
+        let share = |(cores, ways): (f64, f64)| {
+            let to = Amount::new(of(held.cores, cores), of(held.ways, ways)).at_least(least);
+            let kept = kept(to.cores, held.cores) * kept(to.ways, held.ways);
+            Cell::new(to, asked.qos.unwrap_or(0.0) * kept * kept)
+        };
+        let fine = |c: &Cell| c.held != held && c.qos >= 1.0 + self.set.margin && asked.roomy(c.held) && !asked.forbidden(c.held);
+        SHARES.map(share).into_iter().filter(fine).collect()
     }
 
     /// Parts of what a service holds, for plans in which not everybody can have enough: never better than what it has.
@@ -299,11 +310,7 @@ impl Surefoot {
     /// For a service that is new, or needs more than it has.
     pub(super) fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
         let (held, life) = (asked.held, asked.life);
-        let mut cells = if asked.mute.is_some() {
-            asked.by_rule(Role::Needs, pool).iter().map(|c| c.held).collect()
-        } else {
-            self.proposed(asked, pool, pass)
-        };
+        let mut cells = if asked.mute.is_some() { asked.by_rule(pool).to_vec() } else { self.proposed(asked, pool, pass) };
         let (oaa, _) = asked.corners(pool);
         let believed = |to: Amount| {
             let q = asked.on(to);
@@ -417,6 +424,12 @@ impl Asked<'_> {
         to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.comfort_qos)
     }
 
+    /// No core less, or those that are left are not too busy.
+    pub fn roomy(&self, to: Amount) -> bool {
+        let p = self.policy;
+        to.cores >= self.held.cores || self.busy().is_none_or(|b| b / p.books.platform.cores(to.cores) <= p.set.busy)
+    }
+
     /// Model-A's OAA and RCliff in units; the least where it has no answer.
     pub fn corners(&self, pool: Amount) -> (Amount, Amount) {
         let books = &self.policy.books;
@@ -474,31 +487,12 @@ impl Asked<'_> {
         vouched.map_or(q, |v| q.max(v.min(cap)))
     }
 
-    /// Without models: cores no busier than 60 %, a quarter more of both for who needs, a unit less for who gives.
-    pub fn by_rule(&self, role: Role, pool: Amount) -> Vec<Cell> {
+    /// Without models, for who needs: cores no busier than 60 %, or a quarter more of both.
+    pub fn by_rule(&self, pool: Amount) -> [Amount; 2] {
         let p = &self.policy.books;
-        let least = p.least();
-        let cores = |busy: f64| (busy / 0.6 / p.platform.core_step).ceil().max(1.0) as u32;
-        match role {
-            Role::Needs => {
-                let wanted = self.busy().map_or(self.held.cores + 1, cores);
-                let held = self.held;
-                let step = Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4));
-                let by_busy = Amount::new(wanted, held.ways).at_least(least).at_most(pool);
-                vec![Cell::new(by_busy, 1.1), Cell::new(held.plus(step).at_most(pool), 1.2)]
-            }
-            _ => {
-                // Where not even busy cores are known, who is far from its target gives a unit of whatever somebody misses.
-                let busy = self.busy();
-                if self.qos.is_none_or(|q| q < if busy.is_some() { SOME_SLACK } else { MUCH_SLACK }) {
-                    return vec![];
-                }
-                let units: &[(u32, u32)] = if busy.is_some() { &[(1, 0)] } else { &[(1, 0), (0, 1), (1, 1)] };
-                let fewer = units.iter().map(|(cores, ways)| self.held.minus(Amount::new(*cores, *ways)).at_least(least));
-                let fits = |to: &Amount| busy.is_none_or(|busy| p.platform.cores(to.cores) * 0.6 >= busy);
-                let may = fewer.filter(|to| *to != self.held && fits(to) && !self.forbidden(*to));
-                may.map(|to| Cell::new(to, 1.0 + self.policy.set.margin)).collect()
-            }
-        }
+        let held = self.held;
+        let wanted = self.busy().map_or(held.cores + 1, |busy| (busy / IDLE / p.platform.core_step).ceil().max(1.0) as u32);
+        let step = Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4));
+        [Amount::new(wanted, held.ways).at_least(p.least()), held.plus(step)].map(|to| to.at_most(pool))
     }
 }

@@ -25,8 +25,9 @@
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
 //!   targets, and for the least that BE jobs keep).
 //!
-//! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by a rule of
-//! thumb (cores no busier than 60 %, ways as they are), and the action says so. Unknown latency neither grows nor shrinks.
+//! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by rules of
+//! thumb, and the action says so: who needs gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
+//! square of what is given away. Unknown latency neither grows nor shrinks.
 
 mod cells;
 pub mod joint;
@@ -466,17 +467,25 @@ impl Surefoot {
     fn place_new(&mut self, now_ms: u64, seen: &Observation, arrived: &BTreeSet<ServiceId>, plan: &mut Plan) {
         self.disturbed(now_ms);
         let asked = self.ask_all(now_ms, seen);
+        let blindly = asked.iter().any(|a| a.mute.is_some() && self.books.slot(&a.s.id).is_some());
         let chosen = PASSES.into_iter().find_map(|pass| {
             let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| arrived.contains(&s.id).then_some(Role::Blind));
-            // Half an equal share from what is free is enough to begin with; less is not.
-            let fine = |all: &Vec<(ServiceId, Cell)>| pass != Pass::Free || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
+            // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
+            let believed = match pass {
+                Pass::Free => false,
+                Pass::Trade => !blindly,
+                Pass::Poor => true,
+            };
+            let fine = |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
             self.joint(&asked, role, pass, STAY).filter(fine)
         });
         drop(asked);
         if let Some(chosen) = chosen {
             self.carry_out(now_ms, seen, &chosen, "new services", plan);
         }
-        for id in arrived {
+        // Who was moved in this very step gives nothing in it, but may in the next.
+        let just_moved = self.lives.iter().any(|(id, l)| l.features.is_empty() && self.books.slot(id).is_some());
+        for id in arrived.iter().filter(|_| !just_moved) {
             if self.books.slot(id).is_none() && !self.books.is_crowded(id) {
                 self.books.crowd_in(id);
                 let why = "not even one core unit and the least ways are left".to_string();
