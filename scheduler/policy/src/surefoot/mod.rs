@@ -641,7 +641,7 @@ impl Surefoot {
         let mut rest = self.pool().minus(given);
         for (id, cell) in chosen.iter_mut().filter(|(_, c)| c.qos < 1.0) {
             let back = self.books.usable(id).minus(cell.held).at_most(rest);
-            let Some(of) = asked.iter().find(|a| a.s.id == *id).filter(|_| !back.is_zero()) else { continue };
+            let Some(of) = asked_of(asked, id).filter(|_| !back.is_zero()) else { continue };
             let held = cell.held.plus(back);
             *cell = Cell::new(held, of.on(held));
             rest = rest.minus(back);
@@ -764,7 +764,7 @@ impl Surefoot {
         let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain).unwrap_or_default();
         self.leave_be_less(now_ms, &asked, &mut chosen);
         let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
-        let gain: f64 = chosen.iter().filter(moved).filter_map(|(id, c)| self.gain(asked.iter().find(|a| a.s.id == *id)?, c)).sum();
+        let gain: f64 = chosen.iter().filter(moved).filter_map(|(id, c)| self.gain(asked_of(&asked, id)?, c)).sum();
         let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
         drop(asked);
         // While nothing is gained it is looked at ever more seldom.
@@ -797,7 +797,6 @@ impl Surefoot {
         let rest = self.books.rest().cores;
         let most = rest + bad.cores.saturating_sub(rest) / 2;
         let held = |id: &ServiceId| self.books.usable(id).cores;
-        let of = |id: &ServiceId| asked.iter().find(|a| a.s.id == *id);
         loop {
             let given: u32 = chosen.iter().map(|(id, c)| held(id).saturating_sub(c.held.cores)).sum();
             let taken: u32 = chosen.iter().map(|(id, c)| c.held.cores.saturating_sub(held(id))).sum();
@@ -805,11 +804,11 @@ impl Surefoot {
                 return;
             }
             let gives = |(_, (id, c)): &(usize, &(ServiceId, Cell))| c.held.cores < held(id);
-            let gain = |(id, c): &(ServiceId, Cell)| of(id).and_then(|a| self.gain(a, c)).unwrap_or(0.0);
+            let gain = |(id, c): &(ServiceId, Cell)| asked_of(asked, id).and_then(|a| self.gain(a, c)).unwrap_or(0.0);
             let least = chosen.iter().enumerate().filter(gives).min_by(|a, b| gain(a.1).total_cmp(&gain(b.1))).map(|(i, _)| i);
             // Nobody gives any more: nor does anybody get.
             let Some(i) = least.or_else(|| chosen.iter().position(|(id, c)| c.held.cores > held(id))) else { return };
-            let Some(asked) = of(&chosen[i].0) else { return };
+            let Some(asked) = asked_of(asked, &chosen[i].0) else { return };
             chosen[i].1 = asked.now();
         }
     }
@@ -909,6 +908,11 @@ impl Surefoot {
         }
         room.map_or(step(RAISE_STEPS), |room| up_to(f64::from(now) * room).max(step(1)))
     }
+}
+
+/// What is asked about one of them.
+fn asked_of<'a, 's>(asked: &'a [Asked<'s>], id: &ServiceId) -> Option<&'a Asked<'s>> {
+    asked.iter().find(|a| a.s.id == *id)
 }
 
 /// So few requests, or such long ones, that an interval says nothing about them.
