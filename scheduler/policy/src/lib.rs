@@ -87,7 +87,9 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn unknown(name: &str) -> String {
-    format!("policy \"{name}\" is unknown. Choose one of: {}", NAMES.join(", "))
+    // It stands beside policies in every table (`oracle_emu`), and is none.
+    let what = if name == "oracle" { "is a search and no policy: run `surefootd oracle`" } else { "is unknown" };
+    format!("policy \"{name}\" {what}. Choose one of: {}", NAMES.join(", "))
 }
 
 /// Whose models a policy takes.
@@ -171,6 +173,7 @@ mod tests {
         }
         let error = |name| by_name(name, &p, ModelSet::default(), 1).err().unwrap();
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));
+        assert!(error("oracle").contains("run `surefootd oracle`") && !error("partes").contains("surefootd oracle"));
         assert!(error("osml-plus").contains("surefoot bundle build") && error("osml").contains("surefoot bundle build"));
         // A bundle without OSML's models.
         let plus = ModelSet { osml: None, ..perfect::Perfect::of(&testing::Plant::new(&p)).set() };

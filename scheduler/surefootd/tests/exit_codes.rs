@@ -62,6 +62,7 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "--policies: policy \"parties\" is there twice",
     ),
+    ("eval --workloads @/w.toml --policies parties,oracle --platform server-1 --out @/e", 2, "no policy: run `surefootd oracle`"),
     ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties, "),
     (
         "eval --workloads @/w.toml --policies parties --platform server-1 --bundle @/empty --trust @/text --out @/e",
@@ -81,6 +82,8 @@ const CASES: &[(&str, i32, &str)] = &[
     ("run --policy parties --server local", 2, "--config: is missing, and with it `service`. Give a node.toml"),
     ("run --policy parties --server virtual:server-1", 2, "--config: is missing, and with it `workload`. Give a node.toml"),
     ("run --policy partes --server virtual:server-1 --config @/node.toml", 2, "\"partes\" is unknown"),
+    ("run --policy oracle --server local --config @/file.toml", 2, "policy \"oracle\" is a search and no policy: run `surefootd oracle`"),
+    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow oracle", 2, "--shadow: policy \"oracle\" is a search"),
     ("run --policy osml-plus --server virtual:server-1 --config @/node.toml", 2, "--bundle"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --bundle @/none", 2, "none"),
     ("run --policy parties --server virtual:server-1 --config @/typo.toml", 2, "unknown field"),
