@@ -101,13 +101,19 @@ pub enum Family {
     Osml,
 }
 
-/// Whose Model-C learns on line under a policy; None: nothing learns.
-pub fn learns(name: &str) -> Option<Family> {
+/// Whose models a policy takes; None: it decides without any.
+pub fn takes(name: &str) -> Option<Family> {
     match name {
         "osml" => Some(Family::Osml),
-        "osml-plus" => Some(Family::OsmlPlus),
+        "osml-plus" | "surefoot" => Some(Family::OsmlPlus),
         _ => None,
     }
+}
+
+/// Whose Model-C learns on line under a policy; None: nothing learns.
+pub fn learns(name: &str) -> Option<Family> {
+    // `surefoot` does not ask its Model-C.
+    takes(name).filter(|_| name != "surefoot")
 }
 
 /// What can be set of the policies that [`by_name_with`] makes; those that are not here run by their defaults.
@@ -170,6 +176,7 @@ mod tests {
             let plant = testing::Plant::new(&p);
             let policy = by_name(name, &p, perfect::Perfect::of(&plant).set(), 1).unwrap();
             assert_eq!(policy.name(), *name);
+            assert_eq!(by_name(name, &p, ModelSet::default(), 1).is_err(), takes(name).is_some(), "{name}");
         }
         let error = |name| by_name(name, &p, ModelSet::default(), 1).err().unwrap();
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));

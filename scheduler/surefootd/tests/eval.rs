@@ -384,3 +384,35 @@ fn policies_can_be_misled() {
     let (taken, rows) = eval("server-2", &["--harm", "foreign-bundle"], "other");
     assert!(taken.status.success() && rows.len() == 3, "{}", String::from_utf8_lossy(&taken.stderr));
 }
+
+/// Harm to models is none to who has none: that is said once, of those alone, and the rows are those of an honest run.
+#[test]
+fn who_cannot_be_misled_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    let vectors = root().join("tests/vectors");
+    let eval = |policies: &str, harm: &[&str]| {
+        let out = dir.path().join(format!("{policies}{}", harm.concat()));
+        let mut c = surefootd();
+        c.args(["eval", "--workloads", path(&file), "--policies", policies, "--platform", "server-1", "--seeds", "2"]);
+        c.args(["--bundle", path(&vectors.join("bundle-small")), "--trust", path(&vectors.join("keys/trusted"))]);
+        let done = c.args(["--out", path(&out)]).args(harm).output().unwrap();
+        assert!(done.status.success());
+        let csv = fs::read_to_string(out.join("rows.csv")).unwrap();
+        let rows: Vec<String> = csv.lines().map(|l| l.split(',').take(14).collect::<Vec<_>>().join(",")).collect();
+        (String::from_utf8(done.stderr).unwrap(), rows)
+    };
+    let (said, honest) = eval("parties,equal-share", &[]);
+    assert_eq!(said, "");
+    for harm in ["shuffled-a", "foreign-bundle"] {
+        let (said, rows) = eval("parties,equal-share", &["--harm", harm]);
+        assert!(said.lines().count() == 1 && said.contains("WARN") && said.contains(&format!("--harm {harm}")), "{said}");
+        assert!(said.contains("honest run: parties, equal-share"), "{said}");
+        assert_eq!(rows, honest, "{harm}");
+    }
+    let (said, _) = eval("unmanaged,surefoot", &["--harm", "shuffled-a"]);
+    assert!(said.trim_end().ends_with(": unmanaged"), "{said}");
+    for (policies, harm) in [("surefoot", "shuffled-a"), ("unmanaged", "dead-feed")] {
+        assert_eq!(eval(policies, &["--harm", harm]).0, "", "{harm}");
+    }
+}

@@ -1,11 +1,12 @@
 //! The price of a wrong model (docs/eval-output.md): policies are told untruths, and what comes of it is measured as ever.
 
 use crate::cli::Harm;
+use clap::ValueEnum;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use surefoot_learn::rng::Rng;
 use surefoot_learn::ACTIONS;
-use surefoot_policy::{Area, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
+use surefoot_policy::{takes, Area, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
 use surefoot_server::{Features, FeedState, Observation, Plan, Platform, ServiceId, ServiceView};
 
 /// A feed that dies does so after this time.
@@ -39,6 +40,19 @@ impl Policy for Misled {
             Harm::ShuffledA | Harm::ForeignBundle => {}
         }
         self.inner.step(now_ms, &told)
+    }
+}
+
+/// Harm to models is none to who has none: its rows are those of an honest run, and would be read as robustness.
+pub fn warn_of_untouched(harm: Harm, policies: &[String]) {
+    if !matches!(harm, Harm::ShuffledA | Harm::ForeignBundle) {
+        return;
+    }
+    let untouched: Vec<&str> = policies.iter().map(String::as_str).filter(|p| takes(p).is_none()).collect();
+    if !untouched.is_empty() {
+        let (harm, who) = (harm.to_possible_value(), untouched.join(", "));
+        let harm = harm.as_ref().map_or("", |h| h.get_name());
+        tracing::warn!("--harm {harm}: does nothing to policies without models, whose rows are those of an honest run: {who}");
     }
 }
 

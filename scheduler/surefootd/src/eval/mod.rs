@@ -125,6 +125,9 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     if resumed > 0 {
         eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
     }
+    if let Some(harm) = args.harm {
+        harm::warn_of_untouched(harm, &args.policies);
+    }
     stop::install()?;
     let progress = Progress::new(Mode::Auto, "eval", runs.len() as u64, resumed);
     let mut rows: Vec<EvalRow> = vec![];
