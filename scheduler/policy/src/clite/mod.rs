@@ -19,7 +19,7 @@
 //! * **a held partition that misses a target** in two periods in a row: if requests say that the load has grown the search starts
 //!   anew; if not, what was measured replaces its sample and the search goes on. A load that falls starts it anew, too;
 //! * **no ejection**: the paper gives a service up that its extreme does not satisfy. Here nobody is sent away; a search that ends
-//!   without a partition that meets all reports it;
+//!   without a partition that meets all reports every service that its best one leaves short;
 //! * **a silent service** keeps what it has, and as long as it is silent nothing is sampled: a score without its p99 is none.
 
 mod partition;
@@ -406,12 +406,10 @@ impl Clite {
 
     fn hold(&mut self, now_ms: u64, best: usize, (top, gain): (f64, f64), seen: &Observation, plan: &mut Plan) {
         let sample = &self.samples[best];
-        if !sample.met() {
-            let worst = sample.qos.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |w| w.0);
-            let why = format!("{} partitions tried, the best has a score of {top:.2}", self.samples.len());
-            if let Some(service) = self.lc.get(worst).cloned() {
-                plan.reports.push(Report::Migrate { service, why });
-            }
+        let tried = self.samples.len();
+        for (service, qos) in self.lc.iter().zip(&sample.qos).filter(|(_, qos)| **qos < 1.0) {
+            let why = format!("QoS {qos:.2} on the best of {tried} partitions tried, whose score is {top:.2}");
+            plan.reports.push(Report::Migrate { service: service.clone(), why });
         }
         let next = sample.partition.clone();
         self.phase = Phase::Holding { since_ms: now_ms, missed: 0, changed: 0, requests: None };
