@@ -7,19 +7,10 @@ use crate::daemon::learning;
 use crate::error::{Error, Result};
 use crate::models::{each_once, load_bundle, shadow_makers};
 use crate::stream::{self, Head};
+use crate::tally::{Shadowed, Tally};
 use serde_json::json;
 use surefoot_learn::{Bundle, Expect, NeededBy};
 use surefoot_policy::{Policy, Shadows};
-
-/// One policy over the whole stream.
-#[derive(Default)]
-struct Tally {
-    /// Ticks on which it would take a step, as /metrics counts them.
-    plans: u64,
-    cores: f64,
-    ways: f64,
-    regret_qos: Option<f64>,
-}
 
 /// # Errors
 /// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
@@ -48,38 +39,28 @@ pub fn run(args: &cli::Replay) -> Result<()> {
             first.get_or_insert(now);
         }
         for ((_, o, _), t) in shadows.step(now, &m.seen).map_err(Error::Failed)?.iter().zip(&mut tallies) {
-            t.plans += u64::from(o.step);
-            t.cores += o.cores;
-            t.ways += o.ways;
-            if let Some(r) = o.regret_qos {
-                *t.regret_qos.get_or_insert(0.0) += r;
-            }
+            t.add(o);
         }
     }
-    let per_tick = |sum: f64| sum / ticks.max(1) as f64;
+    let others: Vec<Shadowed> = args.policies.iter().zip(&tallies).map(|(p, t)| t.of(p)).collect();
     let digest = sha256_hex(decisions.as_bytes());
     if args.json {
-        let others: Vec<_> = args
-            .policies
-            .iter()
-            .zip(&tallies)
-            .map(|(p, t)| {
-                json!({ "policy": p, "ticks_with_a_plan": t.plans, "disagreement_cores": per_tick(t.cores),
-                        "disagreement_ways": per_tick(t.ways), "regret_qos": t.regret_qos.map(per_tick) })
-            })
-            .collect();
         let v = json!({ "policy": head.policy, "platform": head.platform.name, "ticks": ticks, "ticks_with_a_plan": plans,
                         "ticks_that_differ": differ, "decisions_sha256": digest, "shadows": others });
         println!("{v}");
     } else {
         println!("{} on {}: {ticks} ticks, {plans} with a plan, {differ} decided otherwise now", head.policy, head.platform.name);
         println!("decisions: sha256 {digest}");
-        if !tallies.is_empty() {
-            println!("{:<16} {:>12} {:>18} {:>16} {:>12}", "policy", "ticks: plan", "cores otherwise", "ways otherwise", "regret QoS");
+        if !others.is_empty() {
+            println!(
+                "{:<16} {:>12} {:>10} {:>18} {:>16} {:>12}",
+                "policy", "ticks: plan", "otherwise", "cores otherwise", "ways otherwise", "regret QoS"
+            );
         }
-        for (p, t) in args.policies.iter().zip(&tallies) {
-            let regret = t.regret_qos.map_or("-".to_string(), |r| format!("{:.3}", per_tick(r)));
-            println!("{p:<16} {:>12} {:>18.2} {:>16.2} {regret:>12}", t.plans, per_tick(t.cores), per_tick(t.ways));
+        for o in others {
+            let regret = o.regret_qos.map_or("-".to_string(), |r| format!("{r:.3}"));
+            let (share, cores, ways) = (100.0 * o.disagreement_frac, o.disagreement_cores, o.disagreement_ways);
+            println!("{:<16} {:>12} {share:>8.1} % {cores:>18.2} {ways:>16.2} {regret:>12}", o.policy, o.ticks_with_a_plan);
         }
     }
     match first {

@@ -36,6 +36,7 @@ pub mod schema;
 pub mod stop;
 pub mod stream;
 pub mod sweep;
+pub mod tally;
 pub mod target;
 pub mod top;
 pub mod tries;

@@ -3,7 +3,7 @@
 
 use crate::cli;
 use crate::daemon::config::{NodeConfig, METRICS_PORT};
-use crate::daemon::status::{ServiceStatus, Status};
+use crate::daemon::status::{ServiceStatus, ShadowStatus, Status};
 use crate::error::{Error, Result};
 use crate::explain::verdict_of;
 use crate::stop;
@@ -164,6 +164,14 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> 
     vec![Span::raw(held), Span::styled(latency, style), Span::raw(missed), Span::styled(spark, style)].into()
 }
 
+/// A policy in the shadow: what it says now, and over the run how often it disagreed and how much it regretted.
+fn shadow_line(s: &ShadowStatus, name: usize) -> Line<'static> {
+    let (regret, mean) = (number(s.regret_qos, 3), number(s.so_far.regret_qos, 3));
+    let share = 100.0 * s.so_far.disagreement_frac;
+    let who = fit(&s.so_far.policy, name);
+    format!("{who} {:>7.1} {:>6.1} {:>+9.1} {regret:>10} {share:>10.1} % {mean:>12}", s.cores, s.ways, s.be_cores).into()
+}
+
 /// A frame. `trouble` is why the status is an old one.
 pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>> {
     let shape = if width >= WIDE_COLUMNS { WIDE } else { NARROW };
@@ -203,6 +211,15 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
     if !s.absent.is_empty() {
         let text = format!("not here (ended, not started yet, or named wrongly): {}", s.absent.join(", "));
         out.push(Line::styled(fit(&text, width.min(text.chars().count())), Style::new().fg(Color::Red)));
+    }
+    if !s.shadows.is_empty() {
+        let head = format!(
+            "{:<name$} {:>7} {:>6} {:>9} {:>10} {:>12} {:>12}",
+            "SHADOW", "±CORES", "±WAYS", "+BE CORES", "REGRET QOS", "RUN: DIFFERS", "MEAN REGRET"
+        );
+        out.push(Line::raw(""));
+        out.push(Line::styled(head, bold));
+        out.extend(s.shadows.iter().map(|v| shadow_line(v, name)));
     }
     out.push(Line::raw(""));
     out.push(Line::styled("LAST ACTIONS (surefootd explain --id N: the whole account)", bold));
@@ -407,6 +424,28 @@ mod tests {
         assert!(rows[9].contains("12.2 s  #122    moses            grow      refused  p99 12 ms"), "{}", rows[9]);
         assert!(rows[10].contains("0.1 s  #1      moses            grow      …        p99 12 ms"), "{}", rows[10]);
         assert!(rows.iter().all(|r| !r.contains('\u{1b}')));
+    }
+
+    /// A shadow has its line below the services, with what is unknown as such; without one there is no such part.
+    #[test]
+    fn a_frame_shows_shadows() {
+        use crate::tally::Shadowed;
+        let shadow = |policy: &str, regret_qos: Option<f64>| ShadowStatus {
+            cores: 3.0,
+            ways: 2.0,
+            be_cores: -1.5,
+            regret_qos,
+            so_far: Shadowed { policy: policy.into(), disagreement_frac: 0.125, regret_qos, ..Shadowed::default() },
+        };
+        let s = Status { shadows: vec![shadow("osml-plus", Some(0.25)), shadow("parties", None)], ..status() };
+        assert!(screen(&status(), None, 140, 20).0.iter().all(|r| !r.contains("SHADOW")));
+        for (width, name) in [(140, 16), (80, 10)] {
+            let (rows, _) = screen(&s, None, width, 20);
+            assert_eq!(rows[8].trim_end(), format!("{:<name$}  ±CORES  ±WAYS +BE CORES REGRET QOS RUN: DIFFERS  MEAN REGRET", "SHADOW"));
+            assert_eq!(rows[9].trim_end(), format!("{:<name$}     3.0    2.0      -1.5      0.250       12.5 %        0.250", "osml-plus"));
+            assert_eq!(rows[10].trim_end(), format!("{:<name$}     3.0    2.0      -1.5          -       12.5 %            -", "parties"));
+            assert!(rows[12].starts_with("LAST ACTIONS"), "{rows:?}");
+        }
     }
 
     /// Columns stand under their heads.

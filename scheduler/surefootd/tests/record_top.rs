@@ -147,7 +147,9 @@ fn top_shows_a_running_daemon() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = config(dir.path(), &format!("metrics_port = {port}"));
     // Said after the first tick.
-    let child = start(&["run", "--policy", "unmanaged", "--server", "virtual:server-1", "--config", &config], "2 of 3 services");
+    let shadow = ["--shadow", "equal-share"];
+    let run_it = [&["run", "--policy", "unmanaged", "--server", "virtual:server-1", "--config", &config], &shadow[..]].concat();
+    let child = start(&run_it, "2 of 3 services");
     let url = format!("http://127.0.0.1:{port}");
     let status: Value = serde_json::from_str(&ok(&["top", "--json", "--url", &url])).unwrap();
     let frame = ok(&["top", "--once", "--config", &config]);
@@ -165,6 +167,11 @@ fn top_shows_a_running_daemon() {
     for s in services {
         assert!(frame.lines().any(|l| l.starts_with(s["id"].as_str().unwrap()) && l.contains("████████████")), "{frame}");
     }
+    // Of 36 cores, which the LC service holds alone under nobody, an equal share takes some.
+    let looks_on = &status["shadows"][0];
+    assert!(looks_on["so_far"]["policy"] == "equal-share" && looks_on["cores"].as_f64() > Some(1.0), "{looks_on}");
+    assert_eq!((&looks_on["so_far"]["disagreement_frac"], &looks_on["regret_qos"]), (&1.0.into(), &Value::Null));
+    assert!(frame.lines().any(|l| l.starts_with("equal-share") && l.contains("100.0 %")), "{frame}");
     assert!(frame.contains("place     …        unmanaged: everything") && !frame.contains('\u{1b}'), "{frame}");
     // The tests run without a terminal.
     assert!(code == 2 && text.contains("--once"), "{text}");

@@ -44,10 +44,14 @@ fn a_stream_replays_bit_for_bit() {
         let dir = tempfile::tempdir().unwrap();
         let (alone, stream) = minute(dir.path(), policy, "");
         let bytes = fs::read(&stream).unwrap();
-        let others: Vec<&str> = ["unmanaged", "parties", "surefoot"].into_iter().filter(|p| *p != policy).collect();
-        let (watched, _) = minute(dir.path(), policy, &others.join(","));
+        let others: Vec<&str> = ["parties", "surefoot", "unmanaged"].into_iter().filter(|p| *p != policy).collect();
+        let others = others.join(",");
+        let (watched, _) = minute(dir.path(), policy, &others);
         assert_eq!(fs::read(&stream).unwrap(), bytes, "{policy}: shadows change nothing");
         assert_eq!(alone["qos_violation_s"], watched["qos_violation_s"]);
+        // What a run says at its end of those who looked on is what its stream says of them.
+        let again: Value = serde_json::from_slice(&replay(&stream, &others).stdout).unwrap();
+        assert_eq!((&watched["shadows"], &alone["shadows"]), (&again["shadows"], &Value::Array(vec![])));
         let out = replay(&stream, "unmanaged,parties");
         assert!(out.status.success(), "{policy}: {}", String::from_utf8_lossy(&out.stderr));
         let said: Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -65,6 +69,7 @@ fn a_stream_replays_bit_for_bit() {
         assert_eq!(said["ticks_with_a_plan"], taken, "{said}");
         assert!(others[1]["ticks_with_a_plan"].as_u64() < Some(300), "it holds its layout most of the time: {said}");
         assert!(others[0]["disagreement_cores"].as_f64().unwrap() > 1.0 && others[0]["regret_qos"].is_number(), "{said}");
+        assert!(others[0]["disagreement_frac"].as_f64().is_some_and(|f| f > 0.5 && f <= 1.0), "{said}");
         // The same again is the same, to the last bit.
         assert_eq!(replay(&stream, "unmanaged,parties").stdout, out.stdout);
     }

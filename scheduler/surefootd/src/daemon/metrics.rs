@@ -5,9 +5,10 @@ use super::explain::{Record, Told};
 use super::inputs::missing;
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
-use super::status::{ServiceStatus, Status, ACTIONS, RECENT};
+use super::status::{ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
 use super::upper::{socket::DROPPED, What};
 use crate::error::{Error, Result};
+use crate::tally::{Shadowed, Tally};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -57,12 +58,11 @@ pub struct Metrics {
     host: Vec<Family>,
 }
 
-/// A policy in the shadow: what it said last, ticks on which it would have done something, and its regret over time (QoS x s).
+/// A policy in the shadow: what it said last, and so far.
 #[derive(Debug, Default)]
 struct Shadow {
     last: Opinion,
-    plans: u64,
-    regret_s: f64,
+    so_far: Tally,
 }
 
 /// What upper schedulers were told, and how many hear it.
@@ -99,13 +99,16 @@ impl Metrics {
 
     /// What the policies in the shadow say of this tick.
     pub fn shadows(&mut self, said: impl Iterator<Item = (String, Opinion)>) {
-        let interval_s = self.interval_ms as f64 / 1000.0;
         for (name, o) in said {
             let shadow = self.shadows.entry(name).or_default();
-            shadow.plans += u64::from(o.step);
-            shadow.regret_s += o.regret_qos.unwrap_or(0.0) * interval_s;
+            shadow.so_far.add(&o);
             shadow.last = o;
         }
+    }
+
+    /// What the policies in the shadow have said so far, by name.
+    pub fn shadowed(&self) -> Vec<Shadowed> {
+        self.shadows.iter().map(|(name, s)| s.so_far.of(name)).collect()
     }
 
     /// `t_ms` counts from the first tick.
@@ -235,6 +238,13 @@ impl Metrics {
             violation_s: self.violation_ms.get(&s.id).map_or(0.0, |ms| *ms as f64 / 1000.0),
             recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
         };
+        let shadow = |name: &str, s: &Shadow| ShadowStatus {
+            cores: s.last.cores,
+            ways: s.last.ways,
+            be_cores: s.last.be_cores,
+            regret_qos: s.last.regret_qos,
+            so_far: s.so_far.of(name),
+        };
         Status {
             policy: self.policy.clone(),
             platform: self.platform.clone(),
@@ -248,6 +258,7 @@ impl Metrics {
             absent: self.absent.clone(),
             decision_mean_us: (self.ticks > 0).then(|| self.decision_s * 1e6 / self.ticks as f64),
             services: self.seen.services.iter().map(service).collect(),
+            shadows: self.shadows.iter().map(|(name, s)| shadow(name, s)).collect(),
             actions: self.last_actions.iter().cloned().collect(),
         }
     }
@@ -309,18 +320,29 @@ impl Metrics {
         let missing = lc.map(|s| (label(&s.id), missing(&self.inputs, s).count() as f64)).collect();
         let help = "inputs of the models that are not measured: above 0 models have no answer, and a rule of thumb stands in";
         family("surefoot_model_inputs_missing", "gauge", help, missing);
-        let shadow = |f: fn(&Shadow) -> Option<f64>| -> Vec<(String, f64)> {
+        let interval_s = self.interval_ms as f64 / 1000.0;
+        let shadow = |f: &dyn Fn(&Shadow) -> Option<f64>| -> Vec<(String, f64)> {
             self.shadows.iter().filter_map(|(name, s)| Some((format!("{{policy=\"{name}\"}}"), f(s)?))).collect()
         };
         let help = "cores of LC services that a policy in the shadow would hold otherwise";
-        family("surefoot_shadow_disagreement_cores", "gauge", help, shadow(|s| Some(s.last.cores)));
+        family("surefoot_shadow_disagreement_cores", "gauge", help, shadow(&|s| Some(s.last.cores)));
         let help = "LLC ways of LC services that a policy in the shadow would hold otherwise";
-        family("surefoot_shadow_disagreement_ways", "gauge", help, shadow(|s| Some(s.last.ways)));
-        family("surefoot_shadow_be_cores", "gauge", "cores that BE jobs would hold on top under it", shadow(|s| Some(s.last.be_cores)));
+        family("surefoot_shadow_disagreement_ways", "gauge", help, shadow(&|s| Some(s.last.ways)));
+        family("surefoot_shadow_be_cores", "gauge", "cores that BE jobs would hold on top under it", shadow(&|s| Some(s.last.be_cores)));
         let help = "QoS, capped at 1 and summed over LC services, that Model-B predicts under it and that is not there";
-        family("surefoot_shadow_regret_qos", "gauge", help, shadow(|s| s.last.regret_qos));
-        family("surefoot_shadow_regret_qos_seconds_total", "counter", "the same over time", shadow(|s| Some(s.regret_s)));
-        family("surefoot_shadow_plans_total", "counter", "ticks on which it would have done something", shadow(|s| Some(s.plans as f64)));
+        family("surefoot_shadow_regret_qos", "gauge", help, shadow(&|s| s.last.regret_qos));
+        family(
+            "surefoot_shadow_regret_qos_seconds_total",
+            "counter",
+            "the same over time",
+            shadow(&|s| Some(s.so_far.regret_qos_s(interval_s))),
+        );
+        family(
+            "surefoot_shadow_plans_total",
+            "counter",
+            "ticks on which it would have done something",
+            shadow(&|s| Some(s.so_far.plans() as f64)),
+        );
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         let u = &self.upper;
         let by = |counts: &[u64]| What::ALL.iter().zip(counts).map(|(w, n)| (format!("{{event=\"{}\"}}", w.as_str()), *n as f64)).collect();

@@ -417,6 +417,7 @@ fn control(
         json!({
             "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
             "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
+            "shadows": m.shadowed(),
         })
     );
     Ok(())

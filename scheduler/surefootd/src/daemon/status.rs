@@ -1,6 +1,7 @@
 //! What a running daemon shows of itself at /status, and what `surefootd top` draws: one JSON object.
 
 use super::explain::Record;
+use crate::tally::Shadowed;
 use serde::{Deserialize, Serialize};
 
 /// Control intervals of which the p99 is kept.
@@ -29,6 +30,9 @@ pub struct Status {
     pub absent: Vec<String>,
     pub decision_mean_us: Option<f64>,
     pub services: Vec<ServiceStatus>,
+    /// By name.
+    #[serde(default)]
+    pub shadows: Vec<ShadowStatus>,
     /// The last ones, oldest first, each with what came of it.
     pub actions: Vec<Record>,
 }
@@ -59,4 +63,16 @@ pub struct ServiceStatus {
     pub violation_s: f64,
     /// p99 at each of the last intervals, oldest first.
     pub recent_p99_ms: Vec<Option<f64>>,
+}
+
+/// A policy that looks on (docs/shadow.md): what it says now, as /metrics has it, and so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShadowStatus {
+    /// Cores and ways that LC services would hold otherwise under it, summed.
+    pub cores: f64,
+    pub ways: f64,
+    /// Cores that BE jobs would hold on top.
+    pub be_cores: f64,
+    pub regret_qos: Option<f64>,
+    pub so_far: Shadowed,
 }
