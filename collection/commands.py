@@ -300,7 +300,7 @@ def eval_report_command(outs: tuple[Path, ...], out: Path, as_json: bool) -> Non
     """One page from the folders that `surefootd eval --out` wrote: tables beside the published numbers, the papers' figures."""
     from pipelines import eval_report
 
-    made = eval_report.run(outs, out)
+    made = eval_report.run(outs, out, show.Teller(Console(stderr=True), eval_report.STEPS).step)
     if as_json:
         _print_json(made)
     else:

@@ -16,6 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 
 INK = "#1c2330"
@@ -50,6 +51,8 @@ STYLE: Any = {
 }
 
 _GROWS = 1.3
+# dots an inch of an SVG: points
+_SVG_DPI = 72
 _serial = itertools.count(1)
 
 
@@ -57,7 +60,11 @@ def _drawn(fig: Figure, salt: str, pad_inches: float) -> str:
     """The figure as SVG without comments: the same for the same salt. Closes the figure."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=pad_inches)
+        # what bbox_inches="tight" comes to, without its drawing everything once more to ask how large that is
+        fig.set_dpi(_SVG_DPI)
+        width, height = fig.get_size_inches() * _SVG_DPI
+        box = fig.get_tightbbox(RendererSVG(width, height, io.StringIO())).padded(pad_inches)
+        fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches=box)
     plt.close(fig)
     return re.sub(r"<!--.*?-->\s*", "", text.getvalue(), flags=re.S)
 

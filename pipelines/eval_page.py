@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,25 @@ from pipelines.page import (
 )
 
 Facts = Mapping[str, Any]
+# told the name of each step, which lasts as long as the context
+Step = Callable[[str], AbstractContextManager[None]]
 _VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None}
 # workloads of a set whose time lines are drawn, at most
 _FEW = 12
 # combinations of loads that make a map
 _MAP_FROM = 30
 _NOT_RUN = "not run"
+# parts of the page that are drawn: what takes the time
+DRAWN = ("figures of convergence", "figures of EMU", "figures of BE jobs", "figures of churn")
 
 
-def build(facts: Facts, groups: Sequence[Group]) -> Page:
-    """The page of one or several evaluations."""
+def untold(_name: str) -> AbstractContextManager[None]:
+    """A step that nobody waits for."""
+    return nullcontext()
+
+
+def build(facts: Facts, groups: Sequence[Group], step: Step = untold) -> Page:
+    """The page of one or several evaluations; `step` is told each of DRAWN."""
     sets = facts["sets"]
     real = [s for s in sets if s["set"] != ALL_BE]
     policies = charts.in_order({p["policy"] for s in sets for p in s["policies"]})
@@ -67,15 +77,17 @@ def build(facts: Facts, groups: Sequence[Group]) -> Page:
         footer="Made by `surefoot eval-report`; eval-report.json has the same numbers; docs/eval-report.md says how.",
     )
     page.tiles = _tiles(facts)
-    page.sections = [
-        _published(facts),
-        _sets(facts),
-        _convergence(facts, groups),
-        _emu(facts, groups),
-        *_best_effort(facts),
-        *_churn(facts, groups),
-        _reading(facts),
-    ]
+    page.sections = [_published(facts), _sets(facts)]
+    parts: Sequence[Callable[[], list[Section]]] = (
+        lambda: [_convergence(facts, groups)],
+        lambda: [_emu(facts, groups)],
+        lambda: _best_effort(facts),
+        lambda: _churn(facts, groups),
+    )
+    for name, drawn in zip(DRAWN, parts, strict=True):
+        with step(name):
+            page.sections += drawn()
+    page.sections.append(_reading(facts))
     return page
 
 

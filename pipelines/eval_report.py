@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import eval_facts, eval_page, eval_rows, page
+from pipelines.eval_page import Step, untold
 from pipelines.io import write_bytes, write_json
 
 PAGE, FACTS = "eval-report.html", "eval-report.json"
+# what `run` tells of: the numbers, and each part of the page with figures
+STEPS = 1 + len(eval_page.DRAWN)
 
 
-def run(outs: Sequence[Path], out: Path) -> dict[str, Any]:
+def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
     """Write the page and the JSON into `out`; returns where they are and the verdicts, counted.
 
+    Args:
+        step: told each of STEPS steps, once it is known that the folders can be used.
     Raises:
         BadInput: a folder cannot be used; nothing was written.
     """
-    facts, groups = eval_facts.gather(eval_rows.read(outs))
-    html = page.render(eval_page.build(facts, groups)).encode()
+    rows = eval_rows.read(outs)
+    with step(f"numbers of {page.counted(len(rows), 'run')}"):
+        facts, groups = eval_facts.gather(rows)
+    html = page.render(eval_page.build(facts, groups, step)).encode()
     write_bytes(out / PAGE, html)
     write_json(out / FACTS, facts)
     verdicts: dict[str, int] = {}

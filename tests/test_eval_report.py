@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 from collection import cli
-from pipelines import eval_facts, eval_page, eval_report, eval_rows, eval_stats, policy_charts
+from pipelines import drawing, eval_facts, eval_page, eval_report, eval_rows, eval_stats, policy_charts
 from pipelines.errors import BadInput
 
 SERVICES = ("moses", "xapian", "img-dnn")
@@ -505,6 +510,44 @@ def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path
     assert says in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "report").exists()
+
+
+def test_the_command_says_what_it_is_at(lc3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each step is said on stderr as it begins and when it is done, all that were announced; stdout has the outcome alone."""
+    cli.main(["eval-report", str(lc3), "--out", str(tmp_path / "report")])
+    told = capsys.readouterr()
+    names = ["numbers of 8 runs", *eval_page.DRAWN]
+    begun = [f"{k}/{len(names)} {name}" for k, name in enumerate(names, 1)]
+    assert len(names) == eval_report.STEPS
+    assert [line.split(" done ")[0].strip() for line in told.err.splitlines()] == [b for b in begun for _ in range(2)]
+    assert len(told.out.splitlines()) == 1
+
+
+def test_a_figure_is_cut_as_matplotlib_cuts_it() -> None:
+    """Its size is asked for without drawing it once more: the same to a thousandth of a point, with all that stands outside."""
+
+    def figure() -> Figure:
+        with matplotlib.rc_context(drawing.STYLE):
+            fig, axes = plt.subplots(2, 1, figsize=(4, 3), sharex=True)
+            for ax in axes:
+                ax.plot([1, 10, 100], [3, 1, 2], label="a label")
+                ax.set_xscale("log")
+                ax.set_ylabel("on the left")
+            axes[0].set_title("a title that is a good deal wider than the axes below it are, and so decides how wide it all is")
+            fig.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0))
+        return fig
+
+    def numbers(svg: str) -> list[float]:
+        # identifiers are made from what is cut, too
+        return [float(x) for x in re.findall(r"-?\d+\.?\d*", re.sub(r'"[^"]*#[^"]*"|id="[^"]*"', "", svg[svg.index("<svg") :]))]
+
+    tight = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        whole = figure()
+        whole.savefig(tight, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.05)
+        plt.close(whole)
+    wanted = re.sub(r"<!--.*?-->\s*", "", tight.getvalue(), flags=re.S)
+    assert numbers(drawing.svg_file(figure(), "salt")) == pytest.approx(numbers(wanted), abs=1e-3)
 
 
 @pytest.mark.filterwarnings("error")
