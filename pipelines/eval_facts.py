@@ -267,9 +267,15 @@ def _all_converge(group: Group, rows: pl.DataFrame, policies: Sequence[str]) -> 
     return kept
 
 
+def _compared(p: Published) -> Sequence[str]:
+    """Whose runs a published figure takes beside its own policy's."""
+    if p.metric == "convergence_s":
+        return _COMPARED.get(p.set, _COMPARED_ELSE)
+    return [p.baseline] if p.baseline else []
+
+
 def _convergence(group: Group, p: Published) -> Estimate | None:
-    compared = {*_COMPARED.get(p.set, _COMPARED_ELSE), p.policy}
-    some = [c for c in group.policies() if c in compared]
+    some = [*dict.fromkeys([*_compared(p), p.policy])]
     return mean(group, _all_converge(group, group.of(p.policy), some), "convergence_s")
 
 
@@ -332,8 +338,10 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
             why = f"no rows of {p.set} on {p.platform}"
         elif group.harm():
             why = f"told untruths: {group.harm()}"
-        elif missing := [name for name in (p.policy, p.baseline) if name and name not in group.policies()]:
+        elif missing := [name for name in dict.fromkeys([p.policy, *_compared(p)]) if name not in group.policies()]:
             why = f"no rows of {' and '.join(missing)}"
+            if p.policy not in missing and p.baseline not in missing:
+                why += ": it is of the runs that all compared policies converge on"
         else:
             ours = _MEASURES[p.metric](group, p)
             if ours is None:

@@ -147,7 +147,7 @@ def _tiles(facts: Facts) -> list[Tile]:
             by = {p["policy"]: p for p in s["policies"]}
             first, *rest = [_soon(by[p]) for p in ("surefoot", "osml-plus", "osml", "parties", "clite") if p in by] or [""]
             if first:
-                tiles.append(Tile(f"mean convergence of the runs that converge, {name_of(s)}", first, "; ".join(rest)))
+                tiles.append(Tile(f"convergence where it converges, mean over workloads, {name_of(s)}", first, "; ".join(rest)))
     return tiles
 
 
@@ -217,6 +217,10 @@ def _source(p: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- tables
 
 
+_MEANS = (
+    "A mean is over workloads, each the mean of its seeds; of scripts over seeds, each the mean of its workloads. Where some "
+    "runs have no value (failures, in convergence) it is not the mean over runs, which `surefootd eval` prints."
+)
 _BE = "BE throughput, 1 = alone"
 _SPEED_UP = "mean convergence time of the other over its own: above 1 it is the faster"
 _TAKES = "times that a plan took cores, ways or bandwidth from an LC service that would have kept its target, and now will not"
@@ -228,9 +232,9 @@ _COLUMNS = (
     Column("policy"),
     Column("converged", False, "runs in which every LC service meets its QoS target within 180 s, and for 3 s on"),
     Column("workloads that fail", True, "workloads that do not converge, counted for each seed, averaged over seeds"),
-    Column("convergence, s", True, "from the last arrival or load change, mean of the runs that converge"),
+    Column("convergence, s", True, "from the last arrival or load change, of the runs that converge"),
     Column("worst, s", True, "the slowest run that converges"),
-    Column("with failures as 180 s, s", True, "mean convergence time of all runs: no policy gets better by failing"),
+    Column("with failures as 180 s, s", True, "convergence time of all runs: no policy gets better by failing"),
     Column(
         "EMU, sum of loads", True, "effective machine utilisation: loads of the LC services whose QoS is met, 1 = one max load"
     ),
@@ -249,8 +253,8 @@ def _sets(facts: Facts) -> Section:
     section = Section("sets", "Every set, every policy", "Sets")
     section.blocks.append(
         Text(
-            "Of every set each policy's means, and below them ratios of two policies: a speed-up above 1, BE throughput above 1 "
-            "and QoS violation below 1 speak for the first of the two."
+            f"Of every set each policy's means, and below them ratios of two policies' means: a speed-up above 1, BE throughput "
+            f"above 1 and QoS violation below 1 speak for the first of the two. {_MEANS}"
         )
     )
     meanings = [[c.name, c.help] for c in _COLUMNS if c.help]

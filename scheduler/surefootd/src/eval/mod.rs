@@ -411,6 +411,7 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             show(s.decision_us_p99, 1)
         );
     }
+    println!("means over runs; mean s and worst s over those that converge");
     println!("crossings A+B: times that the policy itself took an LC service across its cliff, A for BE jobs or nobody, B for LC services");
     println!("written to {}", args.out.display());
 }
