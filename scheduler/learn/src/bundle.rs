@@ -94,7 +94,11 @@ impl Expect {
         Expect { feature_set: Some(feature_set.into()), ..self }
     }
 
-    fn check(&self, m: &Manifest) -> Result<(), BundleError> {
+    /// Whether a bundle is what is expected. [`Bundle::load`] has asked; this is for whoever learns more afterwards.
+    ///
+    /// # Errors
+    /// The first field of the manifest that is not.
+    pub fn check(&self, m: &Manifest) -> Result<(), BundleError> {
         let who = self.needed_by.as_ref().map_or("this host", |n| &n.who);
         if let Some(want) = self.feature_set.as_ref().filter(|f| **f != m.feature_set) {
             let problem = format!("the bundle is for `{}`, {who} measures `{want}`", m.feature_set);

@@ -39,5 +39,5 @@ pub use catalogue::{Catalogue, Entry};
 pub use check::{check, Capability};
 pub use discover::discover;
 pub use engine::Engine;
-pub use local::{LaunchSpec, LocalConfig, LocalServer, ResetReport, Target};
+pub use local::{Found, LaunchSpec, LocalConfig, LocalServer, ResetReport, Target};
 pub use root::Root;

@@ -208,7 +208,7 @@ pub fn run(args: &cli::Record) -> Result<()> {
             (node, at.platform.name, "full", sink)
         }
         cli::Server::Local => {
-            let (mut server, _) = local_server(&config, Purpose::Watch)?;
+            let (mut server, ..) = local_server(&config, Purpose::Watch, |_| Ok(()))?;
             let platform = server.platform().name.clone();
             let sink = Sink::create(&args.out, &platform)?;
             let feature_set = server.feature_set().0;

@@ -28,6 +28,7 @@ fn files(dir: &Path) {
     put("cpus.toml", &format!("state_dir = \"state\"\ncpus = \"1023\"\n{one}"));
     put("resctrl.toml", &format!("state_dir = \"state\"\nresctrl = \"/nowhere\"\n{one}"));
     put("file.toml", &format!("state_dir = \"text/state\"\n{one}"));
+    put("local.toml", &format!("state_dir = \"state\"\nmetrics_port = 0\n{one}"));
     put("campaign.toml", "name = \"c\"\n");
     put("text", "no journal\n");
     put(
@@ -216,4 +217,31 @@ fn the_first_use_of_a_bundle_says_where_keys_go() {
     }
     let (code, says) = line(&["--trust", path(&own)], None);
     assert!(code == 2 && says.contains(path(&own)) && says.contains("Give the signer's .pub.pem") && !says.contains("Make it"), "{says}");
+}
+
+/// On this machine a bundle that cannot be used, or that is missing, is found before anything is made: no state folder is there then.
+#[test]
+fn a_wrong_bundle_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    let (bundle, keys) = (root().join("tests/vectors/bundle-small"), root().join("tests/vectors/keys/trusted"));
+    let run = |more: &[&str]| {
+        let config = at("local.toml");
+        one_line(&surefootd().args(["run", "--server", "local", "--config", path(&config)]).args(more).output().unwrap())
+    };
+    let (bundle, keys, empty) = (path(&bundle), path(&keys), at("empty"));
+    let cases: [(&[&str], &str); 5] = [
+        (&["--policy", "parties", "--bundle", "/nowhere"], "/nowhere: no such file"),
+        (&["--policy", "parties", "--bundle", path(&empty), "--trust", keys], "This is not a bundle"),
+        // Of 36 cores and 20 ways: nothing that tests run on.
+        (&["--policy", "surefoot", "--bundle", bundle, "--trust", keys], "manifest.json"),
+        (&["--policy", "surefoot"], "--bundle"),
+        (&["--policy", "parties", "--shadow", "osml"], "--shadow: policy \"osml\""),
+    ];
+    for (more, words) in cases {
+        let (code, says) = run(more);
+        assert!(code == 2 && says.contains(words), "{more:?}: {code} {says}");
+        assert!(!at("state").exists(), "{more:?}");
+    }
 }

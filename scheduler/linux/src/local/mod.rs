@@ -96,6 +96,29 @@ impl LocalConfig {
     }
 }
 
+/// What this machine is, before anything is made or changed: of a configuration that cannot be used no folder or socket is left.
+pub struct Found {
+    pub platform: Platform,
+    resctrl: Option<Resctrl>,
+    no_pmu: Option<String>,
+    online: CpuSet,
+}
+
+impl Found {
+    /// "full" or "no-pmu".
+    pub fn feature_set(&self) -> &'static str {
+        feature_set(self.no_pmu.as_ref())
+    }
+}
+
+fn feature_set(no_pmu: Option<&String>) -> &'static str {
+    if no_pmu.is_some() {
+        "no-pmu"
+    } else {
+        "full"
+    }
+}
+
 /// What holds a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -250,6 +273,22 @@ fn keep_off(ours: &CpuSet) {
 }
 
 impl LocalServer {
+    /// What [`LocalServer::open`] will find; nothing is opened.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a resctrl that is not, or a host
+    /// without sysfs.
+    pub fn look(config: &LocalConfig) -> Result<Found, ServerError> {
+        let resctrl = match &config.resctrl {
+            Some(at) => Some(Resctrl::named(&config.root, at)?),
+            None => Resctrl::find(&config.root),
+        };
+        let resctrl = resctrl.map(|r| r.with_peak(config.mem_bw_mbps));
+        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..discover_with(&config.root, config.managed, resctrl.as_ref())? };
+        let online = online(&config.root)?;
+        Ok(Found { platform, resctrl, no_pmu: perf::probe().err().map(|e| e.to_string()), online })
+    }
+
     /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of
     /// the same state folder left behind are removed, unless the configuration says to resume.
     ///
@@ -257,7 +296,16 @@ impl LocalServer {
     /// [`ServerError::Invalid`] for managed CPUs that are not there; [`ServerError::Unavailable`] for a state folder or CPUs that
     /// another controller uses, a folder that cannot be written, or a host without sysfs.
     pub fn open(config: LocalConfig) -> Result<Self, ServerError> {
-        let mut server = Self::open_to_watch(config)?;
+        let found = Self::look(&config)?;
+        Self::open_found(config, found)
+    }
+
+    /// The same of a machine that was looked at.
+    ///
+    /// # Errors
+    /// See [`LocalServer::open`].
+    pub fn open_found(config: LocalConfig, found: Found) -> Result<Self, ServerError> {
+        let mut server = Self::watch_found(config, found)?;
         if server.config.root.is_host() {
             server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
             server.claim_resctrl();
@@ -269,11 +317,12 @@ impl LocalServer {
         Ok(server)
     }
 
-    /// As [`LocalServer::open`], but what a killed run left is not touched. For [`LocalServer::watch`].
+    /// As [`LocalServer::open_found`], but what a killed run left is not touched. For [`LocalServer::watch`].
     ///
     /// # Errors
     /// See [`LocalServer::open`].
-    pub fn open_to_watch(mut config: LocalConfig) -> Result<Self, ServerError> {
+    pub fn watch_found(mut config: LocalConfig, found: Found) -> Result<Self, ServerError> {
+        let Found { platform, resctrl, no_pmu, online: online_now } = found;
         let dir = config.state_dir.clone();
         let fail = |e: &dyn std::fmt::Display, remedy: &str| unavailable(format!("state folder {}", dir.display()), e, remedy);
         fs::create_dir_all(&dir).map_err(|e| fail(&e, FOLDER))?;
@@ -284,13 +333,6 @@ impl LocalServer {
             io::ErrorKind::WouldBlock => fail(&e, "Stop that one or give another folder"),
             _ => fail(&e, FOLDER),
         })?;
-        let resctrl = match &config.resctrl {
-            Some(at) => Some(Resctrl::named(&config.root, at)?),
-            None => Resctrl::find(&config.root),
-        };
-        let resctrl = resctrl.map(|r| r.with_peak(config.mem_bw_mbps));
-        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..discover_with(&config.root, config.managed, resctrl.as_ref())? };
-        let online_now = online(&config.root)?;
         let mounts = Mounts::read(&config.root);
         let (mut journal, mut recalled) = Journal::open(&dir.join("journal.jsonl"))?;
         let boot_id = config.root.read(BOOT_ID);
@@ -299,10 +341,9 @@ impl LocalServer {
         }
         let catalogue = config.catalogue.as_deref().map(Catalogue::load).transpose()?;
         if config.root.is_host() {
-            keep_off(&online(&config.root)?.difference(platform.managed));
+            keep_off(&online_now.difference(platform.managed));
         }
         let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE)?;
-        let no_pmu = perf::probe().err().map(|e| e.to_string());
         if no_pmu.is_none() && config.root.is_host() {
             perf::allow_descriptors();
         }
@@ -361,7 +402,7 @@ impl LocalServer {
 
     /// "full", or "no-pmu" with the reason.
     pub fn feature_set(&self) -> (&'static str, Option<&str>) {
-        (if self.no_pmu.is_some() { "no-pmu" } else { "full" }, self.no_pmu.as_deref())
+        (feature_set(self.no_pmu.as_ref()), self.no_pmu.as_deref())
     }
 
     /// Socket that load generators send their windows to.

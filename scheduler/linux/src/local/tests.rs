@@ -351,7 +351,8 @@ fn watching_writes_nothing() {
     }
     let host = Host::new();
     let config = LocalConfig { root: host.root.clone(), look_every: Duration::ZERO, ..LocalConfig::new(host.state.path()) };
-    let mut s = LocalServer::open_to_watch(config).unwrap();
+    let found = LocalServer::look(&config).unwrap();
+    let mut s = LocalServer::watch_found(config, found).unwrap();
     let before = tree(&host.root.path("/"));
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(host.root.path("/"), fs::Permissions::from_mode(0o755)).unwrap();

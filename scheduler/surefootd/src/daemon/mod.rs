@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::eval::run::moments;
 use crate::files::{empty, open_anew};
 use crate::local_target::server_error;
-use crate::models::{each_once, load_bundle, shadow_makers};
+use crate::models::{self, each_once, load_bundle, shadow_makers};
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
@@ -69,8 +69,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
         let named = |e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e };
         metrics::serve(port, metrics.clone()).map(|_| ()).map_err(named)
     };
-    // Everything that can be wrong is found before anything is changed: names before a server is opened (a local one has its state
-    // folder from then on), and what its platform must be known for before there is a port, a line in the journal or a socket.
+    // Everything that can be wrong is found before anything is changed: names, the bundle and the models of policies before a server
+    // is opened (a local one has its state folder from then on), the rest before there is a port, a line in the journal or a socket.
     check_name(&args.policy).map_err(Error::BadInput)?;
     args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
@@ -88,8 +88,17 @@ pub fn run(args: &cli::Run) -> Result<()> {
             (node, policy, story.with_models_of(bundle.as_ref()), beside)
         }
         cli::Server::Local => {
-            let (mut server, state) = local_server(&config, Purpose::Control)?;
-            let bundle = bundle(args, Expect::platform(server.platform()), server.feature_set().0)?;
+            let (mut server, state, bundle) = local_server(&config, Purpose::Control, |found| {
+                let bundle = bundle(args, Expect::platform(&found.platform), found.feature_set())?;
+                models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed)?;
+                shadows(args, &config, &found.platform, bundle.as_ref())?;
+                Ok(bundle)
+            })?;
+            // Who else controls resctrl takes the ways away, and is met only now.
+            if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
+                let expected = Expect::platform(server.platform()).feature_set(server.feature_set().0);
+                expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
+            }
             if config.mem_bw_mbps.is_none() {
                 server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
             }

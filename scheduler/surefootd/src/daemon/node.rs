@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use surefoot_linux::actuator::RemoteFiles;
 use surefoot_linux::catalogue::EntryKind;
 use surefoot_linux::files::{HostFiles, SharedFiles};
-use surefoot_linux::{LaunchSpec, LocalConfig, LocalServer, Root};
+use surefoot_linux::{Found, LaunchSpec, LocalConfig, LocalServer, Root};
 use surefoot_server::{Kind, Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
 
@@ -142,11 +142,16 @@ pub fn kernel_files(config: &NodeConfig) -> Result<SharedFiles> {
 const ACTUATOR_REMEDY: &str =
     "Start it (systemctl start surefootd-actuator, or surefootd actuate --config FILE as root), or remove [actuator]";
 
-/// This machine, not yet with its services; and its state folder.
+/// This machine, not yet with its services; its state folder; and what `check` made of what the machine was found to be, before that
+/// folder or anything else was touched.
 ///
 /// # Errors
-/// [`Error::BadInput`] without services; else why the machine cannot be had.
-pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServer, PathBuf)> {
+/// [`Error::BadInput`] without services; what `check` says; else why the machine cannot be had.
+pub fn local_server<T>(
+    config: &NodeConfig,
+    purpose: Purpose,
+    check: impl FnOnce(&Found) -> Result<T>,
+) -> Result<(LocalServer, PathBuf, T)> {
     if config.services.is_empty() {
         return Err(missing(config, "service", "Add [[service]] entries: what runs here"));
     }
@@ -168,9 +173,11 @@ pub fn local_server(config: &NodeConfig, purpose: Purpose) -> Result<(LocalServe
         mem_bw_mbps: config.mem_bw_mbps,
         ..LocalConfig::new(&state)
     };
+    let found = LocalServer::look(&local).map_err(server_error)?;
+    let checked = check(&found)?;
     // Containers that a killed run left stand in the way of those to be launched.
-    let open = if purpose == Purpose::Control || launches { LocalServer::open } else { LocalServer::open_to_watch };
-    Ok((open(local).map_err(server_error)?, state))
+    let open = if purpose == Purpose::Control || launches { LocalServer::open_found } else { LocalServer::watch_found };
+    Ok((open(local, found).map_err(server_error)?, state, checked))
 }
 
 /// How latency is heard of: what is scraped, and who may write to the socket.
