@@ -46,6 +46,12 @@ impl Amount {
     }
 }
 
+/// QoS on `to` of a service that holds `held`, where no model says: it falls with the square of what is left of cores and of ways.
+pub fn qos_by_thumb(qos: f64, held: Amount, to: Amount) -> f64 {
+    let left = |to: u32, held: u32| if held > 0 { f64::from(to) / f64::from(held) } else { 1.0 };
+    qos * (left(to.cores, held.cores) * left(to.ways, held.ways)).powi(2)
+}
+
 /// What one LC service holds alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {

@@ -35,7 +35,9 @@
 //! * *A p99 that cannot be believed* (client-limited, too few requests) teaches Model-C nothing: neither as the acting service's
 //!   own nor in the reward of others. What is left out is counted, and the count stands in the reason of Model-C's actions.
 //! * *A model that cannot answer* (a feature is missing) is replaced by a rule of thumb, and the action says so: OAA = busy
-//!   cores / 0.6 and an equal share of ways; grow cores when they are busy, else ways; shrink by one unit, only from QoS 1.5.
+//!   cores / 0.6 and an equal share of ways; grow cores when they are busy, else ways; shrink by one unit, only from QoS 1.5;
+//!   who is deprived or shares loses QoS with the square of what it has left. Where nobody's model answers, a newcomer's half of an
+//!   equal share comes from those who hold more than one.
 //! * *Unknown latency* (a silent feed) neither grows nor shrinks a service, nor is it deprived, and nothing is reclaimed for BE jobs
 //!   meanwhile. A new service stays where it is watched until its feed speaks; if that says that it is idle, it is placed by its
 //!   counters alone after the sampling time.

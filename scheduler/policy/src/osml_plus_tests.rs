@@ -82,6 +82,22 @@ fn without_answers_it_goes_by_rules_of_thumb() {
     assert!(placed.1.why.contains("input `ipc` is missing"), "{:?}", placed.1);
 }
 
+/// Where no model answers, who comes gets half an equal share from those who hold more than one, and they keep theirs.
+#[test]
+fn without_answers_newcomers_get_half_an_equal_share() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    // Just within its target: by its QoS it has nothing to give.
+    let mut plant = Plant::new(&p).lc("a", 1.0, 2.3);
+    let (mut policy, _) = osml(&plant, |m| m.mute = true);
+    follow(&mut plant, &mut policy, 3.0);
+    policy.books.set("a", Amount::new(16, 12));
+    plant.add("b", surefoot_server::Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+    let actions = follow(&mut plant, &mut policy, 0.3);
+    let given: Vec<&Action> = actions.iter().map(|(_, a)| a).filter(|a| a.why.contains("more than an equal share")).collect();
+    assert!(given.len() == 1 && given[0].service == "a" && given[0].kind == ActionKind::Deprive, "{actions:?}");
+    assert_eq!((policy.books.usable("a"), policy.books.usable("b")), (Amount::new(12, 9), Amount::new(4, 3)));
+}
+
 /// When an LC service misses its target and nothing is idle, the BE job yields before any LC service (Algorithm 3, line 2).
 #[test]
 fn the_be_job_yields_before_any_lc_service() {

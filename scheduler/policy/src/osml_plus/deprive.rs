@@ -4,6 +4,7 @@
 //! service must have is taken from the best-off where Model-B gives no leave.
 
 use super::*;
+use crate::books::qos_by_thumb;
 use crate::deprive::{best_fit, Donor, Offer};
 use surefoot_server::Text;
 
@@ -94,9 +95,7 @@ impl OsmlPlus {
                 }
                 let predicted = match self.b_corrected(s, has.minus(amount)) {
                     Ok(q) => q,
-                    // Rule of thumb: one unit from a service with QoS 1.5 or more costs a third of that.
-                    Err(_) if qos >= 1.5 && cores + ways == 1 => qos * 0.75,
-                    Err(_) => continue,
+                    Err(_) => qos_by_thumb(qos, has, has.minus(amount)),
                 };
                 if predicted < self.set.neighbour_qos {
                     break;
@@ -129,6 +128,31 @@ impl OsmlPlus {
                 act(plan, &id, ActionKind::Deprive, format!("best off: {} to {whom}", words(unit, &self.books.platform)), because);
                 lack = lack.minus(unit);
             }
+        }
+    }
+
+    /// Where no model can say what a neighbour would lose, nobody is known to need more than an equal share: those who hold most beyond
+    /// it give of that; unknown latency gives nothing.
+    pub(super) fn take_beyond_share(&mut self, now_ms: u64, whom: &str, lack: Amount, share: Amount, seen: &Observation, plan: &mut Plan) {
+        let mut given: BTreeMap<ServiceId, Amount> = BTreeMap::new();
+        for unit in [Amount::new(1, 0), Amount::new(0, 1)] {
+            let of = |a: Amount| if unit.cores > 0 { a.cores } else { a.ways };
+            for _ in 0..of(lack) {
+                let beyond = |s: &&ServiceView| of(self.books.slot(&s.id).map_or(Amount::default(), |x| x.own).minus(share));
+                let gives = |s: &&ServiceView| s.id != whom && s.qos().is_some() && beyond(s) > 0 && unit.fits_in(self.books.spare(&s.id));
+                let Some(id) = seen.lc().filter(gives).max_by_key(beyond).map(|s| s.id.clone()) else { break };
+                self.books.shrink(&id, unit);
+                let all = given.entry(id).or_default();
+                *all = all.plus(unit);
+            }
+        }
+        for (id, amount) in given {
+            let mut because = self.because_of(seen, &id, HoldsIf::NotJudged);
+            because.reject("Model-B", "it has no answer; a rule of thumb stands in");
+            because.bind(format!("an equal share is {}, and {whom} is new", words(share, &self.books.platform)));
+            self.changed(now_ms, &id);
+            let what = words(amount, &self.books.platform);
+            act(plan, &id, ActionKind::Deprive, format!("more than an equal share: {what} to {whom}"), because);
         }
     }
 }

@@ -24,6 +24,11 @@ impl OsmlPlus {
                     break;
                 }
             }
+            let share = Amount::new(total.cores / holders, total.ways / holders).at_least(least);
+            let half = Amount::new(share.cores / 2, share.ways / 2).at_least(least);
+            if !half.fits_in(self.books.free()) && seen.lc().filter(|s| self.books.slot(&s.id).is_some()).all(|s| self.is_mute(s)) {
+                self.take_beyond_share(now_ms, id, half.minus(self.books.free()), share, seen, plan);
+            }
             if !least.fits_in(self.books.free()) {
                 // Nobody can be asked by Model-B's leave: the best-off gives its last spare.
                 self.take_from_best_off(now_ms, id, least.minus(self.books.free()), seen, plan);
@@ -44,6 +49,11 @@ impl OsmlPlus {
                 plan.reports.push(Report::CannotPlace { service: id.clone(), why });
             }
         }
+    }
+
+    /// Model-B says nothing about a service.
+    fn is_mute(&self, s: &ServiceView) -> bool {
+        self.b(s, self.books.usable(&s.id)).is_err()
     }
 
     /// Place every service that has been watched long enough, together.

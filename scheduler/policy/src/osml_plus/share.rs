@@ -2,6 +2,7 @@
 
 use super::grow::Need;
 use super::*;
+use crate::books::qos_by_thumb;
 use surefoot_server::Text;
 
 impl OsmlPlus {
@@ -43,7 +44,7 @@ impl OsmlPlus {
             let rest = self.books.usable(&s.id).minus(half);
             match self.b_corrected(s, rest) {
                 Ok(after) => Some((self.recent_qos(s)?.min(self.models.qos_cap()), after)),
-                Err(_) => s.qos().map(|q| (q, q * 0.75)),
+                Err(_) => s.qos().map(|q| (q, qos_by_thumb(q, self.books.usable(&s.id), rest))),
             }
         };
         let best = seen

@@ -279,15 +279,13 @@ impl Surefoot {
         out
     }
 
-    /// Without models: parts of what a service that is well holds, as long as QoS would suffice if it fell with the square of them.
+    /// Without models: parts of what a service that is well holds, as long as QoS would suffice by the rule of thumb.
     fn shares(&self, asked: &Asked) -> Vec<Cell> {
         let (held, least) = (asked.held, self.books.least());
         let of = |n: u32, x: f64| (f64::from(n) * x).floor() as u32;
-        let kept = |to: u32, held: u32| if held > 0 { f64::from(to) / f64::from(held) } else { 1.0 };
         let share = |(cores, ways): (f64, f64)| {
             let to = Amount::new(of(held.cores, cores), of(held.ways, ways)).at_least(least);
-            let kept = kept(to.cores, held.cores) * kept(to.ways, held.ways);
-            Cell::new(to, asked.qos.unwrap_or(0.0) * kept * kept)
+            Cell::new(to, qos_by_thumb(asked.qos.unwrap_or(0.0), held, to))
         };
         let fine = |c: &Cell| c.held != held && c.qos >= 1.0 + self.set.margin && asked.roomy(c.held) && !asked.forbidden(c.held);
         SHARES.map(share).into_iter().filter(fine).collect()

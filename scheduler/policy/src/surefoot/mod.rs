@@ -34,7 +34,7 @@ pub mod joint;
 pub mod ledger;
 mod settings;
 
-use crate::books::{Amount, Books};
+use crate::books::{qos_by_thumb, Amount, Books};
 use crate::models::{Area, Models, State};
 use crate::osml_plus::{doubtful, mean, words};
 use crate::Policy;
