@@ -326,8 +326,12 @@ impl Surefoot {
             let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
             let saturated = asked.busy().is_some_and(|b| b > SATURATED * self.books.platform.cores(held.cores));
             let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
+            // While it misses its target there it says less still.
+            let misses = asked.qos.is_some_and(|q| q < 1.0);
             let kept = if saturated {
                 held
+            } else if misses && pass != Pass::Poor {
+                Amount::new((3 * held.cores).div_ceil(4), (3 * held.ways).div_ceil(4))
             } else if pass == Pass::Free {
                 half
             } else {

@@ -761,7 +761,8 @@ impl Surefoot {
             }
         };
         let asked = self.ask_all(now_ms, seen);
-        let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, self.set.least_gain).unwrap_or_default();
+        let stay = self.price_of_moving();
+        let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, stay).unwrap_or_default();
         self.leave_be_less(now_ms, &asked, &mut chosen);
         let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
         let gain: f64 = chosen.iter().filter(moved).filter_map(|(id, c)| self.gain(asked_of(&asked, id)?, c)).sum();
@@ -783,6 +784,16 @@ impl Surefoot {
             }
             (self.refines, self.looks) = (self.refines.saturating_sub(1), 0);
             self.refine_ms = now_ms + if self.refines > 0 { self.set.calm_ms } else { self.set.calm_every_ms };
+        }
+    }
+
+    /// Without BE jobs what is taken is for nobody yet, and costs as little as it is worth.
+    fn price_of_moving(&self) -> f64 {
+        let by_services = (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most);
+        if self.books.has_be() {
+            by_services.max(self.set.least_gain)
+        } else {
+            self.set.least_gain
         }
     }
 

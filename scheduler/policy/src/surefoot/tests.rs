@@ -397,3 +397,40 @@ fn without_models_slack_is_given() {
     policy.lives.get_mut("a").unwrap().ledger.note(now_ms, some[0], rps, 0.9, 60_000);
     assert!(!gives(&policy, None, 50.0).iter().any(|to| to.fits_in(some[0])));
 }
+
+/// While all are well who could give a core is left in peace beside a BE job, and who could give many is not.
+#[test]
+fn who_could_give_little_is_left_in_peace() {
+    let (mut plant, mut policy) = settled(&["a"]);
+    let best = policy.books.usable("a");
+    // As beside three others.
+    policy.set.price_move *= 4.0;
+    assert!(policy.set.least_gain < 1.0 / 15.0 && 1.0 / 15.0 < policy.price_of_moving());
+    for (more, stays) in [(1, true), (4, false)] {
+        let held = best.plus(Amount::new(more, 0));
+        policy.books.set("a", held);
+        (policy.refines, policy.refine_ms) = (3, 0);
+        for _ in 0..50 {
+            step(&mut plant, &mut policy);
+        }
+        assert_eq!(policy.books.usable("a") == held, stays, "{held:?} -> {:?}", policy.books.usable("a"));
+    }
+}
+
+/// A newcomer that misses its target where it is watched is not placed on less than three quarters of that, whatever models say.
+#[test]
+fn who_misses_its_target_while_watched_is_not_placed_on_much_less() {
+    let (plant, mut policy) = settled(&["a"]);
+    let held = Amount::new(12, 8);
+    policy.books.set("a", held);
+    policy.lives.get_mut("a").unwrap().new_since_ms = Some(plant.t_ms);
+    let seen = plant.observe();
+    let least_on = |qos: f64, pass: Pass| {
+        let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
+        asked.qos = Some(qos);
+        let cells = policy.to_get(&asked, asked.now(), policy.pool(), pass);
+        cells.iter().fold(held, |least, c| least.at_most(c.held))
+    };
+    assert_eq!(least_on(0.5, Pass::Trade), Amount::new(9, 6));
+    assert!(least_on(1.5, Pass::Trade).cores < 9 && least_on(0.5, Pass::Poor).cores < 9);
+}
