@@ -11,7 +11,7 @@ use crate::safe::Op;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
-use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
+use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, shutdown, socket, Shutdown};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::fs;
@@ -292,6 +292,14 @@ const BUSY: &str = "another client is being served. Stop that one first";
 struct Client {
     line: OwnedFd,
     pid: i32,
+}
+
+impl Drop for Client {
+    /// Closed is not enough: a child that this process has just forked holds the line until it becomes another program, and what the
+    /// client says meanwhile would be lost without a word.
+    fn drop(&mut self) {
+        let _ = shutdown(self.line.as_raw_fd(), Shutdown::Both);
+    }
 }
 
 /// Who is the client after somebody has knocked.
