@@ -3,6 +3,7 @@
 //! What is read is read here: kernel files are readable for everybody on most hosts. Only where they are not
 //! (EACCES) is the actuator asked.
 
+use super::line::Line;
 use super::protocol::{decode_reply, Reply, Request, SafeOp, MAX_PAYLOAD, REPLY_HEAD};
 use crate::files::{Files, HostFiles, SharedFiles};
 use crate::safe::SafeLayout;
@@ -11,7 +12,7 @@ use nix::sys::socket::{connect, recv, send, setsockopt, socket, AddressFamily, M
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +25,7 @@ const PATIENCE_ASIDE_S: i64 = 600;
 #[derive(Debug)]
 pub struct RemoteFiles {
     at: PathBuf,
-    line: Mutex<Option<OwnedFd>>,
+    line: Mutex<Option<Line>>,
     patience_s: i64,
 }
 
@@ -42,9 +43,9 @@ impl RemoteFiles {
         io::Error::new(kind, format!("actuator {}: {why}", self.at.display()))
     }
 
-    fn dial(&self) -> io::Result<OwnedFd> {
+    fn dial(&self) -> io::Result<Line> {
         let failed = |e: nix::errno::Errno| self.lost(io::ErrorKind::NotConnected, e.desc());
-        let line = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
+        let line = Line::from(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?);
         let patience = TimeVal::seconds(self.patience_s);
         setsockopt(&line, ReceiveTimeout, &patience).and_then(|()| setsockopt(&line, SendTimeout, &patience)).map_err(failed)?;
         connect(line.as_raw_fd(), &UnixAddr::new(&self.at).map_err(failed)?).map_err(failed)?;
@@ -56,7 +57,7 @@ impl RemoteFiles {
         Err(self.lost(io::Error::from_raw_os_error(greeting.errno).kind(), String::from_utf8_lossy(&greeting.payload)))
     }
 
-    fn receive(&self, line: &OwnedFd) -> io::Result<Reply> {
+    fn receive(&self, line: &Line) -> io::Result<Reply> {
         let mut buffer = vec![0u8; REPLY_HEAD + MAX_PAYLOAD];
         let mut reply = Reply::default();
         loop {
@@ -105,7 +106,7 @@ impl RemoteFiles {
         reply.into_result()
     }
 
-    fn post(&self, line: &OwnedFd, message: &[u8]) -> nix::Result<()> {
+    fn post(&self, line: &Line, message: &[u8]) -> nix::Result<()> {
         loop {
             match send(line.as_raw_fd(), message, MsgFlags::MSG_NOSIGNAL) {
                 Err(nix::errno::Errno::EINTR) => {}

@@ -13,6 +13,7 @@ pub mod beneath;
 pub mod client;
 pub mod deadman;
 pub mod harden;
+mod line;
 pub mod protocol;
 pub mod serve;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
+use super::line::Line;
 use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};
 use crate::cgroup::Mounts;
 use crate::files::SharedFiles;
@@ -11,7 +12,7 @@ use crate::safe::Op;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
-use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, shutdown, socket, Shutdown};
+use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::fs;
@@ -50,7 +51,7 @@ pub struct Actuator {
 /// The thread for the second line of a client.
 #[derive(Debug)]
 struct Aside {
-    lines: Sender<OwnedFd>,
+    lines: Sender<Line>,
     /// It has a line.
     busy: Arc<AtomicBool>,
 }
@@ -72,7 +73,7 @@ impl Actuator {
     /// # Errors
     /// Where no thread can be started.
     pub fn with_aside(self, begin: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        let (lines, taken) = channel::<OwnedFd>();
+        let (lines, taken) = channel::<Line>();
         let busy = Arc::new(AtomicBool::new(false));
         let (hands, idle) = (self.hands.clone(), busy.clone());
         let run = move || {
@@ -177,7 +178,7 @@ impl Hands {
     }
 
     /// One message of a client; false where it has gone.
-    fn answer(&self, client: &OwnedFd, buffer: &mut [u8], how: MsgFlags, keep: Keep<'_>) -> bool {
+    fn answer(&self, client: &Line, buffer: &mut [u8], how: MsgFlags, keep: Keep<'_>) -> bool {
         let n = match recv(client.as_raw_fd(), buffer, how) {
             Ok(0) => return false,
             Ok(n) => n,
@@ -275,7 +276,7 @@ fn wait(listener: &Listener, client: Option<&Client>, due: Option<Duration>) -> 
 }
 
 /// False where the client does not listen.
-fn tell(client: &OwnedFd, reply: &Reply) -> bool {
+fn tell(client: &Line, reply: &Reply) -> bool {
     reply.messages().all(|m| loop {
         match send(client.as_raw_fd(), &m, MsgFlags::MSG_NOSIGNAL) {
             Ok(_) => return true,
@@ -290,23 +291,15 @@ const BUSY: &str = "another client is being served. Stop that one first";
 /// Whoever is served.
 #[derive(Debug)]
 struct Client {
-    line: OwnedFd,
+    line: Line,
     pid: i32,
-}
-
-impl Drop for Client {
-    /// Closed is not enough: a child that this process has just forked holds the line until it becomes another program, and what the
-    /// client says meanwhile would be lost without a word.
-    fn drop(&mut self) {
-        let _ = shutdown(self.line.as_raw_fd(), Shutdown::Both);
-    }
 }
 
 /// Who is the client after somebody has knocked.
 fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&Aside>) -> Option<Client> {
     let new = match accept4(listener.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
         // SAFETY: a descriptor that the kernel has just made, and that nobody else knows.
-        Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+        Ok(fd) => Line::from(unsafe { OwnedFd::from_raw_fd(fd) }),
         Err(_) => return client,
     };
     if setsockopt(&new, SendTimeout, &TimeVal::seconds(PATIENCE_S)).is_err() {
