@@ -98,6 +98,43 @@ fn without_answers_newcomers_get_half_an_equal_share() {
     assert_eq!((policy.books.usable("a"), policy.books.usable("b")), (Amount::new(12, 9), Amount::new(4, 3)));
 }
 
+/// Who gives by the rule of thumb is not said to give by Model-B's leave.
+#[test]
+fn what_the_rule_of_thumb_says_is_not_said_to_be_model_bs() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 1.0, 10.0);
+    let (mut policy, _) = osml(&plant, |m| m.mute = true);
+    policy.set.reclaim_after_ms = 60_000;
+    follow(&mut plant, &mut policy, 3.0);
+    policy.books.set("a", Amount::new(16, 12));
+    follow(&mut plant, &mut policy, 1.5);
+    plant.add("b", surefoot_server::Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+    let actions = follow(&mut plant, &mut policy, 0.1);
+    let (_, gives) = actions.iter().find(|(_, a)| a.kind == ActionKind::Deprive).unwrap();
+    assert!(gives.why.contains("; rule of thumb: QoS"), "{}", gives.why);
+    assert!(gives.because.rejected.iter().any(|r| r.what == "Model-B" && r.why.contains("a rule of thumb stands in")), "{gives:?}");
+    assert!(gives.because.said.iter().all(|s| s.by != "Model-B"), "{gives:?}");
+}
+
+/// Models that answer are asked: who was deprived for a newcomer as far as Model-B allows is not deprived of what is beyond its share.
+#[test]
+fn beyond_an_equal_share_is_taken_only_where_no_model_answers() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    // p99 = 3 + 1/(1 - 10/c): QoS 1.15 on 14 cores, 1.02 on 13, where 1.1 is allowable.
+    let mut plant = Plant::new(&p).lc("a", 10.0, 7.5);
+    let mut policy = perfect(&plant);
+    policy.set.reclaim_after_ms = 60_000;
+    follow(&mut plant, &mut policy, 3.0);
+    policy.books.set("a", Amount::new(16, 12));
+    follow(&mut plant, &mut policy, 1.5);
+    plant.add("b", surefoot_server::Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+    // Seen before it has cost a anything.
+    let actions = policy.step(plant.t_ms + 100, &plant.observe()).actions;
+    let deprived: Vec<&str> = actions.iter().filter(|a| a.kind == ActionKind::Deprive).map(|a| a.why.as_str()).collect();
+    assert_eq!(deprived, ["2 cores, 1 ways to b; Model-B: QoS 1.15 left"]);
+    assert_eq!((policy.books.usable("a").cores, policy.books.usable("b").cores), (14, 2));
+}
+
 /// When an LC service misses its target and nothing is idle, the BE job yields before any LC service (Algorithm 3, line 2).
 #[test]
 fn the_be_job_yields_before_any_lc_service() {

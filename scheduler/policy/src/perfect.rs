@@ -55,8 +55,14 @@ impl Perfect {
     }
 }
 
+/// As networks do: no answer of a service of which nothing has been read (since it was moved).
+fn heard(s: &State) -> Result<(), String> {
+    s.features.ipc.map(|_| ()).ok_or_else(|| "input `ipc` is missing".into())
+}
+
 impl Models for Perfect {
-    fn area(&self, service: &str, _s: &State) -> Result<Area, String> {
+    fn area(&self, service: &str, s: &State) -> Result<Area, String> {
+        heard(s)?;
         let p = &self.plant.platform;
         let most_ways = p.ways();
         let mut best: Option<(f64, f64, f64)> = None;
@@ -82,7 +88,8 @@ impl Models for Perfect {
         })
     }
 
-    fn qos(&self, service: &str, _s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+    fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+        heard(s)?;
         Ok(self.b_says.unwrap_or(self.on(service, cores, ways)? * self.b_factor))
     }
 

@@ -68,6 +68,17 @@ impl OsmlPlus {
         }
     }
 
+    /// Who says what QoS a loss would leave; where that is not Model-B, why not.
+    pub(super) fn says_qos(&self, b: &mut Because, s: &ServiceView) -> &'static str {
+        match self.b(s, self.books.usable(&s.id)) {
+            Ok(_) => "Model-B",
+            Err(e) => {
+                b.reject("Model-B", format!("has no answer: {e}; a rule of thumb stands in"));
+                "rule of thumb"
+            }
+        }
+    }
+
     /// Model-A's answer, or that it had none.
     pub(super) fn say_target(&self, b: &mut Because, t: &Target) {
         let Some(a) = t.area else {

@@ -45,8 +45,9 @@ impl OsmlPlus {
             .collect();
         for (id, offer) in solution {
             let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
-            because.say("Model-B", format!("QoS without {}", words(offer.amount, &p)), offer.qos, "");
-            because.say("Model-B", "slowdown", 100.0 * offer.slowdown, "%");
+            let by = seen.get(&id).map_or("Model-B", |s| self.says_qos(&mut because, s));
+            because.say(by, format!("QoS without {}", words(offer.amount, &p)), offer.qos, "");
+            because.say(by, "slowdown", 100.0 * offer.slowdown, "%");
             because.predict(offer.qos, self.models.qos_cap());
             for (other, why) in others.iter().filter(|o| o.0 != id) {
                 because.reject(format!("from {other}"), why.clone());
@@ -58,7 +59,7 @@ impl OsmlPlus {
                 self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
             }
             let what = words(offer.amount, &p);
-            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; Model-B: QoS {:.2} left", offer.qos), because);
+            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; {by}: QoS {:.2} left", offer.qos), because);
             plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
         }
         true
@@ -95,7 +96,9 @@ impl OsmlPlus {
                 }
                 let predicted = match self.b_corrected(s, has.minus(amount)) {
                     Ok(q) => q,
-                    Err(_) => qos_by_thumb(qos, has, has.minus(amount)),
+                    Err(_) if self.is_mute(s) => qos_by_thumb(qos, has, has.minus(amount)),
+                    // Moved in this very step: the model will answer in the next.
+                    Err(_) => return donor,
                 };
                 if predicted < self.set.neighbour_qos {
                     break;

@@ -51,9 +51,10 @@ impl OsmlPlus {
         }
     }
 
-    /// Model-B says nothing about a service.
-    fn is_mute(&self, s: &ServiceView) -> bool {
-        self.b(s, self.books.usable(&s.id)).is_err()
+    /// Model-B says nothing about a service. Asked by what is seen now: what is remembered of who was moved in this very step is nothing.
+    pub(super) fn is_mute(&self, s: &ServiceView) -> bool {
+        let held = self.books.usable(&s.id);
+        !self.models.qos(&s.service, &State::of(s), self.cores(held), f64::from(held.ways)).is_ok_and(f64::is_finite)
     }
 
     /// Place every service that has been watched long enough, together.

@@ -57,8 +57,9 @@ impl OsmlPlus {
             .min_by(|a, b| a.2.total_cmp(&b.2).then(b.1.total_cmp(&a.1)));
         let Some((owner, qos, slowdown)) = best else { return false };
         let mut gives = self.because_of(seen, &owner, HoldsIf::Qos { at_least: self.set.shared_qos });
-        gives.say("Model-B", "QoS while it is shared", qos, "");
-        gives.say("Model-B", "slowdown", 100.0 * slowdown, "%");
+        let by = seen.get(&owner).map_or("Model-B", |s| self.says_qos(&mut gives, s));
+        gives.say(by, "QoS while it is shared", qos, "");
+        gives.say(by, "slowdown", 100.0 * slowdown, "%");
         gives.predict(qos, self.models.qos_cap());
         let mut gets = self.because_of(seen, whom, HoldsIf::P99Falls);
         for s in seen.lc().filter(|s| s.id != owner && s.id != whom) {
@@ -83,7 +84,7 @@ impl OsmlPlus {
         let what = words(lack, &self.books.platform);
         gives.bind(format!("nobody can allowably be deprived of {what}"));
         gets.bind(format!("nobody can allowably be deprived of {what}"));
-        let why = format!("{what} shared with {whom}; Model-B: QoS {qos:.2}, {:.0} % less", 100.0 * slowdown);
+        let why = format!("{what} shared with {whom}; {by}: QoS {qos:.2}, {:.0} % less", 100.0 * slowdown);
         act(plan, &owner, ActionKind::Share, why, gives);
         act(plan, whom, ActionKind::Share, format!("{what} shared by {owner}: nobody can be deprived of it"), gets);
         plan.reports.push(Report::ExpectedSlowdown { service: owner, qos });
