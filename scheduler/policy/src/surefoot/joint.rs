@@ -11,46 +11,44 @@ pub struct Choice {
 
 /// For each service the index of its choice, so that all fit in `total` and the sum of prices is least; None where nothing fits.
 ///
-/// Dynamic programming over services: `least[c][w]` = lowest price of those seen so far on at most c core units and w ways. The
+/// Dynamic programming over services: lowest price of those seen so far on at most so many core units and ways. The
 /// first of equal choices wins, so that the answer depends on the order of choices alone.
 pub fn cheapest(choices: &[Vec<Choice>], total: Amount) -> Option<Vec<usize>> {
-    let columns = total.ways as usize + 1;
-    let cells = (total.cores as usize + 1) * columns;
-    let mut least = vec![0.0f64; cells];
-    let mut taken: Vec<u16> = Vec::with_capacity(choices.len() * cells);
+    // Only sums in the inner loop, which so becomes one of vectors; what was chosen is found on the way back.
+    // Rows are of cores, which are more than ways.
+    let row = total.cores as usize + 1;
+    let cells = row * (total.ways as usize + 1);
+    let at = |a: Amount| a.ways as usize * row + a.cores as usize;
+    // One table for each service, those before it included; the first is of nobody.
+    let mut least = vec![f64::INFINITY; (choices.len() + 1) * cells];
+    least[..cells].fill(0.0);
     for (k, of_one) in choices.iter().enumerate() {
         // Of the last service only what all of it comes to is asked.
         let asked = if k + 1 == choices.len() { total } else { Amount::default() };
-        let mut next = vec![f64::INFINITY; cells];
-        let mut pick = vec![u16::MAX; cells];
-        for (i, choice) in of_one.iter().enumerate().take(usize::from(u16::MAX)) {
+        let (before, after) = least[k * cells..(k + 2) * cells].split_at_mut(cells);
+        for (i, choice) in of_one.iter().enumerate() {
             if !choice.held.fits_in(total) || is_beaten(of_one, i) {
                 continue;
             }
-            for cores in choice.held.cores.max(asked.cores)..=total.cores {
-                let ways = choice.held.ways.max(asked.ways) as usize;
-                let to = cores as usize * columns + ways..(cores as usize + 1) * columns;
-                let from = (cores - choice.held.cores) as usize * columns + ways - choice.held.ways as usize;
-                for ((next, pick), before) in next[to.clone()].iter_mut().zip(&mut pick[to]).zip(&least[from..]) {
-                    if before + choice.price < *next {
-                        (*next, *pick) = (before + choice.price, i as u16);
-                    }
+            for ways in choice.held.ways.max(asked.ways)..=total.ways {
+                let to = Amount::new(choice.held.cores.max(asked.cores), ways);
+                let end = (ways as usize + 1) * row;
+                for (after, before) in after[at(to)..end].iter_mut().zip(&before[at(to.minus(choice.held))..]) {
+                    let price = before + choice.price;
+                    *after = if price < *after { price } else { *after };
                 }
             }
         }
-        least = next;
-        taken.extend(pick);
     }
     let mut left = total;
-    let at = |a: Amount| a.cores as usize * columns + a.ways as usize;
-    if !least[at(left)].is_finite() {
-        return None;
-    }
     let mut out = vec![0; choices.len()];
     for (k, of_one) in choices.iter().enumerate().rev() {
-        let i = usize::from(taken[k * cells + at(left)]);
-        out[k] = i;
-        left = left.minus(of_one[i].held);
+        let (before, after) = least[k * cells..(k + 2) * cells].split_at(cells);
+        let price = after[at(left)];
+        let is_it =
+            |(i, c): (usize, &Choice)| c.held.fits_in(left) && before[at(left.minus(c.held))] + c.price == price && !is_beaten(of_one, i);
+        out[k] = of_one.iter().enumerate().position(is_it).filter(|_| price.is_finite())?;
+        left = left.minus(of_one[out[k]].held);
     }
     Some(out)
 }
