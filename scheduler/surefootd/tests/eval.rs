@@ -233,6 +233,22 @@ fn daemon_ends_with_its_time() {
     assert_eq!(v["ticks"], 50);
 }
 
+/// A workload of another platform is run where `--server` says, and what it was written for is said as eval says it.
+#[test]
+fn a_workload_of_another_platform_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    workload(dir.path(), WORKLOAD);
+    let config = node(dir.path(), "metrics_port = 0\nrealtime = false\n");
+    let said = |server: &str| {
+        let out = run(&["run", "--policy", "parties", "--server", server, "--duration-s", "1", "--config", path(&config)]);
+        assert!(out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    assert_eq!(said("virtual:server-1"), "");
+    let other = said("virtual:server-2");
+    assert!(other.contains("WARN") && other.contains("workload w: written for server-1, run on server-2"), "{other}");
+}
+
 /// Where metrics are is said once everything is checked, and not before: who reads it finds a daemon there.
 #[test]
 fn metrics_are_announced_last() {

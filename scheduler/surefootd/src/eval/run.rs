@@ -296,7 +296,7 @@ fn add_settled(sum: &mut Settled, seen: &Observation, load: impl Fn(&str) -> Opt
     }
 }
 
-/// A policy that a caller named but that cannot be built is bad input before anything runs.
+/// A workload written for another platform is run, with a warning: its loads are shares of another max load.
 ///
 /// # Errors
 /// [`Error::BadInput`].
