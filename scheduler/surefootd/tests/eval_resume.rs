@@ -174,7 +174,11 @@ fn what_was_run_is_recorded() {
     assert!(misled["workloads"][0]["sha256"].as_str().is_some_and(|s| s.len() == 64));
     assert!(misled["finished_utc"].as_str().is_some_and(|t| t.len() == 19));
     assert!(!fs::read_to_string(out.join("eval.json")).unwrap().contains(path(scene.dir.path())), "no paths of this machine");
-    ok(&scene.args(&out, &["--seeds", "1", "--timelines", "none"]));
+    let said = |more: &[&str]| String::from_utf8(surefootd().args(scene.args(&out, more)).output().unwrap().stderr).unwrap();
+    assert_eq!(said(&["--seeds", "1", "--harm", "no-counters"]), "", "the same once more: nothing is lost");
+    let replaced = said(&["--seeds", "1", "--timelines", "none"]);
+    let older = "eval.json: there are results of another eval (policies unmanaged, parties; 1 seed; --harm no-counters; other: harm, timelines)";
+    assert!(replaced.contains("WARN") && replaced.contains(older) && replaced.lines().count() == 1, "{replaced}");
     let honest = read();
     assert_eq!((&honest["harm"], &honest["timelines"]), (&Value::Null, &"none".into()));
     assert!(!out.join("timelines.parquet").exists());

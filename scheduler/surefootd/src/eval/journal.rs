@@ -224,7 +224,7 @@ fn cases(n: u64) -> String {
 }
 
 /// Names of what is not the same; None where all is.
-fn differs(a: &Value, b: &Value) -> Option<String> {
+pub(super) fn differs(a: &Value, b: &Value) -> Option<String> {
     let mut names: Vec<&str> = [a, b].iter().filter_map(|v| v.as_object()).flat_map(|m| m.keys().map(String::as_str)).collect();
     names.sort_unstable();
     names.dedup();

@@ -121,6 +121,9 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
             runs.extend((1..=u64::from(args.seeds)).map(|seed| (w, (w.name.clone(), p.clone(), seed))));
         }
     }
+    if let Some(older) = what::to_be_replaced(&args.out, &what) {
+        tracing::warn!("{older}");
+    }
     let resumed = journal.before();
     if resumed > 0 {
         eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());

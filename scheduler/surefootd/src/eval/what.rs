@@ -1,5 +1,6 @@
 //! What an evaluation runs, as JSON: equal for the same command on the same files with the same program.
 
+use super::journal::differs;
 use crate::campaign::sha256_hex;
 use crate::cli;
 use crate::utc;
@@ -7,10 +8,12 @@ use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
 use clap::ValueEnum;
 use serde_json::{json, Value};
+use std::path::Path;
 use surefoot_learn::Bundle;
 
 /// What was run, beside its rows.
 pub const FILE: &str = "eval.json";
+const FINISHED: &str = "finished_utc";
 
 fn name<T: ValueEnum>(x: T) -> Option<String> {
     x.to_possible_value().map(|v| v.get_name().into())
@@ -38,8 +41,25 @@ pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloa
     })
 }
 
+/// What is to be said of a finished evaluation of something else in a folder: its results give way to those of `what`.
+pub fn to_be_replaced(out: &Path, what: &Value) -> Option<String> {
+    let path = out.join(FILE);
+    let mut held: Value = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+    held.as_object_mut()?.remove(FINISHED);
+    let other = differs(&held, what)?;
+    let names = |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+    let harm = held["harm"].as_str().map_or(String::new(), |h| format!("; --harm {h}"));
+    let seeds = held["seeds"].as_u64().unwrap_or(0);
+    let seeds = format!("{seeds} seed{}", if seeds == 1 { "" } else { "s" });
+    Some(format!(
+        "{}: there are results of another eval (policies {}; {seeds}{harm}; other: {other}), and this one's will replace them",
+        path.display(),
+        names(&held["policies"])
+    ))
+}
+
 /// The same of an evaluation that is done.
 pub fn finished(mut what: Value, at_ms: u64) -> Value {
-    what["finished_utc"] = utc::text(at_ms).into();
+    what[FINISHED] = utc::text(at_ms).into();
     what
 }
