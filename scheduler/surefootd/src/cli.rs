@@ -160,6 +160,9 @@ pub struct Eval {
     /// Tell policies untruths, to see what wrong models and lost readings cost
     #[arg(long, value_enum)]
     pub harm: Option<Harm>,
+    /// Progress on stderr
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: Mode,
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,

@@ -4,6 +4,7 @@ use crate::campaign::{Campaign, Strategy};
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
+use crate::progress::people_time;
 use crate::sweep::chain::{Chain, Step};
 use crate::sweep::rows::{self, Columns};
 use crate::sweep::{self, Bench, Job};
@@ -191,14 +192,5 @@ pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases
             "  {} {} {} RPS, {} threads, {} cores, {} ways, MBA {} %, {nb}{why}",
             c.case_id, c.service, c.rps, c.threads, c.cores, c.ways, c.mba_pct
         );
-    }
-}
-
-fn people_time(s: f64) -> String {
-    match s {
-        s if s < 120.0 => format!("{s:.1} s"),
-        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
-        s => format!("{:.1} days", s / 86_400.0),
     }
 }

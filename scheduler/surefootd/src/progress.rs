@@ -1,4 +1,4 @@
-//! Progress of a sweep on stderr: a bar with rate and ETA for people, JSON lines for programs.
+//! Progress of a sweep or an eval on stderr: a bar with rate and ETA for people, now and then a line for logs, JSON lines for programs.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// A bar where stderr is a terminal, else nothing.
+    /// A bar where stderr is a terminal, else a line every ten seconds.
     Auto,
     /// One JSON object a line.
     Json,
@@ -16,11 +16,16 @@ pub enum Mode {
 }
 
 /// Least time between two JSON lines.
-const EVERY: Duration = Duration::from_millis(200);
+const EVERY_JSON: Duration = Duration::from_millis(200);
+/// Least time between two lines for people who read them in a log.
+const EVERY_LINE: Duration = Duration::from_secs(10);
 
 pub struct Progress {
+    name: String,
     bar: Option<ProgressBar>,
     json: bool,
+    /// Least time between two lines; None: there are none.
+    every: Option<Duration>,
     planned: u64,
     /// Cases that an earlier run had finished.
     before: u64,
@@ -39,9 +44,23 @@ impl Progress {
             bar.reset_eta();
             bar
         });
+        let every = match mode {
+            Mode::Json => Some(EVERY_JSON),
+            Mode::Auto if bar.is_none() => Some(EVERY_LINE),
+            Mode::Auto | Mode::None => None,
+        };
         let now = Instant::now();
-        let p =
-            Progress { bar, json: mode == Mode::Json, planned, before, done: AtomicU64::new(before), start: now, last: Mutex::new(now) };
+        let p = Progress {
+            name: name.into(),
+            bar,
+            json: mode == Mode::Json,
+            every,
+            planned,
+            before,
+            done: AtomicU64::new(before),
+            start: now,
+            last: Mutex::new(now),
+        };
         p.line("start");
         p
     }
@@ -57,12 +76,16 @@ impl Progress {
         if let Some(b) = &self.bar {
             b.inc(n);
         }
-        if self.json {
-            if let Ok(mut last) = self.last.try_lock() {
-                if last.elapsed() >= EVERY {
-                    *last = Instant::now();
-                    drop(last);
+        if let (Some(every), Ok(mut last)) = (self.every, self.last.try_lock()) {
+            if last.elapsed() >= every {
+                *last = Instant::now();
+                drop(last);
+                if self.json {
                     self.line("progress");
+                } else {
+                    let done = self.done.load(Ordering::Relaxed);
+                    let said = in_words(&self.name, done, self.planned, done - self.before, self.start.elapsed());
+                    let _ = writeln!(std::io::stderr().lock(), "surefootd: {said}");
                 }
             }
         }
@@ -88,5 +111,45 @@ impl Progress {
         });
         // A reader that went away must not end the sweep.
         let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+}
+
+/// How far it is, and how long the rest takes at the pace of the `ours` cases that took `elapsed`.
+fn in_words(name: &str, done: u64, planned: u64, ours: u64, elapsed: Duration) -> String {
+    let left = planned.saturating_sub(done);
+    let rest =
+        if ours == 0 { String::new() } else { format!(", about {} left", people_time(elapsed.as_secs_f64() * left as f64 / ours as f64)) };
+    format!("{name}: {done} of {planned} cases{rest}")
+}
+
+/// Seconds as people say them.
+pub fn people_time(s: f64) -> String {
+    match s {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 30 of 100 were there; 20 more took 60 s, so the other 50 take 150 s.
+    #[test]
+    fn the_rest_is_reckoned_from_what_this_run_did() {
+        assert_eq!(in_words("eval", 50, 100, 20, Duration::from_secs(60)), "eval: 50 of 100 cases, about 2.5 min left");
+        assert_eq!(in_words("eval", 30, 100, 0, Duration::from_secs(60)), "eval: 30 of 100 cases");
+    }
+
+    /// Without a terminal a line comes once the time is up, and never with `none`.
+    #[test]
+    fn lines_come_where_there_is_no_bar() {
+        let every = |mode| Progress { bar: None, ..Progress::new(mode, "x", 10, 0) }.every;
+        assert_eq!((every(Mode::Json), every(Mode::None)), (Some(EVERY_JSON), None));
+        if !std::io::stderr().is_terminal() {
+            assert_eq!(every(Mode::Auto), Some(EVERY_LINE));
+        }
     }
 }

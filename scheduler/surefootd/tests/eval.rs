@@ -95,6 +95,19 @@ fn rows_are_deterministic() {
     assert_eq!(cell(unmanaged, "convergence_s"), "");
 }
 
+/// Progress for programs, as of a sweep: JSON lines from 0 to all.
+#[test]
+fn progress_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    let args = ["--policies", "unmanaged", "--platform", "server-1", "--seeds", "2", "--progress", "json"];
+    let out = run(&[&["eval", "--workloads", path(&file), "--out", path(&dir.path().join("out"))], &args[..]].concat());
+    assert!(out.status.success());
+    let lines: Vec<Value> = String::from_utf8(out.stderr).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!((&lines[0]["event"], &lines[0]["done"], &lines[0]["planned"]), (&"start".into(), &0.into(), &2.into()));
+    assert_eq!((&lines.last().unwrap()["event"], &lines.last().unwrap()["done"]), (&"end".into(), &2.into()));
+}
+
 /// Every example workload is valid on the platform that it names.
 #[test]
 fn examples_are_valid() {

@@ -51,9 +51,10 @@ impl Scene {
         all.into_iter().chain(usual).chain(more.iter().copied()).collect()
     }
 
-    /// Start it, and send a signal once two cases are kept.
+    /// Start it without word of its progress, and send a signal once two cases are kept.
     fn cut_off(&self, out: &Path, signal: Signal) -> Output {
-        let child = surefootd().args(self.args(out, &[])).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child =
+            surefootd().args(self.args(out, &["--progress", "none"])).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while lines(out) < 3 {
             assert!(Instant::now() < deadline, "two cases within a minute");
@@ -177,7 +178,8 @@ fn what_was_run_is_recorded() {
     let said = |more: &[&str]| String::from_utf8(surefootd().args(scene.args(&out, more)).output().unwrap().stderr).unwrap();
     assert_eq!(said(&["--seeds", "1", "--harm", "no-counters"]), "", "the same once more: nothing is lost");
     let replaced = said(&["--seeds", "1", "--timelines", "none"]);
-    let older = "eval.json: there are results of another eval (policies unmanaged, parties; 1 seed; --harm no-counters; other: harm, timelines)";
+    let older =
+        "eval.json: there are results of another eval (policies unmanaged, parties; 1 seed; --harm no-counters; other: harm, timelines)";
     assert!(replaced.contains("WARN") && replaced.contains(older) && replaced.lines().count() == 1, "{replaced}");
     let honest = read();
     assert_eq!((&honest["harm"], &honest["timelines"]), (&Value::Null, &"none".into()));

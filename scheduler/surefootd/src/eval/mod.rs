@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
 use crate::models::{each_once, load_bundle, policy};
 use crate::oracle;
-use crate::progress::{Mode, Progress};
+use crate::progress::Progress;
 use crate::stop;
 use crate::sweep::rows::parquet_properties;
 use crate::utc;
@@ -132,7 +132,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         harm::warn_of_untouched(harm, &args.policies);
     }
     stop::install()?;
-    let progress = Progress::new(Mode::Auto, "eval", runs.len() as u64, resumed);
+    let progress = Progress::new(args.progress, "eval", runs.len() as u64, resumed);
     let mut rows: Vec<EvalRow> = vec![];
     let mut timelines = Timelines::new()?;
     let mut oracle_emu = BTreeMap::new();
