@@ -75,6 +75,7 @@ fn rows_are_deterministic() {
         let out = dir.path().join(threads);
         let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
         let said = ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
+        assert!(said.starts_with("runs with seed 1 of 2:\n") && said.contains("\nall runs:\n"), "{said}");
         assert!(said.contains(" crossings ") && said.contains("\ncrossings A+B: "), "what a+b is stands below the table: {said}");
         assert!(out.join("timelines.parquet").metadata().unwrap().len() > 0);
         (rows(&out), fs::read(out.join("timelines.parquet")).unwrap())

@@ -163,7 +163,8 @@ fn a_folder_in_use_is_refused() {
 fn what_was_run_is_recorded() {
     let scene = Scene::new();
     let out = scene.out("out");
-    ok(&scene.args(&out, &["--seeds", "1", "--harm", "no-counters"]));
+    let table = ok(&scene.args(&out, &["--seeds", "1", "--harm", "no-counters"]));
+    assert!(table.starts_with("--harm no-counters: policies were told untruths\nruns with seed 1:\n"), "{table}");
     let read = || -> Value { serde_json::from_slice(&fs::read(out.join("eval.json")).unwrap()).unwrap() };
     let misled = read();
     assert_eq!(

@@ -196,7 +196,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;
     let summary = summarise(&rows, &args.policies);
     if args.json {
-        let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "resumed": resumed, "workloads": workloads.len(), "policies": summary });
+        let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "resumed": resumed, "workloads": workloads.len(), "harm": args.harm.and_then(what::name), "policies": summary });
         println!("{v}");
     } else {
         print_summary(&rows, &summary, args);
@@ -380,6 +380,10 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
 
 fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
     let show = |x: Option<f64>, digits: usize| x.map_or("-".to_string(), |x| format!("{x:.digits$}"));
+    if let Some(harm) = args.harm.and_then(what::name) {
+        println!("--harm {harm}: policies were told untruths");
+    }
+    println!("runs with seed 1{}:", if args.seeds > 1 { format!(" of {}", args.seeds) } else { String::new() });
     println!(
         "{:<24} {:<14} {:>4} {:>10} {:>6} {:>6} {:>12} {:>8}",
         "workload", "policy", "seed", "converged", "EMU", "BE", "violation s", "actions"
@@ -392,7 +396,7 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             r.workload, r.policy, r.seed, r.qos_violation_s, r.actions
         );
     }
-    println!();
+    println!("\nall runs:");
     println!(
         "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6} {:>9} {:>8} {:>8}",
         "policy", "runs", "converged", "mean s", "worst s", "EMU", "BE", "violation s", "own s", "crossings", "us p50", "us p99"

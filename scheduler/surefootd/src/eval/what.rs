@@ -15,7 +15,8 @@ use surefoot_learn::Bundle;
 pub const FILE: &str = "eval.json";
 const FINISHED: &str = "finished_utc";
 
-fn name<T: ValueEnum>(x: T) -> Option<String> {
+/// A value of the command line by its name there.
+pub fn name<T: ValueEnum>(x: T) -> Option<String> {
     x.to_possible_value().map(|v| v.get_name().into())
 }
 
