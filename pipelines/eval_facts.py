@@ -6,6 +6,7 @@ Convergence times are of runs that converged; what failed is counted beside them
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +36,13 @@ _NULL = {
     "emu_of_oracle": "ORACLE's not proven",
     "be_throughput": "no BE job",
     "actions_per_min_settled": "never settled",
+    "worst_slowdown": "latency never known",
 }
 _NULL_ELSE = "no value"
 # The same of a ratio.
 _NO_RUN, _OVER_0 = "no such run", "over 0"
+# Of which a mean over runs says little.
+_NO_MEAN = ("worst_slowdown", "refused_plans")
 _CROSSINGS = ("reclaim_crossings", "deprive_crossings")
 
 
@@ -222,13 +226,18 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
         "qos_violation_s": _json(mean(group, rows, "qos_violation_s")),
         "actions": _json(mean(group, rows.with_columns(pl.col("actions").cast(pl.Float64)), "actions")),
     }
-    for column in OPTIONAL:
+    facts |= {
+        "worst_slowdown_median": rows["worst_slowdown"].median(),
+        "worst_slowdown_most": rows["worst_slowdown"].max(),
+        "refused_plans_total": rows["refused_plans"].sum() if _known(rows, "refused_plans") else None,
+    }
+    for column in (c for c in OPTIONAL if c not in _NO_MEAN):
         facts[column] = _json(mean(group, rows, column)) if _known(rows, column) else None
     apart = _told_apart(rows)
     for column in _CROSSINGS:
         facts[column] = facts[column] if apart else None
         facts[f"{column}_total"] = rows[column].sum() if apart and _known(rows, column) else None
-    none = {name: name.removesuffix("_total") for name, value in facts.items() if value is None}
+    none = {name: re.sub("_(total|median|most)$", "", name) for name, value in facts.items() if value is None}
     facts["no_value"] = {
         name: NOT_MEASURED if _lacks(rows, column) else _NULL.get(column, _NULL_ELSE) for name, column in none.items()
     }

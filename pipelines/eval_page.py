@@ -107,6 +107,11 @@ def known(of: Facts, field: str, unit: str = "", scale: float = 1.0) -> Any:
     return of["no_value"][field] if of[field] is None else figure(of[field], unit, scale)
 
 
+def _plain(of: Facts, field: str) -> str:
+    """A table's cell for a figure that has no interval."""
+    return of["no_value"].get(field) or number(of[field])
+
+
 def name_of(s: Mapping[str, Any]) -> str:
     said = "all sets beside a BE job" if s["set"] == ALL_BE else s["set"]
     said = said if s["platform"] in said else f"{said} on {s['platform']}"
@@ -222,6 +227,7 @@ _MEANS = (
     "runs have no value (failures, in convergence) it is not the mean over runs, which `surefootd eval` prints."
 )
 _BE = "BE throughput, 1 = alone"
+_REFUSED = "refused plans"
 _SPEED_UP = "mean convergence time of the other over its own: above 1 it is the faster"
 _TAKES = "times that a plan took cores, ways or bandwidth from an LC service that would have kept its target, and now will not"
 _CROSSINGS = (
@@ -242,10 +248,13 @@ _COLUMNS = (
     Column(_BE, True, "instructions per second of the BE jobs relative to having the whole server alone"),
     Column("QoS violation, s a run", True, "time with the p99 of the last second above its target, summed over LC services"),
     Column("by its own plans, s a run", True, "the part of it that began when a plan took a service across its RCliff"),
+    Column("worst slowdown, median", True, "the largest p99 / QoS target of any LC service in a run, median of the runs"),
+    Column("worst slowdown, worst", True, "the same, of the worst run"),
     Column("RCliff crossings: reclaims", True, f"{_TAKES}, for BE jobs or for nobody; sum of all runs"),
     Column("RCliff crossings: deprivations", True, f"{_TAKES}, for other LC services; sum of all runs"),
     Column("actions a minute, settled", True, "at constant load, after the 3 s that prove convergence"),
     Column("actions a run", True, "one for each service that a plan concerns"),
+    Column(_REFUSED, True, "plans that the server refused and that changed nothing, in all runs: a fault of the policy"),
 )
 
 
@@ -266,7 +275,9 @@ def _sets(facts: Facts) -> Section:
             section.blocks.append(
                 Callout("The policies ran different workloads or seeds: compare the ratios below, which are paired.")
             )
-        columns = [c for c in _COLUMNS if s["be"] or c.name != _BE]
+        refused = any(p["refused_plans_total"] for p in s["policies"])
+        shown = {_BE: s["be"], _REFUSED: refused}
+        columns = [c for c in _COLUMNS if shown.get(c.name, True)]
         rows = []
         for p in s["policies"]:
             row = [
@@ -274,16 +285,18 @@ def _sets(facts: Facts) -> Section:
                 badge(p["converged_runs"] == p["runs"], f"{p['converged_runs']} of {p['runs']}"),
                 known(p, "failures"),
                 known(p, "convergence_s"),
-                p["no_value"].get("convergence_worst_s") or number(p["convergence_worst_s"]),
+                _plain(p, "convergence_worst_s"),
                 known(p, "convergence_or_limit_s"),
                 known(p, "emu"),
                 known(p, "emu_of_oracle", scale=100),
             ]
             row += [known(p, "be_throughput")] if s["be"] else []
             row += [known(p, "qos_violation_s"), known(p, "self_violation_s")]
+            row += [_plain(p, "worst_slowdown_median"), _plain(p, "worst_slowdown_most")]
             for crossings in ("reclaim_crossings_total", "deprive_crossings_total"):
                 row += [p["no_value"].get(crossings) or f"{p[crossings]:,.0f}"]
             row += [known(p, "actions_per_min_settled"), known(p, "actions")]
+            row += [_plain(p, "refused_plans_total")] if refused else []
             rows.append(row)
         section.blocks.append(Table(columns, rows, dense=True))
         section.blocks.append(Text(_CROSSINGS, "note"))

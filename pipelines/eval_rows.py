@@ -40,6 +40,8 @@ OPTIONAL: dict[str, Any] = {
     "reclaim_crossings": _NUMBER,
     "deprive_crossings": _NUMBER,
     "actions_per_min_settled": _NUMBER,
+    "worst_slowdown": _NUMBER,
+    "refused_plans": _NUMBER,
 }
 _KEY = ["platform", "set", "workload", "policy", "seed"]
 # a time line's points, at most: more cannot be told apart in a figure

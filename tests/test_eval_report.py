@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from collection import cli
-from pipelines import drawing, eval_facts, eval_page, eval_report, eval_rows, eval_stats, policy_charts
+from pipelines import drawing, eval_facts, eval_page, eval_report, eval_rows, eval_stats, page, policy_charts
 from pipelines.errors import BadInput
 
 SERVICES = ("moses", "xapian", "img-dnn")
@@ -43,6 +44,8 @@ def row(workload: str, policy: str, seed: int, seconds: float | None, **more: An
         "reclaim_crossings": 1,
         "deprive_crossings": 2,
         "actions_per_min_settled": 1.0,
+        "worst_slowdown": 3.0,
+        "refused_plans": 0,
     } | more
 
 
@@ -117,6 +120,29 @@ def test_means_are_over_workloads_of_means_over_seeds(lc3: Path) -> None:
     # a bootstrap over two workloads goes from one to the other
     assert (mine["convergence_s"]["low"], mine["convergence_s"]["high"]) == (3.0, 6.0)
     assert (mine["reclaim_crossings_total"], mine["deprive_crossings_total"]) == (4, 8)
+
+
+def test_the_worst_slowdown_and_refused_plans_are_shown(tmp_path: Path) -> None:
+    """Slowdowns 2, 3 and 40: median 3, worst 40. Refused plans have a column where there is one."""
+
+    def shown(refused: int, *without: str) -> tuple[list[str], Sequence[Any], dict[str, Any]]:
+        slowdowns = (2.0, 3.0, 40.0)
+        rows = [row(f"lc3-{k:02}", "parties", 1, 1.0, worst_slowdown=s, refused_plans=refused) for k, s in enumerate(slowdowns)]
+        facts = facts_of(write(tmp_path / "lc3", rows, *without))
+        table = eval_page._sets(facts).blocks[3]
+        assert isinstance(table, page.Table)
+        assert {len(r) for r in table.rows} == {len(table.columns)}
+        return [c.name for c in table.columns], table.rows[0], facts["sets"][0]["policies"][0]
+
+    names, cells, facts = shown(0)
+    assert (facts["worst_slowdown_median"], facts["worst_slowdown_most"], facts["refused_plans_total"]) == (3.0, 40.0, 0)
+    at = names.index("worst slowdown, median")
+    assert (names[at + 1], cells[at : at + 2]) == ("worst slowdown, worst", ["3", "40"])
+    assert eval_page._REFUSED not in names
+    names, cells, _ = shown(2)
+    assert (names[-1], cells[-1]) == (eval_page._REFUSED, "6")
+    _, cells, _ = shown(2, "worst_slowdown")
+    assert cells[at : at + 2] == ["not measured"] * 2
 
 
 def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
@@ -414,8 +440,9 @@ def test_columns_are_explained_where_they_stand(tmp_path: Path, lc3: Path) -> No
     html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
     assert [c.name for c in eval_page._COLUMNS if not c.help] == ["policy"]
     for column in eval_page._COLUMNS[1:]:
-        # the BE column is only in tables of sets with BE jobs, its meaning is in the list of all
-        assert html.count(column.help.replace("'", "&#39;")) >= (1 if column.name == eval_page._BE else 2), column.name
+        # two columns are only in tables of sets that have them, their meaning is in the list of all
+        rare = column.name in (eval_page._BE, eval_page._REFUSED)
+        assert html.count(column.help.replace("'", "&#39;")) >= (1 if rare else 2), column.name
     assert "reclaims did so for BE jobs or for nobody, deprivations for other LC services" in html
     assert '5 × <span class="interval">[5, 5]</span>' in html
     by = {(p["metric"], p["policy"]): p for p in facts_of(lc3)["published"] if p["set"] == "lc2-be"}
