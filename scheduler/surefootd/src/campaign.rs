@@ -1,6 +1,6 @@
 //! campaign.toml: what to measure. The one place that reads the format (docs/campaign-format.md).
 
-use crate::error::{suggest, Error, Result};
+use crate::error::{nearest, Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
@@ -391,14 +391,12 @@ pub fn toml_error(file: &Path, text: &str, e: &toml::de::Error, remedy: &str) ->
         (None, Some(k)) => format!("{k}: "),
         _ => String::new(),
     };
-    // serde lists what it expected; a near name is more help.
+    // serde lists what it expected; a near name is more help, the list once more is none.
     let near = message
         .strip_prefix("unknown field `")
         .and_then(|m| m.split_once('`'))
-        .map(|(bad, rest)| {
-            let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-            format!(". {}", suggest(bad, known).trim_end_matches('.'))
-        })
+        .and_then(|(bad, rest)| nearest(bad, rest.split('`').skip(1).step_by(2)))
+        .map(|near| format!(". Did you mean \"{near}\"?"))
         .unwrap_or_default();
     // Numbers beyond 64 bits; i64's smallest is of no use to any field.
     let near = if message.contains("128, expected i64") { format!(". The largest is {}", i64::MAX) } else { near };

@@ -53,6 +53,11 @@ fn one_of(what: &str) -> String {
     format!("{what}. There are: {}", surefoot_policy::NAMES.join(", "))
 }
 
+/// An entry of a list: "a, b" names what "a,b" names.
+fn trimmed(entry: &str) -> Result<String, std::convert::Infallible> {
+    Ok(entry.trim().into())
+}
+
 #[derive(Debug, Args)]
 pub struct Check {
     /// The node.toml of the daemon (docs/node-config.md): its folders, its resctrl, and whether its services are there
@@ -131,7 +136,7 @@ pub struct Eval {
     /// Workload files, or folders of them (docs/workload-format.md)
     #[arg(long, required = true, num_args = 1.., value_name = "DIR|FILE")]
     pub workloads: Vec<PathBuf>,
-    #[arg(long, required = true, value_delimiter = ',', value_name = "NAMES", help = one_of("Policies, comma-separated"))]
+    #[arg(long, required = true, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES", help = one_of("Policies, comma-separated"))]
     pub policies: Vec<String>,
     /// A platform file or the name of a shipped platform
     #[arg(long, value_name = "P")]
@@ -253,7 +258,7 @@ pub struct Run {
     #[arg(long, value_name = "FILE", alias = "timeline")]
     pub events: Option<PathBuf>,
     /// Policies that decide on the same observations without acting, separated by commas (docs/shadow.md)
-    #[arg(long, value_name = "P,...", value_delimiter = ',')]
+    #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = trimmed)]
     pub shadow: Vec<String>,
     /// Record every observation and plan, for `surefootd replay`
     #[arg(long, value_name = "FILE")]
@@ -271,7 +276,7 @@ pub struct Replay {
     /// What `surefootd run --stream` recorded
     pub stream: PathBuf,
     /// Policies that decide on it besides the one that acted, separated by commas
-    #[arg(long, value_name = "P,...", value_delimiter = ',')]
+    #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = trimmed)]
     pub policies: Vec<String>,
     /// The bundle of the run, for the policies that need one
     #[arg(long, value_name = "B")]

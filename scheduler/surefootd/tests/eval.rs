@@ -73,7 +73,8 @@ fn rows_are_deterministic() {
     let file = workload(dir.path(), WORKLOAD);
     let all = ["1", "3"].map(|threads| {
         let out = dir.path().join(threads);
-        let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
+        // A blank after a comma is none of a name's.
+        let args = ["--policies", "unmanaged, parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
         let said = ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
         assert!(said.starts_with("runs with seed 1 of 2:\n") && said.contains("\nall runs:\n"), "{said}");
         assert!(said.contains(" crossings ") && said.contains("\ncrossings A+B: "), "what a+b is stands below the table: {said}");
@@ -344,6 +345,10 @@ fn bad_nodes() {
         let (code, says) = start(more, "local");
         assert!(code == 2 && says.contains("node.toml") && says.contains(field) && says.contains(remedy), "{says}");
     }
+    let (_, says) = start("colour = 1\n", "local");
+    assert_eq!(says.matches("realtime").count(), 1, "the fields that there are, once: {says}");
+    let (_, says) = start("realtyme = true\n", "local");
+    assert!(says.contains("Did you mean \"realtime\"?"), "{says}");
     let (code, says) = start("", "local");
     assert!(code == 2 && says.contains("[[service]]"), "{says}");
     let (code, says) = one_line(&run(&["run", "--policy", "parties", "--server", "virtual:server-1"]));
