@@ -301,6 +301,8 @@ def eval_report_command(outs: tuple[Path, ...], out: Path, as_json: bool) -> Non
     from pipelines import eval_report
 
     made = eval_report.run(outs, out, show.Teller(Console(stderr=True), eval_report.STEPS).step)
+    for warning in made["warnings"]:
+        click.echo(f"warning: {warning}", err=True)
     if as_json:
         _print_json(made)
     else:

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.eval_rows import LIMIT_S, OPTIONAL
+from pipelines.eval_rows import LIMIT_S, OPTIONAL, WHAT
 from pipelines.eval_stats import Estimate, over_seeds, over_workloads, paired_ratio
 from pipelines.policy_charts import in_order
 
@@ -105,6 +105,13 @@ class Group:
         """What its policies were told instead of the truth."""
         told: str | None = self.rows["harm"][0]
         return told
+
+    def unjudged(self) -> str | None:
+        """Why nothing of it is held against aims and published figures; None where it is."""
+        if harm := self.harm():
+            return f"told untruths: {harm}"
+        mute = self.rows.filter(~pl.col("told"))["out"].unique().sort().to_list()
+        return f"no {WHAT} in {', '.join(mute)}: whether policies were told the truth is not known" if mute else None
 
     def seeds(self) -> list[int]:
         return sorted(self.rows["seed"].unique().to_list())
@@ -345,8 +352,8 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
         workloads = 0 if group is None else group.of(p.policy)["workload"].n_unique()
         if group is None:
             why = f"no rows of {p.set} on {p.platform}"
-        elif group.harm():
-            why = f"told untruths: {group.harm()}"
+        elif unjudged := group.unjudged():
+            why = unjudged
         elif missing := [name for name in dict.fromkeys([p.policy, *_compared(p)]) if name not in group.policies()]:
             why = f"no rows of {' and '.join(missing)}"
             if p.policy not in missing and p.baseline not in missing:
@@ -428,6 +435,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "platform": g.platform,
                 "drawn": g.drawn,
                 "harm": g.harm(),
+                "unjudged": g.unjudged(),
                 "interval": _interval(g),
                 "workloads": g.rows["workload"].n_unique(),
                 "seeds": len(g.seeds()),

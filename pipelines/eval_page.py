@@ -167,7 +167,7 @@ def _soon(p: Facts) -> str:
 
 def _published(facts: Facts) -> Section:
     section = Section("published", "Next to the published numbers", "Published")
-    section.blocks += [_told(s) for s in facts["sets"] if s["harm"]]
+    section.blocks += [_told(s) for s in facts["sets"] if s["unjudged"]]
     section.blocks.append(
         Text(
             "Every figure of the papers that these sets can be held against, and the aims this project set itself. “Sure”: the "
@@ -198,7 +198,9 @@ def _published(facts: Facts) -> Section:
 
 
 def _told(s: Facts) -> Callout:
-    return Callout(f"{name_of(s)}. What comes of that has no verdict beside aims and published figures.")
+    if s["harm"]:
+        return Callout(f"{name_of(s)}. What comes of that has no verdict beside aims and published figures.")
+    return Callout(f"{name_of(s)}: {s['unjudged']}. So there is no verdict beside aims and published figures.")
 
 
 def _unit(p: Facts, workloads: int | None = None) -> str:
@@ -270,7 +272,7 @@ def _sets(facts: Facts) -> Section:
     section.blocks.append(Table([Column("column"), Column("meaning")], meanings, folded="What the columns mean"))
     for s in facts["sets"]:
         section.blocks.append(Heading(f"{name_of(s)}: {_what(s)}"))
-        section.blocks += [_told(s)] if s["harm"] else []
+        section.blocks += [_told(s)] if s["unjudged"] else []
         if not s["same_runs"]:
             section.blocks.append(
                 Callout("The policies ran different workloads or seeds: compare the ratios below, which are paired.")
@@ -486,7 +488,7 @@ def _bar(of: Facts, field: str, paper: Facts | None = None) -> charts.Bar:
 
 
 def _published_of(facts: Facts, s: Facts, policy: str, metric: str, baseline: str = "") -> Facts | None:
-    if s["harm"]:
+    if s["unjudged"]:
         return None
     wanted = (s["set"], s["platform"], policy, baseline, metric)
     of = ("set", "platform", "policy", "baseline", "metric")

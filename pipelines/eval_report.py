@@ -16,7 +16,7 @@ STEPS = 1 + len(eval_page.DRAWN)
 
 
 def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
-    """Write the page and the JSON into `out`; returns where they are and the verdicts, counted.
+    """Write the page and the JSON into `out`; returns where they are, the verdicts, counted, and warnings.
 
     Args:
         step: told each of STEPS steps, once it is known that the folders can be used.
@@ -32,4 +32,11 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
     verdicts: dict[str, int] = {}
     for row in facts["published"]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
-    return {"page": str(out / PAGE), "json": str(out / FACTS), "bytes": len(html), "verdicts": verdicts}
+    warnings = [f"{eval_page.name_of(s)}: {s['unjudged']}: no verdicts" for s in facts["sets"] if s["unjudged"]]
+    return {
+        "page": str(out / PAGE),
+        "json": str(out / FACTS),
+        "bytes": len(html),
+        "verdicts": verdicts,
+        "warnings": list(dict.fromkeys(warnings)),
+    }

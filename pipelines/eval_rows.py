@@ -49,11 +49,11 @@ _POINTS = 400
 
 
 def read(outs: Sequence[Path]) -> pl.DataFrame:
-    """The rows of all folders, with seven columns more.
+    """The rows of all folders, with eight columns more.
 
     `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
-    (in other folders a null was measured, and is no number); and of the folder's eval.json, null where there is none, `harm`
-    (untruths that policies were told), `bundle` (digest) and `surefootd` (version).
+    (in other folders a null was measured, and is no number); `told`, whether it has an eval.json; and of that, null where there
+    is none, `harm` (untruths that policies were told), `bundle` (digest) and `surefootd` (version).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
@@ -87,12 +87,12 @@ def _one_harm(frame: pl.DataFrame) -> None:
             )
 
 
-def _what(out: Path, again: str) -> dict[str, str | None]:
-    """What eval.json says of the folder's rows; an older surefootd wrote none."""
+def _what(out: Path, again: str) -> dict[str, str | None] | None:
+    """What eval.json says of the folder's rows; None without one, which only an older surefootd wrote rows without."""
     path = out / WHAT
     names = ("harm", "bundle", "surefootd")
     if not path.is_file():
-        return dict.fromkeys(names)
+        return None
     try:
         found = json.loads(path.read_text("utf-8"))
         said = {name: found[name] for name in names}
@@ -144,7 +144,8 @@ def _one(out: Path) -> pl.DataFrame:
         pl.Series("set", sets, dtype=pl.String),
         pl.lit(str(out)).alias("out"),
         pl.Series("lacks", [lacks] * len(frame), dtype=pl.List(pl.String)),
-        *(pl.lit(value, pl.String).alias(name) for name, value in what.items()),
+        pl.lit(what is not None).alias("told"),
+        *(pl.lit(what and what[name], pl.String).alias(name) for name in ("harm", "bundle", "surefootd")),
     )
 
 

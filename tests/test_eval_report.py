@@ -55,7 +55,7 @@ def write(folder: Path, rows: list[dict[str, Any]], *without: str) -> Path:
         pl.col("be_throughput").cast(pl.Float64), pl.col("convergence_s").cast(pl.Float64)
     )
     frame.drop(without).write_parquet(folder / "rows.parquet")
-    return folder
+    return what(folder)
 
 
 def time_lines(folder: Path, rows: list[dict[str, Any]], loads: dict[str, dict[str, float]]) -> None:
@@ -622,14 +622,9 @@ def what(folder: Path, **more: Any) -> Path:
 
 
 def test_what_was_run_is_said(lc3: Path, tmp_path: Path) -> None:
-    """Version and bundle stand beside the folder; honest rows keep their verdicts; without eval.json there is none of it."""
-    assert facts_of(lc3)["made_from"][0]["surefootd"] is None
-    before = facts_of(lc3)["published"]
-    what(lc3)
-    facts = facts_of(lc3)
-    made = facts["made_from"][0]
+    """Version and bundle stand beside the folder."""
+    made = facts_of(lc3)["made_from"][0]
     assert (made["surefootd"], made["bundle"], made["harm"]) == ("0.1.0", "ab12cd", None)
-    assert facts["published"] == before
     html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
     assert "ab12cd" in html
     assert "told untruths:" not in html
@@ -645,6 +640,21 @@ def test_misled_runs_have_no_verdict(lc3: Path, tmp_path: Path) -> None:
     assert (facts["sets"][0]["harm"], facts["made_from"][0]["harm"]) == ("no-counters", "no-counters")
     html = Path(eval_report.run([lc3], tmp_path / "report")["page"]).read_text("utf-8")
     assert "lc3 on server-2, told untruths: no-counters. What comes of that has no verdict" in html
+
+
+def test_rows_that_nobody_vouches_for_have_no_verdict(lc3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without eval.json nobody knows whether policies were told the truth; one such folder leaves its set without verdicts."""
+    assert {p["verdict"] for p in facts_of(lc3)["published"] if p["ours"]} == {"met", "missed"}
+    more = write(tmp_path / "more", [row("lc3-03", "osml-plus", 1, 2.0)])
+    (more / "eval.json").unlink()
+    facts = facts_of(lc3, more)
+    assert {p["verdict"] for p in facts["published"]} == {"not measured"}
+    why = f"no eval.json in {more}: whether policies were told the truth is not known"
+    assert why in {p["why"] for p in facts["published"]}
+    assert [m["surefootd"] for m in facts["made_from"]] == [None, "0.1.0"]
+    cli.main(["eval-report", str(lc3), str(more), "--out", str(tmp_path / "report")])
+    assert f"warning: lc3 on server-2: {why}: no verdicts\n" in capsys.readouterr().err
+    assert f"lc3 on server-2: {why}. So there is no verdict" in (tmp_path / "report" / "eval-report.html").read_text("utf-8")
 
 
 def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> None:
