@@ -24,6 +24,9 @@ OURS = ("osml-plus", "osml", "surefoot")
 # Whose convergence the papers compare on the workloads that all of them converge on.
 _COMPARED = {"emu": ("osml", "parties", "clite")}
 _COMPARED_ELSE = ("osml-plus", "parties", "clite")
+# Ours of which each is to have the least violation of all others, and whom these others are at least.
+_LOWEST = ("osml-plus", "surefoot")
+_OTHERS = ("parties", "clite", "osml")
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
 ALL_BE = "be-all"
 NOT_MEASURED = "not measured"
@@ -287,6 +290,8 @@ def _compared(p: Published) -> Sequence[str]:
     """Whose runs a published figure takes beside its own policy's."""
     if p.metric == "convergence_s":
         return _COMPARED.get(p.set, _COMPARED_ELSE)
+    if p.metric == "violation_over_lowest":
+        return _OTHERS
     return [p.baseline] if p.baseline else []
 
 
@@ -321,6 +326,18 @@ def _pair(group: Group, p: Published, field: str) -> Estimate | None:
     return None if found is None else Estimate(**found)
 
 
+def _lowest(group: Group, p: Published) -> tuple[str, Estimate] | None:
+    """Whose violation is the lowest of all others', and the policy's own relative to that; None where that of one is 0."""
+    found = []
+    for other in (name for name in group.policies() if name not in _LOWEST):
+        of = ratio_facts(group, p.policy, other)
+        if of["violation_ratio"] is not None:
+            found.append((other, Estimate(**of["violation_ratio"])))
+        elif of["no_value"]["violation_ratio"] == _OVER_0:
+            return None
+    return max(found, key=lambda of: of[1].value, default=None)
+
+
 def _crossings(group: Group, p: Published) -> Estimate | None:
     rows = group.of(p.policy)
     return _exactly(rows["reclaim_crossings"].sum()) if _told_apart(rows) and _known(rows, "reclaim_crossings") else None
@@ -337,7 +354,14 @@ _MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {
     "actions": lambda g, p: mean(g, g.of(p.policy).with_columns(pl.col("actions").cast(pl.Float64)), "actions"),
     "emu_of_oracle_pct": _of_oracle,
     "actions_per_min_settled": lambda g, p: _optional(g, p, "actions_per_min_settled"),
+    "self_violation_s": lambda g, p: _optional(g, p, "self_violation_s"),
+    "violation_over_lowest": lambda g, p: found[1] if (found := _lowest(g, p)) else None,
     "reclaim_crossings": _crossings,
+}
+# Why rows of others are needed.
+_OF_ALL = {
+    "convergence_s": "it is of the runs that all compared policies converge on",
+    "violation_over_lowest": f"the lowest is found among {', '.join(_OTHERS)} at least",
 }
 
 
@@ -357,7 +381,7 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
         elif missing := [name for name in dict.fromkeys([p.policy, *_compared(p)]) if name not in group.policies()]:
             why = f"no rows of {' and '.join(missing)}"
             if p.policy not in missing and p.baseline not in missing:
-                why += ": it is of the runs that all compared policies converge on"
+                why += f": {_OF_ALL[p.metric]}"
         else:
             ours = _MEASURES[p.metric](group, p)
             if ours is None:
@@ -366,7 +390,8 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
                 verdict, sure = _verdict(p, ours, workloads), _sure(p, ours, workloads)
         row: dict[str, Any] = {name: getattr(p, name) for name in p.__dataclass_fields__}
         row |= {"workloads": workloads or None, "ours": _json(ours), "verdict": verdict, "why": why, "sure": sure}
-        rows.append(row)
+        lowest = _lowest(group, p) if group and ours and p.metric == "violation_over_lowest" else None
+        rows.append(row | {"lowest": lowest and lowest[0]})
     return rows
 
 
@@ -376,6 +401,7 @@ _WHY = {
     "convergence_worst_s": "never converged",
     "emu_of_oracle_pct": "ORACLE's EMU is not proven for any run",
     "actions_per_min_settled": "no run went on for 5 s after it converged",
+    "violation_over_lowest": "the lowest of the others is 0, or they have no run in common",
 }
 # The same of ratios, whose reason ratio_facts finds.
 _WHY_NO_RATIO = {

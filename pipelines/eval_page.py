@@ -212,7 +212,8 @@ def _unit(p: Facts, workloads: int | None = None) -> str:
 
 def _cells(p: Mapping[str, Any]) -> list[str]:
     span = f" ({number(p['low'])} to {number(p['high'])})" if p["low"] is not None else ""
-    against = f"{p['policy']} / {p['baseline']}" if p["baseline"] else p["policy"]
+    other = p["baseline"] or p["lowest"]
+    against = f"{p['policy']} / {other}" if other else p["policy"]
     name = "all with BE jobs" if p["set"] == ALL_BE else p["set"]
     return [name, against, p["what"], f"{number(p['value'])} {_unit(p)}{span}"]
 

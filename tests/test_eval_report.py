@@ -158,6 +158,40 @@ def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
     assert ratio["be_throughput_ratio"] is None
 
 
+def test_the_lowest_violation_is_that_of_all_others(tmp_path: Path) -> None:
+    """osml-plus 6 s, surefoot 3 s, the lowest of the others is clite's 4 s: 1.5 is missed, 0.75 is met; without OSML neither."""
+    violations = {"unmanaged": 90.0, "parties": 8.0, "clite": 4.0, "osml": 5.0, "osml-plus": 6.0, "surefoot": 3.0}
+
+    def aims(*without: str) -> dict[str, dict[str, Any]]:
+        some = {p: v for p, v in violations.items() if p not in without}
+        rows = [row("fig10", p, s, 1.0, qos_violation_s=v * s) for p, v in some.items() for s in (1, 2)]
+        found = facts_of(write(tmp_path / "churn-server-2", rows))["published"]
+        return {p["policy"]: p for p in found if (p["set"], p["metric"]) == ("churn-server-2", "violation_over_lowest")}
+
+    found = aims()
+    assert [(p, of["ours"]["value"], of["lowest"], of["verdict"]) for p, of in found.items()] == [
+        ("osml-plus", 1.5, "clite", "missed"),
+        ("surefoot", 0.75, "clite", "met"),
+    ]
+    assert eval_page._cells(found["osml-plus"])[1] == "osml-plus / clite"
+    missing = aims("osml")["surefoot"]
+    assert (missing["ours"], missing["verdict"]) == (None, "not measured")
+    assert missing["why"] == "no rows of osml: the lowest is found among parties, clite, osml at least"
+    violations["clite"] = 0.0
+    assert (aims()["surefoot"]["verdict"], aims()["surefoot"]["lowest"]) == ("no value", None)
+
+
+def test_steadiness_is_asked_of_every_set(tmp_path: Path) -> None:
+    """At most two changes a minute, and no violation of its own doing: half a second is missed."""
+    rows = [row("fig10", "surefoot", s, 1.0, self_violation_s=0.5, actions_per_min_settled=2.0) for s in (1, 2)]
+    found = facts_of(write(tmp_path / "churn-server-3", [r | {"platform": "server-3"} for r in rows]))["published"]
+    by = {p["metric"]: p["verdict"] for p in found if (p["set"], p["policy"]) == ("churn-server-3", "surefoot")}
+    assert (by["actions_per_min_settled"], by["self_violation_s"]) == ("met", "missed")
+    asked = {(p.set, p.policy) for p in eval_facts.published() if p.metric == "self_violation_s"}
+    assert asked == {(p.set, p.policy) for p in eval_facts.published() if p.metric == "actions_per_min_settled"}
+    assert {s for s, _ in asked} == {p.set for p in eval_facts.published()} - {eval_facts.ALL_BE}
+
+
 @pytest.mark.parametrize(("workloads", "sure"), [(4, False), (5, True)])
 def test_few_workloads_make_nothing_sure(tmp_path: Path, workloads: int, sure: bool) -> None:
     """The same ratio in every workload has an interval of no width, however few they are."""
