@@ -116,6 +116,25 @@ fn what_the_rule_of_thumb_says_is_not_said_to_be_model_bs() {
     assert!(gives.because.said.iter().all(|s| s.by != "Model-B"), "{gives:?}");
 }
 
+/// Who misses its target, but not for want of cores, gives those that it leaves idle: that was measured, and Model-B never asked.
+#[test]
+fn idle_cores_are_not_given_by_model_bs_word() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    // No p99 is below 4 ms: QoS 0.74 on whatever it holds, with one core busy.
+    let mut plant = Plant::new(&p).lc("a", 1.0, 3.0);
+    let mut policy = perfect(&plant);
+    follow(&mut plant, &mut policy, 3.0);
+    policy.books.set("a", Amount::new(16, 12));
+    follow(&mut plant, &mut policy, 1.5);
+    let (seen, mut plan) = (plant.observe(), Plan::default());
+    assert!(policy.deprive_for(plant.t_ms, "b", Amount::new(4, 0), &seen, &mut plan));
+    let gives = &plan.actions[0];
+    assert_eq!((gives.service.as_str(), gives.kind), ("a", ActionKind::Deprive));
+    assert_eq!(gives.why, "4 cores, 0 ways to b; measured: they are left idle, QoS 0.74 as it is");
+    assert!(gives.because.said.iter().all(|s| s.by == "measured"), "{:?}", gives.because.said);
+    assert!(gives.because.said.iter().any(|s| s.what == "busy cores" && s.value == 1.0), "{:?}", gives.because.said);
+}
+
 /// Models that answer are asked: who was deprived for a newcomer as far as Model-B allows is not deprived of what is beyond its share.
 #[test]
 fn beyond_an_equal_share_is_taken_only_where_no_model_answers() {

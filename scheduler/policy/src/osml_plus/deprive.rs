@@ -8,6 +8,16 @@ use crate::books::qos_by_thumb;
 use crate::deprive::{best_fit, Donor, Offer};
 use surefoot_server::Text;
 
+/// Busy share of the cores left to who misses its target: below it what it loses stood idle.
+const IDLE_SHARE: f64 = 0.4;
+/// Idle cores are dearer than none, and cheaper than any that are used: a share of QoS, as a slowdown.
+const PRICE_OF_IDLE: f64 = 0.02;
+
+/// Whether it misses its target, and so can lose only what it leaves idle; Model-B is not asked of it.
+fn misses(s: &ServiceView) -> bool {
+    s.qos().is_some_and(|q| q < 1.0)
+}
+
 impl OsmlPlus {
     /// Give `more` to a service: from what is free (idle, BE jobs), else by depriving LC services.
     pub(super) fn obtain(&mut self, now_ms: u64, id: &str, more: Amount, seen: &Observation, plan: &mut Plan) -> bool {
@@ -45,9 +55,19 @@ impl OsmlPlus {
             .collect();
         for (id, offer) in solution {
             let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
-            let by = seen.get(&id).map_or("Model-B", |s| self.says_qos(&mut because, s));
-            because.say(by, format!("QoS without {}", words(offer.amount, &p)), offer.qos, "");
-            because.say(by, "slowdown", 100.0 * offer.slowdown, "%");
+            let what = words(offer.amount, &p);
+            let why = if seen.get(&id).is_some_and(misses) {
+                because.reject("Model-B", "it is not asked: the target is missed as it is, and not for want of the cores that stand idle");
+                because.say("measured", "QoS as it is", offer.qos, "");
+                let busy = self.lives.get(&id).and_then(|l| l.smooth().cpu_usage_cores).unwrap_or(f64::NAN);
+                because.say("measured", "busy cores", busy, "cores");
+                format!("{what} to {whom}; measured: they are left idle, QoS {:.2} as it is", offer.qos)
+            } else {
+                let by = seen.get(&id).map_or("Model-B", |s| self.says_qos(&mut because, s));
+                because.say(by, format!("QoS without {what}"), offer.qos, "");
+                because.say(by, "slowdown", 100.0 * offer.slowdown, "%");
+                format!("{what} to {whom}; {by}: QoS {:.2} left", offer.qos)
+            };
             because.predict(offer.qos, self.models.qos_cap());
             for (other, why) in others.iter().filter(|o| o.0 != id) {
                 because.reject(format!("from {other}"), why.clone());
@@ -58,8 +78,7 @@ impl OsmlPlus {
             if seen.get(&id).is_some_and(|s| s.qos_met() == Some(true)) {
                 self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
             }
-            let what = words(offer.amount, &p);
-            act(plan, &id, ActionKind::Deprive, format!("{what} to {whom}; {by}: QoS {:.2} left", offer.qos), because);
+            act(plan, &id, ActionKind::Deprive, why, because);
             plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
         }
         true
@@ -74,12 +93,12 @@ impl OsmlPlus {
         let has = self.books.usable(&s.id);
         let limit = need.at_most(self.books.spare(&s.id)).at_most(has.minus(life.floor));
         let busy = life.smooth().cpu_usage_cores;
-        if qos < 1.0 {
+        if misses(s) {
             // Its target is missed, but not for want of cores: those that it leaves idle it will not miss.
             for cores in 1..=limit.cores {
                 let left = self.cores(has.minus(Amount::new(cores, 0)));
-                if busy.is_some_and(|b| b / left < 0.4) {
-                    donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: 0.02 });
+                if busy.is_some_and(|b| b / left < IDLE_SHARE) {
+                    donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: PRICE_OF_IDLE });
                 }
             }
             return donor;
