@@ -233,14 +233,27 @@ mod tests {
                 for a in &plan.actions {
                     kinds.insert((*name, a.kind.as_str()));
                     let (view, b) = (seen.get(&a.service).unwrap(), &a.because);
-                    let sight = b.seen.unwrap_or_else(|| panic!("{name}: {a:?}"));
-                    assert_eq!((sight.p99_ms, sight.cores), (view.window.map(|w| w.p99_ms), view.allocation.cores()), "{name}: {a:?}");
-                    assert!(b.bound.is_some() || !b.rejected.is_empty() || !b.said.is_empty(), "{name}: {a:?}");
-                    assert!(b.rejected.iter().all(|r| !r.what.is_empty() && !r.why.is_empty()), "{name}: {a:?}");
+                    let of = format!("policy {name}, {} {} \"{}\"", a.kind.as_str(), a.service, a.why);
+                    let sight = b.seen.unwrap_or_else(|| panic!("{of}: what was seen is missing. Begin with Because::seen(view)"));
+                    assert_eq!(
+                        (sight.p99_ms, sight.cores),
+                        (view.window.map(|w| w.p99_ms), view.allocation.cores()),
+                        "{of}: p99 and cores are not those of the observation. Give Because::seen the view of this step"
+                    );
+                    assert!(
+                        b.bound.is_some() || !b.rejected.is_empty() || !b.said.is_empty(),
+                        "{of}: no reason. Call at least one of Because's say, reject and bind"
+                    );
+                    assert!(
+                        b.rejected.iter().all(|r| !r.what.is_empty() && !r.why.is_empty()),
+                        "{of}: something rejected without saying what or why. Because::reject wants both"
+                    );
                     if matches!(a.kind, surefoot_server::ActionKind::Grow | surefoot_server::ActionKind::Shrink) && view.is_lc() {
-                        assert!(!b.said.is_empty() && b.expected.holds_if != Default::default(), "{name}: {a:?}");
-                        assert!(*name != "osml-plus" || b.said.iter().any(|s| s.by == "Model-B"), "{a:?}");
-                        assert!(*name != "osml" || b.said.iter().any(|s| s.by == "Model-C" || s.by == "Model-A'"), "{a:?}");
+                        assert!(!b.said.is_empty(), "{of}: nothing said. Who grows or shrinks an LC service calls Because::say");
+                        assert!(b.expected.holds_if != Default::default(), "{of}: no expectation. Call Because::expect");
+                        assert!(*name != "osml-plus" || b.said.iter().any(|s| s.by == "Model-B"), "{of}: Model-B said nothing");
+                        let c_or_a = |by: &str| by == "Model-C" || by == "Model-A'";
+                        assert!(*name != "osml" || b.said.iter().any(|s| c_or_a(&s.by)), "{of}: neither Model-C nor A' said anything");
                     }
                 }
                 plant.apply(&plan);
