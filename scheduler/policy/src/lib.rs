@@ -168,6 +168,40 @@ pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings:
 mod tests {
     use super::*;
 
+    /// docs/policy-parameters.md has every setting of ours and no other, with the value that the code has.
+    #[test]
+    fn the_documented_parameters_are_the_defaults() {
+        let text = include_str!("../../../docs/policy-parameters.md");
+        let documented = |policy: &str| -> Vec<(String, String)> {
+            let section =
+                text.split("\n## ").find(|s| s.starts_with(&format!("{policy}\n"))).unwrap_or_else(|| panic!("no section {policy}"));
+            let rows = section.lines().filter_map(|l| l.strip_prefix("| `")).map(|l| l.split(" | ").collect::<Vec<_>>());
+            rows.map(|cells| (cells[0].trim_end_matches('`').into(), cells[1].into())).collect()
+        };
+        // "Settings { a: 1, b: [1.0, 0.3] }": what stands between commas outside brackets.
+        let coded = |debug: String| -> Vec<(String, String)> {
+            let mut depth = 0;
+            let mut between = |c: char| {
+                depth += i32::from(c == '[') - i32::from(c == ']');
+                c == ',' && depth == 0
+            };
+            let inner = debug.strip_prefix("Settings { ").and_then(|d| d.strip_suffix(" }")).unwrap();
+            inner.split(&mut between).map(|f| f.trim().split_once(": ").map(|(n, v)| (n.into(), v.into())).unwrap()).collect()
+        };
+        for (policy, defaults) in [
+            ("osml-plus", format!("{:?}", osml_plus::Settings::default())),
+            ("osml", format!("{:?}", osml::Settings::default())),
+            ("surefoot", format!("{:?}", surefoot::Settings::default())),
+        ] {
+            let (said, is) = (documented(policy), coded(defaults));
+            let names = |l: &[(String, String)]| l.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+            assert_eq!(names(&said), names(&is), "{policy}: docs/policy-parameters.md against the code, in its order");
+            for ((name, value), (_, right)) in said.iter().zip(&is) {
+                assert_eq!(value, right, "{policy}: {name}: docs/policy-parameters.md against the code");
+            }
+        }
+    }
+
     /// Every listed policy can be had by its name, an unknown one is refused with the list, osml-plus without a bundle with a remedy.
     #[test]
     fn policies_go_by_name() {
