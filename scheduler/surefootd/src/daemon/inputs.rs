@@ -1,4 +1,5 @@
-//! Inputs of the models that are not measured here: where one is missing models have no answer, and policies go by a rule of thumb.
+//! What models lack here: inputs that are not measured (models have no answer, and policies go by a rule of thumb), and services that
+//! they were not made for (they answer, and nobody has judged how well).
 
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_learn::Bundle;
@@ -12,6 +13,10 @@ const TICKS: u32 = 10;
 pub struct Inputs {
     wanted: Vec<String>,
     of: BTreeMap<ServiceId, Seen>,
+    /// Services that the bundle lists, by catalogue name; None without a bundle.
+    listed: Option<BTreeSet<String>>,
+    /// Others that were named already.
+    strange: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -29,16 +34,27 @@ pub fn missing<'a>(wanted: &'a [String], s: &'a ServiceView) -> impl Iterator<It
 /// Something to be said: models fell silent for a service, or speak again.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    Silent { service: ServiceId, missing: Vec<String> },
-    Speak { service: ServiceId },
+    Silent {
+        service: ServiceId,
+        missing: Vec<String>,
+    },
+    Speak {
+        service: ServiceId,
+    },
+    /// By catalogue name.
+    Unlisted {
+        service: String,
+        listed: Vec<String>,
+    },
 }
 
 impl Inputs {
-    /// Features that Models A and B of a bundle are asked with; without a bundle none.
+    /// Features that Models A and B of a bundle are asked with, and the services that it lists; without a bundle none.
     pub fn of(bundle: Option<&Bundle>) -> Self {
         let all = bundle.iter().flat_map(|b| b.a.inputs.iter().chain(&b.b.inputs)).map(|i| i.name.clone());
         let wanted: BTreeSet<String> = all.filter(|n| FEATURE_NAMES.contains(&n.as_str())).collect();
-        Inputs { wanted: wanted.into_iter().collect(), of: BTreeMap::new() }
+        let listed = bundle.map(|b| b.manifest.services.keys().cloned().collect());
+        Inputs { wanted: wanted.into_iter().collect(), listed, ..Inputs::default() }
     }
 
     /// What is new after another tick.
@@ -46,6 +62,10 @@ impl Inputs {
         self.of.retain(|id, _| seen.get(id).is_some());
         let mut news = vec![];
         for s in seen.lc() {
+            if let Some(listed) = self.listed.as_ref().filter(|l| !l.contains(&s.service) && !self.strange.contains(&s.service)) {
+                news.push(News::Unlisted { service: s.service.clone(), listed: listed.iter().cloned().collect() });
+                self.strange.insert(s.service.clone());
+            }
             let of = self.of.entry(s.id.clone()).or_default();
             let silent = missing(&self.wanted, s).next().is_some();
             of.otherwise = if silent != of.said { of.otherwise + 1 } else { 0 };
@@ -76,6 +96,11 @@ impl News {
                  use a bundle of a feature set without them",
                 missing.join(", ")
             ),
+            News::Unlisted { service, listed } => tracing::warn!(
+                "{service}: not among the services that the bundle's models were made for ({}): they answer by its counters alone, and how \
+                 well was not judged. Train a bundle with it in the campaign",
+                listed.join(", ")
+            ),
             News::Speak { service } => tracing::info!("{service}: models answer again"),
         }
     }
@@ -96,7 +121,7 @@ mod tests {
     /// A lost counter is said once, after a second, and so is its return; a newcomer's first readings are waited for.
     #[test]
     fn what_is_missing_is_said_once() {
-        let mut inputs = Inputs { wanted: vec!["cpu_usage_cores".into(), "ipc".into()], of: BTreeMap::new() };
+        let mut inputs = Inputs { wanted: vec!["cpu_usage_cores".into(), "ipc".into()], ..Inputs::default() };
         let mut hear = |ipc, ticks| (0..ticks).flat_map(|_| inputs.tick(&observe(ipc))).collect::<Vec<_>>();
         assert_eq!(hear(None, TICKS - 1), []);
         assert_eq!(hear(Some(1.0), 50), []);
@@ -104,5 +129,19 @@ mod tests {
         assert_eq!(hear(Some(1.0), 50), [News::Speak { service: "a".into() }]);
         let seen = observe(None);
         assert_eq!(missing(inputs.wanted(), &seen.services[0]).collect::<Vec<_>>(), ["ipc"]);
+    }
+
+    /// A service that the bundle does not list is named once, its second copy not again; without a bundle nobody is.
+    #[test]
+    fn strangers_are_named_once() {
+        let two = || {
+            let mut seen = seen(0, &[("a", 5.0), ("a-2", 5.0), ("b", 5.0)]);
+            seen.services.iter_mut().for_each(|s| s.service = s.id.trim_end_matches("-2").into());
+            seen
+        };
+        let mut inputs = Inputs { listed: Some(["b".to_string()].into()), ..Inputs::default() };
+        assert_eq!(inputs.tick(&two()), [News::Unlisted { service: "a".into(), listed: vec!["b".into()] }]);
+        assert_eq!(inputs.tick(&two()), []);
+        assert_eq!(Inputs::default().tick(&two()), []);
     }
 }
