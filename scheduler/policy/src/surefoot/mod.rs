@@ -467,7 +467,7 @@ impl Surefoot {
     fn place_new(&mut self, now_ms: u64, seen: &Observation, arrived: &BTreeSet<ServiceId>, plan: &mut Plan) {
         self.disturbed(now_ms);
         let asked = self.ask_all(now_ms, seen);
-        let blindly = asked.iter().any(|a| a.mute.is_some() && self.books.slot(&a.s.id).is_some());
+        let blindly = self.is_blind(&asked);
         let chosen = PASSES.into_iter().find_map(|pass| {
             let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| arrived.contains(&s.id).then_some(Role::Blind));
             // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
@@ -492,6 +492,12 @@ impl Surefoot {
                 plan.reports.push(Report::CannotPlace { service: id.clone(), why });
             }
         }
+    }
+
+    /// No model answers for anybody here. Whose readings this very step has emptied (a rollback) may have models all the same.
+    fn is_blind(&self, asked: &[Asked]) -> bool {
+        let mut here = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some() && !a.life.features.is_empty()).peekable();
+        here.peek().is_some() && here.all(|a| a.mute.is_some())
     }
 
     /// The role of a service in a plan for others: it may give while it is well, and keeps what it has otherwise.

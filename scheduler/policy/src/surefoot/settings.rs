@@ -96,7 +96,7 @@ impl Default for Settings {
             price_risk: [0.12, 0.25],
             least_gain: 0.03,
             price_move: 0.027,
-            price_move_most: 0.09,
+            price_move_most: 0.092,
         }
     }
 }

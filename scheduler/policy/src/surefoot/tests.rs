@@ -434,3 +434,38 @@ fn who_misses_its_target_while_watched_is_not_placed_on_much_less() {
     assert_eq!(least_on(0.5, Pass::Trade), Amount::new(9, 6));
     assert!(least_on(1.5, Pass::Trade).cores < 9 && least_on(0.5, Pass::Poor).cores < 9);
 }
+
+/// Far behind with all cores busy: where not everybody can have enough a quarter more cores is on offer, too. Not where everybody can,
+/// and not for idle cores.
+#[test]
+fn where_half_more_is_not_to_be_had_a_quarter_is_offered() {
+    let (plant, mut policy) = settled(&["a"]);
+    let held = Amount::new(8, 4);
+    policy.books.set("a", held);
+    policy.lives.get_mut("a").unwrap().more = 2;
+    let seen = plant.observe();
+    let offered = |busy: f64, pass: Pass| {
+        let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
+        (asked.qos, asked.state.features.cpu_usage_cores) = (Some(0.2), Some(busy));
+        let cells = policy.to_get(&asked, asked.now(), policy.pool(), pass);
+        cells.into_iter().filter(|c| c.held.cores > held.cores).map(|c| (c.held.cores, c.qos < 1.0)).min()
+    };
+    assert_eq!(offered(8.0, Pass::Poor), Some((10, true)));
+    assert!(offered(8.0, Pass::Trade).is_none_or(|c| c.0 >= 12), "{:?}", offered(8.0, Pass::Trade));
+    assert_ne!(offered(4.0, Pass::Poor), Some((10, true)));
+}
+
+/// A service whose readings have just been emptied does not make the others' models doubtful; models that say nothing do.
+#[test]
+fn only_who_has_no_models_is_blind() {
+    let (plant, mut policy) = settled(&["a", "b"]);
+    let seen = plant.observe();
+    let blind = |policy: &Surefoot| policy.is_blind(&policy.ask_all(plant.t_ms, &seen));
+    assert!(!blind(&policy));
+    policy.lives.get_mut("a").unwrap().features.clear();
+    assert!(policy.ask_all(plant.t_ms, &seen).iter().any(|a| a.mute.is_some()) && !blind(&policy));
+    let mut models = Perfect::of(&plant);
+    models.mute = true;
+    policy.models = Box::new(models);
+    assert!(blind(&policy));
+}
