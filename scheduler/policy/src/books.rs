@@ -3,9 +3,13 @@
 //! Policies think in counts; [`surefoot_server::layout::pack`] turns them into CPUs and masks. The books keep what must
 //! always hold: counts never exceed the platform, every LC service has at least one core unit and `min_ways` of its own,
 //! BE jobs share one holding, get all that nobody else holds, and keep one unit and `min_ways`.
+//!
+//! By quota everybody in force needs a unit, with a slot or without, and no plan can send anybody away again. Units for those in force
+//! therefore come before newcomers': a plan that left one of them out would be refused, and so would all that follow it.
 
 use std::collections::BTreeMap;
 use surefoot_server::layout::{pack, Holding, Share};
+use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Observation, Plan, Platform, ServiceId};
 
 /// Core units and ways, as amounts to move.
@@ -80,6 +84,8 @@ pub struct Books {
     pub be_mba_pct: u8,
     /// LC services for which not even the least is left; they use somebody else's holding too.
     crowd: Vec<ServiceId>,
+    /// Services that had been placed at the last look.
+    in_force: Vec<ServiceId>,
 }
 
 /// What came and went since the last look.
@@ -93,7 +99,7 @@ pub struct News {
 
 impl Books {
     pub fn new(platform: &Platform) -> Self {
-        Books { platform: platform.clone(), slots: vec![], commons: vec![], be: vec![], be_mba_pct: 100, crowd: vec![] }
+        Books { platform: platform.clone(), slots: vec![], commons: vec![], be: vec![], be_mba_pct: 100, crowd: vec![], in_force: vec![] }
     }
 
     /// The least that a service may hold.
@@ -168,6 +174,7 @@ impl Books {
         self.slots.retain(|s| !gone(&s.id));
         self.be.retain(|id| !gone(id));
         self.crowd.retain(|id| !gone(id));
+        self.in_force = seen.services.iter().filter(|s| s.placed).map(|s| s.id.clone()).collect();
         let (ended, kept): (Vec<_>, Vec<_>) = self.commons.drain(..).partition(|c| gone(&c.owner) || gone(&c.guest));
         self.commons = kept;
         for c in ended {
@@ -196,9 +203,15 @@ impl Books {
         news
     }
 
+    /// Whether by quota a unit is left for one more slot, besides those of everybody in force without one.
+    fn unit_is_left_for(&self, id: &str) -> bool {
+        let others = self.in_force.iter().filter(|o| *o != id && self.slot(o).is_none()).count();
+        !self.platform.by_quota() || self.slots.len() + others < self.total().cores as usize
+    }
+
     /// Give a slot to an LC service that has none, from what is free. False (and nothing changed) if that is not there.
     pub fn admit(&mut self, id: &str, own: Amount) -> bool {
-        if self.slot(id).is_some() || !self.least().fits_in(own) || !own.fits_in(self.free()) {
+        if self.slot(id).is_some() || !self.least().fits_in(own) || !own.fits_in(self.free()) || !self.unit_is_left_for(id) {
             return false;
         }
         self.crowd.retain(|c| c != id);
@@ -317,7 +330,7 @@ impl Books {
     /// The plan that puts the books in force; names only services whose allocation changes.
     ///
     /// # Errors
-    /// One line from `pack`; cannot happen while the books' invariants hold.
+    /// One line from `pack`, or that quotas do not suffice for those in force; neither can happen while the books' invariants hold.
     pub fn plan(&self, seen: &Observation) -> Result<Plan, String> {
         let mut holdings: Vec<Holding> = self
             .slots
@@ -332,32 +345,67 @@ impl Books {
                 Some(Share { between: (at(&c.owner)?, at(&c.guest)?), cores: c.amount.cores, ways: c.amount.ways })
             })
             .collect();
+        let in_force: BTreeMap<ServiceId, Allocation> =
+            seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         let rest = self.rest();
+        let by_quota = self.platform.by_quota();
+        // In force, and the policy (just started) has not come to them yet.
+        let unasked = seen.lc().filter(|s| s.placed && self.slot(&s.id).is_none() && !self.is_crowded(&s.id)).count();
         // A newcomer for whom there is no quota leaves those who came before where they are.
-        let room = if self.platform.by_quota() { rest.cores as usize } else { usize::MAX };
+        let mut to_spare = usize::MAX;
+        if by_quota {
+            let stay = self.be.iter().chain(&self.crowd).filter(|id| in_force.contains_key(*id)).count();
+            to_spare = (self.total().cores as usize).saturating_sub(self.slots.len() + stay + unasked);
+        }
+        let mut may_have = |id: &ServiceId| {
+            let stays = in_force.contains_key(id);
+            let may = stays || to_spare > 0;
+            to_spare -= usize::from(may && !stays);
+            may
+        };
         let be_fits = self.has_be() && self.least().fits_in(rest);
         let mut homeless = self.crowd.clone();
         if be_fits {
-            let (members, late) = self.be.split_at(self.be.len().min(room));
-            homeless.extend(late.iter().cloned());
-            let members = members.to_vec();
+            let room = if by_quota { rest.cores as usize } else { usize::MAX };
+            let (mut members, mut late) = (vec![], vec![]);
+            for id in &self.be {
+                let of = if members.len() < room && may_have(id) { &mut members } else { &mut late };
+                of.push(id.clone());
+            }
+            homeless.extend(late);
             holdings.push(Holding { members, cores: rest.cores, ways: rest.ways, mba_pct: self.be_mba_pct });
         } else {
             homeless.extend(self.be.iter().cloned());
         }
+        let mut idle = if be_fits { 0 } else { rest.cores };
         // The last resort: use a holding together. Quota is split among members: each needs a unit.
-        let by_quota = self.platform.by_quota();
         for id in homeless {
-            let room = |h: &Holding| !by_quota || h.members.len() < h.cores as usize;
-            let hosts = (0..holdings.len()).rev().filter(|i| room(&holdings[*i]));
-            if let Some(host) = hosts.max_by_key(|i| (be_fits && *i + 1 == holdings.len(), holdings[*i].cores)) {
+            let best = |holdings: &[Holding], room: &dyn Fn(&Holding) -> bool| {
+                let hosts = (0..holdings.len()).rev().filter(|i| room(&holdings[*i]));
+                hosts.max_by_key(|i| (be_fits && *i + 1 == holdings.len(), holdings[*i].cores))
+            };
+            if let Some(host) = best(&holdings, &|h| !by_quota || h.members.len() < h.cores as usize) {
+                if may_have(&id) {
+                    holdings[host].members.push(id);
+                }
+            } else if in_force.contains_key(&id) && !holdings.is_empty() {
+                // Its host has shrunk since: it brings a unit along.
+                let host = best(&holdings, &|_| idle > 0).ok_or_else(|| format!("{id}: no core unit is left, and it is in force"))?;
+                idle -= 1;
+                holdings[host].cores += 1;
                 holdings[host].members.push(id);
             }
         }
-        let in_force: BTreeMap<ServiceId, Allocation> =
-            seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         let mut allocations = pack(&self.platform, &in_force, &holdings, &shares)?;
         allocations.retain(|id, a| in_force.get(id) != Some(a));
+        if unasked > 0 {
+            // What they hold looks free, and is not: nobody moves into it before the policy has said where they go.
+            let mut all = in_force;
+            all.extend(allocations.clone());
+            if validate(&self.platform, &all).is_err() {
+                allocations.clear();
+            }
+        }
         Ok(Plan { allocations, ..Plan::default() })
     }
 }
@@ -366,6 +414,8 @@ impl Books {
 mod tests {
     use super::*;
     use crate::testing::{be, lc, observation, Plant};
+    use proptest::prelude::*;
+    use surefoot_server::Kind;
 
     fn books() -> Books {
         Books::new(&Platform::regular("t", 10, 1, 11, 2.0))
@@ -453,5 +503,87 @@ mod tests {
         plant.apply(&b.plan(&seen).unwrap());
         let (a, c) = (&plant.observe().get("a").unwrap().allocation.clone(), &plant.observe().get("c").unwrap().allocation.clone());
         assert_eq!(a, c);
+    }
+
+    /// Five services on a quota of four units, one after the other: the fifth goes on running everywhere, and takes nobody's place.
+    #[test]
+    fn a_newcomer_without_quota_leaves_everybody_in_place() {
+        let p = Platform { core_step: 0.25, ..Platform::regular("t", 1, 1, 2, 2.0) };
+        let (mut plant, mut b) = (Plant::new(&p), Books::new(&p));
+        for (i, id) in ["x", "a", "b", "c", "y"].into_iter().enumerate() {
+            plant.add(id, if id < "x" { Kind::Lc { qos_target_ms: 5.0 } } else { Kind::Be }, 1.0);
+            let seen = plant.observe();
+            for id in b.follow(&seen).lc_arrived {
+                if !b.admit(&id, Amount::new(1, 1)) {
+                    b.crowd_in(&id);
+                }
+            }
+            plant.apply(&b.plan(&seen).unwrap());
+            assert_eq!(plant.observe().services.iter().filter(|s| s.placed).count(), (i + 1).min(4));
+        }
+        assert!(b.plan(&plant.observe()).unwrap().is_empty());
+    }
+
+    /// One that uses a holding too keeps its unit when the holder is down to its last: the unit is an idle one.
+    #[test]
+    fn a_guest_keeps_its_unit_when_the_host_shrinks() {
+        let p = Platform { core_step: 0.25, ..Platform::regular("t", 2, 1, 1, 2.0) };
+        let (mut plant, mut b) = (Plant::new(&p).lc("a", 1.0, 5.0).lc("b", 1.0, 5.0), Books::new(&p));
+        let seen = plant.observe();
+        b.follow(&seen);
+        assert!(b.admit("a", Amount::new(4, 1)) && !b.admit("b", Amount::new(1, 1)));
+        b.crowd_in("b");
+        plant.apply(&b.plan(&seen).unwrap());
+        assert_eq!((plant.cores("a"), plant.cores("b")), (0.5, 0.5));
+        assert!(b.shrink("a", Amount::new(3, 0)));
+        plant.apply(&b.plan(&plant.observe()).unwrap());
+        assert_eq!((plant.cores("a"), plant.cores("b")), (0.25, 0.25));
+    }
+
+    proptest! {
+        // A fixed seed: the same cases every time.
+        #![proptest_config(ProptestConfig {
+            cases: 1000,
+            failure_persistence: None,
+            rng_seed: proptest::test_runner::RngSeed::Fixed(2026),
+            ..ProptestConfig::default()
+        })]
+
+        /// Whoever comes and goes, whatever a policy does to its books, and if it is started anew and waits before it places those
+        /// that it could not take over: there is a plan, and no server refuses it.
+        #[test]
+        fn no_plan_is_ever_refused(
+            (cores, ways, core_step) in (1..9u32, 0..5u32, prop_oneof![Just(1.0), Just(0.25), Just(0.1)]),
+            acts in prop::collection::vec((0..9u8, 0..8usize, 0..8usize, (0..5u32, 0..3u32)), 1..60),
+        ) {
+            let p = Platform { core_step, ..Platform::regular("t", cores, 1, ways, 2.0) };
+            let (mut plant, mut b) = (Plant::new(&p), Books::new(&p));
+            for (what, who, other, amount) in acts {
+                let ids = ["a", "b", "c", "d", "e", "f", "x", "y"];
+                let (id, other, amount) = (ids[who], ids[other], Amount::new(amount.0, amount.1));
+                let here = plant.tenants.iter().any(|t| t.id == id);
+                match what {
+                    0..=2 if !here => plant.add(id, if id < "x" { Kind::Lc { qos_target_ms: 5.0 } } else { Kind::Be }, 1.0),
+                    0 => plant.tenants.retain(|t| t.id != id),
+                    3 => drop(b.grow(id, amount)),
+                    4 => drop(b.shrink(id, amount)),
+                    5 => drop(b.set(id, amount)),
+                    6 => drop(b.share(id, other, amount)),
+                    7 => drop(b.unshare(id, other < "d")),
+                    8 => b = Books::new(&p),
+                    _ => {}
+                }
+                let seen = plant.observe();
+                let arrived = b.follow(&seen).lc_arrived;
+                for id in arrived.iter().filter(|_| what != 8) {
+                    if !b.admit(id, b.least().plus(amount)) {
+                        b.crowd_in(id);
+                    }
+                }
+                let plan = b.plan(&seen);
+                prop_assert!(plan.is_ok(), "{:?}", plan);
+                plant.apply(&plan.unwrap());
+            }
+        }
     }
 }
