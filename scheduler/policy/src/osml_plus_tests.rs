@@ -92,6 +92,13 @@ fn without_answers_newcomers_get_half_an_equal_share() {
     follow(&mut plant, &mut policy, 3.0);
     policy.books.set("a", Amount::new(16, 12));
     plant.add("b", surefoot_server::Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+    let (seen, mut plan) = (plant.observe(), Plan::default());
+    // Three quarters of both are left.
+    let left = seen.get("a").unwrap().qos().unwrap() * 0.75f64.powi(4);
+    let (mut asked, _) = osml(&plant, |m| m.mute = true);
+    asked.books = policy.books.clone();
+    asked.take_beyond_share(plant.t_ms, "b", Amount::new(4, 3), Amount::new(8, 6), &seen, &mut plan);
+    assert_eq!(plan.reports, [Report::ExpectedSlowdown { service: "a".into(), qos: left }]);
     let actions = follow(&mut plant, &mut policy, 0.3);
     let given: Vec<&Action> = actions.iter().map(|(_, a)| a).filter(|a| a.why.contains("more than an equal share")).collect();
     assert!(given.len() == 1 && given[0].service == "a" && given[0].kind == ActionKind::Deprive, "{actions:?}");

@@ -173,6 +173,11 @@ impl OsmlPlus {
             because.reject("Model-B", "it has no answer; a rule of thumb stands in");
             because.bind(format!("an equal share is {}, and {whom} is new", words(share, &self.books.platform)));
             self.changed(now_ms, &id);
+            let left = self.books.slot(&id).map_or(Amount::default(), |s| s.own);
+            if let Some(qos) = seen.get(&id).and_then(ServiceView::qos) {
+                let qos = qos_by_thumb(qos, left.plus(amount), left);
+                plan.reports.push(Report::ExpectedSlowdown { service: id.clone(), qos });
+            }
             let what = words(amount, &self.books.platform);
             act(plan, &id, ActionKind::Deprive, format!("more than an equal share: {what} to {whom}"), because);
         }

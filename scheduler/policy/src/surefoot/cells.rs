@@ -392,8 +392,8 @@ impl Surefoot {
                     && (pass != Pass::Free || held.fits_in(*c))
             };
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
-            if far && pass == Pass::Poor && share.is_some_and(|x| x > BUSY) {
-                // Where nobody has half of it over, a quarter is better than to wait until somebody has.
+            if far && life.was_well && pass == Pass::Poor && share.is_some_and(|x| x > BUSY) {
+                // Its load has risen. Where nobody has half as much over, a quarter is better than to wait until somebody has.
                 let some = held.plus(Amount::new(held.cores.div_ceil(4), 0)).at_most(pool);
                 out.extend(Some(some).filter(|c| c.cores > held.cores).map(|c| Cell::new(c, believed(c).min(0.9))));
             }

@@ -435,8 +435,8 @@ fn who_misses_its_target_while_watched_is_not_placed_on_much_less() {
     assert!(least_on(1.5, Pass::Trade).cores < 9 && least_on(0.5, Pass::Poor).cores < 9);
 }
 
-/// Far behind with all cores busy: where not everybody can have enough a quarter more cores is on offer, too. Not where everybody can,
-/// and not for idle cores.
+/// Who was well here and is far behind with all cores busy: where not everybody can have enough a quarter more cores is on offer, too.
+/// Not where everybody can, not for idle cores, and not to who was never well.
 #[test]
 fn where_half_more_is_not_to_be_had_a_quarter_is_offered() {
     let (plant, mut policy) = settled(&["a"]);
@@ -444,15 +444,17 @@ fn where_half_more_is_not_to_be_had_a_quarter_is_offered() {
     policy.books.set("a", held);
     policy.lives.get_mut("a").unwrap().more = 2;
     let seen = plant.observe();
-    let offered = |busy: f64, pass: Pass| {
+    let offered = |policy: &Surefoot, busy: f64, pass: Pass| {
         let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
         (asked.qos, asked.state.features.cpu_usage_cores) = (Some(0.2), Some(busy));
         let cells = policy.to_get(&asked, asked.now(), policy.pool(), pass);
         cells.into_iter().filter(|c| c.held.cores > held.cores).map(|c| (c.held.cores, c.qos < 1.0)).min()
     };
-    assert_eq!(offered(8.0, Pass::Poor), Some((10, true)));
-    assert!(offered(8.0, Pass::Trade).is_none_or(|c| c.0 >= 12), "{:?}", offered(8.0, Pass::Trade));
-    assert_ne!(offered(4.0, Pass::Poor), Some((10, true)));
+    assert_eq!(offered(&policy, 8.0, Pass::Poor), Some((10, true)));
+    assert!(offered(&policy, 8.0, Pass::Trade).is_none_or(|c| c.0 >= 12), "{:?}", offered(&policy, 8.0, Pass::Trade));
+    assert_ne!(offered(&policy, 4.0, Pass::Poor), Some((10, true)));
+    policy.lives.get_mut("a").unwrap().was_well = false;
+    assert!(offered(&policy, 8.0, Pass::Poor).is_none_or(|c| c.0 >= 12), "{:?}", offered(&policy, 8.0, Pass::Poor));
 }
 
 /// A service whose readings have just been emptied does not make the others' models doubtful; models that say nothing do.
