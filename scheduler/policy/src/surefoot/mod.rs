@@ -468,22 +468,31 @@ impl Surefoot {
         self.disturbed(now_ms);
         let asked = self.ask_all(now_ms, seen);
         let blindly = self.is_blind(&asked);
-        let chosen = PASSES.into_iter().find_map(|pass| {
-            let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| arrived.contains(&s.id).then_some(Role::Blind));
-            // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
-            let believed = match pass {
-                Pass::Free => false,
-                Pass::Trade => !blindly,
-                Pass::Poor => true,
-            };
-            let fine = |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
-            self.joint(&asked, role, pass, STAY).filter(fine)
-        });
+        let with = |new: &BTreeSet<ServiceId>| {
+            PASSES.into_iter().find_map(|pass| {
+                let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| new.contains(&s.id).then_some(Role::Blind));
+                // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
+                let believed = match pass {
+                    Pass::Free => false,
+                    Pass::Trade => !blindly,
+                    Pass::Poor => true,
+                };
+                let fine = |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
+                self.joint(&asked, role, pass, STAY).filter(fine)
+            })
+        };
+        let mut new = arrived.clone();
+        let mut chosen = with(&new);
+        // Who was moved in this very step gives nothing in it, but may in the next. Else as many are placed as fit.
+        let just_moved = asked.iter().any(|a| a.life.features.is_empty() && self.books.slot(&a.s.id).is_some());
+        while chosen.is_none() && !just_moved && new.len() > 1 {
+            new.pop_last();
+            chosen = with(&new);
+        }
         drop(asked);
         if let Some(chosen) = chosen {
             self.carry_out(now_ms, seen, &chosen, "new services", plan);
         }
-        // Who was moved in this very step gives nothing in it, but may in the next.
         let just_moved = self.lives.iter().any(|(id, l)| l.features.is_empty() && self.books.slot(id).is_some());
         for id in arrived.iter().filter(|_| !just_moved) {
             if self.books.slot(id).is_none() && !self.books.is_crowded(id) {

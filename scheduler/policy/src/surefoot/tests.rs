@@ -471,3 +471,18 @@ fn only_who_has_no_models_is_blind() {
     policy.models = Box::new(models);
     assert!(blind(&policy));
 }
+
+/// More services than there are ways: as many as fit get some of their own, and the rest is told.
+#[test]
+fn as_many_newcomers_are_placed_as_fit() {
+    let p = Platform::regular("t", 8, 1, 3, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 0.5, 10.0).lc("b", 0.5, 10.0).lc("c", 0.5, 10.0).lc("d", 0.5, 10.0).lc("e", 0.5, 10.0);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    let told: Vec<ServiceId> = (0..30)
+        .flat_map(|_| step(&mut plant, &mut policy).reports)
+        .filter_map(|r| if let Report::CannotPlace { service, .. } = r { Some(service) } else { None })
+        .collect();
+    let alone: Vec<&str> = ["a", "b", "c", "d", "e"].into_iter().filter(|id| policy.books.slot(id).is_some()).collect();
+    assert_eq!(alone, ["a", "b", "c"]);
+    assert!(["d", "e"].iter().all(|id| told.iter().any(|t| t == id)), "{told:?}");
+}
