@@ -1,0 +1,114 @@
+//! Who comes: the first BE job beside LC services, new services, and the least that BE jobs keep.
+
+use super::*;
+
+/// Risk of a blind cell that is good enough not to ask others.
+const ENOUGH: f64 = 2.0;
+
+impl Surefoot {
+    /// The first BE job beside LC services: room for what nobody has measured yet, and less bandwidth to begin with.
+    pub(super) fn first_company(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        if self.books.platform.mba.is_some() {
+            while let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false).filter(|p| *p >= self.set.be_first_pct) {
+                self.books.be_mba_pct = pct;
+            }
+            self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: self.set.be_raise_ms, ..Bandwidth::default() };
+        }
+        for s in seen.lc() {
+            let (Some(own), Some(life)) = (self.books.slot(&s.id).map(|s| s.own), self.lives.get(&s.id)) else { continue };
+            if life.is_new() {
+                continue;
+            }
+            let part = |n: u32| (f64::from(n) * self.set.company).ceil() as u32;
+            let more = Amount::new(part(own.cores), part(own.ways)).at_most(self.books.free());
+            let mut because = self.because(now_ms, s, life, None).expect(HoldsIf::Qos { at_least: 1.0 });
+            because.reject("wait and see", "siblings, frequency and memory are shared with a BE job from now on");
+            because.bind(format!("{:.0} % of what it holds", 100.0 * self.set.company));
+            if !more.is_zero() && self.books.grow(&s.id, more) {
+                let why = format!("the first BE job comes: {} more until it is seen how they get along", words(more, &self.books.platform));
+                plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Grow, why, because });
+                self.lives.entry(s.id.clone()).and_modify(|l| {
+                    l.changed_ms = now_ms;
+                    l.features.clear();
+                    l.predicted = None;
+                    l.watch = None;
+                });
+            }
+        }
+    }
+
+    /// New services: cells of which nothing is known, beside what the others need.
+    pub(super) fn place_new(&mut self, now_ms: u64, seen: &Observation, arrived: &BTreeSet<ServiceId>, plan: &mut Plan) {
+        self.disturbed(now_ms);
+        let asked = self.ask_all(now_ms, seen);
+        let blindly = self.is_blind(&asked);
+        let with = |new: &BTreeSet<ServiceId>| {
+            PASSES.into_iter().find_map(|pass| {
+                let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| new.contains(&s.id).then_some(Role::Blind));
+                // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
+                let believed = match pass {
+                    Pass::Free => false,
+                    Pass::Trade => !blindly,
+                    Pass::Poor => true,
+                };
+                let fine = |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
+                self.joint(&asked, role, pass, STAY).filter(fine)
+            })
+        };
+        let mut new = arrived.clone();
+        let mut chosen = with(&new);
+        // Who was moved in this very step gives nothing in it, but may in the next. Else as many are placed as fit.
+        let just_moved = asked.iter().any(|a| a.life.features.is_empty() && self.books.slot(&a.s.id).is_some());
+        while chosen.is_none() && !just_moved && new.len() > 1 {
+            new.pop_last();
+            chosen = with(&new);
+        }
+        drop(asked);
+        if let Some(chosen) = chosen {
+            self.carry_out(now_ms, seen, &chosen, "new services", plan);
+        }
+        let just_moved = self.lives.iter().any(|(id, l)| l.features.is_empty() && self.books.slot(id).is_some());
+        for id in arrived.iter().filter(|_| !just_moved) {
+            if self.books.slot(id).is_none() && !self.books.is_crowded(id) {
+                self.books.crowd_in(id);
+                let why = "not even one core unit and the least ways are left".to_string();
+                plan.reports.push(Report::CannotPlace { service: id.clone(), why });
+            }
+        }
+    }
+
+    /// No model answers for anybody here. Whose readings this very step has emptied (a rollback) may have models all the same.
+    pub(super) fn is_blind(&self, asked: &[Asked]) -> bool {
+        let mut here = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some() && !a.life.features.is_empty()).peekable();
+        here.peek().is_some() && here.all(|a| a.mute.is_some())
+    }
+
+    /// New services that have been watched long enough.
+    pub(super) fn ready(&self, now_ms: u64, seen: &Observation) -> BTreeSet<ServiceId> {
+        let ripe = |s: &&ServiceView| {
+            let Some(life) = self.lives.get(&s.id) else { return false };
+            let Some(since) = life.new_since_ms.filter(|_| !s.latency_unknown() && !life.features.is_empty()) else { return false };
+            let slow = s.window.is_none() || is_slow(s);
+            now_ms >= since + if slow && !self.is_saturated(s) { self.set.sample_slow_ms } else { self.set.sample_ms }
+        };
+        seen.lc().filter(ripe).map(|s| s.id.clone()).collect()
+    }
+
+    /// BE jobs came, and not even the least is left for them: those with most QoS to spare give.
+    pub(super) fn make_room_for_be(&mut self, now_ms: u64, seen: &Observation, mut lacks: Amount, plan: &mut Plan) {
+        for unit in [Amount::new(1, 0), Amount::new(0, 1)] {
+            while !unit.at_most(lacks).is_zero() {
+                let may = |s: &&ServiceView| s.qos().is_some() && unit.fits_in(self.books.spare(&s.id));
+                let Some(s) = seen.lc().filter(may).max_by(|a, b| a.qos().unwrap_or(0.0).total_cmp(&b.qos().unwrap_or(0.0))) else { break };
+                let Some(life) = self.lives.get(&s.id) else { break };
+                let mut because = self.because(now_ms, s, life, None).expect(HoldsIf::P99Stays);
+                because.bind("the BE jobs lack the least");
+                let why = format!("best off: {} to the BE jobs", words(unit, &self.books.platform));
+                plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Deprive, why, because });
+                self.books.shrink(&s.id, unit);
+                self.lives.entry(s.id.clone()).and_modify(|l| l.changed_ms = now_ms);
+                lacks = lacks.minus(unit);
+            }
+        }
+    }
+}

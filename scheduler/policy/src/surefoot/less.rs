@@ -1,0 +1,125 @@
+//! Less: while all are well, what nobody needs goes to BE jobs, or to those who come.
+
+use super::*;
+
+/// Between two tries to help a service by giving it less.
+const STUCK_MS: u64 = 20_000;
+/// Between two looks at what could be taken, the first time.
+const LOOK_MS: u64 = 250;
+/// Change of throughput from one interval to the next from where nothing is taken until more is known: below [`JUMP`].
+const RISE: f64 = 0.06;
+
+impl Surefoot {
+    /// It has been given more time and again, its cores are idle, and it misses its target all the same.
+    pub(super) fn is_stuck(&self, now_ms: u64, s: &ServiceView) -> bool {
+        let Some(life) = self.lives.get(&s.id) else { return false };
+        let busy = mean(&life.features).cpu_usage_cores;
+        let idle = busy.is_some_and(|b| b < IDLE * self.books.platform.cores(self.books.usable(&s.id).cores));
+        life.more >= 3 && idle && s.qos_met() == Some(false) && now_ms >= (life.changed_ms + 1500).max(life.stuck_until_ms)
+    }
+
+    /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
+    pub(super) fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        // What was averaged says nothing about a load that has just begun to rise.
+        let rises = |s: &ServiceView, l: &Life| {
+            s.interval.is_some_and(|i| i.count >= 50 && i.achieved_rps / l.rps - 1.0 > RISE.max(2.5 / (i.count as f64).sqrt()))
+        };
+        let calm = |s: &ServiceView| {
+            self.lives.get(&s.id).is_some_and(|l| {
+                !l.is_new()
+                    && !rises(s, l)
+                    && l.watch.is_none()
+                    && l.strikes == 0
+                    && l.features.len() >= 3
+                    && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.calm_ms)
+            })
+        };
+        let stuck: BTreeSet<ServiceId> = seen.lc().filter(|s| self.is_stuck(now_ms, s)).map(|s| s.id.clone()).collect();
+        if now_ms < self.refine_ms
+            || seen
+                .lc()
+                .any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some() && !stuck.contains(&s.id))
+        {
+            return;
+        }
+        let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
+        // Who only stands by feels what becomes of the cores that others lose: BE jobs make clocks fall and siblings busy, and without
+        // them the same work goes on, on fewer siblings.
+        let tight = |s: &ServiceView| {
+            let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
+            let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);
+            busy.is_some_and(|b| b > self.set.busy * cores)
+        };
+        let role = |s: &ServiceView| {
+            if stuck.contains(&s.id) {
+                Some(Role::Stuck)
+            } else if tight(s) {
+                Some(Role::Firm)
+            } else {
+                spared(s).then_some(Role::Keeps)
+            }
+        };
+        let asked = self.ask_all(now_ms, seen);
+        let stay = self.price_of_moving();
+        let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, stay).unwrap_or_default();
+        self.leave_be_less(now_ms, &asked, &mut chosen);
+        let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
+        let gain: f64 = chosen.iter().filter(moved).filter_map(|(id, c)| self.gain(asked_of(&asked, id)?, c)).sum();
+        let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
+        drop(asked);
+        // While nothing is gained it is looked at ever more seldom.
+        self.looks += 1;
+        self.refine_ms = now_ms + (LOOK_MS << self.looks.min(5));
+        if gain < self.set.least_gain || !takes {
+            return;
+        }
+        let why = if stuck.is_empty() { "all targets met" } else { "more has not helped: fewer busy cores clock higher" };
+        if self.carry_out(now_ms, seen, &chosen, why, plan) {
+            for id in &stuck {
+                self.lives.entry(id.clone()).and_modify(|l| {
+                    (l.watch, l.predicted, l.more) = (None, None, 0);
+                    l.stuck_until_ms = now_ms + STUCK_MS;
+                });
+            }
+            (self.refines, self.looks) = (self.refines.saturating_sub(1), 0);
+            self.refine_ms = now_ms + if self.refines > 0 { self.set.calm_ms } else { self.set.calm_every_ms };
+        }
+    }
+
+    /// Without BE jobs what is taken is for nobody yet, and costs as little as it is worth.
+    pub(super) fn price_of_moving(&self) -> f64 {
+        let by_services = (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most);
+        if self.books.has_be() {
+            by_services.max(self.set.least_gain)
+        } else {
+            self.set.least_gain
+        }
+    }
+
+    /// What a service's cell would save in price over what it holds; None while its latency is unknown.
+    pub(super) fn gain(&self, asked: &Asked, to: &Cell) -> Option<f64> {
+        Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*to))
+    }
+
+    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. The least gains go first.
+    pub(super) fn leave_be_less(&self, now_ms: u64, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
+        let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };
+        let rest = self.books.rest().cores;
+        let most = rest + bad.cores.saturating_sub(rest) / 2;
+        let held = |id: &ServiceId| self.books.usable(id).cores;
+        loop {
+            let given: u32 = chosen.iter().map(|(id, c)| held(id).saturating_sub(c.held.cores)).sum();
+            let taken: u32 = chosen.iter().map(|(id, c)| c.held.cores.saturating_sub(held(id))).sum();
+            if taken <= given + self.books.free().cores && (rest + given).saturating_sub(taken) <= most {
+                return;
+            }
+            let gives = |(_, (id, c)): &(usize, &(ServiceId, Cell))| c.held.cores < held(id);
+            let gain = |(id, c): &(ServiceId, Cell)| asked_of(asked, id).and_then(|a| self.gain(a, c)).unwrap_or(0.0);
+            let least = chosen.iter().enumerate().filter(gives).min_by(|a, b| gain(a.1).total_cmp(&gain(b.1))).map(|(i, _)| i);
+            // Nobody gives any more: nor does anybody get.
+            let Some(i) = least.or_else(|| chosen.iter().position(|(id, c)| c.held.cores > held(id))) else { return };
+            let Some(asked) = asked_of(asked, &chosen[i].0) else { return };
+            chosen[i].1 = asked.now();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! More: for services that miss their target, or meet it by a hair.
+
+use super::*;
+
+/// Gain in price for which somebody is left short.
+const MUCH_BETTER: f64 = 0.5;
+/// Intervals that a service which was well on what it holds may miss its target before it gets more.
+const BURST: u32 = 3;
+
+impl Surefoot {
+    /// Services that miss their target and will go on to, and those that meet it by a hair.
+    pub(super) fn needy(&mut self, now_ms: u64, seen: &Observation) -> (BTreeSet<ServiceId>, BTreeSet<ServiceId>) {
+        let (mut missing, mut uneasy) = (BTreeSet::new(), BTreeSet::new());
+        let stuck: BTreeSet<ServiceId> = seen.lc().filter(|s| self.is_stuck(now_ms, s)).map(|s| s.id.clone()).collect();
+        for s in seen.lc() {
+            let held = self.books.usable(&s.id);
+            if self.books.slot(&s.id).is_none() {
+                continue;
+            }
+            let slow = is_slow(s);
+            let saturated = self.is_saturated(s);
+            let (patience_ms, settle_ms) = if slow && !saturated {
+                (self.set.patience_slow_ms, self.set.settle_slow_ms)
+            } else {
+                (self.set.patience_ms, self.set.settle_ms)
+            };
+            let Some(life) = self.lives.get_mut(&s.id) else { continue };
+            let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
+            if life.is_new() || now_ms < life.changed_ms + settle_ms || stuck.contains(&s.id) {
+                continue;
+            }
+            let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
+            let saturated = saturated && !vouched;
+            // What was well here at this load until now is a burst, if it soon ends: it is in the window for as long as the window is.
+            let patient = if vouched { BURST } else { 0 };
+            let lasts = life.missed_since_ms.is_some_and(|t| !vouched || now_ms >= t + WINDOW_MS + 100 * u64::from(BURST));
+            if saturated || life.strikes > 1 + patient || qos < 1.0 && (life.strikes > patient || lasts && life.strikes > 0) {
+                let recent = life.missed_since_ms.is_none_or(|t| now_ms < t + patience_ms);
+                if !saturated && recent && draining(life, target_ms, patience_ms) {
+                    continue;
+                }
+                if now_ms >= self.try_ms {
+                    life.more += 1;
+                    life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
+                }
+                life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
+                missing.insert(s.id.clone());
+            } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + WINDOW_MS {
+                life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
+                life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
+                uneasy.insert(s.id.clone());
+            }
+        }
+        (missing, uneasy)
+    }
+
+    pub(super) fn enlarge(&mut self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>, plan: &mut Plan) {
+        let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| missing.contains(&s.id).then_some(Role::Needs));
+        // Nothing is moved about that helps none of them.
+        let helps = |all: &Vec<(ServiceId, Cell)>| {
+            let gains = |(id, c): &(ServiceId, Cell)| {
+                missing.contains(id) && (self.lives.get(id).is_some_and(Life::is_new) || !c.held.fits_in(self.books.usable(id)))
+            };
+            all.iter().any(gains)
+        };
+        let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));
+        let asked = self.ask_all(now_ms, seen);
+        let free = self.joint(&asked, role, Pass::Free, STAY);
+        let mut chosen = free.clone().filter(well).or_else(|| self.joint(&asked, role, Pass::Trade, STAY).filter(well));
+        let mut poor = false;
+        if chosen.is_none() && now_ms >= self.poor_ms {
+            // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
+            let now: f64 = asked.iter().map(|a| self.price(a.now())).sum();
+            let better = |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - MUCH_BETTER;
+            chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better);
+            poor = chosen.is_some();
+            if let Some(chosen) = &mut chosen {
+                self.return_the_rest(&asked, chosen);
+            }
+        }
+        let chosen = chosen.or(free).filter(helps);
+        drop(asked);
+        if poor {
+            self.poor_ms = now_ms + self.set.poor_every_ms;
+        }
+        // Who is to make do with less than it needs: said where it comes about.
+        let short: Vec<Report> = chosen
+            .iter()
+            .flatten()
+            .filter(|(id, c)| poor && c.qos < 1.0 && !self.books.usable(id).fits_in(c.held))
+            .map(|(id, c)| Report::ExpectedSlowdown { service: id.clone(), qos: c.qos.max(0.0) })
+            .collect();
+        let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
+        if done {
+            plan.reports.extend(short);
+        }
+        if !done {
+            self.try_ms = now_ms + self.set.settle_ms;
+        }
+        for id in missing {
+            let Some(life) = self.lives.get_mut(id) else { continue };
+            if !done && life.more >= 4 && !life.reported {
+                life.reported = true;
+                plan.reports.push(if life.was_well {
+                    let why = "it misses its target, and no plan for all services gives it more".to_string();
+                    Report::Migrate { service: id.clone(), why }
+                } else {
+                    let why = "it has missed its target since it came, and no plan for all services gives it more".to_string();
+                    Report::CannotPlace { service: id.clone(), why }
+                });
+            }
+        }
+    }
+
+    /// Who is left short keeps what nobody else needs of what it held.
+    pub(super) fn return_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
+        let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
+        let mut rest = self.pool().minus(given);
+        for (id, cell) in chosen.iter_mut().filter(|(_, c)| c.qos < 1.0) {
+            let back = self.books.usable(id).minus(cell.held).at_most(rest);
+            let Some(of) = asked_of(asked, id).filter(|_| !back.is_zero()) else { continue };
+            let held = cell.held.plus(back);
+            *cell = Cell::new(held, of.on(held));
+            rest = rest.minus(back);
+        }
+    }
+
+    /// Met by a hair: more from what is free, from nobody else.
+    pub(super) fn comfort(&mut self, now_ms: u64, seen: &Observation, uneasy: &BTreeSet<ServiceId>, plan: &mut Plan) {
+        let role = |s: &ServiceView, _: &Life| if uneasy.contains(&s.id) { Role::Needs } else { Role::Keeps };
+        if let Some(chosen) = self.joint(&self.ask_all(now_ms, seen), role, Pass::Free, STAY) {
+            self.carry_out(now_ms, seen, &chosen, "met by a hair", plan);
+        }
+    }
+}
+
+/// The backlog shrinks, and will be gone in time; or only the window remembers it.
+fn draining(life: &Life, target_ms: f64, patience_ms: u64) -> bool {
+    let n = life.points.len();
+    if n < 3 {
+        return false;
+    }
+    let (first, last) = (life.points[n - 3], life.points[n - 1]);
+    if last.p99_ms <= target_ms {
+        return true;
+    }
+    let fall_ms = (first.mean_ms - last.mean_ms) / 2.0;
+    let left = last.p99_ms - target_ms;
+    // Within the time that is given it must be seen to fall.
+    fall_ms > 60.0 / patience_ms as f64 * first.mean_ms && left / fall_ms * 100.0 <= patience_ms as f64
+}

@@ -1,0 +1,66 @@
+//! What was taken and hurt somebody is given back, and remembered.
+
+use super::*;
+
+impl Surefoot {
+    /// Something was taken, and somebody suffers since: give it back.
+    pub(super) fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
+        let hurt = |me: &Self, s: &ServiceView| {
+            let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new()) else { return false };
+            let window = now_ms >= l.watch.map_or(l.changed_ms + WINDOW_MS, |w| w.window_from_ms);
+            l.strikes >= 2 || window && s.qos_met() == Some(false)
+        };
+        let sufferer = seen.lc().find(|s| hurt(self, s)).map(|s| s.id.clone());
+        let mut done = false;
+        let be = self.books.has_be();
+        if sufferer.is_some() && self.lives.values().any(|l| l.watch.is_some_and(|w| !w.given)) {
+            self.refine_ms = now_ms + (self.set.setback_ms << self.setbacks.min(4));
+            self.setbacks += 1;
+            // Somebody from whom nothing was taken: it is what BE jobs do with what they got.
+            let taken_ms = self.lives.values().filter(|l| l.watch.is_some_and(|w| !w.given)).map(|l| l.changed_ms).min().unwrap_or(now_ms);
+            let stood_by =
+                |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
+            if be && seen.lc().any(stood_by) {
+                self.be_bad = Some((self.books.rest(), now_ms + (self.set.grudge_ms << self.setbacks.min(3))));
+            }
+        }
+        for s in seen.lc() {
+            let Some(watch) = self.lives.get(&s.id).and_then(|l| l.watch) else { continue };
+            let own = hurt(self, s);
+            let Some(whose) = (if own { Some(s.id.clone()) } else { sufferer.clone().filter(|_| !watch.given) }) else {
+                if now_ms >= watch.until_ms {
+                    self.lives.entry(s.id.clone()).and_modify(|l| l.watch = None);
+                }
+                continue;
+            };
+            let held = self.books.usable(&s.id);
+            let back = watch.before.at_least(held).minus(held).at_most(self.books.free());
+            let Some(life) = self.lives.get(&s.id) else { continue };
+            let mut because = self.because(now_ms, s, life, None).expect(HoldsIf::P99Falls);
+            because.reject("wait until the watch ends", format!("{whose} misses its target since"));
+            because.bind(format!("it held {} before", words(watch.before, &self.books.platform)));
+            let grown = !back.is_zero() && self.books.grow(&s.id, back);
+            let grudge = self.set.grudge_ms << life.hurts.min(3);
+            if let Some(life) = self.lives.get_mut(&s.id) {
+                life.watch = None;
+                let expected = life.predicted.take().unwrap_or(1.0 + self.set.margin).clamp(1.0, AMPLE);
+                life.changed_ms = now_ms;
+                life.features.clear();
+                if own {
+                    life.hurts += 1;
+                    life.spared_until_ms = life.spared_until_ms.max(now_ms + if be { grudge / 4 } else { grudge });
+                    // It was predicted to be well there. Half of what one learns is about the next prediction.
+                    life.error = (0.5 * life.error + 0.5 * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected).min(2.0);
+                    let qos = s.qos().unwrap_or(0.9).min(0.99);
+                    life.ledger.note(now_ms, held, life.rps, qos, grudge);
+                }
+            }
+            if grown {
+                done = true;
+                let why = format!("{whose} misses its target since the loss: {} back", words(back, &self.books.platform));
+                plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Rollback, why, because });
+            }
+        }
+        done
+    }
+}
