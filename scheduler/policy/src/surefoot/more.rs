@@ -75,7 +75,10 @@ impl Surefoot {
             chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
-                self.return_the_rest(&asked, chosen);
+                // A newcomer's cell is a first guess, and a slow service's queue grows unheard: for them what is over stays free.
+                let more_to_come = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new) || seen.get(id).is_some_and(is_slow);
+                let for_givers = !missing.iter().any(more_to_come);
+                self.return_the_rest(&asked, chosen, |id, c| c.qos < 1.0 || for_givers && !missing.contains(id));
             }
         }
         let chosen = chosen.or(free).filter(helps);
@@ -112,11 +115,13 @@ impl Surefoot {
         }
     }
 
-    /// Who is left short keeps what nobody else needs of what it held.
-    pub(super) fn return_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
+    /// They keep what nobody else takes of what they held, first those who are expected to be worst off.
+    pub(super) fn return_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)], whom: impl Fn(&ServiceId, &Cell) -> bool) {
         let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
         let mut rest = self.pool().minus(given);
-        for (id, cell) in chosen.iter_mut().filter(|(_, c)| c.qos < 1.0) {
+        let mut losers: Vec<&mut (ServiceId, Cell)> = chosen.iter_mut().filter(|(id, c)| whom(id, c)).collect();
+        losers.sort_by(|a, b| a.1.qos.total_cmp(&b.1.qos));
+        for (id, cell) in losers {
             let back = self.books.usable(id).minus(cell.held).at_most(rest);
             let Some(of) = asked_of(asked, id).filter(|_| !back.is_zero()) else { continue };
             let held = cell.held.plus(back);

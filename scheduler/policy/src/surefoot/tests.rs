@@ -292,7 +292,7 @@ fn busy_cores_are_firmed_up_without_be_jobs() {
     assert!(policy.books.usable("a").cores > a && policy.books.usable("b").cores < b, "{:?}", plan.actions);
 }
 
-/// Who is left short keeps what nobody else needs of what it held.
+/// Who loses keeps what nobody else takes of what it held.
 #[test]
 fn what_nobody_needs_is_returned() {
     let (plant, policy) = settled(&["a", "b"]);
@@ -301,12 +301,29 @@ fn what_nobody_needs_is_returned() {
     let a = policy.books.usable("a");
     let short = Cell::new(Amount::new(1, 1), 0.3);
     let mut chosen = vec![("a".to_string(), short), ("b".to_string(), Cell::new(policy.books.usable("b"), 1.5))];
-    policy.return_the_rest(&asked, &mut chosen);
+    policy.return_the_rest(&asked, &mut chosen, |_, c| c.qos < 1.0);
     assert_eq!(chosen[0].1.held, a);
     let all = policy.pool().minus(Amount::new(2, 1));
     let mut chosen = vec![("a".to_string(), short), ("b".to_string(), Cell::new(all, 1.5))];
-    policy.return_the_rest(&asked, &mut chosen);
+    policy.return_the_rest(&asked, &mut chosen, |_, c| c.qos < 1.0);
     assert_eq!(chosen[0].1.held, Amount::new(2, 1));
+}
+
+/// One core is left over for two who lose: it is for who is expected to be worse off, among those who are asked for.
+#[test]
+fn the_worst_off_is_first_to_keep_what_is_left_over() {
+    let (plant, policy) = settled(&["a", "b", "c"]);
+    let seen = plant.observe();
+    let asked = policy.ask_all(plant.t_ms, &seen);
+    assert!(["a", "b"].iter().all(|id| policy.books.usable(id).cores > 1));
+    let most = policy.pool().minus(Amount::new(3, 2));
+    let cores_of = |qos_a: f64, qos_b: f64, whom: &str| {
+        let (a, b) = (Cell::new(Amount::new(1, 1), qos_a), Cell::new(Amount::new(1, 1), qos_b));
+        let mut chosen = vec![("a".to_string(), a), ("b".to_string(), b), ("c".to_string(), Cell::new(most, 2.0))];
+        policy.return_the_rest(&asked, &mut chosen, |id, _| whom.contains(id.as_str()));
+        [chosen[0].1.held.cores, chosen[1].1.held.cores]
+    };
+    assert_eq!([cores_of(0.5, 1.1, "ab"), cores_of(1.3, 1.1, "ab"), cores_of(0.5, 1.1, "b")], [[2, 1], [1, 2], [1, 2]]);
 }
 
 /// More is asked for than there is: who is left short is named to the upper scheduler, with what is expected of it.
