@@ -317,8 +317,10 @@ fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&A
         }
         (Ok((_, pid)), Some(c)) if c.pid == pid => match aside {
             Some(a) if !a.busy.swap(true, Ordering::Acquire) => {
-                // A thread that has gone serves nobody.
-                let _ = tell(&new, &Reply::done(vec![])) && a.lines.send(new).is_ok();
+                // A client or a thread that has gone: nobody is served, and the next may be.
+                if !(tell(&new, &Reply::done(vec![])) && a.lines.send(new).is_ok()) {
+                    a.busy.store(false, Ordering::Release);
+                }
             }
             _ => refuse(libc::EBUSY, BUSY.into()),
         },
