@@ -37,7 +37,7 @@ impl Node {
     pub fn virtual_server(config: &NodeConfig, at: &VirtualTarget) -> Result<Self> {
         let file = config.workload.clone().ok_or_else(|| missing(config, "workload", "Name a workload file (docs/workload-format.md)"))?;
         let workload = Workload::read(&file, &at.target())?;
-        check_platform(&workload, &at.platform.name)?;
+        check_platform(&workload, &at.platform.name);
         if !config.services.is_empty() {
             let ids: Vec<&str> = config.services.iter().map(|s| s.id.as_str()).collect();
             let (file, ids) = (config.file.display(), ids.join(", "));
