@@ -68,15 +68,21 @@ impl OsmlPlus {
         }
     }
 
-    /// Who says what QoS a loss would leave; where that is not Model-B, why not.
-    pub(super) fn says_qos(&self, b: &mut Because, s: &ServiceView) -> &'static str {
-        match self.b(s, self.books.usable(&s.id)) {
-            Ok(_) => "Model-B",
-            Err(e) => {
-                b.reject("Model-B", format!("has no answer: {e}; a rule of thumb stands in"));
-                "rule of thumb"
-            }
+    /// Who says what QoS a loss would leave, or a gain bring.
+    pub(super) fn who_says_qos(&self, s: &ServiceView) -> &'static str {
+        if self.b(s, self.books.usable(&s.id)).is_ok() {
+            "Model-B"
+        } else {
+            "rule of thumb"
         }
+    }
+
+    /// The same; where that is not Model-B, why not.
+    pub(super) fn says_qos(&self, b: &mut Because, s: &ServiceView) -> &'static str {
+        if let Err(e) = self.b(s, self.books.usable(&s.id)) {
+            b.reject("Model-B", format!("has no answer: {e}; a rule of thumb stands in"));
+        }
+        self.who_says_qos(s)
     }
 
     /// Model-A's answer, or that it had none.

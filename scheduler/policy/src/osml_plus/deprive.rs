@@ -56,7 +56,8 @@ impl OsmlPlus {
         for (id, offer) in solution {
             let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
             let what = words(offer.amount, &p);
-            let why = if seen.get(&id).is_some_and(misses) {
+            let idle_only = seen.get(&id).is_some_and(misses);
+            let why = if idle_only {
                 because.reject("Model-B", "it is not asked: the target is missed as it is, and not for want of the cores that stand idle");
                 because.say("measured", "QoS as it is", offer.qos, "");
                 let busy = self.lives.get(&id).and_then(|l| l.smooth().cpu_usage_cores).unwrap_or(f64::NAN);
@@ -72,14 +73,17 @@ impl OsmlPlus {
             for (other, why) in others.iter().filter(|o| o.0 != id) {
                 because.reject(format!("from {other}"), why.clone());
             }
-            because.bind(format!("{whom} lacks {} of what is free; a neighbour keeps QoS {}", words(lack, &p), self.set.neighbour_qos));
+            let keeps = if idle_only { "what it uses".into() } else { format!("QoS {}", self.set.neighbour_qos) };
+            because.bind(format!("{whom} lacks {} of what is free; a neighbour keeps {keeps}", words(lack, &p)));
             self.books.shrink(&id, offer.amount);
             // Who misses its target anyway loses only what it does not use: nothing to watch for.
             if seen.get(&id).is_some_and(|s| s.qos_met() == Some(true)) {
                 self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
             }
             act(plan, &id, ActionKind::Deprive, why, because);
-            plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
+            if !idle_only {
+                plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
+            }
         }
         true
     }

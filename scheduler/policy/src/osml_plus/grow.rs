@@ -106,7 +106,8 @@ impl OsmlPlus {
             return;
         };
         let (action, p, gain) = *choice;
-        let why = format!("QoS {:.2}; {from}: p {p:.2}, Model-B: gain {gain:.2}", s.qos().unwrap_or(0.0));
+        let by = if action == MBA_UP { "rule of thumb" } else { self.who_says_qos(s) };
+        let why = format!("QoS {:.2}; {from}: p {p:.2}, {by}: gain {gain:.2}", s.qos().unwrap_or(0.0));
         let p99_ms = self.lives[&s.id].recent_p99_ms().or(s.window.map(|w| w.p99_ms)).unwrap_or(f64::INFINITY);
         let step = tried.iter().find(|t| t.action == action);
         let mut because = self.because(s, HoldsIf::P99Falls);

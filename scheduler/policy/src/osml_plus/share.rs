@@ -44,7 +44,9 @@ impl OsmlPlus {
             let rest = self.books.usable(&s.id).minus(half);
             match self.b_corrected(s, rest) {
                 Ok(after) => Some((self.recent_qos(s)?.min(self.models.qos_cap()), after)),
-                Err(_) => s.qos().map(|q| (q, qos_by_thumb(q, self.books.usable(&s.id), rest))),
+                Err(_) if self.is_mute(s) => s.qos().map(|q| (q, qos_by_thumb(q, self.books.usable(&s.id), rest))),
+                // Moved in this very step: the model will answer in the next.
+                Err(_) => None,
             }
         };
         let best = seen
@@ -67,9 +69,9 @@ impl OsmlPlus {
                 _ if s.qos_met() != Some(true) => "its target is missed, or its latency unknown".into(),
                 _ if !able(&s) => "it holds too little, shares already, or is watched".into(),
                 Some((_, after)) if after < self.set.shared_qos => {
-                    format!("Model-B: QoS {after:.2}, {:.2} is agreed for sharing", self.set.shared_qos).into()
+                    format!("{}: QoS {after:.2}, {:.2} is agreed for sharing", self.who_says_qos(s), self.set.shared_qos).into()
                 }
-                Some((_, after)) => format!("Model-B: QoS {after:.2}, the loss would be larger").into(),
+                Some((_, after)) => format!("{}: QoS {after:.2}, the loss would be larger", self.who_says_qos(s)).into(),
                 None => "Model-B has no answer".into(),
             };
             gives.reject(format!("with {}", s.id), why.clone());
