@@ -42,7 +42,7 @@ impl Surefoot {
         self.disturbed(now_ms);
         let asked = self.ask_all(now_ms, seen);
         let blindly = self.is_blind(&asked);
-        let with = |new: &BTreeSet<ServiceId>| {
+        let with = |new: &[ServiceId]| {
             PASSES.into_iter().find_map(|pass| {
                 let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| new.contains(&s.id).then_some(Role::Blind));
                 // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
@@ -55,12 +55,13 @@ impl Surefoot {
                 self.joint(&asked, role, pass, STAY).filter(fine)
             })
         };
-        let mut new = arrived.clone();
-        let mut chosen = with(&new);
+        let mut new: Vec<ServiceId> = arrived.iter().filter(|id| self.books.unit_is_left_for(id)).cloned().collect();
+        new.sort_by_key(|id| self.books.turn(id));
+        let mut chosen = if new.is_empty() { None } else { with(&new) };
         // Who was moved in this very step gives nothing in it, but may in the next. Else as many are placed as fit.
         let just_moved = asked.iter().any(|a| a.life.features.is_empty() && self.books.slot(&a.s.id).is_some());
         while chosen.is_none() && !just_moved && new.len() > 1 {
-            new.pop_last();
+            new.pop();
             chosen = with(&new);
         }
         drop(asked);

@@ -329,6 +329,7 @@ impl Surefoot {
         }
         let somebody_gains = moves.iter().any(|(_, c, held)| !c.held.fits_in(*held));
         let p = self.books.platform.clone();
+        let mut actions: BTreeMap<&ServiceId, Action> = BTreeMap::new();
         for (id, cell, held) in &moves {
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get(id)) else { continue };
             let lost = held.minus(cell.held);
@@ -365,7 +366,7 @@ impl Surefoot {
             because.bind(format!("the cheapest cells for all services that fit{with}"));
             let expected = if blind { String::new() } else { format!(", QoS {qos:.2} expected") };
             let text = format!("{why}: {} -> {}{expected}", words(*held, &p), words(cell.held, &p));
-            plan.actions.push(Action { service: id.clone(), kind, why: text, because });
+            actions.insert(id, Action { service: id.clone(), kind, why: text, because });
         }
         // First make room.
         for (id, cell, held) in &moves {
@@ -377,6 +378,7 @@ impl Surefoot {
             let blind = self.books.slot(id).is_none();
             let done = if blind { self.books.admit(id, cell.held) } else { self.books.set(id, cell.held) };
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get_mut(id).filter(|_| done)) else { continue };
+            plan.actions.extend(actions.remove(id));
             let was_new = life.is_new();
             life.new_since_ms = blind.then_some(now_ms);
             life.changed_ms = now_ms;
@@ -512,7 +514,7 @@ impl Policy for Surefoot {
         }
         let arrived: BTreeSet<ServiceId> = news.lc_arrived.iter().cloned().collect();
         let room = self.books.least().fits_in(self.books.free());
-        let waiting = arrived.iter().any(|id| room || !self.books.is_crowded(id));
+        let waiting = arrived.iter().any(|id| room && self.books.unit_is_left_for(id) || !self.books.is_crowded(id));
         let (mut missing, uneasy) = self.needy(now_ms, seen);
         self.bandwidth(now_ms, seen, &mut missing, &mut plan);
         let ready = self.ready(now_ms, seen);

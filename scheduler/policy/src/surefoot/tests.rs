@@ -309,6 +309,37 @@ fn what_nobody_needs_is_returned() {
     assert_eq!(chosen[0].1.held, Amount::new(2, 1));
 }
 
+/// By quota: a guest in force, whom no plan can send away, comes before a newcomer; nobody is said to be placed who is not.
+#[test]
+fn who_is_in_force_without_a_slot_comes_before_newcomers() {
+    let p = Platform { core_step: 0.25, ..Platform::regular("q", 1, 1, 0, 0.0) };
+    let mut plant = ["a", "c", "d", "e"].iter().fold(Plant::new(&p), |plant, id| plant.lc(id, 0.05, 10.0));
+    let mut policy = policy(&p, Perfect::of(&plant));
+    let seen = plant.observe();
+    policy.books.follow(&seen);
+    for (id, units) in [("a", 2), ("d", 1), ("e", 1)] {
+        assert!(policy.books.admit(id, Amount::new(units, 0)));
+    }
+    policy.books.crowd_in("c");
+    plant.apply(&policy.books.plan(&seen).unwrap());
+    // A BE job takes a unit, and c becomes its guest; when it leaves, b comes.
+    plant.add("x", Kind::Be, 0.0);
+    step(&mut plant, &mut policy);
+    assert_eq!(policy.books.usable("a").cores, 1);
+    plant.tenants.retain(|t| t.id != "x");
+    plant.add("b", Kind::Lc { qos_target_ms: 10.0 }, 0.05);
+    for _ in 0..5 {
+        let seen = plant.observe();
+        let plan = policy.step(plant.t_ms, &seen);
+        for a in plan.actions.iter().filter(|a| a.kind == ActionKind::Place) {
+            assert!(policy.books.slot(&a.service).is_some(), "{a:?}");
+        }
+        plant.apply(&plan);
+        plant.tick();
+    }
+    assert!(policy.books.slot("c").is_some() && policy.books.slot("b").is_none(), "{:?}", policy.books.slots());
+}
+
 /// One core is left over for two who lose: it is for who is expected to be worse off, among those who are asked for.
 #[test]
 fn the_worst_off_is_first_to_keep_what_is_left_over() {
