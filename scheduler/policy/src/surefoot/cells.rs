@@ -179,8 +179,20 @@ impl Surefoot {
         out.extend(last);
     }
 
-    /// Cells that a service may be given in a plan.
-    pub(super) fn choices(&self, asked: &Asked, role: Role, pool: Amount, pass: Pass) -> Vec<Cell> {
+    /// No cell that a service may be given is smaller than this, in cores or in ways.
+    pub(super) fn least_of(&self, asked: &Asked, role: Role, pass: Pass) -> Amount {
+        let least = self.books.least();
+        match role {
+            Role::Keeps | Role::Firm => asked.held,
+            Role::Strained if pass != Pass::Poor => asked.held,
+            Role::MayGive if pass == Pass::Free => asked.held,
+            Role::MayGive if pass == Pass::Trade => Amount::new(asked.held.cores / 2, asked.held.ways / 2).at_least(least),
+            _ => least,
+        }
+    }
+
+    /// Cells that a service may be given in a plan. What is larger than `most` is not looked for: it cannot be had.
+    pub(super) fn choices(&self, asked: &Asked, role: Role, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
         let now = asked.now();
         match role {
             Role::Keeps => vec![now],
@@ -196,11 +208,11 @@ impl Surefoot {
                 vec![Cell::new(Amount::new(cores, asked.held.ways).at_most(asked.held), 1.0)]
             }
             Role::Strained if pass != Pass::Poor => vec![now],
-            Role::Strained => self.to_get(asked, now, pool, pass),
+            Role::Strained => self.to_get(asked, now, pool, most, pass),
             Role::MayGive if pass == Pass::Free => vec![now],
             Role::Blind => self.blind(if is_slow(asked.s) { &BLIND_SLOW } else { &BLIND }, pool),
-            Role::MayGive => self.to_give(asked, now, pool, pass),
-            Role::Needs => self.to_get(asked, now, pool, pass),
+            Role::MayGive => self.to_give(asked, now, pool, most, pass),
+            Role::Needs => self.to_get(asked, now, pool, most, pass),
         }
     }
 
@@ -224,7 +236,7 @@ impl Surefoot {
     /// What models propose, before anybody asks whether that may be: smallest cells by Model-B, but within Model-A's OAA (in a poor
     /// plan: its RCliff) only where they were seen to do. Model-B knows the neighbourhood of what it was taught; far from there
     /// Model-A is the one to hold on to.
-    pub(super) fn proposed(&self, asked: &Asked, pool: Amount, pass: Pass) -> Vec<Amount> {
+    pub(super) fn proposed(&self, asked: &Asked, pool: Amount, most: Amount, pass: Pass) -> Vec<Amount> {
         let required = self.required(asked.life);
         let (oaa, rcliff) = asked.corners(pool);
         let poor = pass == Pass::Poor;
@@ -233,14 +245,14 @@ impl Surefoot {
         // Where not everybody can have enough, no model is asked who could have plenty.
         let levels = LEVELS.iter().take(if poor { 1 } else { LEVELS.len() }).map(|l| required + l);
         let levels = levels.chain(POOR_LEVELS.into_iter().filter(|_| poor));
-        levels.for_each(|qos| Self::staircase(asked, qos, floor, pool, &mut out));
+        levels.for_each(|qos| Self::staircase(asked, qos, floor, most, &mut out));
         let around = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)];
         out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(cores, ways)).at_most(pool)));
         out
     }
 
     /// For a service that is well: whatever it is predicted to be well on, too.
-    pub(super) fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
+    pub(super) fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
         let (held, required) = (asked.held, if pass == Pass::Poor { 1.02 } else { self.required(asked.life) });
         let mut out = vec![now];
         if asked.mute.is_some() {
@@ -260,7 +272,7 @@ impl Surefoot {
             2
         };
         let careful = held.minus(Amount::new(held.cores.div_ceil(part), held.ways.div_ceil(part)));
-        let mut cells = self.proposed(asked, pool, pass);
+        let mut cells = self.proposed(asked, pool, most, pass);
         cells.iter_mut().for_each(|c| *c = c.at_least(careful));
         let (_, rcliff) = asked.corners(pool);
         // A unit less on the safe side of the RCliff, where Model-B is very sure.
@@ -306,9 +318,9 @@ impl Surefoot {
     }
 
     /// For a service that is new, or needs more than it has.
-    pub(super) fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, pass: Pass) -> Vec<Cell> {
+    pub(super) fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
         let (held, life) = (asked.held, asked.life);
-        let mut cells = if asked.mute.is_some() { asked.by_rule(pool).to_vec() } else { self.proposed(asked, pool, pass) };
+        let mut cells = if asked.mute.is_some() { asked.by_rule(pool).to_vec() } else { self.proposed(asked, pool, most, pass) };
         let (oaa, _) = asked.corners(pool);
         let believed = |to: Amount| {
             let q = asked.on(to);

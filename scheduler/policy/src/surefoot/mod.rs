@@ -294,14 +294,15 @@ impl Surefoot {
     /// `stay` is what it costs to move a service at all. A cell for everybody that fits together: (service, cell), or None where nothing fits.
     fn joint(&self, all: &[Asked], role: impl Fn(&ServiceView, &Life) -> Role, pass: Pass, stay: f64) -> Option<Vec<(ServiceId, Cell)>> {
         let pool = self.pool();
+        let here = |(asked, role): &(&Asked, Role)| self.books.slot(&asked.s.id).is_some() || *role == Role::Blind;
+        let roles: Vec<(&Asked, Role)> = all.iter().map(|a| (a, role(a.s, a.life))).filter(here).collect();
+        let of_all = roles.iter().fold(Amount::default(), |sum, (a, role)| sum.plus(self.least_of(a, *role, pass)));
         let mut ids = vec![];
         let mut cells: Vec<Vec<Cell>> = vec![];
-        for asked in all {
-            let role = role(asked.s, asked.life);
-            if self.books.slot(&asked.s.id).is_none() && role != Role::Blind {
-                continue;
-            }
-            cells.push(self.choices(asked, role, pool, pass));
+        for (asked, role) in roles {
+            // What the others will not go below nobody can have.
+            let most = pool.minus(of_all.minus(self.least_of(asked, role, pass)));
+            cells.push(self.choices(asked, role, pool, most, pass));
             ids.push(asked.s.id.clone());
         }
         let priced: Vec<Vec<Choice>> = ids

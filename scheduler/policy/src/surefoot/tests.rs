@@ -257,6 +257,31 @@ fn a_raise_that_hurts_is_taken_back_without_counters() {
     assert_eq!(plan.actions.len(), 1);
 }
 
+/// What others will not go below is not looked for: no cell is smaller than is said, whatever a service is in the plan.
+#[test]
+fn no_cell_is_smaller_than_the_least_of_its_role() {
+    let roles = [Role::Keeps, Role::MayGive, Role::Needs, Role::Firm, Role::Stuck, Role::Strained, Role::Blind];
+    for mute in [false, true] {
+        let p = Platform::regular("t", 16, 1, 11, 2.0);
+        let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 3.0, 10.0).be("x");
+        let mut models = Perfect::of(&plant);
+        models.mute = mute;
+        let mut policy = policy(&p, models);
+        for t in 0..60 {
+            step(&mut plant, &mut policy);
+            plant.tenant("a").demand = if t % 20 < 10 { 2.0 } else { 5.0 };
+            let seen = plant.observe();
+            for asked in policy.ask_all(plant.t_ms, &seen) {
+                for (role, pass) in roles.iter().flat_map(|r| PASSES.map(|p| (*r, p))) {
+                    let least = policy.least_of(&asked, role, pass);
+                    let cells = policy.choices(&asked, role, policy.pool(), policy.pool(), pass);
+                    assert!(cells.iter().all(|c| least.fits_in(c.held)), "{t} {role:?} {pass:?} {least:?} {cells:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Whose cores are busy gets some before BE jobs get more; where there are none for all, somebody stays as it is.
 #[test]
 fn who_stands_by_is_firmed_up() {
@@ -265,7 +290,7 @@ fn who_stands_by_is_firmed_up() {
     let (s, life) = (seen.get("a").unwrap(), &policy.lives["a"]);
     let mut asked = policy.ask(plant.t_ms, s, life);
     asked.state.features.cpu_usage_cores = Some(policy.books.platform.cores(asked.held.cores) * 0.95);
-    let cells = policy.choices(&asked, Role::Firm, policy.pool(), Pass::Trade);
+    let cells = policy.choices(&asked, Role::Firm, policy.pool(), policy.pool(), Pass::Trade);
     assert!(cells[0].held.cores > asked.held.cores && cells[0].held.ways == asked.held.ways, "{cells:?}");
     assert!(cells[1].held == asked.held && policy.price(cells[1]) > policy.price(cells[0]), "{cells:?}");
 }
@@ -433,7 +458,7 @@ fn without_models_slack_is_given() {
     let gives = |policy: &Surefoot, busy: Option<f64>, qos: f64| {
         let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
         (asked.state.features.cpu_usage_cores, asked.qos) = (busy, Some(qos));
-        policy.to_give(&asked, asked.now(), policy.pool(), Pass::Trade).iter().skip(1).map(|c| c.held).collect::<Vec<_>>()
+        policy.to_give(&asked, asked.now(), policy.pool(), policy.pool(), Pass::Trade).iter().skip(1).map(|c| c.held).collect::<Vec<_>>()
     };
     assert_eq!(gives(&policy, None, 1.2), []);
     let (some, many) = (gives(&policy, None, 1.9), gives(&policy, None, 50.0));
@@ -476,7 +501,7 @@ fn who_misses_its_target_while_watched_is_not_placed_on_much_less() {
     let least_on = |qos: f64, pass: Pass| {
         let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
         asked.qos = Some(qos);
-        let cells = policy.to_get(&asked, asked.now(), policy.pool(), pass);
+        let cells = policy.to_get(&asked, asked.now(), policy.pool(), policy.pool(), pass);
         cells.iter().fold(held, |least, c| least.at_most(c.held))
     };
     assert_eq!(least_on(0.5, Pass::Trade), Amount::new(9, 6));
@@ -495,7 +520,7 @@ fn where_half_more_is_not_to_be_had_a_quarter_is_offered() {
     let offered = |policy: &Surefoot, busy: f64, pass: Pass| {
         let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
         (asked.qos, asked.state.features.cpu_usage_cores) = (Some(0.2), Some(busy));
-        let cells = policy.to_get(&asked, asked.now(), policy.pool(), pass);
+        let cells = policy.to_get(&asked, asked.now(), policy.pool(), policy.pool(), pass);
         cells.into_iter().filter(|c| c.held.cores > held.cores).map(|c| (c.held.cores, c.qos < 1.0)).min()
     };
     assert_eq!(offered(&policy, 8.0, Pass::Poor), Some((10, true)));
