@@ -22,6 +22,8 @@
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
 //!   minutes, and what they answer now they began long ago. They begin with more, grow as soon as all their cores are busy, and give
 //!   nothing before they have been well for ten seconds.
+//! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, and said to the upper
+//!   scheduler; those who give for it keep what nobody takes ([`Surefoot::return_the_rest`]).
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
 //!   targets, and for the least that BE jobs keep).
 //!
