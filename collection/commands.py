@@ -205,8 +205,9 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 @click.option("--grid", metavar="A,B,...", help="These services in every workload, no combination of loads twice.")
 @click.option("--gap-s", type=float, default=1.0, show_default=True, help="Between one service's arrival and the next.")
 @click.option("--duration-s", type=float, default=120.0, show_default=True)
+@click.option("--events", type=int, default=0, show_default=True, help="Churn: changes of load, and leaves.")
 @click.option("--name", help="Files are NAME-01.toml ... (default: from --lc and --be).")
-@click.option("--schedulable", is_flag=True, help="Only workloads for which ORACLE can meet every QoS target.")
+@click.option("--schedulable", is_flag=True, help="Only workloads for which ORACLE can meet every QoS target, in every phase.")
 @_json
 @click.pass_context
 def workloads_generate(
@@ -225,6 +226,7 @@ def workloads_generate(
     grid: str | None,
     gap_s: float,
     duration_s: float,
+    events: int,
     name: str | None,
     schedulable: bool,
     as_json: bool,
@@ -265,6 +267,7 @@ def workloads_generate(
             gap_s=gap_s,
             duration_s=duration_s,
             grid=whole is not None,
+            events=events,
         )
     on_screen = Console(stderr=True)
     with on_screen.status("drawing") as status:
@@ -278,10 +281,11 @@ def workloads_generate(
             if not on_screen.is_terminal:
                 click.echo(line, err=True)
 
+        by_recipe = f"lc{recipe.lc}" + (f"-be{recipe.be}" if recipe.be else "") + ("-churn" if recipe.events else "")
         made = workload_sets.generate(
             recipe,
             count,
-            f"lc{recipe.lc}" + (f"-be{recipe.be}" if recipe.be else "") if name is None else name,
+            by_recipe if name is None else name,
             out,
             workload_sets.schedulable if schedulable else None,
             told,

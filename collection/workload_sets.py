@@ -32,6 +32,8 @@ BATCH = 16
 FIRST_BATCH = 4
 REFUSED = "ORACLE found no partition that meets every QoS target"
 _STEP_PCT = 10
+# Of so many events one is a service that leaves.
+_LEAVES_ONE_IN = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Recipe:
     gap_s: services arrive one after another, this far apart, in the order drawn; the jobs are there from the start (OSML+ paper,
         Fig. 12).
     grid: every workload has all `services` in their order, and no combination of loads comes twice.
+    events: changes of load (another level, of a service that is there) and leaves (never of the last), evenly spread after the
+        last arrival.
     """
 
     platform: str
@@ -56,6 +60,7 @@ class Recipe:
     gap_s: float = 1.0
     duration_s: float = 120.0
     grid: bool = False
+    events: int = 0
 
     def check(self) -> None:
         """Raises InputError where nothing can be drawn."""
@@ -81,6 +86,19 @@ class Recipe:
             raise InputError(f"--gap-s {self.gap_s:g}: is no time between arrivals. Give a number of seconds, 0 or more")
         if self.gap_s * (self.lc - 1) >= self.duration_s:
             raise InputError(f"--gap-s {self.gap_s:g}: the last of {self.lc} services would arrive after --duration-s. Lower it")
+        if self.events < 0:
+            raise InputError(f"--events {self.events}: give 0 or more")
+        if self.events and self._events_apart_s() < 1:
+            raise InputError(f"--events {self.events}: less than a second apart. Give fewer, or a longer --duration-s")
+        if self.events and self.low_pct == self.high_pct:
+            raise InputError(f"--events {self.events}: with one level no load can change. Give --high above --low")
+
+    def _events_apart_s(self) -> float:
+        return (self.duration_s - self.gap_s * (self.lc - 1)) / (self.events + 1)
+
+    def event_s(self, k: int) -> float:
+        """When the k-th event is, from 0 on, in tenths of a second."""
+        return round(self.gap_s * (self.lc - 1) + self._events_apart_s() * (k + 1), 1)
 
     def loads_pct(self) -> range:
         return range(self.low_pct, self.high_pct + 1, _STEP_PCT)
@@ -97,17 +115,24 @@ class Recipe:
         if self.jobs != JOBS:
             said.append(f"--jobs {','.join(self.jobs)}")
         said.append(f"--low {self.low_pct} --high {self.high_pct} --gap-s {self.gap_s:g} --duration-s {self.duration_s:g}")
+        if self.events:
+            said.append(f"--events {self.events}")
         return " ".join([*said, f"--seed {self.seed}"])
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One draw. lc: (service, load in per cent, arrival in s); be: jobs."""
+    """One draw.
+
+    lc: (service, load in per cent, arrival in s). be: jobs. events: (time in s, service, load in per cent from then on; 0: it
+    leaves), in time order.
+    """
 
     recipe: Recipe
     number: int
     lc: tuple[tuple[str, int, float], ...]
     be: tuple[str, ...]
+    events: tuple[tuple[float, str, int], ...] = ()
 
     def text(self) -> str:
         """The workload file (docs/workload-format.md)."""
@@ -119,9 +144,22 @@ class Workload:
         for service, pct, at_s in self.lc:
             lines += ["", "[[lc]]", f'service = "{service}"', f"load = {pct / 100:g}"]
             lines += [f"arrive_s = {at_s:g}"] if at_s else []
+            mine = [(t_s, to_pct) for t_s, who, to_pct in self.events if who == service]
+            lines += [f"leave_s = {t_s:g}" for t_s, to_pct in mine if not to_pct]
+            for t_s, to_pct in mine:
+                lines += ["[[lc.change]]", f"at_s = {t_s:g}", f"load = {to_pct / 100:g}"] if to_pct else []
         for job in self.be:
             lines += ["", "[[be]]", f'job = "{job}"']
         return "\n".join(lines) + "\n"
+
+    def phases(self) -> list[Workload]:
+        """The workload once all have arrived and after each event, every phase as a workload in which nothing happens."""
+        here = {service: pct for service, pct, _ in self.lc}
+        found = [dict(here)]
+        for _, service, pct in self.events:
+            here[service] = pct
+            found.append({s: p for s, p in here.items() if p})
+        return [Workload(self.recipe, self.number, tuple((s, p, 0.0) for s, p in f.items()), self.be) for f in found]
 
 
 @dataclass(frozen=True)
@@ -193,11 +231,28 @@ def draw(recipe: Recipe, number: int) -> Workload | None:
         pcts = [levels[_random("load", seed, number, k) % len(levels)] for k in range(recipe.lc)]
     jobs = _shuffled(recipe.jobs, "jobs", seed, number)[: recipe.be]
     at_s = [k * recipe.gap_s for k in range(len(services))]
-    return Workload(recipe, number, tuple(zip(services, pcts, at_s, strict=True)), tuple(jobs))
+    events = _events(recipe, number, dict(zip(services, pcts, strict=True)))
+    return Workload(recipe, number, tuple(zip(services, pcts, at_s, strict=True)), tuple(jobs), events)
+
+
+def _events(recipe: Recipe, number: int, here: dict[str, int]) -> tuple[tuple[float, str, int], ...]:
+    """Events from the loads in per cent of the services that are there on."""
+    found = []
+    for k in range(recipe.events):
+        words = ("event", recipe.seed, number, k)
+        who = list(here)[_random(*words, "who") % len(here)]
+        if len(here) > 1 and _random(*words, "what") % _LEAVES_ONE_IN == 0:
+            del here[who]
+            pct = 0
+        else:
+            others = [pct for pct in recipe.loads_pct() if pct != here[who]]
+            pct = here[who] = others[_random(*words, "load") % len(others)]
+        found.append((recipe.event_s(k), who, pct))
+    return tuple(found)
 
 
 def schedulable(workloads: Sequence[Workload]) -> list[bool]:
-    """For each, whether ORACLE proves that a partition meets every QoS target once all have arrived.
+    """For each, whether ORACLE proves that a partition meets every QoS target once all have arrived, and after each event.
 
     It is asked by way of `surefootd eval`, whose column `oracle_emu` is null where nothing was proven (docs/eval-output.md): that
     counts as a no.
@@ -207,13 +262,16 @@ def schedulable(workloads: Sequence[Workload]) -> list[bool]:
     recipe = workloads[0].recipe
     with tempfile.TemporaryDirectory(prefix="surefoot-workloads-") as name:
         folder = Path(name)
-        for k, workload in enumerate(workloads):
-            (folder / f"{k:06}.toml").write_text(workload.text(), "utf-8")
+        # Of each phase one: a load that changes back is asked about once.
+        phases = [list(dict.fromkeys(phase.text() for phase in workload.phases())) for workload in workloads]
+        for k, texts in enumerate(phases):
+            for j, text in enumerate(texts):
+                (folder / f"{k:06}-{j:06}.toml").write_text(text, "utf-8")
         args: list[str | Path] = ["eval", "--workloads", folder, "--policies", "unmanaged", "--platform", recipe.platform]
         tools.run_json(tools.SUREFOOTD, [*args, "--timelines", "none", "--out", folder / "out", "--json"])
         rows = pl.read_parquet(folder / "out" / "rows.parquet").sort("workload")
-    proven = ((rows["oracle_emu"] - rows["offered_load"]).abs() < 1e-6).fill_null(False)
-    return proven.to_list()
+    proven = iter(((rows["oracle_emu"] - rows["offered_load"]).abs() < 1e-6).fill_null(False).to_list())
+    return [all([next(proven) for _ in texts]) for texts in phases]
 
 
 def generate(

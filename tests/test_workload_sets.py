@@ -132,9 +132,48 @@ def test_a_set_is_made_again_and_oracle_agrees(tmp_path: Path) -> None:
     assert workload_sets.schedulable([full, half]) == [False, True]
 
 
+def test_events_change_loads_and_let_services_leave() -> None:
+    """Evenly spread after the last arrival; nobody acts who has gone, somebody stays; a change is to another level."""
+    recipe = Recipe("server-1", 3, high_pct=60, events=7)
+    drawn = [w for w in (workload_sets.draw(recipe, n) for n in range(1, 200)) if w is not None]
+    leaves = 0
+    for workload in drawn:
+        assert [t for t, _, _ in workload.events] == [16.8, 31.5, 46.2, 61.0, 75.8, 90.5, 105.2]
+        here = {service: pct for service, pct, _ in workload.lc}
+        for _, who, pct in workload.events:
+            assert here[who] != pct
+            here[who] = pct
+            here = {s: p for s, p in here.items() if p}
+            assert here
+            leaves += pct == 0
+        assert {pct for _, _, pct in workload.events} <= {0, 10, 20, 30, 40, 50, 60}
+        # what the file says is what was drawn
+        read = tomllib.loads(workload.text())["lc"]
+        said = [(c["at_s"], lc["service"], round(100 * c["load"])) for lc in read for c in lc.get("change", [])]
+        said += [(lc["leave_s"], lc["service"], 0) for lc in read if "leave_s" in lc]
+        assert sorted(said) == sorted(workload.events)
+        phases = workload.phases()
+        assert {s: p for s, p, _ in phases[0].lc} == {s: p for s, p, _ in workload.lc}
+        assert {s: p for s, p, _ in phases[-1].lc} == here
+        assert len(phases) == 8
+    # one in four, but for the last service
+    assert 0.2 < leaves / sum(len(w.events) for w in drawn) < 0.27
+
+
+def test_every_phase_must_be_schedulable() -> None:
+    """A load that rises to what does not fit beside the other, and one whose neighbour has left by then."""
+    two = (("sphinx", 20, 0.0), ("memcached", 100, 1.0))
+    rises = Workload(Recipe("server-2", 2), 1, two, (), ((40.0, "sphinx", 100), (80.0, "sphinx", 20)))
+    leaves = Workload(Recipe("server-2", 2), 2, two, (), ((40.0, "memcached", 0), (80.0, "sphinx", 100)))
+    assert workload_sets.schedulable([rises, leaves]) == [False, True]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        (["--events=-1"], "--events -1: give 0 or more"),
+        (["--events", "200"], "--events 200: less than a second apart. Give fewer"),
+        (["--events", "2", "--low", "50", "--high", "50"], "--events 2: with one level no load can change"),
         (["--lc", "12"], "--lc 12: there are 11 services to draw from"),
         (["--be", "4"], "--be 4: there are 3 jobs"),
         (["--low", "15"], "loads are 10, 20 ... 100"),
