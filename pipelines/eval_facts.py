@@ -27,6 +27,8 @@ _COMPARED_ELSE = ("osml-plus", "parties", "clite")
 # Ours of which each is to have the least violation of all others, and whom these others are at least.
 _LOWEST = ("osml-plus", "surefoot")
 _OTHERS = ("parties", "clite", "osml")
+# Whom a wrong model cannot mislead.
+_MODELLESS = "parties"
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
 ALL_BE = "be-all"
 NOT_MEASURED = "not measured"
@@ -440,6 +442,56 @@ def _sure(p: Published, ours: Estimate, workloads: int) -> bool | None:
     return ours.units >= ENOUGH and len(said) == 1
 
 
+# ---------------------------------------------------------------- untruths
+
+
+def apart(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """All rows but those that were told an untruth beside honest ones of the same set, and these."""
+    honest = set(rows.filter(pl.col("harm").is_null()).select("platform", "set").unique().iter_rows())
+    of = rows.select("platform", "set", "harm").iter_rows()
+    beside = pl.Series([harm is not None and (platform, name) in honest for platform, name, harm in of], dtype=pl.Boolean)
+    return rows.filter(~beside), rows.filter(beside)
+
+
+def untruths(rows: pl.DataFrame, misled: pl.DataFrame) -> list[dict[str, Any]]:
+    """What untruths cost, of each set that was also run without. rows, misled: as `apart` says."""
+    found = []
+    for honest in groups(rows):
+        mine = misled.filter((pl.col("platform") == honest.platform) & (pl.col("set") == honest.set))
+        told = (
+            [Group(honest.platform, honest.set, of, honest.drawn) for of in mine.sort("harm").partition_by("harm")]
+            if len(mine)
+            else []
+        )
+        costs = [_untruth(of, honest, policy) for of in told for policy in of.policies()]
+        if costs:
+            found.append({"set": honest.set, "platform": honest.platform, "unjudged": honest.unjudged(), "costs": costs})
+    return found
+
+
+def _untruth(told: Group, honest: Group, policy: str) -> dict[str, Any]:
+    """One policy under one untruth, against itself and against parties, which has no models; on the runs that both have."""
+    mine, its = told.of(policy), honest.of(policy)
+    both = ["workload", "seed"]
+    parties = told.of(_MODELLESS) if _MODELLESS in told.policies() else honest.of(_MODELLESS)
+    over = None if policy == _MODELLESS else ratio(told, mine, parties, "qos_violation_s")
+    judged = over if policy in OURS and not honest.unjudged() else None
+    sure = None
+    if judged and judged.low is not None and judged.high is not None:
+        sure = judged.units >= ENOUGH and (judged.low < 1) == (judged.high < 1)
+    return {
+        "policy": policy,
+        "harm": told.harm(),
+        "violation_s": _json(mean(told, mine, "qos_violation_s")),
+        "honest_violation_s": _json(mean(honest, its.join(mine, on=both, how="semi"), "qos_violation_s")) if len(its) else None,
+        "over_honest": _json(ratio(told, mine, its, "qos_violation_s")),
+        "over_parties": _json(over),
+        "parties": None if parties.is_empty() else "told the same" if _MODELLESS in told.policies() else "told the truth",
+        "verdict": None if judged is None else "below parties" if judged.value < 1 else "not below parties",
+        "sure": sure,
+    }
+
+
 def _interval(group: Group) -> str | None:
     """What the intervals of a set are over; None where one unit gives none."""
     if group.drawn:
@@ -449,6 +501,7 @@ def _interval(group: Group) -> str | None:
 
 def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
     """All facts of the report as plain data, and the groups for its figures."""
+    rows, misled = apart(rows)
     found = groups(rows)
     sets = []
     for g in found:
@@ -474,5 +527,11 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
             }
         )
     said = [pl.col(name).first() for name in ("harm", "bundle", "surefootd")]
-    outs = rows.group_by("out").agg(pl.len().alias("rows"), pl.col("platform").unique().sort(), *said).sort("out")
-    return {"made_from": outs.to_dicts(), "sets": sets, "published": compare(found)}, found
+    outs = (
+        pl.concat([rows, misled])
+        .group_by("out")
+        .agg(pl.len().alias("rows"), pl.col("platform").unique().sort(), *said)
+        .sort("out")
+    )
+    facts = {"made_from": outs.to_dicts(), "sets": sets, "untruths": untruths(rows, misled), "published": compare(found)}
+    return facts, found

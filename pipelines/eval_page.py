@@ -71,13 +71,13 @@ def build(facts: Facts, groups: Sequence[Group], step: Step = untold) -> Page:
                     ("policy", "policies", policies),
                 )
             ),
-            *[("told untruths", ", ".join(told)) for told in [sorted({s["harm"] for s in sets if s["harm"]})] if told],
+            *[("told untruths", ", ".join(told)) for told in [_all_told(facts)] if told],
             ("seeds of each workload", " or ".join(map(str, sorted({s["seeds"] for s in sets})))),
         ],
         footer="Made by `surefoot eval-report`; eval-report.json has the same numbers; docs/eval-report.md says how.",
     )
     page.tiles = _tiles(facts)
-    page.sections = [_published(facts), _sets(facts)]
+    page.sections = [_published(facts), _sets(facts), *_untruths(facts)]
     parts: Sequence[Callable[[], list[Section]]] = (
         lambda: [_convergence(facts, groups)],
         lambda: [_emu(facts, groups)],
@@ -330,6 +330,42 @@ def _intervals(s: Facts) -> str:
     if s["seeds"] > 1:
         return f"{said}; those of failures are over seeds, Student's t."
     return f"{said}. How many workloads fail has no interval: one seed gives none. {several}"
+
+
+def _all_told(facts: Facts) -> list[str]:
+    """All untruths that runs of the page were told."""
+    return sorted({s["harm"] for s in facts["sets"] if s["harm"]} | {c["harm"] for u in facts["untruths"] for c in u["costs"]})
+
+
+def _untruths(facts: Facts) -> list[Section]:
+    if not facts["untruths"]:
+        return []
+    section = Section("untruths", "The price of a wrong model", "Wrong models")
+    section.blocks.append(
+        Text(
+            "The same policies on the same workloads and seeds, told untruths (surefootd eval --harm): seconds of QoS violation "
+            "a run. The aim: a policy of ours that is misled breaks less than parties, which has no models. Ratios are of the "
+            "runs that both have; below 1 is less."
+        )
+    )
+    columns = [Column("policy"), Column("told"), Column("told the truth, s", True), Column("misled, s", True)]
+    columns += [Column("over its own", True), Column("over parties'", True, "told the same where it was run so, else the truth")]
+    columns.append(Column("verdict"))
+    for u in facts["untruths"]:
+        section.blocks.append(Heading(name_of(u | {"harm": None})))
+        rows = []
+        for c in u["costs"]:
+            names = ("honest_violation_s", "violation_s")
+            cells: list[Any] = [c["policy"], c["harm"], *(figure(c[n]) if c[n] else _NOT_RUN for n in names)]
+            cells.append(figure(c["over_honest"], "×") if c["over_honest"] else "–")
+            cells.append(figure(c["over_parties"], "×") if c["over_parties"] else "–" if c["parties"] else _NOT_RUN)
+            sure = {True: "sure", False: "not sure", None: ""}[c["sure"]]
+            cells.append(badge(c["verdict"] == "below parties", c["verdict"], sure) if c["verdict"] else "–")
+            rows.append(cells)
+        section.blocks.append(Table(columns, rows))
+        if u["unjudged"]:
+            section.blocks.append(Text(f"No verdict: {u['unjudged']}.", "note"))
+    return [section]
 
 
 # ---------------------------------------------------------------- figures over many workloads

@@ -43,7 +43,7 @@ OPTIONAL: dict[str, Any] = {
     "worst_slowdown": _NUMBER,
     "refused_plans": _NUMBER,
 }
-_KEY = ["platform", "set", "workload", "policy", "seed"]
+_KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # a time line's points, at most: more cannot be told apart in a figure
 _POINTS = 400
 
@@ -59,7 +59,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
 
     Raises:
         BadInput: a folder is not eval's or not finished, a column is missing or of another type, a run stands in two folders, or
-            rows of a set with an untruth would stand among those of it without.
+            rows of a set are of several untruths, and none is of the truth.
     """
     if not outs:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
@@ -76,14 +76,14 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
 
 
 def _one_harm(frame: pl.DataFrame) -> None:
-    """Means of runs that were misled and of runs that were not are means of nothing."""
+    """Means of runs that were misled differently are means of nothing, and without honest ones they stand beside nothing."""
     told = frame.select("platform", "set", "harm", "out").unique().sort("out")
     for of in told.partition_by("platform", "set", maintain_order=True):
-        if of["harm"].n_unique() > 1:
-            said = [f"{out} (--harm {harm})" if harm else out for out, harm in zip(of["out"], of["harm"], strict=True)]
+        if of["harm"].n_unique() > 1 and not of["harm"].null_count():
+            said = [f"{out} (--harm {harm})" for out, harm in zip(of["out"], of["harm"], strict=True)]
             raise BadInput(
                 f"{' and '.join(said)}: rows of set {of['set'][0]} on {of['platform'][0]}, whose policies were not told the "
-                "same. Report on each of them by itself"
+                "same. Add the runs without --harm, or report on each of them by itself"
             )
 
 

@@ -692,14 +692,19 @@ def test_rows_that_nobody_vouches_for_have_no_verdict(lc3: Path, tmp_path: Path,
 
 
 def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> None:
-    """Both folders are named; sets of their own may stand on one page, and are not united beside BE jobs."""
-    misled = what(write(tmp_path / "misled", [row("lc3-03", "osml-plus", 1, 2.0)]), harm="no-counters")
+    """No mean has both: what was misled stands apart; and sets of which all were misled are not united beside BE jobs."""
+    before = facts_of(lc3)
+    misled = what(write(tmp_path / "misled", [row("lc3-01", "osml-plus", 1, 2.0, qos_violation_s=3.0)]), harm="no-counters")
+    facts = facts_of(lc3, misled)
+    assert (facts["sets"], facts["published"]) == (before["sets"], before["published"])
+    assert [m["harm"] for m in facts["made_from"]] == ["no-counters", None]
+    other = what(write(tmp_path / "other", [row("lc3-01", "osml-plus", 1, 2.0)]), harm="dead-feed")
     with pytest.raises(BadInput) as e:
-        eval_rows.read([lc3, misled])
+        eval_rows.read([misled, other])
     said = str(e.value)
-    assert str(lc3) in said
     assert f"{misled} (--harm no-counters)" in said
-    assert "Report on each of them by itself" in said
+    assert f"{other} (--harm dead-feed)" in said
+    assert "Add the runs without --harm, or report on each of them by itself" in said
     be = [
         write(tmp_path / n, [row(f"{n}-{k:02}", "osml-plus", 1, 2.0, be_throughput=0.5) for k in (1, 2)])
         for n in ("lc2-be", "lc3-be")
@@ -707,6 +712,45 @@ def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> No
     assert eval_facts.ALL_BE in {s["set"] for s in facts_of(*be)["sets"]}
     what(be[1], harm="shuffled-a")
     assert {s["set"]: s["harm"] for s in facts_of(*be)["sets"]} == {"lc2-be": None, "lc3-be": "shuffled-a"}
+
+
+def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
+    """On the runs that both have. osml-plus has 2 s in each run, parties 2 s and once 10.
+
+    Misled to 3 and 5 s with seed 1: twice its own, and twice parties', which was not told the same; to 1 s with seed 2 of lc3-02
+    a tenth of parties' 10; where parties was told the same and has 0.5 s there, twice that.
+    """
+    wrong = [row(f"lc3-0{k}", "osml-plus", 1, 2.0, qos_violation_s=v) for k, v in ((1, 3.0), (2, 5.0))]
+    shuffled = what(write(tmp_path / "shuffled", wrong), harm="shuffled-a")
+    dead = what(write(tmp_path / "dead", [row("lc3-02", "osml-plus", 2, 2.0, qos_violation_s=1.0)]), harm="dead-feed")
+    same = [row("lc3-02", p, 2, 2.0, qos_violation_s=v) for p, v in (("osml-plus", 1.0), ("parties", 0.5))]
+    blind = what(write(tmp_path / "blind", same), harm="no-counters")
+    (of,) = facts_of(lc3, shuffled, dead, blind)["untruths"]
+    assert (of["set"], of["platform"], of["unjudged"]) == ("lc3", "server-2", None)
+    by = {(c["harm"], c["policy"]): c for c in of["costs"]}
+    mine = [(harm, "osml-plus") for harm in ("dead-feed", "no-counters", "shuffled-a")]
+    assert list(by) == [mine[0], ("no-counters", "parties"), *mine[1:]]
+
+    def said(harm: str, policy: str = "osml-plus") -> tuple[Any, ...]:
+        c = by[harm, policy]
+        figures = (
+            c[n] and pytest.approx(c[n]["value"]) for n in ("honest_violation_s", "violation_s", "over_honest", "over_parties")
+        )
+        return (*figures, c["parties"], c["verdict"])
+
+    assert said("shuffled-a") == (2.0, 4.0, 2.0, 2.0, "told the truth", "not below parties")
+    assert said("dead-feed") == (2.0, 1.0, 0.5, 0.1, "told the truth", "below parties")
+    assert said("no-counters") == (2.0, 1.0, 0.5, 2.0, "told the same", "not below parties")
+    assert said("no-counters", "parties") == (10.0, 0.5, 0.05, None, "told the same", None)
+    html = Path(eval_report.run([lc3, shuffled, dead, blind], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "The price of a wrong model" in html
+    assert "dead-feed, no-counters, shuffled-a" in html
+    assert "not below parties" in html
+    assert "The price of a wrong model" not in Path(eval_report.run([lc3], tmp_path / "alone")["page"]).read_text("utf-8")
+    (lc3 / "eval.json").unlink()
+    (of,) = facts_of(lc3, dead)["untruths"]
+    assert of["unjudged"]
+    assert of["costs"][0]["verdict"] is None
 
 
 @pytest.mark.parametrize(
