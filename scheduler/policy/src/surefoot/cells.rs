@@ -161,7 +161,8 @@ impl Surefoot {
         resources + cell.risk.unwrap_or(by_qos)
     }
 
-    /// The smallest cells from `floor` on that Model-B predicts to have at least `qos`: for ever fewer ways the fewest cores.
+    /// The smallest cells from `floor` on that Model-B predicts to have at least `qos`: for ever fewer ways the fewest cores, beginning
+    /// at `limit`'s ways. Where Model-B holds more ways for worse, another limit can give other cells.
     pub(super) fn staircase(asked: &Asked, qos: f64, floor: Amount, limit: Amount, out: &mut Vec<Amount>) {
         let mut cores = floor.cores;
         let mut last: Option<Amount> = None;

@@ -75,9 +75,7 @@ impl Surefoot {
             chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
-                // A newcomer's cell is a first guess, and a slow service's queue grows unheard: for them what is over stays free.
-                let more_to_come = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new) || seen.get(id).is_some_and(is_slow);
-                let for_givers = !missing.iter().any(more_to_come);
+                let for_givers = !missing.iter().any(|id| self.will_ask_again(seen, id));
                 self.return_the_rest(&asked, chosen, |id, c| c.qos < 1.0 || for_givers && !missing.contains(id));
             }
         }
@@ -115,6 +113,11 @@ impl Surefoot {
         }
     }
 
+    /// A newcomer's cell is a first guess, and a slow service's queue grows unheard: what a plan for them leaves over stays free.
+    pub(super) fn will_ask_again(&self, seen: &Observation, id: &ServiceId) -> bool {
+        self.lives.get(id).is_some_and(Life::is_new) || seen.get(id).is_some_and(is_slow)
+    }
+
     /// They keep what nobody else takes of what they held, first those who are expected to be worst off.
     pub(super) fn return_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)], whom: impl Fn(&ServiceId, &Cell) -> bool) {
         let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
@@ -125,7 +128,11 @@ impl Surefoot {
             let back = self.books.usable(id).minus(cell.held).at_most(rest);
             let Some(of) = asked_of(asked, id).filter(|_| !back.is_zero()) else { continue };
             let held = cell.held.plus(back);
-            *cell = Cell::new(held, of.on(held));
+            let (own, seen) = (self.books.usable(id), of.qos.unwrap_or(0.0));
+            let there = if of.mute.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
+            // Who misses its target on more does not meet it here; and more is never worse.
+            let there = if seen < 1.0 { there.min(seen) } else { there };
+            *cell = Cell::new(held, there.max(cell.qos));
             rest = rest.minus(back);
         }
     }

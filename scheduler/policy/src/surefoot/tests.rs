@@ -365,6 +365,24 @@ fn who_is_in_force_without_a_slot_comes_before_newcomers() {
     assert!(policy.books.slot("c").is_some() && policy.books.slot("b").is_none(), "{:?}", policy.books.slots());
 }
 
+/// Two units for three newcomers: whoever has waited longest has its turn first, whatever they are called.
+#[test]
+fn who_has_waited_longest_is_placed_first() {
+    let p = Platform::regular("t", 8, 1, 2, 2.0);
+    let mut plant = Plant::new(&p).lc("m", 0.5, 10.0).lc("n", 0.5, 10.0).lc("z", 0.5, 10.0);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..20 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(policy.books.is_crowded("z"));
+    plant.tenants.retain(|t| t.id != "m");
+    plant.add("a", Kind::Lc { qos_target_ms: 10.0 }, 0.5);
+    for _ in 0..20 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(policy.books.slot("z").is_some() && policy.books.slot("a").is_none(), "{:?}", policy.books.slots());
+}
+
 /// One core is left over for two who lose: it is for who is expected to be worse off, among those who are asked for.
 #[test]
 fn the_worst_off_is_first_to_keep_what_is_left_over() {
@@ -380,6 +398,51 @@ fn the_worst_off_is_first_to_keep_what_is_left_over() {
         [chosen[0].1.held.cores, chosen[1].1.held.cores]
     };
     assert_eq!([cores_of(0.5, 1.1, "ab"), cores_of(1.3, 1.1, "ab"), cores_of(0.5, 1.1, "b")], [[2, 1], [1, 2], [1, 2]]);
+}
+
+/// Without models, too, more is expected of more: by the rule of thumb, and never more than who misses its target has now.
+#[test]
+fn what_is_returned_is_expected_to_be_worth_something() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    for mute in [false, true] {
+        let mut plant = Plant::new(&p).lc("a", 2.0, 20.0).lc("b", 2.0, 10.0);
+        let mut models = Perfect::of(&plant);
+        models.mute = mute;
+        let mut policy = policy(&p, models);
+        for _ in 0..60 {
+            step(&mut plant, &mut policy);
+        }
+        let (a, pool) = (policy.books.usable("a"), policy.pool());
+        for seen_qos in [4.0, 0.8] {
+            let seen = plant.observe();
+            let mut asked = policy.ask_all(plant.t_ms, &seen);
+            asked[0].qos = Some(seen_qos);
+            let less = Amount::new(a.cores / 2, a.ways);
+            let some = Cell::new(less, qos_by_thumb(seen_qos, a, less));
+            let back = Cell::new(pool.minus(less).minus(Amount::new(1, 0)), 1.5);
+            let mut chosen = vec![("a".to_string(), some), ("b".to_string(), back)];
+            policy.return_the_rest(&asked, &mut chosen, |id, _| id == "a");
+            let got = chosen[0].1;
+            assert_eq!(got.held.cores, less.cores + 1);
+            assert!(got.qos >= some.qos && (seen_qos >= 1.0 || got.qos <= seen_qos), "{mute} {seen_qos} {some:?} {got:?}");
+            assert!(!mute || (got.qos - qos_by_thumb(seen_qos, a, got.held)).abs() < 1e-9, "{some:?} {got:?}");
+        }
+    }
+}
+
+/// What a plan leaves over is for newcomers and slow services, and for nobody else.
+#[test]
+fn newcomers_and_slow_services_will_ask_again() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("slow", 2.0, SLOW_MS);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..60 {
+        step(&mut plant, &mut policy);
+    }
+    plant.add("new", Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+    step(&mut plant, &mut policy);
+    let seen = plant.observe();
+    assert_eq!(["a", "slow", "new"].map(|id| policy.will_ask_again(&seen, &id.to_string())), [false, true, true]);
 }
 
 /// More is asked for than there is: who is left short is named to the upper scheduler, with what is expected of it.
