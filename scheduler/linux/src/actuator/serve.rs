@@ -375,3 +375,33 @@ impl Listener {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited socket is of another kind. Use ListenSequentialPacket="))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{connect, socketpair};
+
+    /// A client that has gone before its second line was taken: the place is free for the next.
+    #[test]
+    fn a_second_line_whose_client_has_gone_keeps_no_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("actuator");
+        let listener = Listener::bind(&at).unwrap();
+        let (ours, _theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let mut client = Some(Client { line: Line::from(ours), pid: std::process::id() as i32 });
+        let (lines, taken) = channel();
+        let aside = Aside { lines, busy: Arc::new(AtomicBool::new(false)) };
+        let uid = nix::unistd::getuid().as_raw();
+        let dial = || {
+            let line = Line::from(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap());
+            connect(line.as_raw_fd(), &UnixAddr::new(&at).unwrap()).unwrap();
+            line
+        };
+        drop(dial());
+        client = admit(&listener, uid, client, Some(&aside));
+        assert!(!aside.busy.load(Ordering::Acquire) && taken.try_recv().is_err());
+        let _second = dial();
+        client = admit(&listener, uid, client, Some(&aside));
+        assert!(client.is_some() && aside.busy.load(Ordering::Acquire) && taken.try_recv().is_ok());
+    }
+}
