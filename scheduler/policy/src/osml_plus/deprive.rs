@@ -117,12 +117,7 @@ impl OsmlPlus {
                 if amount.is_zero() {
                     continue;
                 }
-                let predicted = match self.b_corrected(s, has.minus(amount)) {
-                    Ok(q) => q,
-                    Err(_) if self.is_mute(s) => qos_by_thumb(qos, has, has.minus(amount)),
-                    // Moved in this very step: the model will answer in the next.
-                    Err(_) => return donor,
-                };
+                let Some((_, predicted)) = self.qos_on_less(s, has.minus(amount)) else { return donor };
                 if predicted < self.set.neighbour_qos {
                     break;
                 }

@@ -1,6 +1,7 @@
 //! Algorithm 1 of the OSML+ paper: a new service on idle resources, then on its OAA by Model-A; and when Model-A is asked again.
 
 use super::*;
+use crate::books::qos_by_thumb;
 
 /// A service that is to be placed, with what it was watched on.
 struct Ready {
@@ -55,6 +56,16 @@ impl OsmlPlus {
     pub(super) fn is_mute(&self, s: &ServiceView) -> bool {
         let held = self.books.usable(&s.id);
         !self.models.qos(&s.service, &State::of(s), self.cores(held), f64::from(held.ways)).is_ok_and(f64::is_finite)
+    }
+
+    /// QoS now and on less than it holds, by Model-B or, where that says nothing about the service, by the rule of thumb. None for who was
+    /// moved in this very step: the model will answer in the next.
+    pub(super) fn qos_on_less(&self, s: &ServiceView, less: Amount) -> Option<(f64, f64)> {
+        match self.b_corrected(s, less) {
+            Ok(then) => Some((self.recent_qos(s)?.min(self.models.qos_cap()), then)),
+            Err(_) if self.is_mute(s) => s.qos().map(|q| (q, qos_by_thumb(q, self.books.usable(&s.id), less))),
+            Err(_) => None,
+        }
     }
 
     /// Place every service that has been watched long enough, together.

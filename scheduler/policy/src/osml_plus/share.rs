@@ -2,7 +2,6 @@
 
 use super::grow::Need;
 use super::*;
-use crate::books::qos_by_thumb;
 use surefoot_server::Text;
 
 impl OsmlPlus {
@@ -39,16 +38,8 @@ impl OsmlPlus {
                 && self.books.common_of(&s.id).is_none()
                 && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && !l.asleep())
         };
-        // Two users of one CPU or way have about half of it each. QoS now and after, both as far as Model-B can tell.
-        let now_after = |s: &ServiceView| {
-            let rest = self.books.usable(&s.id).minus(half);
-            match self.b_corrected(s, rest) {
-                Ok(after) => Some((self.recent_qos(s)?.min(self.models.qos_cap()), after)),
-                Err(_) if self.is_mute(s) => s.qos().map(|q| (q, qos_by_thumb(q, self.books.usable(&s.id), rest))),
-                // Moved in this very step: the model will answer in the next.
-                Err(_) => None,
-            }
-        };
+        // Two users of one CPU or way have about half of it each.
+        let now_after = |s: &ServiceView| self.qos_on_less(s, self.books.usable(&s.id).minus(half));
         let best = seen
             .lc()
             .filter(able)
