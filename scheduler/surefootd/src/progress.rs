@@ -44,11 +44,7 @@ impl Progress {
             bar.reset_eta();
             bar
         });
-        let every = match mode {
-            Mode::Json => Some(EVERY_JSON),
-            Mode::Auto if bar.is_none() => Some(EVERY_LINE),
-            Mode::Auto | Mode::None => None,
-        };
+        let every = every(mode, bar.is_some());
         let now = Instant::now();
         let p = Progress {
             name: name.into(),
@@ -114,6 +110,15 @@ impl Progress {
     }
 }
 
+/// Least time between two lines; None: there are none.
+fn every(mode: Mode, has_bar: bool) -> Option<Duration> {
+    match mode {
+        Mode::Json => Some(EVERY_JSON),
+        Mode::Auto if !has_bar => Some(EVERY_LINE),
+        Mode::Auto | Mode::None => None,
+    }
+}
+
 /// How far it is, and how long the rest takes at the pace of the `ours` cases that took `elapsed`.
 fn in_words(name: &str, done: u64, planned: u64, ours: u64, elapsed: Duration) -> String {
     let left = planned.saturating_sub(done);
@@ -146,10 +151,7 @@ mod tests {
     /// Without a terminal a line comes once the time is up, and never with `none`.
     #[test]
     fn lines_come_where_there_is_no_bar() {
-        let every = |mode| Progress { bar: None, ..Progress::new(mode, "x", 10, 0) }.every;
-        assert_eq!((every(Mode::Json), every(Mode::None)), (Some(EVERY_JSON), None));
-        if !std::io::stderr().is_terminal() {
-            assert_eq!(every(Mode::Auto), Some(EVERY_LINE));
-        }
+        assert_eq!((every(Mode::Json, false), every(Mode::None, false)), (Some(EVERY_JSON), None));
+        assert_eq!((every(Mode::Auto, false), every(Mode::Auto, true)), (Some(EVERY_LINE), None));
     }
 }
