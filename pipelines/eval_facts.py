@@ -9,6 +9,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +390,7 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
             if ours is None:
                 verdict, why = _nothing(group, p)
             else:
-                verdict, sure = _verdict(p, ours, workloads), _sure(p, ours, workloads)
+                verdict, sure = _verdict(p, ours, workloads), _sure(ours, partial(p.met_by, workloads=workloads))
         row: dict[str, Any] = {name: getattr(p, name) for name in p.__dataclass_fields__}
         row |= {"workloads": workloads or None, "ours": _json(ours), "verdict": verdict, "why": why, "sure": sure}
         lowest = _lowest(group, p) if group and ours and p.metric == "violation_over_lowest" else None
@@ -434,11 +435,11 @@ def _verdict(p: Published, ours: Estimate, workloads: int) -> str:
     return "as published or better" if good else "worse than published"
 
 
-def _sure(p: Published, ours: Estimate, workloads: int) -> bool | None:
+def _sure(ours: Estimate, good: Callable[[float], bool]) -> bool | None:
     """Whether the whole interval says the same, and is of enough units; None without one."""
     if ours.low is None or ours.high is None:
         return None
-    said = {p.met_by(x, workloads) for x in (ours.low, ours.value, ours.high)}
+    said = {good(x) for x in (ours.low, ours.value, ours.high)}
     return ours.units >= ENOUGH and len(said) == 1
 
 
@@ -476,19 +477,16 @@ def _untruth(told: Group, honest: Group, policy: str) -> dict[str, Any]:
     parties = told.of(_MODELLESS) if _MODELLESS in told.policies() else honest.of(_MODELLESS)
     over = None if policy == _MODELLESS else ratio(told, mine, parties, "qos_violation_s")
     judged = over if policy in OURS and not honest.unjudged() else None
-    sure = None
-    if judged and judged.low is not None and judged.high is not None:
-        sure = judged.units >= ENOUGH and (judged.low < 1) == (judged.high < 1)
     return {
         "policy": policy,
         "harm": told.harm(),
         "violation_s": _json(mean(told, mine, "qos_violation_s")),
-        "honest_violation_s": _json(mean(honest, its.join(mine, on=both, how="semi"), "qos_violation_s")) if len(its) else None,
+        "honest_violation_s": _json(mean(honest, its.join(mine, on=both, how="semi"), "qos_violation_s")),
         "over_honest": _json(ratio(told, mine, its, "qos_violation_s")),
         "over_parties": _json(over),
         "parties": None if parties.is_empty() else "told the same" if _MODELLESS in told.policies() else "told the truth",
         "verdict": None if judged is None else "below parties" if judged.value < 1 else "not below parties",
-        "sure": sure,
+        "sure": judged and _sure(judged, lambda x: x < 1),
     }
 
 

@@ -34,6 +34,7 @@ Facts = Mapping[str, Any]
 # told the name of each step, which lasts as long as the context
 Step = Callable[[str], AbstractContextManager[None]]
 _VERDICTS = {"met": True, "missed": False, "as published or better": True, "worse than published": None}
+_SURE = {True: "sure", False: "not sure", None: ""}
 # workloads of a set whose time lines are drawn, at most
 _FEW = 12
 # combinations of loads that make a map
@@ -179,12 +180,11 @@ def _published(facts: Facts) -> Section:
     rest = [p for p in facts["published"] if p["ours"] is None]
     columns = [Column("set"), Column("policy"), Column("what"), Column("published", True)]
     if measured:
-        more = {True: "sure", False: "not sure", None: ""}
         rows = [
             [
                 *_cells(p),
                 figure(p["ours"], _unit(p, p["workloads"])),
-                badge(_VERDICTS[p["verdict"]], p["verdict"], more[p["sure"]]),
+                badge(_VERDICTS[p["verdict"]], p["verdict"], _SURE[p["sure"]]),
                 _source(p),
             ]
             for p in measured
@@ -359,8 +359,7 @@ def _untruths(facts: Facts) -> list[Section]:
             cells: list[Any] = [c["policy"], c["harm"], *(figure(c[n]) if c[n] else _NOT_RUN for n in names)]
             cells.append(figure(c["over_honest"], "×") if c["over_honest"] else "–")
             cells.append(figure(c["over_parties"], "×") if c["over_parties"] else "–" if c["parties"] else _NOT_RUN)
-            sure = {True: "sure", False: "not sure", None: ""}[c["sure"]]
-            cells.append(badge(c["verdict"] == "below parties", c["verdict"], sure) if c["verdict"] else "–")
+            cells.append(badge(c["verdict"] == "below parties", c["verdict"], _SURE[c["sure"]]) if c["verdict"] else "–")
             rows.append(cells)
         section.blocks.append(Table(columns, rows))
         if u["unjudged"]:
