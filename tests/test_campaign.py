@@ -33,8 +33,8 @@ interval_ms = 1000
 samples = 2
 """
 
-# enough work that a kill falls into the middle of it
-LARGE = SMALL.replace('"1..8"', '"1..36"').replace("1..20 step 4", "1..20").replace("samples = 2", "samples = 40")
+# enough work that a kill, or a signal at its first journal line, falls into the middle of it, on a busy machine too
+LARGE = SMALL.replace('"1..8"', '"1..36"').replace("1..20 step 4", "1..20").replace("samples = 2", "samples = 160")
 
 
 def write(folder: Path, text: str, name: str = "campaign.toml") -> Path:
