@@ -4,6 +4,8 @@ use super::*;
 
 /// Risk of a blind cell that is good enough not to ask others.
 const ENOUGH: f64 = 2.0;
+/// Who loses this part of its cores or more is moved far.
+const FAR_DOWN: u32 = 4;
 
 impl Surefoot {
     /// The first BE job beside LC services: room for what nobody has measured yet, and less bandwidth to begin with.
@@ -52,7 +54,7 @@ impl Surefoot {
                     Pass::Poor => true,
                 };
                 let fine = |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
-                self.joint(&asked, role, pass, STAY).filter(fine)
+                Some((pass, self.joint(&asked, role, pass, STAY).filter(fine)?))
             })
         };
         let mut new: Vec<ServiceId> = arrived.iter().filter(|id| self.books.unit_is_left_for(id)).cloned().collect();
@@ -64,8 +66,17 @@ impl Surefoot {
             new.pop();
             chosen = with(&new);
         }
+        match &mut chosen {
+            Some((Pass::Poor, chosen)) => self.divide_the_rest(seen, &asked, chosen, |id| new.contains(id)),
+            // What newcomers need is not known yet: what is over stays free for them, but for that nobody goes far.
+            Some((_, chosen)) => self.return_the_rest(&asked, chosen, |id, c| {
+                let held = self.books.usable(id).cores;
+                FAR_DOWN * held.saturating_sub(c.held.cores) >= held && !new.contains(id)
+            }),
+            None => {}
+        }
         drop(asked);
-        if let Some(chosen) = chosen {
+        if let Some((_, chosen)) = chosen {
             self.carry_out(now_ms, seen, &chosen, "new services", plan);
         }
         let just_moved = self.lives.iter().any(|(id, l)| l.features.is_empty() && self.books.slot(id).is_some());

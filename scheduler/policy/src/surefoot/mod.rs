@@ -23,7 +23,7 @@
 //!   minutes, and what they answer now they began long ago. They begin with more, grow as soon as all their cores are busy, and give
 //!   nothing before they have been well for ten seconds.
 //! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, and said to the upper
-//!   scheduler; those who give for it keep what nobody takes ([`Surefoot::return_the_rest`]).
+//!   scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]); nor does who is moved far for a newcomer.
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
 //!   targets, and for the least that BE jobs keep).
 //!

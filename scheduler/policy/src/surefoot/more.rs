@@ -75,8 +75,7 @@ impl Surefoot {
             chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
-                let for_givers = !missing.iter().any(|id| self.will_ask_again(seen, id));
-                self.return_the_rest(&asked, chosen, |id, c| c.qos < 1.0 || for_givers && !missing.contains(id));
+                self.divide_the_rest(seen, &asked, chosen, |id| missing.contains(id));
             }
         }
         let chosen = chosen.or(free).filter(helps);
@@ -113,9 +112,35 @@ impl Surefoot {
         }
     }
 
-    /// A newcomer's cell is a first guess, and a slow service's queue grows unheard: what a plan for them leaves over stays free.
-    pub(super) fn will_ask_again(&self, seen: &Observation, id: &ServiceId) -> bool {
-        self.lives.get(id).is_some_and(Life::is_new) || seen.get(id).is_some_and(is_slow)
+    /// Nobody loses what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first call, since
+    /// their queues grow unheard; the rest stays with those who had it.
+    pub(super) fn divide_the_rest(
+        &self,
+        seen: &Observation,
+        asked: &[Asked],
+        chosen: &mut [(ServiceId, Cell)],
+        is_for: impl Fn(&ServiceId) -> bool,
+    ) {
+        self.pass_on_the_rest(asked, chosen, |id| is_for(id) && seen.get(id).is_some_and(is_slow));
+        self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id));
+    }
+
+    /// They get what others lose and nobody gains, in equal parts.
+    pub(super) fn pass_on_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)], to: impl Fn(&ServiceId) -> bool) {
+        let (lost, given) = chosen.iter().fold((Amount::default(), Amount::default()), |(lost, given), (id, c)| {
+            (lost.plus(self.books.usable(id).minus(c.held)), given.plus(c.held))
+        });
+        let mut rest = self.pool().minus(given).at_most(lost);
+        let heirs: Vec<&mut (ServiceId, Cell)> = chosen.iter_mut().filter(|(id, _)| to(id)).collect();
+        let mut left = heirs.len() as u32;
+        for (id, cell) in heirs {
+            let more = Amount::new(rest.cores.div_ceil(left), rest.ways.div_ceil(left));
+            (rest, left) = (rest.minus(more), left - 1);
+            let Some(of) = asked_of(asked, id).filter(|_| !more.is_zero()) else { continue };
+            cell.held = cell.held.plus(more);
+            // More is never worse.
+            cell.qos = if of.mute.is_some() { cell.qos } else { of.on(cell.held).max(cell.qos) };
+        }
     }
 
     /// They keep what nobody else takes of what they held, first those who are expected to be worst off.

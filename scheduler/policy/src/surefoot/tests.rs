@@ -85,7 +85,7 @@ fn a_rise_is_answered_by_a_jump() {
 #[test]
 fn a_slow_service_is_not_begun_small_nor_taken_from_soon() {
     let p = Platform::regular("t", 24, 1, 11, 2.0);
-    let mut plant = Plant::new(&p).lc("slow", 2.0, 3000.0).lc("fast", 2.0, 10.0).be("x");
+    let mut plant = Plant::new(&p).lc("slow", 2.0, 3000.0).lc("fast", 1.5, 10.0).be("x");
     let models = Perfect::of(&plant);
     let mut policy = policy(&p, models);
     step(&mut plant, &mut policy);
@@ -430,19 +430,55 @@ fn what_is_returned_is_expected_to_be_worth_something() {
     }
 }
 
-/// What a plan leaves over is for newcomers and slow services, and for nobody else.
+/// What a plan takes and does not use up goes to the slow services that it is for, else back; to nobody it goes never.
 #[test]
-fn newcomers_and_slow_services_will_ask_again() {
-    let p = Platform::regular("t", 16, 1, 11, 2.0);
-    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("slow", 2.0, SLOW_MS);
+fn nobody_loses_what_nobody_gets() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).lc("slow", 2.0, SLOW_MS).lc("slow-2", 2.0, SLOW_MS);
     let mut policy = policy(&p, Perfect::of(&plant));
-    for _ in 0..60 {
+    for _ in 0..200 {
         step(&mut plant, &mut policy);
     }
-    plant.add("new", Kind::Lc { qos_target_ms: 10.0 }, 1.0);
-    step(&mut plant, &mut policy);
     let seen = plant.observe();
-    assert_eq!(["a", "slow", "new"].map(|id| policy.will_ask_again(&seen, &id.to_string())), [false, true, true]);
+    let asked = policy.ask_all(plant.t_ms, &seen);
+    let held = |id: &str| policy.books.usable(id);
+    let less = held("a").minus(Amount::new(3, 1));
+    assert_eq!(held("a"), less.plus(Amount::new(3, 1)), "{:?}", policy.books.slots());
+    let divide = |for_whom: &[&str]| {
+        let mut chosen: Vec<(ServiceId, Cell)> = ["b", "slow", "slow-2"].map(|id| (id.to_string(), Cell::new(held(id), 1.2))).to_vec();
+        chosen.push(("a".into(), Cell::new(less, 1.2)));
+        policy.divide_the_rest(&seen, &asked, &mut chosen, |id| for_whom.contains(&id.as_str()));
+        assert!(chosen.iter().all(|(_, c)| c.qos >= 1.2), "{chosen:?}");
+        chosen.into_iter().map(|(id, c)| (c.held.minus(held(&id)).cores, c.held.minus(held(&id)).ways, c.held)).collect::<Vec<_>>()
+    };
+    for for_whom in [&["b"][..], &[]] {
+        let kept = divide(for_whom);
+        assert!(kept[..3].iter().all(|(cores, ways, _)| (*cores, *ways) == (0, 0)) && kept[3].2 == held("a"), "{kept:?}");
+    }
+    let one = divide(&["slow", "b"]);
+    assert!((one[1].0, one[1].1) == (3, 1) && one[2].0 == 0 && one[3].2 == less, "{one:?}");
+    let two = divide(&["slow", "slow-2"]);
+    assert_eq!((two[1].0 + two[2].0, two[1].1 + two[2].1, two[3].2), (3, 1, less));
+}
+
+/// A newcomer's cell is a first guess, so what is over stays free for it; but for that nobody is moved far.
+#[test]
+fn nobody_is_moved_far_for_what_a_newcomer_does_not_take() {
+    let p = Platform::regular("t", 32, 1, 11, 2.0);
+    for demand in [1.0, 2.0, 4.0, 8.0] {
+        let mut plant = Plant::new(&p).lc("a", demand, 10.0).lc("b", 2.0, 10.0);
+        let mut policy = policy(&p, Perfect::of(&plant));
+        for _ in 0..200 {
+            step(&mut plant, &mut policy);
+        }
+        assert!(policy.books.grow("a", policy.books.free()));
+        let held = policy.books.usable("a").cores;
+        plant.add("new", Kind::Lc { qos_target_ms: 10.0 }, 1.0);
+        step(&mut plant, &mut policy);
+        let (left, got, free) = (policy.books.usable("a").cores, policy.books.usable("new").cores, policy.books.free().cores);
+        assert!(got > 0 && left < held, "{demand}: {held} -> {left}, {got}, {free}");
+        assert!(4 * (held - left) < held || free == 0, "{demand}: {held} -> {left}, {got}, {free}");
+    }
 }
 
 /// More is asked for than there is: who is left short is named to the upper scheduler, with what is expected of it.
