@@ -15,7 +15,9 @@ impl Surefoot {
         let Some(life) = self.lives.get(&s.id) else { return false };
         let busy = mean(&life.features).cpu_usage_cores;
         let idle = busy.is_some_and(|b| b < IDLE * self.books.platform.cores(self.books.usable(&s.id).cores));
-        life.more >= 3 && idle && s.qos_met() == Some(false) && now_ms >= (life.changed_ms + 1500).max(life.stuck_until_ms)
+        // What a slow service answers now says little about the cell that it has.
+        let misses = s.qos_met() == Some(false) && !is_slow(s);
+        life.more >= 3 && idle && misses && now_ms >= (life.changed_ms + 1500).max(life.stuck_until_ms)
     }
 
     /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
@@ -86,14 +88,9 @@ impl Surefoot {
         }
     }
 
-    /// Without BE jobs what is taken is for nobody yet, and costs as little as it is worth.
+    /// Of each service that a plan moves while all are well.
     pub(super) fn price_of_moving(&self) -> f64 {
-        let by_services = (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most);
-        if self.books.has_be() {
-            by_services.max(self.set.least_gain)
-        } else {
-            self.set.least_gain
-        }
+        (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most).max(self.set.least_gain)
     }
 
     /// What a service's cell would save in price over what it holds; None while its latency is unknown.

@@ -59,7 +59,7 @@ pub struct Settings {
     pub price_risk: [f64; 2],
     /// Least gain in price for which something is taken.
     pub least_gain: f64,
-    /// What it costs to move a service while all are well, for each of the LC services beside BE jobs, and at most: changes are few on
+    /// What it costs to move a service while all are well, for each of the LC services, and at most: changes are few on
     /// a server, however many services it has, so who could give only a little is left in peace.
     pub price_move: f64,
     pub price_move_most: f64,
@@ -95,7 +95,7 @@ impl Default for Settings {
             price_ways: [0.4, 0.12],
             price_risk: [0.12, 0.25],
             least_gain: 0.03,
-            price_move: 0.027,
+            price_move: 0.033,
             price_move_most: 0.092,
         }
     }
