@@ -71,7 +71,7 @@ impl Surefoot {
             // What newcomers need is not known yet: what is over stays free for them, but for that nobody goes far.
             Some((_, chosen)) => self.return_the_rest(&asked, chosen, |id, c| {
                 let held = self.books.usable(id).cores;
-                FAR_DOWN * held.saturating_sub(c.held.cores) >= held && !new.contains(id)
+                FAR_DOWN * held.saturating_sub(c.held.cores) >= held
             }),
             None => {}
         }

@@ -90,7 +90,7 @@ impl Surefoot {
 
     /// Of each service that a plan moves while all are well.
     pub(super) fn price_of_moving(&self) -> f64 {
-        (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most).max(self.set.least_gain)
+        (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most)
     }
 
     /// What a service's cell would save in price over what it holds; None while its latency is unknown.

@@ -11,7 +11,7 @@
 //!   one that met vouches for all larger ones.
 //! * **Confidence.** Model-B's error on each service is followed; what is taken must be predicted with a margin of so many errors.
 //!   A model that is wrong (of another platform, broken) soon predicts nothing that is believed, and nothing is taken any more.
-//! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost half as much,
+//! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost a third as much,
 //!   and services keep more distance from their cliffs; they are not free, since fewer busy cores clock higher.
 //! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
 //!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged. In peace it goes up again in one step to what memory
@@ -23,7 +23,9 @@
 //!   minutes, and what they answer now they began long ago. They begin with more, grow as soon as all their cores are busy, and give
 //!   nothing before they have been well for ten seconds.
 //! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, and said to the upper
-//!   scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]); nor does who is moved far for a newcomer.
+//!   scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]).
+//! * **Newcomers** begin on half an equal share or more, and what others give for that and is not used stays free for them; but nobody is
+//!   moved far for it.
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
 //!   targets, and for the least that BE jobs keep).
 //!

@@ -112,7 +112,7 @@ impl Surefoot {
         }
     }
 
-    /// Nobody loses what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first call, since
+    /// Nobody loses to others what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first call, since
     /// their queues grow unheard; the rest stays with those who had it.
     pub(super) fn divide_the_rest(
         &self,
@@ -125,7 +125,7 @@ impl Surefoot {
         self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id));
     }
 
-    /// They get what others lose and nobody gains, in equal parts.
+    /// They get what is lost and nobody gains, in equal parts.
     pub(super) fn pass_on_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)], to: impl Fn(&ServiceId) -> bool) {
         let (lost, given) = chosen.iter().fold((Amount::default(), Amount::default()), |(lost, given), (id, c)| {
             (lost.plus(self.books.usable(id).minus(c.held)), given.plus(c.held))
@@ -137,10 +137,18 @@ impl Surefoot {
             let more = Amount::new(rest.cores.div_ceil(left), rest.ways.div_ceil(left));
             (rest, left) = (rest.minus(more), left - 1);
             let Some(of) = asked_of(asked, id).filter(|_| !more.is_zero()) else { continue };
-            cell.held = cell.held.plus(more);
-            // More is never worse.
-            cell.qos = if of.mute.is_some() { cell.qos } else { of.on(cell.held).max(cell.qos) };
+            *cell = self.enlarged(of, cell, more);
         }
+    }
+
+    /// A cell with so much more, and what is expected there.
+    fn enlarged(&self, of: &Asked, cell: &Cell, more: Amount) -> Cell {
+        let (own, held) = (self.books.usable(&of.s.id), cell.held.plus(more));
+        let seen = of.qos.unwrap_or(0.0);
+        let there = if of.mute.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
+        // Who misses its target on more does not meet it here; and more is never worse.
+        let there = if seen < 1.0 && held.fits_in(own) { there.min(seen) } else { there };
+        Cell::new(held, there.max(cell.qos))
     }
 
     /// They keep what nobody else takes of what they held, first those who are expected to be worst off.
@@ -152,12 +160,7 @@ impl Surefoot {
         for (id, cell) in losers {
             let back = self.books.usable(id).minus(cell.held).at_most(rest);
             let Some(of) = asked_of(asked, id).filter(|_| !back.is_zero()) else { continue };
-            let held = cell.held.plus(back);
-            let (own, seen) = (self.books.usable(id), of.qos.unwrap_or(0.0));
-            let there = if of.mute.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
-            // Who misses its target on more does not meet it here; and more is never worse.
-            let there = if seen < 1.0 { there.min(seen) } else { there };
-            *cell = Cell::new(held, there.max(cell.qos));
+            *cell = self.enlarged(of, cell, back);
             rest = rest.minus(back);
         }
     }

@@ -60,7 +60,8 @@ pub struct Settings {
     /// Least gain in price for which something is taken.
     pub least_gain: f64,
     /// What it costs to move a service while all are well, for each of the LC services, and at most: changes are few on
-    /// a server, however many services it has, so who could give only a little is left in peace.
+    /// a server, however many services it has, so who could give only a little is left in peace (without BE jobs, when cores
+    /// cost a third: who could give less than a third of them).
     pub price_move: f64,
     pub price_move_most: f64,
 }
