@@ -105,7 +105,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             sample_ms: 300,
-            sample_slow_ms: 1000,
+            sample_slow_ms: 2000,
             neighbour_qos: 1.1,
             shared_qos: 0.8,
             own_qos: 1.15,
