@@ -24,8 +24,8 @@
 //!   nothing before they have been well for ten seconds.
 //! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, and said to the upper
 //!   scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]).
-//! * **Newcomers** begin on half an equal share or more, and what others give for that and is not used stays free for them; but nobody is
-//!   moved far for it.
+//! * **Newcomers.** Where all have enough, what others give for them and they do not use yet stays free for them; but nobody is moved
+//!   far for it.
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
 //!   targets, and for the least that BE jobs keep).
 //!

@@ -112,8 +112,8 @@ impl Surefoot {
         }
     }
 
-    /// Nobody loses to others what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first call, since
-    /// their queues grow unheard; the rest stays with those who had it.
+    /// Nobody loses to others what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first
+    /// call, since their queues grow unheard; the rest stays with those who had it.
     pub(super) fn divide_the_rest(
         &self,
         seen: &Observation,
