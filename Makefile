@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-playbooks test-crashes bench-frontier bench-lab-hour test-spark
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ bench-lab-hour: setup engine ## cells per hour on real containers against a rela
 	scripts/images.sh memcached mariadb xapian
 	cargo build --release --locked --workspace
 	python scripts/bench_lab_hour.py target/release/surefootd
+
+bench-schedulers: setup ## the figures of docs/benchmarks.md, "Schedulers", from nothing: campaigns, models, bundles, all sets (hours; resumes)
+	scripts/bench_schedulers.sh
 
 validate: deps ## the virtual server against every fact it must reproduce; writes docs/virtual-server-validation.md
 	cargo run --release --locked -p surefoot-vserver --example validate -- --markdown docs/virtual-server-validation.md

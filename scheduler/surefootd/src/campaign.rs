@@ -74,7 +74,7 @@ pub struct Targets {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Axis {
-    /// "all", "cores", "catalogue" or a range "a..b" / "a..b step s".
+    /// "all", "cores", "catalogue" or a range "a..b" / "a..b step s", of RPS also "a%..b%" / "a%..b% step s%".
     Text(String),
     List(Vec<f64>),
 }
@@ -412,6 +412,26 @@ pub enum Values {
 }
 
 impl Axis {
+    /// "5%..100% step 5%" as 5, 10, ... 100: per cent of something that the caller knows. None: nothing here is in per cent.
+    ///
+    /// # Errors
+    /// See [`Axis::values`].
+    pub fn per_cent(&self) -> std::result::Result<Option<Vec<f64>>, String> {
+        let Axis::Text(text) = self else { return Ok(None) };
+        if !text.contains('%') {
+            return Ok(None);
+        }
+        let bad = || format!("\"{text}\" is no range of per cent. Write \"5%..100% step 5%\"");
+        let numbers = text.split("..").flat_map(|part| part.split("step"));
+        if !numbers.clone().all(|n| n.trim().ends_with('%')) || text.matches('%').count() != numbers.count() {
+            return Err(bad());
+        }
+        match Axis::Text(text.replace('%', "")).values(1.0, &[]) {
+            Ok(Values::Numbers(l)) => Ok(Some(l)),
+            _ => Err(bad()),
+        }
+    }
+
     /// Ranges are inclusive: "1..36" is 36 values. `step` defaults to `unit`.
     ///
     /// # Errors

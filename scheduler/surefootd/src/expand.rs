@@ -8,7 +8,7 @@
 
 use crate::campaign::{round6, Axis, Campaign, Draw, Values};
 use crate::error::{suggest, Error, Result};
-use crate::target::Target;
+use crate::target::{LcService, Target};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,12 @@ impl Neighbour {
     pub fn threads(&self) -> u32 {
         threads_for(self.cores)
     }
+}
+
+/// RPS of a service at so many per cent of its max load here; None if that is not known.
+fn of_max_load(service: &LcService, per_cent: &[f64]) -> Option<Vec<f64>> {
+    let most = service.max_load_rps?;
+    Some(per_cent.iter().map(|x| round6(most * x / 100.0)).collect())
 }
 
 /// Threads for `threads = "cores"`: one per (begun) core.
@@ -101,6 +107,8 @@ pub struct Expansion {
     target: Target,
     /// Service and its RPS levels.
     services: Vec<(String, Vec<f64>)>,
+    /// Every service that can be a neighbour, and the RPS that it may have then.
+    beside: BTreeMap<String, Vec<f64>>,
     threads: Threads,
     cores: Vec<f64>,
     ways: Vec<u32>,
@@ -142,6 +150,7 @@ impl Expansion {
             Some(l) => l.clone(),
         };
         no_twice(c, "sweep.services", &names)?;
+        let per_cent = c.sweep.rps.per_cent().map_err(|e| c.wrong("sweep.rps", e))?;
         let mut services = vec![];
         for name in names {
             let Some(s) = target.services.get(&name) else {
@@ -154,10 +163,17 @@ impl Expansion {
                 };
                 return Err(c.wrong("sweep.services", format!("unknown service \"{name}\". {hint}")));
             };
-            let rps = match &c.sweep.rps {
-                Axis::Text(t) if t == "catalogue" => s.rps_levels.clone(),
-                Axis::Text(_) => numbers(c, "sweep.rps", &c.sweep.rps, 1.0, &["catalogue"])?,
-                Axis::List(l) => l.clone(),
+            let rps = match (&c.sweep.rps, &per_cent) {
+                (_, Some(shares)) => {
+                    let none = || {
+                        let what = format!("no max load of \"{name}\" on {} is known. Give RPS, or leave that service out", p.name);
+                        c.wrong("sweep.rps", what)
+                    };
+                    of_max_load(s, shares).ok_or_else(none)?
+                }
+                (Axis::Text(t), None) if t == "catalogue" => s.rps_levels.clone(),
+                (Axis::Text(_), None) => numbers(c, "sweep.rps", &c.sweep.rps, 1.0, &["catalogue"])?,
+                (Axis::List(l), None) => l.clone(),
             };
             if rps.is_empty() {
                 return Err(c.wrong("sweep.rps", format!("the catalogue has no RPS levels for \"{name}\". Give a list of RPS")));
@@ -252,6 +268,11 @@ impl Expansion {
         let n = &c.sweep.neighbours;
         no_twice(c, "sweep.neighbours", &n.count)?;
         let draws = |count: u32| if count == 0 { 1 } else { n.draws };
+        let levels = |s: &LcService| match &per_cent {
+            Some(shares) => of_max_load(s, shares).unwrap_or_default(),
+            None => s.rps_levels.clone(),
+        };
+        let beside = target.services.iter().map(|(n, s)| (n.clone(), levels(s))).filter(|(_, l)| !l.is_empty()).collect();
         let neighbours: Vec<(u32, u32)> = n.count.iter().flat_map(|k| (0..draws(*k)).map(|d| (*k, d))).collect();
 
         let planes: u64 = services.iter().map(|(_, r)| r.len() as u64).sum();
@@ -285,6 +306,7 @@ impl Expansion {
             seed: c.seed,
             target: target.clone(),
             services,
+            beside,
             threads,
             cores,
             ways,
@@ -552,15 +574,14 @@ impl Expansion {
         Around { service, rps, threads, count, draw, neighbours, left }
     }
 
-    /// Neighbours of a plane: which, at which catalogue RPS, and how much they hold. They leave at least one core and
+    /// Neighbours of a plane: which, at which RPS, and how much they hold. They leave at least one core and
     /// the least ways to the service.
     fn draw(&self, service: &str, rps: f64, threads: Option<u32>, count: u32, draw: u32) -> std::result::Result<Vec<Neighbour>, String> {
         if count == 0 {
             return Ok(vec![]);
         }
         let p = &self.target.platform;
-        let others: Vec<&String> =
-            self.target.services.iter().filter(|(n, s)| *n != service && !s.rps_levels.is_empty()).map(|(n, _)| n).collect();
+        let others: Vec<&String> = self.beside.keys().filter(|n| *n != service).collect();
         let n = count as usize;
         if others.len() < n {
             return Err(format!("fewer other services than neighbours ({} known, {n} asked for)", others.len()));
@@ -586,7 +607,7 @@ impl Expansion {
             .into_iter()
             .zip(cores.into_iter().zip(ways))
             .map(|(s, (c, w))| {
-                let levels = &self.target.services[s].rps_levels;
+                let levels = &self.beside[s];
                 Neighbour { service: s.clone(), cores: p.cores(c), ways: w, rps: levels[rng.below(levels.len() as u64) as usize] }
             })
             .collect())
@@ -811,7 +832,6 @@ impl Rng {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::LcService;
     use std::path::Path;
     use surefoot_server::Platform;
 
@@ -841,6 +861,31 @@ mod tests {
         cases.iter().filter_map(|c| c.infeasible.as_deref()).for_each(|w| *why.entry(rule(w).to_string()).or_insert(0u64) += 1);
         assert_eq!(e.infeasible(), why);
         assert!(why.len() == 2 && why.values().sum::<u64>() < 720, "{why:?}");
+    }
+
+    /// In per cent of max load a service and its neighbours have levels of their own; one without a max load cannot be measured so.
+    #[test]
+    fn loads_in_per_cent_of_max_load() {
+        let mut t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        t.services.get_mut("d").unwrap().max_load_rps = None;
+        let e = expand(&t, "rps = \"30%..90% step 30%\"\ncores = [1]\nways = [1]\nneighbours = { count = [0, 2], draws = 20 }").unwrap();
+        let cases: Vec<Case> = (0..e.len()).map(|i| e.case(i)).collect();
+        let of = |name: &str| cases.iter().filter(|c| c.service == name).map(|c| c.rps as u32).collect::<BTreeSet<_>>();
+        assert_eq!((of("a"), of("b")), (BTreeSet::from([30, 60, 90]), BTreeSet::from([60, 120, 180])));
+        let beside: BTreeMap<_, BTreeSet<u32>> = cases.iter().flat_map(|c| &c.neighbours).fold(BTreeMap::new(), |mut all, n| {
+            all.entry(n.service.as_str()).or_insert_with(BTreeSet::new).insert(n.rps as u32);
+            all
+        });
+        let want = [("a", [30, 60, 90]), ("b", [60, 120, 180]), ("c", [90, 180, 270])];
+        assert_eq!(beside, want.map(|(n, l)| (n, BTreeSet::from(l))).into(), "and never d, whose max load is not known");
+
+        let said = |t: &Target, rps: &str| expand(t, &format!("rps = \"{rps}\"")).map(|_| ()).unwrap_err().to_string();
+        t.services.get_mut("b").unwrap().max_load_rps = None;
+        assert!(said(&t, "10%..20% step 10%").contains("sweep.rps: no max load of \"b\" on p"));
+        for wrong in ["5..100%", "5%..100% step 5", "5%", "%..5%", "9%..5%", "5%%..9%", "5%..9% step 0%"] {
+            assert!(said(&t, wrong).contains("Write \"5%..100% step 5%\""), "{wrong}: {}", said(&t, wrong));
+        }
+        assert!(said(&t, "0%..5%").contains("0 is not above 0"), "{}", said(&t, "0%..5%"));
     }
 
     /// Parts are whole planes, together the campaign in its order: 20 planes of 12 cells in 3 parts are 6, 7 and 7 planes.
