@@ -19,6 +19,10 @@ pub(super) const TRIES: u32 = 6;
 pub(super) const FIRM: f64 = 0.8;
 /// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
 pub(super) const SATURATED: f64 = 0.96;
+/// Share of a service's cores that is busy, from where they have a queue.
+pub(super) const CROWDED: f64 = 0.95;
+/// Work of so many busy cores for each core that is left: the queue grows without end.
+pub(super) const OVERLOAD: f64 = 1.2;
 /// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
 pub(super) const FURTHER: f64 = 0.2;
 /// The same where not everybody can have enough.
@@ -488,23 +492,30 @@ impl Asked<'_> {
     }
 
     pub fn reckon(&self, to: Amount) -> f64 {
+        let (p, most) = (self.policy, self.most_by_work(to));
         if self.forbidden(to) {
             // No better than what was seen on as much or more.
-            return self.life.ledger.least_seen(self.now_ms, to, self.life.rps).unwrap_or(0.5).clamp(0.0, 0.5);
+            return self.life.ledger.least_seen(self.now_ms, to, self.life.rps).unwrap_or(0.5).clamp(0.0, 0.5).min(most);
         }
-        let p = self.policy;
         let cap = p.models.qos_cap();
-        let mut q = match p.b(self.s, &self.state, to) {
-            Ok(b) => b.min(cap) + self.correction,
+        let q = match p.b(self.s, &self.state, to) {
+            Ok(b) => (b.min(cap) + self.correction).min(most),
             Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(0.5),
         };
-        // Cores that busy have a queue, whatever a model says. While a backlog drains they are busy for another reason.
-        let met = self.qos.is_some_and(|q| q >= 1.0);
-        if met && self.busy().is_some_and(|b| b > 0.95 * p.books.platform.cores(to.cores)) {
-            q = q.min(0.8);
-        }
         let vouched = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
         vouched.map_or(q, |v| q.max(v.min(cap)))
+    }
+
+    /// The highest QoS that so many cores allow, whatever a model says: busy ones have a queue, and where there is more work than cores
+    /// it has no end. While a backlog drains they are busy for another reason.
+    pub fn most_by_work(&self, to: Amount) -> f64 {
+        let met = self.qos.is_some_and(|q| q >= 1.0);
+        let work = self.busy().filter(|_| met).map_or(0.0, |busy| busy / self.policy.books.platform.cores(to.cores));
+        if work > CROWDED {
+            0.8 * ((OVERLOAD - work) / (OVERLOAD - CROWDED)).max(0.0)
+        } else {
+            f64::INFINITY
+        }
     }
 
     /// Without models, for who needs: cores no busier than 60 %, or a quarter more of both.

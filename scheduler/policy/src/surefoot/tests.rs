@@ -282,6 +282,26 @@ fn no_cell_is_smaller_than_the_least_of_its_role() {
     }
 }
 
+/// On fewer cores than there is work for the queue has no end: no model, and no miss that was seen on more, makes that half a QoS.
+#[test]
+fn who_has_more_work_than_cores_is_not_half_well() {
+    let (plant, mut policy) = settled(&["a", "b"]);
+    let seen = plant.observe();
+    let held = policy.books.usable("a");
+    let life = policy.lives.get_mut("a").unwrap();
+    life.features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(0.45 * f64::from(held.cores)));
+    let (half, quarter) = (Amount::new(held.cores.div_ceil(2), held.ways), Amount::new(held.cores / 4, held.ways));
+    // A miss at this load on one core less than it holds forbids both.
+    life.ledger.note(plant.t_ms, held.minus(Amount::new(1, 0)), life.rps, 0.9, 60_000);
+    let asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
+    assert!(asked.qos.unwrap() >= 1.0 && asked.forbidden(half) && asked.forbidden(quarter));
+    assert!(asked.on(half) > 0.1 && asked.on(half) <= 0.5, "{}", asked.on(half));
+    assert_eq!(asked.on(quarter), 0.0);
+    // Busy because a backlog drains: that says nothing about less.
+    let behind = Asked { qos: Some(0.3), answers: RefCell::default(), ..asked };
+    assert_eq!(behind.most_by_work(quarter), f64::INFINITY);
+}
+
 /// Whose cores are busy gets some before BE jobs get more; where there are none for all, somebody stays as it is.
 #[test]
 fn who_stands_by_is_firmed_up() {
