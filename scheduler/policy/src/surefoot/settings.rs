@@ -96,8 +96,8 @@ impl Default for Settings {
             price_ways: [0.4, 0.12],
             price_risk: [0.12, 0.25],
             least_gain: 0.03,
-            price_move: 0.033,
-            price_move_most: 0.092,
+            price_move: 0.036,
+            price_move_most: 0.1,
         }
     }
 }
