@@ -412,7 +412,7 @@ pub enum Values {
 }
 
 impl Axis {
-    /// "5%..100% step 5%" as 5, 10, ... 100: per cent of something that the caller knows. None: nothing here is in per cent.
+    /// "5%..100% step 5%" as 5, 10, ... 100, and "50%" as 50: per cent of something that the caller knows. None: nothing here is in per cent.
     ///
     /// # Errors
     /// See [`Axis::values`].
@@ -421,14 +421,18 @@ impl Axis {
         if !text.contains('%') {
             return Ok(None);
         }
-        let bad = || format!("\"{text}\" is no range of per cent. Write \"5%..100% step 5%\"");
+        let bad = || format!("\"{text}\" is no range of per cent. Write \"5%..100% step 5%\", or \"50%\"");
         let numbers = text.split("..").flat_map(|part| part.split("step"));
-        if !numbers.clone().all(|n| n.trim().ends_with('%')) || text.matches('%').count() != numbers.count() {
+        let whole = numbers.clone().all(|n| n.trim().strip_suffix('%').is_some_and(|n| n.trim().parse::<f64>().is_ok()));
+        if !whole {
             return Err(bad());
         }
-        match Axis::Text(text.replace('%', "")).values(1.0, &[]) {
-            Ok(Values::Numbers(l)) => Ok(Some(l)),
-            _ => Err(bad()),
+        let plain = text.replace('%', "");
+        let range = if text.contains("..") { plain.clone() } else { format!("{plain}..{plain}") };
+        match Axis::Text(range).values(1.0, &[]).map_err(|e| e.replace(&plain, text))? {
+            Values::Numbers(l) if l.first().is_some_and(|x| *x > 0.0) => Ok(Some(l)),
+            Values::Numbers(_) => Err(format!("\"{text}\" holds a load that is not above 0 %. Begin above 0%")),
+            Values::Word(_) => Err(bad()),
         }
     }
 

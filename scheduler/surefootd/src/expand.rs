@@ -166,8 +166,11 @@ impl Expansion {
             let rps = match (&c.sweep.rps, &per_cent) {
                 (_, Some(shares)) => {
                     let none = || {
-                        let what = format!("no max load of \"{name}\" on {} is known. Give RPS, or leave that service out", p.name);
-                        c.wrong("sweep.rps", what)
+                        let or = if target.is_virtual { String::new() } else { format!(", add max_load_rps to workloads/{name}/workload.toml") };
+                        c.wrong(
+                            "sweep.rps",
+                            format!("no max load of \"{name}\" on {} is known. Give RPS{or}, or leave that service out", p.name),
+                        )
                     };
                     of_max_load(s, shares).ok_or_else(none)?
                 }
@@ -882,10 +885,17 @@ mod tests {
         let said = |t: &Target, rps: &str| expand(t, &format!("rps = \"{rps}\"")).map(|_| ()).unwrap_err().to_string();
         t.services.get_mut("b").unwrap().max_load_rps = None;
         assert!(said(&t, "10%..20% step 10%").contains("sweep.rps: no max load of \"b\" on p"));
-        for wrong in ["5..100%", "5%..100% step 5", "5%", "%..5%", "9%..5%", "5%%..9%", "5%..9% step 0%"] {
+        for wrong in ["5..100%", "5%..100% step 5", "%..5%", "5%%..9%", "a%", "5% step 1%..9%"] {
             assert!(said(&t, wrong).contains("Write \"5%..100% step 5%\""), "{wrong}: {}", said(&t, wrong));
         }
-        assert!(said(&t, "0%..5%").contains("0 is not above 0"), "{}", said(&t, "0%..5%"));
+        for wrong in ["9%..5%", "5%..9% step 0%"] {
+            assert!(said(&t, wrong).contains(&format!("\"{wrong}\" holds no value")), "{}", said(&t, wrong));
+        }
+        for wrong in ["0%..5%", "-5%..5% step 5%", "0%"] {
+            assert!(said(&t, wrong).contains("not above 0 %"), "{}", said(&t, wrong));
+        }
+        let one = expand(&target(Platform::regular("p", 8, 1, 11, 2.0)), "rps = \"50%\"\ncores = [1]\nways = [1]").unwrap();
+        assert_eq!((0..one.len()).map(|i| one.case(i).rps).collect::<Vec<_>>(), [50.0, 100.0]);
     }
 
     /// Parts are whole planes, together the campaign in its order: 20 planes of 12 cells in 3 parts are 6, 7 and 7 planes.

@@ -21,7 +21,8 @@ pub(super) const FIRM: f64 = 0.8;
 pub(super) const SATURATED: f64 = 0.96;
 /// Share of a service's cores that is busy, from where they have a queue.
 pub(super) const CROWDED: f64 = 0.95;
-/// Work of so many busy cores for each core that is left: the queue grows without end.
+/// Busy cores for each core that would be left, from where nothing of QoS is expected: from 1 on the queue has no end, but on fewer
+/// cores siblings and clocks do better.
 pub(super) const OVERLOAD: f64 = 1.2;
 /// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
 pub(super) const FURTHER: f64 = 0.2;
@@ -506,8 +507,8 @@ impl Asked<'_> {
         vouched.map_or(q, |v| q.max(v.min(cap)))
     }
 
-    /// The highest QoS that so many cores allow, whatever a model says: busy ones have a queue, and where there is more work than cores
-    /// it has no end. While a backlog drains they are busy for another reason.
+    /// The highest QoS that so many cores allow, whatever a model says: busy ones have a queue, which has no end where there is more
+    /// work than cores. While a backlog drains they are busy for another reason.
     pub fn most_by_work(&self, to: Amount) -> f64 {
         let met = self.qos.is_some_and(|q| q >= 1.0);
         let work = self.busy().filter(|_| met).map_or(0.0, |busy| busy / self.policy.books.platform.cores(to.cores));

@@ -297,8 +297,20 @@ fn who_has_more_work_than_cores_is_not_half_well() {
     assert!(asked.qos.unwrap() >= 1.0 && asked.forbidden(half) && asked.forbidden(quarter));
     assert!(asked.on(half) > 0.1 && asked.on(half) <= 0.5, "{}", asked.on(half));
     assert_eq!(asked.on(quarter), 0.0);
+    // Nor is it where nothing is forbidden; in between expectations fall step by step.
+    let fresh = Life { ledger: Ledger::default(), ..asked.life.clone() };
+    let open = Asked { life: &fresh, state: asked.state, mute: None, answers: RefCell::default(), ..asked };
+    assert!(!open.forbidden(quarter));
+    assert_eq!(open.on(quarter), 0.0);
+    let at = |work: f64| {
+        let mut there = Asked { state: open.state, mute: None, answers: RefCell::default(), ..open };
+        there.state.features.cpu_usage_cores = Some(work * f64::from(held.cores));
+        there.most_by_work(held)
+    };
+    assert_eq!((at(0.94), at(1.21)), (f64::INFINITY, 0.0));
+    assert!((at(1.0) - 0.64).abs() < 0.01 && at(0.96) > 0.75, "{} {}", at(1.0), at(0.96));
     // Busy because a backlog drains: that says nothing about less.
-    let behind = Asked { qos: Some(0.3), answers: RefCell::default(), ..asked };
+    let behind = Asked { qos: Some(0.3), answers: RefCell::default(), ..open };
     assert_eq!(behind.most_by_work(quarter), f64::INFINITY);
 }
 
