@@ -429,7 +429,7 @@ impl Axis {
         }
         let plain = text.replace('%', "");
         let range = if text.contains("..") { plain.clone() } else { format!("{plain}..{plain}") };
-        match Axis::Text(range).values(1.0, &[]).map_err(|e| e.replace(&plain, text))? {
+        match Axis::Text(range).values(1.0, &[]).map_err(|e| if e.contains("holds") { e.replace(&plain, text) } else { bad() })? {
             Values::Numbers(l) if l.first().is_some_and(|x| *x > 0.0) => Ok(Some(l)),
             Values::Numbers(_) => Err(format!("\"{text}\" holds a load that is not above 0 %. Begin above 0%")),
             Values::Word(_) => Err(bad()),

@@ -166,7 +166,8 @@ impl Expansion {
             let rps = match (&c.sweep.rps, &per_cent) {
                 (_, Some(shares)) => {
                     let none = || {
-                        let or = if target.is_virtual { String::new() } else { format!(", add max_load_rps to workloads/{name}/workload.toml") };
+                        let or =
+                            if target.is_virtual { String::new() } else { format!(", add max_load_rps to workloads/{name}/workload.toml") };
                         c.wrong(
                             "sweep.rps",
                             format!("no max load of \"{name}\" on {} is known. Give RPS{or}, or leave that service out", p.name),
