@@ -49,8 +49,11 @@ impl RemoteFiles {
         let patience = TimeVal::seconds(self.patience_s);
         setsockopt(&line, ReceiveTimeout, &patience).and_then(|()| setsockopt(&line, SendTimeout, &patience)).map_err(failed)?;
         connect(line.as_raw_fd(), &UnixAddr::new(&self.at).map_err(failed)?).map_err(failed)?;
-        // It speaks first: whether it serves us.
-        let greeting = self.receive(&line)?;
+        // It speaks first: whether it serves us. One that is going away takes those who wait for that with it: nothing has been asked yet.
+        let greeting = self.receive(&line).map_err(|e| match e.kind() {
+            io::ErrorKind::ConnectionAborted => io::Error::new(io::ErrorKind::NotConnected, e.to_string()),
+            _ => e,
+        })?;
         if greeting.errno == 0 {
             return Ok(line);
         }

@@ -8,12 +8,13 @@ use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::{Op, SafeLayout};
 use crate::testing::{intel, ModelFiles};
-use nix::sys::socket::{connect, recv, send, socket, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::{bind, connect, listen, recv, send, socket, AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -331,6 +332,21 @@ fn the_actuator_may_be_restarted() {
     assert_eq!(fs::read_to_string(&f).unwrap(), "3");
     drop(remote);
     serving.end();
+}
+
+/// Who is let in by an actuator that goes away before it has said a word has asked nothing of anybody.
+#[test]
+fn an_actuator_may_go_before_it_greets() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("sock");
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&at).unwrap()).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let client = std::thread::spawn(move || RemoteFiles::connect(&at).map(|_| ()).unwrap_err());
+    poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+    drop(listener);
+    let e = client.join().unwrap();
+    assert!(e.raw_os_error().is_none() && e.kind() == io::ErrorKind::NotConnected, "{e:?}");
 }
 
 /// The kernel's word on who connects decides: another user is refused, the configured one served.
