@@ -15,7 +15,7 @@
 
 use crate::guard::{spread, trimmed_rms, Score};
 use crate::learner::{Learner, Nets, Refused};
-use crate::mlp::{Mlp, Tape};
+use crate::mlp::{audible, Mlp, Tape};
 use crate::model::InputSpec;
 use crate::optim::Adam;
 use crate::replay::Batch;
@@ -353,7 +353,7 @@ fn join<'a>(states: &[f32], actions: impl Iterator<Item = &'a [f32]>, state_len:
 
 fn soft_update(target: &mut Mlp, from: &Mlp, tau: f32) {
     for (t, p) in target.params_mut().iter_mut().zip(from.params()) {
-        *t = tau * p + (1.0 - tau) * *t;
+        *t = audible(tau * p + (1.0 - tau) * *t);
     }
 }
 
