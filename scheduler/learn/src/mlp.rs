@@ -65,11 +65,7 @@ impl Tape {
 /// a half of a critic, and some processors need twenty times as long for a network with them.
 pub(crate) fn audible(weight: f32) -> f32 {
     // Three of them in a row are no denormal yet.
-    if weight.abs() < 1e-12 {
-        0.0
-    } else {
-        weight
-    }
+    crate::optim::from(1e-12, weight)
 }
 
 impl Mlp {

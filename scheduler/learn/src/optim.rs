@@ -75,7 +75,7 @@ const LEAST: f32 = 1e-7;
 
 /// `x`, or 0 where it is smaller than `least`.
 #[inline(always)]
-fn from(least: f32, x: f32) -> f32 {
+pub(crate) fn from(least: f32, x: f32) -> f32 {
     if x.abs() < least {
         0.0
     } else {
