@@ -335,6 +335,29 @@ fn a_reclaim_that_hurts_is_withdrawn() {
     assert!(plant.all_met());
 }
 
+/// Three steps that did not lower p99 are withdrawn near the target; far behind they stay, and only the next is of the other resource.
+#[test]
+fn steps_without_effect_are_withdrawn_but_from_who_is_far_behind() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    // No p99 is below 4 ms, and of twelve cores one is busy.
+    for (target_ms, held, left_alone_ms) in [(3.0, 9, 5000), (1.9, 12, 1000)] {
+        let mut plant = Plant::new(&p).lc("a", 1.0, target_ms);
+        let mut policy = perfect(&plant);
+        follow(&mut plant, &mut policy, 3.0);
+        policy.books.set("a", Amount::new(12, 12));
+        let (seen, mut plan, now_ms) = (plant.observe(), Plan::default(), plant.t_ms);
+        let life = policy.lives.get_mut("a").unwrap();
+        let start_p99_ms = life.recent_p99_ms().unwrap();
+        life.series = Some(Series { action: CORES_UP, steps: 3, units: 3, start_p99_ms, last_ms: now_ms - 500 });
+        life.banned_until_ms = [0; 3];
+        assert!(!policy.judge_steps(now_ms, seen.get("a").unwrap(), false, &mut plan));
+        assert_eq!(policy.books.usable("a").cores, held, "{target_ms}");
+        assert_eq!(plan.actions.iter().filter(|a| a.kind == ActionKind::Rollback).count(), usize::from(held < 12));
+        assert_eq!(policy.lives["a"].banned_until_ms, [now_ms + left_alone_ms, 0, 0]);
+        assert!(policy.lives["a"].series.is_none());
+    }
+}
+
 /// What is reclaimed goes to the BE job, and nobody misses its target for it.
 #[test]
 fn over_provision_feeds_the_be_job() {

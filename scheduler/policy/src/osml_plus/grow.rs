@@ -5,6 +5,9 @@
 use super::because::Tried;
 use super::*;
 
+/// QoS below which a service is far behind: its queue hides what a step brings.
+const FAR_BEHIND_QOS: f64 = 0.5;
+
 /// Whether and how a service needs more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Need {
@@ -252,8 +255,10 @@ impl OsmlPlus {
     /// Give the last growing step time to work, and judge the series that it belongs to. True while nothing is to be done.
     ///
     /// Three steps of one resource that together did not lower p99 by a tenth are withdrawn, and that resource is left alone
-    /// for five seconds. In overload p99 grows whatever is done, so there nothing can be judged.
-    fn judge_steps(&mut self, now_ms: u64, s: &ServiceView, overloaded: bool, plan: &mut Plan) -> bool {
+    /// for five seconds. In overload p99 grows whatever is done, so there nothing can be judged. Nor is anything withdrawn
+    /// from who is far behind: a queue that still grows, or is full, hides what the steps bring. Then the other resource
+    /// gets its turn, for a second.
+    pub(super) fn judge_steps(&mut self, now_ms: u64, s: &ServiceView, overloaded: bool, plan: &mut Plan) -> bool {
         let qos = s.qos().unwrap_or(1.0);
         let wait = match () {
             () if overloaded => 100,
@@ -276,6 +281,10 @@ impl OsmlPlus {
         }
         let now_p99_ms = l.recent_p99_ms();
         l.series = None;
+        if qos < FAR_BEHIND_QOS {
+            l.banned_until_ms[series.action / 2] = now_ms + 1000;
+            return false;
+        }
         l.banned_until_ms[series.action / 2] = now_ms + 5000;
         let back = match series.action {
             CORES_UP => Amount::new(series.units, 0),
