@@ -18,8 +18,9 @@
 //!   only from what is free, and only by half, to drain faster.
 //! * *Size of a step.* One unit, as in the paper; a quarter of what the service holds when it is overloaded, and a quarter of
 //!   what is free when its cores are not busy and it misses its target all the same (BE jobs on sibling threads, memory, power:
-//!   the models do not know them). Three steps of one resource that did not lower p99 by a tenth are withdrawn;
-//!   from who is far behind nothing is, since a queue that still grows, or is full, hides what they bring.
+//!   the models do not know them). Three steps of one resource that did not lower p99 by a tenth are withdrawn.
+//!   A service with a QoS below 0.5 keeps them: a queue that still grows, or is full, hides what they bring. So who never gets
+//!   out of it keeps what it took, but for idle cores.
 //! * *Load changes.* When throughput has moved by [`Settings::load_change`], Model-A is asked again and the service jumps there
 //!   (up when it misses its target; down when Model-B agrees). The framework enables models as needed.
 //! * *Model-B is corrected* by what it gets wrong now: predicted QoS of a new allocation = B(new) + observed - B(current).

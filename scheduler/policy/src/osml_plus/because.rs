@@ -157,7 +157,7 @@ impl OsmlPlus {
                     "more than the server has, or than half beyond an OAA that Model-B holds for sufficient".into()
                 }
                 Tried { can: false, .. } => "not free, and no neighbour can allowably be deprived of it".into(),
-                Tried { banned: true, .. } => "three of these steps have not lowered p99: left alone for five seconds".into(),
+                Tried { banned: true, .. } => "three of these steps have not lowered p99: left alone for a while".into(),
                 t if t.gain < 0.5 * best_gain => format!("gain {:.2}, less than half of the best ({best_gain:.2})", t.gain).into(),
                 t => format!("Model-C: p {:.2}, less than {:.2}", proposal[t.action], proposal[chosen]).into(),
             };

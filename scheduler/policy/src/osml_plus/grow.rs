@@ -178,8 +178,9 @@ impl OsmlPlus {
         let now = self.b(s, has).ok();
         let busy = self.busy_share(s);
         let overloaded = busy.is_some_and(|b| b > 0.95) && s.qos().is_some_and(|q| q < 0.7);
-        let enough =
-            now.is_some_and(|q| q >= self.set.own_qos) && busy.is_none_or(|b| b < self.set.busy) && s.qos().is_some_and(|q| q < 0.5);
+        let enough = now.is_some_and(|q| q >= self.set.own_qos)
+            && busy.is_none_or(|b| b < self.set.busy)
+            && s.qos().is_some_and(|q| q < FAR_BEHIND_QOS);
         let only_free = need == Need::Comfort || enough && !misery;
         let obstructed = need == Need::Missed && busy.is_none_or(|b| b < 0.8);
         Growing { need, misery, has, now, busy, overloaded, obstructed, enough, only_free }
@@ -256,8 +257,8 @@ impl OsmlPlus {
     ///
     /// Three steps of one resource that together did not lower p99 by a tenth are withdrawn, and that resource is left alone
     /// for five seconds. In overload p99 grows whatever is done, so there nothing can be judged. Nor is anything withdrawn
-    /// from who is far behind: a queue that still grows, or is full, hides what the steps bring. Then the other resource
-    /// gets its turn, for a second.
+    /// below [`FAR_BEHIND_QOS`], where a queue that still grows, or is full, hides what the steps bring: that resource is
+    /// only left alone for a second, so that the other gets its turn.
     pub(super) fn judge_steps(&mut self, now_ms: u64, s: &ServiceView, overloaded: bool, plan: &mut Plan) -> bool {
         let qos = s.qos().unwrap_or(1.0);
         let wait = match () {
