@@ -24,6 +24,8 @@
 //! * *Load changes.* When throughput has moved by [`Settings::load_change`], Model-A is asked again and the service jumps there
 //!   (up when it misses its target; down when Model-B agrees). The framework enables models as needed.
 //! * *Model-B is corrected* by what it gets wrong now: predicted QoS of a new allocation = B(new) + observed - B(current).
+//! * *Sharing ends* when enough is free for both, and when it hurts: when its owner misses its target, or the guest still does and p99
+//!   has not fallen by a tenth in [`Settings::share_trial_ms`]. Requests on a shared CPU wait for two services, and p99 is theirs.
 //! * *RCliff.* Steps down keep off Model-A's RCliff; beyond it only while Model-B predicts 1.4 and cores stay below 70 % busy.
 //! * *Reclaims for BE jobs* are felt by all services (siblings, bandwidth): none while a service is near its target, and all
 //!   under watch are withdrawn when any service misses its target. A service that has long met its target with little slack
@@ -55,7 +57,7 @@ mod rollback;
 mod share;
 mod shrink;
 
-use crate::books::{Amount, Books};
+use crate::books::{Amount, Books, Common};
 use crate::models::{Area, Models, State};
 use crate::Policy;
 use std::collections::{BTreeMap, VecDeque};
@@ -75,6 +77,10 @@ pub struct Settings {
     pub neighbour_qos: f64,
     /// Standing answer of the upper scheduler: resources are shared if the owner's predicted QoS stays above this.
     pub shared_qos: f64,
+    /// A sharing is judged after so long.
+    pub share_trial_ms: u64,
+    /// After a sharing that hurt a service uses nobody else's for so long.
+    pub alone_ms: u64,
     /// QoS that Model-B must predict for a service that is to give up something itself.
     pub own_qos: f64,
     /// Below this QoS a service takes what is free; below 1 also what neighbours have.
@@ -110,6 +116,8 @@ impl Default for Settings {
             sample_slow_ms: 2000,
             neighbour_qos: 1.1,
             shared_qos: 0.8,
+            share_trial_ms: 1000,
+            alone_ms: 60_000,
             own_qos: 1.15,
             grow_qos: 1.08,
             slack_qos: 1.3,
@@ -195,6 +203,10 @@ struct Life {
     /// Resources that did not help are left alone until then.
     banned_until_ms: [u64; 3],
     reported: bool,
+    /// When its last sharing as a guest began, and its p99 then, ms.
+    shares: Option<(u64, f64)>,
+    /// A sharing hurt: none until then.
+    alone_until_ms: u64,
 }
 
 /// Growing steps of one resource in a row.

@@ -81,7 +81,7 @@ impl OsmlPlus {
                 continue;
             }
             let lack = target.rcliff.minus(self.books.usable(id));
-            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(id, lack, seen, plan) {
+            if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(now_ms, id, lack, seen, plan) {
                 continue;
             }
             let p = &self.books.platform;

@@ -16,7 +16,10 @@ impl OsmlPlus {
         let oaa = life.target.as_ref().map_or(has, |t| t.oaa);
         let lack = oaa.minus(has).at_least(Amount::new(1, u32::from(self.books.total().ways > 0)));
         let shared = self.books.common_of(&s.id).is_none()
-            && [lack, Amount::new(lack.cores, 0), Amount::new(0, lack.ways)].into_iter().any(|l| self.share_for(&s.id, l, seen, plan));
+            && now_ms >= life.alone_until_ms
+            && [lack, Amount::new(lack.cores, 0), Amount::new(0, lack.ways)]
+                .into_iter()
+                .any(|l| self.share_for(now_ms, &s.id, l, seen, plan));
         if shared {
             self.changed(now_ms, &s.id);
         } else if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported) {
@@ -27,7 +30,7 @@ impl OsmlPlus {
     }
 
     /// Share what is lacking with the neighbour that has the least QoS slowdown (line 13) and stays allowable, and tell the upper scheduler.
-    pub(super) fn share_for(&mut self, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+    pub(super) fn share_for(&mut self, now_ms: u64, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
         let cores = if self.books.platform.by_quota() { 0 } else { lack.cores };
         let lack = Amount::new(cores, lack.ways);
         let half = Amount::new(lack.cores.div_ceil(2), lack.ways.div_ceil(2));
@@ -74,6 +77,9 @@ impl OsmlPlus {
         if !self.books.share(&owner, whom, lack) {
             return false;
         }
+        if let Some(l) = self.lives.get_mut(whom) {
+            l.shares = Some((now_ms, l.recent_p99_ms().unwrap_or(f64::INFINITY)));
+        }
         let what = words(lack, &self.books.platform);
         gives.bind(format!("nobody can allowably be deprived of {what}"));
         gets.bind(format!("nobody can allowably be deprived of {what}"));
@@ -84,7 +90,11 @@ impl OsmlPlus {
         true
     }
 
-    /// End sharings as soon as what is shared can be had by both.
+    /// End sharings as soon as what is shared can be had by both, or when they hurt.
+    ///
+    /// The paper leaves open when a sharing ends. Here it is on trial, as a reclaim is: it goes back to its owner once that has missed
+    /// its target for a second, or where after a second of it the guest misses its target and p99 has not fallen by a tenth.
+    /// The guest then shares with nobody for [`Settings::alone_ms`].
     pub(super) fn end_sharing(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         for c in self.books.commons().to_vec() {
             if c.amount.fits_in(self.books.free()) && self.books.unshare(&c.owner, true) {
@@ -93,7 +103,40 @@ impl OsmlPlus {
                     self.changed(now_ms, id);
                     act(plan, id, ActionKind::Grow, "sharing ends: enough is free for both".into(), because);
                 }
+                continue;
             }
+            let Some(whose) = self.hurt_by_sharing(now_ms, &c).map(str::to_string) else { continue };
+            if !self.books.unshare(&c.owner, false) {
+                continue;
+            }
+            let what = words(c.amount, &self.books.platform);
+            for (id, holds_if) in [(&c.owner, HoldsIf::P99Falls), (&c.guest, HoldsIf::NotJudged)] {
+                let mut because = self.because_of(seen, id, holds_if);
+                because.reject("go on sharing", format!("{whose} misses its target with it"));
+                because.bind(format!("{} shares with nobody for {} s", c.guest, self.set.alone_ms / 1000));
+                self.changed(now_ms, id);
+                let why = format!("sharing ends, for {whose} misses its target with it: {what} back to {}", c.owner);
+                act(plan, id, ActionKind::Rollback, why, because);
+            }
+            if let Some(l) = self.lives.get_mut(&c.guest) {
+                l.alone_until_ms = now_ms + self.set.alone_ms;
+            }
+        }
+    }
+
+    /// Who misses its target with a sharing that has lasted for a second, if anybody.
+    fn hurt_by_sharing<'c>(&self, now_ms: u64, c: &'c Common) -> Option<&'c str> {
+        let guest = self.lives.get(&c.guest)?;
+        let (since_ms, start_p99_ms) = guest.shares?;
+        if now_ms < since_ms + self.set.share_trial_ms {
+            return None;
+        }
+        let missed = |l: &Life| l.missed_since_ms.is_some_and(|t| now_ms >= t + self.set.share_trial_ms);
+        let helped = guest.recent_p99_ms().is_none_or(|p| p < 0.9 * start_p99_ms);
+        match () {
+            () if self.lives.get(&c.owner).is_some_and(missed) => Some(&c.owner),
+            () if missed(guest) && !helped => Some(&c.guest),
+            () => None,
         }
     }
 }
