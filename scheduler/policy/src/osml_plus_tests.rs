@@ -140,7 +140,29 @@ fn idle_cores_are_not_given_by_model_bs_word() {
     assert_eq!(gives.why, "4 cores, 0 ways to b; measured: they are left idle, QoS 0.74 as it is");
     assert!(gives.because.said.iter().all(|s| s.by == "measured"), "{:?}", gives.because.said);
     assert!(gives.because.said.iter().any(|s| s.what == "busy cores" && s.value == 1.0), "{:?}", gives.because.said);
-    assert!(gives.because.bound.as_ref().is_some_and(|b| b.ends_with("a neighbour keeps what it uses")), "{:?}", gives.because.bound);
+    assert!(gives.because.bound.as_ref().is_some_and(|b| b.ends_with("a neighbour keeps what it has use of")), "{:?}", gives.because.bound);
+    assert_eq!(plan.reports, []);
+}
+
+/// Who misses its target gives ways, too, but only those without which Model-B expects no less of it.
+#[test]
+fn who_misses_its_target_gives_ways_that_are_of_no_use() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    // As above, but half of two cores is busy: none is idle. Four ways are wanted, and two of six of no use.
+    let mut plant = Plant::new(&p).lc("a", 1.0, 3.0);
+    let mut policy = perfect(&plant);
+    follow(&mut plant, &mut policy, 3.0);
+    policy.books.set("a", Amount::new(2, 6));
+    plant.apply(&policy.books.plan(&plant.observe()).unwrap());
+    (0..12).for_each(|_| plant.tick());
+    let seen = plant.observe();
+    policy.look(plant.t_ms, &seen);
+    let mut plan = Plan::default();
+    assert!(!policy.deprive_for(plant.t_ms, "b", Amount::new(0, 3), &seen, &mut plan) && plan.actions.is_empty());
+    assert!(policy.deprive_for(plant.t_ms, "b", Amount::new(0, 2), &seen, &mut plan));
+    let gives = &plan.actions[0];
+    assert!(gives.why.starts_with("0 cores, 2 ways to b; Model-B: of no use, QoS 0."), "{}", gives.why);
+    assert_eq!(policy.books.usable("a"), Amount::new(2, 4));
     assert_eq!(plan.reports, []);
 }
 
@@ -263,11 +285,11 @@ fn the_neighbour_with_the_least_slowdown_shares() {
         let mut plan = Plan::default();
         // Moved in this very step: Model-B will answer in the next, and no rule of thumb stands in until then.
         let read: Vec<_> = ["x", "y"].map(|id| std::mem::take(&mut policy.lives.get_mut(id).unwrap().features)).into();
-        assert!(!policy.share_for("d", Amount::new(2, 0), &now, &mut plan) && plan.actions.is_empty());
+        assert!(!policy.share_for(plant.t_ms, "d", Amount::new(2, 0), &now, &mut plan) && plan.actions.is_empty());
         for (id, features) in ["x", "y"].into_iter().zip(read) {
             policy.lives.get_mut(id).unwrap().features = features;
         }
-        assert_eq!(policy.share_for("d", Amount::new(2, 0), &now, &mut plan), owner.is_some());
+        assert_eq!(policy.share_for(plant.t_ms, "d", Amount::new(2, 0), &now, &mut plan), owner.is_some());
         let told = plan.reports.iter().map(|r| match r {
             Report::ExpectedSlowdown { service, qos } => (service.as_str(), *qos),
             other => panic!("{other:?}"),
@@ -275,6 +297,53 @@ fn the_neighbour_with_the_least_slowdown_shares() {
         let told: Vec<(&str, f64)> = told.collect();
         assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), owner.into_iter().collect::<Vec<_>>());
         assert!(told.iter().all(|t| (t.1 - qos).abs() < 0.02), "{told:?}");
+    }
+}
+
+/// A sharing ends when its owner misses its target with it, or its guest still does and p99 has not fallen; not before a second, and
+/// then the guest is alone for a minute.
+#[test]
+fn a_sharing_that_hurts_ends() {
+    // No p99 is below 4 ms, so that a target of 1 ms is missed whoever holds what.
+    for (owner_target_ms, guest_target_ms, p99_before_ms, whose) in
+        [(20.0, 10.0, 4.2, None), (1.0, 10.0, 4.2, Some("x")), (20.0, 1.0, 4.2, Some("d")), (20.0, 1.0, 50.0, None)]
+    {
+        let p = Platform::regular("t", 12, 1, 0, 0.0);
+        let mut plant = Plant::new(&p).lc("x", 1.0, 20.0).lc("d", 0.5, 10.0);
+        let mut policy = perfect(&plant);
+        follow(&mut plant, &mut policy, 0.2);
+        for (id, cores) in [("x", 6), ("d", 6)] {
+            assert!(policy.books.set(id, Amount::new(cores, 0)), "{id}");
+            policy.lives.get_mut(id).unwrap().sampling_since_ms = None;
+        }
+        plant.apply(&policy.books.plan(&plant.observe()).unwrap());
+        (0..12).for_each(|_| plant.tick());
+        let now = plant.observe();
+        policy.look(plant.t_ms, &now);
+        let mut plan = Plan::default();
+        assert!(policy.share_for(plant.t_ms, "d", Amount::new(2, 0), &now, &mut plan));
+        policy.lives.get_mut("d").unwrap().shares = Some((plant.t_ms, p99_before_ms));
+        for (id, qos_target_ms) in [("x", owner_target_ms), ("d", guest_target_ms)] {
+            plant.tenant(id).kind = Kind::Lc { qos_target_ms };
+        }
+        let (since_ms, mut ended) = (plant.t_ms, None);
+        for _ in 0..30 {
+            plant.tick();
+            let (seen, mut plan) = (plant.observe(), Plan::default());
+            policy.look(plant.t_ms, &seen);
+            policy.end_sharing(plant.t_ms, &seen, &mut plan);
+            if let Some(a) = plan.actions.first() {
+                assert!(plan.actions.iter().all(|a| a.kind == ActionKind::Rollback) && plan.actions.len() == 2, "{plan:?}");
+                assert!(a.why.contains(&format!("for {} misses", whose.unwrap_or("nobody"))), "{}", a.why);
+                assert_eq!(ended.replace(plant.t_ms), None);
+            }
+        }
+        assert_eq!(ended.is_some(), whose.is_some(), "{owner_target_ms} {guest_target_ms}");
+        if let Some(t) = ended {
+            assert!(t >= since_ms + 1000 && policy.lives["d"].alone_until_ms == t + 60_000, "{since_ms} {t}");
+            // The guest has what it held alone, the owner all that it held before.
+            assert_eq!([policy.books.usable("x").cores, policy.books.usable("d").cores], [6, 6]);
+        }
     }
 }
 

@@ -137,7 +137,7 @@ impl OsmlPlus {
             return if life.floor.is_zero() { "it holds the least already".into() } else { "losing it hurt before".into() };
         }
         if qos < 1.0 {
-            return format!("it misses its target itself (QoS {qos:.2}), and uses its cores").into();
+            return format!("it misses its target itself (QoS {qos:.2}), and has use of what it holds").into();
         }
         let unit = if limit.cores > 0 { Amount::new(1, 0) } else { Amount::new(0, 1) };
         match self.b_corrected(s, has.minus(unit)) {

@@ -10,10 +10,14 @@ use surefoot_server::Text;
 
 /// Busy share of the cores left to who misses its target: below it what it loses stood idle.
 const IDLE_SHARE: f64 = 0.4;
-/// Idle cores are dearer than none, and cheaper than any that are used: a share of QoS, as a slowdown.
-const PRICE_OF_IDLE: f64 = 0.02;
+/// What is of no use is dearer than nothing, and cheaper than all that is used: a share of QoS, as a slowdown.
+const PRICE_OF_USELESS: f64 = 0.02;
 
-/// Whether it misses its target, and so can lose only what it leaves idle; Model-B is not asked of it.
+/// Ways that Model-B sees next to no use of may go from who misses its target: the share of QoS there that must be left.
+const USELESS_SHARE: f64 = 0.98;
+
+/// Whether it misses its target, and so can lose only what it has no use of: cores that it leaves idle, ways without which Model-B
+/// expects no less.
 fn misses(s: &ServiceView) -> bool {
     s.qos().is_some_and(|q| q < 1.0)
 }
@@ -56,8 +60,16 @@ impl OsmlPlus {
         for (id, offer) in solution {
             let mut because = seen.get(&id).map_or_else(Because::default, |s| self.because(s, Self::keeps(s)));
             let what = words(offer.amount, &p);
-            let idle_only = seen.get(&id).is_some_and(misses);
-            let why = if idle_only {
+            let useless_only = seen.get(&id).is_some_and(misses);
+            let why = if useless_only && offer.amount.ways > 0 {
+                because.reject("Model-B's QoS as it is", "the target is missed; what counts is that it is as high on less");
+                because.say("measured", "QoS as it is", offer.qos, "");
+                let held = self.books.usable(&id);
+                let on = |a| seen.get(&id).map_or(f64::NAN, |s| self.b(s, a).unwrap_or(f64::NAN));
+                because.say("Model-B", "QoS with it", on(held), "");
+                because.say("Model-B", format!("QoS without {what}"), on(held.minus(offer.amount)), "");
+                format!("{what} to {whom}; Model-B: of no use, QoS {:.2} as it is", offer.qos)
+            } else if useless_only {
                 because.reject("Model-B", "it is not asked: the target is missed as it is, and not for want of the cores that stand idle");
                 because.say("measured", "QoS as it is", offer.qos, "");
                 let busy = self.lives.get(&id).and_then(|l| l.smooth().cpu_usage_cores).unwrap_or(f64::NAN);
@@ -73,7 +85,7 @@ impl OsmlPlus {
             for (other, why) in others.iter().filter(|o| o.0 != id) {
                 because.reject(format!("from {other}"), why.clone());
             }
-            let keeps = if idle_only { "what it uses".into() } else { format!("QoS {}", self.set.neighbour_qos) };
+            let keeps = if useless_only { "what it has use of".into() } else { format!("QoS {}", self.set.neighbour_qos) };
             because.bind(format!("{whom} lacks {} of what is free; a neighbour keeps {keeps}", words(lack, &p)));
             self.books.shrink(&id, offer.amount);
             // Who misses its target anyway loses only what it does not use: nothing to watch for.
@@ -81,7 +93,7 @@ impl OsmlPlus {
                 self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
             }
             act(plan, &id, ActionKind::Deprive, why, because);
-            if !idle_only {
+            if !useless_only {
                 plan.reports.push(Report::ExpectedSlowdown { service: id, qos: offer.qos });
             }
         }
@@ -102,7 +114,15 @@ impl OsmlPlus {
             for cores in 1..=limit.cores {
                 let left = self.cores(has.minus(Amount::new(cores, 0)));
                 if busy.is_some_and(|b| b / left < IDLE_SHARE) {
-                    donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: PRICE_OF_IDLE });
+                    donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: PRICE_OF_USELESS });
+                }
+            }
+            if let Ok(now) = self.b(s, has) {
+                for ways in 1..=limit.ways {
+                    let amount = Amount::new(0, ways);
+                    if self.b(s, has.minus(amount)).is_ok_and(|q| q >= USELESS_SHARE * now) {
+                        donor.offers.push(Offer { amount, qos, slowdown: PRICE_OF_USELESS });
+                    }
                 }
             }
             return donor;
