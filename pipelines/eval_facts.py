@@ -42,6 +42,7 @@ _NULL = {
     "emu_of_oracle": "ORACLE's not proven",
     "be_throughput": "no BE job",
     "actions_per_min_settled": "never settled",
+    "self_violation_settled_s": "never settled",
     "worst_slowdown": "latency never known",
 }
 _NULL_ELSE = "no value"
@@ -357,7 +358,7 @@ _MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {
     "actions": lambda g, p: mean(g, g.of(p.policy).with_columns(pl.col("actions").cast(pl.Float64)), "actions"),
     "emu_of_oracle_pct": _of_oracle,
     "actions_per_min_settled": lambda g, p: _optional(g, p, "actions_per_min_settled"),
-    "self_violation_s": lambda g, p: _optional(g, p, "self_violation_s"),
+    "self_violation_settled_s": lambda g, p: _optional(g, p, "self_violation_settled_s"),
     "violation_over_lowest": lambda g, p: found[1] if (found := _lowest(g, p)) else None,
     "reclaim_crossings": _crossings,
 }
@@ -404,6 +405,7 @@ _WHY = {
     "convergence_worst_s": "never converged",
     "emu_of_oracle_pct": "ORACLE's EMU is not proven for any run",
     "actions_per_min_settled": "no run went on for 5 s after it converged",
+    "self_violation_settled_s": "no run went on for 5 s after it converged",
     "violation_over_lowest": "the lowest of the others is 0, or they have no run in common",
 }
 # The same of ratios, whose reason ratio_facts finds.

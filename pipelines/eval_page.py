@@ -251,6 +251,7 @@ _COLUMNS = (
     Column(_BE, True, "instructions per second of the BE jobs relative to having the whole server alone"),
     Column("QoS violation, s a run", True, "time with the p99 of the last second above its target, summed over LC services"),
     Column("by its own plans, s a run", True, "the part of it that began when a plan took a service across its RCliff"),
+    Column("of these once settled, s a run", True, "at constant load, after the 3 s that prove convergence"),
     Column("worst slowdown, median", True, "the largest p99 / QoS target of any LC service in a run, median of the runs"),
     Column("worst slowdown, worst", True, "the same, of the worst run"),
     Column("RCliff crossings: reclaims", True, f"{_TAKES}, for BE jobs or for nobody; sum of all runs"),
@@ -294,7 +295,7 @@ def _sets(facts: Facts) -> Section:
                 known(p, "emu_of_oracle", scale=100),
             ]
             row += [known(p, "be_throughput")] if s["be"] else []
-            row += [known(p, "qos_violation_s"), known(p, "self_violation_s")]
+            row += [known(p, "qos_violation_s"), known(p, "self_violation_s"), known(p, "self_violation_settled_s")]
             row += [_plain(p, "worst_slowdown_median"), _plain(p, "worst_slowdown_most")]
             for crossings in ("reclaim_crossings_total", "deprive_crossings_total"):
                 row += [p["no_value"].get(crossings) or f"{p[crossings]:,.0f}"]

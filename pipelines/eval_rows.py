@@ -40,6 +40,7 @@ OPTIONAL: dict[str, Any] = {
     "reclaim_crossings": _NUMBER,
     "deprive_crossings": _NUMBER,
     "actions_per_min_settled": _NUMBER,
+    "self_violation_settled_s": _NUMBER,
     "worst_slowdown": _NUMBER,
     "refused_plans": _NUMBER,
 }

@@ -60,6 +60,7 @@ pub fn row_schema() -> Schema {
         f("reclaim_crossings", Int64, false),
         f("deprive_crossings", Int64, false),
         f("actions_per_min_settled", Float64, true),
+        f("self_violation_settled_s", Float64, true),
     ])
 }
 
@@ -246,6 +247,7 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         int(|r| r.reclaim_crossings),
         int(|r| r.deprive_crossings),
         opt(|r| r.actions_per_min_settled),
+        opt(|r| r.self_violation_settled_s),
     ];
     RecordBatch::try_new(Arc::new(row_schema()), columns).map_err(fault)
 }
@@ -281,6 +283,7 @@ fn csv(rows: &[EvalRow]) -> String {
             r.reclaim_crossings.to_string(),
             r.deprive_crossings.to_string(),
             opt(r.actions_per_min_settled),
+            opt(r.self_violation_settled_s),
         ];
         let _ = writeln!(out, "{}", cells.join(","));
     }
@@ -340,6 +343,7 @@ struct Summary {
     be_throughput_mean: Option<f64>,
     qos_violation_s_mean: f64,
     self_violation_s_mean: f64,
+    self_violation_settled_s_mean: Option<f64>,
     reclaim_crossings: i64,
     deprive_crossings: i64,
     actions_per_min_settled_mean: Option<f64>,
@@ -367,6 +371,7 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
             be_throughput_mean: mean(&all(|r| r.be_throughput)),
             qos_violation_s_mean: mean(&all(|r| Some(r.qos_violation_s))).unwrap_or(0.0),
             self_violation_s_mean: mean(&all(|r| Some(r.self_violation_s))).unwrap_or(0.0),
+            self_violation_settled_s_mean: mean(&all(|r| r.self_violation_settled_s)),
             reclaim_crossings: mine.iter().map(|r| r.reclaim_crossings).sum(),
             deprive_crossings: mine.iter().map(|r| r.deprive_crossings).sum(),
             actions_per_min_settled_mean: mean(&all(|r| r.actions_per_min_settled)),
@@ -398,12 +403,24 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
     }
     println!("\nall runs:");
     println!(
-        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6} {:>9} {:>8} {:>8}",
-        "policy", "runs", "converged", "mean s", "worst s", "EMU", "BE", "violation s", "own s", "crossings", "us p50", "us p99"
+        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6} {:>9} {:>9} {:>8} {:>8}",
+        "policy",
+        "runs",
+        "converged",
+        "mean s",
+        "worst s",
+        "EMU",
+        "BE",
+        "violation s",
+        "own s",
+        "settled s",
+        "crossings",
+        "us p50",
+        "us p99"
     );
     for s in summary {
         println!(
-            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>6.1} {:>9} {:>8} {:>8}",
+            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>6.1} {:>9} {:>9} {:>8} {:>8}",
             s.policy,
             s.runs,
             s.converged,
@@ -413,12 +430,14 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             show(s.be_throughput_mean, 2),
             s.qos_violation_s_mean,
             s.self_violation_s_mean,
+            show(s.self_violation_settled_s_mean, 2),
             format!("{}+{}", s.reclaim_crossings, s.deprive_crossings),
             show(s.decision_us_p50, 1),
             show(s.decision_us_p99, 1)
         );
     }
     println!("means over runs; mean s and worst s over those that converge");
+    println!("own s: violation that the policy itself caused, settled s: the part of it after convergence (of runs that converge)");
     println!("crossings A+B: times that the policy itself took an LC service across its cliff, A for BE jobs or nobody, B for LC services");
     println!("written to {}", args.out.display());
 }

@@ -53,6 +53,8 @@ pub struct EvalRow {
     pub deprive_crossings: i64,
     /// `actions` a minute at constant load, from the end of the 3 s that proved convergence; None where less than 5 s are left.
     pub actions_per_min_settled: Option<f64>,
+    /// The part of `self_violation_s` from then on; None as for them.
+    pub self_violation_settled_s: Option<f64>,
 }
 
 /// One service at one tick.
@@ -178,6 +180,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let mut worst: Option<f64> = None;
     let (mut actions, mut refused, mut settled_actions) = (0, 0, 0);
     let mut blame = Blame::new(at);
+    let mut own_ticks_before = None;
     loop {
         let now = server.now_ms();
         let within = now <= w.duration_ms;
@@ -208,6 +211,9 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
             timeline.extend(moments(&seen, load));
         }
         convergence.see(&seen);
+        if convergence.proven(now) {
+            own_ticks_before.get_or_insert(blame.ticks);
+        }
         let start = Instant::now();
         let plan = policy.step(now, &seen);
         decision_us.push(start.elapsed().as_secs_f64() * 1e6);
@@ -268,6 +274,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         reclaim_crossings: blame.crossings,
         deprive_crossings: blame.deprivals,
         actions_per_min_settled: settled_ms.map(|ms| settled_actions as f64 * 60_000.0 / ms as f64),
+        self_violation_settled_s: settled_ms.map(|_| seconds(blame.ticks - own_ticks_before.unwrap_or(blame.ticks))),
     };
     Ok((row, timeline))
 }
@@ -306,7 +313,8 @@ pub fn check_platform(w: &Workload, platform: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Platform, ServiceView, Verdict};
+    use surefoot_policy::books::{Amount, Books};
+    use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Plan, Platform, ServiceView, Verdict};
 
     fn seen(t_ms: u64, p99_ms: &[Option<f64>]) -> Observation {
         let p = Platform::regular("p", 4, 1, 4, 1.0);
@@ -360,6 +368,42 @@ mod tests {
     fn before_the_last_change_and_unknown_do_not_count() {
         assert_eq!(converge(4000, |_| vec![Some(1.0)]), Some(4000));
         assert_eq!(converge(4000, |t| vec![Some(1.0), (t >= 6000).then_some(2.0)]), Some(6000));
+    }
+
+    /// One service on 16 core units and all ways, but for a while on a single unit.
+    struct Starves {
+        books: Books,
+        while_ms: std::ops::Range<u64>,
+    }
+
+    impl Policy for Starves {
+        fn name(&self) -> &str {
+            "starves"
+        }
+
+        fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
+            let arrived = self.books.follow(seen).lc_arrived;
+            let cores = if self.while_ms.contains(&now_ms) { 1 } else { 16 };
+            let own = Amount::new(cores, self.books.total().ways);
+            if !arrived.iter().any(|id| self.books.admit(id, own)) && !self.books.set("xapian", own) {
+                return Plan::default();
+            }
+            Plan { allocations: self.books.plan(seen).unwrap().allocations, ..Plan::default() }
+        }
+    }
+
+    /// What a policy breaks before the 3 s that prove convergence is its own doing; what it breaks afterwards is so once settled, too.
+    #[test]
+    fn own_doing_counts_as_settled_after_convergence() {
+        let at = VirtualTarget::of_platform("server-1", None).unwrap();
+        let text = "platform = \"server-1\"\nduration_s = 40\n[[lc]]\nservice = \"xapian\"\nload = 0.5\n";
+        let w = Workload::parse("x.toml".as_ref(), text, &at.target()).unwrap();
+        for (while_ms, before, after) in [(2_000..2_500, true, false), (20_000..21_000, false, true), (50_000..50_000, false, false)] {
+            let mut policy = Starves { books: Books::new(&at.platform), while_ms: while_ms.clone() };
+            let (row, _) = run(&at, &w, &mut policy, 1, false).unwrap();
+            let settled_s = row.self_violation_settled_s.unwrap();
+            assert_eq!((row.self_violation_s - settled_s > 0.0, settled_s > 0.0), (before, after), "{while_ms:?}: {row:?}");
+        }
     }
 
     /// A streak that begins within 180 s counts, a later one does not.
