@@ -19,13 +19,20 @@
 //! * *Size of a step.* One unit, as in the paper; a quarter of what the service holds when it is overloaded, and a quarter of
 //!   what is free when its cores are not busy and it misses its target all the same (BE jobs on sibling threads, memory, power:
 //!   the models do not know them). Three steps of one resource that did not lower p99 by a tenth are withdrawn.
-//!   A service with a QoS below 0.5 keeps them: a queue that still grows, or is full, hides what they bring. So who never gets
+//!   No neighbour is asked for what Model-B expects to bring less than [`Settings::worth_qos`].
+//!   A service with a QoS below 0.5, or a slow one, keeps its steps: a queue that still grows, or is full, hides what they bring. So who never gets
 //!   out of it keeps what it took, but for idle cores.
+//! * *Newcomers* are watched on no more than [`Settings::sample_share`] of all cores, and whoever is still watched when the next one
+//!   comes gives it of what was idle, down to an equal share: else it would begin on a core and way that nobody has measured, with a
+//!   queue that stays.
+//! * *Slow services* (too few requests for a p99 in a second) answer now what they began seconds ago. They are watched for longer, and
+//!   are under-provisioned as soon as all their cores are busy, whatever p99 says.
 //! * *Load changes.* When throughput has moved by [`Settings::load_change`], Model-A is asked again and the service jumps there
 //!   (up when it misses its target; down when Model-B agrees). The framework enables models as needed.
 //! * *Model-B is corrected* by what it gets wrong now: predicted QoS of a new allocation = B(new) + observed - B(current).
 //! * *Sharing ends* when enough is free for both, and when it hurts: when its owner misses its target, or the guest still does and p99
-//!   has not fallen by a tenth in [`Settings::share_trial_ms`]. Requests on a shared CPU wait for two services, and p99 is theirs.
+//!   has not fallen by a tenth in [`Settings::share_trial_ms`]. Requests on a shared CPU wait for two services, and p99 is theirs;
+//!   so nobody shares cores that are busy.
 //! * *RCliff.* Steps down keep off Model-A's RCliff; beyond it only while Model-B predicts 1.4 and cores stay below 70 % busy.
 //! * *Reclaims for BE jobs* are felt by all services (siblings, bandwidth): none while a service is near its target, and all
 //!   under watch are withdrawn when any service misses its target. A service that has long met its target with little slack
@@ -62,6 +69,7 @@ use crate::models::{Area, Models, State};
 use crate::Policy;
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_learn::rng::Rng;
+use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{
     Action, ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
 };
@@ -73,6 +81,8 @@ pub struct Settings {
     pub sample_ms: u64,
     /// The same for services too slow for a p99 of their own in a second.
     pub sample_slow_ms: u64,
+    /// Share of all cores that a new service is watched on at most: who comes next begins on the rest.
+    pub sample_share: f64,
     /// Allowable slowdown: the QoS that Model-B must predict for a neighbour that is deprived.
     pub neighbour_qos: f64,
     /// Standing answer of the upper scheduler: resources are shared if the owner's predicted QoS stays above this.
@@ -83,6 +93,8 @@ pub struct Settings {
     pub alone_ms: u64,
     /// QoS that Model-B must predict for a service that is to give up something itself.
     pub own_qos: f64,
+    /// QoS that a step must be expected to bring before a neighbour is asked for it.
+    pub worth_qos: f64,
     /// Below this QoS a service takes what is free; below 1 also what neighbours have.
     pub grow_qos: f64,
     /// Above this QoS a service is over-provisioned.
@@ -114,11 +126,13 @@ impl Default for Settings {
         Settings {
             sample_ms: 300,
             sample_slow_ms: 2000,
+            sample_share: 0.75,
             neighbour_qos: 1.1,
             shared_qos: 0.8,
             share_trial_ms: 1000,
             alone_ms: 60_000,
             own_qos: 1.15,
+            worth_qos: 0.05,
             grow_qos: 1.08,
             slack_qos: 1.3,
             patience_ms: 1500,
@@ -147,6 +161,8 @@ pub const IDLE: usize = 6;
 
 /// Intervals over which features are averaged.
 const SMOOTH: usize = 5;
+/// Busy share of the cores from where there is more work than they can do.
+const OVERLOAD: f64 = 0.95;
 
 /// Model-A's answer in units, with where it came from.
 #[derive(Clone, Debug)]
@@ -239,6 +255,11 @@ pub struct OsmlPlus {
 /// A p99 that the load generator itself does not vouch for: its own limits, or too few requests.
 pub(crate) fn doubtful(s: &ServiceView) -> bool {
     s.window.is_some_and(|w| matches!(w.verdict, Verdict::ClientLimited | Verdict::NotResolvable))
+}
+
+/// Too few requests for a p99 in a second: it is judged by a longer window, and what it answers now it began before.
+fn is_slow(s: &ServiceView) -> bool {
+    s.window.is_none_or(|w| w.count < MIN_COUNT_P99 || w.achieved_rps < MIN_COUNT_P99 as f64)
 }
 
 /// Features averaged over intervals; what the last one lacks is unknown.
@@ -345,6 +366,12 @@ impl OsmlPlus {
             return Some(of_window);
         }
         Some(s.qos_target_ms()? / life.recent_p99_ms()?)
+    }
+
+    /// All cores of a slow service are busy: its queue grows, and latency will show it when that has been served.
+    fn is_saturated(&self, s: &ServiceView) -> bool {
+        let heard = |l: &Life| !l.asleep() && l.features.len() >= 3;
+        is_slow(s) && self.lives.get(&s.id).is_some_and(heard) && self.busy_share(s).is_some_and(|b| b > OVERLOAD)
     }
 
     fn busy_share(&self, s: &ServiceView) -> Option<f64> {

@@ -23,6 +23,8 @@ pub(super) struct Tried {
     pub can: bool,
     /// By Model-B and plain signs.
     pub gain: f64,
+    /// Not from a neighbour for next to nothing.
+    pub worth: bool,
     pub banned: bool,
 }
 
@@ -157,6 +159,7 @@ impl OsmlPlus {
                     "more than the server has, or than half beyond an OAA that Model-B holds for sufficient".into()
                 }
                 Tried { can: false, .. } => "not free, and no neighbour can allowably be deprived of it".into(),
+                Tried { worth: false, .. } => format!("not free, and gain {:.2} is too little to ask a neighbour for it", t.gain).into(),
                 Tried { banned: true, .. } => "three of these steps have not lowered p99: left alone for a while".into(),
                 t if t.gain < 0.5 * best_gain => format!("gain {:.2}, less than half of the best ({best_gain:.2})", t.gain).into(),
                 t => format!("Model-C: p {:.2}, less than {:.2}", proposal[t.action], proposal[chosen]).into(),

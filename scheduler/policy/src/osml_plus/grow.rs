@@ -16,6 +16,7 @@ pub(super) enum Need {
     Draining,
     /// Met with little to spare.
     Comfort,
+    /// Missed, or sure to be: all cores of a slow service are busy.
     Missed,
 }
 
@@ -57,6 +58,9 @@ impl OsmlPlus {
 
     fn need(&self, now_ms: u64, s: &ServiceView) -> Need {
         let (Some(qos), Some(life), Some(target)) = (s.qos(), self.lives.get(&s.id), s.qos_target_ms()) else { return Need::None };
+        if self.is_saturated(s) {
+            return Need::Missed;
+        }
         if qos >= self.set.grow_qos {
             return Need::None;
         }
@@ -96,7 +100,7 @@ impl OsmlPlus {
         let tried = self.try_steps(now_ms, s, &case, seen);
         let mba = self.more_bandwidth(s, seen);
         let mut options: Vec<(usize, f64, f64)> =
-            tried.iter().filter(|t| t.within && t.can && !t.banned).map(|t| (t.action, proposal[t.action], t.gain)).collect();
+            tried.iter().filter(|t| t.within && t.can && t.worth && !t.banned).map(|t| (t.action, proposal[t.action], t.gain)).collect();
         if mba.possible() {
             options.push((MBA_UP, proposal[MBA_UP], 0.05));
         }
@@ -177,7 +181,7 @@ impl OsmlPlus {
         let has = self.books.usable(&s.id);
         let now = self.b(s, has).ok();
         let busy = self.busy_share(s);
-        let overloaded = busy.is_some_and(|b| b > 0.95) && s.qos().is_some_and(|q| q < 0.7);
+        let overloaded = busy.is_some_and(|b| b > OVERLOAD) && s.qos().is_some_and(|q| q < 0.7) || self.is_saturated(s);
         let enough = now.is_some_and(|q| q >= self.set.own_qos)
             && busy.is_none_or(|b| b < self.set.busy)
             && s.qos().is_some_and(|q| q < FAR_BEHIND_QOS);
@@ -221,21 +225,21 @@ impl OsmlPlus {
             let to = has.plus(unit);
             let within = to.fits_in(total) && (!enough || to.fits_in(most) || case.misery);
             let can = unit.fits_in(free) || !case.only_free && self.could_deprive(&s.id, unit.minus(free), seen);
-            let mut tried = Tried { action, unit, to, within, can, gain: 0.0, banned: now_ms < life.banned_until_ms[action / 2] };
+            let mut tried =
+                Tried { action, unit, to, within, can, gain: 0.0, worth: true, banned: now_ms < life.banned_until_ms[action / 2] };
             if !within || !can {
                 return tried;
             }
-            let gain = match (self.b(s, to), case.now) {
-                (Ok(b), Some(a)) => (b - a).max(0.0),
-                _ => 0.0,
-            };
+            let gain = self.b(s, to).ok().zip(case.now).map(|(b, a)| (b - a).max(0.0));
             let plain = match (lacks_cores, action) {
                 // Cores help against BE jobs on their siblings, too; but ways are tried first.
                 (Some(x), CORES_UP) => 0.1 * if case.obstructed { x.max(0.4) } else { x },
                 (Some(x), _) => 0.1 * (1.0 - x),
                 (None, _) => 0.0,
             };
-            tried.gain = gain + plain;
+            tried.gain = gain.unwrap_or(0.0) + plain;
+            // For what is known to bring next to nothing no neighbour is asked.
+            tried.worth = unit.fits_in(free) || gain.is_none() || tried.gain >= self.set.worth_qos;
             tried
         })
     }
@@ -257,10 +261,10 @@ impl OsmlPlus {
     ///
     /// Three steps of one resource that together did not lower p99 by a tenth are withdrawn, and that resource is left alone
     /// for five seconds. In overload p99 grows whatever is done, so there nothing can be judged. Nor is anything withdrawn
-    /// below [`FAR_BEHIND_QOS`], where a queue that still grows, or is full, hides what the steps bring: that resource is
-    /// only left alone for a second, so that the other gets its turn.
+    /// below [`FAR_BEHIND_QOS`], where a queue that still grows, or is full, hides what the steps bring, or from a slow service,
+    /// whose p99 is that of seconds ago: that resource is only left alone for a second, so that the other gets its turn.
     pub(super) fn judge_steps(&mut self, now_ms: u64, s: &ServiceView, overloaded: bool, plan: &mut Plan) -> bool {
-        let qos = s.qos().unwrap_or(1.0);
+        let (qos, slow) = (s.qos().unwrap_or(1.0), is_slow(s));
         let wait = match () {
             () if overloaded => 100,
             () if qos < 0.7 => 200,
@@ -282,7 +286,7 @@ impl OsmlPlus {
         }
         let now_p99_ms = l.recent_p99_ms();
         l.series = None;
-        if qos < FAR_BEHIND_QOS {
+        if qos < FAR_BEHIND_QOS || slow {
             l.banned_until_ms[series.action / 2] = now_ms + 1000;
             return false;
         }

@@ -18,6 +18,8 @@ impl OsmlPlus {
             // A sample from a starved service says little: half an equal share is worth asking neighbours for.
             let holders = seen.services.len().max(1) as u32;
             let total = self.books.total();
+            let share = Amount::new(total.cores / holders, total.ways / holders).at_least(least);
+            self.watched_yield(now_ms, id, share, seen, plan);
             for (cores, ways) in [(2, 2), (2, 4), (4, 4), (2, 32), (4, 32)] {
                 let want = Amount::new(total.cores / holders / cores, total.ways / holders / ways).at_least(least);
                 let lack = want.minus(self.books.free());
@@ -25,7 +27,6 @@ impl OsmlPlus {
                     break;
                 }
             }
-            let share = Amount::new(total.cores / holders, total.ways / holders).at_least(least);
             let half = Amount::new(share.cores / 2, share.ways / 2).at_least(least);
             if !half.fits_in(self.books.free()) && seen.lc().filter(|s| self.books.slot(&s.id).is_some()).all(|s| self.is_mute(s)) {
                 self.take_beyond_share(now_ms, id, half.minus(self.books.free()), share, seen, plan);
@@ -36,7 +37,8 @@ impl OsmlPlus {
             }
             let left = (arrived.len() - i) as u32;
             let free = self.books.free();
-            let part = Amount::new(free.cores / left, free.ways / left).at_least(least);
+            let most = Amount::new((f64::from(total.cores) * self.set.sample_share) as u32, total.ways);
+            let part = Amount::new(free.cores / left, free.ways / left).at_most(most).at_least(least);
             if self.books.admit(id, part) {
                 let life = self.lives.entry(id.clone()).or_default();
                 *life = Life { sampling_since_ms: Some(now_ms), changed_ms: now_ms, ..Life::default() };
@@ -49,6 +51,24 @@ impl OsmlPlus {
                 let why = "not even one core unit and the least ways are left".to_string();
                 plan.reports.push(Report::CannotPlace { service: id.clone(), why });
             }
+        }
+    }
+
+    /// Who is still watched holds what was idle: beyond an equal share it gives what a newcomer lacks of its own.
+    fn watched_yield(&mut self, now_ms: u64, whom: &str, share: Amount, seen: &Observation, plan: &mut Plan) {
+        for s in seen.lc().filter(|s| s.id != whom) {
+            let lack = share.minus(self.books.free());
+            let gives = lack.at_most(self.books.usable(&s.id).minus(share));
+            let watched = self.lives.get(&s.id).is_some_and(Life::asleep);
+            if !watched || gives.is_zero() || !self.books.shrink(&s.id, gives) {
+                continue;
+            }
+            self.changed(now_ms, &s.id);
+            let mut because = self.because_of(seen, &s.id, HoldsIf::NotJudged);
+            because.reject("Model-B", "it is still watched on what was idle when it came");
+            because.bind(format!("it keeps an equal share, {}", words(share, &self.books.platform)));
+            let what = words(gives, &self.books.platform);
+            act(plan, &s.id, ActionKind::Deprive, format!("still watched: {what} of what was idle to {whom}"), because);
         }
     }
 
@@ -95,11 +115,13 @@ impl OsmlPlus {
     fn ready_to_place(&self, now_ms: u64, seen: &Observation) -> Vec<Ready> {
         let mut ready = vec![];
         for s in seen.lc() {
-            let Some(since) = self.lives.get(&s.id).and_then(|l| l.sampling_since_ms) else { continue };
-            if s.latency_unknown() {
+            let Some(life) = self.lives.get(&s.id) else { continue };
+            let Some(since) = life.sampling_since_ms else { continue };
+            // Who gave some of it meanwhile has been seen on what is left for as long.
+            if s.latency_unknown() || now_ms < life.changed_ms + self.set.sample_ms {
                 continue;
             }
-            let slow = s.window.is_none_or(|w| w.verdict == Verdict::NotResolvable);
+            let slow = is_slow(s);
             let wait = if slow { self.set.sample_slow_ms } else { self.set.sample_ms };
             // Without any latency the counters alone must do, after the longer time.
             if now_ms < since + wait || s.features.cpu_usage_cores.is_none() && slow && now_ms < since + 2 * wait {

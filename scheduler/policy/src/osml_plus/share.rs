@@ -43,9 +43,15 @@ impl OsmlPlus {
         };
         // Two users of one CPU or way have about half of it each.
         let now_after = |s: &ServiceView| self.qos_on_less(s, self.books.usable(&s.id).minus(half));
+        // Whatever Model-B says of so much less: cores that are busy are not there for two.
+        let roomy = |s: &&ServiceView| {
+            let busy = self.lives.get(&s.id).and_then(|l| l.smooth().cpu_usage_cores);
+            lack.cores == 0 || busy.is_none_or(|b| b / self.cores(self.books.usable(&s.id).minus(half)) <= self.set.busy)
+        };
         let best = seen
             .lc()
             .filter(able)
+            .filter(roomy)
             .filter_map(|s| Some((s.id.clone(), now_after(s)?)))
             .filter(|(_, (_, after))| *after >= self.set.shared_qos)
             .map(|(id, (now, after))| (id, after, (1.0 - after / now).clamp(0.0, 1.0)))

@@ -20,7 +20,8 @@ impl OsmlPlus {
     /// Reclaim from services that have more than they need: one service, one action.
     pub(super) fn over_provisioned(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What is reclaimed for BE jobs is felt by all: nobody may be near its target.
-        let all_met = seen.lc().all(|s| !s.latency_unknown() && s.qos().is_none_or(|q| q >= self.set.grow_qos));
+        let far = |s: &ServiceView| s.qos().is_none_or(|q| q >= self.set.grow_qos) && !self.is_saturated(s);
+        let all_met = seen.lc().all(|s| !s.latency_unknown() && far(s));
         let sampling = self.lives.values().any(Life::asleep);
         if !all_met || sampling || now_ms < self.reclaimed_ms + 200 {
             return;
