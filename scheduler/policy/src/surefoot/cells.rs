@@ -98,6 +98,8 @@ pub(super) struct Asked<'a> {
     /// Why models do not answer.
     pub mute: Option<String>,
     pub qos: Option<f64>,
+    /// A slow service, all cores of which are busy: latency will show the queue when it has been served.
+    pub swamped: bool,
     /// What [`Asked::on`] has answered, by cores and ways; NaN: not asked yet.
     pub answers: RefCell<Vec<f64>>,
 }
@@ -131,6 +133,7 @@ impl Surefoot {
             area,
             mute: on.err().or(mute),
             qos: s.qos(),
+            swamped: is_slow(s) && self.is_saturated(s),
             answers: RefCell::default(),
         }
     }
@@ -410,6 +413,13 @@ impl Surefoot {
                     && (pass != Pass::Free || held.fits_in(*c))
             };
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
+            if asked.swamped && pass != Pass::Free {
+                // A part of a step, or all that the others can spare, is better than a queue that grows until they can spare a whole one.
+                let parts = [1, 2, 4].map(|k| Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k)));
+                let cores = parts.map(|p| Amount::new(p.cores, 0));
+                let there = parts.into_iter().chain(cores).map(|p| held.plus(p).at_most(most.at_least(held)));
+                out.extend(there.filter(|c| c.cores > held.cores).map(|c| Cell::new(c, believed(c).min(0.9))));
+            }
             if far && life.was_well && pass == Pass::Poor && share.is_some_and(|x| x > BUSY) {
                 // Its load has risen. Where nobody has half as much over, a quarter is better than to wait until somebody has.
                 let some = held.plus(Amount::new(held.cores.div_ceil(4), 0)).at_most(pool);
@@ -466,9 +476,12 @@ impl Asked<'_> {
         (Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff), rcliff)
     }
 
-    /// What it holds, and the QoS that was seen or is expected there.
+    /// What it holds, and the QoS that was seen or is expected there; a swamped service is as good as far behind.
     pub fn now(&self) -> Cell {
         let seen = self.qos.unwrap_or(1.0);
+        if self.swamped {
+            return Cell::new(self.held, seen.min(FAR));
+        }
         Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })
     }
 

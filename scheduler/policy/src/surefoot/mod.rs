@@ -20,8 +20,8 @@
 //!   with busy cores get some of it first ([`Role::Firm`]), and a BE share that hurt somebody is remembered.
 //! * **Bursts.** Who was well here at this load may miss its target for three intervals before it gets more.
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
-//!   minutes, and what they answer now they began long ago. They begin with more, grow as soon as all their cores are busy, and give
-//!   nothing before they have been well for ten seconds.
+//!   minutes, and what they answer now they began long ago. They begin with more, count as far behind and grow as soon as all their cores
+//!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds.
 //! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, and said to the upper
 //!   scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]).
 //! * **Newcomers.** Where all have enough, what others give for them and they do not use yet stays free for them; but nobody is moved

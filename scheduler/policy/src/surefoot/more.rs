@@ -113,7 +113,7 @@ impl Surefoot {
     }
 
     /// Nobody loses to others what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first
-    /// call, since their queues grow unheard; the rest stays with those who had it.
+    /// call, since their queues grow unheard; the rest stays with those who had it, newcomers that miss their target on it among them.
     pub(super) fn divide_the_rest(
         &self,
         seen: &Observation,
@@ -122,7 +122,8 @@ impl Surefoot {
         is_for: impl Fn(&ServiceId) -> bool,
     ) {
         self.pass_on_the_rest(asked, chosen, |id| is_for(id) && seen.get(id).is_some_and(is_slow));
-        self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id));
+        let misses = |id: &ServiceId| seen.get(id).is_some_and(|s| s.qos_met() == Some(false));
+        self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id) || misses(id));
     }
 
     /// They get what is lost and nobody gains, in equal parts.

@@ -515,6 +515,57 @@ fn who_is_cut_and_gets_some_back_is_still_expected_to_miss() {
     assert!(chosen[1].1.held.cores == less.cores + 1 && chosen[1].1.qos <= 0.4, "{chosen:?}");
 }
 
+/// A newcomer that misses its target on what it holds keeps of it what nobody takes, though the plan is for it, too.
+#[test]
+fn who_misses_its_target_loses_nothing_to_nobody() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
+    let less = a.minus(Amount::new(3, 1));
+    for (p99_ms, kept) in [(5.0, less), (50.0, a)] {
+        let mut seen = plant.observe();
+        seen.services[0].window.as_mut().unwrap().p99_ms = p99_ms;
+        let asked = policy.ask_all(plant.t_ms, &seen);
+        let mut chosen = vec![("a".to_string(), Cell::new(less, 1.2)), ("b".to_string(), Cell::new(b, 1.2))];
+        policy.divide_the_rest(&seen, &asked, &mut chosen, |_| true);
+        assert_eq!((chosen[0].1.held, chosen[1].1.held), (kept, b), "{p99_ms}");
+    }
+}
+
+/// A slow service whose cores are all busy counts as far behind, though its target is met, and gets what others can spare where that is
+/// less than a step.
+#[test]
+fn a_swamped_service_gets_what_can_be_spared() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("slow", 2.0, SLOW_MS).lc("b", 2.0, 10.0);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    let held = Amount::new(8, 4);
+    assert!(policy.books.set("slow", held));
+    policy.lives.get_mut("slow").unwrap().ledger = Ledger::default();
+    let seen = plant.observe();
+    let offered = |policy: &mut Surefoot, busy: f64, pass: Pass| {
+        policy.lives.get_mut("slow").unwrap().features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
+        let asked = policy.ask(plant.t_ms, seen.get("slow").unwrap(), &policy.lives["slow"]);
+        // The others can spare one core: a step is two.
+        let most = held.plus(Amount::new(1, 0));
+        let cells = policy.to_get(&asked, asked.now(), policy.pool(), most, pass);
+        let one = cells.iter().find(|c| c.held == most).map(|c| c.qos <= 0.9);
+        (asked.swamped, asked.now().qos <= FAR, one)
+    };
+    for pass in [Pass::Trade, Pass::Poor] {
+        assert_eq!(offered(&mut policy, 8.0, pass), (true, true, Some(true)), "{pass:?}");
+        assert_eq!(offered(&mut policy, 6.0, pass), (false, false, None), "{pass:?}");
+    }
+    assert_eq!(offered(&mut policy, 8.0, Pass::Free).2, None);
+}
+
 /// More has not helped, and its cores are idle: fewer of them are a cure, but not for who answers now what it began long ago.
 #[test]
 fn a_slow_service_is_never_stuck() {
