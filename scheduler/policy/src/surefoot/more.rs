@@ -123,7 +123,8 @@ impl Surefoot {
     ) {
         self.pass_on_the_rest(asked, chosen, |id| is_for(id) && seen.get(id).is_some_and(is_slow));
         let misses = |id: &ServiceId| seen.get(id).is_some_and(|s| s.qos_met() == Some(false));
-        self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id) || misses(id));
+        let misses_as_it_came = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new) && misses(id);
+        self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id) || misses_as_it_came(id));
     }
 
     /// They get what is lost and nobody gains, in equal parts.

@@ -517,7 +517,7 @@ fn who_is_cut_and_gets_some_back_is_still_expected_to_miss() {
 
 /// A newcomer that misses its target on what it holds keeps of it what nobody takes, though the plan is for it, too.
 #[test]
-fn who_misses_its_target_loses_nothing_to_nobody() {
+fn a_newcomer_that_misses_its_target_loses_nothing_to_nobody() {
     let p = Platform::regular("t", 32, 1, 8, 2.0);
     let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
     let mut policy = policy(&p, Perfect::of(&plant));
@@ -526,7 +526,8 @@ fn who_misses_its_target_loses_nothing_to_nobody() {
     }
     let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
     let less = a.minus(Amount::new(3, 1));
-    for (p99_ms, kept) in [(5.0, less), (50.0, a)] {
+    for (p99_ms, new, kept) in [(5.0, true, less), (50.0, false, less), (50.0, true, a)] {
+        policy.lives.get_mut("a").unwrap().new_since_ms = new.then_some(plant.t_ms);
         let mut seen = plant.observe();
         seen.services[0].window.as_mut().unwrap().p99_ms = p99_ms;
         let asked = policy.ask_all(plant.t_ms, &seen);
