@@ -19,7 +19,7 @@
 //! * *Size of a step.* One unit, as in the paper; a quarter of what the service holds when it is overloaded, and a quarter of
 //!   what is free when its cores are not busy and it misses its target all the same (BE jobs on sibling threads, memory, power:
 //!   the models do not know them). Three steps of one resource that did not lower p99 by a tenth are withdrawn.
-//!   No neighbour is asked for what Model-B expects to bring less than [`Settings::worth_qos`].
+//!   No neighbour is asked for a step whose gain, by Model-B and by how busy the cores are, is below [`Settings::worth_qos`].
 //!   A service with a QoS below 0.5, or a slow one, keeps its steps: a queue that still grows, or is full, hides what they bring. So who never gets
 //!   out of it keeps what it took, but for idle cores.
 //! * *Newcomers* are watched on no more than [`Settings::sample_share`] of all cores, and whoever is still watched when the next one
@@ -93,7 +93,7 @@ pub struct Settings {
     pub alone_ms: u64,
     /// QoS that Model-B must predict for a service that is to give up something itself.
     pub own_qos: f64,
-    /// QoS that a step must be expected to bring before a neighbour is asked for it.
+    /// Gain in QoS, by Model-B and by how busy the cores are, that a step must have before a neighbour is asked for it.
     pub worth_qos: f64,
     /// Below this QoS a service takes what is free; below 1 also what neighbours have.
     pub grow_qos: f64,

@@ -38,7 +38,8 @@ impl OsmlPlus {
             let left = (arrived.len() - i) as u32;
             let free = self.books.free();
             let most = Amount::new((f64::from(total.cores) * self.set.sample_share) as u32, total.ways);
-            let part = Amount::new(free.cores / left, free.ways / left).at_most(most).at_least(least);
+            // Who is still watched has given for this one, not for those that come with it.
+            let part = Amount::new(free.cores / left, free.ways / left).at_least(share.at_most(free)).at_most(most).at_least(least);
             if self.books.admit(id, part) {
                 let life = self.lives.entry(id.clone()).or_default();
                 *life = Life { sampling_since_ms: Some(now_ms), changed_ms: now_ms, ..Life::default() };
@@ -56,7 +57,8 @@ impl OsmlPlus {
 
     /// Who is still watched holds what was idle: beyond an equal share it gives what a newcomer lacks of its own.
     fn watched_yield(&mut self, now_ms: u64, whom: &str, share: Amount, seen: &Observation, plan: &mut Plan) {
-        for s in seen.lc().filter(|s| s.id != whom) {
+        let room = self.books.unit_is_left_for(whom);
+        for s in seen.lc().filter(|s| room && s.id != whom) {
             let lack = share.minus(self.books.free());
             let gives = lack.at_most(self.books.usable(&s.id).minus(share));
             let watched = self.lives.get(&s.id).is_some_and(Life::asleep);
@@ -117,7 +119,7 @@ impl OsmlPlus {
         for s in seen.lc() {
             let Some(life) = self.lives.get(&s.id) else { continue };
             let Some(since) = life.sampling_since_ms else { continue };
-            // Who gave some of it meanwhile has been seen on what is left for as long.
+            // Who gave some of it meanwhile must have been seen on what is left.
             if s.latency_unknown() || now_ms < life.changed_ms + self.set.sample_ms {
                 continue;
             }

@@ -68,6 +68,7 @@ impl OsmlPlus {
             let why: Text = match now_after(s) {
                 _ if s.qos_met() != Some(true) => "its target is missed, or its latency unknown".into(),
                 _ if !able(&s) => "it holds too little, shares already, or is watched".into(),
+                _ if !roomy(&s) => "the cores that it would be left with would be too busy".into(),
                 Some((_, after)) if after < self.set.shared_qos => {
                     format!("{}: QoS {after:.2}, {:.2} is agreed for sharing", self.who_says_qos(s), self.set.shared_qos).into()
                 }
@@ -116,10 +117,11 @@ impl OsmlPlus {
                 continue;
             }
             let what = words(c.amount, &self.books.platform);
-            for (id, holds_if) in [(&c.owner, HoldsIf::P99Falls), (&c.guest, HoldsIf::NotJudged)] {
+            let of_owner = if whose == c.owner { HoldsIf::P99Falls } else { HoldsIf::P99Stays };
+            for (id, holds_if) in [(&c.owner, of_owner), (&c.guest, HoldsIf::NotJudged)] {
                 let mut because = self.because_of(seen, id, holds_if);
                 because.reject("go on sharing", format!("{whose} misses its target with it"));
-                because.bind(format!("{} shares with nobody for {} s", c.guest, self.set.alone_ms / 1000));
+                because.bind(format!("{} uses nobody else's for {} s", c.guest, self.set.alone_ms / 1000));
                 self.changed(now_ms, id);
                 let why = format!("sharing ends, for {whose} misses its target with it: {what} back to {}", c.owner);
                 act(plan, id, ActionKind::Rollback, why, because);

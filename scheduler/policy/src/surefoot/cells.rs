@@ -315,7 +315,7 @@ impl Surefoot {
     /// Parts of what a service holds, for plans in which not everybody can have enough: never better than what it has.
     pub(super) fn less(&self, asked: &Asked) -> Vec<Cell> {
         let (held, least) = (asked.held, self.books.least());
-        let seen = asked.qos.unwrap_or(1.0).min(1.0);
+        let seen = asked.now().qos.min(1.0);
         let part = |x: f64| {
             let of = |n: u32| (f64::from(n) * x).round() as u32;
             let to = Amount::new(of(held.cores), of(held.ways)).at_least(least);

@@ -191,6 +191,9 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
             return Err(Error::Failed(format!("workload {}: interrupted. Run it again", w.name)));
         }
         let seen = server.observe();
+        if convergence.proven(now) {
+            own_ticks_before.get_or_insert(blame.ticks);
+        }
         let load = |id: &str| w.lc.iter().find(|l| l.id == id)?.load_at(now);
         if within && now > 0 {
             // This observation is of the tick that ended now.
@@ -211,9 +214,6 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
             timeline.extend(moments(&seen, load));
         }
         convergence.see(&seen);
-        if convergence.proven(now) {
-            own_ticks_before.get_or_insert(blame.ticks);
-        }
         let start = Instant::now();
         let plan = policy.step(now, &seen);
         decision_us.push(start.elapsed().as_secs_f64() * 1e6);
