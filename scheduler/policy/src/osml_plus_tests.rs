@@ -68,6 +68,20 @@ fn who_is_still_watched_yields_to_the_next() {
     assert!(placed.iter().any(|(t, a)| *t == 600 && a.service == "a" && a.why.starts_with("Model-A: OAA")), "{placed:?}");
 }
 
+/// Of two that come at once each has what the watched one gave for it.
+#[test]
+fn who_is_still_watched_yields_to_each_of_two() {
+    let p = Platform::regular("t", 16, 1, 12, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 3.0, 8.0);
+    let mut policy = perfect(&plant);
+    follow(&mut plant, &mut policy, 0.2);
+    for id in ["b", "c"] {
+        plant.add(id, Kind::Lc { qos_target_ms: 8.0 }, 2.0);
+    }
+    follow(&mut plant, &mut policy, 0.1);
+    assert_eq!(["a", "b", "c"].map(|id| policy.books.usable(id)), [Amount::new(6, 4), Amount::new(5, 4), Amount::new(5, 4)]);
+}
+
 /// What a plant of few requests says: one that answers 20 in a second, well within its target.
 fn slowly(mut seen: Observation) -> Observation {
     for w in seen.services.iter_mut().flat_map(|s| [&mut s.interval, &mut s.window].into_iter().flatten()) {

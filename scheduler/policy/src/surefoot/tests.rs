@@ -558,6 +558,10 @@ fn a_swamped_service_gets_what_can_be_spared() {
         let most = held.plus(Amount::new(1, 0));
         let cells = policy.to_get(&asked, asked.now(), policy.pool(), most, pass);
         let one = cells.iter().find(|c| c.held == most).map(|c| c.qos <= 0.9);
+        // Less is never better than what it has.
+        let less = cells.iter().filter(|c| c.held != held && c.held.fits_in(held));
+        assert!(less.clone().count() > 0 || pass != Pass::Poor);
+        assert!(less.clone().all(|c| c.qos <= asked.now().qos), "{cells:?}");
         (asked.swamped, asked.now().qos <= FAR, one)
     };
     for pass in [Pass::Trade, Pass::Poor] {
