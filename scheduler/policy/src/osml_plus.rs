@@ -20,8 +20,8 @@
 //!   what is free when its cores are not busy and it misses its target all the same (BE jobs on sibling threads, memory, power:
 //!   the models do not know them). Three steps of one resource that did not lower p99 by a tenth are withdrawn.
 //!   No neighbour is asked for a step whose gain, by Model-B and by how busy the cores are, is below [`Settings::worth_qos`].
-//!   A service with a QoS below 0.5, or a slow one, keeps its steps: a queue that still grows, or is full, hides what they bring. So who never gets
-//!   out of it keeps what it took, but for idle cores.
+//!   A service with a QoS below 0.5, or a slow one, keeps its steps: a queue that still grows, or is full, hides what they bring.
+//!   So who never gets out of it keeps what it took, but for idle cores.
 //! * *Newcomers* are watched on no more than [`Settings::sample_share`] of all cores, and whoever is still watched when the next one
 //!   comes gives it of what was idle, down to an equal share: else it would begin on a core and way that nobody has measured, with a
 //!   queue that stays.

@@ -392,7 +392,7 @@ impl Surefoot {
                 let floor = held.minus(Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4)));
                 cells.iter_mut().for_each(|c| *c = c.at_least(floor));
             } else {
-                let also = if is_slow(asked.s) && self.is_saturated(asked.s) { step } else { Amount::default() };
+                let also = if asked.swamped { step } else { Amount::default() };
                 cells.iter_mut().for_each(|c| *c = c.at_least(held.plus(also)).at_most(pool));
             }
             for c in cells.iter_mut().filter(|c| far && c.cores > held.cores) {
