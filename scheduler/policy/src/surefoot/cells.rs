@@ -15,8 +15,9 @@ pub(super) const BUSY: f64 = 0.92;
 pub(super) const TIGHT: f64 = 1.0;
 /// Enlargements, each larger than the last, before it is begun anew.
 pub(super) const TRIES: u32 = 6;
-/// So busy are the cores of a service that was firmed up.
+/// So busy are the cores of a service that was firmed up, and so much less where BE jobs get what others lose.
 pub(super) const FIRM: f64 = 0.8;
+pub(super) const FIRM_BESIDE_BE: f64 = 0.65;
 /// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
 pub(super) const SATURATED: f64 = 0.96;
 /// Share of a service's cores that is busy, from where they have a queue.
@@ -100,6 +101,8 @@ pub(super) struct Asked<'a> {
     pub qos: Option<f64>,
     /// A slow service, all cores of which are busy: latency will show the queue when it has been served.
     pub swamped: bool,
+    /// All are well, and nobody needs what it could give.
+    pub in_peace: bool,
     /// What [`Asked::on`] has answered, by cores and ways; NaN: not asked yet.
     pub answers: RefCell<Vec<f64>>,
 }
@@ -134,6 +137,7 @@ impl Surefoot {
             mute: on.err().or(mute),
             qos: s.qos(),
             swamped: is_slow(s) && self.is_saturated(s),
+            in_peace: false,
             answers: RefCell::default(),
         }
     }
@@ -206,7 +210,8 @@ impl Surefoot {
         match role {
             Role::Keeps => vec![now],
             Role::Firm => {
-                let busy = asked.busy().map_or(0, |b| (b / FIRM / self.books.platform.core_step).ceil() as u32);
+                let firm = if self.books.has_be() { FIRM_BESIDE_BE } else { FIRM };
+                let busy = asked.busy().map_or(0, |b| (b / firm / self.books.platform.core_step).ceil() as u32);
                 let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
                 vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(TIGHT), ..now }]
             }
@@ -275,6 +280,9 @@ impl Surefoot {
         // From far away models see little; where something beyond them is at work, less.
         let part = if is_slow(asked.s) {
             8
+        } else if asked.in_peace && asked.life.regrets > 0 {
+            // Ever less, which is soon not worth a move.
+            8 << (asked.life.regrets - 1).min(4)
         } else if asked.life.hurts > 0 {
             4
         } else {
@@ -415,7 +423,7 @@ impl Surefoot {
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
             if asked.swamped && pass != Pass::Free {
                 // A part of a step, or all that the others can spare, is better than a queue that grows until they can spare a whole one.
-                let parts = [1, 2, 4].map(|k| Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k)));
+                let parts = [1, 2, 4, 8, u32::MAX].map(|k| Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k)));
                 let cores = parts.map(|p| Amount::new(p.cores, 0));
                 let there = parts.into_iter().chain(cores).map(|p| held.plus(p).at_most(most.at_least(held)));
                 out.extend(there.filter(|c| c.cores > held.cores).map(|c| Cell::new(c, believed(c).min(0.9))));
@@ -462,7 +470,8 @@ impl Asked<'_> {
     /// No core less, or those that are left are not too busy.
     pub fn roomy(&self, to: Amount) -> bool {
         let p = self.policy;
-        to.cores >= self.held.cores || self.busy().is_none_or(|b| b / p.books.platform.cores(to.cores) <= p.set.busy)
+        let most = if self.in_peace { p.busy_in_peace() } else { p.set.busy };
+        to.cores >= self.held.cores || self.busy().is_none_or(|b| b / p.books.platform.cores(to.cores) <= most)
     }
 
     /// Model-A's OAA and RCliff in units; the least where it has no answer.
@@ -485,8 +494,10 @@ impl Asked<'_> {
         Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })
     }
 
+    /// As much or less was seen to be well, by more than a hair.
     pub fn vouched(&self, to: Amount) -> bool {
-        self.life.ledger.vouches(self.now_ms, to, self.life.rps).is_some()
+        let seen = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
+        seen.is_some_and(|q| q >= self.policy.set.comfort_qos)
     }
 
     /// QoS that is expected on a cell: what was seen there, else Model-B, corrected by its error on the present.

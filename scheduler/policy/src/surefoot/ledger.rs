@@ -2,12 +2,14 @@
 //!
 //! Latency falls with cores and with ways and rises with load. So a cell that missed its target speaks against every smaller one at
 //! the same load or more, and one that met it speaks for every larger one at the same load or less. Neighbours change, so both are
-//! forgotten after a while.
+//! forgotten after a while; a miss (of a cold cache, say) at once when a cell that is no larger is seen to be well.
 
 use crate::books::Amount;
 
 /// Cells kept; the oldest goes first.
 const MOST: usize = 48;
+/// QoS from where a miss on as much or more, at no higher load, had another cause.
+const WELL: f64 = 1.2;
 /// Loads closer than this are the same.
 const SAME_LOAD: f64 = 0.05;
 
@@ -30,6 +32,9 @@ impl Ledger {
     pub fn note(&mut self, now_ms: u64, held: Amount, rps: f64, qos: f64, keep_ms: u64) {
         self.cells.retain(|c| c.until_ms > now_ms);
         let until_ms = now_ms + keep_ms;
+        if qos >= WELL {
+            self.cells.retain(|c| c.qos >= 1.0 || !held.fits_in(c.held) || c.rps > rps * (1.0 + SAME_LOAD));
+        }
         let same = |c: &&mut Cell| c.held == held && (c.rps / rps.max(1e-9) - 1.0).abs() <= SAME_LOAD && (c.qos < 1.0) == (qos < 1.0);
         if let Some(c) = self.cells.iter_mut().find(same) {
             // The worst that was seen there is what one has to expect.
@@ -98,6 +103,20 @@ mod tests {
             l.note(6_000, cell(i, 1), 1000.0, 2.0, 60_000);
         }
         assert_eq!(l.cells.len(), MOST);
+    }
+
+    /// Seen to be well on no more: what was missed there before (with a cold cache, say) says nothing; but it does about less, and about more load.
+    #[test]
+    fn a_miss_that_is_contradicted_goes() {
+        let mut l = Ledger::default();
+        l.note(0, cell(8, 6), 1000.0, 0.4, 60_000);
+        l.note(0, cell(6, 6), 1000.0, 0.6, 60_000);
+        l.note(0, cell(9, 6), 2000.0, 0.3, 60_000);
+        l.note(100, cell(8, 6), 1000.0, 1.1, 60_000);
+        assert!(l.forbids(200, cell(8, 5), 1000.0, 1.0), "met by too little");
+        l.note(100, cell(7, 6), 1000.0, 1.3, 60_000);
+        assert!(!l.forbids(200, cell(7, 5), 1000.0, 1.0));
+        assert!(l.forbids(200, cell(6, 5), 1000.0, 1.0) && l.forbids(200, cell(8, 5), 2000.0, 1.0));
     }
 
     /// The worst that was seen on a cell is what counts.

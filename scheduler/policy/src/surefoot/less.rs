@@ -50,7 +50,7 @@ impl Surefoot {
         let tight = |s: &ServiceView| {
             let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
             let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);
-            busy.is_some_and(|b| b > self.set.busy * cores)
+            busy.is_some_and(|b| b > self.busy_in_peace() * cores)
         };
         let role = |s: &ServiceView| {
             if stuck.contains(&s.id) {
@@ -61,8 +61,9 @@ impl Surefoot {
                 spared(s).then_some(Role::Keeps)
             }
         };
-        let asked = self.ask_all(now_ms, seen);
-        let stay = self.price_of_moving();
+        let mut asked = self.ask_all(now_ms, seen);
+        asked.iter_mut().for_each(|a| a.in_peace = true);
+        let stay = self.price_of_moving(now_ms);
         let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, stay).unwrap_or_default();
         self.leave_be_less(now_ms, &asked, &mut chosen);
         let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
@@ -89,8 +90,19 @@ impl Surefoot {
     }
 
     /// Of each service that a plan moves while all are well.
-    pub(super) fn price_of_moving(&self) -> f64 {
-        (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most)
+    pub(super) fn price_of_moving(&self, now_ms: u64) -> f64 {
+        let early = self.books.has_be() && now_ms < self.disturbed_ms + self.set.early_ms;
+        let part = if early { self.set.price_move_early } else { 1.0 };
+        part * (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most)
+    }
+
+    /// Cores that are left may be as busy as this where nobody needs what is taken.
+    pub(super) fn busy_in_peace(&self) -> f64 {
+        if self.books.has_be() {
+            self.set.busy_beside_be
+        } else {
+            self.set.busy
+        }
     }
 
     /// What a service's cell would save in price over what it holds; None while its latency is unknown.
@@ -98,7 +110,7 @@ impl Surefoot {
         Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*to))
     }
 
-    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. The least gains go first.
+    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. Who gives most gives less.
     pub(super) fn leave_be_less(&self, now_ms: u64, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
         let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };
         let rest = self.books.rest().cores;
@@ -107,16 +119,12 @@ impl Surefoot {
         loop {
             let given: u32 = chosen.iter().map(|(id, c)| held(id).saturating_sub(c.held.cores)).sum();
             let taken: u32 = chosen.iter().map(|(id, c)| c.held.cores.saturating_sub(held(id))).sum();
-            if taken <= given + self.books.free().cores && (rest + given).saturating_sub(taken) <= most {
-                return;
-            }
-            let gives = |(_, (id, c)): &(usize, &(ServiceId, Cell))| c.held.cores < held(id);
-            let gain = |(id, c): &(ServiceId, Cell)| asked_of(asked, id).and_then(|a| self.gain(a, c)).unwrap_or(0.0);
-            let least = chosen.iter().enumerate().filter(gives).min_by(|a, b| gain(a.1).total_cmp(&gain(b.1))).map(|(i, _)| i);
-            // Nobody gives any more: nor does anybody get.
-            let Some(i) = least.or_else(|| chosen.iter().position(|(id, c)| c.held.cores > held(id))) else { return };
-            let Some(asked) = asked_of(asked, &chosen[i].0) else { return };
-            chosen[i].1 = asked.now();
+            let over = (rest + given).saturating_sub(taken + most);
+            let gift = |(id, c): &(ServiceId, Cell)| held(id).saturating_sub(c.held.cores);
+            let Some(largest) = chosen.iter_mut().max_by_key(|x| gift(x)) else { return };
+            let back = gift(largest).min(over);
+            let Some(asked) = asked_of(asked, &largest.0).filter(|_| back > 0) else { return };
+            largest.1 = self.enlarged(asked, &largest.1, Amount::new(back, 0));
         }
     }
 }

@@ -115,6 +115,9 @@ struct Life {
     predicted: Option<f64>,
     watch: Option<Watch>,
     hurts: u32,
+    /// Losses at this load that were too much; and that what it holds is what the last loss left.
+    regrets: u32,
+    lost: bool,
     /// Nothing is taken from it just because all is well before this.
     spared_until_ms: u64,
     stuck_until_ms: u64,
@@ -143,12 +146,20 @@ impl Life {
             predicted: None,
             watch: None,
             hurts: 0,
+            regrets: 0,
+            lost: false,
             spared_until_ms: 0,
             stuck_until_ms: 0,
             more: 0,
             reported: false,
             was_well: false,
         }
+    }
+
+    /// It needs more than it holds: if that is what a loss left, that was too much.
+    fn regret(&mut self) {
+        self.regrets += u32::from(self.lost);
+        self.lost = false;
     }
 
     fn is_new(&self) -> bool {
@@ -177,6 +188,8 @@ pub struct Surefoot {
     /// Plans that may still take something, and when the next one may.
     refines: u32,
     refine_ms: u64,
+    /// Since when nobody has come or left, and no load has changed.
+    disturbed_ms: u64,
     setbacks: u32,
     /// Looks in a row at what could be taken that found nothing.
     looks: u32,
@@ -197,6 +210,7 @@ impl Surefoot {
             lives: BTreeMap::new(),
             refines: 0,
             refine_ms: 0,
+            disturbed_ms: 0,
             setbacks: 0,
             looks: 0,
             poor_ms: 0,
@@ -283,6 +297,7 @@ impl Surefoot {
             let change = life.rps / life.planned_rps - 1.0;
             if change.abs() > self.set.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
+                life.regrets = 0;
                 if change < 0.0 {
                     moved = true;
                 } else {
@@ -390,6 +405,7 @@ impl Surefoot {
             life.planned_rps = life.rps;
             life.predicted = (!blind).then_some(cell.qos);
             let lost = held.minus(cell.held);
+            life.lost = !blind && !was_new && cell.held.fits_in(*held);
             // Whose target was missed before has nothing to go back to.
             let well = s.qos_met() == Some(true) && life.strikes == 0;
             let watched = !blind && !lost.is_zero() && (well || was_new);
@@ -444,7 +460,7 @@ impl Surefoot {
     /// A disturbance: a few plans may take something again.
     fn disturbed(&mut self, now_ms: u64) {
         self.refines = self.set.refines;
-        self.refine_ms = now_ms;
+        (self.refine_ms, self.disturbed_ms) = (now_ms, now_ms);
         (self.setbacks, self.looks) = (0, 0);
     }
 

@@ -43,9 +43,11 @@ impl Surefoot {
                     life.more += 1;
                     life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
                 }
+                life.regret();
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 missing.insert(s.id.clone());
             } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + WINDOW_MS {
+                life.regret();
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
                 uneasy.insert(s.id.clone());
@@ -144,7 +146,7 @@ impl Surefoot {
     }
 
     /// A cell with so much more, and what is expected there.
-    fn enlarged(&self, of: &Asked, cell: &Cell, more: Amount) -> Cell {
+    pub(super) fn enlarged(&self, of: &Asked, cell: &Cell, more: Amount) -> Cell {
         let (own, held) = (self.books.usable(&of.s.id), cell.held.plus(more));
         let seen = of.qos.unwrap_or(0.0);
         let there = if of.mute.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };

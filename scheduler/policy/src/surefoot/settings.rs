@@ -15,6 +15,8 @@ pub struct Settings {
     pub first_error: f64,
     /// Cores may be as busy as this after something was taken.
     pub busy: f64,
+    /// The same where BE jobs get it while all are well: siblings become busy and clocks fall. Who is busier has more cores first.
+    pub busy_beside_be: f64,
     /// Met with less than this, a service takes what is free.
     pub comfort_qos: f64,
     /// Between a change and the next judgement of the same service.
@@ -64,6 +66,9 @@ pub struct Settings {
     /// cost a third: who could give less than a third of them).
     pub price_move: f64,
     pub price_move_most: f64,
+    /// Part of that price beside BE jobs, for so long after an arrival, a leave or a change of load: a move then belongs to the answer to it.
+    pub price_move_early: f64,
+    pub early_ms: u64,
 }
 
 impl Default for Settings {
@@ -75,6 +80,7 @@ impl Default for Settings {
             errors: 2.0,
             first_error: 0.08,
             busy: 0.85,
+            busy_beside_be: 0.7,
             comfort_qos: 1.05,
             settle_ms: 400,
             settle_slow_ms: 1500,
@@ -98,6 +104,8 @@ impl Default for Settings {
             least_gain: 0.03,
             price_move: 0.036,
             price_move_most: 0.1,
+            price_move_early: 0.5,
+            early_ms: 4_000,
         }
     }
 }
