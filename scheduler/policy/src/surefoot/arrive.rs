@@ -34,6 +34,7 @@ impl Surefoot {
                     l.features.clear();
                     l.predicted = None;
                     l.watch = None;
+                    l.lost = false;
                 });
             }
         }

@@ -278,11 +278,11 @@ impl Surefoot {
             return out;
         }
         // From far away models see little; where something beyond them is at work, less.
-        let part = if is_slow(asked.s) {
-            8
-        } else if asked.in_peace && asked.life.regrets > 0 {
+        let part = if asked.in_peace && asked.life.regrets > 0 {
             // Ever less, which is soon not worth a move.
             8 << (asked.life.regrets - 1).min(4)
+        } else if is_slow(asked.s) {
+            8
         } else if asked.life.hurts > 0 {
             4
         } else {
@@ -423,10 +423,12 @@ impl Surefoot {
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
             if asked.swamped && pass != Pass::Free {
                 // A part of a step, or all that the others can spare, is better than a queue that grows until they can spare a whole one.
-                let parts = [1, 2, 4, 8, u32::MAX].map(|k| Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k)));
-                let cores = parts.map(|p| Amount::new(p.cores, 0));
-                let there = parts.into_iter().chain(cores).map(|p| held.plus(p).at_most(most.at_least(held)));
-                out.extend(there.filter(|c| c.cores > held.cores).map(|c| Cell::new(c, believed(c).min(0.9))));
+                for (less, k) in [1, 2, 4, 8, u32::MAX].into_iter().enumerate() {
+                    let part = Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k));
+                    let there = [part, Amount::new(part.cores, 0)].map(|p| held.plus(p).at_most(most.at_least(held)));
+                    let cell = |c| Cell::new(c, believed(c).min(0.9 - 0.02 * less as f64));
+                    out.extend(there.into_iter().filter(|c| c.cores > held.cores).map(cell));
+                }
             }
             if far && life.was_well && pass == Pass::Poor && share.is_some_and(|x| x > BUSY) {
                 // Its load has risen. Where nobody has half as much over, a quarter is better than to wait until somebody has.

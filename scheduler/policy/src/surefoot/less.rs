@@ -65,7 +65,7 @@ impl Surefoot {
         asked.iter_mut().for_each(|a| a.in_peace = true);
         let stay = self.price_of_moving(now_ms);
         let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, stay).unwrap_or_default();
-        self.leave_be_less(now_ms, &asked, &mut chosen);
+        self.leave_be_less(now_ms, &asked, stay, &mut chosen);
         let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
         let gain: f64 = chosen.iter().filter(moved).filter_map(|(id, c)| self.gain(asked_of(&asked, id)?, c)).sum();
         let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
@@ -110,8 +110,9 @@ impl Surefoot {
         Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*to))
     }
 
-    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. Who gives most gives less.
-    pub(super) fn leave_be_less(&self, now_ms: u64, asked: &[Asked], chosen: &mut [(ServiceId, Cell)]) {
+    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. Who gives most
+    /// gives less, or nothing where that is not worth a move.
+    pub(super) fn leave_be_less(&self, now_ms: u64, asked: &[Asked], stay: f64, chosen: &mut [(ServiceId, Cell)]) {
         let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };
         let rest = self.books.rest().cores;
         let most = rest + bad.cores.saturating_sub(rest) / 2;
@@ -125,6 +126,9 @@ impl Surefoot {
             let back = gift(largest).min(over);
             let Some(asked) = asked_of(asked, &largest.0).filter(|_| back > 0) else { return };
             largest.1 = self.enlarged(asked, &largest.1, Amount::new(back, 0));
+            if self.gain(asked, &largest.1).is_none_or(|gain| gain <= stay) {
+                largest.1 = asked.now();
+            }
         }
     }
 }

@@ -115,7 +115,7 @@ struct Life {
     predicted: Option<f64>,
     watch: Option<Watch>,
     hurts: u32,
-    /// Losses at this load that were too much; and that what it holds is what the last loss left.
+    /// Losses at this load that were too much; and that it holds what a loss left, and nothing has been given back.
     regrets: u32,
     lost: bool,
     /// Nothing is taken from it just because all is well before this.
@@ -156,9 +156,10 @@ impl Life {
         }
     }
 
-    /// It needs more than it holds: if that is what a loss left, that was too much.
-    fn regret(&mut self) {
-        self.regrets += u32::from(self.lost);
+    /// It needs more than it holds: if that is what a loss left, at the load of then, that was too much.
+    fn regret(&mut self, load_change: f64) {
+        let same = (self.rps / self.planned_rps.max(1e-9) - 1.0).abs() <= load_change;
+        self.regrets += u32::from(self.lost && same);
         self.lost = false;
     }
 
@@ -188,7 +189,7 @@ pub struct Surefoot {
     /// Plans that may still take something, and when the next one may.
     refines: u32,
     refine_ms: u64,
-    /// Since when nobody has come or left, and no load has changed.
+    /// When somebody last came or left, or a load fell.
     disturbed_ms: u64,
     setbacks: u32,
     /// Looks in a row at what could be taken that found nothing.
@@ -297,7 +298,7 @@ impl Surefoot {
             let change = life.rps / life.planned_rps - 1.0;
             if change.abs() > self.set.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
-                life.regrets = 0;
+                (life.regrets, life.lost) = (0, false);
                 if change < 0.0 {
                     moved = true;
                 } else {
@@ -405,10 +406,10 @@ impl Surefoot {
             life.planned_rps = life.rps;
             life.predicted = (!blind).then_some(cell.qos);
             let lost = held.minus(cell.held);
-            life.lost = !blind && !was_new && cell.held.fits_in(*held);
             // Whose target was missed before has nothing to go back to.
             let well = s.qos_met() == Some(true) && life.strikes == 0;
             let watched = !blind && !lost.is_zero() && (well || was_new);
+            life.lost = well && !was_new && cell.qos >= 1.0 && cell.held.fits_in(*held);
             let (watch_ms, window_ms) =
                 if is_slow(s) { (SLOW_CALM_MS + self.set.watch_ms, SLOW_CALM_MS) } else { (self.set.watch_ms, WINDOW_MS) };
             life.watch = watched.then_some(Watch {

@@ -43,11 +43,11 @@ impl Surefoot {
                     life.more += 1;
                     life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
                 }
-                life.regret();
+                life.regret(self.set.load_change);
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 missing.insert(s.id.clone());
             } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + WINDOW_MS {
-                life.regret();
+                life.regret(self.set.load_change);
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
                 life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
                 uneasy.insert(s.id.clone());

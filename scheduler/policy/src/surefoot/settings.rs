@@ -27,8 +27,8 @@ pub struct Settings {
     pub calm_ms: u64,
     /// After something was taken, the loser is watched for so long; a slow one ten seconds longer.
     pub watch_ms: u64,
-    /// A cell that missed its target is not tried again for so long; doubles with every hurt, up to eight times. So is what BE jobs
-    /// held when somebody suffered who stood by.
+    /// A cell that missed its target is not tried again for so long, unless no more is seen to be well; doubles with every hurt, up to
+    /// eight times. So is what BE jobs held when somebody suffered who stood by.
     pub grudge_ms: u64,
     /// Who missed its target or met it by a hair gives nothing to BE jobs for so long.
     pub spare_ms: u64,
@@ -66,7 +66,7 @@ pub struct Settings {
     /// cost a third: who could give less than a third of them).
     pub price_move: f64,
     pub price_move_most: f64,
-    /// Part of that price beside BE jobs, for so long after an arrival, a leave or a change of load: a move then belongs to the answer to it.
+    /// Part of that price beside BE jobs, for so long after an arrival, a leave or a fall of load: a move then belongs to the answer to it.
     pub price_move_early: f64,
     pub early_ms: u64,
 }

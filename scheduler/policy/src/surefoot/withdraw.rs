@@ -48,7 +48,7 @@ impl Surefoot {
                 life.features.clear();
                 if own {
                     life.hurts += 1;
-                    life.regret();
+                    life.regret(self.set.load_change);
                     life.spared_until_ms = life.spared_until_ms.max(now_ms + if be { grudge / 4 } else { grudge });
                     // It was predicted to be well there. Half of what one learns is about the next prediction.
                     life.error = (0.5 * life.error + 0.5 * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected).min(2.0);
@@ -57,6 +57,7 @@ impl Surefoot {
                 }
             }
             if grown {
+                self.lives.entry(s.id.clone()).and_modify(|l| l.lost = false);
                 done = true;
                 let why = format!("{whose} misses its target since the loss: {} back", words(back, &self.books.platform));
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Rollback, why, because });
