@@ -57,8 +57,10 @@ impl OsmlPlus {
 
     /// Who is still watched holds what was idle: beyond an equal share it gives what a newcomer lacks of its own.
     fn watched_yield(&mut self, now_ms: u64, whom: &str, share: Amount, seen: &Observation, plan: &mut Plan) {
-        let room = self.books.unit_is_left_for(whom);
-        for s in seen.lc().filter(|s| room && s.id != whom) {
+        if !self.books.unit_is_left_for(whom) {
+            return;
+        }
+        for s in seen.lc().filter(|s| s.id != whom) {
             let lack = share.minus(self.books.free());
             let gives = lack.at_most(self.books.usable(&s.id).minus(share));
             let watched = self.lives.get(&s.id).is_some_and(Life::asleep);

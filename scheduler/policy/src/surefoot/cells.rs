@@ -211,13 +211,13 @@ impl Surefoot {
             Role::Keeps => vec![now],
             Role::Firm => {
                 let firm = if self.books.has_be() { FIRM_BESIDE_BE } else { FIRM };
-                let busy = asked.busy().map_or(0, |b| (b / firm / self.books.platform.core_step).ceil() as u32);
+                let busy = asked.cores_busy_by(firm).unwrap_or(0);
                 let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
                 vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(TIGHT), ..now }]
             }
             Role::Stuck => {
                 let (oaa, _) = asked.corners(pool);
-                let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
+                let busy = asked.cores_busy_by(self.set.busy).unwrap_or(0);
                 let cores = oaa.cores.max(busy).max(asked.held.cores.div_ceil(2));
                 vec![Cell::new(Amount::new(cores, asked.held.ways).at_most(asked.held), 1.0)]
             }
@@ -352,7 +352,7 @@ impl Surefoot {
         if life.is_new() {
             // What it was watched on says little about less than half of it.
             let half = Amount::new(held.cores.div_ceil(2), held.ways.div_ceil(2));
-            let busy = asked.busy().map_or(0, |b| (b / self.set.busy / self.books.platform.core_step).ceil() as u32);
+            let busy = asked.cores_busy_by(self.set.busy).unwrap_or(0);
             let saturated = asked.busy().is_some_and(|b| b > SATURATED * self.books.platform.cores(held.cores));
             let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
             // While it misses its target there it says less still.
@@ -422,7 +422,8 @@ impl Surefoot {
             };
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
             if asked.swamped && pass != Pass::Free {
-                // A part of a step, or all that the others can spare, is better than a queue that grows until they can spare a whole one.
+                // A part of a step, or all that the others can spare, is better than a queue that grows until they can spare a whole one;
+                // and of parts from which as much is expected the larger one.
                 for (less, k) in [1, 2, 4, 8, u32::MAX].into_iter().enumerate() {
                     let part = Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k));
                     let there = [part, Amount::new(part.cores, 0)].map(|p| held.plus(p).at_most(most.at_least(held)));
@@ -462,6 +463,11 @@ pub(super) fn beyond(corner: Amount, to: Amount) -> bool {
 impl Asked<'_> {
     pub fn busy(&self) -> Option<f64> {
         self.state.features.cpu_usage_cores
+    }
+
+    /// Core units of which its work keeps this share busy.
+    pub fn cores_busy_by(&self, share: f64) -> Option<u32> {
+        self.busy().map(|b| (b / share / self.policy.books.platform.core_step).ceil() as u32)
     }
 
     pub fn forbidden(&self, to: Amount) -> bool {
@@ -549,7 +555,7 @@ impl Asked<'_> {
     pub fn by_rule(&self, pool: Amount) -> [Amount; 2] {
         let p = &self.policy.books;
         let held = self.held;
-        let wanted = self.busy().map_or(held.cores + 1, |busy| (busy / IDLE / p.platform.core_step).ceil().max(1.0) as u32);
+        let wanted = self.cores_busy_by(IDLE).map_or(held.cores + 1, |cores| cores.max(1));
         let step = Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4));
         [Amount::new(wanted, held.ways).at_least(p.least()), held.plus(step)].map(|to| to.at_most(pool))
     }

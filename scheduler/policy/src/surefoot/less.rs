@@ -47,11 +47,7 @@ impl Surefoot {
         let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
         // Who only stands by feels what becomes of the cores that others lose: BE jobs make clocks fall and siblings busy, and without
         // them the same work goes on, on fewer siblings.
-        let tight = |s: &ServiceView| {
-            let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
-            let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);
-            busy.is_some_and(|b| b > self.busy_in_peace() * cores)
-        };
+        let tight = |s: &ServiceView| self.is_busier(s, self.busy_in_peace());
         let role = |s: &ServiceView| {
             if stuck.contains(&s.id) {
                 Some(Role::Stuck)
@@ -117,11 +113,11 @@ impl Surefoot {
         let rest = self.books.rest().cores;
         let most = rest + bad.cores.saturating_sub(rest) / 2;
         let held = |id: &ServiceId| self.books.usable(id).cores;
+        let gift = |(id, c): &(ServiceId, Cell)| held(id).saturating_sub(c.held.cores);
         loop {
-            let given: u32 = chosen.iter().map(|(id, c)| held(id).saturating_sub(c.held.cores)).sum();
+            let given: u32 = chosen.iter().map(gift).sum();
             let taken: u32 = chosen.iter().map(|(id, c)| c.held.cores.saturating_sub(held(id))).sum();
             let over = (rest + given).saturating_sub(taken + most);
-            let gift = |(id, c): &(ServiceId, Cell)| held(id).saturating_sub(c.held.cores);
             let Some(largest) = chosen.iter_mut().max_by_key(|x| gift(x)) else { return };
             let back = gift(largest).min(over);
             let Some(asked) = asked_of(asked, &largest.0).filter(|_| back > 0) else { return };

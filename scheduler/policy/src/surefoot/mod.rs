@@ -158,9 +158,13 @@ impl Life {
 
     /// It needs more than it holds: if that is what a loss left, at the load of then, that was too much.
     fn regret(&mut self, load_change: f64) {
-        let same = (self.rps / self.planned_rps.max(1e-9) - 1.0).abs() <= load_change;
-        self.regrets += u32::from(self.lost && same);
+        self.regrets += u32::from(self.lost && self.load_change().abs() <= load_change);
         self.lost = false;
+    }
+
+    /// Of the throughput since the present cell was chosen.
+    fn load_change(&self) -> f64 {
+        self.rps / self.planned_rps - 1.0
     }
 
     fn is_new(&self) -> bool {
@@ -295,7 +299,7 @@ impl Surefoot {
         let mut moved = false;
         for s in seen.lc() {
             let Some(life) = self.lives.get_mut(&s.id).filter(|l| !l.is_new() && l.planned_rps > 0.0) else { continue };
-            let change = life.rps / life.planned_rps - 1.0;
+            let change = life.load_change();
             if change.abs() > self.set.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
                 (life.regrets, life.lost) = (0, false);
@@ -484,9 +488,13 @@ impl Surefoot {
 
     /// All its cores are busy: a queue grows, whatever latency shows.
     fn is_saturated(&self, s: &ServiceView) -> bool {
-        let Some(life) = self.lives.get(&s.id).filter(|l| l.features.len() >= 3) else { return false };
+        self.lives.get(&s.id).is_some_and(|l| l.features.len() >= 3) && self.is_busier(s, SATURATED)
+    }
+
+    /// Of its cores more than this share is busy.
+    fn is_busier(&self, s: &ServiceView, share: f64) -> bool {
         let cores = self.books.platform.cores(self.books.usable(&s.id).cores);
-        mean(&life.features).cpu_usage_cores.is_some_and(|b| b > SATURATED * cores)
+        self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores).is_some_and(|b| b > share * cores)
     }
 }
 

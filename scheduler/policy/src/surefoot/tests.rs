@@ -821,9 +821,8 @@ fn a_loss_that_hurts_is_a_regret() {
 #[test]
 fn a_swamped_service_is_offered_a_core_and_prefers_more() {
     let p = Platform::regular("t", 64, 1, 11, 2.0);
-    let plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).be("x");
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).be("x");
     let mut policy = policy(&p, Perfect::of(&plant));
-    let mut plant = plant;
     for _ in 0..50 {
         step(&mut plant, &mut policy);
     }

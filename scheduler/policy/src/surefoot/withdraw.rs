@@ -46,6 +46,7 @@ impl Surefoot {
                 let expected = life.predicted.take().unwrap_or(1.0 + self.set.margin).clamp(1.0, AMPLE);
                 life.changed_ms = now_ms;
                 life.features.clear();
+                life.lost &= own || !grown;
                 if own {
                     life.hurts += 1;
                     life.regret(self.set.load_change);
@@ -57,7 +58,6 @@ impl Surefoot {
                 }
             }
             if grown {
-                self.lives.entry(s.id.clone()).and_modify(|l| l.lost = false);
                 done = true;
                 let why = format!("{whose} misses its target since the loss: {} back", words(back, &self.books.platform));
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Rollback, why, because });
