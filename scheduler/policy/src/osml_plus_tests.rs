@@ -247,7 +247,8 @@ fn idle_cores_are_not_given_by_model_bs_word() {
     assert_eq!(plan.reports, []);
 }
 
-/// Who misses its target gives ways, too, but only those without which Model-B expects no less of it.
+/// Who misses its target gives ways, too, but only those without which Model-B expects no less of it, and none while it is slow: what
+/// it answers now it began seconds ago. Readings from before are forgotten.
 #[test]
 fn who_misses_its_target_gives_ways_that_are_of_no_use() {
     let p = Platform::regular("t", 16, 1, 12, 2.0);
@@ -261,11 +262,16 @@ fn who_misses_its_target_gives_ways_that_are_of_no_use() {
     let seen = plant.observe();
     policy.look(plant.t_ms, &seen);
     let mut plan = Plan::default();
+    let mut slow = seen.clone();
+    slow.services.iter_mut().filter_map(|s| s.window.as_mut()).for_each(|w| w.achieved_rps = 20.0);
+    assert!(!policy.deprive_for(plant.t_ms, "b", Amount::new(0, 2), &slow, &mut plan) && plan.actions.is_empty());
     assert!(!policy.deprive_for(plant.t_ms, "b", Amount::new(0, 3), &seen, &mut plan) && plan.actions.is_empty());
+    assert!(!policy.lives["a"].points.is_empty());
     assert!(policy.deprive_for(plant.t_ms, "b", Amount::new(0, 2), &seen, &mut plan));
     let gives = &plan.actions[0];
     assert!(gives.why.starts_with("0 cores, 2 ways to b; Model-B: of no use, QoS 0."), "{}", gives.why);
     assert_eq!(policy.books.usable("a"), Amount::new(2, 4));
+    assert!(policy.lives["a"].points.is_empty() && policy.lives["a"].changed_ms == plant.t_ms);
     assert_eq!(plan.reports, []);
 }
 

@@ -13,7 +13,7 @@ const IDLE_SHARE: f64 = 0.4;
 /// What is of no use is dearer than nothing, and cheaper than all that is used: a share of QoS, as a slowdown.
 const PRICE_OF_USELESS: f64 = 0.02;
 
-/// Ways that Model-B sees next to no use of may go from who misses its target: the share of QoS there that must be left.
+/// Ways that Model-B sees next to no use of may go from who misses its target, unless it is slow: the share of QoS there that must be left.
 const USELESS_SHARE: f64 = 0.98;
 
 /// Whether it misses its target, and so can lose only what it has no use of: cores that it leaves idle, ways without which Model-B
@@ -91,6 +91,8 @@ impl OsmlPlus {
             // Who misses its target anyway loses only what it does not use: nothing to watch for.
             if seen.get(&id).is_some_and(|s| s.qos_met() == Some(true)) {
                 self.watch(now_ms, &id, offer.amount, None, Some(whom.into()));
+            } else {
+                self.changed(now_ms, &id);
             }
             act(plan, &id, ActionKind::Deprive, why, because);
             if !useless_only {
@@ -117,7 +119,8 @@ impl OsmlPlus {
                     donor.offers.push(Offer { amount: Amount::new(cores, 0), qos, slowdown: PRICE_OF_USELESS });
                 }
             }
-            if let Ok(now) = self.b(s, has) {
+            // A slow service works off a queue that Model-B does not see: without its ways that will grow, and tell seconds later.
+            if let Some(now) = self.b(s, has).ok().filter(|_| !is_slow(s)) {
                 for ways in 1..=limit.ways {
                     let amount = Amount::new(0, ways);
                     if self.b(s, has.minus(amount)).is_ok_and(|q| q >= USELESS_SHARE * now) {
