@@ -97,7 +97,7 @@ pub struct Sweep {
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
     /// Threads on a virtual server; default: all CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Count, preview and estimate; change nothing
     #[arg(long)]
@@ -118,7 +118,7 @@ pub struct Sweep {
     #[arg(long)]
     pub relaunch: bool,
     /// With --server local: measure a case whose host was disturbed at most so often, and keep the best; default: 2
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10))]
     pub tries: Option<u32>,
     /// CPUs that services may use with --server local, e.g. "0-3"
     #[arg(long, value_name = "LIST")]
@@ -151,13 +151,13 @@ pub struct Eval {
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
     /// Runs of each workload and policy, with seeds 1 to N
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub seeds: u32,
     /// Folder for rows.parquet, rows.csv, timelines.parquet and eval.json; what an interrupted run of the same command left there is gone on with
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Threads; default: all CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Runs whose time line is kept
     #[arg(long, value_enum, default_value = "first")]
@@ -225,7 +225,7 @@ pub struct Oracle {
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     pub most_judged: u64,
     /// Threads; default: all CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Write the result as JSON
     #[arg(long, value_name = "FILE")]
@@ -252,7 +252,7 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// End after so many seconds; default: run until SIGTERM
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub duration_s: Option<u64>,
     /// Record one JSON line per service and tick
     #[arg(long, value_name = "FILE", alias = "timeline")]
@@ -301,7 +301,7 @@ pub struct Record {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// End after so many seconds; default: with the workload of a virtual server, else at SIGTERM or Ctrl-C
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub duration_s: Option<u64>,
     /// Further profiles for a virtual server
     #[arg(long, value_name = "DIR")]
@@ -351,7 +351,7 @@ pub struct Explain {
     #[arg(long, value_name = "T")]
     pub since: Option<String>,
     /// The newest so many; default: 20, or all with --since
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub last: Option<u32>,
     /// The whole account of one action
     #[arg(long, value_name = "N")]

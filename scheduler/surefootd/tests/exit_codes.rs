@@ -172,6 +172,9 @@ fn commands_end_with_the_code_that_is_documented() {
         let out = run(&line.split(' ').filter(|w| !w.is_empty()).collect::<Vec<_>>());
         assert_eq!(out.status.code(), Some(2), "{line}");
     }
+    // A number below its range is called that, not an unknown option.
+    let below = run(&["eval", "--seeds", "-1"]);
+    assert!(below.status.code() == Some(2) && String::from_utf8_lossy(&below.stderr).contains("'--seeds <N>': -1 is not in 1..=100000"));
     for command in ["run", "eval"] {
         let help = String::from_utf8(run(&[command, "--help"]).stdout).unwrap();
         let words: BTreeSet<&str> = help.split_whitespace().map(|w| w.trim_end_matches(',')).collect();
