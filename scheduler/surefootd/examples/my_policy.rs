@@ -34,7 +34,11 @@ impl Policy for FollowsLoad {
             let mut because = Because::seen(s).expect(HoldsIf::Qos { at_least: 1.0 });
             because.say("follows-load", "busy cores", busy, "cores");
             because.bind("what is free");
-            let kind = if has.is_zero() { ActionKind::Place } else { ActionKind::Grow };
+            let kind = match () {
+                () if has.is_zero() => ActionKind::Place,
+                () if has.fits_in(to) => ActionKind::Grow,
+                () => ActionKind::Shrink,
+            };
             plan.actions.push(Action { service: s.id.clone(), kind, why: format!("{busy:.1} cores are busy"), because });
         }
         plan.allocations = self.books.plan(seen).map(|p| p.allocations).unwrap_or_default();

@@ -416,6 +416,10 @@ fn policies_can_be_misled() {
     }
     let (refused, _) = eval("server-2", &[], "other");
     assert_eq!(one_line(&refused).0, 2);
+    // What is not foreign is no untruth, and its rows would be read as robustness.
+    let (refused, _) = eval("server-1", &["--harm", "foreign-bundle"], "own");
+    let (code, says) = one_line(&refused);
+    assert!(code == 2 && says.contains("--bundle is for server-1, and not foreign there"), "{says}");
     let (taken, rows) = eval("server-2", &["--harm", "foreign-bundle"], "other");
     assert!(taken.status.success() && rows.len() == 3, "{}", String::from_utf8_lossy(&taken.stderr));
 }
@@ -447,7 +451,8 @@ fn who_cannot_be_misled_is_named() {
     }
     let (said, _) = eval("unmanaged,surefoot", &["--harm", "shuffled-a"]);
     assert!(said.trim_end().ends_with(": unmanaged"), "{said}");
-    for (policies, harm) in [("surefoot", "shuffled-a"), ("unmanaged", "dead-feed")] {
-        assert_eq!(eval(policies, &["--harm", harm]).0, "", "{harm}");
-    }
+    // The other service is one that the bundle's models were not made for: who asks them is told.
+    let (said, _) = eval("surefoot", &["--harm", "shuffled-a"]);
+    assert!(said.lines().count() == 1 && said.contains("img-dnn: not among the services"), "{said}");
+    assert_eq!(eval("unmanaged", &["--harm", "dead-feed"]).0, "");
 }

@@ -8,6 +8,7 @@ mod what;
 
 use crate::campaign::sha256_hex;
 use crate::cli;
+use crate::daemon::inputs::News;
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
 use crate::models::{each_once, load_bundle, policy};
@@ -25,7 +26,7 @@ use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 use run::{EvalRow, Moment};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
@@ -102,6 +103,15 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     for p in &args.policies {
         policy(p, &at.platform, bundle.as_ref(), 1)?;
     }
+    let with_models = args.policies.iter().any(|p| surefoot_policy::takes(p).is_some());
+    let asked = bundle.as_ref().filter(|_| with_models);
+    let foreign = |b: &Bundle| Expect::virtual_platform(&at.platform).check(&b.manifest).is_err();
+    if asked.is_some_and(|b| args.harm == Some(cli::Harm::ForeignBundle) && !foreign(b)) {
+        let own = &at.platform.name;
+        return Err(Error::BadInput(format!(
+            "--harm foreign-bundle: --bundle is for {own}, and not foreign there. Give another platform's"
+        )));
+    }
     let (mut workloads, mut digests) = (vec![], vec![]);
     for file in workload::files(&args.workloads)? {
         let w = Workload::read(&file, &target)?;
@@ -128,6 +138,13 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let resumed = journal.before();
     if resumed > 0 {
         eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
+    }
+    if let Some(b) = asked {
+        let services: BTreeSet<&str> = workloads.iter().flat_map(|w| &w.lc).map(|l| l.service.as_str()).collect();
+        let listed: Vec<String> = b.manifest.services.keys().cloned().collect();
+        for service in services.into_iter().filter(|s| !b.manifest.services.contains_key(*s)) {
+            News::Unlisted { service: service.into(), listed: listed.clone() }.log();
+        }
     }
     if let Some(harm) = args.harm {
         harm::warn_of_untouched(harm, &args.policies);
