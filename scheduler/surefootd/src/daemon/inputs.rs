@@ -62,10 +62,7 @@ impl Inputs {
         self.of.retain(|id, _| seen.get(id).is_some());
         let mut news = vec![];
         for s in seen.lc() {
-            if let Some(listed) = self.listed.as_ref().filter(|l| !l.contains(&s.service) && !self.strange.contains(&s.service)) {
-                news.push(News::Unlisted { service: s.service.clone(), listed: listed.iter().cloned().collect() });
-                self.strange.insert(s.service.clone());
-            }
+            news.extend(self.unlisted(&s.service));
             let of = self.of.entry(s.id.clone()).or_default();
             let silent = missing(&self.wanted, s).next().is_some();
             of.otherwise = if silent != of.said { of.otherwise + 1 } else { 0 };
@@ -80,6 +77,14 @@ impl Inputs {
             });
         }
         news
+    }
+
+    /// What is new about a service, by catalogue name, if the bundle does not list it: once.
+    pub fn unlisted(&mut self, service: &str) -> Option<News> {
+        let listed = self.listed.as_ref().filter(|l| !l.contains(service) && !self.strange.contains(service))?;
+        let news = News::Unlisted { service: service.into(), listed: listed.iter().cloned().collect() };
+        self.strange.insert(service.into());
+        Some(news)
     }
 
     pub fn wanted(&self) -> &[String] {

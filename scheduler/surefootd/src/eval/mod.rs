@@ -8,7 +8,7 @@ mod what;
 
 use crate::campaign::sha256_hex;
 use crate::cli;
-use crate::daemon::inputs::News;
+use crate::daemon::inputs::{Inputs, News};
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
 use crate::models::{each_once, load_bundle, policy};
@@ -26,7 +26,7 @@ use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 use run::{EvalRow, Moment};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
@@ -95,21 +95,18 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     each_once("--policies", &args.policies)?;
     let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let target = at.target();
-    let expected = match args.harm {
-        Some(cli::Harm::ForeignBundle) => Expect::default(),
-        _ => Expect::virtual_platform(&at.platform),
-    };
+    let own = Expect::virtual_platform(&at.platform);
+    let foreign = args.harm == Some(cli::Harm::ForeignBundle);
+    let expected = if foreign { Expect::default() } else { own.clone() };
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
     for p in &args.policies {
         policy(p, &at.platform, bundle.as_ref(), 1)?;
     }
-    let with_models = args.policies.iter().any(|p| surefoot_policy::takes(p).is_some());
-    let asked = bundle.as_ref().filter(|_| with_models);
-    let foreign = |b: &Bundle| Expect::virtual_platform(&at.platform).check(&b.manifest).is_err();
-    if asked.is_some_and(|b| args.harm == Some(cli::Harm::ForeignBundle) && !foreign(b)) {
-        let own = &at.platform.name;
+    let asked = bundle.as_ref().filter(|_| args.policies.iter().any(|p| surefoot_policy::takes(p).is_some()));
+    if foreign && asked.is_some_and(|b| own.check(&b.manifest).is_ok()) {
+        let name = &at.platform.name;
         return Err(Error::BadInput(format!(
-            "--harm foreign-bundle: --bundle is for {own}, and not foreign there. Give another platform's"
+            "--harm foreign-bundle: --bundle is for {name}, and not foreign there. Give another platform's"
         )));
     }
     let (mut workloads, mut digests) = (vec![], vec![]);
@@ -139,12 +136,9 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     if resumed > 0 {
         eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
     }
-    if let Some(b) = asked {
-        let services: BTreeSet<&str> = workloads.iter().flat_map(|w| &w.lc).map(|l| l.service.as_str()).collect();
-        let listed: Vec<String> = b.manifest.services.keys().cloned().collect();
-        for service in services.into_iter().filter(|s| !b.manifest.services.contains_key(*s)) {
-            News::Unlisted { service: service.into(), listed: listed.clone() }.log();
-        }
+    let mut inputs = Inputs::of(asked);
+    for l in workloads.iter().flat_map(|w| &w.lc) {
+        inputs.unlisted(&l.service).iter().for_each(News::log);
     }
     if let Some(harm) = args.harm {
         harm::warn_of_untouched(harm, &args.policies);
