@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines import eval_facts, eval_page, eval_rows, page
+from pipelines.errors import BadInput
 from pipelines.eval_page import Step, untold
 from pipelines.io import write_bytes, write_json
 
@@ -21,8 +23,9 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
     Args:
         step: told each of STEPS steps, once it is known that the folders can be used.
     Raises:
-        BadInput: a folder cannot be used; nothing was written.
+        BadInput: a folder cannot be used, or `out` cannot be one; nothing was written.
     """
+    _check_out(out)
     rows = eval_rows.read(outs)
     with step(f"numbers of {page.counted(len(rows), 'run')}"):
         facts, groups = eval_facts.gather(rows)
@@ -40,3 +43,13 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
         "verdicts": verdicts,
         "warnings": list(dict.fromkeys(warnings)),
     }
+
+
+def _check_out(out: Path) -> None:
+    """Before the work, not after it."""
+    there = next(p for p in (out, *out.parents) if os.path.lexists(p))
+    if not there.is_dir():
+        what = "is a file. Give a folder" if there == out else f"cannot be a folder, {there} is a file. Give another"
+        raise BadInput(f"--out {out}: {what}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"--out {out}: nothing can be written to {there}. Check its owner and mode, or give another folder")

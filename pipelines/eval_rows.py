@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from pipelines.errors import BadInput
+from pipelines.page import counted
 from pipelines.policy_charts import Lane, TimeLine
 
 ROWS, TIMELINES = "rows.parquet", "timelines.parquet"
@@ -44,36 +49,79 @@ OPTIONAL: dict[str, Any] = {
     "worst_slowdown": _NUMBER,
     "refused_plans": _NUMBER,
 }
+# of a time line, those that are used
+_LINE: dict[str, Any] = {
+    **dict.fromkeys(("workload", "policy", "service", "kind"), pl.String),
+    **dict.fromkeys(("seed", "t_ms"), pl.Int64),
+    **dict.fromkeys(("p99_ms", "qos_target_ms", "load", "cores", "ways"), _NUMBER),
+}
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
+# what Parquet begins and ends with
+_MARK = b"PAR1"
+# surefootd's sum of nothing is -0, which reads as if it were below 0
+_NO_MINUS_0 = cs.float().replace(0.0, 0.0)
 # a time line's points, at most: more cannot be told apart in a figure
 _POINTS = 400
 
 
 def read(outs: Sequence[Path]) -> pl.DataFrame:
-    """The rows of all folders, with eight columns more.
+    """The rows of all folders, with nine columns more.
 
     `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
-    (in other folders a null was measured, and is no number); `told`, whether it has an eval.json; and of that, null where there
-    is none, `harm` (untruths that policies were told), `bundle` (digest) and `surefootd` (version).
+    (in other folders a null was measured, and is no number); `told`, whether it has an eval.json; and of that (null where there
+    is none) `harm` (untruths that policies were told), `bundle` (digest), `surefootd` (version), `sha256` (the workload file's).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
     Raises:
-        BadInput: a folder is not eval's or not finished, a column is missing or of another type, a run stands in two folders, or
-            rows of a set are of several untruths, and none is of the truth.
+        BadInput: a folder is not eval's, not finished or given twice, a column is missing or of another type, eval.json is not of
+            the rows' run, a run stands in two folders, two workloads have one name, or rows of a set are of several untruths, and
+            none is of the truth.
     """
     if not outs:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
+    _each_once(outs)
     frame = pl.concat([_one(out) for out in outs], how="vertical")
+    _one_file_a_name(frame)
     _one_harm(frame)
-    twice = frame.group_by(_KEY).agg(pl.len(), pl.col("out").unique()).filter(pl.col("len") > 1).sort(_KEY)
+    twice = frame.group_by(_KEY).agg(pl.len(), pl.col("out").sort(), pl.col("sha256").null_count().alias("unknown"))
+    twice = twice.filter(pl.col("len") > 1).sort(_KEY)
     if len(twice):
         first = twice.row(0, named=True)
+        other = f". If they are different workloads of one name, {_another_name(first['workload'])}" if first["unknown"] else ""
         raise BadInput(
-            f"{' and '.join(sorted(first['out']))}: workload {first['workload']}, policy {first['policy']}, seed "
-            f"{first['seed']} stands there more than once. Name each folder once, and leave out the older of two runs"
+            f"{' and '.join(first['out'])}: workload {first['workload']}, policy {first['policy']}, seed {first['seed']} stands "
+            f"in each of them. Leave out the older{other}"
         )
     return frame.sort(_KEY)
+
+
+def _each_once(outs: Sequence[Path]) -> None:
+    seen: dict[str, Path] = {}
+    for out in outs:
+        first = seen.get(real := os.path.realpath(out))
+        if first is not None:
+            raise BadInput(f"{out}: is {'given twice' if first == out else f'the same folder as {first}'}. Give it once")
+        seen[real] = out
+
+
+def _another_name(workload: str) -> str:
+    """How to tell apart what has the name of this workload's set (`set_of`)."""
+    if set_of(workload):
+        return "draw one of the sets again with `surefoot workloads generate ... --name NAME`, and evaluate that"
+    return "rename one of the folders: scripts are a set by their folder"
+
+
+def _one_file_a_name(frame: pl.DataFrame) -> None:
+    """Drawn sets get the same name by default: a mean over workloads, or a ratio, would be of different ones."""
+    of = ["platform", "set", "workload"]
+    files = frame.drop_nulls("sha256").group_by(*of, "sha256").agg(pl.col("out").min())
+    clashes = files.group_by(of).agg(pl.col("out").sort()).filter(pl.col("out").list.len() > 1).sort(of)
+    for platform, _, workload, outs in clashes.iter_rows():
+        raise BadInput(
+            f"{' and '.join(outs)}: workload {workload} on {platform} is not the same file in each of them (sha256 in {WHAT}). "
+            f"Report on one of them, or {_another_name(workload)}"
+        )
 
 
 def _one_harm(frame: pl.DataFrame) -> None:
@@ -88,8 +136,25 @@ def _one_harm(frame: pl.DataFrame) -> None:
             )
 
 
-def _what(out: Path, again: str) -> dict[str, str | None] | None:
-    """What eval.json says of the folder's rows; None without one, which only an older surefootd wrote rows without."""
+@contextmanager
+def _reading(path: Path, remedy: str) -> Iterator[None]:
+    """Errors of reading a Parquet file say which, what is wrong with it, and the remedy."""
+    try:
+        yield
+    except OSError as e:
+        raise BadInput(f"{path}: cannot be read ({e.strerror or e}). {remedy}") from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as e:
+        held = path.read_bytes()
+        wrong = f"is damaged ({str(e).partition(chr(10))[0]})"
+        if not held.startswith(_MARK):
+            wrong = "is not Parquet"
+        elif not held.endswith(_MARK):
+            wrong = "is cut off"
+        raise BadInput(f"{path}: {wrong}. {remedy}") from None
+
+
+def _what(out: Path, again: str) -> dict[str, Any] | None:
+    """What eval.json says of the folder's rows (workloads: digest by name); None without one, as an older surefootd left it."""
     path = out / WHAT
     names = ("harm", "bundle", "surefootd")
     if not path.is_file():
@@ -97,49 +162,70 @@ def _what(out: Path, again: str) -> dict[str, str | None] | None:
     try:
         found = json.loads(path.read_text("utf-8"))
         said = {name: found[name] for name in names}
+        ran: dict[str, Any] = {
+            "platform": [found["platform"]],
+            "policies": list(found["policies"]),
+            "seeds": range(1, found["seeds"] + 1),
+        }
+        ran["workloads"] = {w["name"]: str(w["sha256"]) for w in found["workloads"]}
     except (OSError, ValueError, TypeError, KeyError) as e:
         raise BadInput(f"{path}: cannot be read as what was run ({type(e).__name__}: {e}). {again}") from None
     for name, value in said.items():
         if not (value is None or isinstance(value, str)):
             raise BadInput(f"{path}: {name}: {value!r} is no text. {again}")
-    return said
+    return said | ran
+
+
+def _check_same_run(out: Path, what: Mapping[str, Any], frame: pl.DataFrame, again: str) -> None:
+    """eval.json beside the rows of another run would vouch for what it knows nothing of. eval runs every combination."""
+    runs = 1
+    for field, column in (("platform", "platform"), ("policies", "policy"), ("seeds", "seed"), ("workloads", "workload")):
+        here, there = frame[column].unique().sort().to_list(), what[field]
+        alone = itertools.chain(((x, ROWS) for x in here if x not in there), ((x, WHAT) for x in there if x not in here))
+        for x, file in alone:
+            raise BadInput(f"{out / WHAT}: {field}: {x} is in {file} alone, so the two are not of one run. {again}")
+        runs *= len(there)
+    if len(frame) != runs:
+        raise BadInput(f"{out / ROWS}: has {counted(len(frame), 'row')}, and {WHAT} beside it says {runs:,}. {again}")
 
 
 def _one(out: Path) -> pl.DataFrame:
     path = out / ROWS
     again = f"Make it again: surefootd eval ... --out {out}"
     if (out / PARTIAL).exists():
+        older = f". For the older results there, remove {PARTIAL}" if path.is_file() else ""
         raise BadInput(
-            f"{out / PARTIAL}: an eval was interrupted there, and {ROWS} is not its own. Finish it with the same command, or "
-            "remove this file to report on what was there before"
+            f"{out / PARTIAL}: this evaluation is not finished. Run the same `surefootd eval ... --out {out}` again: it goes on "
+            f"where it was{older}"
         )
     what = _what(out, again)
     if not path.is_file():
         raise BadInput(f"{path}: is missing. Name a folder that `surefootd eval --out` wrote")
-    try:
+    with _reading(path, again):
         frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as e:
-        raise BadInput(f"{path}: cannot be read as Parquet ({str(e).splitlines()[0]}). {again}") from None
-    columns = []
-    for name, kind in _NEEDED.items():
-        if name not in frame.columns:
-            raise BadInput(f"{path}: column {name} is missing. {again}")
-        columns.append(_cast(frame, path, name, kind, again))
-    for name, kind in OPTIONAL.items():
-        absent = name not in frame.columns
-        columns.append(pl.Series(name, [None] * len(frame), dtype=kind) if absent else _cast(frame, path, name, kind, again))
+    _check_columns(path, frame.schema, _NEEDED, again)
+    lacks = [name for name in OPTIONAL if name not in frame.columns]
+    kinds: Any = _NEEDED | OPTIONAL
+    _check_columns(path, frame.schema, {name: kind for name, kind in OPTIONAL.items() if name not in lacks}, again)
     if frame.is_empty():
         raise BadInput(f"{path}: has no rows. {again}")
-    lacks = [name for name in OPTIONAL if name not in frame.columns]
-    frame = pl.DataFrame(columns)
+    frame = frame.with_columns(pl.lit(None).alias(name) for name in lacks).select(*kinds).cast(kinds).with_columns(_NO_MINUS_0)
     for name in ("workload", "policy", "platform", "seed", "converged", "qos_violation_s"):
         if frame[name].null_count():
             raise BadInput(f"{path}: column {name} has empty cells. {again}")
+    run = ["platform", "workload", "policy", "seed"]
+    for _, workload, policy, seed in frame.filter(frame.select(run).is_duplicated()).select(run).iter_rows():
+        raise BadInput(f"{path}: workload {workload}, policy {policy}, seed {seed} stands there more than once. {again}")
+    if what is not None:
+        _check_same_run(out, what, frame, again)
     try:
         lc = [len(json.loads(text)) for text in frame["qos_violation_by_lc_s"]]
     except (TypeError, ValueError):
         raise BadInput(f"{path}: column qos_violation_by_lc_s is not a JSON object in every row. {again}") from None
+    # now, not when the figures are drawn
+    lines(out)
     sets = [set_of(name) or out.resolve().name for name in frame["workload"]]
+    files = what["workloads"] if what else {}
     return frame.with_columns(
         pl.Series("lc", lc),
         pl.Series("set", sets, dtype=pl.String),
@@ -147,16 +233,18 @@ def _one(out: Path) -> pl.DataFrame:
         pl.Series("lacks", [lacks] * len(frame), dtype=pl.List(pl.String)),
         pl.lit(what is not None).alias("told"),
         *(pl.lit(what and what[name], pl.String).alias(name) for name in ("harm", "bundle", "surefootd")),
+        pl.Series("sha256", [files.get(name) for name in frame["workload"]], dtype=pl.String),
     )
 
 
-def _cast(frame: pl.DataFrame, path: Path, name: str, kind: Any, again: str) -> pl.Series:
-    series = frame[name]
-    if kind == _NUMBER and series.dtype.is_numeric():
-        return series.cast(_NUMBER)
-    if series.dtype == kind or series.dtype == pl.Null or (kind == pl.Int64 and series.dtype.is_integer()):
-        return series.cast(kind)
-    raise BadInput(f"{path}: column {name} holds {series.dtype}, not {kind}. {again}")
+def _check_columns(path: Path, found: Mapping[str, Any], kinds: Mapping[str, Any], again: str) -> None:
+    for name, kind in kinds.items():
+        held = found.get(name)
+        if held is None:
+            raise BadInput(f"{path}: column {name} is missing. {again}")
+        near = held.is_numeric() if kind == _NUMBER else held.is_integer() if kind == pl.Int64 else False
+        if not (near or held in (kind, pl.Null)):
+            raise BadInput(f"{path}: column {name} holds {held}, not {kind}. {again}")
 
 
 def set_of(workload: str) -> str | None:
@@ -166,9 +254,28 @@ def set_of(workload: str) -> str | None:
 
 
 def lines(out: Path) -> pl.LazyFrame | None:
-    """The time lines that a folder has; None where eval kept none."""
+    """The time lines that a folder has; None where eval kept none.
+
+    Raises:
+        BadInput: the file is cut off or not Parquet, or a column is missing or of another type.
+    """
     path = out / TIMELINES
-    return pl.scan_parquet(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    with _reading(path, _without(out)):
+        found = pl.scan_parquet(path)
+        _check_columns(path, found.collect_schema(), _LINE, _without(out))
+    return found.with_columns(_NO_MINUS_0)
+
+
+def _without(out: Path) -> str:
+    return f"Make it again: surefootd eval ... --out {out}, or remove it: the page is then without time lines"
+
+
+def _collected(out: Path, frame: pl.LazyFrame) -> pl.DataFrame:
+    """What is damaged beyond the file's end shows only now."""
+    with _reading(out / TIMELINES, _without(out)):
+        return frame.collect()
 
 
 def one_line(out: Path, workload: str) -> pl.DataFrame | None:
@@ -176,7 +283,7 @@ def one_line(out: Path, workload: str) -> pl.DataFrame | None:
     found = lines(out)
     if found is None:
         return None
-    frame = found.filter(pl.col("workload") == workload).collect()
+    frame = _collected(out, found.filter(pl.col("workload") == workload))
     if frame.is_empty():
         return None
     return frame.filter(pl.col("seed") == frame["seed"].min())
@@ -187,15 +294,14 @@ def loads(out: Path) -> dict[str, dict[str, float]] | None:
     found = lines(out)
     if found is None:
         return None
-    frame = (
+    ends = (
         found.filter((pl.col("kind") == "lc") & pl.col("load").is_not_null())
         .group_by("workload", "service")
         .agg(pl.col("t_ms").min().alias("from_ms"), pl.col("load").sort_by("t_ms").last())
         .sort("workload", "from_ms", "service")
-        .collect()
     )
     all_of: dict[str, dict[str, float]] = {}
-    for row in frame.iter_rows(named=True):
+    for row in _collected(out, ends).iter_rows(named=True):
         all_of.setdefault(row["workload"], {})[row["service"]] = row["load"]
     return all_of
 

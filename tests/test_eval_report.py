@@ -56,7 +56,14 @@ def write(folder: Path, rows: list[dict[str, Any]], *without: str) -> Path:
         pl.col("be_throughput").cast(pl.Float64), pl.col("convergence_s").cast(pl.Float64)
     )
     frame.drop(without).write_parquet(folder / "rows.parquet")
-    return what(folder)
+    (folder / "eval.json").unlink(missing_ok=True)
+    return what(
+        folder,
+        platform=rows[0]["platform"],
+        policies=list(dict.fromkeys(r["policy"] for r in rows)),
+        seeds=max(r["seed"] for r in rows),
+        workloads=[{"name": name, "sha256": f"of {name}"} for name in dict.fromkeys(r["workload"] for r in rows)],
+    )
 
 
 def time_lines(folder: Path, rows: list[dict[str, Any]], loads: dict[str, dict[str, float]]) -> None:
@@ -83,6 +90,16 @@ def time_lines(folder: Path, rows: list[dict[str, Any]], loads: dict[str, dict[s
                     }
                 )
     pl.DataFrame(found).write_parquet(folder / "timelines.parquet")
+
+
+def with_time_lines(out: Path) -> Path:
+    rows = pl.read_parquet(out / "rows.parquet").to_dicts()
+    time_lines(out, rows, {r["workload"]: {"moses": 0.5, "xapian": 0.5} for r in rows})
+    return out / "timelines.parquet"
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
 
 
 @pytest.fixture
@@ -276,9 +293,11 @@ def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
 
 def test_only_sets_of_a_paper_have_a_published_column(tmp_path: Path) -> None:
     """Failures of lc3-be are published, of 20; those of a set that no paper has are not."""
-    both = [("lc3-be", "parties"), ("lc3-be", "surefoot"), ("mine", "parties")]
-    rows = [row(f"{name}-{k:02}", policy, 1, 1.0, be_throughput=0.5) for name, policy in both for k in (1, 2)]
-    facts, groups = eval_facts.gather(eval_rows.read([write(tmp_path / "out", rows)]))
+
+    def out(name: str, *policies: str) -> Path:
+        return write(tmp_path / name, [row(f"{name}-{k:02}", p, 1, 1.0, be_throughput=0.5) for p in policies for k in (1, 2)])
+
+    facts, groups = eval_facts.gather(eval_rows.read([out("lc3-be", "parties", "surefoot"), out("mine", "parties")]))
     (section,) = eval_page._best_effort(facts)
     table = section.blocks[1]
     assert [c.name for c in table.columns] == ["policy", "lc3-be on server-2", "published, of 20", "mine on server-2"]
@@ -296,8 +315,8 @@ def test_failures_are_compared_as_shares(tmp_path: Path) -> None:
 
     def judged(n: int, others: int = 0) -> dict[str, Any]:
         rows = [row(f"lc4-be-{k:02}", "parties", 1, None if k == 0 else 1.0, be_throughput=0.5) for k in range(n)]
-        rows += [row(f"lc4-be-{k:02}", "osml-plus", 1, 1.0, be_throughput=0.5) for k in range(others)]
-        facts = facts_of(write(tmp_path / "lc4-be", rows))
+        more = [row(f"lc4-be-{k:02}", "osml-plus", 1, 1.0, be_throughput=0.5) for k in range(others)]
+        facts = facts_of(write(tmp_path / "lc4-be", rows), *([write(tmp_path / "more", more)] if more else []))
         wanted = ("lc4-be", "parties", "failures")
         return next(p for p in facts["published"] if (p["set"], p["policy"], p["metric"]) == wanted)
 
@@ -391,7 +410,7 @@ def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
 def test_crossings_of_both_kinds_are_not_added_to_reclaims(tmp_path: Path) -> None:
     """An older surefootd's reclaim_crossings are the sum of both kinds: beside newer rows no total is given, no aim judged."""
     old = [row(f"lc3-{k:02}", "surefoot", 1, 1.0, reclaim_crossings=3) for k in (1, 2)]
-    new = [row(f"lc3-{k:02}", "surefoot", 2, 1.0, reclaim_crossings=0) for k in (1, 2, 3)]
+    new = [row(f"lc3-{k:02}", "surefoot", 1, 1.0, reclaim_crossings=0) for k in (3, 4, 5)]
     outs = (write(tmp_path / "old", old, "deprive_crossings"), write(tmp_path / "new", new))
     (mine,) = facts_of(*outs)["sets"][0]["policies"]
     for name in ("reclaim_crossings", "reclaim_crossings_total", "deprive_crossings", "deprive_crossings_total"):
@@ -401,7 +420,7 @@ def test_crossings_of_both_kinds_are_not_added_to_reclaims(tmp_path: Path) -> No
     assert mine["no_value"]["deprive_crossings_total"] == "not told apart in 2 of 5 runs"
     html = Path(eval_report.run(list(outs), tmp_path / "report")["page"]).read_text("utf-8")
     assert "6 of both kinds in 2 of 5 runs" in html
-    older = write(tmp_path / "older", [row("lc3-04", "surefoot", 1, 1.0)], "reclaim_crossings", "deprive_crossings")
+    older = write(tmp_path / "older", [row("lc3-06", "surefoot", 1, 1.0)], "reclaim_crossings", "deprive_crossings")
     (mine,) = facts_of(outs[1], older)["sets"][0]["policies"]
     assert mine["no_value"]["reclaim_crossings_total"] == "not measured in 1 of 4 runs"
 
@@ -411,7 +430,7 @@ def test_crossings_of_both_kinds_are_not_added_to_reclaims(tmp_path: Path) -> No
 
     # scripts are a set by their folder's name
     older = write(tmp_path / "a" / "churn-server-2", [row("fig10", "surefoot", 1, 1.0)], "deprive_crossings")
-    newer = write(tmp_path / "b" / "churn-server-2", [row("fig10", "surefoot", 2, 1.0, reclaim_crossings=0)])
+    newer = write(tmp_path / "b" / "churn-server-2", [row("fig12", "surefoot", 1, 1.0, reclaim_crossings=0)])
     assert (aim(newer)["verdict"], aim(newer)["ours"]["value"]) == ("met", 0)
     assert aim(older)["why"].startswith("by an older surefootd, without the column deprive_crossings")
     mixed = aim(older, newer)
@@ -576,7 +595,17 @@ def test_policies_are_told_apart_without_colour() -> None:
             lambda out: (out / "rows.parquet").unlink(),
             "rows.parquet: is missing. Name a folder that `surefootd eval --out` wrote",
         ),
-        (lambda out: (out / "rows.parquet").write_text("no"), "rows.parquet: cannot be read as Parquet"),
+        (lambda out: (out / "rows.parquet").write_text("no"), "rows.parquet: is not Parquet. Make it again"),
+        (lambda out: cut(out / "rows.parquet"), "rows.parquet: is cut off. Make it again"),
+        (lambda out: (out / "timelines.parquet").write_text("no"), "timelines.parquet: is not Parquet. Make it again"),
+        (
+            lambda out: cut(with_time_lines(out)),
+            "timelines.parquet: is cut off. Make it again: surefootd eval ... --out {out}, or remove it: the page is then",
+        ),
+        (
+            lambda out: pl.read_parquet(with_time_lines(out)).drop("t_ms").write_parquet(out / "timelines.parquet"),
+            "timelines.parquet: column t_ms is missing. Make it again",
+        ),
         (lambda out: write(out, [row("a-01", "p", 1, 1.0)], "emu"), "rows.parquet: column emu is missing. Make it again"),
         (lambda out: write(out, [row("a-01", "p", 1, 1.0, emu="x")]), "rows.parquet: column emu holds String, not Float64"),
         (lambda out: write(out, [row("a-01", "p", 1, 1.0)] * 2), "workload a-01, policy p, seed 1 stands there more than once"),
@@ -584,6 +613,35 @@ def test_policies_are_told_apart_without_colour() -> None:
         (
             lambda out: write(out, [row("a-01", "p", 1, 1.0, qos_violation_by_lc_s="{")]),
             "column qos_violation_by_lc_s is not a JSON",
+        ),
+        (
+            lambda out: (out / "eval.partial.jsonl").touch(),
+            "eval.partial.jsonl: this evaluation is not finished. Run the same `surefootd eval ... --out {out}` again: it goes "
+            "on where it was. For the older results there, remove eval.partial.jsonl",
+        ),
+        (
+            lambda out: (out / "rows.parquet").rename(out / "eval.partial.jsonl"),
+            "eval.partial.jsonl: this evaluation is not finished. Run the same `surefootd eval ... --out {out}` again: it goes "
+            "on where it was\n",
+        ),
+        (
+            lambda out: what(out, platform="server-1"),
+            "eval.json: platform: server-2 is in rows.parquet alone, so the two are not of",
+        ),
+        (lambda out: what(out, policies=["osml-plus"]), "eval.json: policies: parties is in rows.parquet alone"),
+        (lambda out: what(out, policies=["osml-plus", "parties", "clite"]), "eval.json: policies: clite is in eval.json alone"),
+        (
+            lambda out: what(out, seeds=1),
+            "eval.json: seeds: 2 is in rows.parquet alone, so the two are not of one run. Make it again",
+        ),
+        (
+            lambda out: what(out, workloads=[{"name": "lc3-01", "sha256": "a"}]),
+            "eval.json: workloads: lc3-02 is in rows.parquet alone",
+        ),
+        (
+            # 2 workloads, 2 policies and 2 seeds; the last row goes
+            lambda out: pl.read_parquet(out / "rows.parquet").head(7).write_parquet(out / "rows.parquet"),
+            "rows.parquet: has 7 rows, and eval.json beside it says 8. Make it again",
         ),
     ],
 )
@@ -594,9 +652,93 @@ def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path
         cli.main(["eval-report", str(lc3), "--out", str(tmp_path / "report")])
     said = capsys.readouterr().err
     assert e.value.code == 2
-    assert says in said
+    assert says.format(out=lc3) in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "report").exists()
+
+
+def test_time_lines_that_are_damaged_within_are_bad_input(tmp_path: Path) -> None:
+    """Beginning and end are those of Parquet: it shows when they are drawn; nothing is written then either."""
+    out = write(tmp_path / "churn", [row("fig10", "parties", 1, 1.0)])
+    held = bytearray(with_time_lines(out).read_bytes())
+    held[4:60] = bytes(56)
+    (out / "timelines.parquet").write_bytes(held)
+    with pytest.raises(BadInput, match=r"timelines\.parquet: is damaged \(.+\)\. Make it again: .+, or remove it"):
+        eval_report.run([out], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("below", "says"), [("", "is a file. Give a folder\n"), ("a/b", "cannot be a folder, {file} is a file. Give another\n")]
+)
+def test_where_to_write_is_checked_first(
+    below: str, says: str, lc3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line before anything is read: the evaluation named here is not there at all."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit) as e:
+        cli.main(["eval-report", str(lc3 / "not there"), "--out", str(file / below)])
+    assert e.value.code == 2
+    assert capsys.readouterr().err == f"error: --out {file / below}: {says.format(file=file)}"
+
+
+def test_a_folder_that_takes_no_files_is_found_first(lc3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest folder that is there decides; root may write anywhere, so the answer of the system is ours here."""
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != tmp_path)
+    with pytest.raises(BadInput, match=r"nothing can be written to .+ Check its owner and mode"):
+        eval_report.run([lc3 / "not there"], tmp_path / "a" / "b")
+
+
+def test_a_folder_is_given_once(lc3: Path, tmp_path: Path) -> None:
+    """Plainly, whatever name it has."""
+    with pytest.raises(BadInput, match=f"^{re.escape(str(lc3))}: is given twice. Give it once$"):
+        eval_rows.read([lc3, lc3])
+    (tmp_path / "link").symlink_to(lc3)
+    with pytest.raises(BadInput, match=f"/link: is the same folder as {re.escape(str(lc3))}. Give it once$"):
+        eval_rows.read([lc3, tmp_path / "link"])
+
+
+def test_different_workloads_of_one_name_are_refused(lc3: Path, tmp_path: Path) -> None:
+    """Two drawn sets have the same name by default; with other policies no run stands in both. Scripts go by their folder."""
+    other = what(write(tmp_path / "other", [row("lc3-01", "osml", 1, 1.0)]), workloads=[{"name": "lc3-01", "sha256": "another"}])
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([lc3, other])
+    assert str(e.value) == (
+        f"{other} and {lc3}: workload lc3-01 on server-2 is not the same file in each of them (sha256 in eval.json). Report on "
+        "one of them, or draw one of the sets again with `surefoot workloads generate ... --name NAME`, and evaluate that"
+    )
+    scripts = [write(tmp_path / k / "churn", [row("fig10", p, 1, 1.0)]) for k, p in (("a", "osml"), ("b", "parties"))]
+    assert len(eval_rows.read(scripts)) == 2
+    what(scripts[1], workloads=[{"name": "fig10", "sha256": "another"}])
+    with pytest.raises(BadInput, match=r"workload fig10 .+, or rename one of the folders: scripts are a set by their folder"):
+        eval_rows.read(scripts)
+
+
+def test_a_run_stands_in_one_folder(lc3: Path, tmp_path: Path) -> None:
+    """Of the same file it is an older run; without eval.json nobody knows whether the file is the same."""
+    again = write(tmp_path / "again", [row("lc3-01", "parties", 1, 1.0)])
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([lc3, again])
+    said = f"{again} and {lc3}: workload lc3-01, policy parties, seed 1 stands in each of them. Leave out the older"
+    assert str(e.value) == said
+    (again / "eval.json").unlink()
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([lc3, again])
+    assert str(e.value).startswith(f"{said}. If they are different workloads of one name, draw one of the sets again with")
+
+
+def test_no_zero_has_a_sign(tmp_path: Path) -> None:
+    """A sum of nothing is -0 in surefootd: neither rows nor what a service held show it."""
+    zeros = {"self_violation_s": -0.0, "emu": -0.0, "qos_violation_s": -0.0, "worst_slowdown": -0.0}
+    out = write(tmp_path / "churn", [row("fig10", p, 1, -0.0, **zeros) for p in ("parties", "osml")])
+    lines = pl.read_parquet(with_time_lines(out)).with_columns(ways=pl.lit(-0.0), cores=pl.lit(4.0))
+    lines.write_parquet(out / "timelines.parquet")
+    eval_report.run([out], tmp_path / "report")
+    for name in (eval_report.PAGE, eval_report.FACTS):
+        shown = re.sub(r"<style.*?</style>|<[^>]+>", " ", (tmp_path / "report" / name).read_text("utf-8"), flags=re.S)
+        assert not re.findall(r".*(?<!\w)[-\u2212]0(?:\.0+)?(?![\d.]).*", shown), name
+    assert "4 cores, 0 ways" in (tmp_path / "report" / eval_report.PAGE).read_text("utf-8")
 
 
 def test_the_command_says_what_it_is_at(lc3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -651,8 +793,10 @@ def test_a_workload_without_a_time_line_is_none(tmp_path: Path) -> None:
 
 
 def what(folder: Path, **more: Any) -> Path:
-    said = {"surefootd": "0.1.0", "bundle": "ab12cd", "harm": None} | more
-    (folder / "eval.json").write_text(json.dumps(said), "utf-8")
+    """Say in eval.json what was run; all that it says already and is not given stays."""
+    path = folder / "eval.json"
+    said = json.loads(path.read_text("utf-8")) if path.exists() else {"surefootd": "0.1.0", "bundle": "ab12cd", "harm": None}
+    path.write_text(json.dumps(said | more), "utf-8")
     return folder
 
 
@@ -718,13 +862,13 @@ def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> No
 def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
     """On the runs that both have. osml-plus has 2 s in each run, parties 2 s and once 10.
 
-    Misled to 3 and 5 s with seed 1: twice its own, and twice parties', which was not told the same; to 1 s with seed 2 of lc3-02
-    a tenth of parties' 10; where parties was told the same and has 0.5 s there, twice that.
+    Misled to 3 and 5 s with seed 1: twice its own, and twice parties', which was not told the same; to 1 s on lc3-02 a sixth of
+    parties' 6; where parties was told the same and has 0.5 s there, twice that.
     """
     wrong = [row(f"lc3-0{k}", "osml-plus", 1, 2.0, qos_violation_s=v) for k, v in ((1, 3.0), (2, 5.0))]
     shuffled = what(write(tmp_path / "shuffled", wrong), harm="shuffled-a")
-    dead = what(write(tmp_path / "dead", [row("lc3-02", "osml-plus", 2, 2.0, qos_violation_s=1.0)]), harm="dead-feed")
-    same = [row("lc3-02", p, 2, 2.0, qos_violation_s=v) for p, v in (("osml-plus", 1.0), ("parties", 0.5))]
+    same = [row("lc3-02", p, s, 2.0, qos_violation_s=v) for p, v in (("osml-plus", 1.0), ("parties", 0.5)) for s in (1, 2)]
+    dead = what(write(tmp_path / "dead", same[:2]), harm="dead-feed")
     blind = what(write(tmp_path / "blind", same), harm="no-counters")
     (of,) = facts_of(lc3, shuffled, dead, blind)["untruths"]
     assert (of["set"], of["platform"], of["unjudged"]) == ("lc3", "server-2", None)
@@ -740,9 +884,9 @@ def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
         return (*figures, c["parties"], c["verdict"])
 
     assert said("shuffled-a") == (2.0, 4.0, 2.0, 2.0, "told the truth", "not below parties")
-    assert said("dead-feed") == (2.0, 1.0, 0.5, 0.1, "told the truth", "below parties")
+    assert said("dead-feed") == (2.0, 1.0, 0.5, 1 / 6, "told the truth", "below parties")
     assert said("no-counters") == (2.0, 1.0, 0.5, 2.0, "told the same", "not below parties")
-    assert said("no-counters", "parties") == (10.0, 0.5, 0.05, None, "told the same", None)
+    assert said("no-counters", "parties") == (6.0, 0.5, 0.5 / 6, None, "told the same", None)
     html = Path(eval_report.run([lc3, shuffled, dead, blind], tmp_path / "report")["page"]).read_text("utf-8")
     assert "The price of a wrong model" in html
     assert "dead-feed, no-counters, shuffled-a" in html
@@ -760,11 +904,15 @@ def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
         (
             "eval.partial.jsonl",
             "{}",
-            "eval.partial.jsonl: an eval was interrupted there, and rows.parquet is not its own. Finish",
+            "eval.partial.jsonl: this evaluation is not finished",
         ),
         ("eval.json", "[]", "eval.json: cannot be read as what was run"),
         ("eval.json", '{"harm": null}', "eval.json: cannot be read as what was run (KeyError: 'bundle')"),
-        ("eval.json", '{"harm": 3, "bundle": null, "surefootd": null}', "eval.json: harm: 3 is no text"),
+        (
+            "eval.json",
+            '{"harm": 3, "bundle": null, "surefootd": null, "platform": "a", "policies": [], "seeds": 1, "workloads": []}',
+            "eval.json: harm: 3 is no text",
+        ),
     ],
 )
 def test_unfinished_and_damaged_folders_are_refused(file: str, text: str, says: str, lc3: Path) -> None:
