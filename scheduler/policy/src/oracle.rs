@@ -176,7 +176,8 @@ impl Problem {
     /// EMU and QoS of an answer.
     pub fn emu(&self, a: &Answer) -> (f64, Vec<bool>) {
         let met: Vec<bool> = a.p99_ratio.iter().map(|r| *r <= 1.0).collect();
-        (self.loads.iter().zip(&met).filter(|(_, m)| **m).map(|(l, _)| l).sum(), met)
+        // A sum of nothing would be -0.
+        (self.loads.iter().zip(&met).filter(|(_, m)| **m).fold(0.0, |sum, (l, _)| sum + l), met)
     }
 
     /// Order of partitions, best last.

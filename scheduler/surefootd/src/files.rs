@@ -140,7 +140,7 @@ impl NewFolders {
     /// Make `folder` with all above it.
     ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// As [`create_folder`].
     pub fn create(folder: &Path) -> Result<Self> {
         let missing = folder.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists());
         let made = NewFolders(missing.map(Path::to_path_buf).collect());
@@ -157,14 +157,31 @@ impl Drop for NewFolders {
 }
 
 /// # Errors
-/// [`Error::Failed`].
+/// [`Error::BadInput`] where a file is in the way, else [`Error::Failed`].
 pub fn create_folder(folder: &Path) -> Result<()> {
+    if let Some(file) = folder.ancestors().find(|p| p.exists() && !p.is_dir()) {
+        let (folder, file) = (folder.display(), file.display());
+        return Err(Error::BadInput(format!("{folder}: cannot be a folder, {file} is a file. Give another folder")));
+    }
     std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot be created", &e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A file in the way of a folder is named, and what is to be done.
+    #[test]
+    fn a_file_is_no_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("results");
+        write_whole(&file, b"x").unwrap();
+        for folder in [file.clone(), file.join("a/b")] {
+            let e = NewFolders::create(&folder).err().unwrap();
+            let says = format!("{}: cannot be a folder, {} is a file. Give another folder", folder.display(), file.display());
+            assert_eq!((e.exit_code(), e.to_string()), (2, says));
+        }
+    }
 
     /// A result that could not be written leaves no empty folder; a folder with something in it, or one that was there, stays.
     #[test]

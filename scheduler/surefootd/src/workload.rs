@@ -94,6 +94,10 @@ struct RawBe {
 pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut out = vec![];
     for path in given {
+        if !path.exists() {
+            let path = path.display();
+            return Err(Error::BadInput(format!("--workloads {path}: is not there. Give a workload file, or a folder of them")));
+        }
         if !path.is_dir() {
             out.push(path.clone());
             continue;

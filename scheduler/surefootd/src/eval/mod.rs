@@ -114,7 +114,10 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         let w = Workload::read(&file, &target)?;
         run::check_platform(&w, &at.platform.name);
         if workloads.iter().any(|o: &Workload| o.name == w.name) {
-            return Err(Error::BadInput(format!("{}: a workload of this name is there already. Rename the file", file.display())));
+            let (file, name) = (file.display(), &w.name);
+            return Err(Error::BadInput(format!(
+                "--workloads: {file}: a workload `{name}` is there already. Name each file once; of two with one name rename one"
+            )));
         }
         let bytes = std::fs::read(&file).map_err(|e| Error::unreadable(&file, "a workload file", &e))?;
         digests.push(sha256_hex(&bytes));
