@@ -49,8 +49,6 @@ pub(super) enum Role {
     Needs,
     /// It keeps what it has, with so many cores more that it can bear the busier company that others' losses bring.
     Firm,
-    /// More of anything has not helped: cores back to Model-A's OAA. Fewer busy cores clock higher, which is all that is left to try.
-    Stuck,
     /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
     Strained,
     /// Nothing is known of it.
@@ -215,12 +213,6 @@ impl Surefoot {
                 let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
                 vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(TIGHT), ..now }]
             }
-            Role::Stuck => {
-                let (oaa, _) = asked.corners(pool);
-                let busy = asked.cores_busy_by(self.set.busy).unwrap_or(0);
-                let cores = oaa.cores.max(busy).max(asked.held.cores.div_ceil(2));
-                vec![Cell::new(Amount::new(cores, asked.held.ways).at_most(asked.held), 1.0)]
-            }
             Role::Strained if pass != Pass::Poor => vec![now],
             Role::Strained => self.to_get(asked, now, pool, most, pass),
             Role::MayGive if pass == Pass::Free => vec![now],
@@ -367,6 +359,10 @@ impl Surefoot {
                 self.books.least()
             };
             let least = kept.at_least(Amount::new(busy, 0)).at_most(pool);
+            if pass == Pass::Poor && asked.busy().is_some_and(|b| b < IDLE * self.books.platform.cores(held.cores)) {
+                // Whatever Model-A says of its first moments: idle cores are not what it lacks, and others have a queue.
+                cells.iter_mut().for_each(|c| c.cores = c.cores.min(held.cores.max(least.cores)));
+            }
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
             // Where nobody waits for what is over, what it was watched on will do as well.
             if !self.books.has_be() && !saturated && asked.mute.is_none() && asked.on(held) >= self.required(life) {
@@ -384,6 +380,8 @@ impl Surefoot {
             let other = tries >= 2 || is_slow(asked.s);
             let helps = |to: Amount| match share {
                 Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways || other && free.ways == 0 && to.cores > held.cores,
+                // Nor do ways serve a queue, where others may have to give cores.
+                Some(x) if x > SATURATED && pass == Pass::Poor && !is_slow(asked.s) => to.cores > held.cores,
                 Some(x) if x > BUSY => to.cores > held.cores || other && free.cores == 0 && to.ways > held.ways,
                 _ => true,
             };
@@ -461,6 +459,13 @@ pub(super) fn beyond(corner: Amount, to: Amount) -> bool {
 }
 
 impl Asked<'_> {
+    /// It has met its target, by more than a hair, for as long as a window is on what it holds.
+    pub fn is_well(&self) -> bool {
+        let since_ms = self.life.met_since_ms.map(|t| t.max(self.life.changed_ms));
+        let by_more = self.qos.is_some_and(|q| q >= self.policy.set.comfort_qos);
+        by_more && !self.life.is_new() && !self.swamped && since_ms.is_some_and(|t| self.now_ms >= t + WINDOW_MS)
+    }
+
     pub fn busy(&self) -> Option<f64> {
         self.state.features.cpu_usage_cores
     }
@@ -482,7 +487,7 @@ impl Asked<'_> {
         to.cores >= self.held.cores || self.busy().is_none_or(|b| b / p.books.platform.cores(to.cores) <= most)
     }
 
-    /// Model-A's OAA and RCliff in units; the least where it has no answer.
+    /// Model-A's OAA and RCliff in units, corrected by what is seen; the least where it has no answer.
     pub fn corners(&self, pool: Amount) -> (Amount, Amount) {
         let books = &self.policy.books;
         let up = |x: f64, most: u32| (x - 0.3).ceil().clamp(0.0, f64::from(most)) as u32;
@@ -490,7 +495,10 @@ impl Asked<'_> {
         let ways = |w: Option<f64>| up(w.unwrap_or(0.0), pool.ways);
         let Some(a) = self.area else { return (books.least(), books.least()) };
         let rcliff = Amount::new(cores(a.rcliff_cores), ways(a.rcliff_ways)).at_least(books.least());
-        (Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff), rcliff)
+        let oaa = Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff);
+        // Seen to be well on less than the area: that is where it begins, and the cliff lies as much lower.
+        let over = if !self.in_peace && self.is_well() { oaa.minus(self.held) } else { Amount::default() };
+        (oaa.minus(over), rcliff.minus(over).at_least(books.least()))
     }
 
     /// What it holds, and the QoS that was seen or is expected there; a swamped service is as good as far behind.

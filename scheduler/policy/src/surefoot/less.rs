@@ -2,24 +2,12 @@
 
 use super::*;
 
-/// Between two tries to help a service by giving it less.
-const STUCK_MS: u64 = 20_000;
 /// Between two looks at what could be taken, the first time.
 const LOOK_MS: u64 = 250;
 /// Change of throughput from one interval to the next from where nothing is taken until more is known: below [`JUMP`].
 const RISE: f64 = 0.06;
 
 impl Surefoot {
-    /// It has been given more time and again, its cores are idle, and it misses its target all the same.
-    pub(super) fn is_stuck(&self, now_ms: u64, s: &ServiceView) -> bool {
-        let Some(life) = self.lives.get(&s.id) else { return false };
-        let busy = mean(&life.features).cpu_usage_cores;
-        let idle = busy.is_some_and(|b| b < IDLE * self.books.platform.cores(self.books.usable(&s.id).cores));
-        // What a slow service answers now says little about the cell that it has.
-        let misses = s.qos_met() == Some(false) && !is_slow(s);
-        life.more >= 3 && idle && misses && now_ms >= (life.changed_ms + 1500).max(life.stuck_until_ms)
-    }
-
     /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
     pub(super) fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What was averaged says nothing about a load that has just begun to rise.
@@ -36,11 +24,8 @@ impl Surefoot {
                     && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.calm_ms)
             })
         };
-        let stuck: BTreeSet<ServiceId> = seen.lc().filter(|s| self.is_stuck(now_ms, s)).map(|s| s.id.clone()).collect();
         if now_ms < self.refine_ms
-            || seen
-                .lc()
-                .any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some() && !stuck.contains(&s.id))
+            || seen.lc().any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some())
         {
             return;
         }
@@ -49,9 +34,7 @@ impl Surefoot {
         // them the same work goes on, on fewer siblings.
         let tight = |s: &ServiceView| self.is_busier(s, self.busy_in_peace());
         let role = |s: &ServiceView| {
-            if stuck.contains(&s.id) {
-                Some(Role::Stuck)
-            } else if tight(s) {
+            if tight(s) {
                 Some(Role::Firm)
             } else {
                 spared(s).then_some(Role::Keeps)
@@ -72,14 +55,7 @@ impl Surefoot {
         if gain < self.set.least_gain || !takes {
             return;
         }
-        let why = if stuck.is_empty() { "all targets met" } else { "more has not helped: fewer busy cores clock higher" };
-        if self.carry_out(now_ms, seen, &chosen, why, plan) {
-            for id in &stuck {
-                self.lives.entry(id.clone()).and_modify(|l| {
-                    (l.watch, l.predicted, l.more) = (None, None, 0);
-                    l.stuck_until_ms = now_ms + STUCK_MS;
-                });
-            }
+        if self.carry_out(now_ms, seen, &chosen, "all targets met", plan) {
             (self.refines, self.looks) = (self.refines.saturating_sub(1), 0);
             self.refine_ms = now_ms + if self.refines > 0 { self.set.calm_ms } else { self.set.calm_every_ms };
         }

@@ -11,6 +11,8 @@
 //!   one that met vouches for all larger ones.
 //! * **Confidence.** Model-B's error on each service is followed; what is taken must be predicted with a margin of so many errors.
 //!   A model that is wrong (of another platform, broken) soon predicts nothing that is believed, and nothing is taken any more.
+//!   Model-A's corners come down to what a service is seen to be well on ([`Asked::corners`]): else who was thought to need more than it
+//!   has would give nothing to who misses its target.
 //! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost a third as much,
 //!   and services keep more distance from their cliffs; they are not free, since fewer busy cores clock higher.
 //! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
@@ -22,8 +24,9 @@
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
 //!   minutes, and what they answer now they began long ago. They begin with more, count as far behind and grow as soon as all their cores
 //!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds.
-//! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, and said to the upper
-//!   scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]).
+//! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, not by what a newcomer with
+//!   a cold cache looks like, and said to the upper scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]).
+//!   Where it is not decided, who misses its target gets what others are predicted not to need, be it too little.
 //! * **Newcomers.** Where all have enough, what others give for them and they do not use yet stays free for them; but nobody is moved
 //!   far for it.
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
@@ -120,7 +123,6 @@ struct Life {
     lost: bool,
     /// Nothing is taken from it just because all is well before this.
     spared_until_ms: u64,
-    stuck_until_ms: u64,
     /// Enlargements in a row that were not enough.
     more: u32,
     reported: bool,
@@ -149,7 +151,6 @@ impl Life {
             regrets: 0,
             lost: false,
             spared_until_ms: 0,
-            stuck_until_ms: 0,
             more: 0,
             reported: false,
             was_well: false,
@@ -555,9 +556,9 @@ impl Policy for Surefoot {
             if !missing.is_empty() {
                 self.refines = self.set.refines;
             }
-            self.enlarge(now_ms, seen, &all, &mut plan);
+            let decided = self.enlarge(now_ms, seen, &all, &mut plan);
             // Placed, be it where it was.
-            for id in &ready {
+            for id in ready.iter().filter(|_| decided) {
                 self.lives.entry(id.clone()).and_modify(|l| l.new_since_ms = None);
             }
         } else if !uneasy.is_empty() {

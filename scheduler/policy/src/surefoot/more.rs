@@ -11,7 +11,6 @@ impl Surefoot {
     /// Services that miss their target and will go on to, and those that meet it by a hair.
     pub(super) fn needy(&mut self, now_ms: u64, seen: &Observation) -> (BTreeSet<ServiceId>, BTreeSet<ServiceId>) {
         let (mut missing, mut uneasy) = (BTreeSet::new(), BTreeSet::new());
-        let stuck: BTreeSet<ServiceId> = seen.lc().filter(|s| self.is_stuck(now_ms, s)).map(|s| s.id.clone()).collect();
         for s in seen.lc() {
             let held = self.books.usable(&s.id);
             if self.books.slot(&s.id).is_none() {
@@ -26,7 +25,7 @@ impl Surefoot {
             };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
-            if life.is_new() || now_ms < life.changed_ms + settle_ms || stuck.contains(&s.id) {
+            if life.is_new() || now_ms < life.changed_ms + settle_ms {
                 continue;
             }
             let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
@@ -56,7 +55,22 @@ impl Surefoot {
         (missing, uneasy)
     }
 
-    pub(super) fn enlarge(&mut self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>, plan: &mut Plan) {
+    /// Whom to leave short is not decided by how newcomers look with cold caches: before the window is past them. But a queue grows while
+    /// one waits, and a slow service's is with it for minutes.
+    pub(super) fn is_cold(&self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>) -> bool {
+        let any = |what: &dyn Fn(&ServiceView) -> bool| missing.iter().filter_map(|id| seen.get(id)).any(what);
+        let wait_ms = if any(&is_slow) {
+            return false;
+        } else if any(&|s| self.is_saturated(s)) {
+            WINDOW_MS / 2
+        } else {
+            WINDOW_MS
+        };
+        any(&|s| self.lives.get(&s.id).and_then(|l| l.new_since_ms).is_some_and(|t| now_ms <= t + wait_ms))
+    }
+
+    /// A plan for who needs more. False: nothing was decided yet.
+    pub(super) fn enlarge(&mut self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>, plan: &mut Plan) -> bool {
         let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| missing.contains(&s.id).then_some(Role::Needs));
         // Nothing is moved about that helps none of them.
         let helps = |all: &Vec<(ServiceId, Cell)>| {
@@ -69,6 +83,10 @@ impl Surefoot {
         let asked = self.ask_all(now_ms, seen);
         let free = self.joint(&asked, role, Pass::Free, STAY);
         let mut chosen = free.clone().filter(well).or_else(|| self.joint(&asked, role, Pass::Trade, STAY).filter(well));
+        let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
+        if chosen.is_none() && self.is_cold(now_ms, seen, missing) {
+            return false;
+        }
         let mut poor = false;
         if chosen.is_none() && now_ms >= self.poor_ms {
             // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
@@ -79,6 +97,13 @@ impl Surefoot {
             if let Some(chosen) = &mut chosen {
                 self.divide_the_rest(seen, &asked, chosen, |id| missing.contains(id));
             }
+        }
+        if chosen.is_none() && !missing.iter().any(is_new) {
+            // Too little for them, but more than they have.
+            chosen = self.joint(&asked, role, Pass::Trade, STAY).filter(helps);
+        }
+        if let Some(chosen) = chosen.as_mut().filter(|_| !poor) {
+            self.return_the_rest(&asked, chosen, |id, c| self.loses_for_nobody(seen, id, c, |id| missing.contains(id)));
         }
         let chosen = chosen.or(free).filter(helps);
         drop(asked);
@@ -112,6 +137,7 @@ impl Surefoot {
                 });
             }
         }
+        true
     }
 
     /// Nobody loses to others what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first
@@ -124,9 +150,13 @@ impl Surefoot {
         is_for: impl Fn(&ServiceId) -> bool,
     ) {
         self.pass_on_the_rest(asked, chosen, |id| is_for(id) && seen.get(id).is_some_and(is_slow));
-        let misses = |id: &ServiceId| seen.get(id).is_some_and(|s| s.qos_met() == Some(false));
-        let misses_as_it_came = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new) && misses(id);
-        self.return_the_rest(asked, chosen, |id, c| c.qos < 1.0 || !is_for(id) || misses_as_it_came(id));
+        self.return_the_rest(asked, chosen, |id, c| self.loses_for_nobody(seen, id, c, &is_for));
+    }
+
+    /// In a plan that is for others, or for itself: but a newcomer that is well is placed as planned, and the rest is free.
+    fn loses_for_nobody(&self, seen: &Observation, id: &ServiceId, cell: &Cell, is_for: impl Fn(&ServiceId) -> bool) -> bool {
+        let placed = self.lives.get(id).is_some_and(|l| !l.is_new());
+        placed || cell.qos < 1.0 || !is_for(id) || seen.get(id).is_some_and(|s| s.qos_met() == Some(false))
     }
 
     /// They get what is lost and nobody gains, in equal parts.

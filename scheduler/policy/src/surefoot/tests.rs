@@ -14,14 +14,15 @@ fn step(plant: &mut Plant, policy: &mut Surefoot) -> Plan {
     plan
 }
 
-/// Three services that fit only where one gets cores and another ways: all met within seconds.
+/// Three services that fit only where one gets cores and another ways: all met within seconds. (Who is left short is not decided
+/// before half a window.)
 #[test]
 fn three_services_are_placed_together() {
     let p = Platform::regular("t", 16, 1, 11, 2.0);
     let mut plant = Plant::new(&p).lc("a", 5.0, 10.0).lc("b", 3.0, 10.0).lc("c", 1.5, 10.0).be("x");
     let models = Perfect::of(&plant);
     let at = plant.run(&mut policy(&p, models), 20);
-    assert!(at.is_some_and(|t| t <= 4000), "{at:?}");
+    assert!(at.is_some_and(|t| t <= 6000), "{at:?}");
     assert!(plant.all_met());
 }
 
@@ -76,9 +77,9 @@ fn a_rise_is_answered_by_a_jump() {
     let mut plans = 0;
     for _ in 0..60 {
         let plan = step(&mut plant, &mut policy);
-        plans += usize::from(plan.actions.iter().any(|a| a.service == "a" && a.kind == ActionKind::Grow));
+        plans += usize::from(plan.actions.iter().any(|a| a.service == "a"));
     }
-    assert!(before < 9.0 && plant.cores("a") >= 10.0 && plans <= 3 && plant.all_met(), "{before} {} {plans}", plant.cores("a"));
+    assert!(before < 9.0 && plant.cores("a") >= 10.0 && plans <= 4 && plant.all_met(), "{before} {} {plans}", plant.cores("a"));
 }
 
 /// A slow service begins with more than others that come with it, and gives nothing before it has been well for ten seconds.
@@ -262,7 +263,7 @@ fn a_raise_that_hurts_is_taken_back_without_counters() {
 /// What others will not go below is not looked for: no cell is smaller than is said, whatever a service is in the plan.
 #[test]
 fn no_cell_is_smaller_than_the_least_of_its_role() {
-    let roles = [Role::Keeps, Role::MayGive, Role::Needs, Role::Firm, Role::Stuck, Role::Strained, Role::Blind];
+    let roles = [Role::Keeps, Role::MayGive, Role::Needs, Role::Firm, Role::Strained, Role::Blind];
     for mute in [false, true] {
         let p = Platform::regular("t", 16, 1, 11, 2.0);
         let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 3.0, 10.0).be("x");
@@ -519,9 +520,9 @@ fn who_is_cut_and_gets_some_back_is_still_expected_to_miss() {
     assert!(chosen[1].1.held.cores == less.cores + 1 && chosen[1].1.qos <= 0.4, "{chosen:?}");
 }
 
-/// A newcomer that misses its target on what it holds keeps of it what nobody takes, though the plan is for it, too.
+/// What nobody takes stays with who holds it, though the plan is for it, too; but a newcomer that is well is placed on less.
 #[test]
-fn a_newcomer_that_misses_its_target_loses_nothing_to_nobody() {
+fn nobody_loses_what_nobody_takes() {
     let p = Platform::regular("t", 32, 1, 8, 2.0);
     let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
     let mut policy = policy(&p, Perfect::of(&plant));
@@ -530,7 +531,7 @@ fn a_newcomer_that_misses_its_target_loses_nothing_to_nobody() {
     }
     let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
     let less = a.minus(Amount::new(3, 1));
-    for (p99_ms, new, kept) in [(5.0, true, less), (50.0, false, less), (50.0, true, a)] {
+    for (p99_ms, new, kept) in [(5.0, true, less), (5.0, false, a), (50.0, false, a), (50.0, true, a)] {
         policy.lives.get_mut("a").unwrap().new_since_ms = new.then_some(plant.t_ms);
         let mut seen = plant.observe();
         seen.services[0].window.as_mut().unwrap().p99_ms = p99_ms;
@@ -573,28 +574,6 @@ fn a_swamped_service_gets_what_can_be_spared() {
         assert_eq!(offered(&mut policy, 6.0, pass), (false, false, None), "{pass:?}");
     }
     assert_eq!(offered(&mut policy, 8.0, Pass::Free).2, None);
-}
-
-/// More has not helped, and its cores are idle: fewer of them are a cure, but not for who answers now what it began long ago.
-#[test]
-fn a_slow_service_is_never_stuck() {
-    let p = Platform::regular("t", 32, 1, 8, 2.0);
-    let mut plant = Plant::new(&p).lc("fast", 0.5, 10.0).lc("slow", 0.5, SLOW_MS);
-    let mut policy = policy(&p, Perfect::of(&plant));
-    for _ in 0..50 {
-        step(&mut plant, &mut policy);
-    }
-    let mut seen = plant.observe();
-    for s in &mut seen.services {
-        let target_ms = s.qos_target_ms().unwrap();
-        let window = s.window.as_mut().unwrap();
-        window.p99_ms = 2.0 * target_ms;
-    }
-    for life in policy.lives.values_mut() {
-        (life.more, life.changed_ms) = (3, 0);
-    }
-    let stuck = |id: &str| policy.is_stuck(plant.t_ms, seen.get(id).unwrap());
-    assert_eq!([stuck("fast"), stuck("slow")], [true, false]);
 }
 
 /// Nobody is moved far for what a newcomer does not take.
@@ -927,4 +906,86 @@ fn as_many_newcomers_are_placed_as_fit() {
     let alone: Vec<&str> = ["a", "b", "c", "d", "e"].into_iter().filter(|id| policy.books.slot(id).is_some()).collect();
     assert_eq!(alone, ["a", "b", "c"]);
     assert!(["d", "e"].iter().all(|id| told.iter().any(|t| t == id)), "{told:?}");
+}
+
+/// Who is well on less than Model-A's OAA shows where its OAA is, for as long as it is well.
+#[test]
+fn model_a_comes_down_to_what_is_seen() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
+    let mut models = Perfect::of(&plant);
+    models.error_cores = 20.0;
+    let mut policy = policy(&p, models);
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    let held = Amount::new(10, 4);
+    assert!(policy.books.set("a", held));
+    let life = policy.lives.get_mut("a").unwrap();
+    (life.changed_ms, life.met_since_ms) = (0, Some(0));
+    let corners = |policy: &Surefoot, p99_ms: f64| {
+        let mut seen = plant.observe();
+        seen.services[0].window.as_mut().unwrap().p99_ms = p99_ms;
+        policy.ask(plant.t_ms, &seen.services[0], &policy.lives["a"]).corners(policy.books.total())
+    };
+    let (oaa, rcliff) = corners(&policy, 20.0);
+    let (seen_oaa, seen_rcliff) = corners(&policy, 5.0);
+    assert!(oaa.cores > 20 && rcliff.cores == oaa.cores - 1, "{oaa:?} {rcliff:?}");
+    assert_eq!((seen_oaa.cores, seen_rcliff.cores), (10, 9));
+    // Not since it was moved: the window is of what it held before.
+    policy.lives.get_mut("a").unwrap().changed_ms = plant.t_ms - 100;
+    assert_eq!(corners(&policy, 5.0), (oaa, rcliff));
+}
+
+/// Where not everybody can have enough, a newcomer whose cores are idle asks for no more of them, and who has a queue for nothing else.
+#[test]
+fn cores_go_where_a_queue_is() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
+    let mut models = Perfect::of(&plant);
+    models.error_cores = 20.0;
+    let mut policy = policy(&p, models);
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    let held = Amount::new(10, 4);
+    assert!(policy.books.set("a", held));
+    let mut seen = plant.observe();
+    seen.services[0].window.as_mut().unwrap().p99_ms = 50.0;
+    let pool = policy.books.total();
+    let mut cells = |busy: f64, new: bool, pass: Pass| {
+        let life = policy.lives.get_mut("a").unwrap();
+        life.features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
+        (life.new_since_ms, life.more, life.ledger) = (new.then_some(plant.t_ms), 2, Ledger::default());
+        let asked = policy.ask(plant.t_ms, &seen.services[0], &policy.lives["a"]);
+        policy.to_get(&asked, asked.now(), pool, pool, pass)
+    };
+    let more = |c: &Cell| c.held.cores > held.cores;
+    assert!(cells(3.0, true, Pass::Trade).iter().any(more) && !cells(3.0, true, Pass::Poor).iter().any(more));
+    assert!(cells(8.0, true, Pass::Poor).iter().any(more));
+    let ways = |c: &Cell| c.held.ways > held.ways && !more(c);
+    assert!(!cells(9.9, false, Pass::Poor).iter().any(ways) && cells(5.0, false, Pass::Poor).iter().any(ways));
+}
+
+/// Whom to leave short is not decided before the window is past newcomers' cold caches; half as long where there is a queue, at once for a
+/// slow service's.
+#[test]
+fn who_is_left_short_is_not_decided_by_cold_caches() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("slow", 2.0, SLOW_MS);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..10 {
+        step(&mut plant, &mut policy);
+    }
+    let seen = plant.observe();
+    let mut cold = |of: &[&str], ms: u64, busy: f64| {
+        for life in policy.lives.values_mut() {
+            life.new_since_ms = Some(0);
+            life.features = std::iter::repeat_n(Features { cpu_usage_cores: Some(busy), ..Features::default() }, 3).collect();
+        }
+        policy.is_cold(ms, &seen, &of.iter().map(|id| id.to_string()).collect())
+    };
+    assert!(cold(&["a"], WINDOW_MS, 1.0) && !cold(&["a"], WINDOW_MS + 1, 1.0));
+    assert!(cold(&["a"], WINDOW_MS / 2, 32.0) && !cold(&["a"], WINDOW_MS / 2 + 1, 32.0));
+    assert!(!cold(&["a", "slow"], 300, 1.0) && !cold(&[], 300, 1.0));
 }
