@@ -84,7 +84,9 @@ impl Surefoot {
         let free = self.joint(&asked, role, Pass::Free, STAY);
         let mut chosen = free.clone().filter(well).or_else(|| self.joint(&asked, role, Pass::Trade, STAY).filter(well));
         let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
-        if chosen.is_none() && self.is_cold(now_ms, seen, missing) {
+        // What a rule of thumb says of less is no reason to wait, nor to take too little for somebody.
+        let blind = self.is_blind(&asked);
+        if chosen.is_none() && !blind && self.is_cold(now_ms, seen, missing) {
             return false;
         }
         let mut poor = false;
@@ -98,11 +100,11 @@ impl Surefoot {
                 self.divide_the_rest(seen, &asked, chosen, |id| missing.contains(id));
             }
         }
-        if chosen.is_none() && !missing.iter().any(is_new) {
+        if chosen.is_none() && !blind && !missing.iter().any(is_new) {
             // Too little for them, but more than they have.
             chosen = self.joint(&asked, role, Pass::Trade, STAY).filter(helps);
         }
-        if let Some(chosen) = chosen.as_mut().filter(|_| !poor) {
+        if let Some(chosen) = chosen.as_mut().filter(|_| !poor && !blind) {
             self.return_the_rest(&asked, chosen, |id, c| self.loses_for_nobody(seen, id, c, |id| missing.contains(id)));
         }
         let chosen = chosen.or(free).filter(helps);
