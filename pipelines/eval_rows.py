@@ -58,7 +58,7 @@ _LINE: dict[str, Any] = {
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # what Parquet begins and ends with
 _MARK = b"PAR1"
-# surefootd's sum of nothing is -0, which reads as if it were below 0
+# a sum of nothing was -0 in rows of an older surefootd, which reads as if it were below 0
 _NO_MINUS_0 = cs.float().replace(0.0, 0.0)
 # a time line's points, at most: more cannot be told apart in a figure
 _POINTS = 400

@@ -94,7 +94,8 @@ struct RawBe {
 pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut out = vec![];
     for path in given {
-        if !path.exists() {
+        // Where that cannot be told, reading it says why.
+        if matches!(path.try_exists(), Ok(false)) {
             let path = path.display();
             return Err(Error::BadInput(format!("--workloads {path}: is not there. Give a workload file, or a folder of them")));
         }

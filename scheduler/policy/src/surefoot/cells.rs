@@ -340,12 +340,13 @@ impl Surefoot {
                 q
             }
         };
+        let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
         let mut out = vec![];
         if life.is_new() {
             // What it was watched on says little about less than half of it.
             let half = Amount::new(held.cores.div_ceil(2), held.ways.div_ceil(2));
             let busy = asked.cores_busy_by(self.set.busy).unwrap_or(0);
-            let saturated = asked.busy().is_some_and(|b| b > SATURATED * self.books.platform.cores(held.cores));
+            let saturated = share.is_some_and(|x| x > SATURATED);
             let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
             // While it misses its target there it says less still.
             let misses = asked.qos.is_some_and(|q| q < 1.0);
@@ -359,9 +360,9 @@ impl Surefoot {
                 self.books.least()
             };
             let least = kept.at_least(Amount::new(busy, 0)).at_most(pool);
-            if pass == Pass::Poor && asked.busy().is_some_and(|b| b < IDLE * self.books.platform.cores(held.cores)) {
+            if pass == Pass::Poor && share.is_some_and(|x| x < IDLE) {
                 // Whatever Model-A says of its first moments: idle cores are not what it lacks, and others have a queue.
-                cells.iter_mut().for_each(|c| c.cores = c.cores.min(held.cores.max(least.cores)));
+                cells.iter_mut().for_each(|c| c.cores = c.cores.min(held.cores));
             }
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
             // Where nobody waits for what is over, what it was watched on will do as well.
@@ -372,7 +373,6 @@ impl Surefoot {
                 out.push(now);
             }
         } else {
-            let share = asked.busy().map(|b| b / self.books.platform.cores(held.cores));
             let free = self.books.free();
             // Ever more, and where so much cannot be had, less again.
             let tries = if life.more > 0 { (life.more - 1) % TRIES + 1 } else { 0 };
@@ -496,7 +496,8 @@ impl Asked<'_> {
         let Some(a) = self.area else { return (books.least(), books.least()) };
         let rcliff = Amount::new(cores(a.rcliff_cores), ways(a.rcliff_ways)).at_least(books.least());
         let oaa = Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff);
-        // Seen to be well on less than the area: that is where it begins, and the cliff lies as much lower.
+        // Seen to be well on less than the area: that is where it begins, and the cliff lies as much lower. In peace nobody is in such need
+        // that its cliff is to be approached on that.
         let over = if !self.in_peace && self.is_well() { oaa.minus(self.held) } else { Amount::default() };
         (oaa.minus(over), rcliff.minus(over).at_least(books.least()))
     }

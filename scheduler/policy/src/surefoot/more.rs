@@ -72,18 +72,18 @@ impl Surefoot {
     /// A plan for who needs more. False: nothing was decided yet.
     pub(super) fn enlarge(&mut self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>, plan: &mut Plan) -> bool {
         let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| missing.contains(&s.id).then_some(Role::Needs));
+        let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
         // Nothing is moved about that helps none of them.
         let helps = |all: &Vec<(ServiceId, Cell)>| {
-            let gains = |(id, c): &(ServiceId, Cell)| {
-                missing.contains(id) && (self.lives.get(id).is_some_and(Life::is_new) || !c.held.fits_in(self.books.usable(id)))
-            };
+            let gains = |(id, c): &(ServiceId, Cell)| missing.contains(id) && (is_new(id) || !c.held.fits_in(self.books.usable(id)));
             all.iter().any(gains)
         };
         let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));
         let asked = self.ask_all(now_ms, seen);
         let free = self.joint(&asked, role, Pass::Free, STAY);
-        let mut chosen = free.clone().filter(well).or_else(|| self.joint(&asked, role, Pass::Trade, STAY).filter(well));
-        let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
+        let mut chosen = free.clone().filter(well);
+        let trade = if chosen.is_none() { self.joint(&asked, role, Pass::Trade, STAY) } else { None };
+        chosen = chosen.or_else(|| trade.clone().filter(well));
         // What a rule of thumb says of less is no reason to wait, nor to take too little for somebody.
         let blind = self.is_blind(&asked);
         if chosen.is_none() && !blind && self.is_cold(now_ms, seen, missing) {
@@ -102,7 +102,7 @@ impl Surefoot {
         }
         if chosen.is_none() && !blind && !missing.iter().any(is_new) {
             // Too little for them, but more than they have.
-            chosen = self.joint(&asked, role, Pass::Trade, STAY).filter(helps);
+            chosen = trade.filter(helps);
         }
         if let Some(chosen) = chosen.as_mut().filter(|_| !poor && !blind) {
             self.return_the_rest(&asked, chosen, |id, c| self.loses_for_nobody(seen, id, c, |id| missing.contains(id)));

@@ -908,9 +908,8 @@ fn as_many_newcomers_are_placed_as_fit() {
     assert!(["d", "e"].iter().all(|id| told.iter().any(|t| t == id)), "{told:?}");
 }
 
-/// Who is well on less than Model-A's OAA shows where its OAA is, for as long as it is well.
-#[test]
-fn model_a_comes_down_to_what_is_seen() {
+/// Model-A asks for 20 cores too many for everybody; "a" has settled, and holds so much.
+fn overestimated(held: Amount) -> (Plant, Surefoot) {
     let p = Platform::regular("t", 32, 1, 8, 2.0);
     let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
     let mut models = Perfect::of(&plant);
@@ -919,8 +918,14 @@ fn model_a_comes_down_to_what_is_seen() {
     for _ in 0..100 {
         step(&mut plant, &mut policy);
     }
-    let held = Amount::new(10, 4);
     assert!(policy.books.set("a", held));
+    (plant, policy)
+}
+
+/// Who is well on less than Model-A's OAA shows where its OAA is, for as long as it is well.
+#[test]
+fn model_a_comes_down_to_what_is_seen() {
+    let (plant, mut policy) = overestimated(Amount::new(10, 4));
     let life = policy.lives.get_mut("a").unwrap();
     (life.changed_ms, life.met_since_ms) = (0, Some(0));
     let corners = |policy: &Surefoot, p99_ms: f64| {
@@ -940,16 +945,8 @@ fn model_a_comes_down_to_what_is_seen() {
 /// Where not everybody can have enough, a newcomer whose cores are idle asks for no more of them, and who has a queue for nothing else.
 #[test]
 fn cores_go_where_a_queue_is() {
-    let p = Platform::regular("t", 32, 1, 8, 2.0);
-    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0);
-    let mut models = Perfect::of(&plant);
-    models.error_cores = 20.0;
-    let mut policy = policy(&p, models);
-    for _ in 0..100 {
-        step(&mut plant, &mut policy);
-    }
     let held = Amount::new(10, 4);
-    assert!(policy.books.set("a", held));
+    let (plant, mut policy) = overestimated(held);
     let mut seen = plant.observe();
     seen.services[0].window.as_mut().unwrap().p99_ms = 50.0;
     let pool = policy.books.total();
