@@ -24,8 +24,9 @@
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
 //!   minutes, and what they answer now they began long ago. They begin with more, count as far behind and grow as soon as all their cores
 //!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds.
-//! * **Not enough for all.** Whom to leave short is decided seldom, only where that is much better than now, not by what a newcomer with
-//!   a cold cache looks like, and said to the upper scheduler. Nobody loses for it what nobody gets ([`Surefoot::divide_the_rest`]).
+//! * **Not enough for all.** Whom to leave short is decided seldom (ever more so while nothing happens), only where that is much better than
+//!   now, not by what a newcomer with a cold cache looks like, and said to the upper scheduler. Nobody loses for it what nobody gets
+//!   ([`Surefoot::divide_the_rest`]).
 //!   Where it is not decided, who misses its target gets what others are predicted not to need, be it too little.
 //! * **Newcomers.** Where all have enough, what others give for them and they do not use yet stays free for them; but nobody is moved
 //!   far for it.
@@ -201,6 +202,8 @@ pub struct Surefoot {
     looks: u32,
     /// No plan before that leaves somebody short, and none for who misses its target, after one that brought nothing.
     poor_ms: u64,
+    /// Plans that left somebody short since the last disturbance.
+    poors: u32,
     try_ms: u64,
     be_mba: Bandwidth,
     /// What BE jobs held when a service suffered that nothing had been taken from, and until when that counts.
@@ -220,6 +223,7 @@ impl Surefoot {
             setbacks: 0,
             looks: 0,
             poor_ms: 0,
+            poors: 0,
             try_ms: 0,
             be_mba: Bandwidth::default(),
             be_bad: None,
@@ -467,7 +471,7 @@ impl Surefoot {
     fn disturbed(&mut self, now_ms: u64) {
         self.refines = self.set.refines;
         (self.refine_ms, self.disturbed_ms) = (now_ms, now_ms);
-        (self.setbacks, self.looks) = (0, 0);
+        (self.setbacks, self.looks, self.poors) = (0, 0, 0);
     }
 
     /// The role of a service in a plan for others: it may give while it is well, and keeps what it has otherwise.

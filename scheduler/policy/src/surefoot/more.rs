@@ -4,6 +4,8 @@ use super::*;
 
 /// Gain in price for which somebody is left short.
 const MUCH_BETTER: f64 = 0.5;
+/// Plans that leave somebody short before the wait for the next one doubles: who is swapped for whom over and over is well in neither place.
+const HASTY: u32 = 3;
 /// Intervals that a service which was well on what it holds may miss its target before it gets more.
 const BURST: u32 = 3;
 
@@ -110,7 +112,8 @@ impl Surefoot {
         let chosen = chosen.or(free).filter(helps);
         drop(asked);
         if poor {
-            self.poor_ms = now_ms + self.set.poor_every_ms;
+            self.poor_ms = now_ms + (self.set.poor_every_ms << self.poors.saturating_sub(HASTY - 1).min(4));
+            self.poors += 1;
         }
         // Who is to make do with less than it needs: said where it comes about.
         let short: Vec<Report> = chosen

@@ -40,7 +40,7 @@ pub struct Settings {
     pub refines: u32,
     /// Between two such plans when these are used up, and until a bandwidth that hurt is tried again.
     pub calm_every_ms: u64,
-    /// Between two plans that leave somebody short.
+    /// Between two plans that leave somebody short; after three of them it doubles each time, up to sixteen times, until something happens.
     pub poor_every_ms: u64,
     /// After a reclaim that hurt, the next one waits so long; doubles each time, up to sixteen times, until something changes.
     pub setback_ms: u64,

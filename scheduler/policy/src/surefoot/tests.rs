@@ -625,6 +625,35 @@ fn who_is_left_short_is_reported() {
     assert!(!told.is_empty());
 }
 
+/// Models that make too little of two services, which cannot both be held: whom to leave short is changed a few times, then ever more
+/// seldom, until something happens.
+#[test]
+fn who_is_left_short_changes_ever_more_seldom() {
+    let p = Platform::regular("t", 12, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).lc("c", 2.0, 10.0);
+    let models = Perfect::of(&plant);
+    let notes = models.notes.clone();
+    let mut policy = policy(&p, models);
+    for _ in 0..60 {
+        step(&mut plant, &mut policy);
+    }
+    for id in ["a", "b"] {
+        plant.tenant(id).demand = 5.0;
+        notes.borrow_mut().demand.push((id.into(), 4.0));
+    }
+    let mut gaps = |plant: &mut Plant| {
+        let slowed = |plan: &Plan| plan.reports.iter().any(|r| matches!(r, Report::ExpectedSlowdown { .. }));
+        let at: Vec<usize> = (0..700).filter(|_| slowed(&step(plant, &mut policy))).collect();
+        at.windows(2).map(|w| w[1] - w[0]).collect::<Vec<_>>()
+    };
+    let at_first = gaps(&mut plant);
+    assert!(at_first.len() > 3 && at_first[..2].iter().all(|g| *g < 40), "{at_first:?}");
+    assert!(at_first[1..].windows(2).all(|g| g[1] * 10 >= g[0] * 18), "{at_first:?}");
+    let mut plant = plant.be("x");
+    let again = gaps(&mut plant);
+    assert!(again.first().is_some_and(|g| *g < 40), "{again:?}");
+}
+
 /// A newcomer that was never well here cannot be placed; who was well and cannot be held any more would best leave.
 #[test]
 fn newcomers_cannot_be_placed_and_others_are_to_migrate() {
