@@ -419,8 +419,8 @@ impl Surefoot {
                     && (pass != Pass::Free || held.fits_in(*c))
             };
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
-            if asked.swamped && pass != Pass::Free {
-                // A part of a step, or all that the others can spare, is better than a queue that grows until they can spare a whole one;
+            if pass != Pass::Free && (asked.swamped || share.is_some_and(|x| x > BUSY)) {
+                // A part of a step, or all that the others can spare, is better than a queue that stays until they can spare a whole one;
                 // and of parts from which as much is expected the larger one.
                 for (less, k) in [1, 2, 4, 8, u32::MAX].into_iter().enumerate() {
                     let part = Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k));
@@ -428,11 +428,6 @@ impl Surefoot {
                     let cell = |c| Cell::new(c, believed(c).min(0.9 - 0.02 * less as f64));
                     out.extend(there.into_iter().filter(|c| c.cores > held.cores).map(cell));
                 }
-            }
-            if far && life.was_well && pass == Pass::Poor && share.is_some_and(|x| x > BUSY) {
-                // Its load has risen. Where nobody has half as much over, a quarter is better than to wait until somebody has.
-                let some = held.plus(Amount::new(held.cores.div_ceil(4), 0)).at_most(pool);
-                out.extend(Some(some).filter(|c| c.cores > held.cores).map(|c| Cell::new(c, believed(c).min(0.9))));
             }
             let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, self.set.comfort_qos).collect();
             if !proven.is_empty() {
@@ -461,7 +456,7 @@ pub(super) fn beyond(corner: Amount, to: Amount) -> bool {
 impl Asked<'_> {
     /// It has met its target, by more than a hair, for as long as a window is on what it holds.
     pub fn is_well(&self) -> bool {
-        let since_ms = self.life.met_since_ms.map(|t| t.max(self.life.changed_ms));
+        let since_ms = self.life.met_since_ms.filter(|_| self.life.strikes == 0).map(|t| t.max(self.life.changed_ms));
         let by_more = self.qos.is_some_and(|q| q >= self.policy.set.comfort_qos);
         by_more && !self.life.is_new() && !self.swamped && since_ms.is_some_and(|t| self.now_ms >= t + WINDOW_MS)
     }
@@ -496,8 +491,8 @@ impl Asked<'_> {
         let Some(a) = self.area else { return (books.least(), books.least()) };
         let rcliff = Amount::new(cores(a.rcliff_cores), ways(a.rcliff_ways)).at_least(books.least());
         let oaa = Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff);
-        // Seen to be well on less than the area: that is where it begins, and the cliff lies as much lower. In peace nobody is in such need
-        // that its cliff is to be approached on that.
+        // Seen to be well on less than the area: that is where it begins, and what is as wrong about the cliff puts it as much lower. In peace
+        // nobody is in such need that its cliff is to be approached on that.
         let over = if !self.in_peace && self.is_well() { oaa.minus(self.held) } else { Amount::default() };
         (oaa.minus(over), rcliff.minus(over).at_least(books.least()))
     }

@@ -25,9 +25,9 @@
 //!   minutes, and what they answer now they began long ago. They begin with more, count as far behind and grow as soon as all their cores
 //!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds.
 //! * **Not enough for all.** Whom to leave short is decided seldom (ever more so while nothing happens), only where that is much better than
-//!   now, not by what a newcomer with a cold cache looks like, and said to the upper scheduler. Nobody loses for it what nobody gets
-//!   ([`Surefoot::divide_the_rest`]).
-//!   Where it is not decided, who misses its target gets what others are predicted not to need, be it too little.
+//!   now, not by what newcomers look like with cold caches (unless a slow service waits), and said to the upper scheduler. Nobody loses for
+//!   it what nobody gets ([`Surefoot::divide_the_rest`]). Where it is not decided, who misses its target gets what others are predicted not
+//!   to need, be it too little: with a queue, down to a core.
 //! * **Newcomers.** Where all have enough, what others give for them and they do not use yet stays free for them; but nobody is moved
 //!   far for it.
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
@@ -472,6 +472,7 @@ impl Surefoot {
         self.refines = self.set.refines;
         (self.refine_ms, self.disturbed_ms) = (now_ms, now_ms);
         (self.setbacks, self.looks, self.poors) = (0, 0, 0);
+        self.poor_ms = self.poor_ms.min(now_ms + self.set.poor_every_ms);
     }
 
     /// The role of a service in a plan for others: it may give while it is well, and keeps what it has otherwise.

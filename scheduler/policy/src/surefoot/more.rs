@@ -89,14 +89,17 @@ impl Surefoot {
         // What a rule of thumb says of less is no reason to wait, nor to take too little for somebody.
         let blind = self.is_blind(&asked);
         if chosen.is_none() && !blind && self.is_cold(now_ms, seen, missing) {
+            drop(asked);
+            // Nothing was tried: who asks again has not had too little.
+            self.try_ms = now_ms + self.set.settle_ms;
             return false;
         }
         let mut poor = false;
         if chosen.is_none() && now_ms >= self.poor_ms {
             // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
-            let now: f64 = asked.iter().map(|a| self.price(a.now())).sum();
+            let now: f64 = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some()).map(|a| self.price(a.now())).sum();
             let better = |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - MUCH_BETTER;
-            chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better);
+            chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better).filter(helps);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
                 self.divide_the_rest(seen, &asked, chosen, |id| missing.contains(id));
@@ -106,15 +109,12 @@ impl Surefoot {
             // Too little for them, but more than they have.
             chosen = trade.filter(helps);
         }
+        let mut chosen = chosen.or(free);
         if let Some(chosen) = chosen.as_mut().filter(|_| !poor && !blind) {
             self.return_the_rest(&asked, chosen, |id, c| self.loses_for_nobody(seen, id, c, |id| missing.contains(id)));
         }
-        let chosen = chosen.or(free).filter(helps);
+        let chosen = chosen.filter(helps);
         drop(asked);
-        if poor {
-            self.poor_ms = now_ms + (self.set.poor_every_ms << self.poors.saturating_sub(HASTY - 1).min(4));
-            self.poors += 1;
-        }
         // Who is to make do with less than it needs: said where it comes about.
         let short: Vec<Report> = chosen
             .iter()
@@ -122,6 +122,11 @@ impl Surefoot {
             .filter(|(id, c)| poor && c.qos < 1.0 && !self.books.usable(id).fits_in(c.held))
             .map(|(id, c)| Report::ExpectedSlowdown { service: id.clone(), qos: c.qos.max(0.0) })
             .collect();
+        if poor {
+            let times = if short.is_empty() { 0 } else { self.poors.saturating_sub(HASTY - 1).min(4) };
+            self.poor_ms = now_ms + (self.set.poor_every_ms << times);
+            self.poors += u32::from(!short.is_empty());
+        }
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
         if done {
             plan.reports.extend(short);
