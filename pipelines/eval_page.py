@@ -650,10 +650,13 @@ def _churn(facts: Facts, groups: Sequence[Group]) -> list[Section]:
 
 def _one_workload(section: Section, group: Group, workload: str, out: Path) -> int:
     frame = eval_rows.one_line(out, workload)
-    if frame is None or frame.is_empty():
+    if frame is None:
         return 0
     lines = {p: frame.filter(pl.col("policy") == p) for p in group.policies()}
     lines = {p: mine for p, mine in lines.items() if len(mine)}
+    # rows of a folder may be of several platforms, and its time lines of another than this one
+    if not lines:
+        return 0
     runs = [eval_rows.time_line(mine, workload, p) for p, mine in lines.items()]
     span = eval_rows.latency_span(runs)
     section.blocks.append(Heading(f"{workload} on {group.platform}"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from pipelines import eval_facts, eval_page, eval_rows, page
 from pipelines.errors import BadInput
 from pipelines.eval_page import Step, untold
-from pipelines.io import write_bytes, write_json
+from pipelines.io import canonical_json, write_bytes
 
 PAGE, FACTS = "eval-report.html", "eval-report.json"
 # what `run` tells of: the numbers, and each part of the page with figures
@@ -29,9 +31,11 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
     rows = eval_rows.read(outs)
     with step(f"numbers of {page.counted(len(rows), 'run')}"):
         facts, groups = eval_facts.gather(rows)
+        # before anything is written: what is no JSON leaves no page without its numbers
+        numbers = canonical_json(facts)
     html = page.render(eval_page.build(facts, groups, step)).encode()
     write_bytes(out / PAGE, html)
-    write_json(out / FACTS, facts)
+    write_bytes(out / FACTS, numbers)
     verdicts: dict[str, int] = {}
     for row in facts["published"]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
@@ -48,8 +52,33 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
 def _check_out(out: Path) -> None:
     """Before the work, not after it."""
     there = next(p for p in (out, *out.parents) if os.path.lexists(p))
-    if not there.is_dir():
-        what = "is a file. Give a folder" if there == out else f"cannot be a folder, {there} is a file. Give another"
+    if not os.path.isdir(there):
+        kind = _kind(there)
+        what = f"is {kind}. Give a folder" if there == out else f"cannot be a folder, {there} is {kind}. Give another"
         raise BadInput(f"--out {out}: {what}")
     if not os.access(there, os.W_OK | os.X_OK):
         raise BadInput(f"--out {out}: nothing can be written to {there}. Check its owner and mode, or give another folder")
+    for name in out.relative_to(there).parts:
+        _mode(out, there / name)
+    for file in (PAGE, FACTS):
+        if stat.S_ISDIR(_mode(out, out / file)):
+            raise BadInput(f"--out {out}: {file} in it is a folder. Remove that, or give another folder")
+
+
+def _kind(path: Path) -> str:
+    """What stands where a folder should."""
+    try:
+        path.stat()
+    except OSError as e:
+        return f"a link that leads nowhere ({e.strerror})"
+    return "a file"
+
+
+def _mode(out: Path, path: Path) -> int:
+    """0 where nothing stands; a name that nothing can have shows here, too."""
+    try:
+        return path.lstat().st_mode
+    except OSError as e:
+        if e.errno == errno.ENAMETOOLONG:
+            raise BadInput(f"--out {out}: {e.strerror}. Give a shorter name") from None
+        return 0

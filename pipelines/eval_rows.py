@@ -55,6 +55,9 @@ _LINE: dict[str, Any] = {
     **dict.fromkeys(("seed", "t_ms"), pl.Int64),
     **dict.fromkeys(("p99_ms", "qos_target_ms", "load", "cores", "ways"), _NUMBER),
 }
+# columns without empty cells; in a time line the others are null where unknown
+_FILLED = ("workload", "policy", "platform", "seed", "converged", "qos_violation_s")
+_LINE_FILLED = ("workload", "policy", "seed", "t_ms", "service", "kind")
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # what Parquet begins and ends with
 _MARK = b"PAR1"
@@ -74,9 +77,9 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
     Raises:
-        BadInput: a folder is not eval's, not finished or given twice, a column is missing or of another type, eval.json is not of
-            the rows' run, a run stands in two folders, two workloads have one name, or rows of a set are of several untruths, and
-            none is of the truth.
+        BadInput: a folder is not eval's, not finished or given twice, a column is missing, of another type or has cells that it
+            must not have, eval.json or time lines are not of the rows' run, a run stands in two folders, two workloads have one
+            name, or rows of a set are of several untruths, and none is of the truth.
     """
     if not outs:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
@@ -144,13 +147,20 @@ def _reading(path: Path, remedy: str) -> Iterator[None]:
     except OSError as e:
         raise BadInput(f"{path}: cannot be read ({e.strerror or e}). {remedy}") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as e:
-        held = path.read_bytes()
-        wrong = f"is damaged ({str(e).partition(chr(10))[0]})"
-        if not held.startswith(_MARK):
-            wrong = "is not Parquet"
-        elif not held.endswith(_MARK):
-            wrong = "is cut off"
+        wrong = _not_parquet(path) or f"is damaged ({str(e).partition(chr(10))[0]})"
         raise BadInput(f"{path}: {wrong}. {remedy}") from None
+
+
+def _not_parquet(path: Path) -> str | None:
+    """What is wrong with a file's beginning or end; no more of it is read."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_MARK)) != _MARK:
+                return "is not Parquet"
+            file.seek(-len(_MARK), os.SEEK_END)
+            return None if file.read(len(_MARK)) == _MARK else "is cut off"
+    except OSError as e:
+        return f"cannot be read ({e.strerror or e})"
 
 
 def _what(out: Path, again: str) -> dict[str, Any] | None:
@@ -168,7 +178,7 @@ def _what(out: Path, again: str) -> dict[str, Any] | None:
             "seeds": range(1, found["seeds"] + 1),
         }
         ran["workloads"] = {w["name"]: str(w["sha256"]) for w in found["workloads"]}
-    except (OSError, ValueError, TypeError, KeyError) as e:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
         raise BadInput(f"{path}: cannot be read as what was run ({type(e).__name__}: {e}). {again}") from None
     for name, value in said.items():
         if not (value is None or isinstance(value, str)):
@@ -209,21 +219,19 @@ def _one(out: Path) -> pl.DataFrame:
     _check_columns(path, frame.schema, {name: kind for name, kind in OPTIONAL.items() if name not in lacks}, again)
     if frame.is_empty():
         raise BadInput(f"{path}: has no rows. {again}")
-    frame = frame.with_columns(pl.lit(None).alias(name) for name in lacks).select(*kinds).cast(kinds).with_columns(_NO_MINUS_0)
-    for name in ("workload", "policy", "platform", "seed", "converged", "qos_violation_s"):
-        if frame[name].null_count():
-            raise BadInput(f"{path}: column {name} has empty cells. {again}")
+    frame = _cast(path, frame.with_columns(pl.lit(None).alias(name) for name in lacks).select(*kinds), kinds, again)
+    _check_cells(path, frame.select(**_wrong_cells(_FILLED, kinds)), again)
+    frame = frame.with_columns(_NO_MINUS_0)
     run = ["platform", "workload", "policy", "seed"]
     for _, workload, policy, seed in frame.filter(frame.select(run).is_duplicated()).select(run).iter_rows():
         raise BadInput(f"{path}: workload {workload}, policy {policy}, seed {seed} stands there more than once. {again}")
     if what is not None:
         _check_same_run(out, what, frame, again)
     try:
-        lc = [len(json.loads(text)) for text in frame["qos_violation_by_lc_s"]]
-    except (TypeError, ValueError):
+        lc = [_services(text) for text in frame["qos_violation_by_lc_s"]]
+    except (TypeError, ValueError, RecursionError):
         raise BadInput(f"{path}: column qos_violation_by_lc_s is not a JSON object in every row. {again}") from None
-    # now, not when the figures are drawn
-    lines(out)
+    _check_lines(out, frame)
     sets = [set_of(name) or out.resolve().name for name in frame["workload"]]
     files = what["workloads"] if what else {}
     return frame.with_columns(
@@ -247,6 +255,36 @@ def _check_columns(path: Path, found: Mapping[str, Any], kinds: Mapping[str, Any
             raise BadInput(f"{path}: column {name} holds {held}, not {kind}. {again}")
 
 
+def _cast(path: Path, frame: pl.DataFrame, kinds: Mapping[str, Any], again: str) -> pl.DataFrame:
+    for name, kind in kinds.items():
+        try:
+            frame = frame.with_columns(pl.col(name).cast(kind))
+        except pl.exceptions.InvalidOperationError:
+            raise BadInput(f"{path}: column {name} holds numbers that are too large for {kind}. {again}") from None
+    return frame
+
+
+def _wrong_cells(filled: Iterable[str], kinds: Mapping[str, Any]) -> dict[str, pl.Expr]:
+    """What may be wrong with cells, and whether it is."""
+    numbers = [name for name, kind in kinds.items() if kind == _NUMBER]
+    empty = {f"column {name} has empty cells": pl.col(name).is_null().any() for name in filled}
+    return empty | {f"column {name} holds NaN or infinity": (~pl.col(name).cast(_NUMBER).is_finite()).any() for name in numbers}
+
+
+def _check_cells(path: Path, wrong: pl.DataFrame, again: str) -> None:
+    for said, so in wrong.row(0, named=True).items():
+        if so:
+            raise BadInput(f"{path}: {said}. {again}")
+
+
+def _services(by_lc: str) -> int:
+    """How many services an object of JSON has."""
+    found = json.loads(by_lc)
+    if not isinstance(found, dict):
+        raise TypeError(type(found))
+    return len(found)
+
+
 def set_of(workload: str) -> str | None:
     """The set that a numbered workload belongs to: lc2-be-07 to lc2-be. None without a number."""
     found = re.fullmatch(r"(.+)-\d{2,}", workload)
@@ -266,6 +304,24 @@ def lines(out: Path) -> pl.LazyFrame | None:
         found = pl.scan_parquet(path)
         _check_columns(path, found.collect_schema(), _LINE, _without(out))
     return found.with_columns(_NO_MINUS_0)
+
+
+def _check_lines(out: Path, rows: pl.DataFrame) -> None:
+    """Now, not when the figures are drawn. Of other workloads alone nothing is drawn: an older surefootd left such lines."""
+    found = lines(out)
+    if found is None:
+        return
+    path, again = out / TIMELINES, _without(out)
+    _check_cells(path, _collected(out, found.select(**_wrong_cells(_LINE_FILLED, _LINE))), again)
+    run = ["workload", "policy", "seed"]
+    told = _collected(out, found.select(run).unique())
+    alone = sorted(set(told.iter_rows()) - set(rows.select(run).iter_rows()))
+    if alone and set(told["workload"]) & set(rows["workload"]):
+        workload, policy, seed = alone[0]
+        raise BadInput(
+            f"{path}: is not of the rows beside it: workload {workload}, policy {policy}, seed {seed} is in {TIMELINES} alone. "
+            f"{again}"
+        )
 
 
 def _without(out: Path) -> str:

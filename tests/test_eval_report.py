@@ -98,6 +98,14 @@ def with_time_lines(out: Path) -> Path:
     return out / "timelines.parquet"
 
 
+def change_rows(out: Path, **columns: Any) -> None:
+    pl.read_parquet(out / "rows.parquet").with_columns(**columns).write_parquet(out / "rows.parquet")
+
+
+def change_lines(out: Path, **columns: Any) -> None:
+    pl.read_parquet(with_time_lines(out)).with_columns(**columns).write_parquet(out / "timelines.parquet")
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
@@ -615,6 +623,46 @@ def test_policies_are_told_apart_without_colour() -> None:
             "column qos_violation_by_lc_s is not a JSON",
         ),
         (
+            lambda out: write(out, [row("a-01", "p", 1, 1.0, qos_violation_by_lc_s="[1, 2]")]),
+            "rows.parquet: column qos_violation_by_lc_s is not a JSON object in every row. Make it again",
+        ),
+        (
+            lambda out: write(out, [row("a-01", "p", 1, 1.0, qos_violation_by_lc_s='"ab"')]),
+            "rows.parquet: column qos_violation_by_lc_s is not a JSON object in every row. Make it again",
+        ),
+        (
+            lambda out: write(out, [row("a-01", "p", 1, 1.0, qos_violation_by_lc_s="[" * 100_000)]),
+            "rows.parquet: column qos_violation_by_lc_s is not a JSON object in every row. Make it again",
+        ),
+        (
+            lambda out: change_rows(out, emu=math.nan),
+            "rows.parquet: column emu holds NaN or infinity. Make it again: surefootd eval ... --out {out}\n",
+        ),
+        (lambda out: change_rows(out, worst_slowdown=math.inf), "rows.parquet: column worst_slowdown holds NaN or infinity"),
+        (
+            lambda out: change_rows(out, seed=pl.col("seed").cast(pl.UInt64) + 2**63),
+            "rows.parquet: column seed holds numbers that are too large for Int64. Make it again",
+        ),
+        (
+            lambda out: change_lines(out, p99_ms=math.inf),
+            "timelines.parquet: column p99_ms holds NaN or infinity. Make it again: surefootd eval ... --out {out}, or remove it",
+        ),
+        (lambda out: change_lines(out, qos_target_ms=math.nan), "timelines.parquet: column qos_target_ms holds NaN or infinity"),
+        (lambda out: change_lines(out, t_ms=None), "timelines.parquet: column t_ms has empty cells. Make it again"),
+        (
+            lambda out: change_lines(out, policy=pl.lit("clite")),
+            "timelines.parquet: is not of the rows beside it: workload lc3-01, policy clite, seed 1 is in timelines.parquet "
+            "alone. Make it again: surefootd eval ... --out {out}, or remove it",
+        ),
+        (
+            lambda out: change_lines(out, seed=pl.lit(3)),
+            "timelines.parquet: is not of the rows beside it: workload lc3-01, policy osml-plus, seed 3",
+        ),
+        (
+            lambda out: change_lines(out, workload=pl.col("workload").replace("lc3-02", "lc3-03")),
+            "timelines.parquet: is not of the rows beside it: workload lc3-03, policy osml-plus, seed 1",
+        ),
+        (
             lambda out: (out / "eval.partial.jsonl").touch(),
             "eval.partial.jsonl: this evaluation is not finished. Run the same `surefootd eval ... --out {out}` again: it goes "
             "on where it was. For the older results there, remove eval.partial.jsonl",
@@ -658,7 +706,7 @@ def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path
 
 
 def test_time_lines_that_are_damaged_within_are_bad_input(tmp_path: Path) -> None:
-    """Beginning and end are those of Parquet: it shows when they are drawn; nothing is written then either."""
+    """Beginning and end are those of Parquet; nothing is written then either."""
     out = write(tmp_path / "churn", [row("fig10", "parties", 1, 1.0)])
     held = bytearray(with_time_lines(out).read_bytes())
     held[4:60] = bytes(56)
@@ -666,6 +714,91 @@ def test_time_lines_that_are_damaged_within_are_bad_input(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match=r"timelines\.parquet: is damaged \(.+\)\. Make it again: .+, or remove it"):
         eval_report.run([out], tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_time_lines_may_have_nulls(tmp_path: Path) -> None:
+    """Null is unknown, and no NaN."""
+    out = write(tmp_path / "churn", [row("fig10", "parties", 1, 1.0)])
+    first = pl.col("t_ms") == 100
+    unknown = {n: pl.when(~first).then(pl.col(n)) for n in ("p99_ms", "qos_target_ms", "load", "cores", "ways")}
+    change_lines(out, **unknown)
+    assert "fig10 under parties" in Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
+
+
+def test_time_lines_of_another_platform_are_not_drawn(tmp_path: Path) -> None:
+    """Without eval.json rows may be of several platforms: parties was on one alone, and its time line is all there is."""
+    rows = [row("fig10", "parties", 1, 1.0), row("fig10", "osml", 1, 1.0, platform="server-3")]
+    out = write(tmp_path / "churn", rows)
+    (out / "eval.json").unlink()
+    time_lines(out, rows[:1], {"fig10": {"moses": 0.5, "xapian": 0.5}})
+    html = Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "fig10 under parties" in html
+    assert "fig10 under osml" not in html
+
+
+@pytest.mark.parametrize("held", [b"PAR1 cut off", b"no"])
+def test_of_a_damaged_file_both_ends_are_read(held: bytes, lc3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be larger than memory."""
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    (lc3 / "rows.parquet").write_bytes(held)
+    with pytest.raises(BadInput, match=r"rows\.parquet: is (cut off|not Parquet)\. Make it again"):
+        eval_rows.read([lc3])
+
+
+def test_a_file_that_goes_while_it_is_read_is_bad_input(lc3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with it cannot be looked up then."""
+
+    def gone(path: Path) -> pl.DataFrame:
+        path.unlink()
+        raise pl.exceptions.ComputeError("no bytes")
+
+    monkeypatch.setattr(pl, "read_parquet", gone)
+    with pytest.raises(BadInput, match=r"rows\.parquet: cannot be read \(No such file or directory\)\. Make it again"):
+        eval_rows.read([lc3])
+
+
+def test_numbers_that_are_no_json_leave_nothing_behind(lc3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page without its numbers."""
+    gather = eval_facts.gather
+
+    def wrong(rows: pl.DataFrame) -> tuple[dict[str, Any], Any]:
+        facts, groups = gather(rows)
+        return facts | {"wrong": math.nan}, groups
+
+    monkeypatch.setattr(eval_facts, "gather", wrong)
+    with pytest.raises(ValueError, match="JSON"):
+        eval_report.run([lc3], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("below", ["", "a/b"])
+@pytest.mark.parametrize(
+    ("to", "why"), [("not there", "No such file or directory"), ("link", "Too many levels of symbolic links")]
+)
+def test_a_link_that_leads_nowhere_is_no_file(to: str, why: str, below: str, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / to)
+    with pytest.raises(BadInput) as e:
+        eval_report.run([tmp_path / "out"], link / below)
+    kind = f"a link that leads nowhere ({why})"
+    says = f"cannot be a folder, {link} is {kind}. Give another" if below else f"is {kind}. Give a folder"
+    assert str(e.value) == f"--out {link / below}: {says}"
+
+
+@pytest.mark.parametrize("name", [eval_report.PAGE, eval_report.FACTS])
+def test_a_folder_in_place_of_a_file_is_found_first(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(BadInput) as e:
+        eval_report.run([tmp_path / "out"], tmp_path)
+    assert str(e.value) == f"--out {tmp_path}: {name} in it is a folder. Remove that, or give another folder"
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" + "b" * 300, "a/" * 2100 + "a"])
+def test_a_name_that_is_too_long_is_found_first(name: str, tmp_path: Path) -> None:
+    """One part of it, also below what is not there yet, or the whole."""
+    with pytest.raises(BadInput, match=r"^--out .+: File name too long\. Give a shorter name$"):
+        eval_report.run([tmp_path / "out"], tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -787,6 +920,7 @@ def test_a_workload_without_a_time_line_is_none(tmp_path: Path) -> None:
     assert eval_rows.one_line(out, "colocation") is None
     time_lines(out, [row("another", "parties", 1, 2.0)], {"another": {"moses": 0.4}})
     assert eval_rows.one_line(out, "colocation") is None
+    assert len(eval_rows.read([out])) == 1
     pl.read_parquet(out / "timelines.parquet").clear().write_parquet(out / "timelines.parquet")
     html = Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
     assert "No time lines among these folders" in html
@@ -907,6 +1041,7 @@ def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
             "eval.partial.jsonl: this evaluation is not finished",
         ),
         ("eval.json", "[]", "eval.json: cannot be read as what was run"),
+        ("eval.json", "[" * 100_000, "eval.json: cannot be read as what was run (RecursionError: "),
         ("eval.json", '{"harm": null}', "eval.json: cannot be read as what was run (KeyError: 'bundle')"),
         (
             "eval.json",
