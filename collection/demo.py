@@ -37,7 +37,7 @@ from .steps import Story, key_of
 
 VIRTUAL = "demo-virtual"
 LOCAL = "demo-local"
-POLICIES = ("unmanaged", "parties", "osml-plus")
+POLICIES = ("unmanaged", "parties", "osml-plus", "surefoot")
 LOOP_POLICIES = ("unmanaged", "osml-plus")
 PLATFORM = "server-1"
 SEEDS = 3
