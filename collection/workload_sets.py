@@ -85,7 +85,11 @@ class Recipe:
         if not (math.isfinite(self.gap_s) and self.gap_s >= 0):
             raise InputError(f"--gap-s {self.gap_s:g}: is no time between arrivals. Give a number of seconds, 0 or more")
         if self.gap_s * (self.lc - 1) >= self.duration_s:
-            raise InputError(f"--gap-s {self.gap_s:g}: the last of {self.lc} services would arrive after --duration-s. Lower it")
+            fewer = "fewer services in --grid" if self.grid else "a lower --lc"
+            raise InputError(
+                f"--gap-s {self.gap_s:g}: the last of {self.lc} services would arrive after --duration-s {self.duration_s:g}."
+                f" Give a lower --gap-s, {fewer} or a longer --duration-s"
+            )
         if self.events < 0:
             raise InputError(f"--events {self.events}: give 0 or more")
         if self.events and self._events_apart_s() < 1:
@@ -102,6 +106,10 @@ class Recipe:
 
     def loads_pct(self) -> range:
         return range(self.low_pct, self.high_pct + 1, _STEP_PCT)
+
+    def draws(self) -> float:
+        """How many there are: of a grid its combinations."""
+        return len(self.loads_pct()) ** len(self.services) if self.grid else math.inf
 
     def command(self) -> str:
         """The options of `surefoot workloads generate` that give this recipe."""
@@ -290,7 +298,7 @@ def generate(
     Returns:
         folder, files, draws, and the recipe's options.
     Raises:
-        InputError: the recipe cannot be drawn from, or the folder is not empty.
+        InputError: the recipe cannot be drawn from, or not so often, or the folder is not empty.
         StepFailed: the draws ran out before there were enough files, or PATIENCE of them in a row were refused.
     """
     recipe.check()
@@ -298,6 +306,11 @@ def generate(
         raise InputError(f"--name {name!r}: is to be the beginning of file names in --out. Give one without / and \\")
     if count < 1:
         raise InputError(f"--count {count}: give 1 or more")
+    if count > (there_are := recipe.draws()):
+        raise InputError(
+            f"--count {count}: only {there_are} draws exist. Give 1 to {there_are}, a wider --low to --high, or more services in"
+            " --grid"
+        )
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out}: is not empty, and its files would be taken for part of the set. Give a new folder")
     found: list[Workload] = []
@@ -309,10 +322,11 @@ def generate(
         drawn = [w for w in (draw(recipe, n) for n in range(number + 1, number + wanted + 1)) if w is not None]
         in_a_row = number - (found[-1].number if found else 0)
         if not drawn or in_a_row >= PATIENCE:
-            what = "were kept" if judge else "exist"
-            why = f": of the last {in_a_row} {REFUSED}" if judge and in_a_row else ""
-            easier = "Lower --high, --lc or --be, or ask for fewer" if judge else "Give a wider --low to --high, or ask for fewer"
-            raise StepFailed(f"only {len(found)} of {number} draws {what}, {count} were asked for{why}. {easier}")
+            why = f": of the last {in_a_row} {REFUSED}" if in_a_row else ""
+            raise StepFailed(
+                f"only {len(found)} of {number} draws were kept, {count} were asked for{why}. Lower --high, --lc or --be, or ask"
+                " for fewer"
+            )
         keep = judge(drawn) if judge else [True] * len(drawn)
         found += [w for w, kept in zip(drawn, keep, strict=True) if kept]
         number += len(drawn)

@@ -178,7 +178,12 @@ def test_every_phase_must_be_schedulable() -> None:
         (["--be", "4"], "--be 4: there are 3 jobs"),
         (["--low", "15"], "loads are 10, 20 ... 100"),
         (["--low", "90", "--high", "50"], "low to high"),
-        (["--gap-s", "100"], "would arrive after --duration-s"),
+        (
+            ["--gap-s", "100"],
+            "--gap-s 100: the last of 3 services would arrive after --duration-s 120. Give a lower --gap-s, a lower --lc or"
+            " a longer --duration-s",
+        ),
+        (["--grid", "moses,xapian", "--gap-s", "200"], "Give a lower --gap-s, fewer services in --grid or a longer --duration-s"),
         (["--gap-s", "nan"], "--gap-s nan: is no time between arrivals"),
         (["--gap-s=-1"], "--gap-s -1: is no time between arrivals. Give a number of seconds, 0 or more"),
         (["--duration-s", "nan"], "--duration-s nan: is no duration"),
@@ -194,15 +199,17 @@ def test_every_phase_must_be_schedulable() -> None:
         (["--name", "a/b"], "--name 'a/b': is to be the beginning of file names"),
         (["--name", ""], "--name '': is to be the beginning of file names"),
         (["--count", "0"], "--count 0: give 1 or more"),
-        (["--grid", "moses,xapian", "--count", "101"], "only 100 of 100 draws exist"),
+        (["--grid", "moses,xapian", "--count", "101"], "--count 101: only 100 draws exist. Give 1 to 100, "),
+        (["--grid", "moses", "--count", "50", "--schedulable"], "--count 50: only 10 draws exist. Give 1 to 10, "),
         (["--platform", "sever-2"], "--platform sever-2: no such platform. Known: cosmos-server, server-1, server-2, server-3, "),
         (["--set", "lc9"], "--set lc9: no such set. Generated sets: lc3-server-2"),
     ],
 )
 def test_bad_options_are_one_line(options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Option, value and remedy; nothing is written."""
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as end:
         cli.main(["workloads", "generate", "--platform", "server-2", "--out", str(tmp_path / "out"), *options])
+    assert end.value.code == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert says in said[-1]
     assert said[-1].startswith("error: ")

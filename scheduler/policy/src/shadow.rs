@@ -2,8 +2,8 @@
 //!
 //! How far apart they are from the acting one is their *disagreement*: cores and ways that an LC service would hold otherwise. What
 //! the acting one loses by not doing as they say is the *regret*, as Model-B sees it (nobody can see what was not done): QoS, capped
-//! at 1, that is predicted on what a shadow would give and that is not there now, summed over LC services; and the cores that BE jobs
-//! would hold on top.
+//! at 1, that is predicted on what a shadow would give less what is there now, summed over LC services, losses too; what several hold is
+//! divided among them. And the cores that BE jobs would hold on top.
 //!
 //! A shadow's own steps never come true, so it would soon decide for a server that there is not. Every [`RENEW_MS`] it begins anew
 //! from what is in force: its opinion is always on the next few seconds from here.
@@ -11,7 +11,7 @@
 use crate::models::{Models, State};
 use crate::Policy;
 use std::collections::BTreeMap;
-use surefoot_server::{Allocation, Observation, Plan, ServiceId};
+use surefoot_server::{Allocation, Observation, Plan, ServiceId, ServiceView};
 
 /// A shadow begins anew from what is in force after so long.
 pub const RENEW_MS: u64 = 10_000;
@@ -86,22 +86,35 @@ impl Shadows {
 fn opinion(seen: &Observation, wants: &BTreeMap<ServiceId, Allocation>, plan: &Plan, judge: Option<&dyn Models>) -> Opinion {
     let mut o = Opinion { step: plan.is_step(), regret_qos: judge.map(|_| 0.0), ..Opinion::default() };
     let cores = |a: &Allocation| a.cores();
-    for s in &seen.services {
-        let wanted = wants.get(&s.id).unwrap_or(&s.allocation);
-        if !s.is_lc() {
-            continue;
-        }
+    let wanted_of = |s: &ServiceView| wants.get(&s.id).cloned().unwrap_or_else(|| s.allocation.clone());
+    let all: Vec<Allocation> = seen.services.iter().map(wanted_of).collect();
+    for (s, wanted) in seen.services.iter().zip(&all).filter(|(s, _)| s.is_lc()) {
         let differs = wanted != &s.allocation;
         o.cores += (cores(wanted) - cores(&s.allocation)).abs();
         o.ways += (wanted.n_ways() - s.allocation.n_ways()).abs();
         let (Some(qos), Some(judge), true) = (s.qos(), judge, differs) else { continue };
-        let there = judge.qos(&s.service, &State::of(s), cores(wanted), wanted.n_ways()).ok().filter(|q| q.is_finite());
-        o.regret_qos = o.regret_qos.zip(there).map(|(sum, q)| sum + (q.min(1.0) - qos.min(1.0)).max(0.0));
+        let (cores, ways) = own_part(wanted, &all);
+        let there = judge.qos(&s.service, &State::of(s), cores, ways).ok().filter(|q| q.is_finite());
+        o.regret_qos = o.regret_qos.zip(there).map(|(sum, q)| sum + q.min(1.0) - qos.min(1.0));
     }
+    o.regret_qos = o.regret_qos.map(|sum| sum.max(0.0));
     // BE jobs hold together what they hold.
     let be = |of: &dyn Fn(&ServiceId, &Allocation) -> f64| seen.be().map(|s| of(&s.id, &s.allocation)).fold(0.0, f64::max);
     o.be_cores = be(&|id, a| wants.get(id).map_or(a.cores(), Allocation::cores)) - be(&|_, a| a.cores());
     o
+}
+
+/// Cores and ways of an allocation; of what several services hold, equal parts.
+fn own_part(a: &Allocation, all: &[Allocation]) -> (f64, f64) {
+    let part = |holders: usize| 1.0 / holders.max(1) as f64;
+    let cpus: f64 = a.cpus.iter().map(|cpu| part(all.iter().filter(|o| o.cpus.contains(cpu)).count())).sum();
+    let of_domain = |(i, mask): (usize, &u32)| -> f64 {
+        let holds = |o: &&Allocation, way: u32| o.ways.get(i).is_some_and(|m| m >> way & 1 == 1);
+        (0..32).filter(|way| mask >> way & 1 == 1).map(|way| part(all.iter().filter(|o| holds(o, way)).count())).sum()
+    };
+    let ways: f64 = a.ways.iter().enumerate().map(of_domain).sum();
+    let whole = f64::from(a.cpus.len().max(1));
+    (a.cores() * cpus / whole, ways / a.ways.len().max(1) as f64)
 }
 
 #[cfg(test)]
@@ -110,7 +123,7 @@ mod tests {
     use crate::perfect::Perfect;
     use crate::testing::Plant;
     use crate::{by_name, ModelSet};
-    use surefoot_server::Platform;
+    use surefoot_server::{CpuSet, Platform};
 
     fn models_of(plant: &Plant) -> ModelSet {
         ModelSet { plus: Some(Box::new(Perfect::of(plant))), osml: None }
@@ -146,6 +159,30 @@ mod tests {
             plant.apply(&acting.step(plant.t_ms, &seen));
         }
         assert!(worst > 0.3 && cores >= 4.0, "{worst} {cores}");
+    }
+
+    /// Who would let everybody have everything gives nobody more: each has its part of it. And what one would lose counts against what
+    /// another would gain.
+    #[test]
+    fn sharing_everything_is_no_gain() {
+        let p = Platform::regular("t", 16, 1, 11, 2.0);
+        let mut plant = Plant::new(&p).lc("a", 9.0, 10.0).lc("b", 9.0, 10.0).be("x");
+        let mut all = shadows(&p, &plant, &["unmanaged", "equal-share"]);
+        let mut acting = by_name("surefoot", &p, models_of(&plant), 1).unwrap();
+        let mut regret = [0.0f64; 2];
+        for t in 0..100 {
+            plant.tick();
+            let seen = plant.observe();
+            for (sum, (_, o, _)) in regret.iter_mut().zip(all.step(plant.t_ms, &seen).unwrap()) {
+                *sum += if t > 50 { o.regret_qos.unwrap() } else { 0.0 };
+            }
+            plant.apply(&acting.step(plant.t_ms, &seen));
+        }
+        assert!(!plant.all_met());
+        assert_eq!(regret, [0.0; 2]);
+        let hold = |lo, hi, ways| Allocation { cpus: CpuSet::range(lo, hi), ways: vec![ways], ..Allocation::everything(&p) };
+        let two = [hold(0, 8, 0b1111), hold(4, 12, 0b0110)];
+        assert_eq!((own_part(&two[0], &two), own_part(&two[1], &two)), ((6.0, 3.0), (6.0, 1.0)));
     }
 
     /// A shadow begins anew from what is in force, and its steps are never applied.

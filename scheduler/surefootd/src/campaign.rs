@@ -375,7 +375,8 @@ pub fn place(file: &Path, text: &str, span: &Range<usize>) -> String {
 /// One line from a TOML error: file, line, field, cause, remedy.
 pub fn toml_error(file: &Path, text: &str, e: &toml::de::Error, remedy: &str) -> Error {
     let message = e.message().trim().replace('\n', "; ");
-    let Some(span) = e.span() else {
+    // A field that the file itself lacks stands on no line.
+    let Some(span) = e.span().filter(|s| s.start > 0 || !message.starts_with("missing field")) else {
         return Error::BadInput(format!("{}: {message}. Mend it: {remedy}", file.display()));
     };
     let start = span.start.min(text.len());

@@ -25,11 +25,13 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     let mut shadows = Shadows::new(makers, judge).map_err(Error::BadInput)?;
     let mut tallies: Vec<Tally> = args.policies.iter().map(|_| Tally::default()).collect();
     let (mut ticks, mut plans, mut differ, mut first) = (0u64, 0u64, 0u64, None);
+    let (mut begin, mut missing) = (None, 0);
     let mut decisions = String::new();
     for moment in moments {
         let m = moment?;
         ticks += 1;
         let now = m.seen.t_ms;
+        missing = missed(now - *begin.get_or_insert(now), head.interval_ms, ticks);
         let plan = acting.step(now, &m.seen);
         plans += u64::from(plan.is_step());
         decisions += &serde_json::to_string(&plan.allocations).map_err(|e| Error::Failed(e.to_string()))?;
@@ -45,11 +47,12 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     let others: Vec<Shadowed> = args.policies.iter().zip(&tallies).map(|(p, t)| t.of(p)).collect();
     let digest = sha256_hex(decisions.as_bytes());
     if args.json {
-        let v = json!({ "policy": head.policy, "platform": head.platform.name, "ticks": ticks, "ticks_with_a_plan": plans,
-                        "ticks_that_differ": differ, "decisions_sha256": digest, "shadows": others });
+        let v = json!({ "policy": head.policy, "platform": head.platform.name, "ticks": ticks, "ticks_missing": missing,
+                        "ticks_with_a_plan": plans, "ticks_that_differ": differ, "decisions_sha256": digest, "shadows": others });
         println!("{v}");
     } else {
-        println!("{} on {}: {ticks} ticks, {plans} with a plan, {differ} decided otherwise now", head.policy, head.platform.name);
+        let gaps = if missing > 0 { format!(" ({missing} missing)") } else { String::new() };
+        println!("{} on {}: {ticks} ticks{gaps}, {plans} with a plan, {differ} decided otherwise now", head.policy, head.platform.name);
         println!("decisions: sha256 {digest}");
         if !others.is_empty() {
             println!(
@@ -66,12 +69,18 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     match first {
         None => Ok(()),
         Some(t) => Err(Error::Failed(format!(
-            "{}: {} decides otherwise than it did, first at {t} ms. Another version ({} recorded it), or a fault of surefootd",
+            "{}: {} decides otherwise than it did, first at {t} ms. Another version ({} recorded it), a stream that was changed or is not whole, or a fault of surefootd",
             args.stream.display(),
             head.policy,
             head.version
         ))),
     }
+}
+
+/// Ticks that there was time for from the first to the last and that are not there. Over all of it, as a host's are a little early or late.
+fn missed(took_ms: u64, interval_ms: u64, ticks: u64) -> u64 {
+    let steps = took_ms.saturating_add(interval_ms / 2) / interval_ms.max(1);
+    steps.saturating_sub(ticks - 1)
 }
 
 /// A stream has its platform in it: only the bundle can be another one.

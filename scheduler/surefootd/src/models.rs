@@ -33,8 +33,11 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, expected: &Expect) -> Resu
 /// Two of a name cannot be told apart in what comes of them.
 ///
 /// # Errors
-/// [`Error::BadInput`] for a policy that an option names twice.
+/// [`Error::BadInput`] for a policy that an option names twice, or an entry of its list that names none.
 pub fn each_once(option: &str, names: &[String]) -> Result<()> {
+    if names.iter().any(String::is_empty) {
+        return Err(Error::BadInput(format!("{option}: the list has an empty entry. Name policies with one comma between two")));
+    }
     match names.iter().enumerate().find(|(i, n)| names[..*i].contains(n)) {
         Some((_, twice)) => Err(Error::BadInput(format!("{option}: policy \"{twice}\" is there twice. Name it once"))),
         None => Ok(()),

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::files::{empty, open_anew};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use surefoot_server::{Observation, Plan, Platform};
 
@@ -19,6 +19,9 @@ pub struct Head {
     pub format: u32,
     pub policy: String,
     pub platform: Platform,
+    /// No tick is ever missed there. Streams of older versions do not say so.
+    #[serde(default)]
+    pub is_virtual: bool,
     pub feature_set: String,
     pub seed: u64,
     pub interval_ms: u64,
@@ -82,7 +85,8 @@ impl Writer {
     }
 }
 
-/// A recorded stream: its head, and an iterator over the ticks. A last line that was cut off (the recorder was killed) ends it.
+/// A recorded stream: its head, and an iterator over the ticks, of which there is one at least. A last line that was cut off (the
+/// recorder was killed) ends it.
 ///
 /// # Errors
 /// [`Error::BadInput`] names file, line and remedy.
@@ -97,24 +101,71 @@ pub fn read(path: &Path) -> Result<(Head, impl Iterator<Item = Result<Moment>>)>
     };
     let first = match lines.next() {
         Some((_, Ok(line))) => line,
+        Some((_, Err(e))) if e.kind() == ErrorKind::IsADirectory => {
+            return Err(Error::BadInput(format!(
+                "{}: is a folder, no stream. Name the file in it that `surefootd run --stream` recorded",
+                path.display()
+            )));
+        }
         Some((n, Err(e))) => return Err(wrong(n, e.to_string())),
         None => return Err(wrong(0, "the file is empty".into())),
     };
-    let head: Head = serde_json::from_str(&first).map_err(|e| wrong(0, format!("no head of a stream: {e}")))?;
+    let head: Head = serde_json::from_str(&first).map_err(|e| wrong(0, format!("no head of a stream: {}", in_line(&e))))?;
     if head.format != FORMAT {
         return Err(wrong(0, format!("format {} is not known, {FORMAT} is", head.format)));
     }
-    let moments = std::iter::from_fn(move || {
+    let none = wrong(0, format!("no tick follows: {CHANGED}"));
+    let mut order = Order::of(&head);
+    let mut moments = std::iter::from_fn(move || {
         let (n, line) = lines.next()?;
         let line = match line {
             Ok(l) => l,
             Err(e) => return Some(Err(wrong(n, e.to_string()))),
         };
-        match serde_json::from_str(&line) {
-            Ok(m) => Some(Ok(m)),
+        match serde_json::from_str::<Moment>(&line) {
+            Ok(m) => Some(order.next(m.seen.t_ms).map(|()| m).map_err(|what| wrong(n, what))),
             Err(_) if lines.peek().is_none() => None,
-            Err(e) => Some(Err(wrong(n, e.to_string()))),
+            Err(e) => Some(Err(wrong(n, in_line(&e)))),
         }
-    });
-    Ok((head, moments))
+    })
+    .peekable();
+    match moments.peek() {
+        Some(_) => Ok((head, moments)),
+        None => Err(none),
+    }
+}
+
+/// What serde says, without its own line, which is always the first.
+fn in_line(e: &serde_json::Error) -> String {
+    e.to_string().replace(" at line 1 column ", " at column ")
+}
+
+const CHANGED: &str = "the stream was cut or changed";
+
+/// Which time may follow which.
+struct Order {
+    /// Of a virtual server, whose ticks are an interval apart from 0 on; None: a host may miss some, and is never quite on time.
+    due_ms: Option<u64>,
+    interval_ms: u64,
+    last_ms: Option<u64>,
+}
+
+impl Order {
+    fn of(head: &Head) -> Self {
+        Order { due_ms: head.is_virtual.then_some(0), interval_ms: head.interval_ms, last_ms: None }
+    }
+
+    /// # Errors
+    /// Why `run` cannot have written that.
+    fn next(&mut self, t_ms: u64) -> std::result::Result<(), String> {
+        if let Some(due) = self.due_ms.filter(|due| *due != t_ms) {
+            return Err(format!("t_ms is {t_ms} where {due} is due: {CHANGED}"));
+        }
+        if let Some(last) = self.last_ms.filter(|last| *last >= t_ms) {
+            return Err(format!("t_ms is {t_ms} after {last}: {CHANGED}"));
+        }
+        self.due_ms = self.due_ms.map(|due| due.saturating_add(self.interval_ms));
+        self.last_ms = Some(t_ms);
+        Ok(())
+    }
 }

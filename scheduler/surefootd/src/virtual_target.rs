@@ -1,7 +1,7 @@
 //! Virtual servers as targets: where profiles are found, and one case of a sweep on them.
 
 use crate::campaign::sha256_hex;
-use crate::error::{suggest, Error, Result};
+use crate::error::{nearest, Error, Result};
 use crate::expand::{Case, Neighbour};
 use crate::sweep::rows::{Row, State};
 use crate::target::{LcService, Target};
@@ -118,7 +118,11 @@ pub fn unknown_platform<'a>(option: &str, name: &str, known: impl Iterator<Item 
     let hint = match known.is_empty() {
         // Not the name is wrong then, but where this runs.
         true => "No profiles are installed here, nor in scheduler/vserver/profiles below this folder.".into(),
-        false => suggest(name, known),
+        // Near names differ in a digit: all are listed.
+        false => {
+            let near = nearest(name, known.iter().copied()).map_or(String::new(), |n| format!("Did you mean \"{n}\"? "));
+            format!("{near}Known: {}.", known.join(", "))
+        }
     };
     Error::BadInput(format!("{option}: unknown platform. {hint} Give a platform file, or --profiles"))
 }

@@ -152,6 +152,11 @@ fn bad_workloads() {
         assert!(says.contains("w.toml") && says.contains(field) && says.contains(remedy), "{to}: {says}");
         assert!(!out.exists(), "{to}");
     }
+    // What the file itself lacks is no other field's fault.
+    let file = workload(dir.path(), WORKLOAD.replacen("duration_s = 20", "", 1).trim_start());
+    let args = ["eval", "--workloads", path(&file), "--policies", "parties", "--platform", "server-1", "--out", path(&out)];
+    let (_, says) = one_line(&run(&args));
+    assert!(says.contains("w.toml: missing field `duration_s`. Mend it") && !says.contains("platform:"), "{says}");
     let file = workload(dir.path(), WORKLOAD);
     let eval = |policies: &str, more: &[&str]| {
         let args = ["eval", "--workloads", path(&file), "--policies", policies, "--platform", "server-1", "--out", path(&out)];

@@ -14,6 +14,7 @@ fn files(dir: &Path) {
     let put = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
     put("w.toml", "platform = \"server-1\"\nduration_s = 1\n[[lc]]\nservice = \"moses\"\nload = 0.1\n");
     put("node.toml", MOSES);
+    put("no-workload.toml", "workload = \"none.toml\"\nmetrics_port = 0\n");
     put("typo.toml", "wrokload = \"w.toml\"\n");
     put("no-toml.toml", "= x [");
     put("mode.toml", "workload = \"w.toml\"\nmetrics_port = 0\nfeed_mode = \"rw\"\n");
@@ -63,6 +64,7 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "--policies: policy \"parties\" is there twice",
     ),
+    ("eval --workloads @/w.toml --policies parties, --platform server-1 --out @/e", 2, "--policies: the list has an empty entry"),
     ("eval --workloads @/w.toml --policies parties,oracle --platform server-1 --out @/e", 2, "no policy: run `surefootd oracle`"),
     ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties, "),
     (
@@ -73,6 +75,11 @@ const CASES: &[(&str, i32, &str)] = &[
     ("eval --workloads @/w.toml --policies osml-plus --platform server-1 --out @/e", 2, "--bundle"),
     ("eval --workloads @/w.toml --policies osml --platform server-1 --out @/e", 2, "--bundle"),
     ("eval --workloads @/w.toml --policies parties --platform sever-1 --out @/e", 2, "--platform sever-1: unknown platform"),
+    (
+        "eval --workloads @/w.toml --policies parties --platform server-9 --out @/e",
+        2,
+        "\"server-1\"? Known: cosmos-server, server-1, server-2, server-3, smartharvest-server. Give",
+    ),
     ("eval --workloads @/w.toml --policies parties --platform server-1 --out /proc/none/e", 1, "/proc/none"),
     ("eval --workloads @/w.toml --policies parties --platform server-1 --profiles @/none --out @/e", 2, "--profiles"),
     ("oracle --workload @/w.toml --platform server-1", 0, ""),
@@ -82,6 +89,11 @@ const CASES: &[(&str, i32, &str)] = &[
     ("run --policy unmanaged --server virtual:server-1 --config @/node.toml", 0, ""),
     ("run --policy parties --server local", 2, "--config: is missing, and with it `service`. Give a node.toml"),
     ("run --policy parties --server virtual:server-1", 2, "--config: is missing, and with it `workload`. Give a node.toml"),
+    (
+        "run --policy parties --server virtual:server-1 --config @/no-workload.toml",
+        2,
+        "no-workload.toml: workload: @/none.toml: cannot be read: ",
+    ),
     ("run --policy partes --server virtual:server-1 --config @/node.toml", 2, "\"partes\" is unknown"),
     ("run --policy oracle --server local --config @/file.toml", 2, "policy \"oracle\" is a search and no policy: run `surefootd oracle`"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow oracle", 2, "--shadow: policy \"oracle\" is a search"),
@@ -110,13 +122,16 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "--shadow: policy \"clite\" is there twice",
     ),
+    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow ,clite", 2, "--shadow: the list has an empty entry"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --stream /proc/none/s", 1, "/proc/none/s"),
     // Names before the state folder, which cannot be made there.
     ("run --policy partes --server local --config @/file.toml", 2, "policy \"partes\" is unknown"),
     ("run --policy parties --server local --config @/file.toml --shadow partes", 2, "--shadow: policy \"partes\" is unknown"),
     ("run --policy parties --server local --config @/file.toml", 1, "`state_dir` in node.toml"),
     ("replay @/none", 2, "none: cannot be read"),
+    ("replay @/empty", 2, "empty: is a folder, no stream. Name the file in it"),
     ("replay @/text", 2, "no head of a stream"),
+    ("replay @/text --policies parties,", 2, "--policies: the list has an empty entry"),
     ("replay @/text --policies clite,clite", 2, "--policies: policy \"clite\" is there twice"),
     ("top", 2, "--once"),
     ("top --once --url http://127.0.0.1:1", 1, "no daemon answers"),

@@ -92,6 +92,65 @@ fn what_does_not_replay_is_said() {
     fs::write(&stream, format!("{}\"mba_pct\":90{}", &text[..at], &text[at + 13..])).unwrap();
     let (code, line) = one_line(&replay(&stream, ""));
     assert!(code == 1 && line.contains("decides otherwise") && line.contains(path(&stream)), "{code} {line}");
+    assert!(line.contains("Another version (") && line.contains("a stream that was changed or is not whole"), "{line}");
+}
+
+/// A virtual server's ticks are an interval apart from 0 on, and any others were not recorded so.
+#[test]
+fn ticks_that_no_run_wrote_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "unmanaged", "");
+    let text = fs::read_to_string(&stream).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let late = lines[5].replacen("\"t_ms\":400", "\"t_ms\":450", 1);
+    let (head, cut) = (lines[0], &lines[1][..40]);
+    let cases = [
+        (vec![head], "line 1: no tick follows"),
+        (vec![head, cut], "line 1: no tick follows"),
+        ([&[head], &lines[2..]].concat(), "line 2: t_ms is 100 where 0 is due"),
+        ([&lines[..5], &lines[6..]].concat(), "line 6: t_ms is 500 where 400 is due"),
+        ([&lines[..6], &lines[5..]].concat(), "line 7: t_ms is 400 where 500 is due"),
+        ([&lines[..5], &[lines[6], lines[5]], &lines[7..]].concat(), "line 6: t_ms is 500 where 400 is due"),
+        ([&lines[..5], &[&late], &lines[6..]].concat(), "line 6: t_ms is 450 where 400 is due"),
+    ];
+    for (changed, says) in cases {
+        fs::write(&stream, changed.join("\n")).unwrap();
+        let (code, line) = one_line(&replay(&stream, ""));
+        assert!(code == 2 && line.contains(says), "{says}: {code} {line}");
+        assert!(line.contains("was cut or changed. Record it again with `surefootd run --stream`"), "{line}");
+    }
+}
+
+/// A host may miss ticks and is never quite on time: what is missing is counted. Time does not stand still there, either.
+#[test]
+fn ticks_that_a_host_missed_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "unmanaged", "");
+    let text = fs::read_to_string(&stream).unwrap().replacen("\"is_virtual\":true,", "", 1);
+    let lines: Vec<&str> = text.lines().collect();
+    let late = lines[10].replacen("\"t_ms\":900", "\"t_ms\":960", 1);
+    let missing = |lines: &[&str]| {
+        fs::write(&stream, lines.join("\n")).unwrap();
+        let out = replay(&stream, "");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+        said["ticks_missing"].as_u64().unwrap()
+    };
+    assert_eq!(missing(&lines), 0);
+    assert_eq!(missing(&[&lines[..10], &[&late], &lines[11..]].concat()), 0);
+    let gaps = [&lines[..5], &lines[7..20], &lines[21..]].concat();
+    assert_eq!(missing(&gaps), 3);
+    let said = with_bundle(surefootd().args(["replay", path(&stream)])).output().unwrap().stdout;
+    let summary = String::from_utf8(said).unwrap();
+    assert!(summary.contains(&format!("{} ticks (3 missing), ", gaps.len() - 1)), "{summary}");
+    for (changed, says) in [
+        ([&lines[..6], &lines[5..]].concat(), "line 7: t_ms is 400 after 400"),
+        ([&lines[..5], &[lines[6], lines[5]], &lines[7..]].concat(), "line 7: t_ms is 400 after 500"),
+    ] {
+        fs::write(&stream, changed.join("\n")).unwrap();
+        let (code, line) = one_line(&replay(&stream, ""));
+        assert!(code == 2 && line.contains(says) && line.contains("was cut or changed"), "{says}: {code} {line}");
+    }
 }
 
 /// What is no stream, or not this bundle's, is refused in one line with a remedy.
@@ -108,11 +167,13 @@ fn bad_streams_are_refused() {
         ("{}\n".into(), "head"),
         (text.replacen("\"format\":1", "\"format\":9", 1), "format 9"),
         (text.replacen("{\"seen\"", "{\"sean\"", 1), "line 2"),
+        (text.replacen("{\"seen\"", "{\"sean\"", 1), "at column 7"),
     ];
     for (bad, word) in cases {
         fs::write(&stream, bad).unwrap();
         let (code, line) = one_line(&replay(&stream, ""));
         assert!(code == 2 && line.contains(word) && line.contains("surefootd run --stream"), "{word}: {code} {line}");
+        assert!(!line.contains(" at line "), "the stream's line alone: {line}");
     }
     // Of another platform: a stream has its own in it, so only the bundle can be another one.
     let (head, ticks) = text.split_once('\n').unwrap();

@@ -81,6 +81,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
+            let head = Head { is_virtual: true, ..head };
             let beside = Beside::open(shadows, args, head)?;
             serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
@@ -163,6 +164,7 @@ fn head(
         format: 0,
         policy: args.policy.clone(),
         platform: platform.clone(),
+        is_virtual: false,
         feature_set: feature_set.into(),
         seed: config.seed,
         interval_ms: config.interval_ms,

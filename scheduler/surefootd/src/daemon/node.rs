@@ -36,7 +36,10 @@ impl Node {
     /// [`Error::BadInput`].
     pub fn virtual_server(config: &NodeConfig, at: &VirtualTarget) -> Result<Self> {
         let file = config.workload.clone().ok_or_else(|| missing(config, "workload", "Name a workload file (docs/workload-format.md)"))?;
-        let workload = Workload::read(&file, &at.target())?;
+        let unreadable =
+            |e| Error::BadInput(format!("{}: workload: {}", config.file.display(), Error::unreadable(&file, "a workload file", &e)));
+        let text = std::fs::read_to_string(&file).map_err(unreadable)?;
+        let workload = Workload::parse(&file, &text, &at.target())?;
         check_platform(&workload, &at.platform.name);
         if !config.services.is_empty() {
             let ids: Vec<&str> = config.services.iter().map(|s| s.id.as_str()).collect();
