@@ -1057,3 +1057,43 @@ fn a_plan_that_moves_nobody_leaves_nobody_short() {
     assert_eq!(policy.poors as usize, told);
     assert!(policy.poor_ms <= plant.t_ms + policy.set.poor_every_ms);
 }
+
+/// Where no plan gives enough and nobody is to be left short now, who misses its target gets what another is predicted not to need: not by a
+/// rule of thumb, which knows nothing of less.
+#[test]
+fn too_little_is_better_than_nothing_where_models_say_who_can_spare_it() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 4.0, 10.0).lc("b", 2.0, 10.0);
+    let mut models = Perfect::of(&plant);
+    let notes = models.notes.clone();
+    let mut policy = policy(&p, models.clone());
+    for _ in 0..60 {
+        step(&mut plant, &mut policy);
+    }
+    plant.tenant("a").demand = 15.0;
+    notes.borrow_mut().demand.push(("a".into(), 15.0));
+    let free = policy.books.free();
+    policy.books.grow("b", free);
+    plant.apply(&Plan { allocations: policy.books.plan(&plant.observe()).unwrap().allocations, ..Plan::default() });
+    for _ in 0..15 {
+        plant.tick();
+        policy.look(plant.t_ms, &plant.observe());
+    }
+    policy.lives.get_mut("a").unwrap().more = 1;
+    policy.poor_ms = u64::MAX;
+    let before = policy.books.usable("b");
+    models.mute = true;
+    let missing = BTreeSet::from(["a".to_string()]);
+    for (blind, moves) in [(true, false), (false, true)] {
+        if blind {
+            policy.models = Box::new(models.clone());
+        }
+        let mut plan = Plan::default();
+        policy.enlarge(plant.t_ms, &plant.observe(), &missing, &mut plan);
+        assert_eq!(!plan.actions.is_empty(), moves, "{:?}", plan.actions);
+        models.mute = false;
+        policy.models = Box::new(models.clone());
+    }
+    let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
+    assert!(b.cores < before.cores && a.cores < 15 && a.cores + b.cores == 16, "{before:?} {a:?} {b:?}");
+}
