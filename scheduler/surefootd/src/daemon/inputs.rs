@@ -43,7 +43,7 @@ pub enum News {
     },
     /// By catalogue name.
     Unlisted {
-        service: String,
+        services: Vec<String>,
         listed: Vec<String>,
     },
 }
@@ -60,9 +60,8 @@ impl Inputs {
     /// What is new after another tick.
     pub fn tick(&mut self, seen: &Observation) -> Vec<News> {
         self.of.retain(|id, _| seen.get(id).is_some());
-        let mut news = vec![];
+        let mut news: Vec<News> = self.unlisted(seen.lc().map(|s| s.service.as_str())).into_iter().collect();
         for s in seen.lc() {
-            news.extend(self.unlisted(&s.service));
             let of = self.of.entry(s.id.clone()).or_default();
             let silent = missing(&self.wanted, s).next().is_some();
             of.otherwise = if silent != of.said { of.otherwise + 1 } else { 0 };
@@ -79,12 +78,14 @@ impl Inputs {
         news
     }
 
-    /// What is new about a service, by catalogue name, if the bundle does not list it: once.
-    pub fn unlisted(&mut self, service: &str) -> Option<News> {
-        let listed = self.listed.as_ref().filter(|l| !l.contains(service) && !self.strange.contains(service))?;
-        let news = News::Unlisted { service: service.into(), listed: listed.iter().cloned().collect() };
-        self.strange.insert(service.into());
-        Some(news)
+    /// Which of these services, by catalogue name, the bundle does not list: of each once.
+    pub fn unlisted<'a>(&mut self, services: impl Iterator<Item = &'a str>) -> Option<News> {
+        let listed = self.listed.as_ref()?;
+        let strange = services.filter(|s| !listed.contains(*s) && !self.strange.contains(*s));
+        let services: BTreeSet<String> = strange.map(Into::into).collect();
+        self.strange.extend(services.iter().cloned());
+        (!services.is_empty())
+            .then(|| News::Unlisted { services: services.into_iter().collect(), listed: listed.iter().cloned().collect() })
     }
 
     pub fn wanted(&self) -> &[String] {
@@ -101,10 +102,12 @@ impl News {
                  use a bundle of a feature set without them",
                 missing.join(", ")
             ),
-            News::Unlisted { service, listed } => tracing::warn!(
-                "{service}: not among the services that the bundle's models were made for ({}): they answer by its counters alone, and how \
-                 well was not judged. Train a bundle with it in the campaign",
-                listed.join(", ")
+            News::Unlisted { services, listed } => tracing::warn!(
+                "{}: not among the services that the bundle's models were made for ({}): they answer by counters alone, and how well was \
+                 not judged. Train a bundle with {} in the campaign",
+                services.join(", "),
+                listed.join(", "),
+                if services.len() == 1 { "it" } else { "them" }
             ),
             News::Speak { service } => tracing::info!("{service}: models answer again"),
         }
@@ -140,12 +143,12 @@ mod tests {
     #[test]
     fn strangers_are_named_once() {
         let two = || {
-            let mut seen = seen(0, &[("a", 5.0), ("a-2", 5.0), ("b", 5.0)]);
+            let mut seen = seen(0, &[("a", 5.0), ("a-2", 5.0), ("b", 5.0), ("c", 5.0)]);
             seen.services.iter_mut().for_each(|s| s.service = s.id.trim_end_matches("-2").into());
             seen
         };
         let mut inputs = Inputs { listed: Some(["b".to_string()].into()), ..Inputs::default() };
-        assert_eq!(inputs.tick(&two()), [News::Unlisted { service: "a".into(), listed: vec!["b".into()] }]);
+        assert_eq!(inputs.tick(&two()), [News::Unlisted { services: vec!["a".into(), "c".into()], listed: vec!["b".into()] }]);
         assert_eq!(inputs.tick(&two()), []);
         assert_eq!(Inputs::default().tick(&two()), []);
     }

@@ -140,9 +140,8 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
     }
     let mut inputs = Inputs::of(asked);
-    for l in workloads.iter().flat_map(|w| &w.lc) {
-        inputs.unlisted(&l.service).iter().for_each(News::log);
-    }
+    let services = workloads.iter().flat_map(|w| &w.lc).map(|l| l.service.as_str());
+    inputs.unlisted(services).iter().for_each(News::log);
     if let Some(harm) = args.harm {
         harm::warn_of_untouched(harm, &args.policies);
     }
