@@ -11,7 +11,7 @@
 use crate::models::{Models, State};
 use crate::Policy;
 use std::collections::BTreeMap;
-use surefoot_server::{Allocation, Observation, Plan, ServiceId, ServiceView};
+use surefoot_server::{Allocation, Observation, Plan, ServiceId};
 
 /// A shadow begins anew from what is in force after so long.
 pub const RENEW_MS: u64 = 10_000;
@@ -86,9 +86,8 @@ impl Shadows {
 fn opinion(seen: &Observation, wants: &BTreeMap<ServiceId, Allocation>, plan: &Plan, judge: Option<&dyn Models>) -> Opinion {
     let mut o = Opinion { step: plan.is_step(), regret_qos: judge.map(|_| 0.0), ..Opinion::default() };
     let cores = |a: &Allocation| a.cores();
-    let wanted_of = |s: &ServiceView| wants.get(&s.id).cloned().unwrap_or_else(|| s.allocation.clone());
-    let all: Vec<Allocation> = seen.services.iter().map(wanted_of).collect();
-    for (s, wanted) in seen.services.iter().zip(&all).filter(|(s, _)| s.is_lc()) {
+    let all: Vec<&Allocation> = seen.services.iter().map(|s| wants.get(&s.id).unwrap_or(&s.allocation)).collect();
+    for (s, &wanted) in seen.services.iter().zip(&all).filter(|(s, _)| s.is_lc()) {
         let differs = wanted != &s.allocation;
         o.cores += (cores(wanted) - cores(&s.allocation)).abs();
         o.ways += (wanted.n_ways() - s.allocation.n_ways()).abs();
@@ -104,13 +103,13 @@ fn opinion(seen: &Observation, wants: &BTreeMap<ServiceId, Allocation>, plan: &P
     o
 }
 
-/// Cores and ways of an allocation; of what several services hold, equal parts.
-fn own_part(a: &Allocation, all: &[Allocation]) -> (f64, f64) {
-    let part = |holders: usize| 1.0 / holders.max(1) as f64;
-    let cpus: f64 = a.cpus.iter().map(|cpu| part(all.iter().filter(|o| o.cpus.contains(cpu)).count())).sum();
+/// Cores and ways of an allocation, which is one of all; of what several services hold, equal parts.
+fn own_part(a: &Allocation, all: &[&Allocation]) -> (f64, f64) {
+    let part = |holds: &dyn Fn(&Allocation) -> bool| 1.0 / all.iter().filter(|o| holds(o)).count() as f64;
+    let cpus: f64 = a.cpus.iter().map(|cpu| part(&|o| o.cpus.contains(cpu))).sum();
     let of_domain = |(i, mask): (usize, &u32)| -> f64 {
-        let holds = |o: &&Allocation, way: u32| o.ways.get(i).is_some_and(|m| m >> way & 1 == 1);
-        (0..32).filter(|way| mask >> way & 1 == 1).map(|way| part(all.iter().filter(|o| holds(o, way)).count())).sum()
+        let holds = |o: &Allocation, way: u32| o.ways.get(i).is_some_and(|m| m >> way & 1 == 1);
+        (0..32).filter(|way| mask >> way & 1 == 1).map(|way| part(&|o| holds(o, way))).sum()
     };
     let ways: f64 = a.ways.iter().enumerate().map(of_domain).sum();
     let whole = f64::from(a.cpus.len().max(1));
@@ -182,7 +181,7 @@ mod tests {
         assert_eq!(regret, [0.0; 2]);
         let hold = |lo, hi, ways| Allocation { cpus: CpuSet::range(lo, hi), ways: vec![ways], ..Allocation::everything(&p) };
         let two = [hold(0, 8, 0b1111), hold(4, 12, 0b0110)];
-        assert_eq!((own_part(&two[0], &two), own_part(&two[1], &two)), ((6.0, 3.0), (6.0, 1.0)));
+        assert_eq!(two.each_ref().map(|a| own_part(a, &two.each_ref())), [(6.0, 3.0), (6.0, 1.0)]);
     }
 
     /// A shadow begins anew from what is in force, and its steps are never applied.

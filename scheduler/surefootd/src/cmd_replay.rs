@@ -69,7 +69,8 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     match first {
         None => Ok(()),
         Some(t) => Err(Error::Failed(format!(
-            "{}: {} decides otherwise than it did, first at {t} ms. Another version ({} recorded it), a stream that was changed or is not whole, or a fault of surefootd",
+            "{}: {} decides otherwise than it did, first at {t} ms. Another version ({} recorded it), a stream that was \
+             changed or is not whole, or a fault of surefootd",
             args.stream.display(),
             head.policy,
             head.version
