@@ -25,6 +25,9 @@ pub(super) const CROWDED: f64 = 0.95;
 /// Busy cores for each core that would be left, from where nothing of QoS is expected: from 1 on the queue has no end, but on fewer
 /// cores siblings and clocks do better.
 pub(super) const OVERLOAD: f64 = 1.2;
+/// The same of a slow service: its queue is with it for minutes. So it goes on falling, and who takes cores from a queue takes few.
+pub(super) const OVERLOAD_SLOW: f64 = 1.05;
+pub(super) const LASTING: f64 = -1.0;
 /// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
 pub(super) const FURTHER: f64 = 0.2;
 /// The same where not everybody can have enough.
@@ -376,13 +379,14 @@ impl Surefoot {
             let free = self.books.free();
             // Ever more, and where so much cannot be had, less again.
             let tries = if life.more > 0 { (life.more - 1) % TRIES + 1 } else { 0 };
-            // Idle cores are not what is lacking, and busy ones are; where none of the one are left, the other may do.
-            let other = tries >= 2 || is_slow(asked.s);
+            // Idle cores are not what is lacking, and busy ones are; where none of the one are left, the other may do (to a queue that
+            // lasts, at once).
+            let stuck = tries >= 2;
             let helps = |to: Amount| match share {
-                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways || other && free.ways == 0 && to.cores > held.cores,
+                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways || stuck && free.ways == 0 && to.cores > held.cores,
                 // Nor do ways serve a queue, where others may have to give cores.
                 Some(x) if x > SATURATED && pass == Pass::Poor && !is_slow(asked.s) => to.cores > held.cores,
-                Some(x) if x > BUSY => to.cores > held.cores || other && free.cores == 0 && to.ways > held.ways,
+                Some(x) if x > BUSY => to.cores > held.cores || (stuck || is_slow(asked.s)) && free.cores == 0 && to.ways > held.ways,
                 _ => true,
             };
             // Every time more than the last, until nobody has so much to give. Far behind there is a queue to be worked off, too;
@@ -549,7 +553,8 @@ impl Asked<'_> {
         let met = self.qos.is_some_and(|q| q >= 1.0);
         let work = self.busy().filter(|_| met).map_or(0.0, |busy| busy / self.policy.books.platform.cores(to.cores));
         if work > CROWDED {
-            0.8 * ((OVERLOAD - work) / (OVERLOAD - CROWDED)).max(0.0)
+            let (end, least) = if is_slow(self.s) { (OVERLOAD_SLOW, LASTING) } else { (OVERLOAD, 0.0) };
+            (0.8 * (end - work) / (end - CROWDED)).max(least)
         } else {
             f64::INFINITY
         }

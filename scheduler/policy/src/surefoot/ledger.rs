@@ -11,7 +11,7 @@ const MOST: usize = 48;
 /// QoS from where a miss on as much or more, at no higher load, had another cause.
 const WELL: f64 = 1.2;
 /// Loads closer than this are the same.
-const SAME_LOAD: f64 = 0.05;
+const SAME_LOAD: f64 = 0.08;
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -37,8 +37,9 @@ impl Ledger {
         }
         let same = |c: &&mut Cell| c.held == held && (c.rps / rps.max(1e-9) - 1.0).abs() <= SAME_LOAD && (c.qos < 1.0) == (qos < 1.0);
         if let Some(c) = self.cells.iter_mut().find(same) {
-            // The worst that was seen there is what one has to expect.
-            *c = Cell { held, rps: c.rps.max(rps), qos: c.qos.min(qos), until_ms: c.until_ms.max(until_ms) };
+            // The worst that was seen there is what one has to expect; a miss speaks of the lowest load at which it was one.
+            let rps = if qos < 1.0 { c.rps.min(rps) } else { c.rps.max(rps) };
+            *c = Cell { held, rps, qos: c.qos.min(qos), until_ms: c.until_ms.max(until_ms) };
             return;
         }
         if self.cells.len() == MOST {

@@ -23,7 +23,8 @@
 //! * **Bursts.** Who was well here at this load may miss its target for three intervals before it gets more.
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
 //!   minutes, and what they answer now they began long ago. They begin with more, count as far behind and grow as soon as all their cores
-//!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds.
+//!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds. Where not all
+//!   can have enough, the fewer cores there would be for a queue, the worse; so who comes then begins on little.
 //! * **Not enough for all.** Whom to leave short is decided seldom (ever more so while nothing happens), only where that is much better than
 //!   now, not by what newcomers look like with cold caches (unless a slow service waits), and said to the upper scheduler. Nobody loses for
 //!   it what nobody gets ([`Surefoot::divide_the_rest`]). Where it is not decided, who misses its target gets what others are predicted not

@@ -124,7 +124,10 @@ impl Surefoot {
             .collect();
         if poor {
             let times = if short.is_empty() { 0 } else { self.poors.saturating_sub(HASTY - 1).min(4) };
-            self.poor_ms = now_ms + (self.set.poor_every_ms << times);
+            // A slow service's queue grows, and nobody is left short: the next step need not wait as long.
+            let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| is_slow(s) && self.is_saturated(s));
+            let soon = short.is_empty() && missing.iter().any(lasts);
+            self.poor_ms = now_ms + if soon { self.set.poor_queue_ms } else { self.set.poor_every_ms << times };
             self.poors += u32::from(!short.is_empty());
         }
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));

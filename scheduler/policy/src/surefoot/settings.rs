@@ -42,6 +42,8 @@ pub struct Settings {
     pub calm_every_ms: u64,
     /// Between two plans that leave somebody short; after three of them it doubles each time, up to sixteen times, until something happens.
     pub poor_every_ms: u64,
+    /// The same after a plan of that kind that left nobody short, while a slow service's cores are all busy.
+    pub poor_queue_ms: u64,
     /// After a reclaim that hurt, the next one waits so long; doubles each time, up to sixteen times, until something changes.
     pub setback_ms: u64,
     /// The first BE job beside a service: it gets so much of what it holds on top, until it is seen how they get along. Siblings,
@@ -93,6 +95,7 @@ impl Default for Settings {
             refines: 3,
             calm_every_ms: 61_000,
             poor_every_ms: 3_000,
+            poor_queue_ms: 1_000,
             setback_ms: 4_000,
             company: 0.5,
             be_first_pct: 30,
