@@ -120,6 +120,18 @@ mod tests {
         assert!(l.forbids(200, cell(6, 5), 1000.0, 1.0) && l.forbids(200, cell(8, 5), 2000.0, 1.0));
     }
 
+    /// Readings of one load scatter: a miss speaks of the lowest at which it was one, a hit of the highest.
+    #[test]
+    fn a_cell_speaks_of_all_loads_it_was_seen_at() {
+        let mut l = Ledger::default();
+        for rps in [1000.0, 950.0, 980.0] {
+            l.note(0, cell(6, 4), rps, 0.8, 60_000);
+            l.note(0, cell(8, 6), rps, 1.5, 60_000);
+        }
+        assert!(l.forbids(1, cell(6, 4), 900.0, 1.0) && !l.forbids(1, cell(6, 4), 800.0, 1.0));
+        assert_eq!((l.vouches(1, cell(8, 6), 1050.0), l.vouches(1, cell(8, 6), 1150.0)), (Some(1.5), None));
+    }
+
     /// The worst that was seen on a cell is what counts.
     #[test]
     fn the_worst_of_a_cell_counts() {

@@ -305,13 +305,17 @@ fn who_has_more_work_than_cores_is_not_half_well() {
     let open = Asked { life: &fresh, state: asked.state, mute: None, answers: RefCell::default(), ..asked };
     assert!(!open.forbidden(quarter));
     assert_eq!(open.on(quarter), 0.0);
-    let at = |work: f64| {
-        let mut there = Asked { state: open.state, mute: None, answers: RefCell::default(), ..open };
+    let at = |s: &ServiceView, work: f64| {
+        let mut there = Asked { s, state: open.state, mute: None, answers: RefCell::default(), ..open };
         there.state.features.cpu_usage_cores = Some(work * f64::from(held.cores));
         there.most_by_work(held)
     };
-    assert_eq!((at(0.94), at(1.21)), (f64::INFINITY, 0.0));
-    assert!((at(1.0) - 0.64).abs() < 0.01 && at(0.96) > 0.75, "{} {}", at(1.0), at(0.96));
+    assert_eq!((at(open.s, 0.94), at(open.s, 1.21)), (f64::INFINITY, 0.0));
+    assert!((at(open.s, 1.0) - 0.64).abs() < 0.01 && at(open.s, 0.96) > 0.75);
+    // A slow service's is with it for minutes: the fewer cores, the worse.
+    let slow = ServiceView { kind: Kind::Lc { qos_target_ms: SLOW_MS }, ..open.s.clone() };
+    assert_eq!((at(&slow, 0.94), at(&slow, 2.0)), (f64::INFINITY, LASTING));
+    assert!((at(&slow, 1.0) - 0.4).abs() < 0.01 && (at(&slow, 1.1) + 0.4).abs() < 0.01, "{} {}", at(&slow, 1.0), at(&slow, 1.1));
     // Busy because a backlog drains: that says nothing about less.
     let behind = Asked { qos: Some(0.3), answers: RefCell::default(), ..open };
     assert_eq!(behind.most_by_work(quarter), f64::INFINITY);
@@ -576,6 +580,50 @@ fn a_swamped_service_gets_what_can_be_spared() {
     assert_eq!(offered(&mut policy, 8.0, Pass::Free).2, None);
 }
 
+/// Who comes to a server that a slow service has busy begins on little.
+#[test]
+fn a_newcomer_does_not_halve_a_swamped_service() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("slow", 31.0, SLOW_MS);
+    let mut known = plant.twin();
+    known.add("b", Kind::Lc { qos_target_ms: 10.0 }, 2.0);
+    let mut policy = policy(&p, Perfect::of(&known));
+    for _ in 0..50 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(plant.all_met() && policy.is_saturated(plant.observe().get("slow").unwrap()));
+    plant.add("b", Kind::Lc { qos_target_ms: 10.0 }, 2.0);
+    step(&mut plant, &mut policy);
+    let (slow, b) = (policy.books.usable("slow"), policy.books.usable("b"));
+    assert!(b.cores > 0 && b.cores <= 8 && slow.cores >= 24, "{slow:?} {b:?}");
+}
+
+/// Idle cores do not make up for ways, nor for those of a slow service, until that was tried; busy ones at once.
+#[test]
+fn idle_cores_do_not_make_up_for_ways() {
+    let p = Platform::regular("t", 32, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("slow", 2.0, SLOW_MS).lc("b", 2.0, 10.0);
+    let mut policy = policy(&p, Perfect::of(&plant));
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(policy.books.set("slow", Amount::new(8, 1)));
+    let free = policy.books.free();
+    assert!(policy.books.grow("b", Amount::new(0, free.ways)) && policy.books.free().ways == 0);
+    let mut seen = plant.observe();
+    let slow = seen.services.iter_mut().find(|s| s.id == "slow").unwrap();
+    slow.window.as_mut().unwrap().p99_ms = 1.5 * SLOW_MS;
+    let mut cores_alone = |busy: f64, more: u32| {
+        let life = policy.lives.get_mut("slow").unwrap();
+        life.features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
+        (life.more, life.ledger) = (more, Ledger::default());
+        let asked = policy.ask(plant.t_ms, seen.get("slow").unwrap(), &policy.lives["slow"]);
+        let pool = policy.pool();
+        policy.to_get(&asked, asked.now(), pool, pool, Pass::Trade).iter().any(|c| c.held.cores > 8 && c.held.ways == 1)
+    };
+    assert_eq!([cores_alone(2.0, 1), cores_alone(2.0, 2), cores_alone(8.0, 1)], [false, true, true]);
+}
+
 /// Nobody is moved far for what a newcomer does not take.
 #[test]
 fn nobody_is_moved_far_for_what_a_newcomer_does_not_take() {
@@ -655,6 +703,45 @@ fn who_is_left_short_changes_ever_more_seldom() {
     let mut plant = plant.be("x");
     let (at, again) = waits(&mut plant, 200);
     assert!(at < 40 && again[0] < 40, "{at} {again:?}");
+}
+
+/// One core more would do, and another service can spare one, but not by much: the next plan of that kind waits less where the queue is a
+/// slow service's.
+#[test]
+fn a_queue_that_lasts_waits_less_for_the_next_plan() {
+    for (target_ms, slow) in [(30.0, false), (SLOW_MS, true)] {
+        let p = Platform::regular("t", 32, 1, 0, 2.0);
+        let mut plant = Plant::new(&p).lc("a", 2.0, target_ms).lc("b", 5.9, 10.0);
+        let models = Perfect::of(&plant);
+        let notes = models.notes.clone();
+        let mut policy = policy(&p, models);
+        for _ in 0..150 {
+            step(&mut plant, &mut policy);
+        }
+        let (oaa, _) = policy.ask(plant.t_ms, &plant.observe().services[1], &policy.lives["b"]).corners(policy.pool());
+        let held = Amount::new(32 - oaa.cores, 0);
+        assert!(policy.books.set("a", Amount::new(1, 0)));
+        for (id, amount) in [("b", Amount::new(oaa.cores, 0)), ("a", held)] {
+            assert!(policy.books.set(id, amount), "{id} {amount:?}");
+            let life = policy.lives.get_mut(id).unwrap();
+            life.features.clear();
+            life.ledger = Ledger::default();
+        }
+        plant.apply(&Plan { allocations: policy.books.plan(&plant.observe()).unwrap().allocations, ..Plan::default() });
+        let demand = 1.02 * f64::from(held.cores);
+        plant.tenant("a").demand = demand;
+        notes.borrow_mut().demand.push(("a".into(), demand));
+        for _ in 0..15 {
+            plant.tick();
+            policy.look(plant.t_ms, &plant.observe());
+        }
+        policy.lives.get_mut("a").unwrap().more = 1;
+        let mut plan = Plan::default();
+        policy.enlarge(plant.t_ms, &plant.observe(), &["a".to_string()].into(), &mut plan);
+        assert!(policy.books.usable("a").cores > held.cores && !slows(&plan), "{:?} {:?}", plan.actions, plan.reports);
+        let wait_ms = if slow { policy.set.poor_queue_ms } else { policy.set.poor_every_ms };
+        assert_eq!(policy.poor_ms, plant.t_ms + wait_ms);
+    }
 }
 
 /// A newcomer that was never well here cannot be placed; who was well and cannot be held any more would best leave.
