@@ -609,19 +609,21 @@ fn idle_cores_do_not_make_up_for_ways() {
     }
     assert!(policy.books.set("slow", Amount::new(8, 1)));
     let free = policy.books.free();
-    assert!(policy.books.grow("b", Amount::new(0, free.ways)) && policy.books.free().ways == 0);
+    assert!(policy.books.grow("b", free) && policy.books.free().is_zero());
     let mut seen = plant.observe();
     let slow = seen.services.iter_mut().find(|s| s.id == "slow").unwrap();
     slow.window.as_mut().unwrap().p99_ms = 1.5 * SLOW_MS;
-    let mut cores_alone = |busy: f64, more: u32| {
+    let mut offered = |busy: f64, more: u32, one: fn(&Cell) -> bool| {
         let life = policy.lives.get_mut("slow").unwrap();
         life.features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
         (life.more, life.ledger) = (more, Ledger::default());
         let asked = policy.ask(plant.t_ms, seen.get("slow").unwrap(), &policy.lives["slow"]);
         let pool = policy.pool();
-        policy.to_get(&asked, asked.now(), pool, pool, Pass::Trade).iter().any(|c| c.held.cores > 8 && c.held.ways == 1)
+        policy.to_get(&asked, asked.now(), pool, pool, Pass::Trade).iter().any(one)
     };
-    assert_eq!([cores_alone(2.0, 1), cores_alone(2.0, 2), cores_alone(8.0, 1)], [false, true, true]);
+    let cores = |c: &Cell| c.held.cores > 8 && c.held.ways == 1;
+    assert_eq!([offered(2.0, 1, cores), offered(2.0, 2, cores), offered(8.0, 1, cores)], [false, true, true]);
+    assert!(offered(8.0, 1, |c| c.held.ways > 1 && c.held.cores == 8));
 }
 
 /// Nobody is moved far for what a newcomer does not take.
