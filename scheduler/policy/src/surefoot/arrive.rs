@@ -42,7 +42,10 @@ impl Surefoot {
 
     /// New services: cells of which nothing is known, beside what the others need.
     pub(super) fn place_new(&mut self, now_ms: u64, seen: &Observation, arrived: &BTreeSet<ServiceId>, plan: &mut Plan) {
-        self.disturbed(now_ms);
+        if arrived.iter().any(|id| !self.books.is_crowded(id)) || self.books.least().fits_in(self.books.free()) {
+            self.disturbed(now_ms);
+        }
+        self.again_ms = now_ms + self.set.poor_every_ms;
         let asked = self.ask_all(now_ms, seen);
         let blindly = self.is_blind(&asked);
         let with = |new: &[ServiceId]| {

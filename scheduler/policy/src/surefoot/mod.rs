@@ -206,6 +206,8 @@ pub struct Surefoot {
     /// Plans that left somebody short since the last disturbance.
     poors: u32,
     try_ms: u64,
+    /// Nobody is asked again before that to make room for who found none.
+    again_ms: u64,
     be_mba: Bandwidth,
     /// What BE jobs held when a service suffered that nothing had been taken from, and until when that counts.
     be_bad: Option<(Amount, u64)>,
@@ -226,6 +228,7 @@ impl Surefoot {
             poor_ms: 0,
             poors: 0,
             try_ms: 0,
+            again_ms: 0,
             be_mba: Bandwidth::default(),
             be_bad: None,
         }
@@ -550,7 +553,8 @@ impl Policy for Surefoot {
             self.disturbed(now_ms);
         }
         let arrived: BTreeSet<ServiceId> = news.lc_arrived.iter().cloned().collect();
-        let room = self.books.least().fits_in(self.books.free());
+        // For who found no room others may make some by now: where nothing is free that is asked as seldom as who is left short.
+        let room = self.books.least().fits_in(self.books.free()) || now_ms >= self.again_ms;
         let waiting = arrived.iter().any(|id| room && self.books.unit_is_left_for(id) || !self.books.is_crowded(id));
         let (mut missing, uneasy) = self.needy(now_ms, seen);
         self.bandwidth(now_ms, seen, &mut missing, &mut plan);

@@ -1029,6 +1029,28 @@ fn as_many_newcomers_are_placed_as_fit() {
     assert!(["d", "e"].iter().all(|id| told.iter().any(|t| t == id)), "{told:?}");
 }
 
+/// Whoever holds all there is says nothing yet when another comes: who found no room gets some as soon as that is known.
+#[test]
+fn who_found_no_room_is_not_forgotten() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 4.0, 10.0).be("x");
+    let mut known = plant.twin();
+    known.add("b", Kind::Lc { qos_target_ms: 10.0 }, 2.0);
+    let mut policy = policy(&p, Perfect::of(&known));
+    plant.tenant("a").silent = true;
+    step(&mut plant, &mut policy);
+    assert!(!policy.books.least().fits_in(policy.books.free()));
+    plant.add("b", Kind::Lc { qos_target_ms: 10.0 }, 2.0);
+    let plans: Vec<Plan> = (0..20).map(|_| step(&mut plant, &mut policy)).collect();
+    assert!(policy.books.slot("b").is_none());
+    assert_eq!(plans.iter().flat_map(|plan| &plan.reports).filter(|r| matches!(r, Report::CannotPlace { .. })).count(), 1);
+    plant.tenant("a").silent = false;
+    for _ in 0..policy.set.poor_every_ms / 100 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(policy.books.slot("b").is_some());
+}
+
 /// Model-A asks for 20 cores too many for everybody; "a" has settled, and holds so much.
 fn overestimated(held: Amount) -> (Plant, Surefoot) {
     let p = Platform::regular("t", 32, 1, 8, 2.0);
