@@ -194,6 +194,7 @@ def _server_2(lc: int, seed: int) -> Set:
 _THREE = ("moses", "img-dnn", "xapian")
 SETS = (
     Set("lc3-server-2", "lc3", Recipe("server-2", 3, low_pct=60), 40, "OSML+ paper, Sec. 4.3 (1), Fig. 6; loads: Sec. 4.1"),
+    Set("lc3-server-1", "lc3-s1", Recipe("server-1", 3, low_pct=30), 40, "the same where equal shares do for half of them"),
     *(_server_2(lc, seed=lc) for lc in (2, 3, 4, 5, 6)),
     Set("emu-302", "emu", Recipe("server-1", 3, services=_THREE, grid=True), 302, "OSML slides, “EMU Distribution”"),
 )

@@ -106,6 +106,7 @@ for set in lc3 lc2-be lc3-be lc4-be lc5-be lc6-be churn; do
 done
 evaluate 1 churn-server-1 "$out/eval/churn-server-1" 1 "$policies" --seeds 5
 evaluate 3 churn-server-3 "$out/eval/churn-server-3" 3 "$policies" --seeds 5
+evaluate 1 lc3-server-1 "$out/eval/lc3-server-1" 1 "$policies" --seeds 5
 evaluate 1 emu-302 "$out/eval/emu-302" 1 "$policies"
 
 # Only who has models can be harmed by wrong ones; parties is what the others are held against.

@@ -44,7 +44,7 @@ def test_committed_sets_are_what_the_generator_draws(of: Set) -> None:
 def test_every_committed_workload_names_what_exists() -> None:
     """Services with a max load on their platform, jobs with a profile, times within the workload."""
     found = sorted(SETS.glob("*/*.toml"))
-    assert len(found) >= 7 + 40 + 5 * 20 + 302 + 12
+    assert len(found) >= 7 + 2 * 40 + 5 * 20 + 302 + 12
     for file in found:
         workload = tomllib.loads(file.read_text("utf-8"))
         for lc in workload.get("lc", []):
