@@ -417,7 +417,7 @@ impl Surefoot {
             life.new_since_ms = blind.then_some(now_ms);
             life.changed_ms = now_ms;
             life.planned_rps = life.rps;
-            life.predicted = (!blind).then_some(cell.qos);
+            life.predicted = (!blind).then_some(cell.qos.max(0.0));
             let lost = held.minus(cell.held);
             // Whose target was missed before has nothing to go back to.
             let well = s.qos_met() == Some(true) && life.strikes == 0;
@@ -464,7 +464,7 @@ impl Surefoot {
             if let Ok(q) = self.b(s, &asked.state, cell.held) {
                 b.say("Model-B", format!("QoS on {}", words(cell.held, p)), q, "");
             }
-            b.say("ledger and Model-B", format!("QoS on {}, corrected by what was seen", words(cell.held, p)), cell.qos, "");
+            b.say("ledger and Model-B", format!("QoS on {}, corrected by what was seen", words(cell.held, p)), cell.qos.max(0.0), "");
         }
         b.say("confidence", "Model-B's relative error on this service", life.error, "");
         b.say("confidence", "QoS required of what is taken", self.required(life), "");
