@@ -3,6 +3,8 @@
 //! No I/O and no dependency on a sibling crate. Adapters of [`Server`]: `surefoot-vserver` (virtual server) and
 //! `surefoot-linux` (this machine). Policies (`surefoot-policy`) turn an [`Observation`] into a [`Plan`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+
 pub mod allocation;
 pub mod because;
 pub mod cpuset;
@@ -13,6 +15,7 @@ pub mod order;
 pub mod plan;
 pub mod platform;
 pub mod server;
+pub mod sound;
 pub mod validate;
 pub mod window;
 
