@@ -1,27 +1,29 @@
 //! `surefootd top`: a running daemon, live. It asks the daemon's responder on 127.0.0.1 for /status and draws the answer: a frame is
 //! a function of that answer alone.
 
-use crate::cli;
 use crate::daemon::config::{NodeConfig, METRICS_PORT};
 use crate::daemon::status::{ServiceStatus, ShadowStatus, Status};
 use crate::error::{Error, Result};
 use crate::explain::verdict_of;
 use crate::stop;
+use crate::{cli, say};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use std::io::{IsTerminal, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use surefoot_io::out::stdout_is_terminal;
+use surefoot_io::{json, shown};
 
 /// Between two questions to the daemon.
 const EVERY: Duration = Duration::from_millis(500);
-/// Longest silence of the daemon in an answer.
+/// What the daemon has for all of its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest answer that is read.
-const MOST_ANSWER_BYTES: u64 = 1 << 20;
+const MOST_ANSWER_BYTES: usize = 4 << 20;
 /// Columns of a frame that goes to no terminal.
 const PLAIN_COLUMNS: u16 = 132;
 /// Columns of service names and of bars, in a wide terminal and in a narrow one.
@@ -29,6 +31,8 @@ const WIDE: Shape = Shape { name: 16, bar: 12, wide: true };
 const NARROW: Shape = Shape { name: 10, bar: 5, wide: false };
 /// From here on everything has room, with a sparkline worth its name.
 const WIDE_COLUMNS: u16 = 124;
+/// Columns of an action's reason.
+const MOST_WHY: usize = 400;
 /// Actions that are shown.
 const SHOWN_ACTIONS: usize = 8;
 
@@ -62,31 +66,52 @@ fn parse_url(url: &str) -> Result<SocketAddr> {
 /// Ask a daemon.
 ///
 /// # Errors
-/// [`Error::Failed`] where none answers, or not with a status.
+/// [`Error::Failed`] where none answers in time, or not with a status.
 pub fn ask(at: SocketAddr) -> Result<Status> {
     let failed = |why: String, remedy: &str| Error::Failed(format!("http://{at}/status: {why}. {remedy}"));
     let none = |e: std::io::Error| {
         failed(format!("no daemon answers: {e}"), "Start `surefootd run`, or say where it answers with --url or --config (metrics_port)")
     };
-    let mut stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(none)?;
-    let answer = (|| {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(format!("GET /status HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").as_bytes())?;
-        let mut answer = vec![];
-        stream.take(MOST_ANSWER_BYTES).read_to_end(&mut answer)?;
-        Ok(answer)
-    })()
-    .map_err(none)?;
-    let other = "Something else may listen there: see metrics_port of the daemon";
-    let text = String::from_utf8_lossy(&answer);
-    let first = text.lines().next().unwrap_or("").trim();
-    if first.split(' ').nth(1) != Some("200") {
-        let shown: String = first.chars().filter(|c| !c.is_control()).take(80).collect();
-        return Err(failed(format!("answers \"{shown}\""), other));
+    let answer = exchange(at, Instant::now() + PATIENCE).map_err(none)?;
+    status_of(&answer).map_err(|why| failed(why, "Something else may listen there: see metrics_port of the daemon"))
+}
+
+/// The whole answer, by a time: one that comes byte by byte is waited for no longer than one that does not come.
+fn exchange(at: SocketAddr, until: Instant) -> std::io::Result<Vec<u8>> {
+    let left = || match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(std::io::Error::new(ErrorKind::TimedOut, format!("not within {} s", PATIENCE.as_secs()))),
+        left => Ok(left),
+    };
+    let mut stream = TcpStream::connect_timeout(&at, left()?)?;
+    // A request fits into what the kernel holds.
+    stream.set_write_timeout(Some(left()?))?;
+    stream.write_all(format!("GET /status HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let (mut answer, mut piece) = (vec![], [0; 16 << 10]);
+    loop {
+        stream.set_read_timeout(Some(left()?))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(answer),
+            Ok(n) => answer.extend_from_slice(&piece[..n]),
+            // Its time is over, or a signal came: both are seen above.
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+            Err(e) => return Err(e),
+        }
+        if answer.len() > MOST_ANSWER_BYTES {
+            return Err(std::io::Error::new(ErrorKind::FileTooLarge, format!("more than {} MiB came", MOST_ANSWER_BYTES >> 20)));
+        }
     }
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, b)| b);
-    serde_json::from_str(body).map_err(|e| failed(format!("is no status: {e}"), other))
+}
+
+/// What an answer says.
+fn status_of(answer: &[u8]) -> std::result::Result<Status, String> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut head = httparse::Response::new(&mut headers);
+    let parsed = head.parse(answer);
+    let Ok(httparse::Status::Complete(end)) = parsed else { return Err("is no HTTP".into()) };
+    if head.code != Some(200) {
+        return Err(format!("answers {} {}", head.code.unwrap_or(0), head.reason.unwrap_or_default()));
+    }
+    json::from_slice(&answer[end..]).map_err(|e| format!("is no status: {e}"))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,16 +143,27 @@ fn sparkline(recent_ms: &[Option<f64>], target_ms: f64, width: usize) -> String 
     recent_ms[recent_ms.len().saturating_sub(width)..].iter().map(step).collect()
 }
 
-/// A name in exactly `width` columns; control characters never reach a terminal.
+/// A name in exactly `width` columns; nothing in it acts on a terminal.
 fn fit(text: &str, width: usize) -> String {
-    let clean: Vec<char> = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let shown: String =
-        if clean.len() > width { clean[..width - 1].iter().chain(['…'].iter()).collect() } else { clean.iter().collect() };
-    format!("{shown:<width$}")
+    let clean = shown::line(text);
+    let n = clean.chars().count();
+    if n > width {
+        return clean.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect();
+    }
+    clean.into_owned() + &" ".repeat(width - n)
+}
+
+/// A text of at most `most` columns.
+fn brief(text: &str, most: usize) -> String {
+    fit(text, shown::line(text).chars().count().min(most))
 }
 
 fn number(v: Option<f64>, digits: usize) -> String {
-    v.map_or("-".into(), |v| format!("{v:.digits$}"))
+    match v {
+        None => "-".into(),
+        Some(v) if v.abs() < 1e9 => format!("{v:.digits$}"),
+        Some(v) => format!("{v:.1e}"),
+    }
 }
 
 fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> Line<'static> {
@@ -138,9 +174,9 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> 
     };
     let cores = bar(s.cores, all.cores, cells);
     let held = if wide {
-        format!("{} {} {cores} {:>5.1}  {ways} {:>4}  ", fit(&s.id, name), s.kind, s.cores, s.mba_pct)
+        format!("{} {} {cores} {:>5.1}  {ways} {:>4}  ", fit(&s.id, name), fit(&s.kind, 2), s.cores, s.mba_pct)
     } else {
-        format!("{} {} {cores} {:>4.1} {ways} {:>3} ", fit(&s.id, name), s.kind, s.cores, s.mba_pct)
+        format!("{} {} {cores} {:>4.1} {ways} {:>3} ", fit(&s.id, name), fit(&s.kind, 2), s.cores, s.mba_pct)
     };
     let (state, colour) = match (s.feed.as_str(), s.p99_ms, s.qos_target_ms) {
         (_, _, None) => ("", Color::Reset),
@@ -182,15 +218,15 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
     let late = if s.late_ticks > 0 { format!(", {} late", s.late_ticks) } else { String::new() };
     let what = format!(
         "surefoot  {} on {}  {:.1} s, {} ticks of {} ms{late}{decision}{refused}",
-        fit(&s.policy, s.policy.chars().count().min(32)).trim_end(),
-        fit(&s.platform, s.platform.chars().count().min(32)).trim_end(),
+        brief(&s.policy, 32),
+        brief(&s.platform, 32),
         s.t_ms as f64 / 1000.0,
         s.ticks,
         s.interval_ms
     );
     let mut out = vec![Line::styled(what, bold)];
     out.push(match trouble {
-        Some(why) => Line::styled(fit(why, why.chars().count()), Style::new().fg(Color::Red)),
+        Some(why) => Line::styled(brief(why, width), Style::new().fg(Color::Red)),
         None => Line::raw(""),
     });
     let (cores, ways) = (format!("CORES of {}", s.cores), format!("WAYS of {}", number(s.ways, 0)));
@@ -210,7 +246,7 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
     out.extend(s.services.iter().map(|v| service_line(v, s, width, shape)));
     if !s.absent.is_empty() {
         let text = format!("not here (ended, not started yet, or named wrongly): {}", s.absent.join(", "));
-        out.push(Line::styled(fit(&text, width.min(text.chars().count())), Style::new().fg(Color::Red)));
+        out.push(Line::styled(brief(&text, width), Style::new().fg(Color::Red)));
     }
     if !s.shadows.is_empty() {
         let head = format!(
@@ -227,7 +263,7 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
         out.push("none".into());
     }
     for a in s.actions.iter().rev().take(SHOWN_ACTIONS) {
-        let why = fit(&a.why, a.why.chars().count().max(1));
+        let why = brief(&a.why, MOST_WHY);
         let (held, colour) = match verdict_of(a) {
             "yes" => ("held", Color::Green),
             "no" => ("failed", Color::Red),
@@ -261,18 +297,16 @@ pub fn plain(s: &Status, width: u16) -> String {
 /// Bad input, or a daemon that does not answer.
 pub fn run(args: &cli::Top) -> Result<()> {
     let at = address(args)?;
-    let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    let terminal = stdout_is_terminal() && std::io::stdin().is_terminal();
     if !(args.once || args.json || terminal) {
         return Err(Error::BadInput("top: this is no terminal. Use --once for one plain frame, or --json".into()));
     }
     let first = ask(at)?;
     if args.json {
-        println!("{}", serde_json::to_string(&first).unwrap_or_default());
-        return Ok(());
+        return say::json(&first);
     }
     if args.once {
-        print!("{}", plain(&first, PLAIN_COLUMNS));
-        return Ok(());
+        return say::print(&plain(&first, PLAIN_COLUMNS));
     }
     stop::install()?;
     let fail = |e: std::io::Error| Error::Failed(format!("top: the terminal: {e}. Use --once for one plain frame"));

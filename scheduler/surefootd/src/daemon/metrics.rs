@@ -1,7 +1,7 @@
-//! Prometheus metrics (/metrics, text format 0.0.4) and what `surefootd top` draws (/status, JSON) on 127.0.0.1, over a
-//! responder of our own: one thread, short requests.
+//! Prometheus metrics (/metrics, text format 0.0.4) and what `surefootd top` draws (/status, JSON), as pages of [`super::http`].
 
 use super::explain::{Record, Told};
+use super::http::{self, Page};
 use super::inputs::missing;
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
@@ -11,16 +11,12 @@ use crate::error::{Error, Result};
 use crate::tally::{Shadowed, Tally};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use surefoot_io::{out, shown};
 use surefoot_linux::LocalServer;
 use surefoot_policy::Opinion;
 use surefoot_server::{FeedState, Observation, Platform};
-
-/// Longest request line and headers that are read.
-const MOST_REQUEST_BYTES: usize = 8192;
 
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -56,6 +52,8 @@ pub struct Metrics {
     inputs: Vec<String>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
+    /// Readers of these pages that were cut off.
+    dropped: Arc<http::Dropped>,
 }
 
 /// A policy in the shadow: what it said last, and so far.
@@ -265,6 +263,11 @@ impl Metrics {
 
     /// Prometheus text.
     pub fn text(&self) -> String {
+        self.text_with(own_cost())
+    }
+
+    /// The same with what the process has cost, which takes longer to read than all else.
+    fn text_with(&self, (cpu_s, rss_bytes): (Option<f64>, Option<u64>)) -> String {
         let mut out = String::new();
         let mut family = |name: &str, kind: &str, help: &str, lines: Vec<(String, f64)>| {
             if lines.is_empty() {
@@ -372,7 +375,9 @@ impl Metrics {
         let quantile = |p: Phase, q: f64| Some((format!("{{phase=\"{}\",quantile=\"{q}\"}}", p.name()), self.phases.quantile_s(p, q)?));
         let quantiles = Phase::ALL.iter().flat_map(|p| [0.5, 0.99].map(|q| quantile(*p, q))).flatten().collect();
         family("surefoot_phase_seconds", "gauge", "time that a part of a control interval took", quantiles);
-        let (cpu_s, rss_bytes) = own_cost();
+        let dropped = http::DROPPED.iter().zip(self.dropped.counts()).map(|(r, n)| (format!("{{reason=\"{r}\"}}"), n as f64)).collect();
+        family("surefoot_metrics_clients_dropped_total", "counter", "connections to this port that were cut off", dropped);
+        family("surefoot_log_lines_lost_total", "counter", "lines of the log that nobody took", one(out::lost() as f64));
         family("process_cpu_seconds_total", "counter", "CPU time of the daemon", cpu_s.into_iter().flat_map(one).collect());
         family(
             "process_resident_memory_bytes",
@@ -385,9 +390,9 @@ impl Metrics {
     }
 }
 
-/// A label's value.
+/// A label's value, with nothing in it that acts on the terminal of who looks at the page.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    shown::line(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 /// Serve until the process ends. Port 0 takes any that is free; the port taken is returned.
@@ -395,45 +400,27 @@ fn escaped(text: &str) -> String {
 /// # Errors
 /// [`Error::Failed`] for a port in use.
 pub fn serve(port: u16, metrics: Arc<Mutex<Metrics>>) -> Result<u16> {
-    let fail = |e: std::io::Error| {
-        Error::Failed(format!("metrics_port: 127.0.0.1:{port}: {e}. Stop what listens there, give another metrics_port, or 0 for none"))
-    };
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(fail)?;
-    let taken = listener.local_addr().map_err(fail)?.port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // A client that breaks off is its own affair.
-            let _ = answer(stream, &metrics);
-        }
-    });
-    Ok(taken)
-}
-
-fn answer(mut stream: TcpStream, metrics: &Mutex<Metrics>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(1)))?;
-    let mut request = vec![];
-    let mut chunk = [0; 1024];
-    while !request.windows(4).any(|w| w == b"\r\n\r\n") && request.len() < MOST_REQUEST_BYTES {
-        let n = stream.read(&mut chunk)?;
-        if n == 0 {
-            break;
-        }
-        request.extend_from_slice(&chunk[..n]);
+    fn held(m: &Mutex<Metrics>) -> MutexGuard<'_, Metrics> {
+        m.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let line = String::from_utf8_lossy(&request);
-    let mut words = line.lines().next().unwrap_or("").split(' ');
-    let locked = || metrics.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = "text/plain; version=0.0.4";
-    let (status, kind, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => ("200 OK", text, locked().text()),
-        (Some("GET"), Some("/status")) => {
+    let dropped = held(&metrics).dropped.clone();
+    let status = {
+        let metrics = metrics.clone();
+        move || {
             // Written out after the lock is free: the control loop waits for it.
-            let status = locked().status();
-            ("200 OK", "application/json", serde_json::to_string(&status).unwrap_or_default())
+            let status = held(&metrics).status();
+            shown::json(&serde_json::to_string(&status).unwrap_or_default()).into_owned()
         }
-        (Some("GET"), _) => ("404 Not Found", text, "see /metrics and /status\n".into()),
-        _ => ("405 Method Not Allowed", text, "GET only\n".into()),
     };
-    write!(stream, "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    let text = move || {
+        let own = own_cost();
+        held(&metrics).text_with(own)
+    };
+    let pages = vec![
+        Page { path: "/metrics", kind: "text/plain; version=0.0.4", make: Box::new(text) },
+        Page { path: "/status", kind: "application/json", make: Box::new(status) },
+    ];
+    http::serve(port, pages, dropped).map_err(|e| {
+        Error::Failed(format!("metrics_port: 127.0.0.1:{port}: {e}. Stop what listens there, give another metrics_port, or 0 for none"))
+    })
 }
