@@ -7,29 +7,29 @@
 use crate::bundle::BundleError;
 use crate::manifest::MAX_FILE_BYTES;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
+use surefoot_io::input;
 
 const BLOCK: usize = 512;
+/// Files of a folder that are looked at.
+const MAX_FILES: usize = 1024;
 /// A tar beyond this is not read into memory.
 const MAX_TAR_BYTES: u64 = 4 * MAX_FILE_BYTES;
 const FETCH: &str = "Fetch the bundle again";
 
 /// Read at most `limit` bytes of a plain file.
 pub(crate) fn read_file(path: &Path, name: &str, limit: u64) -> Result<Vec<u8>, BundleError> {
-    let failed = |e: std::io::Error| BundleError::new(name, "file", format!("cannot be read: {e}"), "Check the path and its permissions");
-    let mut data = Vec::new();
-    File::open(path).and_then(|f| f.take(limit + 1).read_to_end(&mut data)).map_err(failed)?;
-    if data.len() as u64 > limit {
-        return Err(BundleError::new(name, "size", format!("is above the limit of {limit} bytes"), FETCH));
-    }
-    Ok(data)
+    input::bytes(path, limit).map_err(|e| match e.kind() {
+        ErrorKind::FileTooLarge => BundleError::new(name, "size", format!("is above the limit of {limit} bytes"), FETCH),
+        _ => BundleError::new(name, "file", format!("cannot be read: {e}"), "Check the path and its permissions"),
+    })
 }
 
 /// All files of a folder, by name relative to it. Links and unknown folders are refused.
 pub(crate) fn read_folder(root: &Path) -> Result<BTreeMap<String, Vec<u8>>, BundleError> {
     let mut files = BTreeMap::new();
+    let mut bytes = 0;
     for sub in ["", "models", "services"] {
         let folder = root.join(sub);
         let shown = if sub.is_empty() { root.display().to_string() } else { sub.to_string() };
@@ -49,6 +49,11 @@ pub(crate) fn read_folder(root: &Path) -> Result<BTreeMap<String, Vec<u8>>, Bund
                 return Err(BundleError::new(&name, "file", "is not a plain file; a bundle holds plain files only", "Remove it"));
             }
             let data = read_file(&entry.path(), &name, MAX_FILE_BYTES)?;
+            bytes += data.len() as u64;
+            if bytes > MAX_TAR_BYTES || files.len() == MAX_FILES {
+                let problem = format!("holds more than {MAX_FILES} files, or {MAX_TAR_BYTES} bytes");
+                return Err(BundleError::new(&root.display().to_string(), "size", problem, FETCH));
+            }
             files.insert(name, data);
         }
     }

@@ -16,8 +16,9 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
+use surefoot_io::input;
 
 const FORMAT: &str = "surefoot-experience";
 const VERSION: u32 = 1;
@@ -181,18 +182,15 @@ fn part(pool: &Replay, most: usize) -> (usize, [Vec<u8>; 4]) {
 }
 
 fn read_whole(path: &Path) -> Result<Vec<u8>, ExperienceError> {
-    let failed = |e: std::io::Error| ExperienceError::new(path, format!("experience cannot be read: {e}"), "Check the file's rights");
-    let file = File::open(path).map_err(failed)?;
-    let about = file.metadata().map_err(failed)?;
-    if !about.is_file() {
+    if path.metadata().is_ok_and(|m| !m.is_file()) {
         return Err(ExperienceError::new(path, "is no regular file", "Remove it"));
     }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ExperienceError::new(path, format!("is larger than {} MiB, which none of ours is", MAX_FILE_BYTES >> 20), ANEW));
-    }
-    Ok(bytes)
+    input::bytes(path, MAX_FILE_BYTES).map_err(|e| match e.kind() {
+        ErrorKind::FileTooLarge => {
+            ExperienceError::new(path, format!("is larger than {} MiB, which none of ours is", MAX_FILE_BYTES >> 20), ANEW)
+        }
+        _ => ExperienceError::new(path, format!("experience cannot be read: {e}"), "Check the file's rights"),
+    })
 }
 
 /// Beside its name, synced, renamed, and the name synced.

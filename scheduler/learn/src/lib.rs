@@ -9,6 +9,8 @@
 //! No framework: the networks have some thousand weights, and [`mlp`] and [`optim`] do forward, backward and
 //! optimiser steps on plain slices.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+
 mod archive;
 pub mod bundle;
 pub mod ddpg;

@@ -1,5 +1,7 @@
 //! The guard of on-line learning: poison in the experience cannot make the policy worse.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 use surefoot_learn::rng::Rng;
 use surefoot_learn::{one_hot, Agent, DqnAgent, DqnHyper, Guard, Hyper, InputSpec, Mlp, Output, ACTIONS};
 

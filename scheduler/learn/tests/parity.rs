@@ -1,5 +1,7 @@
 //! The node computes what PyTorch computed in the lab: shared vectors in the repository's `tests/vectors`.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

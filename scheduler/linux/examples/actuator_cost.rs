@@ -5,6 +5,8 @@
 //!
 //! As root, on a FILE of a cgroup that node.toml names; VALUE is written 2 x 20000 times.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
+
 use std::path::Path;
 use std::time::Instant;
 use surefoot_linux::actuator::RemoteFiles;

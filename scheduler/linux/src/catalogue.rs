@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_server::{Kind, ServerError};
 
 /// Latency-critical service or best-effort job.
@@ -108,7 +109,7 @@ impl Entry {
     /// [`ServerError::Invalid`]: file, field, remedy.
     pub fn load(path: &Path) -> Result<Self, ServerError> {
         let bad = |m: String| ServerError::Invalid(format!("{}: {m}", path.display()));
-        let text = fs::read_to_string(path).map_err(|e| bad(format!("{e}. Give a folder that has a workload.toml")))?;
+        let text = input::text(path, WRITTEN_BYTES).map_err(|e| bad(format!("{e}. Give a folder that has a workload.toml")))?;
         let entry: Entry = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
             bad(format!("line {line}: {}. See docs/catalogue.md for the fields", e.message().replace('\n', ", ")))

@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// Kernel files by absolute path. Every error keeps the kernel's errno ([`io::Error::raw_os_error`]) where there is one.
 pub trait Files: Debug + Send + Sync {
@@ -81,7 +82,7 @@ pub struct HostFiles;
 
 impl Files for HostFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
+        input::bytes(path, KERNEL_BYTES)
     }
 
     fn open(&self, path: &Path) -> Option<File> {

@@ -7,9 +7,10 @@ use crate::local::Target;
 use crate::safe::replace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::{Allocation, ServerError, ServiceId};
 
 /// One line.
@@ -86,7 +87,7 @@ impl Journal {
             cause: e.to_string(),
             remedy: remedy.into(),
         };
-        let content = match fs::read(path) {
+        let content = match input::bytes(path, SUMMARY_BYTES) {
             Ok(t) => t,
             Err(e) if e.kind() == io::ErrorKind::NotFound => vec![],
             Err(e) => return Err(fail(&e, "Make it readable")),
@@ -217,6 +218,7 @@ pub fn replay(whole_lines: &[u8]) -> Result<Recalled, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn touch(id: &str, cpus: &str) -> Entry {
         let saved = BTreeMap::from([(Knob::Cpus, cpus.into())]);

@@ -9,6 +9,8 @@
 //!
 //! Kernel readers take a [`root::Root`], so that tests run them on a temporary directory. Missing is None, never 0.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+
 pub mod actuator;
 pub mod bench;
 pub mod catalogue;

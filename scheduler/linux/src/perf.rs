@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::Path;
+use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_server::CpuSet;
 
 /// `struct perf_event_attr`, first published size (64 bytes).
@@ -199,7 +200,7 @@ pub fn probe() -> Result<(), NoCounters> {
     open(TYPE_HARDWARE, CYCLES, 0, -1, None, Attr::default(), 0).map(|_| ()).map_err(|e| match e.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => NoCounters::Absent,
         Some(libc::EACCES | libc::EPERM) => {
-            let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            let level = input::text(Path::new("/proc/sys/kernel/perf_event_paranoid"), KERNEL_BYTES).unwrap_or_default();
             NoCounters::Refused(format!("not allowed (kernel.perf_event_paranoid = {})", level.trim()))
         }
         _ => NoCounters::Refused(format!("perf_event_open: {e}")),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::ServerError;
 
 /// Name of the file in the state folder. It is there exactly as long as something of ours is in force.
@@ -113,7 +114,7 @@ impl SafeLayout {
             cause,
             remedy: "Run surefootd reset, which goes by the journal".into(),
         };
-        match fs::read(file) {
+        match input::bytes(file, SUMMARY_BYTES) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(fail(e.to_string())),
             Ok(text) => {

@@ -1,6 +1,8 @@
 //! Real containers on this machine. Needs root, a container engine (scripts/engine.sh) and the images (scripts/images.sh), so
 //! these run only when asked for: `cargo test --release -p surefoot-linux --test engine -- --ignored --test-threads 1`
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 #[path = "../../../workloads/loadgen/tests/common/punctual.rs"]
 mod punctual;
 

@@ -16,6 +16,8 @@
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+
 pub mod books;
 pub mod clite;
 pub mod deprive;

@@ -4,6 +4,7 @@ use crate::cpus::Cpus;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, WRITTEN_BYTES};
 
 /// Which kernel's behaviour to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +234,7 @@ impl Vendor {
 /// # Errors
 /// [`PlatformError`] for a file that cannot be read or describes no cache that resctrl could divide.
 pub fn from_platform(path: &Path, kernel: Kernel, vendor: Vendor) -> Result<Hardware, PlatformError> {
-    let text = std::fs::read_to_string(path).map_err(|cause| PlatformError::Read { path: path.into(), cause })?;
+    let text = input::text(path, WRITTEN_BYTES).map_err(|cause| PlatformError::Read { path: path.into(), cause })?;
     let p: Platform =
         toml::from_str(&text).map_err(|e| PlatformError::Parse { path: path.into(), cause: e.to_string().trim().replace('\n', " ") })?;
     let check = |field, value: f64, low: f64, high: f64| {

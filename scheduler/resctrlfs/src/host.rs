@@ -4,7 +4,9 @@ use crate::machine::{Machine, Tid};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Instant;
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// Brings a machine's tasks and clock up to date.
 pub trait Host: Send {
@@ -65,7 +67,7 @@ impl Host for Proc {
         let mut now: Vec<(u64, Tid, Tid, Stat)> = vec![];
         for tgid in numbers("/proc") {
             for tid in numbers(&format!("/proc/{tgid}/task")) {
-                let stat = fs::read_to_string(format!("/proc/{tgid}/task/{tid}/stat")).ok().and_then(|t| parse_stat(&t));
+                let stat = input::text(Path::new(&format!("/proc/{tgid}/task/{tid}/stat")), KERNEL_BYTES).ok().and_then(|t| parse_stat(&t));
                 now.extend(stat.map(|s| (s.start, tid, tgid, s)));
             }
         }

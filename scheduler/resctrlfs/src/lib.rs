@@ -4,6 +4,8 @@
 //! (`tests/golden`). Known differences of the mounted form: statfs(2) and `/proc/mounts` name FUSE, not resctrl;
 //! `/proc/PID/cpu_resctrl_groups` is the kernel's own and does not see the stand-in.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+
 mod command;
 pub mod cpus;
 pub mod errno;

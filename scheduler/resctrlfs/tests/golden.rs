@@ -1,5 +1,7 @@
 //! Every recorded operation, replayed through the pure model.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod replay;
 
 use replay::{hardware, Outcome, Replay, Score, Subject, WriteFailure, RUNS};

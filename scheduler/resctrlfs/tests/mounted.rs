@@ -1,5 +1,7 @@
 //! Every recorded operation, replayed through a real mount: the kernel's VFS and FUSE before the model.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod replay;
 
 use fuser::BackgroundSession;

@@ -21,6 +21,8 @@
 //!   as much. A curve may be stable at a poor level.
 //! * The learner's guard is off: it is ours, not the paper's.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
+
 use clap::Parser;
 use std::io::Write;
 use std::path::{Path, PathBuf};

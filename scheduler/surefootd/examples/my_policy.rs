@@ -1,5 +1,7 @@
 //! A policy of one's own on the same bench as all others (docs/write-a-policy.md): cores follow the load.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
+
 use surefoot_policy::books::{Amount, Books};
 use surefoot_policy::{Guarded, Policy};
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Observation, Plan};

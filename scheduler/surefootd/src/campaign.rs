@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, WRITTEN_BYTES};
 use toml::Spanned;
 
 /// A parsed campaign. Values are as written; [`crate::expand`] resolves them on a platform.
@@ -187,7 +188,7 @@ impl Campaign {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(|e| Error::unreadable(file, "a campaign.toml", &e))?;
+        let text = input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a campaign.toml", &e))?;
         Self::parse(file, &text)
     }
 

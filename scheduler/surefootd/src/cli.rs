@@ -284,6 +284,9 @@ pub struct Replay {
     /// Public key that must have signed the bundle; default: the keys this machine trusts
     #[arg(long, value_name = "FILE")]
     pub trust: Option<PathBuf>,
+    /// Replay also a stream without its end (the recorder was killed, or is an older version): what is there
+    #[arg(long)]
+    pub cut: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,17 +1,18 @@
 //! `surefootd actuate`: the process that holds the rights to kernel files (docs/privileges.md).
 
-use crate::cli;
 use crate::daemon::config::{ActuatorConfig, How, NodeConfig};
 use crate::daemon::node::missing;
 use crate::daemon::notify::Notifier;
 use crate::error::{Error, Result};
 use crate::local_target::server_error;
 use crate::stop;
+use crate::{cli, line, say};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_linux::actuator::harden::{give_up, restrict_calls, Measure, Open};
 use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener, Pattern};
 use surefoot_linux::cgroup::Mounts;
@@ -38,8 +39,7 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     };
     let allow = Allow::new(&mounts, resctrl.as_ref(), patterns(&config, &own));
     if args.list {
-        list(&allow, resctrl.as_ref(), &own);
-        return Ok(());
+        return say::print(&list(&allow, resctrl.as_ref(), &own));
     }
     for (pattern, service) in unnamed(&config, &allow) {
         tracing::warn!("{service}: is given by {pattern}, whose cgroup is known only when it runs. Name it in actuator.cgroups");
@@ -48,7 +48,7 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
         tracing::warn!("this process is not root: it can change only what user {} may", nix::unistd::geteuid());
     }
     let files = Arc::new(Beneath::open(allow.dirs()).map_err(|e| Error::Failed(format!("{e}. Check that it is mounted")))?);
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")
+    let boot = input::text(Path::new("/proc/sys/kernel/random/boot_id"), KERNEL_BYTES)
         .map_err(|e| Error::Failed(format!("/proc/sys/kernel/random/boot_id: {e}")))?;
     let dead_man = DeadMan::open(&own.state_dir, &boot, Instant::now())
         .map_err(|e| Error::Failed(format!("{e}. Check actuator.state_dir in {}", args.config.display())))?;
@@ -135,20 +135,22 @@ fn unnamed<'a>(config: &'a NodeConfig, allow: &Allow) -> Vec<(&'static str, &'a 
     config.services.iter().filter_map(|s| Some((by(&s.how)?, s.id.as_str()))).collect()
 }
 
-fn list(allow: &Allow, resctrl: Option<&Resctrl>, own: &ActuatorConfig) {
+fn list(allow: &Allow, resctrl: Option<&Resctrl>, own: &ActuatorConfig) -> String {
+    let mut page = String::new();
     let (cgroup_files, resctrl_files) = Allow::files();
-    println!("user: {}", own.user);
-    println!("socket: {}", own.socket.display());
-    allow.dirs().for_each(|d| println!("below: {}", d.display()));
-    allow.cgroups().iter().for_each(|p| println!("cgroup: {p}"));
+    line!(page, "user: {}", own.user);
+    line!(page, "socket: {}", own.socket.display());
+    allow.dirs().for_each(|d| line!(page, "below: {}", d.display()));
+    allow.cgroups().iter().for_each(|p| line!(page, "cgroup: {p}"));
     if allow.cgroups().is_empty() {
-        println!("cgroup: none (name them in actuator.cgroups)");
+        line!(page, "cgroup: none (name them in actuator.cgroups)");
     }
-    println!("files of a cgroup: {}", cgroup_files.join(" "));
+    line!(page, "files of a cgroup: {}", cgroup_files.join(" "));
     match resctrl {
-        Some(r) => println!("files of {}/surefoot.*: {}", r.dir().display(), resctrl_files.join(" ")),
-        None => println!("resctrl: not mounted"),
+        Some(r) => line!(page, "files of {}/surefoot.*: {}", r.dir().display(), resctrl_files.join(" ")),
+        None => line!(page, "resctrl: not mounted"),
     }
+    page
 }
 
 fn listen(args: &cli::Actuate, own: &ActuatorConfig) -> Result<Listener> {

@@ -1,16 +1,16 @@
 //! `surefootd oracle`: the best exclusive partition for every phase of a workload.
 
-use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::check_platform;
 use crate::files::write_whole;
 use crate::oracle::{most_judged, phases, settled_emu_of, solve, Company, Phase, Seat};
 use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
+use crate::{cli, say};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
+use surefoot_io::out::stderr_is_terminal;
 use surefoot_policy::oracle::{Goal, Outcome};
 use surefoot_server::CpuSet;
 
@@ -84,7 +84,7 @@ pub fn run(args: &cli::Oracle) -> Result<()> {
     let w = Workload::read(&args.workload, &at.target())?;
     check_platform(&w, &at.platform.name);
     let all = phases(&w, at.platform.logical_cpus());
-    let bar = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
+    let bar = stderr_is_terminal().then(ProgressBar::new_spinner);
     let told = |n: u64| {
         if let Some(b) = &bar {
             b.inc(n);
@@ -130,11 +130,10 @@ pub fn run(args: &cli::Oracle) -> Result<()> {
         write_whole(file, (json.clone() + "\n").as_bytes())?;
     }
     if args.json {
-        println!("{json}");
+        say::json(&report)
     } else {
-        print!("{}", table(&report));
+        say::print(&table(&report))
     }
-    Ok(())
 }
 
 fn phase_report(phase: &Phase, o: &Outcome, seats: &[Seat]) -> PhaseReport {

@@ -1,14 +1,14 @@
 //! `surefootd replay`: policies decide on a recorded stream (docs/shadow.md).
 
-use crate::campaign::sha256_hex;
-use crate::cli;
 use crate::daemon::config::{LearningConfig, NodeConfig};
 use crate::daemon::learning;
 use crate::error::{Error, Result};
 use crate::models::{each_once, load_bundle, shadow_makers};
 use crate::stream::{self, Head};
 use crate::tally::{Shadowed, Tally};
+use crate::{cli, line, say};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use surefoot_learn::{Bundle, Expect, NeededBy};
 use surefoot_policy::{Policy, Shadows};
 
@@ -16,7 +16,7 @@ use surefoot_policy::{Policy, Shadows};
 /// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
 pub fn run(args: &cli::Replay) -> Result<()> {
     each_once("--policies", &args.policies)?;
-    let (head, moments) = stream::read(&args.stream)?;
+    let (head, moments) = stream::read(&args.stream, args.cut)?;
     let expected = expected(&head);
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()?;
     check(&args.stream, &head, bundle.as_ref())?;
@@ -26,7 +26,8 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     let mut tallies: Vec<Tally> = args.policies.iter().map(|_| Tally::default()).collect();
     let (mut ticks, mut plans, mut differ, mut first) = (0u64, 0u64, 0u64, None);
     let (mut begin, mut missing) = (None, 0);
-    let mut decisions = String::new();
+    // Of all decisions, however many there are.
+    let mut decisions = Sha256::new();
     for moment in moments {
         let m = moment?;
         ticks += 1;
@@ -34,8 +35,8 @@ pub fn run(args: &cli::Replay) -> Result<()> {
         missing = missed(now - *begin.get_or_insert(now), head.interval_ms, ticks);
         let plan = acting.step(now, &m.seen);
         plans += u64::from(plan.is_step());
-        decisions += &serde_json::to_string(&plan.allocations).map_err(|e| Error::Failed(e.to_string()))?;
-        decisions.push('\n');
+        decisions.update(serde_json::to_vec(&plan.allocations).map_err(|e| Error::Failed(e.to_string()))?);
+        decisions.update(b"\n");
         if plan != m.plan {
             differ += 1;
             first.get_or_insert(now);
@@ -45,26 +46,34 @@ pub fn run(args: &cli::Replay) -> Result<()> {
         }
     }
     let others: Vec<Shadowed> = args.policies.iter().zip(&tallies).map(|(p, t)| t.of(p)).collect();
-    let digest = sha256_hex(decisions.as_bytes());
+    let digest: String = decisions.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if args.json {
         let v = json!({ "policy": head.policy, "platform": head.platform.name, "ticks": ticks, "ticks_missing": missing,
                         "ticks_with_a_plan": plans, "ticks_that_differ": differ, "decisions_sha256": digest, "shadows": others });
-        println!("{v}");
+        say::json(&v)?;
     } else {
+        let mut page = String::new();
         let gaps = if missing > 0 { format!(" ({missing} missing)") } else { String::new() };
-        println!("{} on {}: {ticks} ticks{gaps}, {plans} with a plan, {differ} decided otherwise now", head.policy, head.platform.name);
-        println!("decisions: sha256 {digest}");
+        line!(page, "{} on {}: {ticks} ticks{gaps}, {plans} with a plan, {differ} decided otherwise now", head.policy, head.platform.name);
+        line!(page, "decisions: sha256 {digest}");
         if !others.is_empty() {
-            println!(
+            line!(
+                page,
                 "{:<16} {:>12} {:>10} {:>18} {:>16} {:>12}",
-                "policy", "ticks: plan", "otherwise", "cores otherwise", "ways otherwise", "regret QoS"
+                "policy",
+                "ticks: plan",
+                "otherwise",
+                "cores otherwise",
+                "ways otherwise",
+                "regret QoS"
             );
         }
         for o in others {
             let regret = o.regret_qos.map_or("-".to_string(), |r| format!("{r:.3}"));
             let (share, cores, ways) = (100.0 * o.disagreement_frac, o.disagreement_cores, o.disagreement_ways);
-            println!("{:<16} {:>12} {share:>8.1} % {cores:>18.2} {ways:>16.2} {regret:>12}", o.policy, o.ticks_with_a_plan);
+            line!(page, "{:<16} {:>12} {share:>8.1} % {cores:>18.2} {ways:>16.2} {regret:>12}", o.policy, o.ticks_with_a_plan);
         }
+        say::print(&page)?;
     }
     match first {
         None => Ok(()),

@@ -8,6 +8,8 @@ use nix::mount::{umount2, MntFlags};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use surefoot_io::input::{self, KERNEL_BYTES};
+use surefoot_io::out::note;
 use surefoot_resctrlfs::{fuse, hardware, host, Kernel, Machine};
 
 /// How often to look whether somebody asked to end, or unmounted it.
@@ -54,7 +56,7 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
     if !at.is_dir() {
         return Err(Error::BadInput(format!("{}: no such folder. Make it first: mkdir -p {0}", at.display())));
     }
-    let there = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let there = input::text(Path::new("/proc/self/mounts"), KERNEL_BYTES).unwrap_or_default();
     let whole = at.canonicalize().unwrap_or_else(|_| at.clone());
     // As the kernel's own, which can be mounted once: a second one would hide the first.
     if there.lines().filter_map(|l| l.split(' ').nth(1)).any(|m| Path::new(m) == whole) {
@@ -86,7 +88,7 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
             at.display()
         ))
     })?;
-    eprintln!("surefootd: resctrl of {} at {}; Ctrl-C or umount ends it", file.display(), at.display());
+    note(&format!("surefootd: resctrl of {} at {}; Ctrl-C or umount ends it", file.display(), at.display()));
     while !stop::requested() && !session.guard.is_finished() {
         std::thread::sleep(LOOK);
     }

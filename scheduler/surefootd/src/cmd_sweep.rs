@@ -1,7 +1,6 @@
 //! `surefootd sweep` and its `--plan`.
 
 use crate::campaign::{Campaign, Strategy};
-use crate::cli;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
 use crate::progress::people_time;
@@ -10,6 +9,7 @@ use crate::sweep::rows::{self, Columns};
 use crate::sweep::{self, Bench, Job};
 use crate::target::Target;
 use crate::virtual_target::{VirtualBench, VirtualTarget};
+use crate::{cli, line, say};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -81,17 +81,34 @@ pub fn run(args: &cli::Sweep) -> Result<()> {
                 let mut bench = VirtualBench::new(&v, &campaign.sampling);
                 Box::new(move |case, rows| bench.measure(case, rows))
             };
-            finish(args, &campaign, &target, &cases, Bench::Parallel(&worker))
+            finish(args, &campaign, &target, &cases, Bench::Parallel(&worker))?.say()
         }
         cli::Server::Local => crate::local_target::sweep(args, &campaign),
     }
 }
 
-/// Run the sweep and print what came of it.
+/// What came of a sweep, to be said once whatever it ran on is given back.
+pub enum Told {
+    Json(Value),
+    Page(String),
+}
+
+impl Told {
+    /// # Errors
+    /// See [`say::print`].
+    pub fn say(&self) -> Result<()> {
+        match self {
+            Told::Json(v) => say::json(v),
+            Told::Page(page) => say::print(page),
+        }
+    }
+}
+
+/// Run the sweep.
 ///
 /// # Errors
 /// See [`sweep::run`].
-pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, bench: Bench) -> Result<()> {
+pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, bench: Bench) -> Result<Told> {
     let out = args.out.as_deref().ok_or_else(|| Error::BadInput("--out: is missing. Give a folder for the samples".into()))?;
     let host = crate::host::facts();
     let software = BTreeMap::from([("surefootd".to_string(), env!("CARGO_PKG_VERSION").to_string())]);
@@ -102,23 +119,28 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
     let elapsed_s = start.elapsed().as_secs_f64();
     let c = &m.cases;
     if args.json {
-        let v = json!({
+        return Ok(Told::Json(json!({
             "out": out, "campaign": m.campaign, "campaign_hash": m.campaign_hash, "platform": m.platform.name, "rows": rows,
             "shards": m.shards.len(), "cases": m.cases, "elapsed_s": elapsed_s,
-        });
-        println!("{v}");
-    } else {
-        println!("{}: {} on {}: {} cases, {rows} rows, {elapsed_s:.1} s", out.display(), m.campaign, m.platform.name, c.planned);
-        println!(
-            "measured {}, infeasible {}, client-limited {}, overloaded {}, failed {}, skipped {}",
-            c.measured, c.infeasible, c.client_limited, c.overloaded, c.failed, c.skipped
-        );
-        if c.disturbed + c.unsettled > 0 {
-            println!("with a mark in journal.jsonl: disturbed {}, unsettled {}", c.disturbed, c.unsettled);
-        }
-        c.reasons.iter().for_each(|r| println!("  {} x {}", r.cases, r.reason));
+        })));
     }
-    Ok(())
+    let mut page = String::new();
+    line!(page, "{}: {} on {}: {} cases, {rows} rows, {elapsed_s:.1} s", out.display(), m.campaign, m.platform.name, c.planned);
+    line!(
+        page,
+        "measured {}, infeasible {}, client-limited {}, overloaded {}, failed {}, skipped {}",
+        c.measured,
+        c.infeasible,
+        c.client_limited,
+        c.overloaded,
+        c.failed,
+        c.skipped
+    );
+    if c.disturbed + c.unsettled > 0 {
+        line!(page, "with a mark in journal.jsonl: disturbed {}, unsettled {}", c.disturbed, c.unsettled);
+    }
+    c.reasons.iter().for_each(|r| line!(page, "  {} x {}", r.cases, r.reason));
+    Ok(Told::Page(page))
 }
 
 fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, v: &VirtualTarget) -> Result<()> {
@@ -142,12 +164,21 @@ fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: 
         Strategy::Frontier => to_measure(campaign, cases) as f64 / n as f64,
         Strategy::Exhaustive | Strategy::Random => cases.len() as f64 / n as f64,
     };
-    print_plan(args, campaign, target, cases, start.elapsed().as_secs_f64() * share / threads, (bytes as f64 * share) as u64);
-    Ok(())
+    print_plan(args, campaign, target, cases, start.elapsed().as_secs_f64() * share / threads, (bytes as f64 * share) as u64)
 }
 
 /// Counts, estimates and the first cases, as text or JSON.
-pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, duration_s: f64, disk_bytes: u64) {
+///
+/// # Errors
+/// See [`say::print`].
+pub fn print_plan(
+    args: &cli::Sweep,
+    campaign: &Campaign,
+    target: &Target,
+    cases: &Expansion,
+    duration_s: f64,
+    disk_bytes: u64,
+) -> Result<()> {
     let by_service = cases.by_service();
     let infeasible = cases.infeasible();
     let excluded: u64 = infeasible.values().sum();
@@ -172,25 +203,33 @@ pub fn print_plan(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases
             "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": measured,
             "rows": rows, "estimated_duration_s": duration_s, "estimated_disk_bytes": disk_bytes, "preview": preview,
         });
-        println!("{v}");
-        return;
+        return say::json(&v);
     }
-    println!("{} on {} ({}): {} cases", campaign.name, target.platform.name, args.server, cases.len());
-    by_service.iter().for_each(|(s, n)| println!("  {s:<18} {n:>10}"));
-    println!("infeasible: {excluded}");
-    infeasible.iter().for_each(|(rule, n)| println!("  {n:>10} x {rule}"));
+    let mut page = String::new();
+    line!(page, "{} on {} ({}): {} cases", campaign.name, target.platform.name, args.server, cases.len());
+    by_service.iter().for_each(|(s, n)| line!(page, "  {s:<18} {n:>10}"));
+    line!(page, "infeasible: {excluded}");
+    infeasible.iter().for_each(|(rule, n)| line!(page, "  {n:>10} x {rule}"));
     let about = if campaign.strategy == Strategy::Frontier { "about " } else { "" };
-    println!("to measure: {about}{measured}, {rows} rows");
-    println!("about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
-    println!("first cases:");
+    line!(page, "to measure: {about}{measured}, {rows} rows");
+    line!(page, "about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
+    line!(page, "first cases:");
     for c in preview {
         let nb: Vec<String> =
             c.neighbours.iter().map(|n| format!("{} {} RPS {} cores {} ways", n.service, n.rps, n.cores, n.ways)).collect();
         let nb = if nb.is_empty() { "alone".to_string() } else { format!("beside {}", nb.join(", ")) };
         let why = c.infeasible.map_or(String::new(), |w| format!(" - infeasible: {w}"));
-        println!(
+        line!(
+            page,
             "  {} {} {} RPS, {} threads, {} cores, {} ways, MBA {} %, {nb}{why}",
-            c.case_id, c.service, c.rps, c.threads, c.cores, c.ways, c.mba_pct
+            c.case_id,
+            c.service,
+            c.rps,
+            c.threads,
+            c.cores,
+            c.ways,
+            c.mba_pct
         );
     }
+    say::print(&page)
 }

@@ -1,6 +1,7 @@
 //! How a command fails: bad input (exit code 2) or a failure on good input (exit code 1).
 
 use std::fmt;
+use surefoot_io::shown::message;
 
 /// Each message is one line: file, field or step, what is wrong, what to do.
 #[derive(Debug)]
@@ -49,15 +50,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Error::BadInput(m) | Error::Failed(m)) = self;
-        // One line whatever the cause brought along.
-        let mut words = m.split_whitespace();
-        if let Some(w) = words.next() {
-            f.write_str(w)?;
-        }
-        for w in words {
-            write!(f, " {w}")?;
-        }
-        Ok(())
+        // One line that can be read, whatever the cause brought along.
+        f.write_str(&message(m))
     }
 }
 
@@ -124,6 +118,6 @@ mod tests {
     /// Whatever a cause brings along, an error prints as one line.
     #[test]
     fn one_line() {
-        assert_eq!(Error::Failed("a\n  b".into()).to_string(), "a b");
+        assert_eq!(Error::Failed("a\n  b\u{1b}[2J".into()).to_string(), "a b\\u{1b}[2J");
     }
 }

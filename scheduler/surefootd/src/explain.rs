@@ -3,7 +3,6 @@
 //! Reads the file alone, so it answers while a daemon runs and after it has ended. A line that is being written (or that a kill
 //! cut off at the end) is passed over; other damage is named by its line, and the rest is read.
 
-use crate::cli;
 use crate::daemon::config::NodeConfig;
 use crate::daemon::decisions::{old_generation, RunLine};
 use crate::daemon::explain::{Closed, ClosedBy, Effect, Record};
@@ -11,15 +10,24 @@ use crate::daemon::JOURNAL;
 use crate::error::{Error, Result};
 use crate::local_target::state_dir;
 use crate::utc;
+use crate::{cli, say};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{long_line, next_line, Found, Input, LINE_BYTES};
+use surefoot_io::json;
+use surefoot_io::out::note;
+use surefoot_io::shown::{self, message};
 use surefoot_server::{ActionKind, HoldsIf, Report, Seen, FEATURE_NAMES};
 
+/// Damaged lines that are named; the others are counted.
+const MOST_DAMAGED: usize = 20;
+/// Records and runs that are kept while a journal is read: the newest, and of so many bytes.
+const MOST_RECORDS: usize = 100_000;
+const MOST_RECORD_BYTES: usize = 256 << 20;
 /// Longest reason in the table.
 const WHY: usize = 100;
 
@@ -33,12 +41,17 @@ pub struct Story {
     pub records: BTreeMap<u64, (Option<usize>, Record)>,
     /// What was not taken from services whose latency was unknown; with the index of its run.
     pub withheld: Vec<(Option<usize>, Withheld)>,
+    /// The first of them.
     pub damaged: Vec<Damage>,
+    pub damaged_lines: u64,
     /// Actions of an older version, which had no id and no account.
     pub older: u64,
     /// Lines that could be read.
     #[serde(skip)]
     readable: u64,
+    /// Bytes of the lines of records that are kept, by id; and their sum.
+    #[serde(skip)]
+    sizes: (BTreeMap<u64, usize>, usize),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -138,7 +151,7 @@ impl Story {
             let runs = &story.runs;
             // Reports have no time of day of their own; the run that they belong to has.
             let begun = |run: Option<usize>| runs.get(run?)?.at_ms;
-            story.withheld.retain(|(run, w)| match (begun(*run).map(|at| at + w.t_ms), since) {
+            story.withheld.retain(|(run, w)| match (begun(*run).map(|at| at.saturating_add(w.t_ms)), since) {
                 (Some(at), Since::At(t)) => at >= t,
                 (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
                 (None, _) => false,
@@ -156,42 +169,47 @@ impl Story {
 
     /// False where there is no such file.
     fn read_one(&mut self, file: &Path, wanted: &Wanted, newest: bool) -> Result<bool> {
-        let mut reader = match File::open(file) {
+        let mut reader = match Input::open(file) {
             Ok(f) => BufReader::new(f),
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(e) if e.kind() == ErrorKind::IsADirectory => {
+                return Err(Error::BadInput(format!("{}: is a folder, no journal. Name the file in it, e.g. {JOURNAL}", file.display())));
+            }
             Err(e) => return Err(Error::io(file, "cannot be read", &e)),
         };
-        if reader.get_ref().metadata().is_ok_and(|m| m.is_dir()) {
-            return Err(Error::BadInput(format!("{}: is a folder, no journal. Name the file in it, e.g. {JOURNAL}", file.display())));
-        }
         let mut line = vec![];
         let mut number = 0;
         loop {
-            line.clear();
-            if reader.read_until(b'\n', &mut line).map_err(|e| Error::io(file, "cannot be read", &e))? == 0 {
-                return Ok(true);
-            }
+            let found = next_line(&mut reader, &mut line, LINE_BYTES).map_err(|e| Error::io(file, "cannot be read", &e))?;
             number += 1;
             let whole = line.last() == Some(&b'\n');
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            match self.take(&line, wanted) {
+            let read = match found {
+                Found::End => return Ok(true),
+                Found::Line(_) if line.trim_ascii().is_empty() => continue,
+                Found::Line(_) => self.take(&line, wanted).map_err(|e| e.to_string()),
+                Found::TooLong(_) => Err(long_line(LINE_BYTES)),
+            };
+            match read {
                 Ok(()) => self.readable += 1,
                 // Just being written, or cut off by a kill.
-                Err(_) if newest && !whole => {}
-                Err(e) => self.damaged.push(Damage { file: file.into(), line: number, why: e.to_string() }),
+                Err(_) if newest && !whole && matches!(found, Found::Line(_)) => {}
+                Err(why) => {
+                    self.damaged_lines += 1;
+                    if self.damaged.len() < MOST_DAMAGED {
+                        self.damaged.push(Damage { file: file.into(), line: number, why: message(&why) });
+                    }
+                }
             }
         }
     }
 
     fn take(&mut self, line: &[u8], wanted: &Wanted) -> serde_json::Result<()> {
-        let v: Value = serde_json::from_slice(line)?;
+        let v: Value = json::from_slice(line)?;
         let has = |key: &str| v.get(key).is_some();
         if let Some(run) = v.get("run") {
             let run: RunLine = serde_json::from_value(run.clone())?;
             // A new generation repeats the line of its run.
-            if self.runs.last() != Some(&run) {
+            if self.runs.last() != Some(&run) && self.runs.len() < MOST_RECORDS {
                 self.runs.push(run);
             }
         } else if has("action") && !has("id") {
@@ -202,10 +220,7 @@ impl Story {
                 && wanted.action.is_none_or(|a| a == r.action)
                 && wanted.id.is_none_or(|id| id == r.id);
             if is {
-                self.records.insert(r.id, (self.runs.len().checked_sub(1), r));
-                if wanted.last.is_some_and(|n| self.records.len() > n) {
-                    self.records.pop_first();
-                }
+                self.keep(r, line.len(), wanted.last.unwrap_or(MOST_RECORDS).min(MOST_RECORDS));
             }
         } else if has("effect") {
             let c: Closed = serde_json::from_value(v)?;
@@ -218,7 +233,7 @@ impl Story {
             if let (Report::Withheld { service, why }, Some(t_ms)) = (said, v.get("t_ms").and_then(Value::as_u64)) {
                 if asked(&service) {
                     self.withheld.push((self.runs.len().checked_sub(1), Withheld { t_ms, service, why }));
-                    let surplus = self.withheld.len().saturating_sub(wanted.last.unwrap_or(usize::MAX));
+                    let surplus = self.withheld.len().saturating_sub(wanted.last.unwrap_or(MOST_RECORDS).min(MOST_RECORDS));
                     self.withheld.drain(..surplus);
                 }
             }
@@ -228,13 +243,21 @@ impl Story {
         Ok(())
     }
 
+    /// One record more; the oldest go where that is too much.
+    fn keep(&mut self, r: Record, bytes: usize, most: usize) {
+        let (sizes, sum) = &mut self.sizes;
+        *sum += bytes;
+        *sum -= sizes.insert(r.id, bytes).unwrap_or(0);
+        self.records.insert(r.id, (self.runs.len().checked_sub(1), r));
+        while self.records.len() > most || (*sum > MOST_RECORD_BYTES && self.records.len() > 1) {
+            let Some((id, _)) = self.records.pop_first() else { break };
+            *sum -= sizes.remove(&id).unwrap_or(0);
+        }
+    }
+
     fn run_of(&self, index: Option<usize>) -> Option<&RunLine> {
         self.runs.get(index?)
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Three digits or so.
@@ -280,8 +303,8 @@ pub fn table(story: &Story) -> String {
             Some(e) => format!("{} -> {}", known(e.p99_before_ms), known(e.p99_after_ms)),
             None => known(seen),
         };
-        let why: String = one_line(&r.why).chars().take(WHY).collect();
-        let service: String = one_line(&r.service).chars().take(width).collect();
+        let why: String = shown::line(&r.why).chars().take(WHY).collect();
+        let service: String = shown::line(&r.service).chars().take(width).collect();
         let _ = writeln!(
             out,
             "{:>6}  {:<19}  {service:<width$}  {:<8}  {p99:>18}  {:<7}  {why}",
@@ -296,7 +319,7 @@ pub fn table(story: &Story) -> String {
     }
     for (_, w) in &story.withheld {
         let s = w.t_ms as f64 / 1000.0;
-        let _ = writeln!(out, "withheld from the policy, {s:.1} s into its run: {}: {}", one_line(&w.service), one_line(&w.why));
+        let _ = writeln!(out, "withheld from the policy, {s:.1} s into its run: {}: {}", shown::line(&w.service), shown::line(&w.why));
     }
     out
 }
@@ -305,11 +328,19 @@ pub fn table(story: &Story) -> String {
 pub fn account(r: &Record, run: Option<&RunLine>) -> String {
     let mut out = String::new();
     let by = run.map_or(String::new(), |run| {
-        let bundle = run.bundle.as_ref().map_or(String::new(), |b| format!(", bundle {b}"));
-        format!(", by {} on {}{bundle}", run.policy, run.platform)
+        let bundle = run.bundle.as_ref().map_or(String::new(), |b| format!(", bundle {}", shown::line(b)));
+        format!(", by {} on {}{bundle}", shown::line(&run.policy), shown::line(&run.platform))
     });
-    let _ = writeln!(out, "#{} {} {}  {} ({:.1} s into the run){by}", r.id, r.action.as_str(), r.service, when(r), r.t_ms as f64 / 1000.0);
-    let _ = writeln!(out, "  {}", one_line(&r.why));
+    let _ = writeln!(
+        out,
+        "#{} {} {}  {} ({:.1} s into the run){by}",
+        r.id,
+        r.action.as_str(),
+        shown::line(&r.service),
+        when(r),
+        r.t_ms as f64 / 1000.0
+    );
+    let _ = writeln!(out, "  {}", shown::line(&r.why));
     let _ = writeln!(out, "seen");
     match &r.because.seen {
         Some(s) => seen_lines(&mut out, s),
@@ -317,22 +348,22 @@ pub fn account(r: &Record, run: Option<&RunLine>) -> String {
     }
     let _ = writeln!(out, "models said");
     for s in &r.because.said {
-        let _ = writeln!(out, "  {:<8} {:<44} {} {}", s.by, s.what, short(s.value), s.unit);
+        let _ = writeln!(out, "  {:<8} {:<44} {} {}", shown::line(&s.by), shown::line(&s.what), short(s.value), shown::line(&s.unit));
     }
     if r.because.said.is_empty() {
         out.push_str("  nothing: no model was asked\n");
     }
     let _ = writeln!(out, "rejected");
     for x in &r.because.rejected {
-        let _ = writeln!(out, "  {}: {}", x.what, x.why);
+        let _ = writeln!(out, "  {}: {}", shown::line(&x.what), shown::line(&x.why));
     }
     if r.because.rejected.is_empty() {
         out.push_str("  nothing else was in question\n");
     }
     if let Some(bound) = &r.because.bound {
-        let _ = writeln!(out, "bound by\n  {bound}");
+        let _ = writeln!(out, "bound by\n  {}", shown::line(bound));
     }
-    let _ = writeln!(out, "done\n  {}", done(r));
+    let _ = writeln!(out, "done\n  {}", shown::line(&done(r)));
     let _ = writeln!(out, "expected\n  {}", expected(r));
     let _ = writeln!(out, "came\n  {}", r.effect.as_ref().map_or_else(|| open(r), came));
     out
@@ -470,25 +501,26 @@ pub fn run(args: &cli::Explain) -> Result<()> {
             file.display()
         )));
     }
-    eprintln!("surefootd: reading {}", file.display());
+    note(&format!("surefootd: reading {}", file.display()));
     for d in &story.damaged {
-        eprintln!("surefootd: {}:{}: damaged, left out: {}", d.file.display(), d.line, d.why);
+        note(&format!("surefootd: {}:{}: damaged, left out: {}", d.file.display(), d.line, d.why));
+    }
+    let unnamed = story.damaged_lines - story.damaged.len() as u64;
+    if unnamed > 0 {
+        note(&format!("surefootd: {}: {unnamed} more lines are damaged and left out", file.display()));
     }
     if story.older > 0 {
-        eprintln!("surefootd: {}: {} actions of an older version, without account, left out", file.display(), story.older);
+        note(&format!("surefootd: {}: {} actions of an older version, without account, left out", file.display(), story.older));
     }
     if args.json {
         let mut v = serde_json::to_value(&story).unwrap_or_default();
         v["file"] = file.display().to_string().into();
-        println!("{v}");
+        say::json(&v)
     } else if args.id.is_some() {
-        for (run, r) in story.records.values() {
-            print!("{}", account(r, story.run_of(*run)));
-        }
+        say::print(&story.records.values().map(|(run, r)| account(r, story.run_of(*run))).collect::<String>())
     } else {
-        print!("{}", table(&story));
+        say::print(&table(&story))
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// Kernel, CPU and memory; what cannot be read is left out.
 pub fn facts() -> BTreeMap<String, Value> {
@@ -14,18 +16,22 @@ pub fn facts() -> BTreeMap<String, Value> {
     if let Ok(n) = std::thread::available_parallelism() {
         out.insert("cpus".into(), n.get().into());
     }
-    if let Some(m) = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|t| field(&t, "model name")) {
+    if let Some(m) = kernel("cpuinfo").and_then(|t| field(&t, "model name")) {
         out.insert("cpu_model".into(), m.into());
     }
     // What was turned on or off at boot (rdt=, isolcpus=, mitigations=) decides what was measured.
-    if let Ok(line) = std::fs::read_to_string("/proc/cmdline") {
+    if let Some(line) = kernel("cmdline") {
         out.insert("kernel_command_line".into(), line.trim().into());
     }
-    let memory_kb = std::fs::read_to_string("/proc/meminfo").ok().and_then(|t| field(&t, "MemTotal"));
+    let memory_kb = kernel("meminfo").and_then(|t| field(&t, "MemTotal"));
     if let Some(kb) = memory_kb.and_then(|m| m.split_whitespace().next()?.parse::<u64>().ok()) {
-        out.insert("memory_bytes".into(), (kb * 1024).into());
+        out.insert("memory_bytes".into(), kb.saturating_mul(1024).into());
     }
     out
+}
+
+fn kernel(name: &str) -> Option<String> {
+    input::text(Path::new(&format!("/proc/{name}")), KERNEL_BYTES).ok()
 }
 
 fn field(text: &str, key: &str) -> Option<String> {

@@ -1,15 +1,16 @@
 //! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
 
 use crate::campaign::{sha256_hex, Campaign};
-use crate::cli;
 use crate::cmd_sweep::{finish, print_plan, to_measure};
 use crate::daemon::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
+use crate::sweep::journal::Reader;
 use crate::sweep::rows::{Marks, Measured, Row, State};
 use crate::sweep::{case_s, Bench};
 use crate::target::{LcService, Target};
 use crate::tries::{Quality, Tries, MOST_TRIES};
+use crate::{cli, line, say};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -94,8 +95,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
         let t = target(&catalogue, &names, platform, "no-pmu")?;
         let to_measure = to_measure(campaign, &planned);
         let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
-        print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes);
-        return Ok(());
+        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes);
     }
     if let Some(file) = &args.loadgen {
         std::env::set_var("SUREFOOT_LOADGEN", file);
@@ -109,8 +109,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let cases = Expansion::new(campaign, &t)?.part(args.part)?;
     let s = &campaign.sampling;
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
-    let measured_before =
-        args.out.as_ref().is_some_and(|out| std::fs::read_to_string(out.join("journal.jsonl")).is_ok_and(|j| j.contains("\"measured\"")));
+    let measured_before = args.out.as_ref().is_some_and(|out| has_measured(&out.join("journal.jsonl")));
     let (mut measured, mut tries) = (0u64, Tries::up_to(args.tries.unwrap_or(MOST_TRIES)));
     let mut measure = |case: Case| -> Result<Measured> {
         let what = bench_case(&case);
@@ -140,7 +139,21 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
             }
         }
     };
-    finish(args, campaign, &t, &cases, Bench::Serial(&mut measure))
+    let told = finish(args, campaign, &t, &cases, Bench::Serial(&mut measure))?;
+    // The machine gets everything back before a word is said of it, which may have to wait.
+    drop(bench);
+    told.say()
+}
+
+/// Whether an earlier run measured anything; what is damaged is found later.
+fn has_measured(journal: &Path) -> bool {
+    let Ok(mut reader) = Reader::open(journal) else { return false };
+    while let Ok(Some(line)) = reader.next_line() {
+        if line.state == State::Measured {
+            return true;
+        }
+    }
+    false
 }
 
 fn bench_case(c: &Case) -> BenchCase {
@@ -200,11 +213,9 @@ pub fn check(args: &cli::Check) -> Result<()> {
         }
     };
     if args.json {
-        println!("{}", serde_json::json!({ "server": args.server, "capabilities": all }));
-        return Ok(());
+        return say::json(&serde_json::json!({ "server": args.server, "capabilities": all }));
     }
-    print!("{}", check_text(&all));
-    Ok(())
+    say::print(&check_text(&all))
 }
 
 fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
@@ -285,14 +296,12 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     if let cli::Server::Virtual(name) = cli::Server::parse(&args.server)? {
         crate::virtual_target::VirtualTarget::open(&name, None)?;
         if args.json {
-            println!(
-                "{}",
-                serde_json::json!({ "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": [] })
-            );
-        } else {
-            println!("{}: a virtual server keeps nothing between runs", args.server);
+            let nothing = serde_json::json!({
+                "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": []
+            });
+            return say::json(&nothing);
         }
-        return Ok(());
+        return say::print(&format!("{}: a virtual server keeps nothing between runs\n", args.server));
     }
     let from_config = args.config.as_deref().map(NodeConfig::read).transpose()?;
     let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
@@ -320,6 +329,8 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     }
     let mut server = LocalServer::open(LocalConfig { root, managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
+    // Its locks are free before a word is said, which may have to wait.
+    drop(server);
     // What the actuator would put in force at its next start is void with the rest.
     if let Some(held) = held.filter(|h| without_actuator && h.exists()) {
         std::fs::remove_file(&held).map_err(|e| Error::io(&held, "is void but cannot be removed", &e))?;
@@ -327,15 +338,15 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
         v["server"] = "local".into();
-        println!("{v}");
-        return Ok(());
+        return say::json(&v);
     }
     let list = |l: &[String]| if l.is_empty() { "none".to_string() } else { l.join(", ") };
-    println!("restored: {}", list(&r.restored));
-    println!("gone: {}", list(&r.gone));
-    println!("resctrl groups removed: {}", list(&r.groups_removed));
-    println!("containers removed: {}", list(&r.containers_removed));
-    Ok(())
+    let mut page = String::new();
+    line!(page, "restored: {}", list(&r.restored));
+    line!(page, "gone: {}", list(&r.gone));
+    line!(page, "resctrl groups removed: {}", list(&r.groups_removed));
+    line!(page, "containers removed: {}", list(&r.containers_removed));
+    say::print(&page)
 }
 
 /// No model, no policy, no look at the host: what a daemon that has died recorded, write by write.
@@ -343,36 +354,29 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
     let file = dir.join(safe::FILE);
     let Some(layout) = SafeLayout::load(&file).map_err(server_error)? else {
         if json {
-            println!("{}", serde_json::json!({ "server": "local", "done": 0, "gone": 0, "failed": [] }));
-        } else {
-            println!("nothing is in force: {} is not there", file.display());
+            return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": 0, "failed": [] }));
         }
-        return Ok(());
+        return say::print(&format!("nothing is in force: {} is not there\n", file.display()));
     };
     let boot_id = Root::default().read(BOOT_ID);
     if layout.boot_id.is_some() && boot_id.is_some() && layout.boot_id != boot_id {
         let _ = std::fs::remove_file(&file);
-        let note = "nothing is in force: the host was started anew since";
-        println!(
-            "{}",
-            if json {
-                serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }).to_string()
-            } else {
-                note.into()
-            }
-        );
-        return Ok(());
+        if json {
+            return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }));
+        }
+        return say::print("nothing is in force: the host was started anew since\n");
     }
     // A daemon that lives would write against it.
-    let _lock = lock_file(&dir.join("lock"), claim::PATIENCE)
+    let lock = lock_file(&dir.join("lock"), claim::PATIENCE)
         .map_err(|e| Error::Failed(format!("{}: {e}. Stop the daemon first", dir.join("lock").display())))?;
     let report = layout.put_in_force(files);
+    drop(lock);
     if json {
         let mut v = serde_json::to_value(&report).unwrap_or_default();
         v["server"] = "local".into();
-        println!("{v}");
+        say::json(&v)?;
     } else {
-        println!("safe layout: {} writes done, {} not needed (their services have gone)", report.done, report.gone);
+        say::print(&format!("safe layout: {} writes done, {} not needed (their services have gone)\n", report.done, report.gone))?;
     }
     match report.failed.first() {
         None => Ok(()),

@@ -1,38 +1,50 @@
-use clap::Parser;
-use std::io::IsTerminal;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
+use surefoot_io::{out, shown};
 use surefootd::cli::{Cli, Command};
+use surefootd::error::{Error, Result};
+use surefootd::{say, stop};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    out::begin();
+    out::impatient(stop::requested);
+    // A file that may grow no further (RLIMIT_FSIZE) is an error of that write, and ends nothing half-way.
+    // SAFETY: no other thread yet, and SIG_IGN has no handler that could be unsafe.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let filter = EnvFilter::try_from_env("SUREFOOT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // Nothing in a line may act on a terminal, so it has no colours either.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| out::Log)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(false)
+        .log_internal_errors(false)
         .init();
-    let command = Cli::parse().command;
-    let only_prints = matches!(
-        &command,
-        Command::Check(_) | Command::Explain(_) | Command::Oracle(_) | Command::Replay(_) | Command::Reset(_) | Command::Schema(_)
-    );
-    let prints_once = matches!(&command, Command::Top(a) if a.once || a.json)
-        || matches!(&command, Command::Actuate(a) if a.list)
-        || matches!(&command, Command::Sweep(a) if a.plan);
-    if only_prints || prints_once {
-        // `surefootd check | head` ends quietly. What writes files keeps going when its reader leaves.
-        // SAFETY: no other thread yet, and SIG_DFL has no handler that could be unsafe.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    }
-    let done = match command {
+    let done = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        // --help and --version.
+        Err(e) if !e.use_stderr() => say::print(&e.render().to_string()),
+        Err(e) => Err(Error::BadInput(usage(&e))),
+    };
+    let code = match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            out::note(&format!("surefootd: {e}"));
+            ExitCode::from(e.exit_code())
+        }
+    };
+    out::finish();
+    code
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Sweep(a) => surefootd::cmd_sweep::run(&a),
         Command::Eval(a) => surefootd::eval::eval(&a),
         Command::Oracle(a) => surefootd::cmd_oracle::run(&a),
-        Command::Schema(a) => {
-            surefootd::schema::print(&a);
-            Ok(())
-        }
+        Command::Schema(a) => surefootd::schema::print(&a),
         Command::Check(a) => surefootd::local_target::check(&a),
         Command::Reset(a) => surefootd::local_target::reset(&a),
         Command::Run(a) => surefootd::daemon::run(&a),
@@ -42,12 +54,24 @@ fn main() -> ExitCode {
         Command::Top(a) => surefootd::top::run(&a),
         Command::Actuate(a) => surefootd::cmd_actuate::run(&a),
         Command::Resctrlfs(a) => surefootd::cmd_resctrlfs::run(&a),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("surefootd: {e}");
-            ExitCode::from(e.exit_code())
-        }
     }
+}
+
+/// A command line that cannot be read, in one line: what is wrong with it, and where it is told how to write it.
+fn usage(e: &clap::Error) -> String {
+    let command = std::env::args().nth(1).filter(|a| Cli::command().find_subcommand(a).is_some());
+    let help = command.map_or_else(|| "surefootd --help".to_string(), |c| format!("surefootd {c} --help"));
+    if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let names: Vec<String> = Cli::command().get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_string()).collect();
+        return format!("no command is given. Choose one of {}; see {help}", names.join(", "));
+    }
+    let text = e.render().to_string();
+    // What follows an empty line is a tip or the usage.
+    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let near = match e.get(ContextKind::SuggestedArg).or_else(|| e.get(ContextKind::SuggestedSubcommand)) {
+        Some(ContextValue::String(s)) => format!(" Did you mean \"{s}\"?"),
+        Some(ContextValue::Strings(s)) if !s.is_empty() => format!(" Did you mean \"{}\"?", s.join("\" or \"")),
+        _ => String::new(),
+    };
+    format!("{}.{near} See {help}", shown::message(first).trim_end_matches('.'))
 }

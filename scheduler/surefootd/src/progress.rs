@@ -1,10 +1,10 @@
 //! Progress of a sweep or an eval on stderr: a bar with rate and ETA for people, now and then a line for logs, JSON lines for programs.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use surefoot_io::out::{self, note};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
@@ -36,7 +36,7 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(mode: Mode, name: &str, planned: u64, before: u64) -> Self {
-        let bar = (mode == Mode::Auto && std::io::stderr().is_terminal()).then(|| {
+        let bar = (mode == Mode::Auto && out::stderr_is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} cases  {per_sec}  ETA {eta}");
             let bar = ProgressBar::new(planned).with_message(name.to_string());
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -81,7 +81,7 @@ impl Progress {
                 } else {
                     let done = self.done.load(Ordering::Relaxed);
                     let said = in_words(&self.name, done, self.planned, done - self.before, self.start.elapsed());
-                    let _ = writeln!(std::io::stderr().lock(), "surefootd: {said}");
+                    note(&format!("surefootd: {said}"));
                 }
             }
         }
@@ -105,8 +105,7 @@ impl Progress {
         let line = serde_json::json!({
             "event": event, "done": done, "planned": self.planned, "elapsed_s": elapsed_s, "rate_per_s": rate, "eta_s": eta_s,
         });
-        // A reader that went away must not end the sweep.
-        let _ = writeln!(std::io::stderr().lock(), "{line}");
+        note(&line.to_string());
     }
 }
 

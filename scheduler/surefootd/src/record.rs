@@ -1,15 +1,15 @@
 //! `surefootd record`: what `surefootd run` would see, written down; nothing is controlled (docs/record-and-top.md).
 
-use crate::cli;
 use crate::daemon::config::NodeConfig;
 use crate::daemon::node::{bring_in, local_server, Clock, Node, Purpose};
-use crate::daemon::Lines;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Neighbour};
 use crate::files;
+use crate::recorder::{Pace, Recorder};
 use crate::stop;
 use crate::sweep::rows::{recording_schema, sample_properties, Columns, Row};
 use crate::virtual_target::VirtualTarget;
+use crate::{cli, say};
 use parquet::arrow::ArrowWriter;
 use serde_json::{json, Map, Value};
 use std::collections::BTreeMap;
@@ -151,11 +151,11 @@ impl Drop for Parquet {
 
 enum Sink {
     Parquet(Box<Parquet>),
-    Lines(Lines),
+    Lines(Recorder),
 }
 
 impl Sink {
-    fn create(out: &Path, platform: &str) -> Result<Self> {
+    fn create(out: &Path, platform: &str, pace: Pace) -> Result<Self> {
         let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if out.is_dir() {
             return Err(Error::BadInput(format!("--out {}: is a folder. Name a file in it, e.g. samples.parquet", out.display())));
@@ -163,7 +163,12 @@ impl Sink {
         if !folder.is_dir() {
             return Err(Error::BadInput(format!("--out {}: no such folder: {}. Make it first", out.display(), folder.display())));
         }
-        Ok(if is_lines(out) { Sink::Lines(Lines::create(out)?) } else { Sink::Parquet(Box::new(Parquet::create(out, platform)?)) })
+        if !is_lines(out) {
+            return Ok(Sink::Parquet(Box::new(Parquet::create(out, platform)?)));
+        }
+        let mut lines = Recorder::open(out, pace)?;
+        lines.begin()?;
+        Ok(Sink::Lines(lines))
     }
 
     fn push(&mut self, platform: &str, all: &[Sample]) -> Result<()> {
@@ -171,7 +176,7 @@ impl Sink {
             Sink::Parquet(p) => p.push(all),
             Sink::Lines(l) => {
                 for s in all {
-                    l.write(&line(platform, s))?;
+                    l.line(&line(platform, s))?;
                 }
                 // Whole lines for whoever follows the file.
                 l.flush()
@@ -182,7 +187,7 @@ impl Sink {
     fn finish(self) -> Result<()> {
         match self {
             Sink::Parquet(p) => p.finish(),
-            Sink::Lines(mut l) => l.flush(),
+            Sink::Lines(mut l) => l.finish(),
         }
     }
 }
@@ -204,13 +209,13 @@ pub fn run(args: &cli::Record) -> Result<()> {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
-            let sink = Sink::create(&args.out, &at.platform.name)?;
+            let sink = Sink::create(&args.out, &at.platform.name, Pace::Free)?;
             (node, at.platform.name, "full", sink)
         }
         cli::Server::Local => {
             let (mut server, ..) = local_server(&config, Purpose::Watch, |_| Ok(()))?;
             let platform = server.platform().name.clone();
-            let sink = Sink::create(&args.out, &platform)?;
+            let sink = Sink::create(&args.out, &platform, Pace::Control)?;
             let feature_set = server.feature_set().0;
             bring_in(&mut server, &config, Purpose::Watch)?;
             (Node::Local(Box::new(server)), platform, feature_set, sink)
@@ -237,24 +242,24 @@ pub fn run(args: &cli::Record) -> Result<()> {
         }
         clock.advance(&mut node);
     };
-    sink.finish()?;
+    let finished = sink.finish();
+    // What was started for the recording ends before a word is said of it, which may have to wait.
+    drop(node);
+    finished?;
     let total: u64 = rows.values().sum();
     if args.json {
         let services: Map<String, Value> = rows.into_iter().map(|(id, n)| (id, n.into())).collect();
         let format = if is_lines(&args.out) { "jsonl" } else { "parquet" };
-        println!(
-            "{}",
-            json!({
+        say::json(&json!({
                 "file": args.out, "format": format, "server": args.server, "platform": platform, "feature_set": feature_set,
                 "interval_ms": config.interval_ms, "observations": observations, "duration_s": t_ms as f64 / 1000.0, "rows": total,
                 "rows_by_service": services, "ended": ended,
-            })
-        );
+        }))
     } else {
         let names: Vec<String> = rows.keys().cloned().collect();
-        println!("{}: {total} rows of {} in {:.1} s ({feature_set})", args.out.display(), names.join(", "), t_ms as f64 / 1000.0);
+        let (file, names, s) = (args.out.display(), names.join(", "), t_ms as f64 / 1000.0);
+        say::print(&format!("{file}: {total} rows of {names} in {s:.1} s ({feature_set})\n"))
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT as a flag that loops look at; and dying with the parent.
+//! Signals that ask for the end, as a flag that loops look at; and dying with the parent.
 
 use crate::error::{Error, Result};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
@@ -21,9 +21,18 @@ pub fn requested() -> bool {
 pub fn install() -> Result<()> {
     // No SA_RESTART: blocking calls return, so that loops get to look.
     let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::empty(), SigSet::empty());
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+    let handle = |signal: Signal, action: &SigAction| {
         // SAFETY: the handler stores to an atomic, which is async-signal-safe.
-        unsafe { sigaction(signal, &action) }.map_err(|e| Error::Failed(format!("{signal}: cannot be handled: {e}")))?;
+        unsafe { sigaction(signal, action) }.map_err(|e| Error::Failed(format!("{signal}: cannot be handled: {e}")))
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        handle(signal, &action)?;
+    }
+    // A terminal that goes away, and Ctrl-\: what was changed is given back then, too. `nohup` has them ignored, and is heeded.
+    for signal in [Signal::SIGHUP, Signal::SIGQUIT] {
+        if matches!(handle(signal, &action)?.handler(), SigHandler::SigIgn) {
+            handle(signal, &SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty()))?;
+        }
     }
     Ok(())
 }

@@ -1,16 +1,20 @@
 //! A recorded run (docs/shadow.md): one JSON line that says who decided on what, then one a tick with what was seen and what was
-//! wanted. Numbers are written so that they are read back bit for bit.
+//! wanted, and one that says how many there were. Numbers are written so that they are read back bit for bit.
 
+use crate::daemon::config::{INTERVAL_MS, LEARN_EVERY_MS};
 use crate::error::{Error, Result};
-use crate::files::{empty, open_anew};
+use crate::recorder::{Pace, Recorder};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{long_line, next_line, Found, Input, LINE_BYTES};
+use surefoot_io::json;
 use surefoot_server::{Observation, Plan, Platform};
 
 /// Of the file's layout.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// Those that are read. The first had no end: such a stream is read as one that was cut.
+const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,95 +47,176 @@ pub struct Moment {
     pub plan: Plan,
 }
 
+/// The last line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    end: Count,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Count {
+    ticks: u64,
+}
+
 /// A stream that is being recorded.
 pub struct Writer {
-    path: PathBuf,
+    to: Recorder,
     head: Head,
-    file: BufWriter<File>,
+    ticks: u64,
 }
 
 impl Writer {
     /// The file is as it was until [`Writer::begin`].
     ///
     /// # Errors
-    /// The file cannot be made.
-    pub fn open(path: &Path, head: Head) -> Result<Self> {
-        Ok(Writer { path: path.into(), head: Head { format: FORMAT, ..head }, file: BufWriter::new(open_anew(path)?) })
+    /// See [`Recorder::open`].
+    pub fn open(path: &Path, head: Head, pace: Pace) -> Result<Self> {
+        Ok(Writer { to: Recorder::open(path, pace)?, head: Head { format: FORMAT, ..head }, ticks: 0 })
     }
 
     /// # Errors
-    /// The disk is full, and the like.
+    /// See [`Recorder::begin`].
     pub fn begin(&mut self) -> Result<()> {
-        empty(&self.path, self.file.get_ref())?;
-        let head = self.head.clone();
-        self.line(&head)
+        self.to.begin()?;
+        self.to.line(&self.head)
     }
 
     /// # Errors
-    /// The disk is full, and the like.
+    /// See [`Recorder::line`].
     pub fn tick(&mut self, seen: &Observation, plan: &Plan) -> Result<()> {
-        self.line(&Moment { seen: seen.clone(), plan: plan.clone() })
+        self.ticks += 1;
+        self.to.line(&Moment { seen: seen.clone(), plan: plan.clone() })
     }
 
-    fn line(&mut self, v: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_string(v).map_err(|e| Error::Failed(format!("{}: {e}", self.path.display())))?;
-        writeln!(self.file, "{text}").map_err(|e| Error::io(&self.path, "cannot be written", &e))
-    }
-
+    /// The run has ended: without this line a stream is one that was cut.
+    ///
     /// # Errors
-    /// The disk is full, and the like.
-    pub fn flush(&mut self) -> Result<()> {
-        self.file.flush().map_err(|e| Error::io(&self.path, "cannot be written", &e))
+    /// See [`Recorder::line`].
+    pub fn end(&mut self) -> Result<()> {
+        self.to.line(&End { end: Count { ticks: self.ticks } })?;
+        self.to.finish()
     }
 }
 
-/// A recorded stream: its head, and an iterator over the ticks, of which there is one at least. A last line that was cut off (the
-/// recorder was killed) ends it.
+/// A recorded stream: its head, and an iterator over the ticks, of which there is one at least. `cut`: it may end before its end, with
+/// a last line that is not whole (the recorder was killed).
 ///
 /// # Errors
 /// [`Error::BadInput`] names file, line and remedy.
-pub fn read(path: &Path) -> Result<(Head, impl Iterator<Item = Result<Moment>>)> {
-    let file = File::open(path).map_err(|e| Error::unreadable(path, "a recorded stream", &e))?;
-    let mut lines = BufReader::new(file).lines().enumerate().peekable();
-    let wrong = {
-        let path = path.to_path_buf();
-        move |n: usize, what: String| {
-            Error::BadInput(format!("{}: line {}: {what}. Record it again with `surefootd run --stream`", path.display(), n + 1))
+pub fn read(path: &Path, cut: bool) -> Result<(Head, impl Iterator<Item = Result<Moment>>)> {
+    let unreadable = |e: std::io::Error| match e.kind() {
+        ErrorKind::IsADirectory => {
+            let path = path.display();
+            Error::BadInput(format!("{path}: is a folder, no stream. Name the file in it that `surefootd run --stream` recorded"))
         }
+        _ => Error::unreadable(path, "a recorded stream", &e),
     };
-    let first = match lines.next() {
-        Some((_, Ok(line))) => line,
-        Some((_, Err(e))) if e.kind() == ErrorKind::IsADirectory => {
-            return Err(Error::BadInput(format!(
-                "{}: is a folder, no stream. Name the file in it that `surefootd run --stream` recorded",
-                path.display()
-            )));
-        }
-        Some((n, Err(e))) => return Err(wrong(n, e.to_string())),
-        None => return Err(wrong(0, "the file is empty".into())),
+    let mut from = Lines { from: BufReader::new(Input::open(path).map_err(unreadable)?), path: path.into(), number: 0, line: vec![] };
+    let head: Head = match from.next()? {
+        Some(line) => json::from_slice(line).map_err(|e| from.wrong(format!("no head of a stream: {}", in_line(&e))))?,
+        None => return Err(from.wrong("the file is empty".into())),
     };
-    let head: Head = serde_json::from_str(&first).map_err(|e| wrong(0, format!("no head of a stream: {}", in_line(&e))))?;
-    if head.format != FORMAT {
-        return Err(wrong(0, format!("format {} is not known, {FORMAT} is", head.format)));
+    if !FORMATS.contains(&head.format) {
+        return Err(from.wrong(format!("format {} is not known, {FORMAT} is", head.format)));
     }
-    let none = wrong(0, format!("no tick follows: {CHANGED}"));
-    let mut order = Order::of(&head);
-    let mut moments = std::iter::from_fn(move || {
-        let (n, line) = lines.next()?;
-        let line = match line {
-            Ok(l) => l,
-            Err(e) => return Some(Err(wrong(n, e.to_string()))),
-        };
-        match serde_json::from_str::<Moment>(&line) {
-            Ok(m) => Some(order.next(m.seen.t_ms).map(|()| m).map_err(|what| wrong(n, what))),
-            Err(_) if lines.peek().is_none() => None,
-            Err(e) => Some(Err(wrong(n, in_line(&e)))),
-        }
-    })
-    .peekable();
+    head.platform.check().map_err(|(field, what)| from.wrong(format!("platform.{field}: {what}: {CHANGED}")))?;
+    if !INTERVAL_MS.contains(&head.interval_ms) || !LEARN_EVERY_MS.contains(&head.learn_every_ms) {
+        return Err(from.wrong(format!("interval_ms or learn_every_ms is out of range: {CHANGED}")));
+    }
+    let none = from.wrong(format!("no tick follows: {CHANGED}"));
+    let mut moments = Moments { order: Order::of(&head), platform: head.platform.clone(), from, cut, ticks: 0, ended: false }.peekable();
     match moments.peek() {
-        Some(_) => Ok((head, moments)),
+        Some(Ok(_)) => Ok((head, moments)),
+        Some(Err(_)) => Err(moments.next().and_then(Result::err).unwrap_or(none)),
         None => Err(none),
+    }
+}
+
+/// Lines of a bounded length, with their numbers.
+struct Lines {
+    from: BufReader<Input>,
+    path: PathBuf,
+    /// Of the line that was read last, from 1 on.
+    number: u64,
+    line: Vec<u8>,
+}
+
+impl Lines {
+    fn wrong(&self, what: String) -> Error {
+        let (path, number) = (self.path.display(), self.number.max(1));
+        Error::BadInput(format!("{path}: line {number}: {what}. Record it again with `surefootd run --stream`"))
+    }
+
+    /// None at the end.
+    fn next(&mut self) -> Result<Option<&[u8]>> {
+        let found = next_line(&mut self.from, &mut self.line, LINE_BYTES);
+        let end = matches!(found, Ok(Found::End));
+        self.number += u64::from(!end);
+        match found {
+            Ok(Found::Line(_)) => Ok(Some(&self.line)),
+            Ok(Found::TooLong(_)) => Err(self.wrong(long_line(LINE_BYTES))),
+            Ok(Found::End) => Ok(None),
+            Err(e) => Err(self.wrong(e.to_string())),
+        }
+    }
+}
+
+struct Moments {
+    from: Lines,
+    platform: Platform,
+    order: Order,
+    cut: bool,
+    ticks: u64,
+    ended: bool,
+}
+
+impl Moments {
+    /// None after the last.
+    fn step(&mut self) -> Result<Option<Moment>> {
+        let Some(line) = self.from.next()? else {
+            if self.cut {
+                return Ok(None);
+            }
+            return Err(self.from.wrong(format!("what says that the run has ended is missing: {CHANGED}{CUT}")));
+        };
+        // A line without its end was being written when the recorder was killed.
+        let torn = line.last() != Some(&b'\n');
+        let moment = match json::from_slice::<Moment>(line).map_err(|e| (e, json::from_slice::<End>(line))) {
+            Ok(m) => m,
+            Err((_, Ok(End { end }))) => return self.end(end),
+            Err(_) if torn && self.cut => return Ok(None),
+            Err(_) if torn => return Err(self.from.wrong(format!("ends within this line: {CHANGED}{CUT}"))),
+            Err((e, _)) => return Err(self.from.wrong(in_line(&e))),
+        };
+        self.order.next(moment.seen.t_ms).map_err(|what| self.from.wrong(what))?;
+        moment.seen.check(&self.platform).map_err(|(field, what)| self.from.wrong(format!("{field}: {what}: {CHANGED}")))?;
+        self.ticks += 1;
+        Ok(Some(moment))
+    }
+
+    fn end(&mut self, said: Count) -> Result<Option<Moment>> {
+        if said.ticks != self.ticks {
+            return Err(self.from.wrong(format!("{} ticks were recorded, {} are here: {CHANGED}", said.ticks, self.ticks)));
+        }
+        match self.from.next()? {
+            None => Ok(None),
+            Some(_) => Err(self.from.wrong(format!("more follows the end: {CHANGED}"))),
+        }
+    }
+}
+
+impl Iterator for Moments {
+    type Item = Result<Moment>;
+
+    fn next(&mut self) -> Option<Result<Moment>> {
+        if self.ended {
+            return None;
+        }
+        let step = self.step().transpose();
+        self.ended = !matches!(step, Some(Ok(_)));
+        step
     }
 }
 
@@ -141,6 +226,7 @@ fn in_line(e: &serde_json::Error) -> String {
 }
 
 const CHANGED: &str = "the stream was cut or changed";
+const CUT: &str = " (--cut replays what is there)";
 
 /// Which time may follow which.
 struct Order {

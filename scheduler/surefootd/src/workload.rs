@@ -8,6 +8,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_vserver::VirtualServer;
 use toml::Spanned;
 
@@ -124,8 +125,16 @@ impl Workload {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path, target: &Target) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(|e| Error::unreadable(file, "a workload file", &e))?;
-        Self::parse(file, &text, target)
+        Self::read_with_text(file, target).map(|(w, _)| w)
+    }
+
+    /// The same, and the text that was read.
+    ///
+    /// # Errors
+    /// See [`Workload::read`].
+    pub fn read_with_text(file: &Path, target: &Target) -> Result<(Self, String)> {
+        let text = input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a workload file", &e))?;
+        Ok((Self::parse(file, &text, target)?, text))
     }
 
     /// `file` names the workload and is for messages.

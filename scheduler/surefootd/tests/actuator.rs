@@ -1,5 +1,7 @@
 //! `surefootd actuate` as root and `surefootd run` as nobody, on cgroups of this host that the test makes and removes.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::node::{may_run, Cgroup, Running};

@@ -1,5 +1,7 @@
 //! The frontier strategy: a slice of `examples/frontier`, and as a process.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 #[path = "../examples/frontier/trial.rs"]
 #[allow(dead_code)] // one kind of noise is for the benchmark only

@@ -3,6 +3,8 @@
 //!
 //! 20 kills; `SUREFOOT_KILLS=200` (make test-kills) for more.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use base64::Engine as _;

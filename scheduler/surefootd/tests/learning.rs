@@ -1,5 +1,7 @@
 //! On-line learning in the daemon, on a virtual server: experience survives a restart, and nothing about it stops the daemon.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{path, root, surefootd};

@@ -1,5 +1,7 @@
 //! `surefootd oracle`: the search against brute force on small virtual servers, the promises that it rests on, the command.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{ok, one_line, path, root, run};

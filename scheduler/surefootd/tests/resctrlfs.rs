@@ -1,5 +1,7 @@
 //! The resctrl adapter of `surefoot-linux` on the stand-in: real system calls, the kernel's answers.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::node::{mounted, StandIn};

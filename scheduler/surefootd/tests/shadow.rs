@@ -1,5 +1,7 @@
 //! Policies in the shadow, and the stream of a run that is replayed bit for bit.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{one_line, path, root, surefootd};
@@ -29,8 +31,12 @@ fn with_bundle(command: &mut std::process::Command) -> &mut std::process::Comman
 }
 
 fn replay(stream: &Path, policies: &str) -> std::process::Output {
+    replay_with(stream, policies, &[])
+}
+
+fn replay_with(stream: &Path, policies: &str, more: &[&str]) -> std::process::Output {
     let mut command = surefootd();
-    command.args(["replay", path(stream), "--json"]);
+    command.args(["replay", path(stream), "--json"]).args(more);
     if !policies.is_empty() {
         command.args(["--policies", policies]);
     }
@@ -63,7 +69,7 @@ fn a_stream_replays_bit_for_bit() {
         let steps = |line: &str| {
             let v: Value = serde_json::from_str(line).unwrap();
             let plan = &v["plan"];
-            !plan["actions"].as_array().unwrap().is_empty() && !plan["allocations"].as_object().unwrap().is_empty()
+            v["end"].is_null() && !plan["actions"].as_array().unwrap().is_empty() && !plan["allocations"].as_object().unwrap().is_empty()
         };
         let taken = std::str::from_utf8(&bytes).unwrap().lines().skip(1).filter(|l| steps(l)).count();
         assert_eq!(said["ticks_with_a_plan"], taken, "{said}");
@@ -75,17 +81,84 @@ fn a_stream_replays_bit_for_bit() {
     }
 }
 
-/// A stream in which a decision was changed is found out; one that was cut off ends with its last whole line.
+/// A stream that was cut, wherever, is refused, unless asked for as one; then it ends with its last whole line.
+#[test]
+fn a_stream_that_was_cut_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "parties", "");
+    let text = fs::read_to_string(&stream).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let ticks = lines.len() - 2;
+    assert_eq!(lines[ticks + 1], format!("{{\"end\":{{\"ticks\":{ticks}}}}}\n"));
+    let last = text.len() - lines[ticks + 1].len();
+    // Within the last line, before it, within the last tick, in the middle of all.
+    let cuts = [(text.len() - 5, ticks), (last, ticks), (last - 40, ticks - 1), (lines[..101].concat().len(), 100)];
+    for (bytes, whole) in cuts {
+        fs::write(&stream, &text[..bytes]).unwrap();
+        let (code, line) = one_line(&replay(&stream, ""));
+        assert!(code == 2 && line.contains("the stream was cut or changed (--cut replays what is there)"), "{bytes}: {code} {line}");
+        let out = replay_with(&stream, "", &["--cut"]);
+        let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((out.status.code(), &said["ticks"]), (Some(0), &Value::from(whole)), "{bytes}");
+    }
+    // A tick that is missing is no end that is missing.
+    let fewer = [&lines[..5], &lines[6..]].concat().concat().replacen("\"is_virtual\":true,", "", 1);
+    fs::write(&stream, fewer).unwrap();
+    let (code, line) = one_line(&replay_with(&stream, "", &["--cut"]));
+    assert!(code == 2 && line.contains(&format!("{ticks} ticks were recorded, {} are here", ticks - 1)), "{code} {line}");
+    fs::write(&stream, text.clone() + lines[1]).unwrap();
+    let (code, line) = one_line(&replay(&stream, ""));
+    assert!(code == 2 && line.contains("more follows the end"), "{code} {line}");
+    // Streams of the version before had no end.
+    fs::write(&stream, text[..last].replacen("\"format\":2", "\"format\":1", 1)).unwrap();
+    assert_eq!(one_line(&replay(&stream, "")).0, 2);
+    assert_eq!(replay_with(&stream, "", &["--cut"]).status.code(), Some(0));
+}
+
+/// A stream whose platform, services or numbers no run writes is refused by the field, and nothing in it ends the program.
+#[test]
+fn what_policies_could_not_work_on_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "parties", "");
+    let text = fs::read_to_string(&stream).unwrap();
+    let (head, rest) = text.split_once('\n').unwrap();
+    let (tick, rest_after) = rest.split_once('\n').unwrap();
+    let with = |line: &str, change: &dyn Fn(&mut Value)| {
+        let mut v: Value = serde_json::from_str(line).unwrap();
+        change(&mut v);
+        v.to_string()
+    };
+    let heads: [(&str, &dyn Fn(&mut Value)); 6] = [
+        ("platform.core_of_cpu: ", &|v| v["platform"]["core_of_cpu"] = serde_json::json!([0, 1])),
+        ("platform.l3_domain_of_cpu: ", &|v| v["platform"]["l3_domain_of_cpu"] = serde_json::json!([])),
+        ("platform.numa_of_cpu: ", &|v| v["platform"]["numa_of_cpu"] = serde_json::json!(vec![4_000_000_000u32; 36])),
+        ("platform.core_step: ", &|v| v["platform"]["core_step"] = 0.into()),
+        ("platform.llc.ways: ", &|v| v["platform"]["llc"]["ways"] = 4_000_000_000u32.into()),
+        ("interval_ms", &|v| v["interval_ms"] = 0.into()),
+    ];
+    for (says, change) in heads {
+        fs::write(&stream, format!("{}\n{rest}", with(head, change))).unwrap();
+        let (code, line) = one_line(&replay(&stream, "surefoot,parties,clite"));
+        assert!(code == 2 && line.contains(&format!("line 1: {says}")), "{says}: {code} {line}");
+    }
+    let ticks: [(&str, &dyn Fn(&mut Value)); 3] = [
+        ("services.allocation.ways: ", &|v| v["seen"]["services"][0]["allocation"]["ways"] = serde_json::json!([1, 1, 1])),
+        ("services.allocation.cpus: ", &|v| v["seen"]["services"][0]["allocation"]["cpus"] = "0-1023".into()),
+        ("services.id: ", &|v| v["seen"]["services"][1]["id"] = v["seen"]["services"][0]["id"].clone()),
+    ];
+    for (says, change) in ticks {
+        fs::write(&stream, format!("{head}\n{}\n{rest_after}", with(tick, change))).unwrap();
+        let (code, line) = one_line(&replay(&stream, "surefoot,parties,clite"));
+        assert!(code == 2 && line.contains(&format!("line 2: {says}")), "{says}: {code} {line}");
+    }
+}
+
+/// A stream in which a decision was changed is found out.
 #[test]
 fn what_does_not_replay_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let (_, stream) = minute(dir.path(), "parties", "");
     let text = fs::read_to_string(&stream).unwrap();
-    let ticks = text.lines().count() - 1;
-    fs::write(&stream, &text[..text.len() - 40]).unwrap();
-    let out = replay(&stream, "");
-    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!((out.status.code(), &said["ticks"]), (Some(0), &Value::from(ticks - 1)));
     let at = text.find("\"mba_pct\":100").unwrap();
     let at = at + text[at..].find("\"plan\":{\"allocations\":{\"").unwrap();
     let at = at + text[at..].find("\"mba_pct\":100").unwrap();
@@ -105,8 +178,9 @@ fn ticks_that_no_run_wrote_are_refused() {
     let late = lines[5].replacen("\"t_ms\":400", "\"t_ms\":450", 1);
     let (head, cut) = (lines[0], &lines[1][..40]);
     let cases = [
-        (vec![head], "line 1: no tick follows"),
-        (vec![head, cut], "line 1: no tick follows"),
+        (vec![head], "line 1: what says that the run has ended is missing"),
+        (vec![head, r#"{"end":{"ticks":0}}"#], "line 1: no tick follows"),
+        (vec![head, cut], "line 2: ends within this line"),
         ([&[head], &lines[2..]].concat(), "line 2: t_ms is 100 where 0 is due"),
         ([&lines[..5], &lines[6..]].concat(), "line 6: t_ms is 500 where 400 is due"),
         ([&lines[..6], &lines[5..]].concat(), "line 7: t_ms is 400 where 500 is due"),
@@ -117,7 +191,7 @@ fn ticks_that_no_run_wrote_are_refused() {
         fs::write(&stream, changed.join("\n")).unwrap();
         let (code, line) = one_line(&replay(&stream, ""));
         assert!(code == 2 && line.contains(says), "{says}: {code} {line}");
-        assert!(line.contains("was cut or changed. Record it again with `surefootd run --stream`"), "{line}");
+        assert!(line.contains("was cut or changed") && line.contains("Record it again with `surefootd run --stream`"), "{line}");
     }
 }
 
@@ -129,14 +203,16 @@ fn ticks_that_a_host_missed_are_counted() {
     let text = fs::read_to_string(&stream).unwrap().replacen("\"is_virtual\":true,", "", 1);
     let lines: Vec<&str> = text.lines().collect();
     let late = lines[10].replacen("\"t_ms\":900", "\"t_ms\":960", 1);
+    let (end, lines) = lines.split_last().unwrap();
+    assert!(end.starts_with("{\"end\""));
     let missing = |lines: &[&str]| {
-        fs::write(&stream, lines.join("\n")).unwrap();
+        fs::write(&stream, format!("{}\n{{\"end\":{{\"ticks\":{}}}}}\n", lines.join("\n"), lines.len() - 1)).unwrap();
         let out = replay(&stream, "");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         let said: Value = serde_json::from_slice(&out.stdout).unwrap();
         said["ticks_missing"].as_u64().unwrap()
     };
-    assert_eq!(missing(&lines), 0);
+    assert_eq!(missing(lines), 0);
     assert_eq!(missing(&[&lines[..10], &[&late], &lines[11..]].concat()), 0);
     let gaps = [&lines[..5], &lines[7..20], &lines[21..]].concat();
     assert_eq!(missing(&gaps), 3);
@@ -165,7 +241,7 @@ fn bad_streams_are_refused() {
     let cases = [
         ("".to_string(), "empty"),
         ("{}\n".into(), "head"),
-        (text.replacen("\"format\":1", "\"format\":9", 1), "format 9"),
+        (text.replacen("\"format\":2", "\"format\":9", 1), "format 9"),
         (text.replacen("{\"seen\"", "{\"sean\"", 1), "line 2"),
         (text.replacen("{\"seen\"", "{\"sean\"", 1), "at column 7"),
     ];

@@ -1,5 +1,7 @@
 //! `surefootd sweep` on virtual servers, as a process.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{ok, one_line, path, run, surefootd};

@@ -1,5 +1,7 @@
 //! What an upper scheduler hears of an overloaded node: the socket of `surefootd run`, on virtual servers.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{one_line, path, root, surefootd};

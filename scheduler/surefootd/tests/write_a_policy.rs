@@ -1,5 +1,7 @@
 //! The policy of docs/write-a-policy.md, on the bench that all policies are compared on.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 #[allow(dead_code)]
 #[path = "../examples/my_policy.rs"]
 mod my_policy;

@@ -3,6 +3,8 @@
 //!
 //! Usage: counters SERVICE PLATFORM RPS CORES
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
+
 use std::path::PathBuf;
 use surefoot_server::CpuSet;
 use surefoot_vserver::math::{gauss, ident_hash};

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_server::CpuSet;
 use thiserror::Error;
 use toml::{Table, Value};
@@ -575,7 +576,7 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) 
 }
 
 fn read(file: &Path) -> Result<String, ProfileError> {
-    std::fs::read_to_string(file).map_err(|cause| ProfileError::Read { file: file.into(), cause })
+    input::text(file, WRITTEN_BYTES).map_err(|cause| ProfileError::Read { file: file.into(), cause })
 }
 
 /// In name order, so that errors and overrides do not depend on the file system.

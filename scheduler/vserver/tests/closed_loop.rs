@@ -1,5 +1,7 @@
 //! The closed loop through the port: determinism, plans, arrivals, windows.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{fuzz, platform, profiles};

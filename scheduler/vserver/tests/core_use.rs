@@ -1,6 +1,8 @@
 //! Core use of a primary VM: against SmartHarvest's Table 1, against the request-by-request simulation, and what must hold
 //! however cores come and go.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::profiles;

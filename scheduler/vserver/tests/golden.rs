@@ -1,5 +1,7 @@
 //! The golden vectors of the specification, all of them.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{off, platform, tenant, vectors};

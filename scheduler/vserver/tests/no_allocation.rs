@@ -1,5 +1,7 @@
 //! The hot paths allocate nothing once their buffers have grown.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::{platform, profiles};

@@ -1,5 +1,7 @@
 //! Profiles: what is read, and what is refused with file and key.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::fuzz::{self, Kind, Step, KINDS};

@@ -1,5 +1,7 @@
 //! What must hold for any tenants on any platform: shipped profiles, and any that the reader accepts.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::fuzz::{self, Wish};

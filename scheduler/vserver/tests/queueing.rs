@@ -1,5 +1,7 @@
 //! The model's waiting times against queueing theory.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::platform;

@@ -8,6 +8,7 @@ use crate::schedule::Arrivals;
 use crate::verdict::Rules;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -337,7 +338,7 @@ fn on_own_container_network(ip: IpAddr) -> bool {
 /// A bridge (seen from the host) or a veth (seen from inside a container).
 fn is_container_link(name: &str) -> bool {
     let base = PathBuf::from("/sys/class/net").join(name);
-    let read = |file: &str| std::fs::read_to_string(base.join(file)).ok();
+    let read = |file: &str| input::text(&base.join(file), KERNEL_BYTES).ok();
     base.join("bridge").exists() || matches!((read("ifindex"), read("iflink")), (Some(a), Some(b)) if a != b)
 }
 

@@ -146,7 +146,7 @@ impl Client {
     /// Answers go to stderr: stdout is the report's.
     fn stdin() -> Option<Self> {
         let file = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
-        Some(Client { fd: file.as_raw_fd(), input: Box::new(file), output: Box::new(std::io::stderr()), buffer: Vec::new() })
+        Some(Client { fd: file.as_raw_fd(), input: Box::new(file), output: Box::new(surefoot_io::out::Log), buffer: Vec::new() })
     }
 
     /// Read what is there and answer whole lines; false once it is closed.

@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use surefoot_io::out::note;
 
 /// One window of one service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,10 +89,10 @@ impl FeedSender {
                 self.undelivered += 1;
                 if !self.warned {
                     self.warned = true;
-                    eprintln!(
+                    note(&format!(
                         "warning: feed {}: {e}; going on, undelivered windows are counted (start the reader or check --feed)",
                         self.path.display()
-                    );
+                    ));
                 }
             }
         }

@@ -11,6 +11,8 @@
 //! datagram · [`control`] commands while running · [`run`] all of it · [`windows`] parts of it, merged ·
 //! [`saturate`] the highest load that meets a target.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+
 pub mod config;
 pub mod control;
 pub mod driver;

@@ -5,6 +5,8 @@
 
 use crate::error::{bad, LoadgenError};
 use std::path::Path;
+use surefoot_io::input::{self, WRITTEN_BYTES};
+use surefoot_io::shown;
 
 /// Straight pieces of one period of a sine.
 pub const WAVE_PIECES: u64 = 256;
@@ -145,7 +147,7 @@ impl LoadProfile {
     /// # Errors
     /// `BadInput` naming the file and the line.
     pub fn read(path: &Path) -> Result<Self, LoadgenError> {
-        let text = std::fs::read_to_string(path)
+        let text = input::text(path, WRITTEN_BYTES)
             .map_err(|e| bad(format!("--load-file {}: {e}; give a file of lines SECONDS,RPS", path.display())))?;
         let mut points = Vec::new();
         for (i, line) in text.lines().enumerate() {
@@ -155,7 +157,12 @@ impl LoadProfile {
             }
             let parsed = line.split_once(',').and_then(|(t, r)| Some((t.trim().parse::<f64>().ok()?, r.trim().parse::<f64>().ok()?)));
             let Some((seconds, rps)) = parsed.filter(|(s, _)| (0.0..=7.0 * 86_400.0).contains(s)) else {
-                return Err(bad(format!("--load-file {} line {}: `{line}` is not SECONDS,RPS, e.g. 60,2000", path.display(), i + 1)));
+                return Err(bad(format!(
+                    "--load-file {} line {}: `{}` is not SECONDS,RPS, e.g. 60,2000",
+                    path.display(),
+                    i + 1,
+                    shown::message(line)
+                )));
             };
             points.push(Step { at_ns: (seconds * 1e9).round() as u64, rps });
             if points.len() > MAX_POINTS {

@@ -4,6 +4,8 @@ use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use surefoot_io::{out, shown};
 use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_states, parse_target, parse_wave};
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
 use surefoot_loadgen::mmpp::Mmpp;
@@ -264,11 +266,26 @@ impl GapArgs {
 
 /// Print a line; a reader that went away (`| head`) is no reason to fail.
 macro_rules! say {
-    ($($arg:tt)*) => {{
-        use std::io::Write;
-        let _ = writeln!(std::io::stdout(), $($arg)*);
-    }};
+    ($($arg:tt)*) => {
+        print(&(format!($($arg)*) + "\n"))
+    };
 }
+
+/// A note on standard error, which is not waited for.
+macro_rules! tell {
+    ($($arg:tt)*) => {
+        out::note(&format!($($arg)*))
+    };
+}
+
+/// What cannot be printed is said once, at the end.
+fn print(text: &str) {
+    if let Err(e) = out::print(text) {
+        UNSAID.get_or_init(|| e.to_string());
+    }
+}
+
+static UNSAID: OnceLock<String> = OnceLock::new();
 
 fn bad(text: impl Into<String>) -> LoadgenError {
     LoadgenError::BadInput(text.into())
@@ -409,7 +426,9 @@ fn show(r: &Report) {
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), LoadgenError> {
     let text = serde_json::to_string_pretty(value).map_err(|e| LoadgenError::Failed(format!("report: {e}")))?;
-    say!("{text}");
+    if let Err(e) = out::json_text(&(text + "\n")) {
+        UNSAID.get_or_init(|| e.to_string());
+    }
     Ok(())
 }
 
@@ -439,9 +458,9 @@ fn show_point(p: &Point) {
     };
     let level = if p.judged_q < 0.99 { "p95" } else { "p99" };
     let time = number(if p.judged_q < 0.99 { p.p95_ms } else { p.p99_ms });
-    eprintln!("{:>10} rps  {level} {time:>9} ms  {finding} ({} of {} above)", p.rps, p.above, p.count);
+    tell!("{:>10} rps  {level} {time:>9} ms  {finding} ({} of {} above)", p.rps, p.above, p.count);
     if matches!(p.finding, Finding::ClientLimited) {
-        eprintln!("warning: {}", p.reason);
+        tell!("warning: {}", p.reason);
     }
 }
 
@@ -470,7 +489,7 @@ fn saturate(args: &SaturateArgs) -> Result<(), LoadgenError> {
         Some(path) => {
             let mut journal = Journal::open(path, &about, service)?;
             if journal.remembered() > 0 {
-                eprintln!("going on: {} runs are in {}", journal.remembered(), path.display());
+                tell!("going on: {} runs are in {}", journal.remembered(), path.display());
             }
             search(&mut journal, &settings, show_point)?
         }
@@ -573,37 +592,48 @@ fn selftest(rates: &[f64], duration: &str, spin_us: f64, cpu: Option<&str>, json
 }
 
 fn main() -> ExitCode {
+    out::begin();
+    out::impatient(|| STOP.load(Ordering::Relaxed));
+    let code = match (run_command(), UNSAID.get()) {
+        (Ok(()), None) => ExitCode::SUCCESS,
+        (Ok(()), Some(why)) => {
+            tell!("error: standard output: {why}; make room there, or send it elsewhere");
+            ExitCode::FAILURE
+        }
+        (Err(e), _) => {
+            tell!("error: {}", shown::message(&e.to_string()));
+            ExitCode::from(e.exit_code())
+        }
+    };
+    out::finish();
+    code
+}
+
+fn run_command() -> Result<(), LoadgenError> {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {
             // --help and --version.
-            let _ = e.print();
-            return ExitCode::SUCCESS;
+            print(&e.render().to_string());
+            return Ok(());
         }
         Err(e) => {
-            let text = e.to_string();
-            let first = text.lines().next().unwrap_or("error: bad arguments");
-            eprintln!("{first} (see --help)");
-            return ExitCode::from(2);
+            let text = e.render().to_string();
+            let first = text.split("\n\n").next().unwrap_or("bad arguments").trim_start_matches("error: ");
+            return Err(bad(format!("{first} (see --help)")));
         }
     };
     let handler = on_signal as extern "C" fn(libc::c_int);
-    // SAFETY: the handler only stores to an atomic.
+    // SAFETY: the handler only stores to an atomic. A file that may grow no further is an error of that write.
     unsafe {
         libc::signal(libc::SIGINT, handler as libc::sighandler_t);
         libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
-    let result = match &cli.command {
+    match &cli.command {
         Some(Command::Selftest { rates, duration, spin_us, cpu, json }) => selftest(rates, duration, *spin_us, cpu.as_deref(), *json),
         Some(Command::Saturate(args)) => saturate(args),
         Some(Command::Windows { file, from, to, confidence, json }) => windows(file, from.as_deref(), to.as_deref(), *confidence, *json),
         None => run_once(&cli.args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("error: {e}");
-            ExitCode::from(e.exit_code())
-        }
     }
 }

@@ -20,6 +20,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
+use surefoot_io::input::{self, KERNEL_BYTES};
+use surefoot_io::out::note;
 
 /// A report and, if asked for, every sample (warm-up included), in the order the requests ended.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ fn cpu_time_ns() -> Option<u64> {
 
 /// (time on a CPU, time ready but without one) of this thread so far, ns; none if the kernel does not keep it.
 fn schedstat() -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let text = input::text(Path::new("/proc/thread-self/schedstat"), KERNEL_BYTES).ok()?;
     let mut numbers = text.split_whitespace().map(str::parse::<u64>);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
@@ -232,7 +234,7 @@ fn act(command: Command, clock: &MonotonicClock, changes: &Changes, plan: &Plan,
         Command::Rps(rps) => {
             let at_ns = changes.set_rps(now_ns, rps).ok_or("this run has had its 100000 changes: start another")?;
             let text = format!("rps {rps} from {:.3} s on", at_ns as f64 * 1e-9);
-            eprintln!("load: {text} (by command)");
+            note(&format!("load: {text} (by command)"));
             Ok(text)
         }
         Command::Status => {
@@ -471,7 +473,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     let warmup_ms = plan.warmup_ns as f64 * 1e-6;
     let warmup = detector.into_inner().map(|d| d.report(config.warmup_ns as f64 * 1e-6, config.window_ns as f64 * 1e-6));
     if let Some(w) = warmup.as_ref().filter(|w| !w.settled && !interrupted) {
-        eprintln!("warning: the warm-up did not settle: {}", w.reason);
+        note(&format!("warning: the warm-up did not settle: {}", w.reason));
     }
     if let Some(file) = window_file {
         file.commit()?;

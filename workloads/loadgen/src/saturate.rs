@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use surefoot_io::input::{self, SUMMARY_BYTES};
 
 /// Runs that may judge one rate.
 pub const LOOKS: u32 = 8;
@@ -524,7 +525,7 @@ impl<P: Probe> Journal<P> {
     /// `Failed` naming the file and the remedy.
     pub fn open(path: &Path, about: &str, probe: P) -> Result<Self, LoadgenError> {
         let wrong = |e: &dyn std::fmt::Display| failed(format!("--journal {}: {e}", path.display()));
-        let text = match std::fs::read_to_string(path) {
+        let text = match input::text(path, SUMMARY_BYTES) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(e) => return Err(wrong(&e)),

@@ -1,5 +1,7 @@
 //! The command line: one line for each mistake, the right exit code, nothing half-written.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::punctual::first_punctual;

@@ -6,6 +6,8 @@
 //! replication, gives a Student interval q +- h; the analytic 99 % interval of the quantile is [F^-1(q - h), F^-1(q + h)], and the
 //! generator's own p50, p99 and p99.9 (from its merged histograms) must lie in it.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::theory::{invert, mmk_cdf, Md1};

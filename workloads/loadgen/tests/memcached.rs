@@ -5,6 +5,8 @@
 //! Other processes may keep this client from sending on time. A run that is `client-limited` says so and is repeated
 //! (common/punctual.rs says when that is given up, and how loudly).
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::punctual::first_punctual;

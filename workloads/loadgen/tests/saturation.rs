@@ -1,6 +1,8 @@
 //! The saturation search against queueing theory, in virtual time: it must find the load at which 1 % of the requests are slower than the
 //! target, which for M/M/1, M/D/1 and M/M/4 can be calculated.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::theory::{mmk_cdf, Md1};

@@ -1,5 +1,7 @@
 //! Real sockets and real time, against the server in this process. What is asserted holds on a slow and busy machine too.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::punctual::first_punctual;

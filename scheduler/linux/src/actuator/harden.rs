@@ -13,6 +13,8 @@ use nix::errno::Errno;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// One thing given up: how, or why it could not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 const STATUS: &str = "/proc/thread-self/status";
 
 fn status() -> Result<String, String> {
-    fs::read_to_string(STATUS).map_err(|e| format!("{STATUS}: {e}"))
+    input::text(Path::new(STATUS), KERNEL_BYTES).map_err(|e| format!("{STATUS}: {e}"))
 }
 
 /// All but those of `keep` that there are.

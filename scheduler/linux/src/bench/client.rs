@@ -5,10 +5,10 @@ use crate::child::{Guarded, Priority};
 use crate::engine::in_path;
 use crate::local::LocalServer;
 use serde::Deserialize;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::{CpuSet, ServerError, Verdict};
 
 /// The parts of the report that are used here. Latencies are taken from the feed's windows ([`super::whole`]).
@@ -184,20 +184,16 @@ impl Running {
         if !status.success() {
             return Err(failed("load generator", self.said(), REMEDY));
         }
-        let mut text = String::new();
-        if let Some(mut o) = self.child.0.stdout.take() {
-            o.read_to_string(&mut text).map_err(|e| failed("load generator", e, REMEDY))?;
-        }
+        let said = self.child.0.stdout.take().map_or_else(|| Ok(vec![]), |o| input::all(o, SUMMARY_BYTES));
+        let text = said.and_then(input::utf8).map_err(|e| failed("load generator", e, REMEDY))?;
         client(&text, self.lag_limit_ms).map_err(|e| failed("report of the load generator", e, "Build both programs from the same source"))
     }
 
     /// What it wrote to stderr, one line; kills it if it still runs.
     fn said(&mut self) -> String {
         let _ = self.child.0.kill();
-        let mut text = String::new();
-        if let Some(mut e) = self.child.0.stderr.take() {
-            let _ = e.read_to_string(&mut text);
-        }
+        let said = self.child.0.stderr.take().and_then(|e| input::all(e, SUMMARY_BYTES).ok()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&said);
         text.lines().last().map_or_else(|| "the load generator sent nothing".into(), str::to_string)
     }
 }

@@ -5,8 +5,9 @@ use crate::campaign::{place, toml_error};
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{self, Pattern};
 use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
 use surefoot_linux::Target;
@@ -18,6 +19,16 @@ pub const ACTUATOR_USER: &str = "surefoot";
 pub const ACTUATOR_STATE: &str = "/var/lib/surefoot-actuator";
 /// Largest journal of decisions by default; a full one is kept beside it.
 pub const JOURNAL_MB: u64 = 16;
+
+/// Between two ticks.
+pub const INTERVAL_MS: RangeInclusive<u64> = 10..=60_000;
+/// Between two steps of learning.
+pub const LEARN_EVERY_MS: RangeInclusive<u64> = 100..=3_600_000;
+
+/// A range as TOML's integers have it.
+fn whole_numbers(r: &RangeInclusive<u64>) -> Range<i64> {
+    *r.start() as i64..*r.end() as i64 + 1
+}
 
 /// A checked node.toml; paths are relative to its folder.
 #[derive(Clone, Debug, PartialEq)]
@@ -264,7 +275,7 @@ impl NodeConfig {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(|e| Error::unreadable(file, "a node.toml", &e))?;
+        let text = input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a node.toml", &e))?;
         Self::parse(file, &text)
     }
 
@@ -380,7 +391,7 @@ impl NodeConfig {
             let (raw, default) = (raw.learning.unwrap_or_default(), LearningConfig::default());
             LearningConfig {
                 on: raw.on.unwrap_or(default.on),
-                every_ms: whole("learning.every_ms", raw.every_ms, default.every_ms as i64, 100..3_600_001)? as u64,
+                every_ms: whole("learning.every_ms", raw.every_ms, default.every_ms as i64, whole_numbers(&LEARN_EVERY_MS))? as u64,
                 experience: raw.experience.map(here),
                 save_every_s: whole("learning.save_every_s", raw.save_every_s, default.save_every_s as i64, 10..86_401)? as u64,
             }
@@ -407,7 +418,7 @@ impl NodeConfig {
             metrics_port: (port > 0).then_some(port),
             journal: raw.journal.map(here),
             journal_most_bytes: (whole("journal_mb", raw.journal_mb, JOURNAL_MB as i64, 1..1025)? as u64) << 20,
-            interval_ms: whole("interval_ms", raw.interval_ms, 100, 10..60_001)? as u64,
+            interval_ms: whole("interval_ms", raw.interval_ms, 100, whole_numbers(&INTERVAL_MS))? as u64,
             seed: whole("seed", raw.seed, 1, 0..i64::MAX)? as u64,
             feed_mode,
             feed_group: raw.feed_group,

@@ -5,11 +5,13 @@
 
 use super::explain::{Closed, Told};
 use crate::error::{Error, Result};
+use crate::holder::{self, Held};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{next_line, Found};
 use surefoot_server::Report;
 
 /// What ran: the first line of a run, and of every generation.
@@ -31,7 +33,7 @@ pub struct Journal {
     path: PathBuf,
     most_bytes: u64,
     bytes: u64,
-    file: File,
+    file: Held,
     head: String,
     buffer: Vec<u8>,
     /// Lines that could not be written.
@@ -47,9 +49,16 @@ pub fn old_generation(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn append(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).read(true).append(true).open(path)
+/// Open for appending, by nobody else.
+fn append(path: &Path) -> Result<Held> {
+    let file = OpenOptions::new().create(true).read(true).append(true).open(path);
+    holder::alone(path, file.map_err(|e| Error::io(path, "cannot be opened", &e))?)
 }
+
+/// Bytes of a line that hold its id.
+const ID_BYTES: usize = 64;
+/// Largest id that is believed: what every reader of JSON tells from the next.
+const MOST_ID: u64 = 1 << 53;
 
 /// The largest id in a journal; None without one.
 fn last_id(file: impl Read) -> Option<u64> {
@@ -57,8 +66,13 @@ fn last_id(file: impl Read) -> Option<u64> {
         let digits = line.strip_prefix("{\"id\":")?;
         digits[..digits.find(|c: char| !c.is_ascii_digit())?].parse::<u64>().ok()
     };
-    // A line that is no text is damage, and has no id.
-    BufReader::new(file).split(b'\n').map_while(std::result::Result::ok).filter_map(|l| id(std::str::from_utf8(&l).ok()?)).max()
+    let (mut from, mut line, mut last) = (BufReader::new(file), vec![], None);
+    // The beginning of a line is enough. One that is no text there is damage, and has no id.
+    while !matches!(next_line(&mut from, &mut line, ID_BYTES), Ok(Found::End) | Err(_)) {
+        let text = line.utf8_chunks().next().map_or("", |c| c.valid());
+        last = last.max(id(text).filter(|id| *id <= MOST_ID));
+    }
+    last
 }
 
 impl Journal {
@@ -68,14 +82,19 @@ impl Journal {
     /// [`Error`] where the file cannot be opened.
     pub fn open(path: &Path, most_bytes: u64, run: &RunLine) -> Result<(Self, u64)> {
         let fail = |e: std::io::Error| Error::io(path, "cannot be opened", &e);
-        let mut file = append(path).map_err(fail)?;
-        let last = last_id(&file).or_else(|| last_id(File::open(old_generation(path)).ok()?)).unwrap_or(0);
-        let bytes = file.seek(SeekFrom::End(0)).map_err(fail)?;
+        // It is read, and renamed when it is full: neither is for pipes and devices.
+        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+            return Err(Error::BadInput(format!("{}: is no plain file, so it can be no journal. Give another path", path.display())));
+        }
+        let file = append(path)?;
+        let last = last_id(&*file).or_else(|| last_id(File::open(old_generation(path)).ok()?)).unwrap_or(0);
+        let bytes = (&*file).seek(SeekFrom::End(0)).map_err(fail)?;
         let head = json!({ "run": run }).to_string();
         let mut j = Journal { path: path.into(), most_bytes, bytes, file, head, buffer: vec![], lost: 0, torn: false };
         // A line that a kill cut off stays alone.
         let mut end = [b'\n'];
-        j.torn = bytes > 0 && j.file.seek(SeekFrom::End(-1)).and_then(|_| j.file.read(&mut end)).is_ok() && end[0] != b'\n';
+        let mut from: &File = &j.file;
+        j.torn = bytes > 0 && from.seek(SeekFrom::End(-1)).and_then(|_| from.read(&mut end)).is_ok() && end[0] != b'\n';
         j.buffer.extend_from_slice(j.head.as_bytes());
         j.buffer.push(b'\n');
         j.flush();
@@ -128,7 +147,7 @@ impl Journal {
         if self.torn {
             self.buffer.insert(0, b'\n');
         }
-        let done = self.make_room().and_then(|()| self.file.write_all(&self.buffer));
+        let done = self.make_room().and_then(|()| (&*self.file).write_all(&self.buffer));
         self.torn = done.is_err();
         match done {
             Ok(()) => self.bytes += self.buffer.len() as u64,
@@ -156,9 +175,9 @@ impl Journal {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        self.file = append(&self.path)?;
+        self.file = append(&self.path).map_err(std::io::Error::other)?;
         let head = format!("{}\n", self.head);
-        self.file.write_all(head.as_bytes())?;
+        (&*self.file).write_all(head.as_bytes())?;
         self.bytes = head.len() as u64;
         Ok(())
     }
@@ -237,8 +256,35 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
         assert_eq!(last_id(File::open(&path).unwrap()), Some(200));
         // Only the old generation has ids just after a change.
+        drop(j);
         std::fs::write(&path, "").unwrap();
         assert!(Journal::open(&path, most, &run()).unwrap().1 > 100);
+    }
+
+    /// A second daemon is refused the journal of a first, also after it has begun a new file, and hears who has it.
+    #[test]
+    fn a_journal_has_one_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.jsonl");
+        let (mut j, _) = Journal::open(&path, 4096, &run()).unwrap();
+        let mut f = Follower::default();
+        for _ in 0..50 {
+            j.tell(0, &act(&mut f), &[], None);
+            let e = Journal::open(&path, 4096, &run()).err().unwrap();
+            assert!(e.exit_code() == 1 && e.to_string().contains(&format!("(pid {})", std::process::id())), "{e}");
+        }
+        assert!(old_generation(&path).exists() && j.lost == 0);
+        let e = Journal::open(Path::new("/dev/null"), 4096, &run()).err().unwrap();
+        assert!(e.exit_code() == 2 && e.to_string().contains("no plain file"), "{e}");
+    }
+
+    /// A line of gigabytes and an id that no daemon gave are damage that stops nothing.
+    #[test]
+    fn a_damaged_journal_gives_its_last_sound_id() {
+        let text =
+            [b"{\"id\":7,\"t\":\"".to_vec(), vec![b'x'; 1 << 20], b"\"}\n{\"id\":18446744073709551615}\n\xff\n{\"id\":3}\n".to_vec()]
+                .concat();
+        assert_eq!(last_id(&text[..]), Some(7));
     }
 
     /// A journal that cannot be written is counted, and the loop goes on.
@@ -248,7 +294,7 @@ mod tests {
         let path = dir.path().join("d.jsonl");
         let (mut j, _) = Journal::open(&path, 1 << 20, &run()).unwrap();
         let mut f = Follower::default();
-        let disk = std::mem::replace(&mut j.file, File::options().write(true).open("/dev/full").unwrap());
+        let disk = std::mem::replace(&mut j.file, Held::Shared(File::options().write(true).open("/dev/full").unwrap()));
         j.tell(0, &act(&mut f), &[], None);
         assert_eq!(j.lost, 1);
         // Room again: a line of its own, whatever half of the last one had reached the disk.

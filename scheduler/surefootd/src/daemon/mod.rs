@@ -3,6 +3,7 @@
 pub mod config;
 pub mod decisions;
 pub mod explain;
+pub mod http;
 pub mod inputs;
 pub mod learning;
 pub mod metrics;
@@ -12,16 +13,16 @@ pub mod phases;
 pub mod status;
 pub mod upper;
 
-use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
-use crate::files::{empty, open_anew};
 use crate::local_target::server_error;
 use crate::models::{self, each_once, load_bundle, shadow_makers};
+use crate::recorder::{Pace, Recorder};
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
 use crate::virtual_target::VirtualTarget;
+use crate::{cli, say};
 use config::NodeConfig;
 use decisions::{Journal, RunLine};
 use explain::Follower;
@@ -32,10 +33,8 @@ use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{check_name, Policy, Shadows};
@@ -127,17 +126,23 @@ pub fn run(args: &cli::Run) -> Result<()> {
     if let Some(port) = config.metrics_port {
         tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
     }
-    let looped = control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside);
-    // Whatever ended the loop, the machine gets everything back.
+    // A fault of ours ends the loop as an error does.
+    let run = AssertUnwindSafe(|| control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside));
+    let looped = catch_unwind(run).unwrap_or_else(|_| Err(Error::Failed("a fault of surefootd ended the run. Please report it".into())));
+    // Whatever ended the loop, the machine gets everything back: before a word is said of it, which may have to wait.
     let restored = match &mut node {
         Node::Local(s) => s.reset().map(|_| ()).map_err(server_error),
         Node::Virtual { .. } => Ok(()),
     };
+    drop(node);
+    let recorded = beside.end();
     // The disk may be slow: last of all.
     if let Some(l) = &mut learning {
         l.end();
     }
-    looped.and(restored)
+    let summary = looped?;
+    let said = say::json(&summary);
+    restored.and(recorded).and(said)
 }
 
 fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option<Bundle>> {
@@ -180,37 +185,6 @@ fn head(
 fn peak_mbps(b: &Bundle) -> Option<f64> {
     let gbs = b.platform.table.get("mem")?.get("bw_gbs")?;
     gbs.as_float().or(gbs.as_integer().map(|i| i as f64)).filter(|g| *g > 0.0).map(|g| g * 1e3)
-}
-
-/// A file of JSON lines.
-pub(crate) struct Lines {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl Lines {
-    /// The file is as it was until [`Lines::begin`].
-    fn open(path: &Path) -> Result<Self> {
-        Ok(Lines { path: path.into(), file: BufWriter::new(open_anew(path)?) })
-    }
-
-    pub(crate) fn create(path: &Path) -> Result<Self> {
-        let lines = Self::open(path)?;
-        lines.begin()?;
-        Ok(lines)
-    }
-
-    fn begin(&self) -> Result<()> {
-        empty(&self.path, self.file.get_ref())
-    }
-
-    pub(crate) fn write(&mut self, v: &serde_json::Value) -> Result<()> {
-        writeln!(self.file, "{v}").map_err(|e| Error::io(&self.path, "cannot be written", &e))
-    }
-
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        self.file.flush().map_err(|e| Error::io(&self.path, "cannot be written", &e))
-    }
 }
 
 /// Where what happens is told: the journal of decisions, the metrics with the last of them, and upper schedulers.
@@ -295,44 +269,31 @@ impl<'a> Story<'a> {
 struct Beside {
     shadows: Shadows,
     stream: Option<stream::Writer>,
-    events: Option<Lines>,
-    /// Pipes for these.
-    later: (Option<(PathBuf, Head)>, Option<PathBuf>),
+    events: Option<Recorder>,
+    /// Recordings that ended before the run did. Control went on without them.
+    failed: Vec<Error>,
 }
 
 impl Beside {
-    /// What the files hold stays until [`Beside::begin`]; so long nobody waits for a reader at a pipe's other end.
+    /// What the files hold stays until [`Beside::begin`].
     fn open(shadows: Shadows, args: &cli::Run, head: Head) -> Result<Self> {
-        let is_pipe = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.file_type().is_fifo());
-        let mut beside = Beside { shadows, stream: None, events: None, later: (None, None) };
-        match args.stream.clone().map(|f| (f, head)) {
-            Some(pipe) if is_pipe(&pipe.0) => beside.later.0 = Some(pipe),
-            Some((file, head)) => beside.stream = Some(stream::Writer::open(&file, head)?),
-            None => {}
-        }
-        match &args.events {
-            Some(pipe) if is_pipe(pipe) => beside.later.1 = Some(pipe.clone()),
-            Some(file) => beside.events = Some(Lines::open(file)?),
-            None => {}
-        }
-        Ok(beside)
+        let pace = if head.is_virtual { Pace::Free } else { Pace::Control };
+        let stream = args.stream.as_ref().map(|f| stream::Writer::open(f, head, pace)).transpose()?;
+        let events = args.events.as_ref().map(|f| Recorder::open(f, pace)).transpose()?;
+        Ok(Beside { shadows, stream, events, failed: vec![] })
     }
 
     fn begin(&mut self) -> Result<()> {
-        if let Some((pipe, head)) = self.later.0.take() {
-            self.stream = Some(stream::Writer::open(&pipe, head)?);
-        }
-        if let Some(pipe) = self.later.1.take() {
-            self.events = Some(Lines::open(&pipe)?);
-        }
         self.stream.as_mut().map_or(Ok(()), stream::Writer::begin)?;
-        self.events.as_ref().map_or(Ok(()), Lines::begin)
+        self.events.as_mut().map_or(Ok(()), Recorder::begin)
     }
 
     /// After the acting policy has decided; none of this reaches the machine.
     fn tick(&mut self, seen: &Observation, plan: &Plan, metrics: &Mutex<Metrics>) -> Result<()> {
-        if let Some(w) = &mut self.stream {
-            w.tick(seen, plan)?;
+        let written = self.stream.as_mut().map(|w| w.tick(seen, plan));
+        if let Some(Err(e)) = written {
+            self.stream = None;
+            self.fail(e);
         }
         if !self.shadows.is_empty() {
             let said = self.shadows.step(seen.t_ms, seen).map_err(Error::Failed)?;
@@ -340,6 +301,27 @@ impl Beside {
             metrics.lock().unwrap_or_else(PoisonError::into_inner).shadows(opinions);
         }
         Ok(())
+    }
+
+    /// After the tick.
+    fn events(&mut self, t_ms: u64, seen: &Observation, load: impl Fn(&str) -> Option<f64>) {
+        let written = self.events.as_mut().map(|e| write_moments(e, t_ms, seen, load));
+        if let Some(Err(e)) = written {
+            self.events = None;
+            self.fail(e);
+        }
+    }
+
+    fn fail(&mut self, e: Error) {
+        tracing::warn!("{e}. The run goes on without it");
+        self.failed.push(e);
+    }
+
+    /// The recordings are whole, or it is said which is not.
+    fn end(mut self) -> Result<()> {
+        let stream = self.stream.as_mut().map_or(Ok(()), stream::Writer::end);
+        let events = self.events.as_mut().map_or(Ok(()), Recorder::finish);
+        self.failed.into_iter().next().map_or(Ok(()), Err).and(stream).and(events)
     }
 }
 
@@ -351,7 +333,7 @@ fn control(
     mut learning: Option<&mut Learning>,
     story: &mut Story,
     beside: &mut Beside,
-) -> Result<()> {
+) -> Result<serde_json::Value> {
     let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
@@ -394,9 +376,7 @@ fn control(
         if let Some(l) = &mut learning {
             l.tick(now, story.metrics);
         }
-        if let Some(e) = &mut beside.events {
-            write_moments(e, now, &seen, |id| node.load_at(id, now))?;
-        }
+        beside.events(now, &seen, |id| node.load_at(id, now));
         if clock.ticks == 0 {
             let (here, all) = (seen.services.len(), node.services(config));
             let of = if here < all { format!("{here} of ") } else { String::new() };
@@ -414,30 +394,20 @@ fn control(
         clock.advance(node);
     }
     notifier.stopping();
-    if let Some(w) = &mut beside.stream {
-        w.flush()?;
-    }
-    if let Some(lines) = &mut beside.events {
-        lines.flush()?;
-    }
     let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
     let violation_s: serde_json::Map<_, _> = m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(*ms as f64 / 1000.0))).collect();
     let (cpu_s, rss_bytes) = own_cost();
-    println!(
-        "{}",
-        json!({
-            "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
-            "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
-            "shadows": m.shadowed(),
-        })
-    );
-    Ok(())
+    Ok(json!({
+        "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
+        "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
+        "shadows": m.shadowed(),
+    }))
 }
 
 /// One line per service: what the report draws.
-fn write_moments(e: &mut Lines, t_ms: u64, seen: &Observation, load: impl Fn(&str) -> Option<f64>) -> Result<()> {
+fn write_moments(e: &mut Recorder, t_ms: u64, seen: &Observation, load: impl Fn(&str) -> Option<f64>) -> Result<()> {
     for (m, s) in moments(seen, load).zip(&seen.services) {
-        e.write(&json!({
+        e.line(&json!({
             "t_ms": t_ms, "service": m.service, "kind": if m.is_lc { "lc" } else { "be" }, "p99_ms": m.p99_ms, "qos_target_ms": m.qos_target_ms,
             "load": m.load, "achieved_rps": s.window.map(|w| w.achieved_rps), "count": s.window.map(|w| w.count), "cores": m.cores,
             "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "features": s.features,

@@ -9,6 +9,7 @@ use crate::workload::Workload;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::RemoteFiles;
 use surefoot_linux::catalogue::EntryKind;
 use surefoot_linux::files::{HostFiles, SharedFiles};
@@ -38,7 +39,7 @@ impl Node {
         let file = config.workload.clone().ok_or_else(|| missing(config, "workload", "Name a workload file (docs/workload-format.md)"))?;
         let unreadable =
             |e| Error::BadInput(format!("{}: workload: {}", config.file.display(), Error::unreadable(&file, "a workload file", &e)));
-        let text = std::fs::read_to_string(&file).map_err(unreadable)?;
+        let text = input::text(&file, WRITTEN_BYTES).map_err(unreadable)?;
         let workload = Workload::parse(&file, &text, &at.target())?;
         check_platform(&workload, &at.platform.name);
         if !config.services.is_empty() {

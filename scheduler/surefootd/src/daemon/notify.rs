@@ -20,7 +20,13 @@ impl Notifier {
             [] => None,
             _ => SocketAddr::from_pathname(&path).ok(),
         });
-        let to = address.and_then(|a| Some((UnixDatagram::unbound().ok()?, a)));
+        let open = || {
+            let socket = UnixDatagram::unbound().ok()?;
+            // A service manager that does not read is no reason to wait.
+            socket.set_nonblocking(true).ok()?;
+            Some(socket)
+        };
+        let to = address.and_then(|a| Some((open()?, a)));
         let usec: Option<u64> = std::env::var("WATCHDOG_USEC").ok().and_then(|v| v.parse().ok());
         Notifier { to, every: usec.map(|u| Duration::from_micros(u / 2)), last: Instant::now() }
     }

@@ -2,7 +2,9 @@
 
 use hdrhistogram::Histogram;
 use serde_json::{json, Value};
+use std::path::Path;
 use std::time::{Duration, Instant};
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// Longest time that is told apart from longer ones.
 const MOST_NS: u64 = 60_000_000_000;
@@ -73,12 +75,13 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 pub fn own_cost() -> (Option<f64>, Option<u64>) {
     // SAFETY: sysconf only reads constants.
     let (ticks, page) = unsafe { (libc::sysconf(libc::_SC_CLK_TCK), libc::sysconf(libc::_SC_PAGESIZE)) };
-    let cpu_s = std::fs::read_to_string("/proc/self/stat").ok().and_then(|t| {
+    let own = |name: &str| input::text(Path::new(&format!("/proc/self/{name}")), KERNEL_BYTES).ok();
+    let cpu_s = own("stat").and_then(|t| {
         let fields: Vec<&str> = t.rsplit_once(')')?.1.split_whitespace().collect();
         let time = |i: usize| fields.get(i)?.parse::<f64>().ok();
         Some((time(11)? + time(12)?) / ticks.max(1) as f64)
     });
-    let rss = std::fs::read_to_string("/proc/self/statm").ok().and_then(|t| {
+    let rss = own("statm").and_then(|t| {
         let pages: u64 = t.split_whitespace().nth(1)?.parse().ok()?;
         Some(pages * page.max(1) as u64)
     });

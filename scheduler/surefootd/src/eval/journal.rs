@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{self, long_line, next_line, CASE_BYTES};
 
 pub const PARTIAL: &str = "eval.partial.jsonl";
 
@@ -99,11 +100,18 @@ impl Journal {
         let mut buffer = vec![];
         let (mut other, mut lines) = (None, 0);
         loop {
-            buffer.clear();
-            let n = from.read_until(b'\n', &mut buffer).map_err(io)? as u64;
-            if !buffer.ends_with(b"\n") {
-                return Ok(other);
-            }
+            let n = match next_line(&mut from, &mut buffer, CASE_BYTES).map_err(io)? {
+                input::Found::TooLong(_) => {
+                    let (path, line) = (self.path.display(), lines + 1);
+                    let why = long_line(CASE_BYTES);
+                    return Err(Error::Failed(format!(
+                        "{path}:{line}: is no line of eval's: {why}. The file was damaged: remove it and run anew"
+                    )));
+                }
+                input::Found::Line(n) if buffer.ends_with(b"\n") => n as u64,
+                // A last line that was cut off.
+                input::Found::Line(_) | input::Found::End => return Ok(other),
+            };
             lines += 1;
             let known = if lines == 1 {
                 serde_json::from_slice::<Value>(&buffer).map(|first| other = differs(&first, what))
@@ -211,12 +219,12 @@ impl Drop for Journal {
     }
 }
 
-/// A finished case as a line; None where JSON cannot hold it to the last bit.
+/// A finished case as a line; None where JSON cannot hold it to the last bit, and for one that is longer than is read.
 pub fn line(row: &EvalRow, timeline: &[Moment]) -> Option<Vec<u8>> {
     let mut text = serde_json::to_vec(&Line { row, timeline }).ok()?;
     let back: Found = serde_json::from_slice(&text).ok()?;
     text.push(b'\n');
-    (back.row == *row && back.timeline == timeline).then_some(text)
+    (back.row == *row && back.timeline == timeline && text.len() <= CASE_BYTES).then_some(text)
 }
 
 fn cases(n: u64) -> String {

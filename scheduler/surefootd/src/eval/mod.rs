@@ -7,7 +7,6 @@ pub mod run;
 mod what;
 
 use crate::campaign::sha256_hex;
-use crate::cli;
 use crate::daemon::inputs::{Inputs, News};
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
@@ -19,6 +18,7 @@ use crate::sweep::rows::parquet_properties;
 use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use crate::workload::{self, Workload};
+use crate::{cli, line, say};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use harm::Misled;
@@ -29,6 +29,7 @@ use run::{EvalRow, Moment};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
+use surefoot_io::out::note;
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{by_name, ModelSet, Policy};
 
@@ -111,7 +112,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     let (mut workloads, mut digests) = (vec![], vec![]);
     for file in workload::files(&args.workloads)? {
-        let w = Workload::read(&file, &target)?;
+        let (w, text) = Workload::read_with_text(&file, &target)?;
         run::check_platform(&w, &at.platform.name);
         if workloads.iter().any(|o: &Workload| o.name == w.name) {
             let (file, name) = (file.display(), &w.name);
@@ -119,8 +120,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
                 "--workloads: {file}: a workload `{name}` is there already. Name each file once; of two with one name rename one"
             )));
         }
-        let bytes = std::fs::read(&file).map_err(|e| Error::unreadable(&file, "a workload file", &e))?;
-        digests.push(sha256_hex(&bytes));
+        digests.push(sha256_hex(text.as_bytes()));
         workloads.push(w);
     }
     let _folders = NewFolders::create(&args.out)?;
@@ -137,7 +137,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     let resumed = journal.before();
     if resumed > 0 {
-        eprintln!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
+        note(&format!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display()));
     }
     let mut inputs = Inputs::of(asked);
     let services = workloads.iter().flat_map(|w| &w.lc).map(|l| l.service.as_str());
@@ -211,11 +211,10 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let summary = summarise(&rows, &args.policies);
     if args.json {
         let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "resumed": resumed, "workloads": workloads.len(), "harm": args.harm.and_then(what::name), "policies": summary });
-        println!("{v}");
+        say::json(&v)
     } else {
-        print_summary(&rows, &summary, args);
+        say::print(&summary_page(&rows, &summary, args))
     }
-    Ok(())
 }
 
 /// A policy, misled where it is to be.
@@ -396,26 +395,41 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
     policies.iter().map(one).collect()
 }
 
-fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
+fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> String {
+    let mut page = String::new();
     let show = |x: Option<f64>, digits: usize| x.map_or("-".to_string(), |x| format!("{x:.digits$}"));
     if let Some(harm) = args.harm.and_then(what::name) {
-        println!("--harm {harm}: policies were told untruths");
+        line!(page, "--harm {harm}: policies were told untruths");
     }
-    println!("runs with seed 1{}:", if args.seeds > 1 { format!(" of {}", args.seeds) } else { String::new() });
-    println!(
+    line!(page, "runs with seed 1{}:", if args.seeds > 1 { format!(" of {}", args.seeds) } else { String::new() });
+    line!(
+        page,
         "{:<24} {:<14} {:>4} {:>10} {:>6} {:>6} {:>12} {:>8}",
-        "workload", "policy", "seed", "converged", "EMU", "BE", "violation s", "actions"
+        "workload",
+        "policy",
+        "seed",
+        "converged",
+        "EMU",
+        "BE",
+        "violation s",
+        "actions"
     );
     for r in rows.iter().filter(|r| r.seed == 1) {
         let converged = if r.converged { format!("{} s", show(r.convergence_s, 1)) } else { "no".into() };
         let (emu, be) = (show(r.emu, 2), show(r.be_throughput, 2));
-        println!(
+        line!(
+            page,
             "{:<24} {:<14} {:>4} {converged:>10} {emu:>6} {be:>6} {:>12.1} {:>8}",
-            r.workload, r.policy, r.seed, r.qos_violation_s, r.actions
+            r.workload,
+            r.policy,
+            r.seed,
+            r.qos_violation_s,
+            r.actions
         );
     }
-    println!("\nall runs:");
-    println!(
+    line!(page, "\nall runs:");
+    line!(
+        page,
         "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6} {:>9} {:>9} {:>8} {:>8}",
         "policy",
         "runs",
@@ -432,7 +446,8 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
         "us p99"
     );
     for s in summary {
-        println!(
+        line!(
+            page,
             "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>6.1} {:>9} {:>9} {:>8} {:>8}",
             s.policy,
             s.runs,
@@ -449,8 +464,12 @@ fn print_summary(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) {
             show(s.decision_us_p99, 1)
         );
     }
-    println!("means over runs; mean s and worst s over those that converge");
-    println!("own s: violation that the policy itself caused, settled s: the part of it after convergence (of runs that converge)");
-    println!("crossings A+B: times that the policy itself took an LC service across its cliff, A for BE jobs or nobody, B for LC services");
-    println!("written to {}", args.out.display());
+    line!(page, "means over runs; mean s and worst s over those that converge");
+    line!(page, "own s: violation that the policy itself caused, settled s: the part of it after convergence (of runs that converge)");
+    line!(
+        page,
+        "crossings A+B: times that the policy itself took an LC service across its cliff, A for BE jobs or nobody, B for LC services"
+    );
+    line!(page, "written to {}", args.out.display());
+    page
 }

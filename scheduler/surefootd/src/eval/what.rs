@@ -9,6 +9,7 @@ use crate::workload::Workload;
 use clap::ValueEnum;
 use serde_json::{json, Value};
 use std::path::Path;
+use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
 
 /// What was run, beside its rows.
@@ -29,7 +30,7 @@ pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloa
         "format": 1,
         "surefootd": env!("CARGO_PKG_VERSION"),
         // A version has many builds, and half of one beside half of another would be no evaluation of either.
-        "program_sha256": std::fs::read("/proc/self/exe").ok().map(|b| sha256_hex(&b)),
+        "program_sha256": input::bytes(Path::new("/proc/self/exe"), PROGRAM_BYTES).ok().map(|b| sha256_hex(&b)),
         "platform": at.platform.name,
         "platform_sha256": debug(&at.profile),
         "profiles_sha256": debug(&(&at.profiles.services, &at.profiles.bursts)),
@@ -45,7 +46,7 @@ pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloa
 /// What is to be said of a finished evaluation of something else in a folder: its results give way to those of `what`.
 pub fn to_be_replaced(out: &Path, what: &Value) -> Option<String> {
     let path = out.join(FILE);
-    let mut held: Value = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+    let mut held: Value = surefoot_io::json::from_slice(&input::bytes(&path, SUMMARY_BYTES).ok()?).ok()?;
     held.as_object_mut()?.remove(FINISHED);
     let other = differs(&held, what)?;
     let names = |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");

@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use surefoot_io::input::{long_line, next_line, Found, Input, LINE_BYTES};
 use surefoot_search::Reading;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,7 +143,7 @@ impl Journal {
 pub struct Reader {
     path: PathBuf,
     /// None where there is no journal.
-    file: Option<BufReader<File>>,
+    file: Option<BufReader<Input>>,
     buffer: Vec<u8>,
     /// Whole lines so far.
     pub lines: u64,
@@ -156,7 +157,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Failed`].
     pub fn open(path: &Path) -> Result<Self> {
-        let file = match File::open(path) {
+        let file = match Input::open(path) {
             Ok(f) => Some(BufReader::with_capacity(1 << 18, f)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(Error::io(path, "cannot be read", &e)),
@@ -171,11 +172,18 @@ impl Reader {
     pub fn next_line(&mut self) -> Result<Option<Line<'_>>> {
         let Some(file) = &mut self.file else { return Ok(None) };
         let unreadable = |e: std::io::Error| Error::io(&self.path, "cannot be read", &e);
-        self.buffer.clear();
-        let n = file.read_until(b'\n', &mut self.buffer).map_err(unreadable)? as u64;
-        if n == 0 {
-            return Ok(None);
-        }
+        let n = match next_line(file, &mut self.buffer, LINE_BYTES).map_err(unreadable)? {
+            Found::End => return Ok(None),
+            Found::Line(n) => n as u64,
+            Found::TooLong(_) => {
+                return Err(Error::Failed(format!(
+                    "{}:{}: is no journal line: {}. The file was damaged, not merely cut off: restore it, or remove this folder and measure again",
+                    self.path.display(),
+                    self.lines + 1,
+                    long_line(LINE_BYTES)
+                )));
+            }
+        };
         match serde_json::from_slice::<Line>(&self.buffer) {
             Ok(line) if self.buffer.ends_with(b"\n") => {
                 self.lines += 1;

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use surefoot_io::input::{self, SHARD_BYTES};
 
 /// How a campaign is cut into shards.
 pub enum Shape<'a> {
@@ -228,7 +229,7 @@ fn check_shard(dir: &Path, file: &str, rows: u64, known: Option<&Shard>) -> Resu
     if rows == 0 || !path.exists() {
         return Ok(None);
     }
-    let bytes = std::fs::read(&path).map_err(|e| Error::io(&path, "cannot be read", &e))?;
+    let bytes = input::bytes(&path, SHARD_BYTES).map_err(|e| Error::io(&path, "cannot be read", &e))?;
     let remedy = "Remove that file and run again with --resume: its cases are measured again";
     let sha256 = sha256_hex(&bytes);
     if let Some(k) = known.filter(|k| k.sha256 != sha256) {

@@ -7,6 +7,8 @@ use crate::expand::{rule, Part};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use surefoot_io::input::{self, SUMMARY_BYTES};
+use surefoot_io::json;
 
 pub const SCHEMA_VERSION: u32 = 1;
 /// Distinct reasons that are counted by themselves.
@@ -175,13 +177,13 @@ impl Manifest {
     /// # Errors
     /// [`Error::BadInput`] for a manifest that cannot be understood.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let text = match std::fs::read(path) {
+        let text = match input::bytes(path, SUMMARY_BYTES) {
             Ok(t) => t,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io(path, "cannot be read", &e)),
         };
         let remedy = "Restore it from a copy, or remove this folder and measure again";
-        let m: Manifest = serde_json::from_slice(&text)
+        let m: Manifest = json::from_slice(&text)
             .map_err(|e| Error::BadInput(format!("{}: line {}: corrupt manifest: {e}. {remedy}", path.display(), e.line())))?;
         if m.schema_version != SCHEMA_VERSION {
             let name = path.display();

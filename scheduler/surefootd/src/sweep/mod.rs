@@ -30,11 +30,14 @@ use rows::{Measured, State};
 use shard::{Keeper, Maker};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use surefoot_io::input;
 
+/// A process number in a lock file.
+const PID_BYTES: u64 = 32;
 /// Rows that a shard should have on a virtual server.
 const ROWS_PER_SHARD: u64 = 32_768;
 /// Time that a shard should take on a real machine: what a crash may cost.
@@ -101,9 +104,8 @@ impl Folder {
         let path = dir.join(".lock");
         let file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path);
         let file = file.map_err(|e| Error::io(&path, "cannot be opened", &e))?;
-        let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, e)| {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
+        let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(file, e)| {
+            let pid = input::all(&file, PID_BYTES).ok().and_then(|b| String::from_utf8(b).ok()).unwrap_or_default();
             let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
             Error::Failed(format!(
                 "{}: another sweep (pid {pid}) is writing here ({e}). Wait for it, stop it, or use another --out",

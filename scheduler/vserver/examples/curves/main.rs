@@ -1,5 +1,7 @@
 //! What the figures of docs/virtual-server.md show, as JSON on stdout (`make figures`).
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
+
 #[allow(dead_code)]
 #[path = "../validate/facts/lab.rs"]
 mod lab;
