@@ -26,6 +26,8 @@ pub const SHARD_BYTES: u64 = 256 << 20;
 pub const PROGRAM_BYTES: u64 = 1 << 30;
 /// A file of the kernel's: the longest are lists of threads, mounts and CPUs.
 pub const KERNEL_BYTES: u64 = 16 << 20;
+/// How far the end of a line that is too long is looked for.
+const SKIPPED_BYTES: u64 = 64 << 20;
 /// Longest silence of a pipe.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
@@ -162,7 +164,7 @@ pub enum Found {
 /// Read the next line into `line`, which is emptied first: at most `most` bytes of it.
 ///
 /// # Errors
-/// The reader's.
+/// The reader's; [`ErrorKind::FileTooLarge`] where a line does not come to its end.
 pub fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, most: usize) -> io::Result<Found> {
     line.clear();
     let mut passed = 0u64;
@@ -178,6 +180,9 @@ pub fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, most: usize) -> io
         passed += n.saturating_sub(room) as u64;
         let last = end.is_some() || n == 0;
         from.consume(n);
+        if passed > SKIPPED_BYTES {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, format!("a line has no end within {} MiB", SKIPPED_BYTES >> 20)));
+        }
         if last {
             return Ok(match (passed, line.len()) {
                 (0, 0) => Found::End,
@@ -247,6 +252,15 @@ mod tests {
     fn what_is_no_text_is_named() {
         let e = utf8(b"a\nb\xff".to_vec()).unwrap_err();
         assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::InvalidData, "line 2 is no UTF-8 (byte 3 of the file)"));
+    }
+
+    /// A line without an end is given up.
+    #[test]
+    fn a_line_has_an_end() {
+        let mut from = BufReader::new(Input::open(Path::new("/dev/zero")).unwrap());
+        let mut line = vec![];
+        assert_eq!(kind(next_line(&mut from, &mut line, 1000)), ErrorKind::FileTooLarge);
+        assert!(line.capacity() < 100_000);
     }
 
     /// Lines come one after another; one that is too long is passed over, wherever the reader's buffer ends.

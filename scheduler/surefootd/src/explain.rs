@@ -23,6 +23,8 @@ use surefoot_io::out::note;
 use surefoot_io::shown::{self, message};
 use surefoot_server::{ActionKind, HoldsIf, Report, Seen, FEATURE_NAMES};
 
+/// Twice what `journal_mb` may be.
+const MOST_JOURNAL_BYTES: u64 = 2 << 30;
 /// Damaged lines that are named; the others are counted.
 const MOST_DAMAGED: usize = 20;
 /// Records and runs that are kept while a journal is read: the newest, and of so many bytes.
@@ -177,10 +179,21 @@ impl Story {
             }
             Err(e) => return Err(Error::io(file, "cannot be read", &e)),
         };
-        let mut line = vec![];
-        let mut number = 0;
+        let (mut line, mut number, mut bytes) = (vec![], 0, 0);
         loop {
-            let found = next_line(&mut reader, &mut line, LINE_BYTES).map_err(|e| Error::io(file, "cannot be read", &e))?;
+            let found = next_line(&mut reader, &mut line, LINE_BYTES).map_err(|e| match e.kind() {
+                ErrorKind::FileTooLarge => Error::BadInput(format!("{}: is no journal of decisions: {e}", file.display())),
+                _ => Error::io(file, "cannot be read", &e),
+            })?;
+            bytes += match found {
+                Found::Line(n) => n as u64,
+                Found::TooLong(n) => n,
+                Found::End => 0,
+            };
+            if bytes > MOST_JOURNAL_BYTES {
+                let most = MOST_JOURNAL_BYTES >> 30;
+                return Err(Error::BadInput(format!("{}: is no journal of decisions: it is longer than {most} GiB", file.display())));
+            }
             number += 1;
             let whole = line.last() == Some(&b'\n');
             let read = match found {
@@ -192,7 +205,7 @@ impl Story {
             match read {
                 Ok(()) => self.readable += 1,
                 // Just being written, or cut off by a kill.
-                Err(_) if newest && !whole && matches!(found, Found::Line(_)) => {}
+                Err(_) if newest && !whole && matches!(found, Found::Line(_)) && (self.readable > 0 || begins(&line)) => {}
                 Err(why) => {
                     self.damaged_lines += 1;
                     if self.damaged.len() < MOST_DAMAGED {
@@ -258,6 +271,12 @@ impl Story {
     fn run_of(&self, index: Option<usize>) -> Option<&RunLine> {
         self.runs.get(index?)
     }
+}
+
+/// Whether a first line that is being written may become a journal's.
+fn begins(line: &[u8]) -> bool {
+    const RUN: &[u8] = b"{\"run\":";
+    line.starts_with(RUN) || RUN.starts_with(line)
 }
 
 /// Three digits or so.

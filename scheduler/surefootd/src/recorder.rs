@@ -51,15 +51,13 @@ impl Recorder {
     /// # Errors
     /// The file cannot be opened, or another process writes there.
     pub fn open(path: &Path, pace: Pace) -> Result<Self> {
-        let kind = std::fs::metadata(path).map(|m| m.file_type());
-        let is_pipe = kind.as_ref().is_ok_and(FileTypeExt::is_fifo);
+        let is_pipe = is_pipe(path);
+        let is_device = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device());
         let to = match pace {
             Pace::Free if is_pipe => To::Later,
             // Opened for both, a pipe waits for nobody.
             Pace::Control if is_pipe => To::Pipe(Sink::new(own(path, true).map_err(|e| Error::io(path, "cannot be opened", &e))?)),
-            _ if kind.is_ok_and(|k| k.is_char_device()) => {
-                To::Pipe(Sink::new(own(path, false).map_err(|e| Error::io(path, "cannot be opened", &e))?))
-            }
+            _ if is_device => To::Pipe(Sink::new(own(path, false).map_err(|e| Error::io(path, "cannot be opened", &e))?)),
             _ => To::File(holder::alone(path, open_anew(path)?)?),
         };
         Ok(Recorder { path: path.into(), to, pace, buffer: vec![] })
@@ -156,8 +154,19 @@ impl Recorder {
             sink.write_all(&self.buffer, || true).map_err(|e| Error::io(&self.path, "cannot be written", &e))?;
             self.buffer.clear();
         }
+        // A pipe that was opened for both takes lines that nobody will read: with our end closed it is seen whether somebody is there.
+        let waited = std::mem::replace(&mut self.to, To::Later);
+        let both = matches!((&waited, self.pace), (To::Pipe(_), Pace::Control)) && is_pipe(&self.path);
+        drop(waited);
+        if both && own(&self.path, false).is_err_and(|e| e.raw_os_error() == Some(libc::ENXIO)) {
+            return Err(Error::Failed(format!("{}: nobody reads it: the recording is lost. Record to a file", self.path.display())));
+        }
         Ok(())
     }
+}
+
+fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_fifo())
 }
 
 /// A pipe or a device, never waited for.
@@ -193,6 +202,25 @@ mod tests {
         // 64 KiB in the pipe, 4 MiB here.
         assert!((420..=427).contains(&lines), "{lines}");
         assert!(e.to_string().contains("its reader takes too little"), "{e}");
+    }
+
+    /// A recording that fits into a pipe and that nobody reads is no recording.
+    #[test]
+    fn what_nobody_reads_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = pipe(dir.path());
+        let mut r = Recorder::open(&pipe, Pace::Control).unwrap();
+        r.begin().unwrap();
+        r.line(&1).unwrap();
+        assert!(r.finish().unwrap_err().to_string().contains("nobody reads it"));
+        let mut r = Recorder::open(&pipe, Pace::Control).unwrap();
+        r.begin().unwrap();
+        let mut reader = File::open(&pipe).unwrap();
+        r.line(&1).unwrap();
+        r.finish().unwrap();
+        let mut all = String::new();
+        reader.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "1\n");
     }
 
     /// Where time is the recording's own, a reader that is slow gets every line, and one that comes late too.

@@ -29,7 +29,6 @@ use run::{EvalRow, Moment};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use surefoot_io::out::note;
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{by_name, ModelSet, Policy};
 
@@ -137,7 +136,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     let resumed = journal.before();
     if resumed > 0 {
-        note(&format!("surefootd: {resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display()));
+        tracing::info!("{resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
     }
     let mut inputs = Inputs::of(asked);
     let services = workloads.iter().flat_map(|w| &w.lc).map(|l| l.service.as_str());

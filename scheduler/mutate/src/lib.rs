@@ -1,0 +1,164 @@
+//! For tests: mutations of a valid input ([`Mutator`]), and a program that is watched while it reads one ([`watch`]).
+//!
+//! A mutation changes bytes (flips, cuts, copies, splices, hostile tokens) or, where the input is JSON or TOML, its tree: types,
+//! extreme numbers, names, lengths, depth. The same seed gives the same mutations.
+
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "for tests, whose input and output are their own")]
+
+mod bytes;
+mod tree;
+pub mod watch;
+
+use fastrand::Rng;
+
+/// What an input is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Anything.
+    Bytes,
+    Json,
+    /// One JSON value a line.
+    JsonLines,
+    Toml,
+}
+
+/// Draws mutations of one specimen.
+pub struct Mutator {
+    rng: Rng,
+    form: Form,
+    specimen: Vec<u8>,
+}
+
+impl Mutator {
+    pub fn new(seed: u64, form: Form, specimen: impl Into<Vec<u8>>) -> Self {
+        Mutator { rng: Rng::with_seed(seed), form, specimen: specimen.into() }
+    }
+
+    /// The next mutation: one change, more rarely two or three.
+    pub fn draw(&mut self) -> Vec<u8> {
+        let mut out = self.specimen.clone();
+        for _ in 0..[1, 1, 1, 2, 3][self.rng.usize(0..5)] {
+            out = self.change(&out);
+        }
+        out
+    }
+
+    fn change(&mut self, from: &[u8]) -> Vec<u8> {
+        // Most keep the form, so that they come past the parser.
+        let of_tree = (self.rng.u8(0..3) > 0).then(|| match self.form {
+            Form::Bytes => None,
+            Form::Json => tree::json(&mut self.rng, from),
+            Form::Toml => tree::toml(&mut self.rng, from),
+            Form::JsonLines => self.change_line(from),
+        });
+        of_tree.flatten().unwrap_or_else(|| bytes::change(&mut self.rng, from))
+    }
+
+    fn change_line(&mut self, from: &[u8]) -> Option<Vec<u8>> {
+        let mut lines: Vec<Vec<u8>> = from.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+        // The first lines are heads, and there is one of them beside many others.
+        let most = if self.rng.u8(0..3) == 0 { lines.len().min(2) } else { lines.len() };
+        let i = self.rng.usize(0..most.max(1));
+        let mut line = tree::json(&mut self.rng, lines.get(i)?)?;
+        line.push(b'\n');
+        lines[i] = line;
+        Some(lines.concat())
+    }
+}
+
+/// How many mutations of each format: a number for every day, many more where `SUREFOOT_MUTATIONS` says so.
+pub fn how_many(every_day: usize) -> usize {
+    std::env::var("SUREFOOT_MUTATIONS").ok().and_then(|v| v.parse().ok()).unwrap_or(every_day)
+}
+
+/// Texts that have broken readers.
+pub(crate) fn hostile_text(rng: &mut Rng) -> String {
+    let long = |c: char, n: usize| c.to_string().repeat(n);
+    match rng.u8(0..24) {
+        0 => String::new(),
+        1 => long('a', 100_000),
+        2 => "\u{1b}[31m\u{1b}[2J\u{7}".into(),
+        3 => "\u{202e}txt.exe\u{2066}".into(),
+        4 => "\0".into(),
+        5 => "a\nb\r\nc".into(),
+        6 => "\u{9b}2J\u{85}\u{2028}".into(),
+        7 => "\u{feff}\u{200b}".into(),
+        8 => "..".into(),
+        9 => ".".into(),
+        10 => "nan".into(),
+        11 => "-1".into(),
+        12 => "1..1000000".into(),
+        13 => "0..1e308 step 1e-308".into(),
+        14 => "99999999999999999999".into(),
+        15 => long('é', 3_000),
+        16 => "0-1023".into(),
+        17 => "%s%n{}{0}$(id)`id`".into(),
+        18 => "true".into(),
+        19 => "a\\u0000b\"'".into(),
+        20 => "CON:".into(),
+        21 => "-".into(),
+        22 => long(' ', 1_000),
+        _ => "0x10".into(),
+    }
+}
+
+/// Numbers that have broken readers.
+pub(crate) fn hostile_number(rng: &mut Rng) -> f64 {
+    const ALL: [f64; 22] = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        2.0,
+        255.0,
+        256.0,
+        1023.0,
+        1024.0,
+        65_536.0,
+        1e6,
+        1e9,
+        4_294_967_295.0,
+        4_294_967_296.0,
+        9_007_199_254_740_993.0,
+        9.2e18,
+        1.8e19,
+        1e300,
+        -1e300,
+        5e-324,
+        1e-9,
+    ];
+    ALL[rng.usize(0..ALL.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same seed draws the same mutations, another seed others; most differ from the specimen.
+    #[test]
+    fn mutations_are_drawn_from_a_seed() {
+        let specimen = "{\"a\": [1, 2, {\"b\": \"text\"}], \"c\": true}\n";
+        let draw = |seed| {
+            let mut m = Mutator::new(seed, Form::Json, specimen);
+            (0..200).map(|_| m.draw()).collect::<Vec<_>>()
+        };
+        let (one, other) = (draw(1), draw(2));
+        assert!(one == draw(1) && one != other);
+        assert!(one.iter().filter(|m| m.as_slice() == specimen.as_bytes()).count() < 10);
+    }
+
+    /// Most mutations of a tree keep the form and come past the parser.
+    #[test]
+    fn many_mutations_keep_the_form() {
+        let toml = "name = \"x\"\nlist = [1, 2]\n[table]\nkey = 1.5\n[[row]]\na = 1\n[[row]]\na = 2\n";
+        let mut m = Mutator::new(3, Form::Toml, toml);
+        let whole = (0..500).filter(|_| std::str::from_utf8(&m.draw()).is_ok_and(|t| t.parse::<::toml::Table>().is_ok())).count();
+        assert!((200..480).contains(&whole), "{whole}");
+        let mut m = Mutator::new(4, Form::JsonLines, "{\"a\":1}\n{\"b\":[2]}\n{\"c\":\"x\"}\n");
+        let whole = (0..500)
+            .filter(|_| m.draw().split(|b| *b == b'\n').all(|l| l.is_empty() || serde_json::from_slice::<serde_json::Value>(l).is_ok()));
+        let whole = whole.count();
+        assert!((200..490).contains(&whole), "{whole}");
+    }
+}
