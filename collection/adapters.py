@@ -9,7 +9,7 @@ print is None.
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +19,9 @@ from typing import Any
 
 import click
 import numpy as np
+
+from pipelines import stdio
+from pipelines.inputs import SUMMARY_BYTES, Unreadable, json_text, message, read_bytes
 
 from .errors import AdapterError, SurefootError, told
 
@@ -121,16 +124,17 @@ _TIME = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 def wrk2(path: Path, text: str) -> list[Measured]:
     """Recorded latencies of `wrk2 --latency`. Source: giltene/wrk2, README; p95 stands in its spectrum only."""
     at = text.find("Latency Distribution (HdrHistogram - Recorded Latency)")
-    rate = re.search(r"^Requests/sec:\s+([\d.]+)", text, re.MULTILINE)
+    rate = re.search(r"^Requests/sec:[ \t]+([\d.]+)", text, re.MULTILINE)
     if at < 0 or rate is None:
         raise _wrong(path, "wrk2", "no `Requests/sec`" if at >= 0 else "no recorded latencies: run it with --latency")
     part = text[at:]
     other = part.find("Uncorrected Latency")
     part = part if other < 0 else part[:other]
-    values = {
-        float(p): float(v) * _TIME[u] for p, v, u in re.findall(r"^\s*([\d.]+)%\s+([\d.]+)(us|ms|s|m|h)\s*$", part, re.MULTILINE)
-    }
-    spectrum = [(float(p), float(v)) for v, p in re.findall(r"^\s+([\d.]+)\s+([01]\.\d{6})\s+\d+\s+\S+\s*$", part, re.MULTILINE)]
+    # blanks only: what matches ends of lines, too, takes quadratic time on a file of empty ones
+    line = re.compile(r"^[ \t]*([\d.]+)%[ \t]+([\d.]+)(us|ms|s|m|h)[ \t\r]*$", re.MULTILINE)
+    values = {float(p): float(v) * _TIME[u] for p, v, u in line.findall(part)}
+    line = re.compile(r"^[ \t]+([\d.]+)[ \t]+([01]\.\d{6})[ \t]+\d+[ \t]+\S+[ \t\r]*$", re.MULTILINE)
+    spectrum = [(float(p), float(v)) for v, p in line.findall(part)]
     p95 = next((v for p, v in spectrum if p >= 0.95), None)
     mean = re.search(r"#\[Mean\s+=\s+([\d.]+)", part)
     count = re.search(r"Total count\s+=\s+(\d+)", part)
@@ -151,7 +155,7 @@ def wrk2(path: Path, text: str) -> list[Measured]:
 def ycsb(path: Path, text: str) -> list[Measured]:
     """Lines `[OPERATION], measure, value`, us. Source: brianfrankcooper/YCSB, wiki "Running a Workload"."""
     rows: dict[str, dict[str, float]] = {}
-    for operation, measure, value in re.findall(r"^\[([^\]]+)\], ([^,]+), ([-+.\deE]+)\s*$", text, re.MULTILINE):
+    for operation, measure, value in re.findall(r"^\[([^\]\n]+)\], ([^,\n]+), ([-+.\deE]+)[ \t\r]*$", text, re.MULTILINE):
         rows.setdefault(operation, {})[measure] = float(value)
     rate = rows.get("OVERALL", {}).get("Throughput(ops/sec)")
     if rate is None:
@@ -178,7 +182,7 @@ def parsec(path: Path, text: str) -> list[Measured]:
     """
     name = re.search(r"Running benchmark (\S+)", text)
     roi = re.search(r"^\[HOOKS\] Total time spent in ROI: ([\d.]+)s", text, re.MULTILINE)
-    real = re.search(r"^real\s+(\d+)m([\d.]+)s", text, re.MULTILINE)
+    real = re.search(r"^real[ \t]+(\d+)m([\d.]+)s", text, re.MULTILINE)
     if name is None or (roi is None and real is None):
         raise _wrong(path, "parsec", "no line `Running benchmark`" if name is None else "no time: the run did not end")
     if roi is not None:
@@ -228,12 +232,20 @@ def read(tool: str, path: Path) -> list[Measured]:
     if tool not in TOOLS:
         raise AdapterError(f"unknown tool {tool!r}. Give one of {', '.join(TOOLS)}")
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, SUMMARY_BYTES)
     except OSError as e:
         raise AdapterError(told(e)) from e
-    if tool == "tailbench":
-        return tailbench(path, raw)
-    return _TEXT[tool](path, raw.decode("utf-8", errors="replace"))
+    except Unreadable as e:
+        raise AdapterError(f"{path}: cannot be read: {e}. Give what {tool} wrote") from e
+    try:
+        found = tailbench(path, raw) if tool == "tailbench" else _TEXT[tool](path, raw.decode("utf-8", errors="replace"))
+        for row in found:
+            for name, value in row.as_json().items():
+                if isinstance(value, int | float) and not (math.isfinite(value) and 0 <= value < 1e18):
+                    raise ValueError(f"{name} is {value}")
+        return found
+    except (ArithmeticError, KeyError, TypeError, ValueError) as e:
+        raise _wrong(path, tool, f"a number that is none ({message(e)})") from e
 
 
 @click.command()
@@ -242,13 +254,14 @@ def read(tool: str, path: Path) -> list[Measured]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def main(tool: str, file: Path, as_json: bool) -> None:
     """Read what another load generator or suite wrote: rate and latencies, in our units."""
+    stdio.guard()
     try:
         rows = [row.as_json() for row in read(tool, file)]
     except SurefootError as e:
-        click.echo(f"Error: {e}", err=True)
+        click.echo(f"Error: {message(e)}", err=True)
         sys.exit(e.exit_code)
     if as_json:
-        click.echo(json.dumps(rows, indent=2, allow_nan=False))
+        click.echo(json_text(rows))
     else:
         for row in rows:
             click.echo(" ".join(f"{name}={value}" for name, value in row.items() if value is not None))

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, naming, write_bytes, write_json
 
 from . import card, dataset, lab, spec, tools
@@ -141,7 +142,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
             file_left.unlink(missing_ok=True)
         copy = out / COPY
         if not copy.exists():
-            write_bytes(copy, file.read_bytes())
+            write_bytes(copy, read_bytes(file))
         _write_summary(campaign, out, plans)
         note = _Note(out / PROGRESS)
         try:

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES
+from pipelines.inputs import Unreadable, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
 
@@ -80,8 +81,8 @@ def stamp(folder: Path) -> str:
 def is_current(folder: Path) -> bool:
     """Whether the card is there, and of these data. (Its figures are written before it.)"""
     try:
-        return f"\nDigest: {stamp(folder)}\n" in (folder / CARD).read_text("utf-8")
-    except (OSError, UnicodeDecodeError, DataSetError):
+        return f"\nDigest: {stamp(folder)}\n" in read_text(folder / CARD)
+    except (OSError, Unreadable, DataSetError):
         return False
 
 

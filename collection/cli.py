@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import sys
 
+from pipelines import stdio
+from pipelines.inputs import message
+
 from .errors import SurefootError, told
+
+FAULT = "a fault of surefoot"
 
 
 def main(args: list[str] | None = None) -> None:
     """Entry point. Turns errors into one line on stderr and an exit code."""
+    stdio.guard()
     given = sys.argv[1:] if args is None else args
     debug = "--debug" in given
     try:
         if not _quick(given):
             _commands(args)
+        if why := stdio.failure():
+            _fail(f"error: {why}", 1)
     except KeyboardInterrupt:
         _fail("stopped; the same command goes on where this one was", 130)
     except (SurefootError, OSError) as e:
@@ -27,10 +35,14 @@ def main(args: list[str] | None = None) -> None:
             _fail(f"error: {e}", e.exit_code)
         else:
             _fail(f"error: {told(e)}", 1)
+    except Exception as e:  # a fault of ours: one line for people, the rest for who asks
+        if debug:
+            raise
+        _fail(f"error: {FAULT}: {type(e).__name__}: {e}. Please report it, with what --debug shows", 1)
 
 
-def _fail(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
+def _fail(text: str, code: int) -> None:
+    print(message(text), file=sys.stderr)
     sys.exit(code)
 
 
@@ -58,9 +70,12 @@ def _commands(args: list[str] | None) -> None:
         sys.exit(e.exit_code)
     except click.Abort:
         sys.exit(130)
-    except click.ClickException as e:
+    except click.exceptions.NoArgsIsHelpError as e:
         e.show()
         sys.exit(e.exit_code)
+    except click.ClickException as e:
+        help_of = e.ctx.command_path if isinstance(e, click.UsageError) and e.ctx else "surefoot"
+        _fail(f"error: {e.format_message()} See {help_of} --help", e.exit_code)
     except PipelineError as e:
         if "--debug" in (sys.argv[1:] if args is None else args):
             raise

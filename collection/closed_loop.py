@@ -6,17 +6,17 @@ back, ten times a second.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pipelines.inputs import Unreadable, json_lines, parse_json, read_json, said
 from pipelines.io import write_bytes
 
 from . import tools
@@ -95,7 +95,7 @@ def run(loop: Loop, policy: str, bundle: Path | None, out: Path) -> dict[str, An
         "load_report": str(report),
         **figures(events, loop.service),
         "be_cpu_cores": be_cpu(events, loop.job),
-        **_load_figures(json.loads(report.read_text("utf-8"))),
+        **_load_figures(read_json(report)),
         "node": said,
     }
 
@@ -118,15 +118,35 @@ def words(loop: Loop) -> dict[str, Any]:
     }
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e15
+
+
+def rows(events: Path) -> Iterator[dict[str, Any]]:
+    """What a node recorded, one row a service and tick.
+
+    Raises:
+        StepFailed: a line is none of a recording; names it.
+    """
+    numbers = ("t_ms", "p99_ms", "qos_target_ms", "cores", "ways")
+    try:
+        for k, row in enumerate(json_lines(events), start=1):
+            whole = isinstance(row, dict) and isinstance(row.get("service"), str) and _is_number(row.get("t_ms"))
+            if not whole or not all(row.get(n) is None or _is_number(row[n]) for n in numbers):
+                raise Unreadable(f"line {k} is no row of a recording")
+            yield row
+    except Unreadable as e:
+        raise StepFailed(f"{events}: {e}; record it again: surefootd run --events") from e
+
+
 def figures(events: Path, service: str) -> dict[str, Any]:
     """Seconds observed and seconds of QoS violation of one service in a recorded run.
 
     Each tick is judged by the p99 of the last second. A tick without a p99 is neither met nor missed: it is not observed.
     """
     ticks: list[tuple[int, float, float]] = []
-    for line in events.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        if row["service"] == service and row["p99_ms"] is not None:
+    for row in rows(events):
+        if row["service"] == service and row.get("p99_ms") is not None and row.get("qos_target_ms") is not None:
             ticks.append((row["t_ms"], row["p99_ms"], row["qos_target_ms"]))
     if not ticks:
         raise StepFailed(
@@ -141,10 +161,10 @@ def figures(events: Path, service: str) -> dict[str, Any]:
 def be_cpu(events: Path, job: str) -> float | None:
     """CPU that the BE jobs got together, in cores, averaged over the run: what holding the LC service cost them."""
     used: dict[int, float] = {}
-    for line in events.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        cores = (row.get("features") or {}).get("cpu_usage_cores")
-        if row["service"].startswith(job) and cores is not None:
+    for row in rows(events):
+        features = row.get("features")
+        cores = features.get("cpu_usage_cores") if isinstance(features, dict) else None
+        if row["service"].startswith(job) and isinstance(cores, int | float) and _is_number(cores):
             used[row["t_ms"]] = used.get(row["t_ms"], 0.0) + cores
     return sum(used.values()) / len(used) if used else None
 
@@ -167,7 +187,7 @@ def _wait_for_feed(node: subprocess.Popen[str], log: Path) -> str:
     """Path of the latency socket, once the services run."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end:
-        for line in log.read_text("utf-8", errors="replace").splitlines():
+        for line in said(log).splitlines():
             if _FEED in line:
                 return line.split(_FEED, 1)[1].split("\x1b")[0].strip()
         if node.poll() is not None:
@@ -215,12 +235,12 @@ def _stop(node: subprocess.Popen[str]) -> dict[str, Any] | None:
         node.kill()
         text, _ = node.communicate()
     try:
-        value = json.loads(text.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        value = parse_json(text.strip().splitlines()[-1])
+    except (Unreadable, IndexError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def _last(log: Path) -> str:
-    lines = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [line for line in said(log).splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"

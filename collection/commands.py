@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from pipelines.inputs import json_text
+
 from . import console as show
 from . import standing
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
+    click.echo(json_text(value))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,11 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as _escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
+
+from pipelines.inputs import shown
 
 from . import standing
 from .standing import about, counted, duration, rate
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from .verify import Result
 
 __all__ = ["Progress", "Teller", "bundle", "counted", "duration", "plain_table", "plan", "rate", "size", "status", "verification"]
+
+
+def escape(text: str) -> str:
+    """Text of others: no markup, and nothing that acts on a terminal."""
+    return _escape(shown(text))
 
 
 def size(count: float | None) -> str:
@@ -118,7 +125,7 @@ class Progress:
 def status(console: Console, state: dict[str, Any]) -> None:
     """Print what `campaign.status` found."""
     for line in standing.lines(state):
-        console.print(Text.assemble(*line), soft_wrap=True)
+        console.print(Text.assemble(*((shown(text), style) for text, style in line)), soft_wrap=True)
 
 
 def verification(console: Console, result: Result) -> None:
@@ -139,13 +146,16 @@ def verification(console: Console, result: Result) -> None:
 
 def plan(console: Console, found: dict[str, Any]) -> None:
     """Print what `campaign.plan` found."""
-    console.print(f"[bold]{found['campaign']}[/]: {found['cases']:,} cases; nothing was changed", highlight=False)
+    console.print(f"[bold]{escape(found['campaign'])}[/]: {found['cases']:,} cases; nothing was changed", highlight=False)
     for target in found["targets"]:
         infeasible = target["infeasible"]
-        console.print(f"\n[bold]{target['target']}[/] (platform {target['platform']}, {target['strategy']})", highlight=False)
+        console.print(
+            f"\n[bold]{escape(target['target'])}[/] (platform {escape(target['platform'])}, {target['strategy']})",
+            highlight=False,
+        )
         table = plain_table([("service", False), ("cases", True)])
         for service, cases in target["by_service"].items():
-            table.add_row(service, f"{cases:,}")
+            table.add_row(escape(service), f"{cases:,}")
         console.print(table)
         for rule in infeasible["rules"]:
             console.print(f"infeasible: {rule['cases']:,} × {escape(rule['rule'])}", style="dim", highlight=False)
@@ -169,10 +179,10 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             beside = ", ".join(f"{n['service']} at {n['rps']:g} RPS" for n in case["neighbours"]) or "alone"
             numbers = [f"{case[k]:g}" for k in ("rps", "threads", "cores", "ways")]
             preview.add_row(
-                case["case_id"],
-                case["service"],
+                escape(case["case_id"]),
+                escape(case["service"]),
                 *numbers,
-                beside if not case["infeasible"] else escape(f"infeasible: {case['infeasible']}"),
+                escape(beside) if not case["infeasible"] else escape(f"infeasible: {case['infeasible']}"),
             )
         console.print(preview)
 
@@ -196,8 +206,8 @@ def bundle(console: Console, facts: dict[str, Any]) -> None:
         ("signer", facts["signer"]),
     ]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*row)
+    for name, text in rows:
+        table.add_row(name, escape(text))
     console.print(table)
 
 

@@ -5,13 +5,14 @@ Format: docs/sweep-output.md.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipelines.inputs import parse_json
 
 from . import standing
 from .errors import DataSetError
@@ -36,6 +37,10 @@ __all__ = [
 ]
 
 
+# of cases and rows: beyond it sums in a table are no longer exact
+_MOST = 1 << 48
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -43,11 +48,11 @@ class _Part(BaseModel):
 class PlatformFacts(_Part):
     """cores: logical CPUs that services may use. ways: 0 where the LLC cannot be partitioned."""
 
-    name: str
-    cores: float
-    ways: int
-    mb_per_way: float
-    core_step: float
+    name: str = Field(min_length=1)
+    cores: float = Field(gt=0, lt=1e6)
+    ways: int = Field(ge=0, le=64)
+    mb_per_way: float = Field(ge=0, lt=1e6)
+    core_step: float = Field(gt=0, le=1)
     mba: bool
 
 
@@ -60,21 +65,21 @@ class Shard(_Part):
     """file: relative to the manifest's folder."""
 
     file: str
-    rows: int = Field(ge=0)
+    rows: int = Field(ge=0, lt=_MOST)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Cases(_Part):
-    planned: int = Field(ge=0)
-    measured: int = Field(ge=0)
-    infeasible: int = Field(ge=0)
-    client_limited: int = Field(ge=0)
-    overloaded: int = Field(ge=0)
-    failed: int = Field(ge=0)
-    skipped: int = Field(default=0, ge=0)
+    planned: int = Field(ge=0, lt=_MOST)
+    measured: int = Field(ge=0, lt=_MOST)
+    infeasible: int = Field(ge=0, lt=_MOST)
+    client_limited: int = Field(ge=0, lt=_MOST)
+    overloaded: int = Field(ge=0, lt=_MOST)
+    failed: int = Field(ge=0, lt=_MOST)
+    skipped: int = Field(default=0, ge=0, lt=_MOST)
     # of all of these, those with such a mark in the journal (docs/sweep-output.md)
-    disturbed: int = Field(default=0, ge=0)
-    unsettled: int = Field(default=0, ge=0)
+    disturbed: int = Field(default=0, ge=0, lt=_MOST)
+    unsettled: int = Field(default=0, ge=0, lt=_MOST)
 
     def by_state(self) -> dict[str, int]:
         """With the states' names as the journal spells them."""
@@ -95,7 +100,7 @@ class Manifest(_Part):
     host: dict[str, Any]
     shards: list[Shard]
     cases: Cases
-    journal_bytes: int = 0
+    journal_bytes: int = Field(default=0, ge=0, lt=_MOST)
     sources: dict[str, str] = {}
     part: dict[str, int] | None = None
 
@@ -104,6 +109,8 @@ class Manifest(_Part):
         return sum(s.rows for s in self.shards)
 
 
+# damaged lines that are named: a file with more of them is no journal
+_MOST_DAMAGE = 1000
 _LINE = {"case_id": pl.String(), "state": pl.Enum(STATES), "shard": pl.UInt32(), "rows": pl.UInt32(), "cases": pl.UInt64()}
 
 
@@ -162,6 +169,9 @@ def read_journal(folder: Path) -> Journal:
             journal.torn = True
             break
         n = block.count(b"\n")
+        if len(journal.damage) >= _MOST_DAMAGE:
+            journal.damage.append((number + 1, f"{_MOST_DAMAGE} lines are damaged: the rest of the file was not looked at"))
+            break
         frame = _fast(block, n)
         parts.append(frame if frame is not None else _careful(block, number, journal.damage))
         number += n
@@ -183,8 +193,10 @@ def _careful(block: bytes, before: int, damage: list[tuple[int, str]]) -> pl.Dat
     """The lines of a block that can be read; the others go to `damage`, numbered from `before` + 1."""
     rows = []
     for number, text in enumerate(block.split(b"\n")[:-1], start=before + 1):
+        if len(damage) >= _MOST_DAMAGE:
+            break
         try:
-            v = json.loads(text)
+            v = parse_json(text)
             row = (str(v["case_id"]), str(v["state"]), int(v["shard"]), int(v["rows"]), int(v.get("cases", 1)))
             if row[1] not in STATES:
                 raise ValueError(f"state {row[1]!r} is unknown")

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
+from pipelines.inputs import SUMMARY_BYTES, read_bytes, read_text, said
 from pipelines.io import sha256_file, write_json
 
 from . import campaign, closed_loop, console, dataset, report, tools, verify
@@ -111,7 +111,7 @@ class Demo:
         except SurefootError as e:
             self.failed.append(f"{title}: {e}")
             self.warnings.append(self.failed[-1])
-            self.console.print(f"[red]failed:[/] {escape(self.failed[-1])}", highlight=False)
+            self.console.print(f"[red]failed:[/] {console.escape(self.failed[-1])}", highlight=False)
             return None
 
     def _git(self, *args: str) -> str | None:
@@ -323,7 +323,7 @@ def check_bundle(name: str, folder: Path, scratch: Path) -> dict[str, Any]:
         copy = scratch / name
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(folder, copy)
-        raw = bytearray((copy / file).read_bytes())
+        raw = bytearray(read_bytes(copy / file, SUMMARY_BYTES))
         offset = rng.randrange(len(raw))
         raw[offset] ^= 1 << rng.randrange(8)
         (copy / file).chmod(0o644)
@@ -361,7 +361,7 @@ def logged(
         except subprocess.TimeoutExpired:
             file.write(f"\nended: took longer than {timeout_s:.0f} s\n")
             code = 124
-    return code, log.read_text("utf-8", errors="replace")
+    return code, said(log)
 
 
 def _image_ids() -> list[str]:
@@ -376,7 +376,7 @@ def machine() -> dict[str, Any]:
     model = next(
         (
             line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+            for line in read_text(Path("/proc/cpuinfo"), SUMMARY_BYTES).splitlines()
             if line.startswith("model name")
         ),
         platform.processor() or platform.machine(),

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import itertools
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pipelines import stdio
+from pipelines.inputs import Unreadable, message, read_text, read_toml
 
 COLUMNS = (
     "ways",
@@ -64,8 +67,10 @@ def read_counters(file: Path) -> dict[str, np.ndarray]:
     Raises:
         BadInput: a column is missing, a value is no positive number, or there are fewer than five rows.
     """
-    with file.open(newline="") as f:
-        rows = list(csv.DictReader(f))
+    try:
+        rows = list(csv.DictReader(io.StringIO(read_text(file), newline="")))
+    except (Unreadable, csv.Error) as e:
+        raise BadInput(f"{file}: cannot be read: {message(e)}. Give {', '.join(COLUMNS)}") from None
     missing = [c for c in COLUMNS if not rows or c not in rows[0]]
     if missing:
         raise BadInput(f"{file}: no column {missing[0]}. Give {', '.join(COLUMNS)}")
@@ -227,17 +232,21 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the profile; exit code 2 on bad input."""
     args = _arguments(argv)
+    stdio.guard()
     try:
-        platform = tomllib.loads(args.platform.read_text())
+        platform = read_toml(args.platform)
         derived = derive(read_counters(args.counters), platform, args.llc_exposed)
         serial_us = 0.0
         if args.saturation_rps:
             serial_us = dispatch_us(args.saturation_rps, args.saturation_mhz, platform["cpu"]["cpi_scale"])
         print(profile(derived, serial_us, args), end="")
-    except (BadInput, OSError, KeyError, tomllib.TOMLDecodeError) as e:
-        print(f"{args.platform}: no key {e}" if isinstance(e, KeyError) else e, file=sys.stderr)
+    except (BadInput, OSError, KeyError, TypeError, ArithmeticError, ValueError) as e:
+        # a key that is not there, or is no table or number
+        of_platform = isinstance(e, KeyError | TypeError | Unreadable)
+        said = f"no key {e}" if isinstance(e, KeyError) else e
+        print(message(f"{args.platform}: {said}" if of_platform else said), file=sys.stderr)
         return 2
-    return 0
+    return 0 if stdio.failure() is None else 1
 
 
 if __name__ == "__main__":

@@ -21,14 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, parse_json, read_bytes, shown
 from pipelines.io import fsync_folder, leftovers, sha256_file, write_bytes, write_json
 
 from . import dataset, standing
-from .errors import CampaignError, HostFailed
+from .errors import CampaignError, DataSetError, HostFailed
 from .standing import HOSTS, HOSTS_FILE, MARKS
 
 _BLOCK_BYTES = 1 << 20
 _TEMPORARY = ".tmp"
+# of a host: a hundred times what 60 s of measuring come to, and a line for each of ten million cases
+_MOST_SHARD_BYTES = 256 << 20
+_MOST_JOURNAL_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -172,11 +176,17 @@ class Mirror:
                     if member.name in (dataset.MANIFEST, "journal.rest"):
                         continue
                     if not member.isreg() or member.name not in digests:
-                        raise HostFailed(f"{host}: sent {member.name!r}, which its manifest does not list")
+                        raise HostFailed(f"{host}: sent {shown(member.name)!r}, which its manifest does not list")
+                    if member.size > _MOST_SHARD_BYTES:
+                        raise HostFailed(
+                            f"{host}: {member.name} has {member.size} bytes, more than any shard ({_MOST_SHARD_BYTES})"
+                        )
                     self._place(packed, member, digests[member.name])
                     placed += 1
-        except (tarfile.TarError, KeyError, EOFError) as e:
-            raise HostFailed(f"{host}: what was fetched is no whole tar ({e}); it is fetched again") from e
+        # a header that was changed makes tarfile raise more than its own
+        except (tarfile.TarError, KeyError, EOFError, ValueError, OverflowError) as e:
+            raise HostFailed(f"{host}: what was fetched is no whole tar ({message(e)}); it is fetched again") from e
+        _checked_lines(host, rest)
         journal = _bytes(self.folder / dataset.JOURNAL)[:journal_from] + rest
         write_bytes(self.folder / dataset.JOURNAL, journal)
         write_bytes(self.folder / dataset.MANIFEST, manifest_bytes)
@@ -188,7 +198,7 @@ class Mirror:
         try:
             manifest = dataset.Manifest.model_validate_json(data)
         except ValueError as e:
-            raise HostFailed(f"{host}: its manifest cannot be read: {str(e).splitlines()[0]}") from e
+            raise HostFailed(f"{host}: its manifest cannot be read: {message(e)}") from e
         if manifest.part != {"number": self.share.number, "of": self.share.of}:
             raise HostFailed(f"{host}: measured part {manifest.part}, was given {self.share.part}. Start with another --out")
         before = self.manifest()
@@ -226,16 +236,52 @@ class Mirror:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, _MOST_JOURNAL_BYTES)
     except FileNotFoundError:
         return b""
+    except Unreadable as e:
+        raise DataSetError(f"{path}: cannot be read: {e}; remove its folder: it is then fetched again") from e
 
 
 def _member(packed: tarfile.TarFile, name: str) -> bytes:
-    source = packed.extractfile(packed.getmember(name))
+    member = packed.getmember(name)
+    if member.size > (most := SUMMARY_BYTES if name == dataset.MANIFEST else _MOST_JOURNAL_BYTES):
+        raise KeyError(f"{name} has {member.size} bytes, more than {most}")
+    source = packed.extractfile(member)
     if source is None:
         raise KeyError(f"{name} is no file")
     return source.read()
+
+
+def _line(text: bytes) -> dict[str, Any]:
+    """A line of a host's journal, as far as it is looked at here.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    line = parse_json(text)
+    if not isinstance(line, dict) or line.get("state") not in dataset.STATES:
+        raise Unreadable("is no line of a journal")
+    numbers = {"shard": line.get("shard"), "rows": line.get("rows"), "cases": line.get("cases", 1)}
+    for name, number in numbers.items():
+        if type(number) is not int or not 0 <= number < 1 << 32:
+            raise Unreadable(f"{name} is no number of a journal")
+    return line
+
+
+def _checked_lines(host: str, journal: bytes) -> None:
+    """
+    Raises:
+        HostFailed: a line that is whole is none of a journal. What a host is in the middle of writing is.
+    """
+    for number, text in enumerate(journal.split(b"\n")[:-1], start=1):
+        try:
+            _line(text)
+        except Unreadable as e:
+            raise HostFailed(
+                f"{host}: line {number} of what was fetched of its journal cannot be used: {e}. "
+                "The journal is damaged there: restore it, or set the host up anew"
+            ) from e
 
 
 def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | None:
@@ -293,7 +339,11 @@ def _told(share: Share, manifest: dataset.Manifest | None) -> dict[str, Any]:
 
 def _lines(mirror: Mirror, held: set[str]) -> Iterator[bytes]:
     """The host's journal lines of shards that are here or have no rows, with the data set's numbers of shards."""
-    own = [json.loads(line) for line in _bytes(mirror.folder / dataset.JOURNAL).split(b"\n")[:-1]]
+    path = mirror.folder / dataset.JOURNAL
+    try:
+        own = [_line(line) for line in _bytes(path).split(b"\n")[:-1]]
+    except Unreadable as e:
+        raise DataSetError(f"{path}: a line {e}; remove its folder: it is then fetched again") from e
     with_rows = {line["shard"] for line in own if line["rows"] > 0}
     for line in own:
         if line["shard"] not in with_rows or dataset.shard_file(line["shard"]) in held:
@@ -305,7 +355,7 @@ def _counts(lines: list[bytes]) -> dict[str, int]:
     by_state = dict.fromkeys(dataset.STATES, 0)
     marks = dict.fromkeys(MARKS, 0)
     for line in lines:
-        found = json.loads(line)
+        found = _line(line)
         by_state[found["state"]] += found.get("cases", 1)
         for mark in MARKS:
             marks[mark] += mark in found
@@ -315,9 +365,12 @@ def _counts(lines: list[bytes]) -> dict[str, int]:
 def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], int] = {}
     for manifest in manifests:
-        for r in manifest.cases.model_dump().get("reasons", []):
-            key = (str(r["state"]), str(r["reason"]))
-            found[key] = found.get(key, 0) + int(r["cases"])
+        reasons = manifest.cases.model_dump().get("reasons", [])
+        for r in reasons if isinstance(reasons, list) else ():
+            # told to people: what a host says otherwise is left out
+            if isinstance(r, dict) and {"state", "reason"} <= r.keys() and type(r.get("cases")) is int:
+                key = (str(r["state"]), str(r["reason"]))
+                found[key] = found.get(key, 0) + r["cases"]
     return [{"state": state, "reason": reason, "cases": n} for (state, reason), n in found.items()]
 
 

@@ -27,7 +27,6 @@ import re
 import shlex
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from pipelines.inputs import Unreadable, read_bytes, read_toml
 from pipelines.io import write_bytes, write_json
 
 from . import campaign, console, dataset, spec, tools, verify
@@ -95,13 +95,13 @@ def read_platform(path: Path) -> PlatformFile:
         InputError: no such file, not TOML, or no platform's.
     """
     try:
-        raw = tomllib.loads(path.read_text("utf-8"))
+        raw = read_toml(path)
     except FileNotFoundError as e:
         raise InputError(f"{path}: no such platform file. Start from one in scheduler/vserver/profiles/platforms") from e
     except IsADirectoryError as e:
         raise InputError(f"{path}: is a folder. Give a platform file, e.g. {path}/x.toml") from e
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
-        raise InputError(f"{path}: not valid TOML: {e}") from e
+    except Unreadable as e:
+        raise InputError(f"{path}: not valid TOML: {e}. Start from one in scheduler/vserver/profiles/platforms") from e
     if raw.get("kind") != "platform":
         raise InputError(f'{path}: kind is {raw.get("kind")!r}. A platform file says kind = "platform"')
     name = raw.get("name")
@@ -237,14 +237,14 @@ class Onboarding:
                 # the campaign is named as the user will find it
                 raise ToolFailed(e.tool, str(e).replace(str(file), str(self.given.campaign or made)), e.code) from e
         if origin is not None:
-            ways = int(tomllib.loads(self.platform.path.read_text("utf-8"))["llc"]["ways"])
+            ways = int(read_toml(self.platform.path)["llc"]["ways"])
             origin.check("full", ways, str(self.given.platform))
         return plan
 
     def collect(self, file: Path) -> dict[str, Any]:
         """Run the campaign to its end and verify what it gave."""
         ours = self.out / "profiles"
-        write_bytes(ours / "platforms" / f"{self.platform.name}.toml", self.platform.path.read_bytes())
+        write_bytes(ours / "platforms" / f"{self.platform.name}.toml", read_bytes(self.platform.path))
         profiles = profile_path(self.platform, ours)
 
         def work(_cut_short: bool) -> dict[str, Any]:

@@ -88,14 +88,24 @@ def hosts(inventory: Path, group: str) -> list[str]:
 def _members(inventory: Mapping[str, Any], group: str) -> Iterator[str]:
     """Hosts of a group and of its children, each once, in order."""
     seen: set[str] = set()
+    looked: set[str] = set()
     todo = [group]
     while todo:
-        entry = inventory.get(todo.pop(0), {})
-        for name in entry.get("hosts", []):
+        # whatever an inventory's plugin answers: groups may be in each other, and an entry may be anything
+        if (at := todo.pop(0)) in looked:
+            continue
+        looked.add(at)
+        entry = inventory.get(at, {})
+        entry = entry if isinstance(entry, Mapping) else {}
+        for name in _strings(entry.get("hosts")):
             if name not in seen:
                 seen.add(name)
                 yield name
-        todo += entry.get("children", [])
+        todo += _strings(entry.get("children"))
+
+
+def _strings(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def play(playbook: str, inventory: Path, only: list[str], variables: Mapping[str, Any]) -> dict[str, Heard]:

@@ -6,7 +6,7 @@ Each section is made from files and stands for itself; where a part could not be
 from __future__ import annotations
 
 import csv
-import json
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from pipelines import eval_rows, policy_charts
+from pipelines.inputs import SUMMARY_BYTES, read_json, read_text
 from pipelines.io import write_bytes
 from pipelines.page import (
     Callout,
@@ -36,7 +37,7 @@ from pipelines.page import (
     render,
 )
 
-from . import charts, console
+from . import charts, closed_loop, console
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
@@ -409,7 +410,7 @@ def quota_caption(c: charts.QuotaCurve) -> str:
 
 def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
     """p99 over CPU quota of each service and load; a case counts with its median window, never with an average of percentiles."""
-    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    manifest = read_json(folder / "manifest.json")
     rows = pl.read_parquet(shards(folder)).filter(
         pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited")
     )
@@ -453,9 +454,9 @@ def _learning(dvc: Mapping[str, Any]) -> Section:
     )
     for name, outputs in dvc["outputs"].items():
         section.blocks.append(Heading(f"Labels of {name}"))
-        section.blocks += label_blocks(json.loads((Path(outputs["labels"]) / "label.json").read_text("utf-8")))
+        section.blocks += label_blocks(read_json(Path(outputs["labels"]) / "label.json"))
         section.blocks.append(Heading(f"Errors on held-out planes of {name}"))
-        metrics = json.loads((Path(outputs["metrics"]) / "metrics.json").read_text("utf-8"))
+        metrics = read_json(Path(outputs["metrics"]) / "metrics.json")
         section.blocks += metric_blocks(metrics)
         predictions = Path(outputs["metrics"]) / "predictions.csv"
         if predictions.exists():
@@ -531,8 +532,7 @@ def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
 
 def by_service(predictions: Path) -> Table:
     """Mean absolute error of Model A by service, over its held-out planes."""
-    with predictions.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(read_text(predictions, SUMMARY_BYTES), newline="")))
     outputs = [n.removeprefix("predicted_") for n in (rows[0] if rows else {}) if n.startswith("predicted_")]
     columns = [Column("service"), Column("planes", True)]
     columns += [
@@ -754,8 +754,7 @@ def lane_of(events: Path, service: str) -> policy_charts.Lane:
     ways: list[float | None] = []
     target = None
     kind = "lc"
-    for line in events.read_text("utf-8").splitlines():
-        row = json.loads(line)
+    for row in closed_loop.rows(events):
         if row.get("service") != service:
             continue
         t_s.append(row["t_ms"] / 1000)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pipelines.inputs import Unreadable, parse_toml, read_bytes, utf8
 
 from .errors import CampaignError
 
@@ -54,15 +55,17 @@ def load(path: Path) -> Campaign:
         CampaignError: no such file, not TOML, or targets that cannot be run.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except FileNotFoundError as e:
         raise CampaignError(f"{path}: no such campaign file. Start from one in examples/") from e
     except OSError as e:
-        raise CampaignError(f"{path}: cannot be read ({e.strerror})") from e
+        raise CampaignError(f"{path}: cannot be read ({e.strerror}). Give the path of a campaign file") from e
+    except Unreadable as e:
+        raise CampaignError(f"{path}: cannot be read: {e}. Give the path of a campaign file") from e
     try:
-        data = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
-        raise CampaignError(f"{path}: not valid TOML: {e}") from e
+        data = parse_toml(utf8(raw))
+    except Unreadable as e:
+        raise CampaignError(f"{path}: not valid TOML: {e}. docs/campaign-format.md lists every field") from e
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise CampaignError(f'{path}: name is missing. Give the campaign one, e.g. name = "server-1-common"')

@@ -7,12 +7,14 @@ cheapest parts: the command answers in the time that Python takes to start. Ever
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import sys
 from collections import Counter, defaultdict, namedtuple
 from pathlib import Path
+
+from pipelines import inputs
+from pipelines.inputs import Unreadable, shown
 
 from .errors import DataSetError
 
@@ -34,11 +36,12 @@ STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "s
 MARKS = ("disturbed", "unsettled")
 # how many failed cases a reason names
 _EXAMPLES = 5
+_RESTORE = "restore it from a copy, or remove the folder and measure again"
 # of a journal in memory at a time
 _BLOCK_BYTES = 16 << 20
 _SHARD = re.compile(r"shards/part-([0-9]{5,9})\.parquet")
 # a line that stands for several cases, which were not measured (docs/sweep-output.md)
-_TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d+)')
+_TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d{1,18})(?!\d)')
 
 
 class Counts(
@@ -76,10 +79,10 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         DataSetError: names the file, the position and the remedy.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = inputs.read_json(path)
     except FileNotFoundError as e:
         raise DataSetError(f"{path}: is missing. It is no data set, or it is damaged; {remedy}") from e
-    except (ValueError, UnicodeDecodeError) as e:
+    except Unreadable as e:
         raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
     except OSError as e:
         raise DataSetError(f"{path}: cannot be read ({e.strerror})") from e
@@ -89,11 +92,17 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
-    """The journal's bytes, some megabytes at a time, each ending with the end of a line; at last a torn line, if there is one."""
+    """The journal's bytes, some megabytes at a time, each ending with the end of a line; at last a torn line, if there is one.
+
+    Raises:
+        DataSetError: a line is longer than any that is written.
+    """
     try:
-        file = (folder / JOURNAL).open("rb")
+        file = inputs.open_bytes(folder / JOURNAL)
     except FileNotFoundError:
         return
+    except Unreadable as e:
+        raise DataSetError(f"{folder / JOURNAL}: cannot be read: {e}") from e
     with file:
         file.seek(start)
         rest = b""
@@ -104,6 +113,8 @@ def blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
                 rest = block[end:]
             else:
                 rest += block
+                if len(rest) > inputs.LINE_BYTES + _BLOCK_BYTES:
+                    raise DataSetError(f"{folder / JOURNAL}: a line has no end within {len(rest) >> 20} MiB; {_RESTORE}")
         if rest:
             yield rest
 
@@ -155,9 +166,9 @@ def failures(folder: Path) -> list[dict[str, Any]]:
     for block in _whole_blocks(folder):
         for found in re.finditer(rb'^.*"state":\s*"failed".*$', block, re.M):
             try:
-                line = json.loads(found.group())
+                line = inputs.parse_json(found.group())
                 reason, case = str(line.get("reason") or "no reason given"), str(line["case_id"])
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, AttributeError, TypeError):
                 continue  # `verify` names damaged lines
             cases[reason] += 1
             if len(examples[reason]) < _EXAMPLES:
@@ -179,7 +190,7 @@ def _facts(folder: Path) -> _Facts:
         DataSetError: it cannot be used; as `dataset.read_manifest`, which also reads what is strange here.
     """
     try:
-        value = json.loads((folder / MANIFEST).read_bytes())
+        value = inputs.read_json(folder / MANIFEST)
         rows, files, cases = [s["rows"] for s in value["shards"]], [str(s["file"]) for s in value["shards"]], value["cases"]
         by_state = {s: cases[s.replace("-", "_")] if s != "skipped" else cases.get(s, 0) for s in STATES}
         marks = {m: cases.get(m, 0) for m in MARKS}
@@ -261,12 +272,20 @@ def _hosts(folder: Path, target: str) -> list[dict[str, Any]]:
     return told
 
 
-def read_note(path: Path) -> dict[str, Any]:
+def read_note(path: Path) -> dict[str, dict[str, float | None]]:
+    """Rate and time left of each target. A hint only: what is missing or no number is unknown."""
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}  # a hint only: without it rate and time left are unknown
-    return value if isinstance(value, dict) else {}
+        value = inputs.read_json(path)
+    except (OSError, Unreadable):
+        return {}
+    notes = value if isinstance(value, dict) else {}
+    return {target: _numbers(note) for target, note in notes.items() if isinstance(note, dict)}
+
+
+def _numbers(note: dict[str, Any]) -> dict[str, float | None]:
+    found = {name: note.get(name) for name in ("rate_per_s", "eta_s")}
+    known = {name: n for name, n in found.items() if isinstance(n, int | float) and 0 <= n < 1e12}
+    return {name: known.get(name) for name in found}
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -442,7 +461,7 @@ def show(state: dict[str, Any], out: TextIO) -> None:
     """Print what `status` found; with colours on a terminal."""
     coloured = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     for line in lines(state):
-        parts = (f"\x1b[{_ANSI[style]}m{text}\x1b[0m" if coloured and style else text for text, style in line)
+        parts = (f"\x1b[{_ANSI[style]}m{shown(text)}\x1b[0m" if coloured and style else shown(text) for text, style in line)
         out.write("".join(parts) + "\n")
 
 
@@ -450,6 +469,6 @@ def main(folder: str, as_json: bool) -> None:
     """`surefoot campaign status`."""
     state = status(Path(folder))
     if as_json:
-        sys.stdout.write(json.dumps(state, indent=2, allow_nan=False) + "\n")
+        sys.stdout.write(inputs.json_text(state) + "\n")
     else:
         show(state, sys.stdout)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipelines.inputs import Unreadable, read_json
 from pipelines.io import sha256_file, write_json
 
 
@@ -143,7 +144,7 @@ class Story:
 
 def _read(marker: Path) -> dict[str, Any]:
     try:
-        value = json.loads(marker.read_text("utf-8"))
-    except (OSError, ValueError):
+        value = read_json(marker)
+    except (OSError, Unreadable):
         return {}  # no marker, or one cut short: the step simply runs
     return value if isinstance(value, dict) else {}

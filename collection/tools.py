@@ -5,7 +5,6 @@ Order of the search: the environment (SUREFOOTD, SUREFOOT_LOADGEN), `target/rele
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,6 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pipelines.inputs import LINE_BYTES, Unreadable, parse_json
 
 from .errors import ToolFailed, ToolMissing
 
@@ -81,8 +82,8 @@ def run_json(tool: str, args: Sequence[str | Path]) -> Any:
     if done.returncode != 0:
         raise ToolFailed(tool, _message(tool, done.returncode, done.stderr), done.returncode)
     try:
-        return json.loads(done.stdout)
-    except ValueError as e:
+        return parse_json(done.stdout)
+    except Unreadable as e:
         raise ToolFailed(tool, f"{tool} {args[0]} did not print JSON ({e}). Rebuild it: make setup", 1) from e
 
 
@@ -108,7 +109,8 @@ def follow_json(tool: str, args: Sequence[str | Path]) -> Iterator[dict[str, Any
     assert child.stderr is not None
     said: deque[str] = deque(maxlen=40)
     try:
-        for line in child.stderr:
+        # a line that is too long comes in pieces, and is no event
+        while line := child.stderr.readline(LINE_BYTES):
             event = _event(line)
             if event is None:
                 said.append(line)
@@ -136,8 +138,8 @@ def _event(line: str) -> dict[str, Any] | None:
 def json_object(text: str) -> dict[str, Any] | None:
     """The JSON object that a text is; None if it is none."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = parse_json(text)
+    except Unreadable:
         return None
     return value if isinstance(value, dict) else None
 

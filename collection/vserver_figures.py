@@ -7,7 +7,6 @@ Same input, same bytes.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from matplotlib.ticker import MaxNLocator
 
 from collection import charts
 from pipelines.drawing import INK, MUTED, SERIES, STYLE, svg_file
+from pipelines.inputs import parse_json
 from pipelines.policy_charts import floats
 
 PERCENTILES = ("p50", "p95", "p99")
@@ -170,7 +170,7 @@ FIGURES: dict[str, Callable[[Any], Figure]] = {
 
 def main(out: Path, text: str) -> None:
     """Draw every figure into folder `out` as vserver-NAME.svg."""
-    data = json.loads(text)
+    data = parse_json(text)
     with matplotlib.rc_context(STYLE):
         for name, draw in FIGURES.items():
             _save(draw(data), out / f"vserver-{name}.svg")

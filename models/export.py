@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_bytes
 from safetensors.numpy import save as save_bytes
 
+MOST_BYTES = 64 << 20
+"""Of a file of weights; the largest of ours has a hundredth."""
+
 Weights = dict[str, NDArray[np.float32]]
 
 
@@ -27,7 +30,11 @@ def from_safetensors(data: bytes) -> Weights:
 
 
 def read(path: Path) -> Weights:
-    return from_safetensors(path.read_bytes())
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"is longer than {MOST_BYTES >> 20} MiB, as no model of ours is")
+    return from_safetensors(data)
 
 
 def layer_shapes(weights: Mapping[str, NDArray[np.float32]], prefix: str = "") -> list[list[int]]:

@@ -118,6 +118,10 @@ class PlatformLimits:
             )
         except KeyError as missing:
             raise FeatureError(f"platform: field {missing} is missing; collect the campaign again") from None
+        except (TypeError, ValueError, OverflowError) as wrong:
+            if isinstance(wrong, FeatureError):
+                raise
+            raise FeatureError(f"platform: a field is no number ({wrong}); collect the campaign again") from None
 
 
 def candidates(inputs: Sequence[str], feature_set: str, ways: int) -> list[str]:

@@ -10,6 +10,7 @@ A changed byte anywhere is found, and the error names the file that it is in.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import re
@@ -32,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from models import export
 from models.features import ACTIONS, FEATURE_SETS, Bound, PlatformLimits, Scale, platform_limits
 from pipelines.errors import BadInput, BundleError
+from pipelines.inputs import Unreadable, message, read_bytes
 from pipelines.io import canonical_json, fsync_folder, read_json, sha256_bytes, write_bytes
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ SIGNATURE = "manifest.sig"
 SIGNATURE_TAG = "surefoot-bundle-v1"
 CARD = "card.md"
 MAX_FILE_BYTES = 64 << 20
+MAX_TAR_BYTES = 4 * MAX_FILE_BYTES
+# of a folder, with its folders
+MAX_FILES = 1024
 MAX_CARD_BYTES = 256 << 10
 
 LETTERS = ("a", "b", "c")
@@ -248,7 +253,7 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
     if not explicit and path.stat().st_mode & 0o077:
         raise BadInput(f"{path}: others can read the signing key; run: chmod 600 {path}")
     try:
-        loaded = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        loaded = serialization.load_pem_private_key(read_bytes(path), password=None)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{path}: not an unencrypted PEM private key ({error})") from None
     if not isinstance(loaded, Ed25519PrivateKey):
@@ -265,7 +270,7 @@ def trust(key: Ed25519PublicKey, name: str, folder: Path | None = None) -> Path:
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
     try:
-        key = serialization.load_pem_public_key(path.read_bytes())
+        key = serialization.load_pem_public_key(read_bytes(path))
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: not a PEM public key ({error})") from None
     if not isinstance(key, Ed25519PublicKey):
@@ -340,7 +345,11 @@ def _tar_member(tar: bytes, at: int, name: str) -> tuple[bytes, int]:
 
 def _read_folder(folder: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    for path in sorted(folder.rglob("*")):
+    total = 0
+    found = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
+    if len(found) > MAX_FILES:
+        raise BundleError(folder.name, f"holds more than {MAX_FILES} files, so it is no bundle")
+    for path in sorted(found):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             raise BundleError(name, "is a symbolic link; a bundle holds plain files only")
@@ -350,9 +359,10 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
             continue
         if not path.is_file():
             raise BundleError(name, "is not a plain file; remove it")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise BundleError(name, f"is larger than {MAX_FILE_BYTES} bytes")
-        files[name] = path.read_bytes()
+        total += path.stat().st_size
+        if path.stat().st_size > MAX_FILE_BYTES or total > MAX_TAR_BYTES:
+            raise BundleError(name, f"is larger than {MAX_FILE_BYTES} bytes, or all are than {MAX_TAR_BYTES}")
+        files[name] = read_bytes(path, MAX_FILE_BYTES)
     return files
 
 
@@ -534,7 +544,11 @@ def verify(
                 raise BundleError(name, "is missing; fetch the bundle again")
             _check_file(name, files[name], spec)
     else:
-        tar = path.read_bytes()
+        try:
+            tar = read_bytes(path, MAX_TAR_BYTES)
+        except (OSError, Unreadable) as error:
+            why = f"cannot be read ({message(error)}); give the tar that `surefoot bundle build` wrote"
+            raise BundleError(str(path), why) from None
         files = {}
         files[MANIFEST], at = _tar_member(tar, 0, MANIFEST)
         files[SIGNATURE], at = _tar_member(tar, at, SIGNATURE)

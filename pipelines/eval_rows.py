@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import polars as pl
 import polars.selectors as cs
 
 from pipelines.errors import BadInput
+from pipelines.inputs import parse_json, read_json
 from pipelines.page import counted
 from pipelines.policy_charts import Lane, TimeLine
 
@@ -170,7 +170,7 @@ def _what(out: Path, again: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = read_json(path)
         said = {name: found[name] for name in names}
         ran: dict[str, Any] = {
             "platform": [found["platform"]],
@@ -279,7 +279,7 @@ def _check_cells(path: Path, wrong: pl.DataFrame, again: str) -> None:
 
 def _services(by_lc: str) -> int:
     """How many services an object of JSON has."""
-    found = json.loads(by_lc)
+    found = parse_json(by_lc)
     if not isinstance(found, dict):
         raise TypeError(type(found))
     return len(found)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from models import export
 from models.features import Bound, Scale
 from pipelines.errors import BadInput
+from pipelines.inputs import message
 from pipelines.io import read_model, write_bytes, write_json
 
 WEIGHTS, SUMMARY, LOSS = "model.safetensors", "model.json", "loss.csv"
@@ -132,7 +133,7 @@ def load(folder: Path) -> Fitted:
     except FileNotFoundError:
         raise BadInput(f"{path}: the weights are missing; make them again with `dvc repro`") from None
     except Exception as error:  # safetensors raises its own, without a common parent
-        raise BadInput(f"{path}: is not a safetensors file ({error}); make it again with `dvc repro`") from None
+        raise BadInput(f"{path}: is not a safetensors file ({message(error)}); make it again with `dvc repro`") from None
     for prefix, outputs in _networks(about, weights):
         shapes = export.layer_shapes(weights, prefix)
         if not shapes or shapes[0][1] != len(about.inputs) or (outputs and shapes[-1][0] != outputs):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pipelines import inputs
 from pipelines.errors import BadInput
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def read_json(path: Path, what: str, remedy: str = "make it with `dvc repro`") -
         remedy: what to do where it is missing or damaged, for the message.
     """
     try:
-        return json.loads(path.read_bytes())
+        return inputs.read_json(path)
     except FileNotFoundError:
         raise BadInput(f"{path}: {what} is missing; {remedy}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except inputs.Unreadable as error:
         raise BadInput(f"{path}: {what} is not valid JSON ({error}); {remedy}") from None

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pipelines import stdio
 from pipelines.errors import BadInput, PipelineError
+from pipelines.inputs import Unreadable, message, read_yaml
 
 
 class _Section(BaseModel):
@@ -267,11 +268,11 @@ class Params(_Section):
 def load(path: Path) -> Params:
     """Read params.yaml; errors name the file and the field."""
     try:
-        values: Any = yaml.safe_load(path.read_text())
+        values: Any = read_yaml(path)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file; run from the repository's root, or give --params") from None
-    except yaml.YAMLError as error:
-        raise BadInput(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    except Unreadable as error:
+        raise BadInput(f"{path}: is not YAML: {error}. Compare it with the repository's params.yaml") from None
     try:
         return Params.model_validate(values or {})
     except ValidationError as error:
@@ -281,13 +282,17 @@ def load(path: Path) -> Params:
 
 def run_stage(work: Callable[[], Any]) -> int:
     """Run a stage: its metrics on stdout as JSON; errors in one line on stderr; exit code 0, 1 or 2."""
+    stdio.guard()
     try:
         print(json.dumps(work(), indent=2, sort_keys=True, default=str))
     except PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(message(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        print(message(f"error: {where}{error.strerror or error}"), file=sys.stderr)
+        return 1
+    if why := stdio.failure():
+        print(f"error: {why}", file=sys.stderr)
         return 1
     return 0

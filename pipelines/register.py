@@ -25,7 +25,6 @@ Writes register.json: promoted, reasons (why not), lines (each of the gate: valu
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from typing import Any
 
 from pipelines import fitted, params, signature, tracking
 from pipelines.errors import BadInput, PipelineError
+from pipelines.inputs import parse_json
 from pipelines.io import canonical_json, read_json, sha256_file, write_json
 
 CANDIDATE, CHAMPION = "candidate", "champion"
@@ -218,7 +218,7 @@ class Registry:
         """What a version was measured with; nothing where it has no such tag, as versions made by hand."""
         text = self.client.get_model_version(name, version).tags.get("metrics", "{}")
         try:
-            return finite(json.loads(text))
+            return finite(parse_json(text))
         except ValueError:
             raise PipelineError(f"{name} version {version}: tag metrics is not JSON; register that version again") from None
 

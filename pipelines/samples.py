@@ -21,7 +21,7 @@ import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES, FeatureError, PlatformLimits
 from pipelines.errors import BadInput
-from pipelines.io import read_json, sha256_bytes, sha256_file
+from pipelines.io import read_json, sha256_file
 
 SCHEMA_VERSION = 1
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
@@ -126,18 +126,23 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
     shards: list[Path] = []
     rows = 0
     for entry in _field(manifest, "shards", list, path):
-        name, digest = entry.get("file"), entry.get("sha256")
-        shard = folder / str(name)
-        if not shard.exists():
-            shard = folder / "shards" / str(name)
-        if not shard.exists():
-            raise BadInput(f"{folder / str(name)}: shard is missing; resume the campaign or fetch the data set again")
+        name, digest = (entry.get("file"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+            raise BadInput(f"{path}: field shards: {name!r} is no file in the folder; collect the data set again")
+        shard = folder / name
+        if not shard.is_file():
+            shard = folder / "shards" / name
+        if not shard.is_file():
+            raise BadInput(f"{folder / name}: shard is missing; resume the campaign or fetch the data set again")
         if check_shards and sha256_file(shard) != digest:
             raise BadInput(f"{shard}: shard differs from its SHA-256 in {path}; fetch it again or measure its cases again")
-        rows += int(entry.get("rows", 0))
+        if type(count := entry.get("rows", 0)) is not int or not 0 <= count < 1 << 48:
+            raise BadInput(f"{path}: field shards: rows of {name} is {count!r}; collect the data set again")
+        rows += count
         shards.append(shard)
     if not shards or rows == 0:
         raise BadInput(f"{path}: the data set has no samples; run the campaign to its end")
+    cases = cases if isinstance(cases := manifest.get("cases"), dict) else {}
     return DataSet(
         folder=folder,
         campaign=str(manifest.get("campaign", "")),
@@ -146,8 +151,8 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
         services=dict(_field(manifest, "services", dict, path)),
         shards=tuple(shards),
         rows=rows,
-        cases={str(k): int(v) for k, v in dict(manifest.get("cases") or {}).items() if isinstance(v, int)},
-        sha256=sha256_bytes(path.read_bytes()),
+        cases={str(k): v for k, v in cases.items() if type(v) is int},
+        sha256=sha256_file(path),
         axes=Axes.from_manifest(axes, path) if (axes := manifest.get("axes")) is not None else None,
     )
 

@@ -7,6 +7,7 @@ measured is None, never left out, so that the page can say so.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import polars as pl
 
 from pipelines import drift, fitted, params, published, rowfile, tracking
 from pipelines.errors import BadInput
+from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, read_text
 from pipelines.io import read_json
 from pipelines.published import Published, errors
 
@@ -144,8 +146,10 @@ def _csv(path: Path) -> Rows | None:
     """
     if not path.exists():
         return None
-    with path.open(newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
+    try:
+        found = list(csv.DictReader(io.StringIO(read_text(path, SUMMARY_BYTES), newline="")))
+    except (Unreadable, csv.Error) as error:
+        raise BadInput(f"{path}: cannot be read ({message(error)}); make it again with `dvc repro`") from None
     for k, row in enumerate(found):
         if None in row or None in row.values():
             raise BadInput(f"{path}: line {k + 2} has not as many fields as the first; make it again with `dvc repro`")

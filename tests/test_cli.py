@@ -58,7 +58,8 @@ def test_wrong_usage_ends_with_2() -> None:
     for args in (["campain"], ["campaign", "run", "x.toml"], ["campaign", "status"], ["bundle", "build"]):
         done = run(*args)
         assert done.returncode == 2, args
-        assert "Error:" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("error: ")
         assert "Traceback" not in done.stderr
 
 

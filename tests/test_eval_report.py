@@ -1041,7 +1041,7 @@ def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
             "eval.partial.jsonl: this evaluation is not finished",
         ),
         ("eval.json", "[]", "eval.json: cannot be read as what was run"),
-        ("eval.json", "[" * 100_000, "eval.json: cannot be read as what was run (RecursionError: "),
+        ("eval.json", "[" * 100_000, "eval.json: cannot be read as what was run (Unreadable: it is nested too deep"),
         ("eval.json", '{"harm": null}', "eval.json: cannot be read as what was run (KeyError: 'bundle')"),
         (
             "eval.json",

@@ -38,7 +38,9 @@ impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = |n: &str| dir.path().join(n);
-        fs::copy(env!("CARGO_BIN_EXE_surefootd"), at("surefootd")).unwrap();
+        // Not by this process: what it forks meanwhile would hold the file open for writing.
+        let cp = Command::new("cp").args([env!("CARGO_BIN_EXE_surefootd")]).arg(at("surefootd")).status().unwrap();
+        assert!(cp.success());
         copy(&root().join("scheduler/vserver/profiles"), &at("scheduler/vserver/profiles"));
         copy(&root().join("tests/vectors/bundle-small"), &at("bundle"));
         fs::copy(root().join("tests/vectors/bundle-small.tar"), at("bundle.tar")).unwrap();
