@@ -2,6 +2,7 @@
 
 PipelineError          one clear message: what, where, remedy; exit code 1
 └── BadInput           the caller's file, field or flag is at fault; exit code 2
+    ├── TooLarge       a file is larger than anything that belongs there
     ├── NoFeasibleCell no measured allocation of a plane meets the QoS target
     └── BundleError    a bundle is damaged, unsigned, or not the one that is wanted; `.file` names the culprit
 """
@@ -21,6 +22,10 @@ class BadInput(PipelineError):
     exit_code = 2
 
 
+class TooLarge(BadInput):
+    """A file of more bytes than may be read."""
+
+
 class NoFeasibleCell(BadInput):
     """No measured allocation meets the QoS target."""
 
@@ -29,11 +34,13 @@ class BundleError(BadInput):
     """A bundle that must not be used.
 
     Attributes:
+        kind: of refusal, one of those in bundle_rules.json.
         file: path inside the bundle of the file at fault.
     """
 
-    def __init__(self, file: str, message: str) -> None:
+    def __init__(self, kind: str, file: str, message: str) -> None:
         # Names come from the bundle: a message stays one line and moves no cursor.
         text = f"{file}: {message}"
         super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+        self.kind = kind
         self.file = file

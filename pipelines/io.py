@@ -8,13 +8,14 @@ import hashlib
 import io
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, TooLarge
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,6 +60,28 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
             Path(name).unlink(missing_ok=True)
             raise
         fsync_folder(path.parent)
+
+
+def read_plain(path: Path, most: int, *, links: bool = True) -> bytes:
+    """Read a plain file of at most `most` bytes. A pipe or a device is refused, and never waited for.
+
+    Args:
+        links: whether a symbolic link at the end of the path is followed.
+
+    Raises:
+        BadInput: it is not there, no plain file, or larger.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BadInput(f"{path}: is not a plain file; give the file itself")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise TooLarge(f"{path}: is larger than {most} bytes; check the path")
+    return data
 
 
 @contextmanager
