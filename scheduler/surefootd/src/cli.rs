@@ -248,6 +248,9 @@ pub struct Run {
     /// Public key that must have signed the bundle; default: the keys this machine trusts
     #[arg(long, value_name = "FILE")]
     pub trust: Option<PathBuf>,
+    /// With --server local: run the bundle though a newer one has run here, and count from it on
+    #[arg(long)]
+    pub allow_older: bool,
     /// What runs here (docs/node-config.md)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use surefoot_learn::learner::Nets;
-use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, Learner, TrustedKeys, ACTIONS};
+use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, KeyGuard, Learner, TrustedKeys, ACTIONS};
 use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
     by_name, by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
@@ -23,10 +23,10 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, expected: &Expect) -> Resu
             path.display()
         )));
     }
-    let keys = match trust {
-        Some(p) => TrustedKeys::load(p).map_err(|e| Error::BadInput(format!("--trust {e}")))?,
-        None => TrustedKeys::load_default().map_err(|e| Error::BadInput(e.to_string()))?,
-    };
+    // What a lesser user can write is not what root goes by.
+    let guard = if nix::unistd::geteuid().is_root() { KeyGuard::Owner(0) } else { KeyGuard::Off };
+    let option = if trust.is_some() { "--trust " } else { "" };
+    let keys = TrustedKeys::load_guarded(trust, guard).map_err(|e| Error::BadInput(format!("{option}{e}")))?;
     Bundle::load(path, &keys, expected).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))
 }
 

@@ -393,13 +393,6 @@ impl LocalServer {
         self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
     }
 
-    /// Peak memory bandwidth of this platform (MB/s), where it is known after all: MBA in absolute units needs it.
-    pub fn set_mem_bw_mbps(&mut self, mbps: Option<f64>) {
-        self.platform.mem_bw_mbps = mbps;
-        self.resctrl = self.resctrl.take().map(|r| r.with_peak(mbps));
-        self.platform.mba = self.resctrl.as_ref().and_then(Resctrl::mba_steps);
-    }
-
     /// "full", or "no-pmu" with the reason.
     pub fn feature_set(&self) -> (&'static str, Option<&str>) {
         (feature_set(self.no_pmu.as_ref()), self.no_pmu.as_deref())

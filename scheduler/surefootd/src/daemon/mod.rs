@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod node;
 pub mod notify;
 pub mod phases;
+pub mod serials;
 pub mod status;
 pub mod upper;
 
@@ -16,7 +17,7 @@ use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
 use crate::files::{empty, open_anew};
-use crate::local_target::server_error;
+use crate::local_target::{server_error, state_dir};
 use crate::models::{self, each_once, load_bundle, shadow_makers};
 use crate::stop;
 use crate::stream::{self, Head};
@@ -32,6 +33,7 @@ use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
+use serials::Serials;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -91,6 +93,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
         cli::Server::Local => {
             let (mut server, state, bundle) = local_server(&config, Purpose::Control, |found| {
                 let bundle = bundle(args, Expect::platform(&found.platform), found.feature_set())?;
+                if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
+                    Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
+                }
                 models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed)?;
                 shadows(args, &config, &found.platform, bundle.as_ref())?;
                 Ok(bundle)
@@ -100,9 +105,6 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 let expected = Expect::platform(server.platform()).feature_set(server.feature_set().0);
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
-            if config.mem_bw_mbps.is_none() {
-                server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
-            }
             let platform = server.platform().clone();
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
@@ -111,7 +113,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
             serve()?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
-            let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
+            let resumed = bring_in(&mut server, &config, Purpose::Control)
+                .and_then(|()| server.resume().map_err(server_error))
+                .and_then(|r| remember(&state, args, bundle.as_ref()).map(|()| r));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
                 Ok(r) => tracing::info!("going on with the allocations of the run before this one: {}", r.adopted.join(", ")),
@@ -176,10 +180,12 @@ fn head(
     }
 }
 
-/// Peak memory bandwidth of a bundle's platform, MB/s.
-fn peak_mbps(b: &Bundle) -> Option<f64> {
-    let gbs = b.platform.table.get("mem")?.get("bw_gbs")?;
-    gbs.as_float().or(gbs.as_integer().map(|i| i as f64)).filter(|g| *g > 0.0).map(|g| g * 1e3)
+/// The bundle is the one that ran last from here on.
+fn remember(state: &Path, args: &cli::Run, bundle: Option<&Bundle>) -> Result<()> {
+    match (bundle, &args.bundle) {
+        (Some(b), Some(path)) => Serials::of(state).keep(path, b, args.allow_older),
+        _ => Ok(()),
+    }
 }
 
 /// A file of JSON lines.
