@@ -11,7 +11,7 @@
 
 mod archive;
 pub mod bundle;
-mod canonical;
+pub mod canonical;
 pub mod ddpg;
 pub mod dqn;
 pub mod experience;
