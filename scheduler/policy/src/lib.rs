@@ -16,6 +16,8 @@
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
+#![forbid(unsafe_code)]
+
 pub mod books;
 pub mod clite;
 pub mod deprive;

@@ -5,6 +5,8 @@
 //!
 //! Units: latencies in ms; rows are steps of cores and columns steps of LLC ways, both from the least up.
 
+#![forbid(unsafe_code)]
+
 mod bounds;
 mod label;
 mod prior;

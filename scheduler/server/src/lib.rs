@@ -3,6 +3,8 @@
 //! No I/O and no dependency on a sibling crate. Adapters of [`Server`]: `surefoot-vserver` (virtual server) and
 //! `surefoot-linux` (this machine). Policies (`surefoot-policy`) turn an [`Observation`] into a [`Plan`].
 
+#![forbid(unsafe_code)]
+
 pub mod allocation;
 pub mod because;
 pub mod cpuset;

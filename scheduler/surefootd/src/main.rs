@@ -1,3 +1,5 @@
+#![allow(unsafe_code, reason = "SIGPIPE gets its default back before there is another thread")]
+
 use clap::Parser;
 use std::io::IsTerminal;
 use std::process::ExitCode;

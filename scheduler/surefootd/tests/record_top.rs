@@ -1,5 +1,7 @@
 //! `surefootd record` and `surefootd top`, on virtual servers.
 
+#![allow(unsafe_code, reason = "a pseudo terminal")]
+
 mod common;
 
 use arrow_array::{Array, Float64Array, Int64Array, StringArray};

@@ -7,6 +7,8 @@
 //!
 //! Units: seconds, requests/s, GHz, ns where a name says so, MB = 2^20 bytes, GB/s = 10^9 bytes/s.
 
+#![forbid(unsafe_code)]
+
 pub mod core_use;
 pub mod math;
 pub mod plant;

@@ -1,5 +1,7 @@
 //! What to run, checked before anything is sent.
 
+#![allow(unsafe_code, reason = "sysconf, and the addresses of this machine's networks")]
+
 use crate::error::{bad, LoadgenError};
 use crate::load::{LoadProfile, Step, Wave};
 use crate::mmpp::Mmpp;

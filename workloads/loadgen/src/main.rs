@@ -1,5 +1,7 @@
 //! Command line of the load generator. It only wires; see the library for what things mean.
 
+#![allow(unsafe_code, reason = "signal handlers that only set a flag")]
+
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,5 +1,7 @@
 //! A run: connect, preload, send from each thread, collect in this one, report.
 
+#![allow(unsafe_code, reason = "getrusage, and what a thread asks of the scheduler")]
+
 use crate::config::Config;
 use crate::control::{Command, Control};
 use crate::driver::{drive_source, Clock, Limits, Mark, Sample, Sink};

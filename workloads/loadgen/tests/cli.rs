@@ -1,5 +1,7 @@
 //! The command line: one line for each mistake, the right exit code, nothing half-written.
 
+#![allow(unsafe_code, reason = "kill of a child of its own")]
+
 mod common;
 
 use common::punctual::first_punctual;

@@ -5,6 +5,8 @@
 //! Other processes may keep this client from sending on time. A run that is `client-limited` says so and is repeated
 //! (common/punctual.rs says when that is given up, and how loudly).
 
+#![allow(unsafe_code, reason = "kill of a child of its own")]
+
 mod common;
 
 use common::punctual::first_punctual;

@@ -1,6 +1,8 @@
 //! The actuator's side: judge, carry out, answer. One client at a time, which may have a second line: what waits for the kernel to
 //! move memory is asked there and carried out in a thread of its own, so that no other write has to wait for it.
 
+#![allow(unsafe_code, reason = "descriptors that the kernel or the service manager hands over")]
+
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
 use super::line::Line;

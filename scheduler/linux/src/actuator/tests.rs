@@ -1,5 +1,7 @@
 //! Client and actuator together, over a real socket; and hostile requests against a real tree.
 
+#![allow(unsafe_code, reason = "a test that becomes another user")]
+
 use super::protocol::{decode_reply, Request, SafeOp, VERSION};
 use super::*;
 use crate::cgroup::Mounts;

@@ -1,3 +1,5 @@
+#![allow(unsafe_code, reason = "a test that acts as another user")]
+
 use super::*;
 use crate::cgroup::tests::v1;
 use crate::journal::Former;

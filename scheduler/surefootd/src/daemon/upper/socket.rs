@@ -3,6 +3,8 @@
 //! No thread: one `poll` a tick that returns at once, then calls that do not block either. What the kernel does not take of a line is
 //! kept for the client, up to a bound; who does not read for so long is cut off, and hears at its next connection how things stand.
 
+#![allow(unsafe_code, reason = "a descriptor that the kernel hands over")]
+
 use super::{Conditions, Event, SCHEMA};
 use crate::daemon::config::NodeConfig;
 use crate::error::{Error, Result};
