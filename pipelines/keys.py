@@ -102,14 +102,13 @@ def trust(key: Ed25519PublicKey, name: str, folder: Path | None = None) -> Path:
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
-    """A trusted key. For root, who believes no key that others can write, the same holds as on a node.
+    """A trusted key, by the rules of a node.
 
     Raises:
-        BadInput: it is no Ed25519 public key, signs for everybody, or is root's to believe and within reach of others.
+        BadInput: it is no Ed25519 public key, signs for everybody, or is within reach of others.
     """
     data = read_plain(path, MOST_BYTES)
-    if os.geteuid() == 0:
-        _out_of_reach(path, "others could choose which bundles are believed")
+    _out_of_reach(path, _BELIEVED, _OTHERS)
     try:
         key = serialization.load_pem_public_key(data) if _ONE_KEY.fullmatch(data) else None
     except ValueError:
@@ -126,12 +125,16 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
 
 def trusted_keys(folder: Path | None = None) -> list[Ed25519PublicKey]:
     folder = folder or keys_folder() / "trusted"
-    if os.geteuid() == 0 and folder.is_dir():
-        _out_of_reach(folder, "others could choose which bundles are believed")
+    if folder.is_dir():
+        _out_of_reach(folder, _BELIEVED, _OTHERS)
     return [load_public_key(path) for path in sorted(folder.glob("*.pub.pem"))]
 
 
 # ---------------------------------------------------------------- who can reach a file
+
+_BELIEVED = "others could choose which bundles are believed"
+# For root a group is others as well; a user's own group has nobody else in it on most systems, and checkouts are writable by it.
+_OTHERS = 0o022 if os.geteuid() == 0 else 0o002
 
 
 def _private(path: Path) -> None:
@@ -139,27 +142,28 @@ def _private(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise BadInput(f"{path}: others can read or write the signing key; run: chmod 600 {path}")
-    _out_of_reach(path, "others could replace the signing key")
+    _out_of_reach(path, "others could replace the signing key", 0o022)
 
 
-def _out_of_reach(path: Path, danger: str) -> None:
-    """The path, without links, and all folders above it belong to root or this user, and others cannot write them."""
+def _out_of_reach(path: Path, danger: str, others: int) -> None:
+    """The path, without links, and all folders above it belong to root or this user, and others (mode bits) cannot write them."""
     real = path.resolve(strict=True)
     for part in (real, *real.parents):
         meta = part.lstat()
-        if found := reach(meta.st_uid, meta.st_mode, (0, os.geteuid())):
+        if found := reach(meta.st_uid, meta.st_mode, (0, os.geteuid()), others):
             why, mend = found
             raise BadInput(f"{path}: {part} {why}, so {danger}; run: {mend} {part}")
 
 
-def reach(uid: int, mode: int, owners: Sequence[int]) -> tuple[str, str] | None:
+def reach(uid: int, mode: int, owners: Sequence[int], others: int = 0o022) -> tuple[str, str] | None:
     """How others than the owners can change a file or folder, and the command that ends it; None where they cannot.
 
     Args:
         mode: as in `st_mode`, kind included.
+        others: bits of the mode that let others write.
     """
     # in a folder such as /tmp nobody can replace what is another's
     sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
     if uid not in owners:
         return f"belongs to user {uid}", f"chown {owners[-1]}"
-    return ("can be written by others", "chmod go-w") if mode & 0o022 and not sticky else None
+    return ("can be written by others", "chmod go-w") if mode & others and not sticky else None

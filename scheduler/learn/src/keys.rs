@@ -159,7 +159,8 @@ fn is_one_key(text: &str) -> bool {
 pub enum Guard {
     /// Anybody.
     Off,
-    /// Only root and this user: what others can write may be theirs.
+    /// Only root and this user: what others can write may be theirs. Where it is root itself, a group is others as well; a user's own
+    /// group has nobody else in it on most systems, and checkouts are writable by it.
     Owner(u32),
 }
 
@@ -189,10 +190,11 @@ impl Guard {
 fn reach(uid: u32, mode: u32, is_dir: bool, own: u32) -> Option<(String, &'static str)> {
     // In a folder such as /tmp nobody can replace what is another's.
     let sticky = is_dir && mode & 0o1000 != 0;
+    let others = if own == 0 { 0o022 } else { 0o002 };
     if uid != 0 && uid != own {
         return Some((format!("belongs to user {uid}"), "chown root"));
     }
-    (mode & 0o022 != 0 && !sticky).then(|| ("can be written by others".into(), "chmod go-w"))
+    (mode & others != 0 && !sticky).then(|| ("can be written by others".into(), "chmod go-w"))
 }
 
 #[cfg(test)]
@@ -203,12 +205,15 @@ mod tests {
     #[test]
     fn who_can_change_a_key() {
         let others = |uid, mode, is_dir| reach(uid, mode, is_dir, 7).map(|(_, mend)| mend);
+        let root = |uid, mode, is_dir| reach(uid, mode, is_dir, 0).map(|(_, mend)| mend);
         assert_eq!(others(0, 0o644, false), None);
         assert_eq!(others(7, 0o755, true), None);
         assert_eq!(others(0, 0o1777, true), None);
         assert_eq!(others(0, 0o777, true), Some("chmod go-w"));
-        assert_eq!(others(0, 0o664, false), Some("chmod go-w"));
+        assert_eq!((others(7, 0o664, false), root(0, 0o664, false)), (None, Some("chmod go-w")));
+        assert_eq!((others(0, 0o775, true), root(0, 0o775, true)), (None, Some("chmod go-w")));
         assert_eq!(others(0, 0o1666, false), Some("chmod go-w"));
+        assert_eq!((root(0, 0o755, true), root(7, 0o755, true)), (None, Some("chown root")));
         assert_eq!(others(8, 0o644, false), Some("chown root"));
     }
 
