@@ -16,7 +16,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const FORMAT: &str = "surefoot-experience";
@@ -182,7 +183,9 @@ fn part(pool: &Replay, most: usize) -> (usize, [Vec<u8>; 4]) {
 
 fn read_whole(path: &Path) -> Result<Vec<u8>, ExperienceError> {
     let failed = |e: std::io::Error| ExperienceError::new(path, format!("experience cannot be read: {e}"), "Check the file's rights");
-    let file = File::open(path).map_err(failed)?;
+    // A pipe is not waited for, and a link is not what was saved.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
     if !about.is_file() {
         return Err(ExperienceError::new(path, "is no regular file", "Remove it"));
@@ -199,7 +202,12 @@ fn read_whole(path: &Path) -> Result<Vec<u8>, ExperienceError> {
 fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file = File::create(&beside)?;
+    // What a killed save left, or somebody else put there, is not written into.
+    match fs::remove_file(&beside) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).open(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;

@@ -147,3 +147,22 @@ fn a_failed_save_leaves_the_old_file() {
     assert!(e.to_string().contains("cannot be written"), "{e}");
     assert_eq!(fs::read(&path).unwrap(), before);
 }
+
+/// A link in the place of the file beside is not written through; a link or a pipe in the place of the file is not read, and not waited for.
+#[test]
+fn links_and_pipes_are_no_experience() {
+    let a = filled(40, 200);
+    let (folder, path) = saved(&a);
+    let victim = folder.path().join("victim");
+    fs::write(&victim, b"as it was").unwrap();
+    std::os::unix::fs::symlink(&victim, folder.path().join("experience.safetensors.new")).unwrap();
+    a.save_experience(&path, BUNDLE).unwrap();
+    assert_eq!(fs::read(&victim).unwrap(), b"as it was");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&victim, &path).unwrap();
+    let mut b = filled(0, 200);
+    assert!(b.load_experience(&path, BUNDLE).is_err());
+    fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert!(b.load_experience(&path, BUNDLE).unwrap_err().to_string().contains("is no regular file"));
+}

@@ -27,7 +27,12 @@ pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) ->
     let temporary = PathBuf::from(name);
     let written = (|| {
         fault::step()?;
-        let mut f = File::create(&temporary)?;
+        // What a killed run left, or somebody else put there, is not written into.
+        match std::fs::remove_file(&temporary) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut f = File::options().write(true).create_new(true).open(&temporary)?;
         write(&mut f)?;
         fault::cut(&f, 0)?;
         f.sync_all()?;
@@ -181,6 +186,18 @@ mod tests {
             let says = format!("{}: cannot be a folder, {} is a file. Give another folder", folder.display(), file.display());
             assert_eq!((e.exit_code(), e.to_string()), (2, says));
         }
+    }
+
+    /// A link in the place of the temporary file is not written through.
+    #[test]
+    fn a_planted_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, file) = (dir.path().join("victim"), dir.path().join("out"));
+        std::fs::write(&victim, b"as it was").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("out.tmp")).unwrap();
+        write_whole(&file, b"new").unwrap();
+        assert_eq!((std::fs::read(&victim).unwrap(), std::fs::read(&file).unwrap()), (b"as it was".to_vec(), b"new".to_vec()));
+        assert!(!dir.path().join("out.tmp").exists());
     }
 
     /// A result that could not be written leaves no empty folder; a folder with something in it, or one that was there, stays.
