@@ -10,10 +10,18 @@ PipelineError          one clear message: what, where, remedy; exit code 1
 from __future__ import annotations
 
 
+def printable(text: str) -> str:
+    """Text from outside as part of a message: one line, and nothing that moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class PipelineError(RuntimeError):
     """A stage failed; exit code 1."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class BadInput(PipelineError):
@@ -39,8 +47,6 @@ class BundleError(BadInput):
     """
 
     def __init__(self, kind: str, file: str, message: str) -> None:
-        # Names come from the bundle: a message stays one line and moves no cursor.
-        text = f"{file}: {message}"
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+        super().__init__(f"{file}: {message}")
         self.kind = kind
         self.file = file

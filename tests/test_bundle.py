@@ -242,6 +242,20 @@ def test_names_in_a_bundle_do_not_break_a_message(
         bundle.verify(folder, trusted=trusted)
 
 
+def test_names_of_files_do_not_break_a_message_either(tmp_path: Path) -> None:
+    """Paths are the caller's or somebody else's: whatever they hold, a message is one line without a terminal's commands."""
+    odd = tmp_path / "a\n\x1b[2J.pub.pem"
+    odd.write_text("no key")
+    for call in (
+        lambda: bundle.load_public_key(odd),
+        lambda: bundle.signing_key(odd.with_suffix(".\r")),
+        lambda: bundle.verify(odd),
+    ):
+        with pytest.raises(BadInput) as caught:
+            call()
+        assert str(caught.value).isprintable()
+
+
 # ---------------------------------------------------------------- OSML's models and the card
 
 
