@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod node;
 pub mod notify;
 pub mod phases;
+pub mod rights;
 pub mod status;
 pub mod upper;
 
