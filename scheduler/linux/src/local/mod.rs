@@ -271,8 +271,8 @@ pub fn by_whom(folder: &Folder, allow: Option<Allow>) -> Result<Option<Allow>, S
         (Author::Us, _) => Ok(None),
         (Author::Others(_), Some(allow)) => Ok(Some(allow)),
         (Author::Others(weak), None) => Err(ServerError::Invalid(format!(
-            "state folder {}: {weak}, so its journal and safe layout are not carried out with this user's rights. Run it as that user, or \
-             give the node.toml of that daemon (--config), which says what may be changed",
+            "state folder {}: {weak}, so its journal and safe layout are not carried out with this user's rights. Run it as that user, give \
+             another state folder, or the node.toml of that daemon (reset --config), which says what may be changed",
             folder.path().display()
         ))),
     }
