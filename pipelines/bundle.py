@@ -34,7 +34,7 @@ from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
 from pipelines import bundle_rules
 from pipelines.bundle_rules import Refused, limit, rules
 from pipelines.errors import BadInput, BundleError, TooLarge
-from pipelines.io import canonical_json, fsync_folder, read_json, read_plain, sha256_bytes, write_bytes
+from pipelines.io import canonical_json, check_output, fsync_folder, read_json, read_plain, sha256_bytes, write_bytes
 from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
 if TYPE_CHECKING:
@@ -787,16 +787,37 @@ def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
     return files
 
 
-def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None) -> Verified:
+def check_out(out: Path, inputs: Sequence[tuple[str, Path]] = (), overwrite: bool = False) -> None:
+    """That folder `out` and `out`.tar may be written.
+
+    Args:
+        inputs: what the command reads: by which option, and where.
+        overwrite: whether an earlier bundle of that name gives way; anything else never does.
+    Raises:
+        BadInput: what is in the way.
+    """
+    check_output("--out", out.with_name(out.name + ".tar"), inputs, overwrite)
+    if out.is_symlink():
+        raise BadInput(f"--out {out}: is a link. Give the path that it leads to")
+    if out.exists() and not (out.is_dir() and ((out / MANIFEST).exists() or not any(out.iterdir()))):
+        raise BadInput(f"{out}: exists and is not a bundle; choose another --out")
+    for option, source in inputs:
+        if out.exists() and source.resolve().is_relative_to(out.resolve()):
+            raise BadInput(f"--out {out}: is what this command reads ({option} {source}). Give another path")
+    if (out / MANIFEST).exists() and not overwrite:
+        raise BadInput(f"--out {out}: is there already. Give --overwrite to replace it, or another path")
+
+
+def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None, overwrite: bool = False) -> Verified:
     """Write folder `out` and `out`.tar; both are checked before they take their names.
 
-    An existing bundle of that name is replaced; anything else there is left alone and refused. Without `key` this user's signs.
+    An existing bundle of that name is replaced where the caller says so; anything else there is left alone and refused.
+    Without `key` this user's signs.
     """
     key = key or signing_key()
     files = assemble(spec, key)
     tar_path = out.with_name(out.name + ".tar")
-    if out.exists() and not (out.is_dir() and ((out / MANIFEST).exists() or not any(out.iterdir()))):
-        raise BadInput(f"{out}: exists and is not a bundle; choose another --out")
+    check_out(out, overwrite=overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
     try:
@@ -945,14 +966,18 @@ def now() -> int:
     return int(given)
 
 
-def run(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None) -> dict[str, Any]:
+def run(
+    data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None, overwrite: bool = False
+) -> dict[str, Any]:
     """Build the bundle of one data set and log it to the MLflow run it came from."""
     from pipelines import tracking
 
+    given = (("--data", data), ("--models", models), ("--metrics", metrics), ("--key", key))
+    check_out(out, [(option, path) for option, path in given if path is not None], overwrite)
     signer = signing_key(key)
     spec = from_pipeline(data, models, metrics)
     spec.serial = now()
-    checked = build(spec, out, signer)
+    checked = build(spec, out, signer, overwrite)
     runs = tracking.Runs(str(spec.provenance["mlflow_run_id"]))
     runs.log_file(out.with_name(out.name + ".tar"), "bundle")
     runs.client.set_tag(runs.run_id, "bundle_manifest_sha256", checked.manifest_sha256)
@@ -968,8 +993,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--metrics", type=Path, help="metrics.json of the stage `evaluate`")
     parser.add_argument("--out", type=Path, required=True, help="folder to write; the tar gets the same name with .tar")
     parser.add_argument("--key", type=Path, help="PEM file of the signing key")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier bundle of that name")
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.models, args.metrics, args.out, args.key))
+    return params.run_stage(lambda: run(args.data, args.models, args.metrics, args.out, args.key, args.overwrite))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 //! Bundles and policies by name.
 
 use crate::error::{Error, Result};
+use crate::files::Sources;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -28,6 +29,12 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, expected: &Expect) -> Resu
     let option = if trust.is_some() { "--trust " } else { "" };
     let keys = TrustedKeys::load_guarded(trust, guard).map_err(|e| Error::BadInput(format!("{option}{e}")))?;
     Bundle::load(path, &keys, expected).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))
+}
+
+/// What [`load_bundle`] reads.
+pub fn bundle_sources(bundle: Option<&Path>, trust: Option<&Path>) -> Sources {
+    let keys = trust.map(Path::to_path_buf).or_else(|| bundle.and_then(|_| TrustedKeys::default_folder()));
+    Sources::default().and("--bundle", bundle).and("--trust", keys.as_deref())
 }
 
 /// Two of a name cannot be told apart in what comes of them.

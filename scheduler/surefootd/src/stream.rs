@@ -2,7 +2,7 @@
 //! wanted. Numbers are written so that they are read back bit for bit.
 
 use crate::error::{Error, Result};
-use crate::files::{empty, open_anew};
+use crate::files::{Output, Sources};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
@@ -47,22 +47,23 @@ pub struct Moment {
 pub struct Writer {
     path: PathBuf,
     head: Head,
-    file: BufWriter<File>,
+    file: BufWriter<Output>,
 }
 
 impl Writer {
-    /// The file is as it was until [`Writer::begin`].
+    /// What has that name is as it was until [`Writer::begin`]. `inputs` are what the command reads.
     ///
     /// # Errors
-    /// The file cannot be made.
-    pub fn open(path: &Path, head: Head) -> Result<Self> {
-        Ok(Writer { path: path.into(), head: Head { format: FORMAT, ..head }, file: BufWriter::new(open_anew(path)?) })
+    /// Something is in the way, or the file cannot be made.
+    pub fn open(path: &Path, head: Head, inputs: &Sources, overwrite: bool) -> Result<Self> {
+        let file = Output::create("--stream", path, inputs, overwrite)?;
+        Ok(Writer { path: path.into(), head: Head { format: FORMAT, ..head }, file: BufWriter::new(file) })
     }
 
     /// # Errors
-    /// The disk is full, and the like.
+    /// The disk is full, and the like; what has come in the way.
     pub fn begin(&mut self) -> Result<()> {
-        empty(&self.path, self.file.get_ref())?;
+        self.file.get_mut().place()?;
         let head = self.head.clone();
         self.line(&head)
     }

@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod node;
 pub mod notify;
 pub mod phases;
+pub mod rights;
 pub mod serials;
 pub mod status;
 pub mod upper;
@@ -16,9 +17,9 @@ pub mod upper;
 use crate::cli;
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
-use crate::files::{empty, open_anew};
+use crate::files::{each_its_own, Output, Sources};
 use crate::local_target::{server_error, state_dir};
-use crate::models::{self, each_once, load_bundle, shadow_makers};
+use crate::models::{self, bundle_sources, each_once, load_bundle, shadow_makers};
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
@@ -34,9 +35,7 @@ use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
 use serials::Serials;
-use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
@@ -84,7 +83,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
             let head = Head { is_virtual: true, ..head };
-            let beside = Beside::open(shadows, args, head)?;
+            let beside = Beside::open(shadows, args, &config, &at.read, head)?;
             serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
@@ -109,7 +108,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
-            let beside = Beside::open(shadows, args, head)?;
+            let beside = Beside::open(shadows, args, &config, &Sources::default(), head)?;
             serve()?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
@@ -191,23 +190,17 @@ fn remember(state: &Path, args: &cli::Run, bundle: Option<&Bundle>) -> Result<()
 /// A file of JSON lines.
 pub(crate) struct Lines {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: BufWriter<Output>,
 }
 
 impl Lines {
-    /// The file is as it was until [`Lines::begin`].
-    fn open(path: &Path) -> Result<Self> {
-        Ok(Lines { path: path.into(), file: BufWriter::new(open_anew(path)?) })
+    /// What has that name is as it was until [`Lines::begin`].
+    pub(crate) fn open(option: &'static str, path: &Path, inputs: &Sources, overwrite: bool) -> Result<Self> {
+        Ok(Lines { path: path.into(), file: BufWriter::new(Output::create(option, path, inputs, overwrite)?) })
     }
 
-    pub(crate) fn create(path: &Path) -> Result<Self> {
-        let lines = Self::open(path)?;
-        lines.begin()?;
-        Ok(lines)
-    }
-
-    fn begin(&self) -> Result<()> {
-        empty(&self.path, self.file.get_ref())
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.file.get_mut().place()
     }
 
     pub(crate) fn write(&mut self, v: &serde_json::Value) -> Result<()> {
@@ -302,37 +295,35 @@ struct Beside {
     shadows: Shadows,
     stream: Option<stream::Writer>,
     events: Option<Lines>,
-    /// Pipes for these.
-    later: (Option<(PathBuf, Head)>, Option<PathBuf>),
+}
+
+/// What a node's configuration has it read.
+pub(crate) fn read_by(config: &NodeConfig, profiles: Option<&Path>) -> Sources {
+    let named = Sources::default().and("--config", Some(&config.file)).and("workload in node.toml", config.workload.as_deref());
+    let named = named.and("catalogue in node.toml", config.catalogue.as_deref()).and("--profiles", profiles);
+    named.and("learning.experience in node.toml", config.learning.experience.as_deref())
 }
 
 impl Beside {
-    /// What the files hold stays until [`Beside::begin`]; so long nobody waits for a reader at a pipe's other end.
-    fn open(shadows: Shadows, args: &cli::Run, head: Head) -> Result<Self> {
-        let is_pipe = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.file_type().is_fifo());
-        let mut beside = Beside { shadows, stream: None, events: None, later: (None, None) };
-        match args.stream.clone().map(|f| (f, head)) {
-            Some(pipe) if is_pipe(&pipe.0) => beside.later.0 = Some(pipe),
-            Some((file, head)) => beside.stream = Some(stream::Writer::open(&file, head)?),
-            None => {}
-        }
-        match &args.events {
-            Some(pipe) if is_pipe(pipe) => beside.later.1 = Some(pipe.clone()),
-            Some(file) => beside.events = Some(Lines::open(file)?),
-            None => {}
-        }
-        Ok(beside)
+    /// What the files hold stays until [`Beside::begin`].
+    /// `server` is what that reads.
+    fn open(shadows: Shadows, args: &cli::Run, config: &NodeConfig, server: &Sources, head: Head) -> Result<Self> {
+        let read =
+            read_by(config, args.profiles.as_deref()).with(server).with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
+        let outputs = [
+            ("--stream", args.stream.as_deref()),
+            ("--events", args.events.as_deref()),
+            ("journal in node.toml", config.journal.as_deref()),
+        ];
+        each_its_own(&outputs)?;
+        let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head, &read, args.overwrite)).transpose()?;
+        let events = args.events.as_deref().map(|f| Lines::open("--events", f, &read, args.overwrite)).transpose()?;
+        Ok(Beside { shadows, stream, events })
     }
 
     fn begin(&mut self) -> Result<()> {
-        if let Some((pipe, head)) = self.later.0.take() {
-            self.stream = Some(stream::Writer::open(&pipe, head)?);
-        }
-        if let Some(pipe) = self.later.1.take() {
-            self.events = Some(Lines::open(&pipe)?);
-        }
         self.stream.as_mut().map_or(Ok(()), stream::Writer::begin)?;
-        self.events.as_ref().map_or(Ok(()), Lines::begin)
+        self.events.as_mut().map_or(Ok(()), Lines::begin)
     }
 
     /// After the acting policy has decided; none of this reaches the machine.

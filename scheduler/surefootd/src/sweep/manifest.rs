@@ -4,9 +4,12 @@ use super::journal::Line;
 use super::rows::State;
 use crate::error::{Error, Result};
 use crate::expand::{rule, Part};
+use crate::files::own_error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
+use surefoot_linux::own::plain_file;
 
 pub const SCHEMA_VERSION: u32 = 1;
 /// Distinct reasons that are counted by themselves.
@@ -175,11 +178,12 @@ impl Manifest {
     /// # Errors
     /// [`Error::BadInput`] for a manifest that cannot be understood.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let text = match std::fs::read(path) {
-            Ok(t) => t,
+        let mut text = vec![];
+        match plain_file(path).and_then(|mut f| f.read_to_end(&mut text)) {
+            Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::io(path, "cannot be read", &e)),
-        };
+            Err(e) => return Err(own_error(path, "cannot be read", &e)),
+        }
         let remedy = "Restore it from a copy, or remove this folder and measure again";
         let m: Manifest = serde_json::from_slice(&text)
             .map_err(|e| Error::BadInput(format!("{}: line {}: corrupt manifest: {e}. {remedy}", path.display(), e.line())))?;

@@ -24,16 +24,17 @@ use crate::target::Target;
 use journal::Journal;
 use look_back::{look_back, Shape};
 use manifest::{Axes, Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 pub use parallel::Worker;
 use rows::{Measured, State};
 use shard::{Keeper, Maker};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use surefoot_linux::own;
 
 /// Rows that a shard should have on a virtual server.
 const ROWS_PER_SHARD: u64 = 32_768;
@@ -77,6 +78,11 @@ pub fn case_s(campaign: &Campaign) -> f64 {
     (s.warmup_ms + s.interval_ms * u64::from(s.samples)) as f64 * 1e-3 + LOCAL_OVERHEAD_S
 }
 
+const MANIFEST: &str = "manifest.json";
+const JOURNAL: &str = "journal.jsonl";
+/// Longest text of a process id.
+const PID_BYTES: usize = 16;
+
 /// The folder of a sweep, locked.
 struct Folder {
     dir: PathBuf,
@@ -85,11 +91,11 @@ struct Folder {
 
 impl Folder {
     fn manifest(&self) -> PathBuf {
-        self.dir.join("manifest.json")
+        self.dir.join(MANIFEST)
     }
 
     fn journal(&self) -> PathBuf {
-        self.dir.join("journal.jsonl")
+        self.dir.join(JOURNAL)
     }
 
     fn shards(&self) -> PathBuf {
@@ -99,11 +105,17 @@ impl Folder {
     fn lock(dir: &Path) -> Result<Self> {
         files::create_folder(dir)?;
         let path = dir.join(".lock");
-        let file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path);
-        let file = file.map_err(|e| Error::io(&path, "cannot be opened", &e))?;
+        let opened = own::Folder::for_results(dir).and_then(|folder| folder.file_or_new(".lock", OFlag::O_RDWR, 0o644));
+        let file = opened.map_err(|e| files::own_error(&path, "cannot be opened", &e))?;
+        let head = files::head(&file).map_err(|e| Error::io(&path, "cannot be read", &e))?;
+        // A process id, or nothing yet.
+        if head.len() > PID_BYTES || !head.trim_ascii().iter().all(u8::is_ascii_digit) {
+            let path = path.display();
+            return Err(Error::BadInput(format!("{path}: is there and no lock of a sweep, so it stays as it is. Give another --out")));
+        }
         let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, e)| {
             let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
+            let _ = (&mut file).take(PID_BYTES as u64).read_to_string(&mut pid);
             let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
             Error::Failed(format!(
                 "{}: another sweep (pid {pid}) is writing here ({e}). Wait for it, stop it, or use another --out",
