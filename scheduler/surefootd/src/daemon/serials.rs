@@ -7,11 +7,10 @@ use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::utc;
 use serde::{Deserialize, Serialize};
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use surefoot_learn::Bundle;
+use surefoot_linux::own::Folder;
 
 /// In a state folder.
 pub const FILE: &str = "bundles.json";
@@ -70,7 +69,7 @@ impl Serials {
     /// Of a state folder, which may not be there yet.
     pub fn of(state: &Path) -> Self {
         let file = state.join(FILE);
-        match read(&file) {
+        match read(state) {
             Ok(ran) => Serials { file, ran, damage: None },
             Err(damage) => Serials { file, ran: vec![], damage: Some(damage) },
         }
@@ -128,25 +127,23 @@ impl Serials {
         self.ran.push(now);
         let listed = Listed { format: FORMAT.into(), version: 1, bundles: self.ran };
         let text = serde_json::to_vec_pretty(&listed).map_err(|e| Error::Failed(format!("{}: {e}", self.file.display())))?;
+        if self.damage.is_some() {
+            // A link, too: it is taken away, not written through.
+            let gone = Folder::of(&self.file).and_then(|(f, name)| f.remove(name));
+            gone.map_err(|e| Error::Failed(format!("{}: {e}", self.file.display())))?;
+        }
         write_whole(&self.file, &text)
     }
 }
 
 /// What was written there; nothing where there is no file.
-fn read(file: &Path) -> std::result::Result<Vec<Ran>, String> {
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file);
-    let opened = match opened {
+fn read(state: &Path) -> std::result::Result<Vec<Ran>, String> {
+    let data = match Folder::open(state).and_then(|f| f.read(FILE, MOST_BYTES)) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(vec![]),
-        other => other.map_err(|e| format!("cannot be read ({e})"))?,
+        Err(e) => return Err(format!("cannot be read ({e})")),
+        Ok(data) => data,
     };
-    if !opened.metadata().is_ok_and(|m| m.is_file()) {
-        return Err("is no plain file".into());
-    }
-    let mut data = vec![];
-    opened.take(MOST_BYTES + 1).read_to_end(&mut data).map_err(|e| format!("cannot be read ({e})"))?;
-    if data.len() as u64 > MOST_BYTES {
-        return Err(format!("is larger than {MOST_BYTES} bytes"));
-    }
+    let Some(data) = data else { return Ok(vec![]) };
     let listed: Listed = serde_json::from_slice(&data).map_err(|_| "is damaged".to_string())?;
     if listed.format == FORMAT && listed.version == 1 {
         Ok(listed.bundles)
