@@ -11,8 +11,10 @@ DIR/<target>/       one data set: manifest.json, journal.jsonl, shards/ (written
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +25,7 @@ from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, naming, write_bytes, write_json
 
 from . import card, dataset, lab, spec, tools
-from .errors import Busy, CampaignError, DataSetError, ToolFailed
+from .errors import Busy, CampaignError, DataSetError, InputError, ToolFailed
 from .standing import COPY, PROGRESS, SCHEMA_VERSION, each, is_running, read_note, read_summary, status
 
 __all__ = [
@@ -258,7 +260,7 @@ def locked(folder: Path, what: str = "a campaign run", watch: str = "surefoot ca
     Raises:
         Busy: another process holds it.
     """
-    with (folder / ".lock").open("a+") as file:
+    with _lock_file(folder / ".lock") as file:
         if not _try_lock(file):
             file.seek(0)
             who = file.read().strip()
@@ -269,6 +271,29 @@ def locked(folder: Path, what: str = "a campaign run", watch: str = "surefoot ca
             file.truncate()
             os.write(file.fileno(), f"{os.getpid()}\n".encode())
         yield
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """The file of a lock: ours, or made. It holds a process id; what holds anything else stays as it is.
+
+    Raises:
+        InputError: something else has that name.
+    """
+    refusal = InputError(f"{path}: is there and no lock of ours. Remove it, or give another folder")
+    try:
+        # a link is not followed, a FIFO not waited for
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENXIO):
+            raise refusal from None
+        raise
+    about = os.fstat(fd)
+    # the longest process id, and a line's end
+    ours = stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and about.st_size < 16
+    if not ours or (about.st_size and not os.pread(fd, 16, 0).strip().isdigit()):
+        os.close(fd)
+        raise refusal
+    return os.fdopen(fd, "r+", encoding="ascii", errors="replace")
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -35,14 +35,22 @@ _STATES = {
 }
 
 
+# how a card begins
+_HEAD = b"# Data card: "
+
+
 def write(folder: Path) -> Path:
     """Write a campaign's data card and its figures.
 
     Args:
         folder: the campaign's folder.
     Raises:
-        DataSetError: it is not a campaign's, or a manifest cannot be read.
+        DataSetError: it is not a campaign's, a manifest cannot be read, or something else has the card's name.
     """
+    path = folder / CARD
+    head = path.read_bytes()[: len(_HEAD)] if path.is_file() else b""
+    if head not in (b"", _HEAD):
+        raise DataSetError(f"{path}: is there and no data card of ours, so it stays as it is. Move it away")
     for name, path, _ in standing.each(folder):
         drawn = _draw(path, name) if _has(path) else ""
         if drawn:
@@ -90,7 +98,7 @@ def text(folder: Path) -> str:
     """The card, as Markdown."""
     summary = standing.read_summary(folder)
     lines = [
-        f"# Data card: {plain(summary['campaign'])}",
+        f"{_HEAD.decode()}{plain(summary['campaign'])}",
         "",
         "Made by `surefoot campaign card DIR` from the manifests and samples beside it.",
         "",

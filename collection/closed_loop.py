@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from pipelines.inputs import Unreadable, json_lines, parse_json, read_json, said
-from pipelines.io import write_bytes
+from pipelines.io import open_anew, write_bytes
 
 from . import tools
 from .errors import StepFailed, ToolFailed
@@ -70,11 +70,12 @@ def run(loop: Loop, policy: str, bundle: Path | None, out: Path) -> dict[str, An
     # the node ends by itself even if nobody tells it to
     longest = int(loop.warmup_s + loop.duration_s + _START_S)
     args: list[str | Path] = ["run", "--server", "local", "--policy", policy, "--config", config, "--events", events]
-    args += ["--duration-s", str(longest), f"--die-with-parent={os.getpid()}"]
+    args += ["--overwrite", "--duration-s", str(longest), f"--die-with-parent={os.getpid()}"]
     if bundle is not None:
-        args += ["--bundle", bundle]
+        # a demonstration may be older than another on this machine
+        args += ["--bundle", bundle, "--allow-older"]
     log = out / "surefootd.log"
-    with log.open("w+", encoding="utf-8") as file:
+    with open_anew(log) as file:
         node = subprocess.Popen(
             [str(tools.find(tools.SUREFOOTD)), *map(str, args)],
             stdout=subprocess.PIPE,
@@ -210,8 +211,8 @@ def _load(loop: Loop, feed: str, report: Path, log: Path) -> None:
         "--cpu",
         str(cpus[-1]),
     ]
-    args += ["--service", loop.service, "--feed", feed, "--out", str(report)]
-    with log.open("w", encoding="utf-8") as file:
+    args += ["--service", loop.service, "--feed", feed, "--out", str(report), "--overwrite"]
+    with open_anew(log) as file:
         try:
             done = subprocess.run(
                 [str(tools.find(tools.LOADGEN)), *args],

@@ -32,6 +32,7 @@ def surefoot(context: click.Context, debug: bool) -> None:
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace what an earlier call wrote there.")
 _data_set = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
@@ -131,12 +132,15 @@ _bundle = click.argument("path", metavar="BUNDLE", type=click.Path(path_type=Pat
 @click.option(
     "--key", type=click.Path(path_type=Path), help="PEM file of the signing key (default: this user's, made when missing)."
 )
+@_overwrite
 @_json
-def bundle_build(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None, as_json: bool) -> None:
+def bundle_build(
+    data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None, overwrite: bool, as_json: bool
+) -> None:
     """Make and sign a bundle from what the pipeline trained (`dvc repro` does this for every data set)."""
     from pipelines import bundle as bundles
 
-    facts = bundles.run(data, models, metrics, out, key)
+    facts = bundles.run(data, models, metrics, out, key, overwrite)
     if as_json:
         _print_json(facts)
     else:
@@ -300,12 +304,13 @@ def workloads_generate(
 @surefoot.command("eval-report")
 @click.argument("outs", metavar="OUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the page and of its numbers.")
+@_overwrite
 @_json
-def eval_report_command(outs: tuple[Path, ...], out: Path, as_json: bool) -> None:
+def eval_report_command(outs: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -> None:
     """One page from the folders that `surefootd eval --out` wrote: tables beside the published numbers, the papers' figures."""
     from pipelines import eval_report
 
-    made = eval_report.run(outs, out, show.Teller(Console(stderr=True), eval_report.STEPS).step)
+    made = eval_report.run(outs, out, show.Teller(Console(stderr=True), eval_report.STEPS).step, overwrite)
     for warning in made["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     if as_json:

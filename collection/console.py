@@ -197,6 +197,7 @@ def bundle(console: Console, facts: dict[str, Any]) -> None:
             f"{platform['name']}: {platform['cores']:g} cores, {platform['ways']} ways, steps of {platform['core_step']:g} cores",
         ),
         ("feature set", facts["feature_set"]),
+        ("built", f"{facts['built']} (serial {facts['serial']})" if facts["serial"] is not None else "unknown (no serial)"),
         ("services", ", ".join(f"{n} ({s['qos_target_ms']:g} ms)" for n, s in facts["services"].items())),
         *((f"model {m.upper()}", f"{f['parameters']:,} parameters, {f['bytes']:,} bytes") for m, f in facts["models"].items()),
         ("model card", f"{facts['files']['card.md']:,} bytes" if facts["card"] is not None else "none"),

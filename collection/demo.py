@@ -29,11 +29,11 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.inputs import SUMMARY_BYTES, read_bytes, read_text, said
-from pipelines.io import sha256_file, write_json
+from pipelines.io import open_anew, sha256_file, write_json
 
 from . import campaign, closed_loop, console, dataset, report, tools, verify
 from .errors import StepFailed, SurefootError
-from .steps import Story, key_of
+from .steps import STEPS, Story, holds_story, key_of
 
 VIRTUAL = "demo-virtual"
 LOCAL = "demo-local"
@@ -59,7 +59,7 @@ class Demo:
         self.out = out.resolve()
         self.console = voice
         self.teller = console.Teller(voice, _STEPS)
-        self.story = Story(self.out / "steps", self.teller)
+        self.story = Story(self.out / STEPS, self.teller)
         self.warnings: list[str] = []
         self.failed: list[str] = []
         self.surefootd = tools.find(tools.SUREFOOTD)
@@ -71,7 +71,10 @@ class Demo:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "out": str(self.out),
         }
+        holds_story(self.out, "demo", ("demo.json",))
         with campaign.working_in(self.out, "a demo", "ls -l"):
+            # a demo's from here on, whenever this one is stopped
+            (self.out / STEPS).mkdir(exist_ok=True)
             result["machine"] = machine()
             result["git_commit"] = self._git("rev-parse", "HEAD")
             engine = self._engine()
@@ -272,7 +275,7 @@ class Demo:
                 # of another bundle or surefootd: eval would not go on with it
                 (out / "eval.partial.jsonl").unlink(missing_ok=True)
             args: list[str | Path] = ["eval", "--workloads", workloads, "--policies", ",".join(POLICIES), "--platform", PLATFORM]
-            args += ["--bundle", bundle, "--seeds", str(SEEDS), "--out", out, "--json"]
+            args += ["--bundle", bundle, "--seeds", str(SEEDS), "--out", out, "--overwrite", "--json"]
             said = tools.run_json(tools.SUREFOOTD, args)
             return {
                 "out": str(out),
@@ -352,7 +355,7 @@ def logged(
 ) -> tuple[int, str]:
     """Run a command with all it says in a log file; its exit code (124: took too long) and what it said."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
+    with open_anew(log) as file:
         try:
             done = subprocess.run(
                 command, cwd=cwd, env=tools.merged(env or {}), stdout=file, stderr=subprocess.STDOUT, timeout=timeout_s

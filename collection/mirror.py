@@ -218,7 +218,8 @@ class Mirror:
         source = packed.extractfile(member)
         assert source is not None  # a regular file has content
         digest = hashlib.sha256()
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             while block := source.read(_BLOCK_BYTES):
                 digest.update(block)
                 file.write(block)

@@ -41,7 +41,7 @@ from pipelines.io import write_bytes, write_json
 
 from . import campaign, console, dataset, spec, tools, verify
 from .errors import CampaignError, InputError, StepFailed, ToolFailed
-from .steps import Story, key_of
+from .steps import STEPS, Story, holds_story, key_of
 
 if TYPE_CHECKING:
     from pipelines.begin import Origin
@@ -188,7 +188,7 @@ class Onboarding:
         self.data = self.out / "data"
         self.warnings: list[str] = []
         stages = 9 + 4 * given.compare
-        self.story = Story(self.out / "steps", console.Teller(voice, stages))
+        self.story = Story(self.out / STEPS, console.Teller(voice, stages))
 
     # -- campaign
 
@@ -349,7 +349,7 @@ class Onboarding:
         signer = bundle.signing_key(self.given.key).public_key()
 
         def work(_cut_short: bool) -> dict[str, Any]:
-            facts = bundle.run(data, models, metrics, out, self.given.key)
+            facts = bundle.run(data, models, metrics, out, self.given.key, overwrite=True)
             for path in (out, tar):
                 bundle.verify(path, trusted=[signer], expect_feature_set=facts["feature_set"])
             return {"folder": str(out), "tar": str(tar), "manifest_sha256": facts["manifest_sha256"]}
@@ -383,9 +383,14 @@ class Onboarding:
         """Write the campaign's file and say what it comes to; nothing is collected."""
         origin = self.origin()
         found = self.check(origin)
+        self.own_folder()
         self.out.mkdir(parents=True, exist_ok=True)
         self.make_campaign()
         return {"platform": self.platform.name, "campaign_file": str(self.campaign_file), "plan": found}
+
+    def own_folder(self) -> None:
+        """That nothing else lies where this works."""
+        holds_story(self.out, "onboarding", ("onboard.json", spec_name()))
 
     def origin(self) -> Origin | None:
         if self.given.begin == NOTHING:
@@ -406,7 +411,10 @@ class Onboarding:
         bundle.signing_key(self.given.key)
         origin = self.origin()
         self.check(origin)
+        self.own_folder()
         with campaign.working_in(self.out, "an onboarding", "ls -l"), environment(store()):
+            # an onboarding's from here on, whenever this one is stopped
+            (self.out / STEPS).mkdir(exist_ok=True)
             collected = self.collect(self.make_campaign().path)
             data = Path(collected["folder"])
             labels = self.label(data, p)

@@ -374,7 +374,9 @@ def status(folder: Path) -> dict[str, Any]:
 def is_running(folder: Path) -> bool:
     """Whether a `campaign run` holds the folder's lock."""
     try:
-        with (folder / ".lock").open("r") as file:
+        # a link is not followed, a FIFO not waited for
+        fd = os.open(folder / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,8 @@ from typing import Any, Protocol
 
 from pipelines.inputs import Unreadable, read_json
 from pipelines.io import sha256_file, write_json
+
+from .errors import InputError
 
 
 def key_of(*parts: Any) -> str:
@@ -69,6 +72,25 @@ class Mute:
 
     def skipped(self, title: str, why: str) -> None:
         pass
+
+
+STEPS = "steps"
+
+
+def holds_story(out: Path, what: str, files: Iterable[str]) -> None:
+    """That `out` is free, or a folder in which an earlier call of the same command worked.
+
+    Args:
+        what: the command.
+        files: what else the command leaves there by itself.
+    Raises:
+        InputError: it holds something else, which is not to be mixed with ours.
+    """
+    if os.path.lexists(out) and not out.is_dir():
+        raise InputError(f"--out {out}: is no folder. Give another")
+    held = {p.name for p in out.iterdir()} - {".lock"} if out.is_dir() else set()
+    if held and not held & {STEPS, *files}:
+        raise InputError(f"--out {out}: is not empty and holds no {what}. Give another folder")
 
 
 class Story:

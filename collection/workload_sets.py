@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -312,6 +313,8 @@ def generate(
             f"--count {count}: only {there_are} draws exist. Give 1 to {there_are}, a wider --low to --high, or more services in"
             " --grid"
         )
+    if os.path.lexists(out) and not out.is_dir():
+        raise InputError(f"--out {out}: is no folder. Give a new one")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out}: is not empty, and its files would be taken for part of the set. Give a new folder")
     found: list[Workload] = []

@@ -10,57 +10,60 @@ A changed byte anywhere is found, and the error names the file that it is in.
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
 import os
 import re
 import shutil
 import tempfile
+import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from models import export
-from models.features import ACTIONS, FEATURE_SETS, Bound, PlatformLimits, Scale, platform_limits
-from pipelines.errors import BadInput, BundleError
-from pipelines.inputs import Unreadable, message, read_bytes
-from pipelines.io import canonical_json, fsync_folder, read_json, sha256_bytes, write_bytes
+from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
+from pipelines import bundle_rules
+from pipelines.bundle_rules import Refused, limit, rules
+from pipelines.errors import BadInput, BundleError, TooLarge
+from pipelines.io import canonical_json, check_output, fsync_folder, read_json, read_plain, sha256_bytes, write_bytes
+from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
 if TYPE_CHECKING:
     from pipelines.fitted import Fitted
 
+__all__ = [  # keys are of pipelines/keys.py; who works with bundles finds them here
+    "fingerprint",
+    "keys_folder",
+    "load_public_key",
+    "signing_key",
+    "trust",
+    "trusted_keys",
+]
+
 FORMAT = "surefoot-bundle"
-FORMAT_VERSION = 2  # what this code knows; a bundle is of the lowest that can hold it
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 SIGNATURE_TAG = "surefoot-bundle-v1"
 CARD = "card.md"
-MAX_FILE_BYTES = 64 << 20
-MAX_TAR_BYTES = 4 * MAX_FILE_BYTES
-# of a folder, with its folders
-MAX_FILES = 1024
-MAX_CARD_BYTES = 256 << 10
+MAX_FILE_BYTES = int(rules()["objects"]["file"]["bytes"]["most"])
+MAX_CARD_BYTES = int(limit("card_bytes"))
 
 LETTERS = ("a", "b", "c")
 OSML = ("a", "ap", "b", "bp", "c")  # keys of `models.osml`; file models/osml_KEY.safetensors
 OSML_REACH = 3  # models/osml_c.py, which needs PyTorch: cores and ways that one of its actions moves at most
 OSML_ACTIONS = (2 * OSML_REACH + 1) ** 2
 
-_NAME = r"[a-z0-9](?:[a-z0-9_-]|\.(?=[a-z0-9]))*"
-_MODEL = r"(?:[abc]|osml_(?:ap?|bp?|c))"
-ALLOWED_FILE = re.compile(rf"(?:platform\.toml|card\.md|models/{_MODEL}\.safetensors|services/{_NAME}\.toml)", re.ASCII)
+_MODELS = (*LETTERS, *(f"osml_{key}" for key in OSML))
 _SIGNATURE_LINE = re.compile(rb"surefoot-bundle-v1 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
-_HEX64 = r"^[0-9a-f]{64}$"
 _BLOCK = 512
 
 
@@ -68,6 +71,8 @@ _BLOCK = 512
 
 
 class _Strict(BaseModel):
+    """A typed view of what bundle_rules.json lets through; ranges are said there."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -91,7 +96,7 @@ class _NetworkSpec(_Strict):
     """What every model's entry says; `layers` are the shapes of the network that decides."""
 
     file: str
-    sha256: str = Field(pattern=_HEX64)
+    sha256: str
     activation: Literal["relu"]
     layers: list[tuple[int, int]]
     inputs: list[InputSpec]
@@ -102,7 +107,7 @@ class MlpSpec(_NetworkSpec):
 
     output_activation: Literal["linear"]
     outputs: list[OutputSpec]
-    qos_cap: float | None = None
+    qos_cap: float | None
 
 
 class DdpgSpec(_NetworkSpec):
@@ -119,8 +124,8 @@ class DqnSpec(_NetworkSpec):
     """OSML's Model-C: policy and target."""
 
     output_activation: Literal["linear"]
-    reach: Literal[3]
-    latency_cap: float = Field(gt=0)
+    reach: int
+    latency_cap: float
     hyperparameters: dict[str, float]
 
 
@@ -154,21 +159,21 @@ class ModelsSpec(_Strict):
 
 class PlatformSpec(_Strict):
     name: str
-    cores: float = Field(gt=0)
-    core_step: float = Field(gt=0)
-    ways: int = Field(ge=0)
-    mb_per_way: float = Field(ge=0)
+    cores: float
+    core_step: float
+    ways: int
+    mb_per_way: float
     mba: bool
 
 
 class ServiceSpec(_Strict):
-    qos_target_ms: float = Field(gt=0)
-    max_load_rps: float | None = None
+    qos_target_ms: float
+    max_load_rps: float | None
 
 
 class FileSpec(_Strict):
-    bytes: int = Field(ge=0, le=MAX_FILE_BYTES)
-    sha256: str = Field(pattern=_HEX64)
+    bytes: int
+    sha256: str
 
 
 class Provenance(_Strict):
@@ -184,7 +189,7 @@ class Manifest(_Strict):
     """manifest.json of a bundle."""
 
     format: Literal["surefoot-bundle"]
-    format_version: Literal[1, 2]
+    format_version: int
     feature_set: Literal["full", "no-pmu"]
     platform: PlatformSpec
     services: dict[str, ServiceSpec]
@@ -192,7 +197,8 @@ class Manifest(_Strict):
     files: dict[str, FileSpec]
     metrics: dict[str, float]
     provenance: Provenance
-    signer: str = Field(pattern=_HEX64)
+    serial: int | None = None  # seconds since 1970 when it was built; versions 1 and 2 have none
+    signer: str
 
 
 @dataclass(frozen=True)
@@ -214,75 +220,6 @@ class Verified:
         return None if data is None else data.decode()
 
 
-# ---------------------------------------------------------------- keys
-
-
-def keys_folder() -> Path:
-    """`$SUREFOOT_KEYS`, or ~/.config/surefoot/keys."""
-    given = os.environ.get("SUREFOOT_KEYS")
-    return Path(given) if given else Path.home() / ".config" / "surefoot" / "keys"
-
-
-def fingerprint(key: Ed25519PublicKey) -> str:
-    """SHA-256 of the raw public key, lower-case hex."""
-    return sha256_bytes(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
-
-
-def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
-    """The key that signs; without `path` the one in the keys folder, which the first call makes and trusts.
-
-    Raises:
-        BadInput: `path` is missing, readable by others, or not an Ed25519 key.
-    """
-    explicit = path is not None
-    path = path or keys_folder() / "signing.pem"
-    if not path.exists():
-        if explicit:
-            raise BadInput(f"--key {path}: no such file; leave --key out to use (and make) {keys_folder() / 'signing.pem'}")
-        key = Ed25519PrivateKey.generate()
-        try:
-            write_bytes(
-                path,
-                key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-                mode=0o600,
-            )
-            trust(key.public_key(), "own")
-        except OSError as error:
-            raise BadInput(f"{path}: cannot write a new signing key ({error.strerror}); set SUREFOOT_KEYS") from None
-        return key
-    if not explicit and path.stat().st_mode & 0o077:
-        raise BadInput(f"{path}: others can read the signing key; run: chmod 600 {path}")
-    try:
-        loaded = serialization.load_pem_private_key(read_bytes(path), password=None)
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{path}: not an unencrypted PEM private key ({error})") from None
-    if not isinstance(loaded, Ed25519PrivateKey):
-        raise BadInput(f"{path}: the key is {type(loaded).__name__}, want Ed25519")
-    return loaded
-
-
-def trust(key: Ed25519PublicKey, name: str, folder: Path | None = None) -> Path:
-    """Put a public key among the trusted ones."""
-    path = (folder or keys_folder() / "trusted") / f"{name}.pub.pem"
-    write_bytes(path, key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
-    return path
-
-
-def load_public_key(path: Path) -> Ed25519PublicKey:
-    try:
-        key = serialization.load_pem_public_key(read_bytes(path))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: not a PEM public key ({error})") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise BadInput(f"{path}: the key is {type(key).__name__}, want Ed25519")
-    return key
-
-
-def trusted_keys(folder: Path | None = None) -> list[Ed25519PublicKey]:
-    folder = folder or keys_folder() / "trusted"
-    return [load_public_key(path) for path in sorted(folder.glob("*.pub.pem"))]
-
-
 # ---------------------------------------------------------------- tar
 
 
@@ -290,7 +227,7 @@ def tar_header(name: str, size: int) -> bytes:
     """The one ustar header that a member of this name and size may have: mode 0644, owner 0, time 0."""
     encoded = name.encode("ascii")
     if len(encoded) > 100:
-        raise BundleError(name, "name is longer than 100 bytes; rename the service")
+        raise BundleError("files", name, "name is longer than 100 bytes; rename the service")
     head = bytearray(_BLOCK)
     head[0 : len(encoded)] = encoded
     head[100:108] = b"0000644\0"
@@ -322,174 +259,247 @@ def to_tar(files: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _tar_member(tar: bytes, at: int, name: str) -> tuple[bytes, int]:
-    """The member that must stand at offset `at`, and the offset behind it."""
+def _tar_member(tar: bytes, at: int, name: str, most: int) -> tuple[bytes, int]:
+    """The member of at most `most` bytes that must stand at offset `at`, and the offset behind it."""
     head = tar[at : at + _BLOCK]
     size_field = head[124:136]
     if len(head) < _BLOCK or not re.fullmatch(rb"[0-7]{11}\0", size_field):
-        raise BundleError(name, f"tar header at byte {at} is damaged; fetch the bundle again")
+        raise BundleError("tar", name, f"tar header at byte {at} is damaged; fetch the bundle again")
     size = int(size_field[:-1], 8)
     if head != tar_header(name, size):
-        raise BundleError(name, f"tar header at byte {at} is not the one this member must have; fetch the bundle again")
+        raise BundleError("tar", name, f"tar header at byte {at} is not the one this member must have; fetch the bundle again")
     start, end = at + _BLOCK, at + _BLOCK + size
     padded = end + (-size % _BLOCK)
-    if size > MAX_FILE_BYTES or padded > len(tar):
-        raise BundleError(name, f"the tar ends inside this member ({size} bytes announced); fetch the bundle again")
+    if padded > len(tar):
+        raise BundleError("tar", name, f"the tar ends inside this member ({size} bytes announced); fetch the bundle again")
     if any(tar[end:padded]):
-        raise BundleError(name, "padding behind this member is not zero; fetch the bundle again")
+        raise BundleError("tar", name, "padding behind this member is not zero; fetch the bundle again")
+    if size > most:
+        raise BundleError("size", name, f"is above the limit of {most} bytes; fetch the bundle again")
     return tar[start:end], padded
 
 
 # ---------------------------------------------------------------- verify
 
 
-def _read_folder(folder: Path) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    total = 0
-    found = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
-    if len(found) > MAX_FILES:
-        raise BundleError(folder.name, f"holds more than {MAX_FILES} files, so it is no bundle")
-    for path in sorted(found):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink():
-            raise BundleError(name, "is a symbolic link; a bundle holds plain files only")
-        if path.is_dir():
-            if name not in ("models", "services"):
-                raise BundleError(name, "unknown folder in the bundle; remove it")
-            continue
-        if not path.is_file():
-            raise BundleError(name, "is not a plain file; remove it")
-        total += path.stat().st_size
-        if path.stat().st_size > MAX_FILE_BYTES or total > MAX_TAR_BYTES:
-            raise BundleError(name, f"is larger than {MAX_FILE_BYTES} bytes, or all are than {MAX_TAR_BYTES}")
-        files[name] = read_bytes(path, MAX_FILE_BYTES)
-    return files
+class _Folder:
+    """A bundle as a folder: its names are known before anything is read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.names: set[str] = set()
+        most = limit("folder_entries")
+        for sub in ("", "models", "services"):
+            folder = root / sub
+            if not os.path.lexists(folder):
+                continue
+            try:
+                for entry in os.scandir(folder):
+                    name = f"{sub}/{entry.name}" if sub else entry.name
+                    if entry.is_dir(follow_symlinks=False) and name in ("models", "services"):
+                        continue
+                    if not entry.is_file(follow_symlinks=False):
+                        what = "a symbolic link" if entry.is_symlink() else "not a plain file"
+                        raise BundleError("folder", name, f"is {what}; a bundle holds plain files only; remove it")
+                    self.names.add(name)
+                    if len(self.names) > most:
+                        raise BundleError(
+                            "folder", sub or root.name, f"holds more than {most} files; give the folder of a bundle"
+                        )
+            except OSError as error:
+                shown = sub or str(root)
+                raise BundleError("unreadable", shown, f"cannot be read ({error.strerror}); check its permissions") from None
+
+    def read(self, name: str, most: int) -> bytes:
+        """At most `most` bytes of one of the names."""
+        if name not in self.names:
+            raise BundleError("missing", name, "is missing; fetch the bundle again")
+        return _read(self.root / name, name, most, links=False)
+
+
+def _read(path: Path, shown: str, most: int, *, links: bool) -> bytes:
+    try:
+        return read_plain(path, most, links=links)
+    except TooLarge:
+        raise BundleError("size", shown, f"is above the limit of {most} bytes; fetch the bundle again") from None
+    except BadInput as error:
+        raise BundleError("unreadable", shown, str(error)) from None
 
 
 def _check_signature(manifest: bytes, signature: bytes, trusted: Sequence[Ed25519PublicKey]) -> str:
     """Returns the fingerprint of the signer."""
     match = _SIGNATURE_LINE.fullmatch(signature)
     if match is None:
-        raise BundleError(SIGNATURE, f"is not one line '{SIGNATURE_TAG} <digest> <signature>'; fetch or build the bundle again")
-    digest = match[1].decode()
+        raise BundleError(
+            "signature", SIGNATURE, f"is not one line '{SIGNATURE_TAG} <digest> <signature>'; fetch or build the bundle again"
+        )
+    digest, made = match[1].decode(), bytes.fromhex(match[2].decode())
     signed = f"{SIGNATURE_TAG} {digest}".encode()
     for key in trusted:
         try:
-            key.verify(bytes.fromhex(match[2].decode()), signed)
+            key.verify(made, signed)
         except InvalidSignature:
             continue
+        if is_small(made[:32]):
+            continue  # a node takes none of these
         actual = sha256_bytes(manifest)
         if actual != digest:
-            raise BundleError(MANIFEST, f"was changed after signing: SHA-256 is {actual}, signed {digest}")
+            raise BundleError("changed", MANIFEST, f"was changed after signing: SHA-256 is {actual}, signed {digest}")
         return fingerprint(key)
-    claimed = re.search(rb'"signer": "([0-9a-f]{64})"', manifest)
-    if claimed and claimed[1].decode() not in {fingerprint(key) for key in trusted}:
+    before = b'"signer": "'
+    at = manifest.find(before) + len(before)
+    claimed = manifest[at : at + 64] if before in manifest else b""
+    if re.fullmatch(rb"[0-9a-f]{64}", claimed) and claimed.decode() not in {fingerprint(key) for key in trusted}:
         raise BundleError(
+            "signer",
             SIGNATURE,
-            f"the signer {claimed[1].decode()[:16]} is not trusted here; if you trust that key, copy its .pub.pem to "
+            f"the signer {claimed.decode()[:16]} is not trusted here; if you trust that key, copy its .pub.pem to "
             f"{keys_folder() / 'trusted'}",
         )
-    raise BundleError(SIGNATURE, "the signature does not verify: the file was changed; fetch or build the bundle again")
+    raise BundleError(
+        "signature", SIGNATURE, "the signature does not verify: the file was changed; fetch or build the bundle again"
+    )
 
 
-def _parse_manifest(data: bytes) -> Manifest:
+def _parse_manifest(data: bytes, signer: str) -> Manifest:
     try:
-        manifest = Manifest.model_validate_json(data)
+        value = bundle_rules.parse(data)
+        bundle_rules.check(value)
+        _check_manifest(value)
+        if value["signer"] != signer:
+            raise Refused("signer", "signer", f"is {value['signer'][:16]}, but {signer[:16]} signed it")
+        return Manifest.model_validate_json(data)
+    except Refused as error:
+        raise BundleError(error.kind, MANIFEST, f"{error}; build the bundle again") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise BundleError(MANIFEST, f"field {where}: {first['msg']}; build the bundle again") from None
-    return manifest
+        raise BundleError("field", MANIFEST, f"field {where}: {first['msg']}; build the bundle again") from None
+
+
+def _model_entries(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Of each model its file's name, its field in `models`, and what is said of it there."""
+    for key in LETTERS:
+        yield key, key, manifest["models"][key]
+    for key in OSML if "osml" in manifest["models"] else ():
+        yield f"osml_{key}", f"osml.{key}", manifest["models"]["osml"][key]
+
+
+def _check_manifest(manifest: Mapping[str, Any]) -> None:
+    """What fields say of one another, in the node's order; what each says alone has been checked."""
+    if manifest["format_version"] < 2 and CARD in manifest["files"]:
+        raise Refused("files", "files", f"a bundle with {CARD} is of version 2")
+    if manifest["platform"]["core_step"] > manifest["platform"]["cores"]:
+        raise Refused("platform", "platform.core_step", "is more than all cores")
+    _check_names(manifest)
+    for _, model, spec in _model_entries(manifest):
+        at, n = f"models.{model}", len(spec["inputs"])
+        bundle_rules.check_inputs(manifest, at, model, spec["inputs"])
+        if "outputs" in spec:
+            bundle_rules.check_outputs(manifest, at, model, spec["outputs"])
+            bundle_rules.check_layers(f"{at}.layers", spec["layers"], n, len(spec["outputs"]))
+            continue
+        if "actions" in spec:
+            bundle_rules.check_actions(manifest, at, spec)
+        bundle_rules.check_pool(at, spec["hyperparameters"])
+        bundle_rules.check_layers(f"{at}.layers", spec["layers"], n, len(ACTIONS) if "actions" in spec else OSML_ACTIONS)
+        if "critic_layers" in spec:
+            bundle_rules.check_layers(f"{at}.critic_layers", spec["critic_layers"], n + len(ACTIONS), 1)
+
+
+def _check_names(manifest: Mapping[str, Any]) -> None:
+    files, models = manifest["files"], list(_model_entries(manifest))
+    wanted = {f"models/{stem}.safetensors" for stem, _, _ in models}
+    wanted |= {"platform.toml", *(f"services/{name}.toml" for name in manifest["services"])}
+    for name in sorted(files):
+        if not bundle_rules.is_allowed_file(name, _MODELS):
+            raise Refused("files", "files", f"{name!r} is not a name that a bundle may hold")
+        if name not in wanted and name != CARD:
+            raise Refused("files", "files", f"{name} is listed without need")
+    if missing := sorted(wanted - set(files)):
+        raise Refused("files", "files", f"{missing[0]} is needed and not listed")
+    size = sum(_BLOCK + spec["bytes"] + -spec["bytes"] % _BLOCK for spec in files.values())
+    if size > limit("bundle_bytes"):
+        raise Refused("files", "files", f"come to {size} bytes, a bundle holds at most {limit('bundle_bytes')}")
+    for stem, model, spec in models:
+        own = f"models/{stem}.safetensors"
+        if spec["file"] != own:
+            raise Refused("files", f"models.{model}.file", f"{spec['file']!r}, want {own!r}")
+        if spec["sha256"] != files[own]["sha256"]:
+            raise Refused("files", f"models.{model}.sha256", f"differs from files.{own}.sha256")
 
 
 def _check_file(name: str, data: bytes, spec: FileSpec) -> None:
     if len(data) != spec.bytes:
-        raise BundleError(name, f"has {len(data)} bytes, the manifest says {spec.bytes}; fetch the bundle again")
+        raise BundleError("changed", name, f"has {len(data)} bytes, the manifest says {spec.bytes}; fetch the bundle again")
     if (actual := sha256_bytes(data)) != spec.sha256:
-        raise BundleError(name, f"was changed: SHA-256 is {actual}, the manifest says {spec.sha256}; fetch the bundle again")
+        raise BundleError(
+            "changed", name, f"was changed: SHA-256 is {actual}, the manifest says {spec.sha256}; fetch the bundle again"
+        )
 
 
-def _check_layers(
-    file: str, weights: export.Weights, prefix: str, layers: Sequence[Sequence[int]], n_in: int, n_out: int
-) -> set[str]:
-    """Names of the tensors that belong to the network, after checking their shapes."""
+def _check_network(file: str, weights: export.Weights, prefix: str, layers: Sequence[Sequence[int]]) -> set[str]:
+    """Names of the tensors that belong to the network, after checking shapes and values."""
     names: set[str] = set()
-    width = n_in
+    most = 1.0  # that a value can come to, whatever the inputs, which lie within 0..1
     for n, (rows, cols) in enumerate(layers):
+        pair = []
         for name, shape in ((f"{prefix}layers.{n}.weight", (rows, cols)), (f"{prefix}layers.{n}.bias", (rows,))):
             tensor = weights.get(name)
             if tensor is None or tensor.dtype != np.float32 or tensor.shape != shape:
                 found = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
-                raise BundleError(file, f"tensor {name} is {found}, the manifest says float32 {shape}")
+                raise BundleError("weights", file, f"tensor {name} is {found}, the manifest says float32 {shape}")
             if not np.all(np.isfinite(tensor)):
-                raise BundleError(file, f"tensor {name} holds values that are not finite; train again")
+                raise BundleError("weights", file, f"tensor {name} holds values that are not finite; train again")
             names.add(name)
-        if cols != width:
-            raise BundleError(MANIFEST, f"{prefix or file}: layer {n} takes {cols} values, the one before gives {width}")
-        width = rows
-    if width != n_out:
-        raise BundleError(MANIFEST, f"{prefix or file}: the last layer gives {width} values, {n_out} outputs are named")
+            pair.append(np.abs(tensor.astype(np.float64)))
+        most = float(np.max(pair[0].sum(axis=1) * most + pair[1]))
+        if most > limit("activation"):
+            at_most = f"at most {limit('activation'):.0e}; train again"
+            raise BundleError("weights", file, f"{prefix}layers.{n} lets a value grow to {most:.0e}, {at_most}")
     return names
 
 
-def _check_within_machine(where: str, spec: AnySpec, platform: PlatformSpec) -> None:
-    """What is bounded by the machine keeps to this one: a model of a larger one would ask for what is not there."""
-    limits = platform_limits(PlatformLimits.from_manifest(platform.model_dump())) | {"qos_slowdown": 1.0}
-    for i in spec.inputs:
-        most = limits.get(i.name, math.inf)
-        if i.name in limits and not (i.min >= 0.0 and i.max <= most * (1 + 1e-6)):
-            raise BundleError(MANIFEST, f"{where}: input {i.name}: bounds [{i.min}, {i.max}] leave the machine's [0, {most}]")
-    for o in spec.outputs if isinstance(spec, MlpSpec) else []:
-        unit = o.name.rpartition("_")[2]
-        most = {"cores": platform.cores, "ways": float(platform.ways)}.get(unit, math.inf)
-        if unit in ("cores", "ways") and not 0.0 <= o.offset <= most * (1 + 1e-6):
-            raise BundleError(MANIFEST, f"{where}: output {o.name}: its mean {o.offset} leaves the machine's [0, {most}]")
-
-
-def _check_models(manifest: Manifest, files: Mapping[str, bytes]) -> None:
-    for model, where, spec in manifest.models.each():
-        if spec.file != f"models/{model}.safetensors":
-            raise BundleError(MANIFEST, f"{where}.file: {spec.file!r}, want 'models/{model}.safetensors'")
-        if spec.sha256 != manifest.files[spec.file].sha256:
-            raise BundleError(MANIFEST, f"{where}.sha256 differs from files['{spec.file}'].sha256")
-        try:
-            for i in spec.inputs:
-                Bound(i.name, i.min, i.max)
-            if isinstance(spec, MlpSpec):
-                for o in spec.outputs:
-                    Scale(o.name, o.scale, o.offset)
-            _check_within_machine(where, spec, manifest.platform)
-        except ValueError as error:
-            raise BundleError(MANIFEST, f"{where}: {error}") from None
-        names = [i.name for i in spec.inputs]
-        if not names or len(set(names)) != len(names):
-            raise BundleError(MANIFEST, f"{where}.inputs: empty, or a name twice")
+def _check_weights(manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    for _, _, spec in manifest.models.each():
         try:
             weights = export.from_safetensors(files[spec.file])
         except Exception as error:  # the reader's own exception types are not part of its interface
-            raise BundleError(spec.file, f"is not a safetensors file ({error})") from None
+            raise BundleError("weights", spec.file, f"is not a safetensors file ({error})") from None
         known: set[str] = set()
-        for prefix, layers, n_in, n_out in _networks(where, spec):
-            known |= _check_layers(spec.file, weights, prefix, layers, n_in, n_out)
+        for prefix, layers in _networks(spec):
+            known |= _check_network(spec.file, weights, prefix, layers)
         if extra := sorted(set(weights) - known):
-            raise BundleError(spec.file, f"holds a tensor that the manifest does not name: {extra[0]}")
+            raise BundleError("weights", spec.file, f"holds a tensor that the manifest does not name: {extra[0]}")
 
 
-def _networks(where: str, spec: AnySpec) -> Iterator[tuple[str, Sequence[Sequence[int]], int, int]]:
-    """Prefix of the tensors, layers, inputs and outputs of each network of a model."""
-    n = len(spec.inputs)
+def _networks(spec: AnySpec) -> Iterator[tuple[str, Sequence[Sequence[int]]]]:
+    """Prefix of the tensors, and layers, of each network of a model."""
     if isinstance(spec, MlpSpec):
-        yield "", spec.layers, n, len(spec.outputs)
+        yield "", spec.layers
     elif isinstance(spec, DqnSpec):
-        for prefix in ("policy.", "target."):
-            yield prefix, spec.layers, n, OSML_ACTIONS
+        yield from ((prefix, spec.layers) for prefix in ("policy.", "target."))
     else:
-        if spec.actions != list(ACTIONS) or not set(spec.available_actions) <= set(ACTIONS):
-            raise BundleError(MANIFEST, f"{where}.actions: want {', '.join(ACTIONS)}")
-        shapes = (("actor", spec.layers, n, len(ACTIONS)), ("critic", spec.critic_layers, n + len(ACTIONS), 1))
-        for net, layers, n_in, n_out in shapes:
-            for prefix in (f"{net}.", f"{net}_target."):
-                yield prefix, layers, n_in, n_out
+        yield from ((prefix, spec.layers) for prefix in ("actor.", "actor_target."))
+        yield from ((prefix, spec.critic_layers) for prefix in ("critic.", "critic_target."))
+
+
+def _check_profile(name: str, data: bytes, want: bytes) -> None:
+    """A profile says what the manifest says, in its one form: so there is nothing in it that could mean something else."""
+    if data == want:
+        return
+    found, due = data.decode(errors="replace").split("\n"), want.decode().split("\n")
+    n = next((n for n, (a, b) in enumerate(zip(found, due, strict=False)) if a != b), min(len(found), len(due)))
+    line, wanted = (lines[n] if n < len(lines) else "the end" for lines in (found, due))
+    raise BundleError("profile", name, f"line {n + 1} is {line[:80]!r}, the manifest says {wanted!r}; build the bundle again")
+
+
+def profiles(platform: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """platform.toml and services/NAME.toml, as they follow from a manifest."""
+    made = {"platform.toml": _toml({"kind": "platform-limits", **platform})}
+    for name, service in services.items():
+        made[f"services/{name}.toml"] = _toml({"kind": "lc", "name": name, **service})
+    return made
 
 
 def _bad_card(data: bytes) -> str | None:
@@ -521,74 +531,62 @@ def verify(
         BundleError: names the file at fault.
     """
     if not path.exists():
-        raise BadInput(f"{path}: no such bundle; build one with `surefoot bundle build`")
+        raise BundleError("unreadable", str(path), "no such bundle; build one with `surefoot bundle build`")
     trusted = trusted_keys() if trusted is None else trusted
+    files: dict[str, bytes] = {}
+    manifest_bytes = limit("manifest_bytes")
     if path.is_dir():
         if not os.path.lexists(path / SIGNATURE):
             # first of all: it may be somebody's data, and whatever is said next would be about what to remove
             raise BundleError(
+                "missing",
                 SIGNATURE,
                 f"not a bundle: no manifest.sig in {path}; give the folder or the tar that `surefoot bundle build` wrote",
             )
-        files = _read_folder(path)
-        for name in (MANIFEST, SIGNATURE):
-            if name not in files:
-                raise BundleError(name, "is missing; fetch the bundle again")
-        _check_signature(files[MANIFEST], files[SIGNATURE], trusted)
-        manifest = _parse_manifest(files[MANIFEST])
-        _check_names(manifest)
-        for name in sorted(set(files) - set(manifest.files) - {MANIFEST, SIGNATURE}):
-            raise BundleError(name, "is not in the manifest; remove it")
-        for name, spec in manifest.files.items():
-            if name not in files:
-                raise BundleError(name, "is missing; fetch the bundle again")
-            _check_file(name, files[name], spec)
-    else:
-        try:
-            tar = read_bytes(path, MAX_TAR_BYTES)
-        except (OSError, Unreadable) as error:
-            why = f"cannot be read ({message(error)}); give the tar that `surefoot bundle build` wrote"
-            raise BundleError(str(path), why) from None
-        files = {}
-        files[MANIFEST], at = _tar_member(tar, 0, MANIFEST)
-        files[SIGNATURE], at = _tar_member(tar, at, SIGNATURE)
-        _check_signature(files[MANIFEST], files[SIGNATURE], trusted)
-        manifest = _parse_manifest(files[MANIFEST])
-        _check_names(manifest)
+        folder = _Folder(path)
+        files[MANIFEST] = folder.read(MANIFEST, manifest_bytes)
+        files[SIGNATURE] = folder.read(SIGNATURE, manifest_bytes)
+        signer = _check_signature(files[MANIFEST], files[SIGNATURE], trusted)
+        manifest = _parse_manifest(files[MANIFEST], signer)
+        for name in sorted(folder.names - set(manifest.files) - {MANIFEST, SIGNATURE}):
+            raise BundleError("extra", name, "is not in the manifest; remove it")
         for name in sorted(manifest.files):
-            files[name], at = _tar_member(tar, at, name)
+            files[name] = folder.read(name, MAX_FILE_BYTES)
+            _check_file(name, files[name], manifest.files[name])
+    else:
+        tar = _read(path, path.name, limit("tar_bytes"), links=True)
+        files[MANIFEST], at = _tar_member(tar, 0, MANIFEST, manifest_bytes)
+        files[SIGNATURE], at = _tar_member(tar, at, SIGNATURE, manifest_bytes)
+        signer = _check_signature(files[MANIFEST], files[SIGNATURE], trusted)
+        manifest = _parse_manifest(files[MANIFEST], signer)
+        for name in sorted(manifest.files):
+            files[name], at = _tar_member(tar, at, name, MAX_FILE_BYTES)
             _check_file(name, files[name], manifest.files[name])
         if tar[at:] != b"\0" * (2 * _BLOCK):
-            raise BundleError(path.name, f"the end of the archive (byte {at}) is not two zero blocks; fetch the bundle again")
-    _check_models(manifest, files)
+            raise BundleError(
+                "tar", path.name, f"the end of the archive (byte {at}) is not two zero blocks; fetch the bundle again"
+            )
+    _check_weights(manifest, files)
+    services = {name: service.model_dump() for name, service in manifest.services.items()}
+    for name, want in profiles(manifest.platform.model_dump(), services).items():
+        _check_profile(name, files[name], want)
     if CARD in manifest.files and (problem := _bad_card(files[CARD])):
-        raise BundleError(CARD, f"{problem}; build the bundle again")
+        raise BundleError("card", CARD, f"{problem}; build the bundle again")
     if expect_feature_set is not None and manifest.feature_set != expect_feature_set:
         raise BundleError(
+            "host",
             MANIFEST,
             f"feature_set: the bundle is for '{manifest.feature_set}', this host measures '{expect_feature_set}'; build one "
             f"from a campaign of feature set '{expect_feature_set}'",
         )
     if expect_platform is not None and manifest.platform.name != expect_platform:
         raise BundleError(
+            "host",
             MANIFEST,
             f"platform: the bundle is for '{manifest.platform.name}', wanted '{expect_platform}'; build one "
             f"from data of '{expect_platform}' (surefoot bundle build)",
         )
     return Verified(manifest, sha256_bytes(files[MANIFEST]), files)
-
-
-def _check_names(manifest: Manifest) -> None:
-    for name in manifest.files:
-        if not ALLOWED_FILE.fullmatch(name):
-            raise BundleError(MANIFEST, f"files: {name!r} is not a name that a bundle may hold")
-    if manifest.format_version < 2 and (manifest.models.osml is not None or CARD in manifest.files):
-        raise BundleError(MANIFEST, f"format_version: a bundle with OSML's models or {CARD} is of version 2")
-    models = (f"models/{model}.safetensors" for model, _, _ in manifest.models.each())
-    wanted = {"platform.toml", *models, *(f"services/{s}.toml" for s in manifest.services)}
-    wanted |= {CARD} & set(manifest.files)
-    if difference := sorted(wanted ^ set(manifest.files)):
-        raise BundleError(MANIFEST, f"files: {difference[0]} is listed without need, or needed and not listed")
 
 
 # ---------------------------------------------------------------- build
@@ -645,6 +643,7 @@ class BundleSpec:
 
     Attributes:
         card: the model card, for people to read.
+        serial: seconds since 1970 when it is built; None: the bundle is of an older version, and older than any that has one.
     """
 
     feature_set: str
@@ -657,6 +656,7 @@ class BundleSpec:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     osml: TrainedOsml | None = None
     card: str | None = None
+    serial: int | None = None
 
     def each(self) -> Iterator[tuple[str, TrainedMlp | TrainedDdpg | TrainedDqn]]:
         """Each model under its name."""
@@ -733,7 +733,7 @@ def facts(spec: BundleSpec) -> dict[str, Any]:
     }
     services: dict[str, dict[str, Any]] = {}
     for name, service in sorted(spec.services.items()):
-        if not ALLOWED_FILE.fullmatch(f"services/{name}.toml"):
+        if not bundle_rules.is_service_name(name):
             raise BadInput(f"service {name!r}: a name is made of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit")
         max_load = service.get("max_load_rps")
         services[name] = {
@@ -754,22 +754,29 @@ def facts(spec: BundleSpec) -> dict[str, Any]:
     }
 
 
+def _lowest_version(spec: BundleSpec) -> int:
+    """The lowest format version that can hold it: the oldest node that can, reads it."""
+    if spec.serial is not None:
+        return 3
+    return 2 if spec.osml is not None or spec.card is not None else 1
+
+
 def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
     """The files of a bundle, signature included; equal input gives equal bytes."""
     said = facts(spec)
-    files = {"platform.toml": _toml({"kind": "platform-limits", **said["platform"]})}
+    files = profiles(said["platform"], said["services"])
     files |= {f"models/{model}.safetensors": export.to_safetensors(trained.weights) for model, trained in spec.each()}
     if spec.card is not None:
         files[CARD] = spec.card.encode()
         if problem := _bad_card(files[CARD]):
             raise BadInput(f"{CARD}: {problem}; shorten or correct the model card")
-    for name, service in said["services"].items():
-        files[f"services/{name}.toml"] = _toml({"kind": "lc", "name": name, **service})
+    serial = {} if spec.serial is None else {"serial": spec.serial}
     manifest = canonical_json(
         {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION if spec.osml is not None or spec.card is not None else 1,
+            "format_version": _lowest_version(spec),
             **said,
+            **serial,
             "files": {name: {"bytes": len(data), "sha256": sha256_bytes(data)} for name, data in files.items()},
             "signer": fingerprint(key.public_key()),
         }
@@ -780,16 +787,37 @@ def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
     return files
 
 
-def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None) -> Verified:
+def check_out(out: Path, inputs: Sequence[tuple[str, Path]] = (), overwrite: bool = False) -> None:
+    """That folder `out` and `out`.tar may be written.
+
+    Args:
+        inputs: what the command reads: by which option, and where.
+        overwrite: whether an earlier bundle of that name gives way; anything else never does.
+    Raises:
+        BadInput: what is in the way.
+    """
+    check_output("--out", out.with_name(out.name + ".tar"), inputs, overwrite)
+    if out.is_symlink():
+        raise BadInput(f"--out {out}: is a link. Give the path that it leads to")
+    if out.exists() and not (out.is_dir() and ((out / MANIFEST).exists() or not any(out.iterdir()))):
+        raise BadInput(f"{out}: exists and is not a bundle; choose another --out")
+    for option, source in inputs:
+        if out.exists() and source.resolve().is_relative_to(out.resolve()):
+            raise BadInput(f"--out {out}: is what this command reads ({option} {source}). Give another path")
+    if (out / MANIFEST).exists() and not overwrite:
+        raise BadInput(f"--out {out}: is there already. Give --overwrite to replace it, or another path")
+
+
+def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None, overwrite: bool = False) -> Verified:
     """Write folder `out` and `out`.tar; both are checked before they take their names.
 
-    An existing bundle of that name is replaced; anything else there is left alone and refused.
+    An existing bundle of that name is replaced where the caller says so; anything else there is left alone and refused.
+    Without `key` this user's signs.
     """
     key = key or signing_key()
     files = assemble(spec, key)
     tar_path = out.with_name(out.name + ".tar")
-    if out.exists() and not (out.is_dir() and ((out / MANIFEST).exists() or not any(out.iterdir()))):
-        raise BadInput(f"{out}: exists and is not a bundle; choose another --out")
+    check_out(out, overwrite=overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
     try:
@@ -825,6 +853,11 @@ def _output_names(spec: AnySpec) -> list[str]:
     return [f"{cores:+d} cores {ways:+d} ways" for cores in steps for ways in steps]
 
 
+def built(serial: int) -> str:
+    """A serial as time of day, UTC."""
+    return datetime.fromtimestamp(serial, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> dict[str, Any]:
     """What a bundle holds. The bundle is verified first."""
     checked = verify(path, trusted=trusted)
@@ -833,6 +866,8 @@ def inspect(path: Path, trusted: Sequence[Ed25519PublicKey] | None = None) -> di
         "path": str(path),
         "manifest_sha256": checked.manifest_sha256,
         "format_version": m.format_version,
+        "serial": m.serial,
+        "built": None if m.serial is None else built(m.serial),
         "feature_set": m.feature_set,
         "platform": m.platform.model_dump(),
         "services": {name: s.model_dump() for name, s in m.services.items()},
@@ -914,13 +949,35 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     return spec
 
 
-def run(data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None) -> dict[str, Any]:
+def now() -> int:
+    """The serial of a bundle that is built now: SOURCE_DATE_EPOCH where a build is to be repeated, else the clock.
+
+    Raises:
+        BadInput: SOURCE_DATE_EPOCH is no number of seconds that a manifest may hold.
+    """
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        return int(time.time())
+    rule = rules()["objects"]["manifest"]["serial"]
+    if not (given.isascii() and given.isdigit() and rule["least"] <= int(given) <= rule["most"]):
+        raise BadInput(
+            f"SOURCE_DATE_EPOCH: {given[:40]!r} is no number of seconds from {rule['least']} to {rule['most']}; unset it"
+        )
+    return int(given)
+
+
+def run(
+    data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None, overwrite: bool = False
+) -> dict[str, Any]:
     """Build the bundle of one data set and log it to the MLflow run it came from."""
     from pipelines import tracking
 
+    given = (("--data", data), ("--models", models), ("--metrics", metrics), ("--key", key))
+    check_out(out, [(option, path) for option, path in given if path is not None], overwrite)
     signer = signing_key(key)
     spec = from_pipeline(data, models, metrics)
-    checked = build(spec, out, signer)
+    spec.serial = now()
+    checked = build(spec, out, signer, overwrite)
     runs = tracking.Runs(str(spec.provenance["mlflow_run_id"]))
     runs.log_file(out.with_name(out.name + ".tar"), "bundle")
     runs.client.set_tag(runs.run_id, "bundle_manifest_sha256", checked.manifest_sha256)
@@ -936,8 +993,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--metrics", type=Path, help="metrics.json of the stage `evaluate`")
     parser.add_argument("--out", type=Path, required=True, help="folder to write; the tar gets the same name with .tar")
     parser.add_argument("--key", type=Path, help="PEM file of the signing key")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier bundle of that name")
     args = parser.parse_args(argv)
-    return params.run_stage(lambda: run(args.data, args.models, args.metrics, args.out, args.key))
+    return params.run_stage(lambda: run(args.data, args.models, args.metrics, args.out, args.key, args.overwrite))
 
 
 if __name__ == "__main__":

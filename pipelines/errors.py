@@ -2,6 +2,7 @@
 
 PipelineError          one clear message: what, where, remedy; exit code 1
 └── BadInput           the caller's file, field or flag is at fault; exit code 2
+    ├── TooLarge       a file is larger than anything that belongs there
     ├── NoFeasibleCell no measured allocation of a plane meets the QoS target
     └── BundleError    a bundle is damaged, unsigned, or not the one that is wanted; `.file` names the culprit
 """
@@ -9,16 +10,28 @@ PipelineError          one clear message: what, where, remedy; exit code 1
 from __future__ import annotations
 
 
+def printable(text: str) -> str:
+    """Text from outside as part of a message: one line, and nothing that moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class PipelineError(RuntimeError):
     """A stage failed; exit code 1."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class BadInput(PipelineError):
     """Input that cannot be used; exit code 2."""
 
     exit_code = 2
+
+
+class TooLarge(BadInput):
+    """A file of more bytes than may be read."""
 
 
 class NoFeasibleCell(BadInput):
@@ -29,11 +42,11 @@ class BundleError(BadInput):
     """A bundle that must not be used.
 
     Attributes:
+        kind: of refusal, one of those in bundle_rules.json.
         file: path inside the bundle of the file at fault.
     """
 
-    def __init__(self, file: str, message: str) -> None:
-        # Names come from the bundle: a message stays one line and moves no cursor.
-        text = f"{file}: {message}"
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+    def __init__(self, kind: str, file: str, message: str) -> None:
+        super().__init__(f"{file}: {message}")
+        self.kind = kind
         self.file = file

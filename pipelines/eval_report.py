@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,25 @@ from typing import Any
 from pipelines import eval_facts, eval_page, eval_rows, page
 from pipelines.errors import BadInput
 from pipelines.eval_page import Step, untold
-from pipelines.io import canonical_json, write_bytes
+from pipelines.io import canonical_json, check_output, write_bytes
 
 PAGE, FACTS = "eval-report.html", "eval-report.json"
 # what `run` tells of: the numbers, and each part of the page with figures
 STEPS = 1 + len(eval_page.DRAWN)
 
 
-def run(outs: Sequence[Path], out: Path, step: Step = untold) -> dict[str, Any]:
+def run(outs: Sequence[Path], out: Path, step: Step = untold, overwrite: bool = False) -> dict[str, Any]:
     """Write the page and the JSON into `out`; returns where they are, the verdicts, counted, and warnings.
 
     Args:
+        overwrite: whether those of an earlier report give way.
         step: told each of STEPS steps, once it is known that the folders can be used.
     Raises:
         BadInput: a folder cannot be used, or `out` cannot be one; nothing was written.
     """
     _check_out(out)
+    for file in (PAGE, FACTS):
+        check_output("--out", out / file, [("OUT", path) for path in outs], overwrite)
     rows = eval_rows.read(outs)
     with step(f"numbers of {page.counted(len(rows), 'run')}"):
         facts, groups = eval_facts.gather(rows)
@@ -58,11 +60,8 @@ def _check_out(out: Path) -> None:
         raise BadInput(f"--out {out}: {what}")
     if not os.access(there, os.W_OK | os.X_OK):
         raise BadInput(f"--out {out}: nothing can be written to {there}. Check its owner and mode, or give another folder")
-    for name in out.relative_to(there).parts:
-        _mode(out, there / name)
-    for file in (PAGE, FACTS):
-        if stat.S_ISDIR(_mode(out, out / file)):
-            raise BadInput(f"--out {out}: {file} in it is a folder. Remove that, or give another folder")
+    for path in (*(there / name for name in out.relative_to(there).parts), out / PAGE, out / FACTS):
+        _nameable(out, path)
 
 
 def _kind(path: Path) -> str:
@@ -74,11 +73,10 @@ def _kind(path: Path) -> str:
     return "a file"
 
 
-def _mode(out: Path, path: Path) -> int:
-    """0 where nothing stands; a name that nothing can have shows here, too."""
+def _nameable(out: Path, path: Path) -> None:
+    """A name that nothing can have shows here."""
     try:
-        return path.lstat().st_mode
+        path.lstat()
     except OSError as e:
         if e.errno == errno.ENAMETOOLONG:
             raise BadInput(f"--out {out}: {e.strerror}. Give a shorter name") from None
-        return 0

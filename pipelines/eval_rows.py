@@ -201,7 +201,7 @@ def _check_same_run(out: Path, what: Mapping[str, Any], frame: pl.DataFrame, aga
 
 def _one(out: Path) -> pl.DataFrame:
     path = out / ROWS
-    again = f"Make it again: surefootd eval ... --out {out}"
+    again = f"Make it again: surefootd eval ... --out {out} --overwrite"
     if (out / PARTIAL).exists():
         older = f". For the older results there, remove {PARTIAL}" if path.is_file() else ""
         raise BadInput(
@@ -325,7 +325,7 @@ def _check_lines(out: Path, rows: pl.DataFrame) -> None:
 
 
 def _without(out: Path) -> str:
-    return f"Make it again: surefootd eval ... --out {out}, or remove it: the page is then without time lines"
+    return f"Make it again: surefootd eval ... --out {out} --overwrite, or remove it: the page is then without time lines"
 
 
 def _collected(out: Path, frame: pl.LazyFrame) -> pl.DataFrame:

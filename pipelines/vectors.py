@@ -58,6 +58,7 @@ from models.osml_c import INPUTS as OSML_C_INPUTS
 from pipelines import bundle
 from pipelines.errors import PipelineError
 from pipelines.io import canonical_json, write_bytes
+from pipelines.keys import private_key
 
 DDPG_STEPS = 5
 DDPG_BATCH = 32
@@ -281,7 +282,7 @@ def write_fixtures(folder: Path) -> None:
         from cryptography.hazmat.primitives import serialization as s
 
         write_bytes(key_file, key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
-    key = bundle.signing_key(key_file)
+    key = private_key(key_file.read_bytes(), str(key_file))  # everyone may read it
     bundle.trust(key.public_key(), "TEST-ONLY", folder / "keys" / "trusted")
     checked = bundle.build(small_bundle(), folder / "bundle-small", key)
     write_bytes(folder / "bundle-whole.tar", bundle.to_tar(bundle.assemble(whole_bundle(), key)))

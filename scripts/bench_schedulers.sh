@@ -85,7 +85,7 @@ what = json.loads(there.read_text(encoding="utf-8")) if there.exists() else {}
 sys.exit((what.get("policies"), what.get("program_sha256")) != (sys.argv[2].split(","), program))
 PY
     run "$to" "$surefootd" eval --platform "server-$n" --workloads "workloads/sets/$set" --policies "$who" \
-      --bundle "$out/bundles/server-$bundle" --trust "$SUREFOOT_KEYS/trusted/own.pub.pem" --out "$to" "$@"
+      --bundle "$out/bundles/server-$bundle" --trust "$SUREFOOT_KEYS/trusted/own.pub.pem" --out "$to" --overwrite "$@"
   fi
 }
 
@@ -121,4 +121,4 @@ for harm in ${harmed:+shuffled-a foreign-bundle dead-feed no-counters}; do
 done
 
 shopt -s nullglob
-"$(dirname "$python")/surefoot" eval-report "$out"/eval/* "$out"/harm/*/* --out "$out/report"
+"$(dirname "$python")/surefoot" eval-report "$out"/eval/* "$out"/harm/*/* --out "$out/report" --overwrite

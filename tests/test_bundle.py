@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import os
 import random
 import re
 import shutil
+import stat
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +25,8 @@ from safetensors.numpy import save
 from models import export, osml_c
 from pipelines import bundle, vectors
 from pipelines.errors import BadInput, BundleError
-from pipelines.io import sha256_bytes
+from pipelines.io import canonical_json, sha256_bytes
+from pipelines.keys import SMALL_ORDER, is_small, private_key, reach
 
 VECTORS = Path(__file__).parent / "vectors"
 SMALL = VECTORS / "bundle-small"
@@ -35,7 +39,8 @@ def trusted() -> list[Ed25519PublicKey]:
 
 @pytest.fixture(scope="module")
 def key() -> Ed25519PrivateKey:
-    return bundle.signing_key(VECTORS / "keys" / "TEST-ONLY-signing.pem")
+    path = VECTORS / "keys" / "TEST-ONLY-signing.pem"
+    return private_key(path.read_bytes(), str(path))
 
 
 def copy(tmp_path: Path) -> Path:
@@ -188,19 +193,28 @@ def test_a_bundle_for_another_host_is_refused_by_name(trusted: list[Ed25519Publi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=3), "format_version"),
-        (lambda m: m.update(surprise=1), "surprise"),
-        (lambda m: m["models"]["a"]["inputs"][0].update(max=-1.0), "input ipc"),
-        (lambda m: m["models"]["a"]["layers"][0].__setitem__(1, 11), "layers.0.weight"),
-        (lambda m: m["models"]["a"]["outputs"].pop(), "5 values"),
-        (lambda m: m["models"]["b"]["outputs"][0].update(scale=0.0), "scale"),
-        (lambda m: m["models"]["b"]["inputs"][6].update(max=37.0), "input alloc_cores: bounds [0.0, 37.0] leave the machine's"),
-        (lambda m: m["models"]["a"]["outputs"][1].update(offset=20.5), "output oaa_ways: its mean 20.5 leaves the machine's"),
-        (lambda m: m["files"].update({"card.md": {"bytes": 0, "sha256": "0" * 64}}), "format_version"),
+        (lambda m: m.update(format_version=4), "field format_version: is 4: this version does not know it"),
+        (lambda m: m.update(format_version=3), "field serial: is missing"),
+        (lambda m: m.update(surprise=1), "field surprise: is unknown"),
+        (lambda m: m["models"]["a"]["inputs"][0].update(max=-1.0), "models.a.inputs.ipc: bounds 0.0..-1.0 are empty"),
+        (lambda m: m["models"]["a"]["layers"][0].__setitem__(1, 11), "models.a.layers: layer 0 is [32, 11]"),
+        (lambda m: m["models"]["a"]["outputs"].pop(), "models.a.outputs.rcliff_ways: is missing"),
+        (lambda m: m["models"]["b"]["outputs"][0].update(scale=0.0), "models.b.outputs[0].scale: is 0.0, want more than 0.0"),
+        (lambda m: m["models"]["b"]["inputs"][6].update(max=37.0), "inputs.alloc_cores: bounds 0.0..37.0 leave the machine's"),
+        (lambda m: m["models"]["a"]["outputs"][1].update(offset=20.5), "outputs.oaa_ways: its mean 20.5 leaves the machine's"),
+        (lambda m: m["files"].update({"card.md": {"bytes": 0, "sha256": "0" * 64}}), "is of version 2"),
         (lambda m: m["models"]["c"]["actions"].reverse(), "models.c.actions"),
+        (lambda m: m["models"]["c"].update(available_actions=[]), "models.c.available_actions: length: is 0"),
+        (lambda m: m["models"]["c"]["hyperparameters"].pop("gamma"), "models.c.hyperparameters.gamma: is missing"),
+        (
+            lambda m: m["models"]["c"]["hyperparameters"].update(tau=-1.0),
+            "models.c.hyperparameters.tau: is -1.0, want 0.0 or more",
+        ),
+        (lambda m: m["services"]["moses"].update(max_load_rps=-5.0), "services.moses.max_load_rps: is -5.0"),
         (lambda m: m["files"].update({"../evil": {"bytes": 0, "sha256": "0" * 64}}), "evil"),
         (lambda m: m["files"].update({"services/x/../y.toml": {"bytes": 0, "sha256": "0" * 64}}), "not a name"),
         (lambda m: m["services"].update({"ghost": {"qos_target_ms": 1.0, "max_load_rps": None}}), "services/ghost.toml"),
+        (lambda m: m.update(signer="0" * 64), "field signer: is 0000000000000000, but"),
     ],
 )
 def test_a_signed_manifest_that_does_not_hold_together_is_refused(
@@ -210,7 +224,7 @@ def test_a_signed_manifest_that_does_not_hold_together_is_refused(
     folder = copy(tmp_path)
     manifest = json.loads((folder / "manifest.json").read_text())
     change(manifest)  # type: ignore[operator]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(canonical_json(manifest))
     resign(folder, key)
     with pytest.raises(BundleError, match=re.escape(message)):
         bundle.verify(folder, trusted=trusted)
@@ -222,10 +236,24 @@ def test_names_in_a_bundle_do_not_break_a_message(
     """A field may be called anything: the message is one line, and what a terminal would obey is escaped."""
     folder = copy(tmp_path)
     manifest = json.loads((folder / "manifest.json").read_text()) | {"\x1b[2Jx\ny": 1}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(canonical_json(manifest))
     resign(folder, key)
     with pytest.raises(BundleError, match=r"field \\x1b\[2Jx\\ny:"):
         bundle.verify(folder, trusted=trusted)
+
+
+def test_names_of_files_do_not_break_a_message_either(tmp_path: Path) -> None:
+    """Paths are the caller's or somebody else's: whatever they hold, a message is one line without a terminal's commands."""
+    odd = tmp_path / "a\n\x1b[2J.pub.pem"
+    odd.write_text("no key")
+    for call in (
+        lambda: bundle.load_public_key(odd),
+        lambda: bundle.signing_key(odd.with_suffix(".\r")),
+        lambda: bundle.verify(odd),
+    ):
+        with pytest.raises(BadInput) as caught:
+            call()
+        assert str(caught.value).isprintable()
 
 
 # ---------------------------------------------------------------- OSML's models and the card
@@ -246,7 +274,7 @@ def edited(folder: Path, key: Ed25519PrivateKey, change: Any = lambda m: None) -
     for model, entry in manifest["models"]["osml"].items():
         entry["sha256"] = manifest["files"][f"models/osml_{model}.safetensors"]["sha256"]
     change(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(canonical_json(manifest))
     resign(folder, key)
 
 
@@ -300,18 +328,21 @@ def test_a_changed_byte_in_the_new_files_is_found(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=1), "is of version 2"),
+        (lambda m: m.update(format_version=1), "models.osml: is unknown in version 1"),
         (lambda m: m["models"]["osml"].pop("bp"), "models.osml.bp"),
         (lambda m: m["models"].pop("osml"), "models/osml_a.safetensors is listed without need"),
-        (lambda m: m["files"].pop("models/osml_ap.safetensors"), "models/osml_ap.safetensors is listed without need, or needed"),
+        (lambda m: m["files"].pop("models/osml_ap.safetensors"), "models/osml_ap.safetensors is needed and not listed"),
         (lambda m: m["models"]["osml"]["a"].update(file="models/a.safetensors"), "want 'models/osml_a.safetensors'"),
-        (lambda m: m["models"]["osml"]["b"].update(sha256="0" * 64), "models.osml.b.sha256 differs"),
+        (lambda m: m["models"]["osml"]["b"].update(sha256="0" * 64), "models.osml.b.sha256: differs"),
         (lambda m: m["models"]["osml"]["c"].update(reach=4), "models.osml.c.reach"),
         (lambda m: m["models"]["osml"]["c"].update(latency_cap=0.0), "models.osml.c.latency_cap"),
-        (lambda m: m["models"]["osml"]["c"]["layers"][3].__setitem__(0, 7), "policy.layers.3.weight"),
-        (lambda m: m["models"]["osml"]["b"]["inputs"][-1].update(max=1.5), "input qos_slowdown: bounds"),
-        (lambda m: m["models"]["osml"]["b"]["outputs"][2].update(offset=-1.0), "output cores_dominated_cores: its mean -1.0"),
-        (lambda m: m["models"]["osml"]["bp"]["inputs"][9].update(max=99.0), "input expected_cores: bounds [0.0, 99.0]"),
+        (
+            lambda m: m["models"]["osml"]["c"]["layers"][3].__setitem__(0, 7),
+            "models.osml.c.layers: the last layer gives 7 values",
+        ),
+        (lambda m: m["models"]["osml"]["b"]["inputs"][-1].update(max=1.5), "inputs.qos_slowdown: bounds"),
+        (lambda m: m["models"]["osml"]["b"]["outputs"][2].update(offset=-1.0), "outputs.cores_dominated_cores: its mean -1.0"),
+        (lambda m: m["models"]["osml"]["bp"]["inputs"][9].update(max=99.0), "inputs.expected_cores: bounds 0.0..99.0"),
     ],
 )
 def test_mistakes_about_osmls_models_are_refused(
@@ -409,6 +440,144 @@ def test_the_first_build_makes_a_private_key_and_trusts_it(tmp_path: Path, monke
         bundle.signing_key()
     with pytest.raises(BadInput, match="--key"):
         bundle.signing_key(tmp_path / "nothing.pem")
+
+
+def test_a_signing_key_that_others_can_reach_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given or not: the mode of the file, and of every folder above it, with the command that mends it."""
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    bundle.signing_key()
+    path = tmp_path / "keys" / "signing.pem"
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+    for chosen in (None, path):
+        for mode in (0o640, 0o604, 0o620, 0o602, 0o644):
+            path.chmod(mode)
+            with pytest.raises(BadInput, match=rf"chmod 600 {path}"):
+                bundle.signing_key(chosen)
+        path.chmod(0o600)
+        for folder in (path.parent, tmp_path):
+            before = folder.stat().st_mode
+            folder.chmod(0o777)
+            with pytest.raises(
+                BadInput, match=rf"{folder} can be written by others, so others could replace .*chmod go-w {folder}$"
+            ):
+                bundle.signing_key(chosen)
+            folder.chmod(0o1777)
+            bundle.signing_key(chosen)
+            folder.chmod(before)
+    link = tmp_path / "link.pem"
+    link.symlink_to(path)
+    bundle.signing_key(link)
+    path.chmod(0o644)
+    with pytest.raises(BadInput, match="chmod 600"):
+        bundle.signing_key(link)
+
+
+def test_who_reaches_a_key() -> None:
+    """Root's and one's own files are nobody else's; a sticky folder keeps others from replacing what is in it."""
+    folder, file = stat.S_IFDIR, stat.S_IFREG
+    assert reach(0, file | 0o644, (0, 7)) is None
+    assert reach(7, folder | 0o755, (0, 7)) is None
+    assert reach(0, folder | 0o1777, (0, 7)) is None
+    assert reach(8, file | 0o600, (0, 7)) == ("belongs to user 8", "chown 7")
+    for kind, mode in ((folder, 0o777), (folder, 0o775), (file, 0o660), (file, 0o1666)):
+        assert reach(0, kind | mode, (0, 7)) == ("can be written by others", "chmod go-w")
+
+
+def test_no_key_is_believed_that_others_can_write(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    """As on a node: the file, its folder and those above it."""
+    path = bundle.trust(key.public_key(), "x", tmp_path / "keys" / "trusted")
+    assert len(bundle.trusted_keys(path.parent)) == 1
+    for part in (path, path.parent, path.parent.parent):
+        before = part.stat().st_mode
+        part.chmod(before | 0o002)
+        with pytest.raises(BadInput, match=rf"{part} can be written by others, so others could choose which bundles"):
+            bundle.trusted_keys(path.parent)
+        with pytest.raises(BadInput, match=f"chmod go-w {part}"):
+            bundle.load_public_key(path)
+        part.chmod(before)
+    if os.geteuid() == 0:
+        path.chmod(0o664)
+        with pytest.raises(BadInput, match="can be written by others"):
+            bundle.trusted_keys(path.parent)
+        path.chmod(0o644)
+        os.chown(path, 65534, -1)
+        with pytest.raises(BadInput, match="belongs to user 65534"):
+            bundle.trusted_keys(path.parent)
+
+
+def test_a_public_key_has_one_form(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    """Three lines, no key of small order, no private key: what the node takes, and no more."""
+    path = bundle.trust(key.public_key(), "x", tmp_path)
+    good = path.read_text()
+    weak = base64.b64encode(bytes.fromhex("302a300506032b6570032100") + bytes(32)).decode()
+    bad = [
+        "", "x", f"# mine\n{good}", good + good, f"-----BEGIN PUBLIC KEY-----\n{weak}\n-----END PUBLIC KEY-----\n",
+        good.replace("PUBLIC", "PRIVATE"), good.replace("\n", "", 1), "\n" + good, "x" * (1 << 17),
+    ]  # fmt: skip
+    for text in bad:
+        path.write_text(text)
+        with pytest.raises(BadInput, match=r"x\.pub\.pem: "):
+            bundle.load_public_key(path)
+    for text in (good, good.rstrip("\n"), good.replace("\n", "\r\n")):
+        path.write_bytes(text.encode())
+        assert bundle.fingerprint(bundle.load_public_key(path)) == bundle.fingerprint(key.public_key())
+
+
+def test_points_of_small_order_are_all_there() -> None:
+    """On the curve -x^2 + y^2 = 1 + d x^2 y^2 eight points come to nothing after three doublings; their y are the listed ones."""
+    p = 2**255 - 19
+    d = -121665 * pow(121666, -1, p) % p
+    found = set()
+    for text in SMALL_ORDER:
+        y = int.from_bytes(text, "little") % p
+        square = (y * y - 1) * pow(d * y * y + 1, -1, p) % p
+        x = pow(square, (p + 3) // 8, p)
+        if (x * x - square) % p:
+            x = x * pow(2, (p - 1) // 4, p) % p
+        assert (x * x - square) % p == 0
+        found |= {(x, y), (-x % p, y)}
+        for _ in range(3):
+            k = d * x * x * y * y % p
+            x, y = 2 * x * y * pow(1 + k, -1, p) % p, (y * y + x * x) * pow(1 - k, -1, p) % p
+        assert (x, y) == (0, 1)
+        assert is_small(text)
+        assert is_small(bytes((*text[:31], text[31] | 0x80)))
+    assert len(found) == 8
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, trusted: list[Ed25519PublicKey]) -> None:
+    """What is no plain file is refused, as a bundle, as a key; what is endless is not read."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(BundleError, match="is not a plain file") as caught:
+            bundle.verify(path, trusted=trusted)
+        assert caught.value.kind == "unreadable"
+        with pytest.raises(BadInput, match="is not a plain file"):
+            bundle.load_public_key(path)
+    folder = copy(tmp_path)
+    with (folder / "services" / "huge.toml").open("wb") as file:
+        file.truncate(1 << 40)  # sparse; as a file of a bundle it would not fit, and it is not opened
+    with pytest.raises(BundleError) as caught:
+        bundle.verify(folder, trusted=trusted)
+    assert caught.value.kind == "extra"
+
+
+def test_a_bundle_says_when_it_was_built(
+    tmp_path: Path, key: Ed25519PrivateKey, trusted: list[Ed25519PublicKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The serial makes it version 3 and is shown; it is the clock's or SOURCE_DATE_EPOCH. An older version has none."""
+    bundle.build(replace(vectors.small_bundle(), serial=1_700_000_000), tmp_path / "b", key)
+    facts = bundle.inspect(tmp_path / "b", trusted)
+    assert (facts["format_version"], facts["serial"], facts["built"]) == (3, 1_700_000_000, "2023-11-14T22:13:20Z")
+    old = bundle.inspect(SMALL, trusted)
+    assert (old["format_version"], old["serial"], old["built"]) == (1, None, None)
+    assert bundle.now() >= 1_700_000_000
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1234")
+    assert bundle.now() == 1234
+    for text in ("", "0", "-1", "1.5", "١", "9" * 30):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", text)
+        with pytest.raises(BadInput, match="SOURCE_DATE_EPOCH"):
+            bundle.now()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

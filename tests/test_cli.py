@@ -79,7 +79,7 @@ def test_errors_are_one_line_and_debug_shows_more(tmp_path: Path) -> None:
         (["build", "--data", "none", "--models", "m", "--out", "b"], "none/manifest.json: the data set is missing"),
         (["verify", "none"], "none: no such bundle"),
         (["inspect", "none"], "none: no such bundle"),
-        (["verify", "bundle", "--trust", "junk"], "junk: not a PEM public key"),
+        (["verify", "bundle", "--trust", "junk"], "junk: is no Ed25519 public key in PEM form"),
         (["verify", "data", "--trust", "key.pem"], "manifest.sig: not a bundle: no manifest.sig in data"),
         (["verify", "junk", "--trust", "key.pem"], "manifest.json: tar header at byte 0 is damaged"),
         (["verify", "bundle", "--trust", "key.pem"], "platform.toml: "),

@@ -237,6 +237,12 @@ def _bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return weights | {f"{prefix}layers.{k}.bias": np.zeros(s[0], np.float32) for k, s in enumerate(shapes)}
 
     inputs = [Bound("alloc_cores", 0.0, 36.0), Bound("cpu_usage_cores", 0.0, 36.0)]
+    area = [Scale(name, 1.0, 0.0) for name in ("oaa_cores", "oaa_ways", "rcliff_cores", "rcliff_ways")]
+    hyperparameters = {
+        "gamma": 0.99, "tau": 0.001, "lr_actor": 5e-4, "lr_critic": 5e-3, "critic_l2": 0.01, "actor_entropy": 0.0, "batch": 256,
+        "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps": 1e-8,
+    }  # fmt: skip
+    actions = ["cores_up", "cores_down", "ways_up", "ways_down", "idle"]
     c: dict[str, np.ndarray] = {}
     for name, n_in, n_out in (("actor", 2, 7), ("critic", 9, 1)):
         c |= net(f"{name}.", n_in, n_out) | net(f"{name}_target.", n_in, n_out)
@@ -244,9 +250,9 @@ def _bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         feature_set="full",
         platform={"name": "server-1", "cores": 36.0, "ways": 20, "mb_per_way": 2.25},
         services={"moses": {"qos_target_ms": 10.0}},
-        a=bundle.TrainedMlp(net("", 2, 1), inputs, [Scale("oaa_cores", 1.0, 0.0)]),
+        a=bundle.TrainedMlp(net("", 2, 4), inputs, area),
         b=bundle.TrainedMlp(net("", 2, 1), inputs, [Scale("qos", 1.0, 0.0)], qos_cap=2.0),
-        c=bundle.TrainedDdpg(c, inputs, {"gamma": 0.99}),
+        c=bundle.TrainedDdpg(c, inputs, hyperparameters, actions),
     )
     bundle.build(spec, tmp_path / "small")
     return tmp_path / "small"

@@ -608,7 +608,7 @@ def test_policies_are_told_apart_without_colour() -> None:
         (lambda out: (out / "timelines.parquet").write_text("no"), "timelines.parquet: is not Parquet. Make it again"),
         (
             lambda out: cut(with_time_lines(out)),
-            "timelines.parquet: is cut off. Make it again: surefootd eval ... --out {out}, or remove it: the page is then",
+            "timelines.parquet: is cut off. Make it again: surefootd eval ... --out {out} --overwrite, or remove it: the page is",
         ),
         (
             lambda out: pl.read_parquet(with_time_lines(out)).drop("t_ms").write_parquet(out / "timelines.parquet"),
@@ -636,7 +636,7 @@ def test_policies_are_told_apart_without_colour() -> None:
         ),
         (
             lambda out: change_rows(out, emu=math.nan),
-            "rows.parquet: column emu holds NaN or infinity. Make it again: surefootd eval ... --out {out}\n",
+            "rows.parquet: column emu holds NaN or infinity. Make it again: surefootd eval ... --out {out} --overwrite\n",
         ),
         (lambda out: change_rows(out, worst_slowdown=math.inf), "rows.parquet: column worst_slowdown holds NaN or infinity"),
         (
@@ -645,14 +645,15 @@ def test_policies_are_told_apart_without_colour() -> None:
         ),
         (
             lambda out: change_lines(out, p99_ms=math.inf),
-            "timelines.parquet: column p99_ms holds NaN or infinity. Make it again: surefootd eval ... --out {out}, or remove it",
+            "timelines.parquet: column p99_ms holds NaN or infinity. "
+            "Make it again: surefootd eval ... --out {out} --overwrite, or remove it",
         ),
         (lambda out: change_lines(out, qos_target_ms=math.nan), "timelines.parquet: column qos_target_ms holds NaN or infinity"),
         (lambda out: change_lines(out, t_ms=None), "timelines.parquet: column t_ms has empty cells. Make it again"),
         (
             lambda out: change_lines(out, policy=pl.lit("clite")),
             "timelines.parquet: is not of the rows beside it: workload lc3-01, policy clite, seed 1 is in timelines.parquet "
-            "alone. Make it again: surefootd eval ... --out {out}, or remove it",
+            "alone. Make it again: surefootd eval ... --out {out} --overwrite, or remove it",
         ),
         (
             lambda out: change_lines(out, seed=pl.lit(3)),
@@ -790,7 +791,7 @@ def test_a_folder_in_place_of_a_file_is_found_first(name: str, tmp_path: Path) -
     (tmp_path / name).mkdir()
     with pytest.raises(BadInput) as e:
         eval_report.run([tmp_path / "out"], tmp_path)
-    assert str(e.value) == f"--out {tmp_path}: {name} in it is a folder. Remove that, or give another folder"
+    assert str(e.value) == f"--out {tmp_path / name}: is a folder and no plain file. Give a path where nothing is"
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a/" + "b" * 300, "a/" * 2100 + "a"])

@@ -23,6 +23,7 @@ from collection.errors import CampaignError, InputError
 from models import export
 from pipelines import begin, bundle, vectors
 from pipelines.errors import BadInput
+from pipelines.keys import private_key
 
 ROOT = Path(__file__).parents[1]
 PLATFORM = ROOT / "examples" / "onboard" / "x.toml"
@@ -232,8 +233,11 @@ def test_a_source_of_another_feature_set_is_refused(place: Path, tmp_path: Path,
     )
     nets = tuple(f"{n}{t}." for n in ("actor", "critic") for t in ("", "_target"))
     c = replace(small.c, **dict(zip(("weights", "inputs"), without(small.c.weights, small.c.inputs, nets), strict=True)))
+    kept = [k for k, o in enumerate(a.outputs) if not o.name.endswith("_mbps")]
+    last = {name: w[kept] for name, w in a.weights.items() if name.startswith("layers.3.")}
+    a = replace(a, weights={**a.weights, **last}, outputs=[a.outputs[k] for k in kept])
     made = replace(small, feature_set="no-pmu", a=a, b=b, c=c)
-    bundle.build(made, tmp_path / "no-pmu", bundle.signing_key(KEYS / "TEST-ONLY-signing.pem"))
+    bundle.build(made, tmp_path / "no-pmu", private_key((KEYS / "TEST-ONLY-signing.pem").read_bytes(), "test key"))
     said = refused(capsys, tmp_path / "out", PLATFORM, "--from", tmp_path / "no-pmu")
     assert "Model-A does not take ipc" in said
     assert "--from nothing" in said

@@ -2,7 +2,8 @@
 //!
 //! The first byte says what the rest replaces in a good bundle: 0 the manifest, 1 and 2 the weights of Model-A and Model-C, 3
 //! the platform's file (all these are signed again, so that what lies behind the signature is reached), 4 the signature, 5 the
-//! whole tar, 6 bytes of the tar (two of offset, then the new ones), 7 the weights of OSML's Model-C and 8 the card (signed again).
+//! whole tar, 6 bytes of the tar (two of offset, then the new ones), 7 the weights of OSML's Model-C and 8 the card (signed again), 9 the
+//! manifest as it stands: with 0 any JSON is put into the one form that is read, so that its fields are reached.
 
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{json, Value};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use surefoot_learn::model::Scratch;
-use surefoot_learn::{Bundle, BundleError, Expect, TrustedKeys};
+use surefoot_learn::{canonical, Bundle, BundleError, Expect, Manifest, TrustedKeys};
 
 /// Shapes of the weights, [outputs, inputs].
 type Layers = [(usize, usize)];
@@ -35,7 +36,7 @@ fn good() -> &'static Good {
         let key = SigningKey::from_bytes(&[7; 32]);
         let trusted = TrustedKeys::from_keys(vec![key.verifying_key()]);
         let mut files = Files::new();
-        files.insert("models/a.safetensors".into(), weights(&[("", &[(3, 2), (2, 3)])]));
+        files.insert("models/a.safetensors".into(), weights(&[("", &[(3, 2), (4, 3)])]));
         files.insert("models/b.safetensors".into(), weights(&[("", &[(1, 2)])]));
         let (actor, critic): (&Layers, &Layers) = (&[(7, 2)], &[(2, 9), (1, 2)]);
         let c = [("actor.", actor), ("actor_target.", actor), ("critic.", critic), ("critic_target.", critic)];
@@ -46,9 +47,12 @@ fn good() -> &'static Good {
         let dqn: &Layers = &[(49, 2)];
         files.insert("models/osml_c.safetensors".into(), weights(&[("policy.", dqn), ("target.", dqn)]));
         files.insert("card.md".into(), "# Models\n\nSo good \u{2013} or so bad.\n".into());
-        files.insert("platform.toml".into(), b"name = \"x\"\nways = 11\n".to_vec());
-        files.insert("services/m.toml".into(), b"name = \"m\"\n".to_vec());
-        files.insert(MANIFEST.into(), manifest(&files).to_string().into_bytes());
+        files.insert("platform.toml".into(), vec![]);
+        files.insert("services/m.toml".into(), vec![]);
+        let said: Manifest = serde_json::from_value(manifest(&files, &key)).expect("a manifest");
+        files.insert("platform.toml".into(), said.platform.profile().into_bytes());
+        files.insert("services/m.toml".into(), said.services["m"].profile("m").into_bytes());
+        files.insert(MANIFEST.into(), canonical::to_bytes(&manifest(&files, &key)));
         sign(&mut files, &key);
         let tar = to_tar(&files);
         let shm = std::path::Path::new("/dev/shm");
@@ -58,43 +62,53 @@ fn good() -> &'static Good {
 }
 
 /// OSML's Models A, A', B and B', in small.
-const OSML: [(&str, &Layers); 4] = [("a", &[(2, 2)]), ("ap", &[(3, 2), (2, 3)]), ("b", &[(2, 2)]), ("bp", &[(1, 2)])];
+const OSML: [(&str, &Layers); 4] = [("a", &[(4, 2)]), ("ap", &[(3, 2), (4, 3)]), ("b", &[(6, 2)]), ("bp", &[(1, 2)])];
 
 /// A manifest of the small networks in [`good`].
-fn manifest(files: &Files) -> Value {
+fn manifest(files: &Files, key: &SigningKey) -> Value {
     let sha = |n: &str| hex(&Sha256::digest(&files[n]));
     let inputs = json!([{ "name": "ipc", "min": 0.0, "max": 3.0 }, { "name": "alloc_cores", "min": 0.0, "max": 36.0 }]);
     let output = |n: &str| json!({ "name": n, "offset": 1.0, "scale": 2.0 });
+    let area = || ["oaa_cores", "oaa_ways", "rcliff_cores", "rcliff_ways"].map(output).to_vec();
+    let angles =
+        || ["default", "cores_dominated", "cache_dominated"].iter().flat_map(|a| ["cores", "ways"].map(|u| output(&format!("{a}_{u}"))));
     let mut osml = serde_json::Map::new();
     for (model, layers) in OSML {
         let file = format!("models/osml_{model}.safetensors");
-        let outputs = if model == "bp" { json!([output("qos_slowdown")]) } else { json!([output("x_cores"), output("x_ways")]) };
+        let outputs: Vec<Value> = match model {
+            "bp" => vec![output("qos_slowdown")],
+            "b" => angles().collect(),
+            _ => area(),
+        };
         let entry = json!({ "file": file, "sha256": sha(&file), "activation": "relu", "output_activation": "linear", "layers": layers,
             "inputs": inputs, "outputs": outputs, "qos_cap": null });
         osml.insert(model.into(), entry);
     }
     let c = json!({ "file": "models/osml_c.safetensors", "sha256": sha("models/osml_c.safetensors"), "activation": "relu",
         "output_activation": "linear", "layers": [[49, 2]], "inputs": inputs, "reach": 3, "latency_cap": 1000.0,
-        "hyperparameters": { "batch": 4.0, "replay": 8.0 } });
+        "hyperparameters": { "batch": 4.0, "replay": 8.0, "gamma": 0.9, "lr": 1e-3, "rms_alpha": 0.9, "rms_eps": 1e-5, "copy_every": 100.0,
+            "epsilon": 0.05 } });
     osml.insert("c".into(), c);
     let actions = ["cores_up", "cores_down", "ways_up", "ways_down", "mba_up", "mba_down", "idle"];
     json!({
-        "format": "surefoot-bundle", "format_version": 2, "feature_set": "full",
+        "format": "surefoot-bundle", "format_version": 3, "serial": 1_700_000_000, "feature_set": "full",
         "platform": { "name": "x", "cores": 36.0, "core_step": 1.0, "ways": 11, "mb_per_way": 2.25, "mba": true },
         "services": { "m": { "qos_target_ms": 10.0, "max_load_rps": null } },
         "models": {
             "a": { "file": "models/a.safetensors", "sha256": sha("models/a.safetensors"), "activation": "relu",
-                "output_activation": "linear", "layers": [[3, 2], [2, 3]], "inputs": inputs,
-                "outputs": [output("oaa_cores"), output("oaa_ways")], "qos_cap": null },
+                "output_activation": "linear", "layers": [[3, 2], [4, 3]], "inputs": inputs,
+                "outputs": area(), "qos_cap": null },
             "b": { "file": "models/b.safetensors", "sha256": sha("models/b.safetensors"), "activation": "relu",
                 "output_activation": "linear", "layers": [[1, 2]], "inputs": inputs, "outputs": [output("qos")], "qos_cap": 2.0 },
             "c": { "file": "models/c.safetensors", "sha256": sha("models/c.safetensors"), "activation": "relu",
                 "output_activation": "softmax", "layers": [[7, 2]], "critic_layers": [[2, 9], [1, 2]], "inputs": inputs,
-                "actions": actions, "available_actions": ["cores_up", "idle"], "hyperparameters": { "batch": 4.0, "replay": 8.0 } },
+                "actions": actions, "available_actions": ["cores_up", "idle"], "hyperparameters": { "batch": 4.0, "replay": 8.0, "gamma": 0.99,
+                    "tau": 0.001, "lr_actor": 5e-4, "lr_critic": 5e-3, "critic_l2": 0.01, "actor_entropy": 0.0, "adam_beta1": 0.9,
+                    "adam_beta2": 0.999, "adam_eps": 1e-8 } },
             "osml": osml,
         },
         "files": files.iter().map(|(n, d)| (n.clone(), json!({ "bytes": d.len(), "sha256": sha(n) }))).collect::<BTreeMap<_, _>>(),
-        "metrics": {}, "provenance": {}, "signer": "0".repeat(64),
+        "metrics": {}, "provenance": {}, "signer": surefoot_learn::keys::fingerprint(&key.verifying_key()),
     })
 }
 
@@ -135,7 +149,7 @@ fn replaced(name: &str, data: &[u8]) -> Files {
     if name != MANIFEST {
         files.remove(SIGNATURE);
         files.remove(MANIFEST);
-        files.insert(MANIFEST.into(), manifest(&files).to_string().into_bytes());
+        files.insert(MANIFEST.into(), canonical::to_bytes(&manifest(&files, &g.key)));
     }
     sign(&mut files, &g.key);
     files
@@ -174,7 +188,11 @@ fn load(tar: &[u8]) -> Result<Bundle, BundleError> {
 pub fn run(data: &[u8]) {
     let Some((what, rest)) = data.split_first() else { return };
     let signed = match what {
-        0 => replaced(MANIFEST, rest),
+        0 => match serde_json::from_slice(rest) {
+            Ok(value) => replaced(MANIFEST, &canonical::to_bytes(&value)),
+            Err(_) => return,
+        },
+        9 => replaced(MANIFEST, rest),
         1 => replaced("models/a.safetensors", rest),
         2 => replaced("models/c.safetensors", rest),
         3 => replaced("platform.toml", rest),
@@ -225,7 +243,7 @@ fn refused(e: &BundleError) {
 fn usable(mut b: Bundle, files: &Files) {
     assert_eq!(b.digest, hex(&Sha256::digest(&files[MANIFEST])));
     let text = serde_json::to_vec(&b.manifest).expect("a manifest can be written");
-    let again: surefoot_learn::Manifest = serde_json::from_slice(&text).expect("and read again");
+    let again: Manifest = serde_json::from_slice(&text).expect("and read again");
     assert_eq!(again, b.manifest, "parse, print, parse");
     let mut scratch = Scratch::default();
     let osml: Vec<surefoot_learn::Model> = b.osml.iter().flat_map(|o| [&o.a, &o.ap, &o.b, &o.bp]).cloned().collect();
@@ -259,6 +277,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let of = |what: u8, name: &str| [&[what], &g.files[name][..]].concat();
     vec![
         ("manifest", of(0, MANIFEST)),
+        ("manifest-as-it-stands", of(9, MANIFEST)),
         ("model-a", of(1, "models/a.safetensors")),
         ("model-c", of(2, "models/c.safetensors")),
         ("platform", of(3, "platform.toml")),

@@ -4,6 +4,8 @@
 //! `tests/seeds.rs` replays `seeds/` through them with the ordinary compiler. Not only "does not crash": what was read, printed
 //! and read again is the same; a cut journal is a journal; a datagram costs bounded memory and time; a changed bundle is refused.
 
+#![forbid(unsafe_code)]
+
 pub mod bundle;
 pub mod host;
 pub mod journal;

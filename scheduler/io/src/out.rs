@@ -9,6 +9,8 @@
 //! A pipe or a terminal is opened once more for that, without blocking: the mode belongs to the opened file, and the one that this
 //! process was given is others' too. A socket is asked call by call. A plain file takes what it gets, or says that it is full.
 
+#![allow(unsafe_code, reason = "standard output and standard error, which are open as long as the process is")]
+
 use crate::shown;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};

@@ -5,59 +5,92 @@
 //! is. Nothing is ever unpacked to disk.
 
 use crate::bundle::BundleError;
-use crate::manifest::MAX_FILE_BYTES;
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::path::Path;
-use surefoot_io::input;
+use crate::rules::{rules, Kind};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 512;
-/// Files of a folder that are looked at.
-const MAX_FILES: usize = 1024;
-/// A tar beyond this is not read into memory.
-const MAX_TAR_BYTES: u64 = 4 * MAX_FILE_BYTES;
 const FETCH: &str = "Fetch the bundle again";
 
-/// Read at most `limit` bytes of a plain file.
-pub(crate) fn read_file(path: &Path, name: &str, limit: u64) -> Result<Vec<u8>, BundleError> {
-    input::bytes(path, limit).map_err(|e| match e.kind() {
-        ErrorKind::FileTooLarge => BundleError::new(name, "size", format!("is above the limit of {limit} bytes"), FETCH),
-        _ => BundleError::new(name, "file", format!("cannot be read: {e}"), "Check the path and its permissions"),
-    })
+/// Whether a link at the end of a path is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    Follow,
+    Refuse,
 }
 
-/// All files of a folder, by name relative to it. Links and unknown folders are refused.
-pub(crate) fn read_folder(root: &Path) -> Result<BTreeMap<String, Vec<u8>>, BundleError> {
-    let mut files = BTreeMap::new();
-    let mut bytes = 0;
-    for sub in ["", "models", "services"] {
-        let folder = root.join(sub);
-        let shown = if sub.is_empty() { root.display().to_string() } else { sub.to_string() };
-        let failed = |e: std::io::Error| BundleError::new(&shown, "folder", format!("cannot be read: {e}"), FETCH);
-        if !sub.is_empty() && !folder.exists() {
-            continue;
-        }
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let leaf = entry.file_name().to_string_lossy().into_owned();
-            let name = if sub.is_empty() { leaf } else { format!("{sub}/{leaf}") };
-            let kind = entry.file_type().map_err(failed)?;
-            if kind.is_dir() && matches!(name.as_str(), "models" | "services") {
+/// Read at most `limit` bytes of a plain file. A pipe or a device is refused, and never waited for.
+pub(crate) fn read_file(path: &Path, name: &str, limit: u64, links: Links) -> Result<Vec<u8>, BundleError> {
+    let bad = |problem: String, remedy: &str| BundleError::new(Kind::Unreadable, name, "file", problem, remedy);
+    let failed = |e: std::io::Error| match e.kind() {
+        ErrorKind::NotFound => bad("is not there".into(), "Check the path"),
+        _ => bad(format!("cannot be read: {e}"), "Check the path and its permissions"),
+    };
+    let flags = libc::O_NONBLOCK | if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 };
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(bad("is not a plain file".into(), "Give the file itself"));
+    }
+    let mut data = Vec::new();
+    file.take(limit + 1).read_to_end(&mut data).map_err(failed)?;
+    if data.len() as u64 > limit {
+        return Err(BundleError::new(Kind::Size, name, "size", format!("is above the limit of {limit} bytes"), FETCH));
+    }
+    Ok(data)
+}
+
+/// A bundle as a folder: its names are known before anything is read.
+pub(crate) struct Folder {
+    root: PathBuf,
+    pub names: BTreeSet<String>,
+}
+
+impl Folder {
+    /// Names relative to the folder. Links and unknown folders are refused.
+    pub(crate) fn list(root: &Path) -> Result<Self, BundleError> {
+        let most = rules().limits.folder_entries;
+        let mut names = BTreeSet::new();
+        for sub in ["", "models", "services"] {
+            let folder = root.join(sub);
+            let shown = if sub.is_empty() { root.display().to_string() } else { sub.to_string() };
+            let failed = |e: std::io::Error| {
+                BundleError::new(Kind::Unreadable, &shown, "folder", format!("cannot be read: {e}"), "Check its permissions")
+            };
+            if !sub.is_empty() && folder.symlink_metadata().is_err() {
                 continue;
             }
-            if !kind.is_file() {
-                return Err(BundleError::new(&name, "file", "is not a plain file; a bundle holds plain files only", "Remove it"));
+            for entry in std::fs::read_dir(&folder).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let leaf = entry.file_name().to_string_lossy().into_owned();
+                let name = if sub.is_empty() { leaf } else { format!("{sub}/{leaf}") };
+                let kind = entry.file_type().map_err(failed)?;
+                if kind.is_dir() && matches!(name.as_str(), "models" | "services") {
+                    continue;
+                }
+                if !kind.is_file() {
+                    let problem = "is not a plain file; a bundle holds plain files only";
+                    return Err(BundleError::new(Kind::Folder, &name, "file", problem, "Remove it"));
+                }
+                names.insert(name);
+                if names.len() > most {
+                    let problem = format!("holds more than {most} files");
+                    return Err(BundleError::new(Kind::Folder, &shown, "folder", problem, "Give the folder of a bundle"));
+                }
             }
-            let data = read_file(&entry.path(), &name, MAX_FILE_BYTES)?;
-            bytes += data.len() as u64;
-            if bytes > MAX_TAR_BYTES || files.len() == MAX_FILES {
-                let problem = format!("holds more than {MAX_FILES} files, or {MAX_TAR_BYTES} bytes");
-                return Err(BundleError::new(&root.display().to_string(), "size", problem, FETCH));
-            }
-            files.insert(name, data);
         }
+        Ok(Folder { root: root.into(), names })
     }
-    Ok(files)
+
+    /// At most `limit` bytes of one of the names.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, BundleError> {
+        if !self.names.contains(name) {
+            return Err(BundleError::new(Kind::Missing, name, "file", "is missing", FETCH));
+        }
+        read_file(&self.root.join(name), name, limit, Links::Refuse)
+    }
 }
 
 /// The one ustar header that a member of this name and size may have: mode 0644, owner 0, time 0.
@@ -90,13 +123,13 @@ pub(crate) struct Tar {
 impl Tar {
     pub(crate) fn open(path: &Path) -> Result<Self, BundleError> {
         let shown = path.display().to_string();
-        Ok(Tar { data: read_file(path, &shown, MAX_TAR_BYTES)?, shown, at: 0 })
+        Ok(Tar { data: read_file(path, &shown, rules().limits.tar_bytes, Links::Follow)?, shown, at: 0 })
     }
 
-    /// The member that must come next.
-    pub(crate) fn take(&mut self, name: &str) -> Result<Vec<u8>, BundleError> {
+    /// The member that must come next, of at most `limit` bytes.
+    pub(crate) fn take(&mut self, name: &str, limit: u64) -> Result<Vec<u8>, BundleError> {
         let at = self.at;
-        let damaged = |problem: String| BundleError::new(name, "tar header", problem, FETCH);
+        let damaged = |problem: String| BundleError::new(Kind::Tar, name, "tar header", problem, FETCH);
         let head = self.data.get(at..at + BLOCK).ok_or_else(|| damaged(format!("the tar ends at byte {at}, before this member")))?;
         let digits = &head[124..135];
         let octal = digits.iter().all(|c| matches!(c, b'0'..=b'7'));
@@ -106,11 +139,14 @@ impl Tar {
         }
         let (start, end) = (at + BLOCK, at + BLOCK + size);
         let next = end.next_multiple_of(BLOCK);
-        if size as u64 > MAX_FILE_BYTES || next > self.data.len() {
-            return Err(damaged(format!("{size} bytes are announced, but the tar ends or the limit of {MAX_FILE_BYTES} comes first")));
+        if next > self.data.len() {
+            return Err(damaged(format!("{size} bytes are announced, but the tar ends first")));
         }
         if self.data[end..next].iter().any(|b| *b != 0) {
-            return Err(BundleError::new(name, "tar padding", "is not zero", FETCH));
+            return Err(BundleError::new(Kind::Tar, name, "tar padding", "is not zero", FETCH));
+        }
+        if size as u64 > limit {
+            return Err(BundleError::new(Kind::Size, name, "size", format!("is above the limit of {limit} bytes"), FETCH));
         }
         self.at = next;
         Ok(self.data[start..end].to_vec())
@@ -123,13 +159,13 @@ impl Tar {
             return Ok(());
         }
         let problem = format!("behind the last member (byte {}) want two zero blocks and nothing else", self.at);
-        Err(BundleError::new(&self.shown, "end of the tar", problem, FETCH))
+        Err(BundleError::new(Kind::Tar, &self.shown, "end of the tar", problem, FETCH))
     }
 }
 
 /// Write side, for tests only: bundles are made in the lab.
 #[cfg(test)]
-pub(crate) fn to_tar(files: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
+pub(crate) fn to_tar(files: &std::collections::BTreeMap<String, Vec<u8>>) -> Vec<u8> {
     let first = ["manifest.json", "manifest.sig"];
     let mut out = Vec::new();
     for name in first.into_iter().chain(files.keys().map(String::as_str).filter(|n| !first.contains(n))) {

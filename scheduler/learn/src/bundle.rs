@@ -1,16 +1,20 @@
 //! Load a bundle: verified in full before anything in it is used (docs/bundle-format.md).
 //!
-//! Order of checks: form and signature of `manifest.sig`; digest and fields of `manifest.json`; names, size and SHA-256 of
-//! each file; shapes, bounds and finite weights; the card's text; then whether it is for this host. All files are read once into memory, and
-//! what was verified is what is used. Nothing is unpacked to disk and nothing in a bundle is executed.
+//! Order of checks: form and signature of `manifest.sig`; digest, form and fields of `manifest.json`; names, size and SHA-256 of
+//! each file; weights; profiles; the card's text; then whether it is for this host. The lab's reader (`pipelines/bundle.py`) has the
+//! same order. All files are read once into memory, and what was verified is what is used. Nothing is unpacked to disk and nothing in a
+//! bundle is executed.
 
-use crate::archive::{read_folder, Tar};
+use crate::archive::{Folder, Tar};
+use crate::canonical;
 use crate::ddpg::Agent;
 use crate::dqn::{self, DqnAgent};
-use crate::keys::{hex, TrustedKeys};
-use crate::manifest::{dqn_hyper, DqnSpec, Manifest, MlpSpec, ACTION_NAMES, CARD, MAX_CARD_BYTES};
+use crate::keys::{fingerprint, hex, TrustedKeys};
+use crate::manifest::{dqn_hyper, DqnSpec, Manifest, MlpSpec, ACTION_NAMES, CARD, MAX_FILE_BYTES};
 use crate::mlp::{Mlp, Output};
 use crate::model::Model;
+use crate::rules::{is_hex, rules, Kind};
+use ed25519_dalek::VerifyingKey;
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +31,7 @@ const BUILD: &str = "Build the bundle again";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {field}: {problem}. {remedy}.")]
 pub struct BundleError {
+    pub kind: Kind,
     pub file: String,
     pub field: String,
     pub problem: String,
@@ -34,17 +39,18 @@ pub struct BundleError {
 }
 
 impl BundleError {
-    pub(crate) fn new(file: &str, field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        BundleError { file: one_line(file), field: one_line(field), problem: one_line(problem), remedy: remedy.into() }
+    pub(crate) fn new(kind: Kind, file: &str, field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        BundleError { kind, file: one_line(file), field: one_line(field), problem: one_line(problem), remedy: remedy.into() }
     }
 }
 
-/// Text from a file as part of a message: its control characters escaped, so that a message is one line and moves no cursor.
+/// Text from a file as part of a message: what a terminal obeys or hides is escaped, so that a message is one line and moves no cursor.
 pub(crate) fn one_line(text: impl Into<String>) -> String {
     let text: String = text.into();
-    match text.contains(char::is_control) {
-        true => text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect(),
-        false => text,
+    let plain = |c: char| !c.is_control() && rules().is_plain(c);
+    match text.chars().all(plain) {
+        true => text,
+        false => text.chars().map(|c| if plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect(),
     }
 }
 
@@ -103,7 +109,7 @@ impl Expect {
         if let Some(want) = self.feature_set.as_ref().filter(|f| **f != m.feature_set) {
             let problem = format!("the bundle is for `{}`, {who} measures `{want}`", m.feature_set);
             let remedy = format!("Build one from a campaign of feature set `{want}`");
-            return Err(BundleError::new(MANIFEST, "feature_set", problem, remedy));
+            return Err(BundleError::new(Kind::Host, MANIFEST, "feature_set", problem, remedy));
         }
         let p = &m.platform;
         let pairs = [
@@ -117,20 +123,11 @@ impl Expect {
                 let problem = format!("the bundle is for platform `{}` with {has}, {who} has {want}", p.name);
                 let build = "Build one from data of this platform: `surefoot bundle build`";
                 let remedy = self.needed_by.as_ref().map_or(build, |n| &n.remedy);
-                return Err(BundleError::new(MANIFEST, format!("platform.{field}"), problem, remedy));
+                return Err(BundleError::new(Kind::Host, MANIFEST, format!("platform.{field}"), problem, remedy));
             }
         }
         Ok(())
     }
-}
-
-/// `platform.toml` or one `services/NAME.toml`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TomlFile {
-    /// `platform`, or the service's name.
-    pub name: String,
-    pub text: String,
-    pub table: toml::Value,
 }
 
 /// OSML's models (OSML paper, Sec. 4).
@@ -156,6 +153,8 @@ pub struct Bundle {
     pub manifest: Manifest,
     /// SHA-256 of manifest.json, lower hex: the bundle's identity in journals.
     pub digest: String,
+    /// Fingerprint of the key that signed it.
+    pub signer: String,
     /// Model-A: OAA and RCliff.
     pub a: Model,
     /// Model-B: QoS after a change of allocation.
@@ -166,8 +165,6 @@ pub struct Bundle {
     pub osml: Option<OsmlModels>,
     /// The model card, for people to read.
     pub card: Option<String>,
-    pub platform: TomlFile,
-    pub services: Vec<TomlFile>,
 }
 
 impl Bundle {
@@ -181,11 +178,12 @@ impl Bundle {
         let b = mlp_model(&manifest.models.b, "models.b", &files)?;
         let c = ddpg_agent(&manifest, &files)?;
         let osml = osml_models(&manifest, &files)?;
+        profile("platform.toml", &files, &manifest.platform.profile())?;
+        manifest.services.iter().try_for_each(|(name, s)| profile(&format!("services/{name}.toml"), &files, &s.profile(name)))?;
         let card = files.get(CARD).map(|data| card(data)).transpose()?;
-        let platform = toml_file(&files, "platform.toml", "platform")?;
-        let services = manifest.services.keys().map(|s| toml_file(&files, &format!("services/{s}.toml"), s)).collect::<Result<_, _>>()?;
         expect.check(&manifest)?;
-        Ok(Bundle { manifest, digest, a, b, c, osml, card, platform, services })
+        let signer = manifest.signer.clone();
+        Ok(Bundle { manifest, digest, signer, a, b, c, osml, card })
     }
 }
 
@@ -193,33 +191,33 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 /// All files, with signature, names, sizes and digests checked.
 fn verified_files(path: &Path, keys: &TrustedKeys) -> Result<(Manifest, String, Files), BundleError> {
+    let manifest_bytes = rules().limits.manifest_bytes;
+    let mut files = Files::new();
     if path.is_dir() {
         // First of all: it may be somebody's data, and whatever is said next would be about what to remove.
         if path.join(SIGNATURE).symlink_metadata().is_err() {
             let remedy = "This is not a bundle: give the folder or the tar that `surefoot bundle build` wrote";
-            return Err(BundleError::new(SIGNATURE, "file", "is missing", remedy));
+            return Err(BundleError::new(Kind::Missing, SIGNATURE, "file", "is missing", remedy));
         }
-        let mut found = read_folder(path)?;
-        let mut take = |name: &str| found.remove(name).ok_or_else(|| BundleError::new(name, "file", "is missing", FETCH));
-        let (manifest_bytes, signature) = (take(MANIFEST)?, take(SIGNATURE)?);
-        let (manifest, digest) = signed_manifest(&manifest_bytes, &signature, keys)?;
-        if let Some(extra) = found.keys().find(|n| !manifest.files.contains_key(*n)) {
-            return Err(BundleError::new(extra, "file", "is not in the manifest", "Remove it"));
+        let folder = Folder::list(path)?;
+        let signed = folder.read(MANIFEST, manifest_bytes)?;
+        let (manifest, digest) = signed_manifest(&signed, &folder.read(SIGNATURE, manifest_bytes)?, keys)?;
+        let is_known = |n: &str| matches!(n, MANIFEST | SIGNATURE) || manifest.files.contains_key(n);
+        if let Some(extra) = folder.names.iter().find(|n| !is_known(n)) {
+            return Err(BundleError::new(Kind::Extra, extra, "file", "is not in the manifest", "Remove it"));
         }
-        let mut files = Files::new();
         for name in manifest.files.keys() {
-            let data = found.remove(name).ok_or_else(|| BundleError::new(name, "file", "is missing", FETCH))?;
+            let data = folder.read(name, MAX_FILE_BYTES)?;
             check_file(&manifest, name, &data)?;
             files.insert(name.clone(), data);
         }
         Ok((manifest, digest, files))
     } else {
         let mut tar = Tar::open(path)?;
-        let (manifest_bytes, signature) = (tar.take(MANIFEST)?, tar.take(SIGNATURE)?);
-        let (manifest, digest) = signed_manifest(&manifest_bytes, &signature, keys)?;
-        let mut files = Files::new();
+        let signed = tar.take(MANIFEST, manifest_bytes)?;
+        let (manifest, digest) = signed_manifest(&signed, &tar.take(SIGNATURE, manifest_bytes)?, keys)?;
         for name in manifest.files.keys() {
-            let data = tar.take(name)?;
+            let data = tar.take(name, MAX_FILE_BYTES)?;
             check_file(&manifest, name, &data)?;
             files.insert(name.clone(), data);
         }
@@ -232,7 +230,7 @@ fn verified_files(path: &Path, keys: &TrustedKeys) -> Result<(Manifest, String, 
 fn signature_line(line: &[u8]) -> Option<(&str, [u8; 64])> {
     let line = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
     let (digest, signature) = line.strip_prefix(TAG)?.strip_prefix(' ')?.split_once(' ')?;
-    if !crate::manifest::is_hex(digest, 32) || !crate::manifest::is_hex(signature, 64) {
+    if !is_hex(digest, 32) || !is_hex(signature, 64) {
         return None;
     }
     let mut bytes = [0u8; 64];
@@ -243,32 +241,45 @@ fn signature_line(line: &[u8]) -> Option<(&str, [u8; 64])> {
 }
 
 fn signed_manifest(manifest: &[u8], signature: &[u8], keys: &TrustedKeys) -> Result<(Manifest, String), BundleError> {
-    let form = || BundleError::new(SIGNATURE, "form", format!("is not one line `{TAG} DIGEST SIGNATURE`"), FETCH);
+    let form = || BundleError::new(Kind::Signature, SIGNATURE, "form", format!("is not one line `{TAG} DIGEST SIGNATURE`"), FETCH);
     let (digest, bytes) = signature_line(signature).ok_or_else(form)?;
-    if keys.signer(format!("{TAG} {digest}").as_bytes(), &bytes).is_none() {
+    let Some(key) = keys.signer(format!("{TAG} {digest}").as_bytes(), &bytes) else {
         return Err(not_signed(manifest, keys));
-    }
+    };
     let actual = hex(&Sha256::digest(manifest));
     if actual != digest {
         let problem = format!("was changed after signing: it is {actual}, signed was {digest}");
-        return Err(BundleError::new(MANIFEST, "SHA-256", problem, FETCH));
+        return Err(BundleError::new(Kind::Changed, MANIFEST, "SHA-256", problem, FETCH));
     }
-    let parsed: Manifest = serde_json::from_slice(manifest).map_err(|e| BundleError::new(MANIFEST, "fields", e.to_string(), BUILD))?;
-    parsed.check().map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
+    let value = canonical::parse(manifest, rules().limits.json_depth)
+        .map_err(|problem| BundleError::new(Kind::Json, MANIFEST, "form", problem, BUILD))?;
+    let parsed = Manifest::read(value).map_err(|(kind, field, problem)| BundleError::new(kind, MANIFEST, field, problem, BUILD))?;
+    signed_by(&parsed, key)?;
     Ok((parsed, actual))
+}
+
+/// The manifest names the key that signed it: what a node remembers of a signer is of that one.
+fn signed_by(manifest: &Manifest, key: &VerifyingKey) -> Result<(), BundleError> {
+    let own = fingerprint(key);
+    if manifest.signer == own {
+        return Ok(());
+    }
+    let problem = format!("is {}, but {} signed it", &manifest.signer[..16], &own[..16]);
+    Err(BundleError::new(Kind::Signer, MANIFEST, "signer", problem, BUILD))
 }
 
 /// Tell an unknown signer from a damaged file. The manifest's word on its signer is used for this message only.
 fn not_signed(manifest: &[u8], keys: &TrustedKeys) -> BundleError {
-    let text = String::from_utf8_lossy(manifest);
-    let claimed = text.split_once("\"signer\": \"").and_then(|(_, rest)| rest.get(..64)).filter(|s| crate::manifest::is_hex(s, 32));
+    const BEFORE: &[u8] = b"\"signer\": \"";
+    let at = manifest.windows(BEFORE.len()).position(|w| w == BEFORE).map(|at| at + BEFORE.len());
+    let claimed = at.and_then(|at| std::str::from_utf8(manifest.get(at..at + 64)?).ok()).filter(|s| is_hex(s, 32));
     match claimed {
         Some(signer) if !keys.trusts(signer) => {
             let problem = format!("the signer {} is not trusted here", &signer[..16]);
             let remedy = format!("If you trust that key, {}", keys.place());
-            BundleError::new(SIGNATURE, "signature", problem, remedy)
+            BundleError::new(Kind::Signer, SIGNATURE, "signature", problem, remedy)
         }
-        _ => BundleError::new(SIGNATURE, "signature", "does not verify: the file was changed", FETCH),
+        _ => BundleError::new(Kind::Signature, SIGNATURE, "signature", "does not verify: the file was changed", FETCH),
     }
 }
 
@@ -276,20 +287,31 @@ fn check_file(manifest: &Manifest, name: &str, data: &[u8]) -> Result<(), Bundle
     let spec = &manifest.files[name];
     if data.len() as u64 != spec.bytes {
         let problem = format!("is {} bytes, the manifest says {}", data.len(), spec.bytes);
-        return Err(BundleError::new(name, "size", problem, FETCH));
+        return Err(BundleError::new(Kind::Changed, name, "size", problem, FETCH));
     }
     let actual = hex(&Sha256::digest(data));
     if actual != spec.sha256 {
-        return Err(BundleError::new(name, "SHA-256", format!("is {actual}, the manifest says {}", spec.sha256), FETCH));
+        let problem = format!("is {actual}, the manifest says {}", spec.sha256);
+        return Err(BundleError::new(Kind::Changed, name, "SHA-256", problem, FETCH));
     }
     Ok(())
 }
 
-fn toml_file(files: &Files, file: &str, name: &str) -> Result<TomlFile, BundleError> {
-    let bad = |problem: String| BundleError::new(file, "TOML", problem, BUILD);
-    let text = String::from_utf8(files[file].clone()).map_err(|e| bad(e.to_string()))?;
-    let table = text.parse::<toml::Table>().map_err(|e| bad(e.message().to_string()))?;
-    Ok(TomlFile { name: name.into(), text, table: toml::Value::Table(table) })
+/// A profile says what the manifest says, in its one form: so there is nothing in it that could mean something else.
+fn profile(file: &str, files: &Files, want: &str) -> Result<(), BundleError> {
+    let found = &files[file];
+    if found == want.as_bytes() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(found);
+    let (mut is, mut due) = (text.split('\n'), want.split('\n'));
+    let (line, is, due) = (1..)
+        .map(|n: usize| (n, is.next(), due.next()))
+        .find(|(_, a, b)| a != b || a.is_none())
+        .map_or((0, "", ""), |(n, a, b)| (n, a.unwrap_or("the end"), b.unwrap_or("the end")));
+    let short: String = is.chars().take(80).collect();
+    let problem = format!("is `{short}`, the manifest says `{due}`");
+    Err(BundleError::new(Kind::Profile, file, format!("line {line}"), problem, BUILD))
 }
 
 /// Tensors of one model file; what is taken is ticked off, and nothing may be left over.
@@ -302,13 +324,13 @@ struct Tensors<'a> {
 impl<'a> Tensors<'a> {
     fn open(file: &'a str, files: &'a Files) -> Result<Self, BundleError> {
         let data = SafeTensors::deserialize(&files[file])
-            .map_err(|e| BundleError::new(file, "safetensors", format!("cannot be read: {e}"), BUILD))?;
+            .map_err(|e| BundleError::new(Kind::Weights, file, "safetensors", format!("cannot be read: {e}"), BUILD))?;
         let left = data.names().into_iter().map(String::from).collect();
         Ok(Tensors { file, data, left })
     }
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, BundleError> {
-        let bad = |problem: String, remedy: &str| Err(BundleError::new(self.file, format!("tensor {name}"), problem, remedy));
+        let bad = |problem: String, remedy: &str| Err(weights(self.file, format!("tensor {name}"), problem, remedy));
         let Ok(view) = self.data.tensor(name) else {
             return bad("is missing".into(), BUILD);
         };
@@ -324,25 +346,46 @@ impl<'a> Tensors<'a> {
     }
 
     fn network(&mut self, prefix: &str, layers: &[(usize, usize)], output: Output) -> Result<Mlp, BundleError> {
-        let mut sizes = vec![layers[0].1];
+        let mut sizes: Vec<usize> = layers.first().map(|l| l.1).into_iter().collect();
         let mut params = Vec::new();
+        // The most that a value can come to, whatever the inputs, which lie within 0..1.
+        let mut most = 1.0;
         for (n, &(rows, cols)) in layers.iter().enumerate() {
             let weight = self.take(&format!("{prefix}layers.{n}.weight"), &[rows, cols])?;
             let bias = self.take(&format!("{prefix}layers.{n}.bias"), &[rows])?;
+            most = growth(&weight, &bias, most);
+            if most > rules().limits.activation {
+                let problem = format!("lets a value grow to {most:.0e}, at most {:.0e}", rules().limits.activation);
+                return Err(weights(self.file, format!("{prefix}layers.{n}"), problem, "Train and build again"));
+            }
             sizes.push(rows);
             params.push((weight, bias));
         }
         let borrowed: Vec<(&[f32], &[f32])> = params.iter().map(|(w, b)| (w.as_slice(), b.as_slice())).collect();
         Mlp::from_layers(&sizes, output, &borrowed)
-            .ok_or_else(|| BundleError::new(self.file, format!("{prefix}layers"), "shapes do not fit together", BUILD))
+            .ok_or_else(|| weights(self.file, format!("{prefix}layers"), "shapes do not fit together", BUILD))
     }
 
     fn done(self) -> Result<(), BundleError> {
         match self.left.first() {
             None => Ok(()),
-            Some(name) => Err(BundleError::new(self.file, format!("tensor {name}"), "is not named by the manifest", BUILD)),
+            Some(name) => Err(weights(self.file, format!("tensor {name}"), "is not named by the manifest", BUILD)),
         }
     }
+}
+
+fn weights(file: &str, field: String, problem: impl Into<String>, remedy: &str) -> BundleError {
+    BundleError::new(Kind::Weights, file, field, problem, remedy)
+}
+
+/// The most that an output of a layer can come to, where no input exceeds `most`.
+fn growth(weight: &[f32], bias: &[f32], most: f64) -> f64 {
+    let cols = weight.len() / bias.len().max(1);
+    let sums = weight.chunks(cols.max(1)).zip(bias).map(|(row, b)| {
+        let row: f64 = row.iter().map(|w| f64::from(w.abs())).sum();
+        row * most + f64::from(b.abs())
+    });
+    sums.fold(0.0, f64::max)
 }
 
 fn mlp_model(spec: &MlpSpec, field: &str, files: &Files) -> Result<Model, BundleError> {
@@ -350,7 +393,7 @@ fn mlp_model(spec: &MlpSpec, field: &str, files: &Files) -> Result<Model, Bundle
     let mlp = tensors.network("", &spec.layers, Output::Linear)?;
     tensors.done()?;
     Model::new(spec.inputs.clone(), spec.outputs.clone(), mlp)
-        .ok_or_else(|| BundleError::new(MANIFEST, field, "inputs or outputs do not fit the layers", BUILD))
+        .ok_or_else(|| BundleError::new(Kind::Layers, MANIFEST, field, "inputs or outputs do not fit the layers", BUILD))
 }
 
 fn osml_models(manifest: &Manifest, files: &Files) -> Result<Option<OsmlModels>, BundleError> {
@@ -369,16 +412,17 @@ fn dqn_agent(spec: &DqnSpec, files: &Files) -> Result<DqnAgent, BundleError> {
     let policy = tensors.network("policy.", &spec.layers, Output::Linear)?;
     let target = tensors.network("target.", &spec.layers, Output::Linear)?;
     tensors.done()?;
-    let hyper = dqn_hyper(spec).map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
-    DqnAgent::from_networks(spec.inputs.clone(), policy, target, hyper)
-        .ok_or_else(|| BundleError::new(MANIFEST, "models.osml.c", "inputs, layers and hyperparameters do not fit together", BUILD))
+    DqnAgent::from_networks(spec.inputs.clone(), policy, target, dqn_hyper(spec)).ok_or_else(|| {
+        BundleError::new(Kind::Layers, MANIFEST, "models.osml.c", "inputs, layers and hyperparameters do not fit together", BUILD)
+    })
 }
 
 /// The model card: short plain text, because it is shown on terminals.
 fn card(data: &[u8]) -> Result<String, BundleError> {
-    let bad = |field: &str, problem: String| Err(BundleError::new(CARD, field, problem, BUILD));
-    if data.len() > MAX_CARD_BYTES {
-        return bad("size", format!("is {} bytes, a model card has at most {MAX_CARD_BYTES}", data.len()));
+    let bad = |field: &str, problem: String| Err(BundleError::new(Kind::Card, CARD, field, problem, BUILD));
+    let most = rules().limits.card_bytes;
+    if data.len() > most {
+        return bad("size", format!("is {} bytes, a model card has at most {most}", data.len()));
     }
     let Ok(text) = std::str::from_utf8(data) else { return bad("text", "is not UTF-8".into()) };
     match text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
@@ -395,9 +439,10 @@ fn ddpg_agent(manifest: &Manifest, files: &Files) -> Result<Agent, BundleError> 
     let critic = tensors.network("critic.", &spec.critic_layers, Output::Linear)?;
     let critic_target = tensors.network("critic_target.", &spec.critic_layers, Output::Linear)?;
     tensors.done()?;
-    let hyper = manifest.hyper().map_err(|(field, problem)| BundleError::new(MANIFEST, field, problem, BUILD))?;
-    let mut agent = Agent::from_networks(spec.inputs.clone(), actor, critic, actor_target, critic_target, hyper)
-        .ok_or_else(|| BundleError::new(MANIFEST, "models.c", "inputs, layers and hyperparameters do not fit together", BUILD))?;
+    let mut agent =
+        Agent::from_networks(spec.inputs.clone(), actor, critic, actor_target, critic_target, manifest.hyper()).ok_or_else(|| {
+            BundleError::new(Kind::Layers, MANIFEST, "models.c", "inputs, layers and hyperparameters do not fit together", BUILD)
+        })?;
     agent.available = ACTION_NAMES.iter().map(|name| spec.available_actions.iter().any(|a| a == name)).collect();
     Ok(agent)
 }
@@ -405,3 +450,7 @@ fn ddpg_agent(manifest: &Manifest, files: &Files) -> Result<Agent, BundleError> 
 #[cfg(test)]
 #[path = "bundle_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "bundle_corpus_tests.rs"]
+mod corpus_tests;

@@ -1,28 +1,34 @@
 //! What a bundle must survive, and what it must not. Bundles are made from the repository's `tests/vectors`.
 
 use super::*;
-use crate::archive::to_tar;
+use crate::archive::{read_file, to_tar, Links};
+use crate::manifest::MODELS;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePublicKey};
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{json, Value};
 use std::path::PathBuf;
 
-fn vectors() -> PathBuf {
+pub(super) fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors")
 }
 
-fn keys() -> TrustedKeys {
+pub(super) fn keys() -> TrustedKeys {
     TrustedKeys::load(&vectors().join("keys/trusted")).unwrap()
 }
 
-fn test_key() -> SigningKey {
+pub(super) fn test_key() -> SigningKey {
     let pem = std::fs::read_to_string(vectors().join("keys/TEST-ONLY-signing.pem")).unwrap();
     SigningKey::from_pkcs8_pem(&pem).unwrap()
 }
 
+fn read_folder(root: &Path) -> Files {
+    let folder = Folder::list(root).unwrap();
+    folder.names.iter().map(|n| (n.clone(), folder.read(n, MAX_FILE_BYTES).unwrap())).collect()
+}
+
 fn good() -> Files {
-    read_folder(&vectors().join("bundle-small")).unwrap()
+    read_folder(&vectors().join("bundle-small"))
 }
 
 fn write_folder(files: &Files) -> tempfile::TempDir {
@@ -68,12 +74,12 @@ fn signed(mut files: Files, change: impl FnOnce(&mut Value), key: &SigningKey) -
         }
     }
     change(&mut manifest);
-    files.insert(MANIFEST.into(), serde_json::to_vec(&manifest).unwrap());
+    files.insert(MANIFEST.into(), canonical::to_bytes(&manifest));
     sign(&mut files, key);
     files
 }
 
-fn sign(files: &mut Files, key: &SigningKey) {
+pub(super) fn sign(files: &mut Files, key: &SigningKey) {
     let text = format!("{TAG} {}", hex(&Sha256::digest(&files[MANIFEST])));
     let line = format!("{text} {}\n", hex(&key.sign(text.as_bytes()).to_bytes()));
     files.insert(SIGNATURE.into(), line.into_bytes());
@@ -88,8 +94,9 @@ fn the_labs_bundle_loads() {
     assert_eq!(to_tar(&good()), std::fs::read(vectors().join("bundle-small.tar")).unwrap(), "the one byte form");
     assert_eq!(folder.a.mlp.sizes(), [12, 32, 64, 32, 5]);
     assert_eq!(folder.c.available, [true, true, true, true, false, false, true]);
-    assert_eq!(folder.platform.table["ways"].as_integer(), Some(20));
-    assert_eq!(folder.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["moses", "xapian"]);
+    assert_eq!((folder.manifest.platform.ways, folder.manifest.serial), (20, None));
+    assert_eq!(folder.manifest.services.keys().collect::<Vec<_>>(), ["moses", "xapian"]);
+    assert_eq!(folder.signer, fingerprint(&test_key().verifying_key()));
     assert_eq!(folder.manifest.services["moses"].qos_target_ms, 10.0);
     assert_eq!(folder.manifest.models.b.qos_cap, Some(2.0));
 }
@@ -201,13 +208,7 @@ fn only_the_one_form_of_signature_by_a_trusted_key() {
     }
 
     let stranger = SigningKey::from_bytes(&[7; 32]);
-    let fingerprint = crate::keys::fingerprint(&stranger.verifying_key());
-    let files = signed(good(), |m| m["signer"] = json!(fingerprint), &stranger);
-    // serde_json writes `"signer":"..."`; the lab writes `"signer": "..."`, which the message looks for.
-    let spaced = String::from_utf8(files[MANIFEST].clone()).unwrap().replace("\"signer\":\"", "\"signer\": \"");
-    let mut files = files;
-    files.insert(MANIFEST.into(), spaced.into_bytes());
-    sign(&mut files, &stranger);
+    let files = signed(good(), |m| m["signer"] = json!(fingerprint(&stranger.verifying_key())), &stranger);
     let e = refused(&files);
     assert!(e.file == SIGNATURE && e.problem.contains("is not trusted here") && e.remedy.contains("trusted"), "{e}");
     let dir = write_folder(&files);
@@ -222,40 +223,47 @@ fn only_the_one_form_of_signature_by_a_trusted_key() {
 #[test]
 fn a_signed_mistake_is_still_a_mistake() {
     type Change = fn(&mut Value);
-    let cases: [(&str, Change); 27] = [
-        ("fields", |m| m["surprise"] = json!(1)),
-        ("fields", |m| drop(m.as_object_mut().unwrap().remove("metrics"))),
-        ("fields", |m| m["models"]["a"]["layers"][0][0] = json!(-32)),
-        ("format", |m| m["format_version"] = json!(3)),
-        ("models.b.inputs.alloc_cores", |m| m["models"]["b"]["inputs"][6]["max"] = json!(37.0)),
-        ("models.a.outputs.oaa_ways", |m| m["models"]["a"]["outputs"][1]["offset"] = json!(20.5)),
-        ("format_version", |m| m["files"]["card.md"] = m["files"]["platform.toml"].clone()),
-        ("feature_set", |m| m["feature_set"] = json!("some")),
-        ("platform", |m| m["platform"]["cores"] = json!(0.0)),
-        ("services.moses", |m| m["services"]["moses"]["qos_target_ms"] = json!(-1.0)),
-        ("files", |m| m["files"]["../platform.toml"] = m["files"]["platform.toml"].clone()),
-        ("files", |m| drop(m["files"].as_object_mut().unwrap().remove("services/moses.toml"))),
-        ("files.platform.toml.bytes", |m| m["files"]["platform.toml"]["bytes"] = json!(1u64 << 40)),
-        ("files.platform.toml.sha256", |m| m["files"]["platform.toml"]["sha256"] = json!("AB")),
-        ("models.a.file", |m| m["models"]["a"]["file"] = json!("models/b.safetensors")),
-        ("models.b.sha256", |m| m["models"]["b"]["sha256"] = m["models"]["a"]["sha256"].clone()),
-        ("models.a.layers", |m| m["models"]["a"]["layers"][1] = json!([64, 33])),
-        ("models.a.layers", |m| m["models"]["a"]["layers"][3] = json!([6, 32])),
-        ("models.a.inputs.ipc", |m| m["models"]["a"]["inputs"][0]["max"] = json!(0.0)),
-        ("models.b.inputs.ipc", |m| m["models"]["b"]["inputs"][1]["name"] = json!("ipc")),
-        ("models.b.outputs.qos", |m| m["models"]["b"]["outputs"][0]["scale"] = json!(0.0)),
-        ("models.a.activation", |m| m["models"]["a"]["activation"] = json!("tanh")),
-        ("models.c.activation", |m| m["models"]["c"]["output_activation"] = json!("linear")),
-        ("models.c.actions", |m| m["models"]["c"]["actions"][0] = json!("reboot")),
-        ("models.c.available_actions", |m| m["models"]["c"]["available_actions"] = json!([])),
-        ("models.c.hyperparameters.tau", |m| m["models"]["c"]["hyperparameters"]["tau"] = json!(1.5)),
-        ("models.c.critic_layers", |m| m["models"]["c"]["critic_layers"][0] = json!([32, 8])),
+    let cases: [(Kind, &str, Change); 32] = [
+        (Kind::Field, "surprise", |m| m["surprise"] = json!(1)),
+        (Kind::Field, "metrics", |m| drop(m.as_object_mut().unwrap().remove("metrics"))),
+        (Kind::Field, "models.a.layers", |m| m["models"]["a"]["layers"][0][0] = json!(-32)),
+        (Kind::Field, "models.a.inputs[0].note", |m| m["models"]["a"]["inputs"][0]["note"] = json!("new")),
+        (Kind::Version, "format_version", |m| m["format_version"] = json!(4)),
+        (Kind::Field, "serial", |m| m["format_version"] = json!(3)),
+        (Kind::Field, "serial", |m| m["serial"] = json!(1_700_000_000)),
+        (Kind::Inputs, "models.b.inputs.alloc_cores", |m| m["models"]["b"]["inputs"][6]["max"] = json!(37.0)),
+        (Kind::Outputs, "models.a.outputs.oaa_ways", |m| m["models"]["a"]["outputs"][1]["offset"] = json!(20.5)),
+        (Kind::Files, "files", |m| m["files"]["card.md"] = m["files"]["platform.toml"].clone()),
+        (Kind::Field, "feature_set", |m| m["feature_set"] = json!("some")),
+        (Kind::Field, "platform.cores", |m| m["platform"]["cores"] = json!(0.0)),
+        (Kind::Field, "services.moses.qos_target_ms", |m| m["services"]["moses"]["qos_target_ms"] = json!(-1.0)),
+        (Kind::Files, "files", |m| m["files"]["../platform.toml"] = m["files"]["platform.toml"].clone()),
+        (Kind::Files, "files", |m| drop(m["files"].as_object_mut().unwrap().remove("services/moses.toml"))),
+        (Kind::Field, "files.platform.toml.bytes", |m| m["files"]["platform.toml"]["bytes"] = json!(1u64 << 40)),
+        (Kind::Field, "files.platform.toml.sha256", |m| m["files"]["platform.toml"]["sha256"] = json!("AB")),
+        (Kind::Files, "models.a.file", |m| m["models"]["a"]["file"] = json!("models/b.safetensors")),
+        (Kind::Files, "models.b.sha256", |m| m["models"]["b"]["sha256"] = m["models"]["a"]["sha256"].clone()),
+        (Kind::Layers, "models.a.layers", |m| m["models"]["a"]["layers"][1] = json!([64, 33])),
+        (Kind::Layers, "models.a.layers", |m| m["models"]["a"]["layers"][3] = json!([6, 32])),
+        (Kind::Inputs, "models.a.inputs.ipc", |m| m["models"]["a"]["inputs"][0]["max"] = json!(0.0)),
+        (Kind::Inputs, "models.b.inputs.ipc", |m| m["models"]["b"]["inputs"][1]["name"] = json!("ipc")),
+        (Kind::Field, "models.b.outputs[0].scale", |m| m["models"]["b"]["outputs"][0]["scale"] = json!(0.0)),
+        (Kind::Field, "models.a.activation", |m| m["models"]["a"]["activation"] = json!("tanh")),
+        (Kind::Field, "models.c.output_activation", |m| m["models"]["c"]["output_activation"] = json!("linear")),
+        (Kind::Actions, "models.c.actions", |m| m["models"]["c"]["actions"][0] = json!("reboot")),
+        (Kind::Field, "models.c.available_actions: length", |m| m["models"]["c"]["available_actions"] = json!([])),
+        (Kind::Field, "models.c.hyperparameters.tau", |m| m["models"]["c"]["hyperparameters"]["tau"] = json!(1.5)),
+        (Kind::Field, "models.c.hyperparameters.gamma", |m| {
+            drop(m["models"]["c"]["hyperparameters"].as_object_mut().unwrap().remove("gamma"));
+        }),
+        (Kind::Layers, "models.c.critic_layers", |m| m["models"]["c"]["critic_layers"][0] = json!([32, 8])),
+        (Kind::Signer, "signer", |m| m["signer"] = json!("0".repeat(64))),
     ];
-    for (field, change) in cases {
+    for (kind, field, change) in cases {
         let files = signed(good(), change, &test_key());
         let dir = write_folder(&files);
         let e = Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err();
-        assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field), "{e}");
+        assert_eq!((e.kind, e.file.as_str(), e.field.as_str()), (kind, MANIFEST, field), "{e}");
     }
     // The way of changing is not what is refused.
     assert!(load(&signed(good(), |_| {}, &test_key())).is_ok());
@@ -269,6 +277,42 @@ fn a_folder_that_is_no_bundle() {
     std::fs::write(dir.path().join("manifest.json"), "{}").unwrap();
     let e = Bundle::load(dir.path(), &keys(), &Expect::default()).unwrap_err();
     assert!(e.file == SIGNATURE && e.remedy.contains("not a bundle") && !e.remedy.contains("emove"), "{e}");
+}
+
+/// However large single weights are, no input makes a value that f32 cannot hold: 1e20 * 1e20 could not be added up any more.
+#[test]
+fn weights_that_let_a_network_overflow_are_refused() {
+    use safetensors::tensor::TensorView;
+    let with = |value: f32| {
+        let mut files = good();
+        let old = files["models/b.safetensors"].clone();
+        let read = SafeTensors::deserialize(&old).unwrap();
+        let filled: Vec<_> =
+            read.tensors().into_iter().map(|(n, v)| (n, v.shape().to_vec(), value.to_le_bytes().repeat(v.data().len() / 4))).collect();
+        let views = filled.iter().map(|(n, shape, data)| (n, TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
+        files.insert("models/b.safetensors".into(), safetensors::serialize(views, None).unwrap());
+        load(&signed(files, |_| {}, &test_key()))
+    };
+    assert!(with(1.0).is_ok());
+    let e = with(1e20).unwrap_err();
+    assert_eq!((e.kind, e.file.as_str(), e.field.as_str()), (Kind::Weights, "models/b.safetensors", "layers.1"), "{e}");
+}
+
+/// What is no plain file is refused and not waited for, and a folder is not read before it is known to be a bundle's.
+#[test]
+fn pipes_and_foreign_files_are_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("b.tar");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [pipe.as_path(), Path::new("/dev/zero")] {
+        let e = Bundle::load(path, &keys(), &Expect::default()).unwrap_err();
+        assert!(e.kind == Kind::Unreadable && e.problem.contains("plain file"), "{e}");
+    }
+    assert_eq!(read_file(&pipe, "x", 1, Links::Refuse).unwrap_err().kind, Kind::Unreadable);
+    let folder = write_folder(&good());
+    // Sparse: it would not fit into a bundle, and is not opened.
+    std::fs::File::create(folder.path().join("services/huge.toml")).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(Bundle::load(folder.path(), &keys(), &Expect::default()).unwrap_err().kind, Kind::Extra);
 }
 
 /// Weights are checked tensor by tensor: missing, wrong shape, not finite, one too many, no safetensors file at all.
@@ -311,7 +355,9 @@ fn weights_are_checked_by_name() {
     assert_eq!((e.file.as_str(), e.field.as_str()), ("models/a.safetensors", "safetensors"));
     let mut files = good();
     files.insert("platform.toml".into(), b"ways = ".to_vec());
-    assert_eq!(refused(&signed(files, |_| {}, &test_key())).file, "platform.toml");
+    let e = refused(&signed(files, |_| {}, &test_key()));
+    assert_eq!((e.kind, e.file.as_str(), e.field.as_str()), (Kind::Profile, "platform.toml", "line 1"));
+    assert!(e.problem.contains("is `ways = `, the manifest says `core_step = 1.0`"), "{e}");
 }
 
 /// A bundle for another host is refused, with both sides in the message.
@@ -347,6 +393,9 @@ fn keys_are_read_or_named() {
     assert!(TrustedKeys::load(&dir.path().join("nowhere")).is_err());
     std::fs::write(dir.path().join("x.pub.pem"), "nonsense").unwrap();
     assert!(TrustedKeys::load(dir.path()).unwrap_err().file.ends_with("x.pub.pem"));
+    let weak = format!("-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA{}=\n-----END PUBLIC KEY-----\n", "A".repeat(43));
+    std::fs::write(dir.path().join("x.pub.pem"), weak).unwrap();
+    assert!(TrustedKeys::load(dir.path()).unwrap_err().problem.contains("signs for everybody"));
     let one = TrustedKeys::load(&vectors().join("keys/trusted/TEST-ONLY.pub.pem")).unwrap();
     assert!(Bundle::load(&vectors().join("bundle-small"), &one, &Expect::default()).is_ok());
 }
@@ -386,11 +435,12 @@ fn a_wrong_key_file_is_named_and_left_alone() {
 /// The files of the bundle that has all that one may hold.
 fn whole() -> Files {
     let mut tar = Tar::open(&vectors().join("bundle-whole.tar")).unwrap();
-    let (manifest, signature) = (tar.take(MANIFEST).unwrap(), tar.take(SIGNATURE).unwrap());
+    let mut take = |name: &str| tar.take(name, MAX_FILE_BYTES).unwrap();
+    let (manifest, signature) = (take(MANIFEST), take(SIGNATURE));
     let named: Value = serde_json::from_slice(&manifest).unwrap();
     let mut files = Files::new();
     for name in named["files"].as_object().unwrap().keys() {
-        files.insert(name.clone(), tar.take(name).unwrap());
+        files.insert(name.clone(), take(name));
     }
     tar.end().unwrap();
     files.insert(MANIFEST.into(), manifest);
@@ -416,29 +466,58 @@ fn a_whole_bundle_loads() {
 /// On a machine without cache partitioning no action of OSML's Model-C moves ways.
 #[test]
 fn without_ways_no_action_moves_them() {
-    let change = |m: &mut Value| {
-        m["platform"]["ways"] = json!(0);
-        for model in ["a", "b", "c"] {
-            forget_cache(&mut m["models"][model]);
+    let mut files = whole();
+    let mut manifest: Value = serde_json::from_slice(&files[MANIFEST]).unwrap();
+    manifest["platform"]["ways"] = json!(0);
+    for (model, at) in MODELS.map(|m| (m, m.strip_prefix("osml_").map_or_else(|| format!("/models/{m}"), |k| format!("/models/osml/{k}"))))
+    {
+        let file = format!("models/{model}.safetensors");
+        let data = without_cache(manifest.pointer_mut(&at).unwrap(), &files[&file]);
+        files.insert(file, data);
+    }
+    let actions = manifest["models"]["c"]["available_actions"].as_array_mut().unwrap();
+    actions.retain(|a| !a.as_str().unwrap().starts_with("ways"));
+    let platform: crate::manifest::PlatformLimits = serde_json::from_value(manifest["platform"].clone()).unwrap();
+    files.insert("platform.toml".into(), platform.profile().into_bytes());
+    files.insert(MANIFEST.into(), serde_json::to_vec(&manifest).unwrap());
+    let c = load(&signed(files, |_| {}, &test_key())).unwrap().osml.unwrap().c;
+    let open: Vec<usize> = (0..dqn::ACTIONS).filter(|&a| c.available[a]).collect();
+    assert_eq!(open, (-3..=3).map(|cores| dqn::action(cores, 0).unwrap()).collect::<Vec<_>>());
+}
+
+/// A model whose inputs and outputs have no cache and no ways, with weights of 1/8: what it says does not matter here.
+fn without_cache(entry: &mut Value, weights: &[u8]) -> Vec<u8> {
+    use safetensors::tensor::TensorView;
+    for list in ["inputs", "outputs"] {
+        if let Some(l) = entry.get_mut(list).and_then(Value::as_array_mut) {
+            l.retain(|e| !["cache_mb", "ways"].iter().any(|end| e["name"].as_str().unwrap().ends_with(end)));
         }
-        for model in ["a", "ap", "b", "bp", "c"] {
-            forget_cache(&mut m["models"]["osml"][model]);
-        }
-    };
-    // Names only: what the networks are asked does not matter here.
-    fn forget_cache(model: &mut Value) {
-        for list in ["inputs", "outputs"] {
-            for (i, entry) in model.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
-                let name = entry["name"].as_str().unwrap();
-                if name.ends_with("cache_mb") || name.ends_with("ways") {
-                    entry["name"] = json!(format!("x{i}"));
-                }
+    }
+    let inputs = entry["inputs"].as_array().unwrap().len();
+    let outputs = entry.get("outputs").map(|o| o.as_array().unwrap().len());
+    for (list, more) in [("layers", 0), ("critic_layers", crate::ddpg::ACTIONS)] {
+        if let Some(layers) = entry.get_mut(list).and_then(Value::as_array_mut) {
+            layers[0][1] = json!(inputs + more);
+            if let (Some(n), Some(last)) = (outputs, layers.last_mut()) {
+                last[0] = json!(n);
             }
         }
     }
-    let c = load(&signed(whole(), change, &test_key())).unwrap().osml.unwrap().c;
-    let open: Vec<usize> = (0..dqn::ACTIONS).filter(|&a| c.available[a]).collect();
-    assert_eq!(open, (-3..=3).map(|cores| dqn::action(cores, 0).unwrap()).collect::<Vec<_>>());
+    let shape = |name: &str| {
+        let list = if name.starts_with("critic") { "critic_layers" } else { "layers" };
+        let n: usize = name.split("layers.").nth(1).unwrap()[..1].parse().unwrap();
+        let of = |i: usize| entry[list][n][i].as_u64().unwrap() as usize;
+        if name.ends_with("bias") {
+            vec![of(0)]
+        } else {
+            vec![of(0), of(1)]
+        }
+    };
+    let names: Vec<String> = SafeTensors::deserialize(weights).unwrap().names().into_iter().map(String::from).collect();
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> =
+        names.into_iter().map(|n| (n.clone(), shape(&n), 0.125f32.to_le_bytes().repeat(shape(&n).iter().product()))).collect();
+    let views = tensors.iter().map(|(n, shape, data)| (n, TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
+    safetensors::serialize(views, None).unwrap()
 }
 
 /// A bit changed in OSML's models or the card is found, each of these files is needed, and a trusted signature does not make
@@ -463,35 +542,42 @@ fn osmls_models_and_the_card_are_checked() {
         std::fs::write(dir.path().join(name), data).unwrap();
     }
     type Change = fn(&mut Value);
-    let cases: [(&str, Change); 17] = [
-        ("format_version", |m| m["format_version"] = json!(1)),
-        ("fields", |m| drop(m["models"]["osml"].as_object_mut().unwrap().remove("bp"))),
-        ("files", |m| drop(m["models"].as_object_mut().unwrap().remove("osml"))),
-        ("files", |m| drop(m["files"].as_object_mut().unwrap().remove("models/osml_ap.safetensors"))),
-        ("models.osml.a.file", |m| m["models"]["osml"]["a"]["file"] = json!("models/a.safetensors")),
-        ("models.osml.b.sha256", |m| m["models"]["osml"]["b"]["sha256"] = json!("0".repeat(64))),
-        ("models.osml.ap.layers", |m| m["models"]["osml"]["ap"]["layers"][1] = json!([40, 41])),
-        ("models.osml.b.inputs.qos_slowdown", |m| m["models"]["osml"]["b"]["inputs"][12]["max"] = json!(1.5)),
-        ("models.osml.b.outputs.cores_dominated_cores", |m| m["models"]["osml"]["b"]["outputs"][2]["offset"] = json!(-1.0)),
-        ("models.osml.bp.inputs.expected_cores", |m| m["models"]["osml"]["bp"]["inputs"][9]["max"] = json!(99.0)),
-        ("models.osml.bp.activation", |m| m["models"]["osml"]["bp"]["output_activation"] = json!("softmax")),
-        ("models.osml.c.activation", |m| m["models"]["osml"]["c"]["activation"] = json!("tanh")),
-        ("models.osml.c.reach", |m| m["models"]["osml"]["c"]["reach"] = json!(4)),
-        ("models.osml.c.latency_cap", |m| m["models"]["osml"]["c"]["latency_cap"] = json!(0.0)),
-        ("models.osml.c.layers", |m| m["models"]["osml"]["c"]["layers"][3] = json!([7, 30])),
-        ("models.osml.c.hyperparameters.copy_every", |m| m["models"]["osml"]["c"]["hyperparameters"]["copy_every"] = json!(0.0)),
-        ("models.osml.c.hyperparameters.replay", |m| m["models"]["osml"]["c"]["hyperparameters"]["replay"] = json!(10.0)),
+    let cases: [(Kind, &str, Change); 18] = [
+        (Kind::Field, "models.osml", |m| m["format_version"] = json!(1)),
+        (Kind::Field, "models.osml.bp", |m| drop(m["models"]["osml"].as_object_mut().unwrap().remove("bp"))),
+        (Kind::Files, "files", |m| drop(m["models"].as_object_mut().unwrap().remove("osml"))),
+        (Kind::Files, "files", |m| drop(m["files"].as_object_mut().unwrap().remove("models/osml_ap.safetensors"))),
+        (Kind::Files, "models.osml.a.file", |m| m["models"]["osml"]["a"]["file"] = json!("models/a.safetensors")),
+        (Kind::Files, "models.osml.b.sha256", |m| m["models"]["osml"]["b"]["sha256"] = json!("0".repeat(64))),
+        (Kind::Layers, "models.osml.ap.layers", |m| m["models"]["osml"]["ap"]["layers"][1] = json!([40, 41])),
+        (Kind::Inputs, "models.osml.b.inputs.qos_slowdown", |m| m["models"]["osml"]["b"]["inputs"][12]["max"] = json!(1.5)),
+        (Kind::Outputs, "models.osml.b.outputs.cores_dominated_cores", |m| {
+            m["models"]["osml"]["b"]["outputs"][2]["offset"] = json!(-1.0);
+        }),
+        (Kind::Inputs, "models.osml.bp.inputs.expected_cores", |m| m["models"]["osml"]["bp"]["inputs"][9]["max"] = json!(99.0)),
+        (Kind::Field, "models.osml.bp.output_activation", |m| m["models"]["osml"]["bp"]["output_activation"] = json!("softmax")),
+        (Kind::Field, "models.osml.c.activation", |m| m["models"]["osml"]["c"]["activation"] = json!("tanh")),
+        (Kind::Field, "models.osml.c.reach", |m| m["models"]["osml"]["c"]["reach"] = json!(4)),
+        (Kind::Field, "models.osml.c.latency_cap", |m| m["models"]["osml"]["c"]["latency_cap"] = json!(0.0)),
+        (Kind::Layers, "models.osml.c.layers", |m| m["models"]["osml"]["c"]["layers"][3] = json!([7, 30])),
+        (Kind::Field, "models.osml.c.hyperparameters.copy_every", |m| {
+            m["models"]["osml"]["c"]["hyperparameters"]["copy_every"] = json!(0.0);
+        }),
+        (Kind::Field, "models.osml.c.hyperparameters.batch", |m| m["models"]["osml"]["c"]["hyperparameters"]["batch"] = json!(200.5)),
+        (Kind::Hyperparameters, "models.osml.c.hyperparameters.replay", |m| {
+            m["models"]["osml"]["c"]["hyperparameters"]["replay"] = json!(10.0);
+        }),
     ];
-    for (field, change) in cases {
+    for (kind, field, change) in cases {
         let e = refused(&signed(whole(), change, &test_key()));
-        assert_eq!((e.file.as_str(), e.field.as_str()), (MANIFEST, field), "{e}");
+        assert_eq!((e.kind, e.file.as_str(), e.field.as_str()), (kind, MANIFEST, field), "{e}");
     }
     let mut other = whole();
     other.insert("models/osml_c.safetensors".into(), other["models/osml_a.safetensors"].clone());
     let e = refused(&signed(other, |_| {}, &test_key()));
     assert_eq!((e.file.as_str(), e.field.as_str()), ("models/osml_c.safetensors", "tensor policy.layers.0.weight"));
     for (text, field, problem) in [
-        (vec![b'x'; MAX_CARD_BYTES + 1], "size", "is 262145 bytes"),
+        (vec![b'x'; rules().limits.card_bytes + 1], "size", "is 262145 bytes"),
         (b"caf\xe9".to_vec(), "text", "is not UTF-8"),
         (b"colour: \x1b[31m".to_vec(), "text", "U+001B"),
         ("next line: \u{85}".into(), "text", "U+0085"),
@@ -503,6 +589,6 @@ fn osmls_models_and_the_card_are_checked() {
         assert!(e.problem.contains(problem), "{e}");
     }
     let mut longest = whole();
-    longest.insert(CARD.into(), vec![b'x'; MAX_CARD_BYTES]);
+    longest.insert(CARD.into(), vec![b'x'; rules().limits.card_bytes]);
     assert!(load(&signed(longest, |_| {}, &test_key())).is_ok());
 }

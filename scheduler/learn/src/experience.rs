@@ -5,8 +5,8 @@
 //! network, digest of the bundle, names of the inputs, transitions seen. Weights are not in it: those come from the signed
 //! bundle alone.
 //!
-//! It is written beside its name, synced and renamed: after a crash there is the old file or the new one. Loading trusts
-//! nothing in it: what does not fit in every respect is refused whole.
+//! Here are the bytes; whoever keeps them reads and writes the file. Taking them in trusts nothing: what does not fit in every respect is
+//! refused whole.
 
 use crate::bundle::one_line;
 use crate::learner::{Learner, Nets};
@@ -15,20 +15,17 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
 use std::path::Path;
-use surefoot_io::input;
 
 const FORMAT: &str = "surefoot-experience";
 const VERSION: u32 = 1;
 const ABOUT: &str = "about";
-/// Largest file that is read; a larger pool is saved without its oldest rows.
+/// Largest file that there is; a larger pool is saved without its oldest rows.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Room for the header.
 const HEADER_BYTES: u64 = 64 << 10;
 
-/// Experience was not loaded or not saved: file, problem, remedy. A learner that was to load it is as before, empty.
+/// Experience was not loaded or not saved: file, problem, remedy. A learner that was to take it is as before, empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {problem}. {remedy}")]
 pub struct ExperienceError {
@@ -38,7 +35,7 @@ pub struct ExperienceError {
 }
 
 impl ExperienceError {
-    fn new(path: &Path, problem: impl Into<String>, remedy: &str) -> Self {
+    pub fn new(path: &Path, problem: impl Into<String>, remedy: &str) -> Self {
         ExperienceError { file: path.display().to_string(), problem: one_line(problem), remedy: remedy.into() }
     }
 }
@@ -62,16 +59,8 @@ const ANEW: &str = "Model-C starts with no experience and the file is overwritte
 const OTHER: &str = "Model-C starts with no experience; give each bundle a state folder of its own to keep both";
 
 impl<N: Nets> Learner<N> {
-    /// Write what is remembered, the newest [`MAX_FILE_BYTES`] of it; `bundle` is [`crate::Bundle::digest`].
-    ///
-    /// # Errors
-    /// [`ExperienceError`]: the file system refused; an older file is as before.
-    pub fn save_experience(&self, path: &Path, bundle: &str) -> Result<(), ExperienceError> {
-        write_whole(path, &self.experience(bundle))
-            .map_err(|e| ExperienceError::new(path, format!("experience cannot be written: {e}"), "Check the folder's rights and room"))
-    }
-
-    /// The bytes that [`Learner::save_experience`] writes: equal experience gives equal bytes.
+    /// What is remembered, the newest [`MAX_FILE_BYTES`] of it, as the content of a file: equal experience gives equal bytes. `bundle` is
+    /// [`crate::Bundle::digest`].
     pub fn experience(&self, bundle: &str) -> Vec<u8> {
         let about = About {
             format: FORMAT.into(),
@@ -101,14 +90,13 @@ impl<N: Nets> Learner<N> {
         [vec![rows], vec![rows, n], vec![rows, N::ACTION_LEN], vec![rows, n]]
     }
 
-    /// Go on with the experience of an earlier run; returns how many transitions there are now, held back ones included.
+    /// Go on with the experience of an earlier run, which was read from `path`; returns how many transitions there are now, held back ones included.
     /// What does not fit into the pool any more loses its oldest.
     ///
     /// # Errors
     /// [`ExperienceError`]: damaged, foreign, or of another bundle. Nothing was loaded.
-    pub fn load_experience(&mut self, path: &Path, bundle: &str) -> Result<usize, ExperienceError> {
-        let bytes = read_whole(path)?;
-        let (about, pool, held) = self.check(&bytes, bundle).map_err(|(problem, remedy)| ExperienceError::new(path, problem, remedy))?;
+    pub fn take_experience(&mut self, path: &Path, bytes: &[u8], bundle: &str) -> Result<usize, ExperienceError> {
+        let (about, pool, held) = self.check(bytes, bundle).map_err(|(problem, remedy)| ExperienceError::new(path, problem, remedy))?;
         (self.pool, self.held, self.seen) = (pool, held, about.seen);
         Ok(self.pool.len() + self.held.len())
     }
@@ -181,28 +169,11 @@ fn part(pool: &Replay, most: usize) -> (usize, [Vec<u8>; 4]) {
     (n, out)
 }
 
-fn read_whole(path: &Path) -> Result<Vec<u8>, ExperienceError> {
-    if path.metadata().is_ok_and(|m| !m.is_file()) {
-        return Err(ExperienceError::new(path, "is no regular file", "Remove it"));
-    }
-    input::bytes(path, MAX_FILE_BYTES).map_err(|e| match e.kind() {
-        ErrorKind::FileTooLarge => {
-            ExperienceError::new(path, format!("is larger than {} MiB, which none of ours is", MAX_FILE_BYTES >> 20), ANEW)
-        }
-        _ => ExperienceError::new(path, format!("experience cannot be read: {e}"), "Check the file's rights"),
-    })
-}
-
-/// Beside its name, synced, renamed, and the name synced.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+/// Whether a file that begins so is one of these, of whatever version, whole or not; or holds nothing yet.
+pub fn is_experience(head: &[u8]) -> bool {
+    // After the length of the header.
+    let header = head.get(8..).unwrap_or_default();
+    head.is_empty() || header.windows(FORMAT.len()).any(|w| w == FORMAT.as_bytes())
 }
 
 #[cfg(test)]

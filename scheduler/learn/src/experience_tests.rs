@@ -1,10 +1,8 @@
 use crate::dqn::{DqnAgent, DqnHyper};
-use crate::experience::MAX_FILE_BYTES;
+use crate::experience::is_experience;
 use crate::rng::Rng;
 use crate::{one_hot, Agent, Hyper, InputSpec, Mlp, Output, ACTIONS};
-use std::fs;
-use std::path::PathBuf;
-use tempfile::TempDir;
+use std::path::Path;
 
 const BUNDLE: &str = "0123abcd";
 
@@ -29,42 +27,37 @@ fn filled(n: usize, replay: usize) -> Agent {
     a
 }
 
-fn saved(a: &Agent) -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("experience.safetensors");
-    a.save_experience(&path, BUNDLE).unwrap();
-    (folder, path)
+const FILE: &str = "experience.safetensors";
+
+fn take(a: &mut Agent, bytes: &[u8]) -> Result<usize, crate::ExperienceError> {
+    a.take_experience(Path::new(FILE), bytes, BUNDLE)
 }
 
 /// A restarted learner holds what the one before it held, and learns on as that one would: same draws, same weights.
 #[test]
 fn a_restart_goes_on_learning() {
     let mut before = filled(300, 200);
-    let (folder, path) = saved(&before);
+    let bytes = before.experience(BUNDLE);
+    assert!(is_experience(&bytes) && is_experience(&bytes[..200]) && is_experience(b"") && !is_experience(b"{\"surefoot\": 1}"));
     let mut after = ddpg(3, 200);
-    assert_eq!(after.load_experience(&path, BUNDLE).unwrap(), 200 + 300 / 8);
+    assert_eq!(take(&mut after, &bytes).unwrap(), 200 + 300 / 8);
     assert_eq!((after.remembered(), after.held_back()), (200, 37));
     assert_eq!(after.experience(BUNDLE), before.experience(BUNDLE), "equal experience, equal bytes");
     // The ring starts anew in its order: rows drawn by the same numbers are others, so both are brought into that order.
-    before.load_experience(&path, BUNDLE).unwrap();
+    take(&mut before, &bytes).unwrap();
     for i in 0..40 {
         assert_eq!(before.learn_step(), after.learn_step());
         let r = i as f32 / 40.0;
         assert!(before.remember(&[r; 3], &one_hot(1), r, &[r; 3]) && after.remember(&[r; 3], &one_hot(1), r, &[r; 3]));
     }
     assert_eq!(before.snapshot(), after.snapshot());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
-    // Over an older file, too.
-    before.save_experience(&path, BUNDLE).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), before.experience(BUNDLE));
 }
 
 /// A smaller pool keeps the newest.
 #[test]
 fn a_smaller_pool_keeps_the_newest() {
     let (a, mut b) = (filled(300, 1000), ddpg(3, 50));
-    let (_folder, path) = saved(&a);
-    b.load_experience(&path, BUNDLE).unwrap();
+    take(&mut b, &a.experience(BUNDLE)).unwrap();
     let newest: Vec<f32> = a.pool.rewards[a.pool.len() - 50..].to_vec();
     let kept: Vec<f32> = b.pool.in_order().map(|i| b.pool.rewards[i]).collect();
     assert_eq!(kept, newest);
@@ -74,35 +67,25 @@ fn a_smaller_pool_keeps_the_newest() {
 /// learner stays empty and works.
 #[test]
 fn foreign_experience_is_refused() {
-    let (folder, path) = saved(&filled(100, 200));
-    let wrong = |a: &mut Agent, path: &PathBuf, bundle: &str, says: &str| {
-        let e = a.load_experience(path, bundle).unwrap_err();
+    let good = filled(100, 200).experience(BUNDLE);
+    let wrong = |a: &mut Agent, bytes: &[u8], bundle: &str, says: &str| {
+        let e = a.take_experience(Path::new(FILE), bytes, bundle).unwrap_err();
         let line = e.to_string();
-        assert!(line.starts_with(&path.display().to_string()) && line.contains(says) && !line.contains('\n'), "{line}");
+        assert!(line.starts_with(FILE) && line.contains(says) && !line.contains('\n'), "{line}");
         assert!(!e.remedy.is_empty());
         assert_eq!((a.remembered(), a.held_back(), a.seen), (0, 0, 0));
     };
-    wrong(&mut ddpg(3, 200), &folder.path().join("none"), BUNDLE, "cannot be read");
-    wrong(&mut ddpg(3, 200), &folder.path().to_path_buf(), BUNDLE, "is no regular file");
-    wrong(&mut ddpg(3, 200), &path, "ffff", "experience with bundle 0123abcd, this one is ffff");
-    wrong(&mut ddpg(4, 200), &path, BUNDLE, "has inputs s0, s1, s2, this model has s0, s1, s2, s3");
+    wrong(&mut ddpg(3, 200), &good, "ffff", "experience with bundle 0123abcd, this one is ffff");
+    wrong(&mut ddpg(4, 200), &good, BUNDLE, "has inputs s0, s1, s2, this model has s0, s1, s2, s3");
     let net = Mlp::zeros(&[3, 4, 49], Output::Linear);
     let mut dqn = DqnAgent::from_networks(inputs(3), net.clone(), net, DqnHyper::default()).unwrap();
-    let e = dqn.load_experience(&path, BUNDLE).unwrap_err();
+    let e = dqn.take_experience(Path::new(FILE), &good, BUNDLE).unwrap_err();
     assert!(e.to_string().contains("of a ddpg model, this one is dqn"), "{e}");
-
-    let other = folder.path().join("other.safetensors");
-    fs::write(
-        &other,
-        safetensors::serialize([("x", safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![0], &[]).unwrap())], None)
-            .unwrap(),
-    )
-    .unwrap();
+    let none = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![0], &[]).unwrap();
+    let other = safetensors::serialize([("x", none)], None).unwrap();
     wrong(&mut ddpg(3, 200), &other, BUNDLE, "is no surefoot-experience file");
-    fs::write(&other, "not a tensor in sight").unwrap();
-    wrong(&mut ddpg(3, 200), &other, BUNDLE, "damaged");
-    fs::File::create(&other).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
-    wrong(&mut ddpg(3, 200), &other, BUNDLE, "larger than 64 MiB");
+    assert!(!is_experience(&other));
+    wrong(&mut ddpg(3, 200), b"not a tensor in sight", BUNDLE, "damaged");
     let mut a = ddpg(3, 200);
     assert!(a.remember(&[0.1; 3], &one_hot(0), 1.0, &[0.1; 3]));
 }
@@ -113,19 +96,15 @@ fn foreign_experience_is_refused() {
 fn damaged_experience_is_refused() {
     let a = filled(40, 200);
     let whole = a.experience(BUNDLE);
-    let (folder, path) = (TempDir::new().unwrap(), "x.safetensors");
-    let path = folder.path().join(path);
     let mut refused = 0;
     for cut in (0..whole.len()).step_by(97) {
-        fs::write(&path, &whole[..cut]).unwrap();
-        ddpg(3, 200).load_experience(&path, BUNDLE).unwrap_err();
+        take(&mut ddpg(3, 200), &whole[..cut]).unwrap_err();
     }
     for at in (0..whole.len()).step_by(41) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x80;
-        fs::write(&path, &bytes).unwrap();
         let mut b = ddpg(3, 200);
-        match b.load_experience(&path, BUNDLE) {
+        match take(&mut b, &bytes) {
             Err(_) => refused += 1,
             Ok(_) => assert!((0..b.pool.len()).all(|i| {
                 let (s, a, r, s2) = b.pool.row(i);
@@ -134,16 +113,4 @@ fn damaged_experience_is_refused() {
         }
     }
     assert!(refused > 20, "{refused}");
-}
-
-/// Where nothing can be written the error says so, and an older file is as before.
-#[test]
-fn a_failed_save_leaves_the_old_file() {
-    let a = filled(40, 200);
-    let (folder, path) = saved(&a);
-    let before = fs::read(&path).unwrap();
-    fs::create_dir(folder.path().join("experience.safetensors.new")).unwrap();
-    let e = filled(80, 200).save_experience(&path, BUNDLE).unwrap_err();
-    assert!(e.to_string().contains("cannot be written"), "{e}");
-    assert_eq!(fs::read(&path).unwrap(), before);
 }

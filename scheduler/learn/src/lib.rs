@@ -13,6 +13,7 @@
 
 mod archive;
 pub mod bundle;
+pub mod canonical;
 pub mod ddpg;
 pub mod dqn;
 pub mod experience;
@@ -26,16 +27,18 @@ pub mod model;
 pub mod optim;
 mod replay;
 pub mod rng;
+mod rules;
 mod wide;
 
-pub use bundle::{Bundle, BundleError, Expect, NeededBy, OsmlModels, TomlFile};
+pub use bundle::{Bundle, BundleError, Expect, NeededBy, OsmlModels};
 pub use ddpg::{one_hot, Agent, Ddpg, Hyper, LearnStats, ACTIONS};
 pub use dqn::{Dqn, DqnAgent, DqnHyper};
 pub use experience::ExperienceError;
 pub use guard::{Counts, Guard};
-pub use keys::TrustedKeys;
+pub use keys::{Guard as KeyGuard, TrustedKeys};
 pub use learner::{Learner, Refused};
 pub use manifest::Manifest;
 pub use mlp::{Mlp, Output, Tape};
 pub use model::{InputError, InputSpec, Model, OutputSpec, Scratch};
 pub use optim::{Adam, RmsProp};
+pub use rules::Kind;

@@ -1,24 +1,27 @@
 //! `manifest.json` of a bundle, read strictly: an unknown or missing field is an error (docs/bundle-format.md).
+//!
+//! Types and ranges of single fields are said in `pipelines/bundle_rules.json` ([`crate::rules`]); what is here is what fields say
+//! of one another.
 
+use crate::canonical::number;
 use crate::ddpg::{Hyper, ACTIONS};
 use crate::dqn::{self, DqnHyper};
 use crate::model::{InputSpec, OutputSpec};
+use crate::rules::{bad, rules, Bad, Kind, Most, Named, Need};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 
-pub const FORMAT: &str = "surefoot-bundle";
-/// The newest that is read; version 1 has neither OSML's models nor a card.
-pub const FORMAT_VERSION: u32 = 2;
+/// The newest that is read; 2 brought OSML's models and the card, 3 the serial.
+pub const FORMAT_VERSION: u32 = 3;
 /// Largest file that a bundle may hold.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The model card, for people to read.
 pub const CARD: &str = "card.md";
-pub const MAX_CARD_BYTES: usize = 256 << 10;
 /// Model files that a bundle may hold, without folder and ending.
 pub const MODELS: [&str; 8] = ["a", "b", "c", "osml_a", "osml_ap", "osml_b", "osml_bp", "osml_c"];
 /// Names of Model-C's actions, by id (OSML+ paper, Table 5).
 pub const ACTION_NAMES: [&str; ACTIONS] = ["cores_up", "cores_down", "ways_up", "ways_down", "mba_up", "mba_down", "idle"];
-pub const FEATURE_SETS: [&str; 2] = ["full", "no-pmu"];
 
 /// The whole manifest. Of a verified bundle, so all checks of [`crate::Bundle::load`] hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,10 @@ pub struct Manifest {
     /// On the test split.
     pub metrics: BTreeMap<String, f64>,
     pub provenance: Provenance,
+    /// Seconds since 1970 when it was built: of two bundles for one platform by one signer the newer has the larger. None in
+    /// versions 1 and 2, which count as older than any that has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<u64>,
     /// SHA-256 of the signer's raw public key, lower hex.
     pub signer: String,
 }
@@ -55,20 +62,28 @@ pub struct PlatformLimits {
     pub mba: bool,
 }
 
-/// Bounds may differ from the machine's by rounding.
-const ROUNDING: f64 = 1e-6;
-
 impl PlatformLimits {
-    /// The most that an input can be here; None where the platform does not say.
-    fn most(&self, input: &str) -> Option<f64> {
-        match input {
-            "cpu_usage_cores" | "alloc_cores" | "nb_cores" | "expected_cores" => Some(self.cores),
-            "alloc_ways" => Some(f64::from(self.ways)),
-            "alloc_cache_mb" | "nb_cache_mb" | "expected_cache_mb" => Some(f64::from(self.ways) * self.mb_per_way),
-            "qos" | "qos_slowdown" => Some(1.0),
-            _ => None,
+    fn most(&self, of: Most) -> f64 {
+        match of {
+            Most::One => 1.0,
+            Most::Cores => self.cores,
+            Most::Ways => f64::from(self.ways),
+            Most::CacheMb => f64::from(self.ways) * self.mb_per_way,
         }
     }
+
+    /// `platform.toml` of a bundle for this platform.
+    pub fn profile(&self) -> String {
+        let PlatformLimits { name, cores, core_step, ways, mb_per_way, mba } = self;
+        let (step, cores, mb) = (number(*core_step), number(*cores), number(*mb_per_way));
+        let name = quoted(name);
+        format!("core_step = {step}\ncores = {cores}\nkind = \"platform-limits\"\nmb_per_way = {mb}\nmba = {mba}\nname = {name}\nways = {ways}\n")
+    }
+}
+
+/// Text as TOML; it has no control characters.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,6 +92,14 @@ pub struct ServiceTarget {
     /// On p99.
     pub qos_target_ms: f64,
     pub max_load_rps: Option<f64>,
+}
+
+impl ServiceTarget {
+    /// `services/NAME.toml` of a bundle with this service.
+    pub fn profile(&self, name: &str) -> String {
+        let load = self.max_load_rps.map_or(String::new(), |r| format!("max_load_rps = {}\n", number(r)));
+        format!("kind = \"lc\"\n{load}name = {}\nqos_target_ms = {}\n", quoted(name), number(self.qos_target_ms))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,26 +124,47 @@ pub struct OsmlSpecs {
     pub c: DqnSpec,
 }
 
-impl OsmlSpecs {
-    /// The four that predict, each with its name.
-    pub(crate) fn mlps(&self) -> [(&'static str, &MlpSpec); 4] {
-        [("a", &self.a), ("ap", &self.ap), ("b", &self.b), ("bp", &self.bp)]
+/// What the manifest says of one model.
+#[derive(Clone, Copy)]
+pub(crate) enum Spec<'a> {
+    Mlp(&'a MlpSpec),
+    Ddpg(&'a DdpgSpec),
+    Dqn(&'a DqnSpec),
+}
+
+impl Spec<'_> {
+    fn file(&self) -> (&str, &str) {
+        match self {
+            Spec::Mlp(m) => (&m.file, &m.sha256),
+            Spec::Ddpg(m) => (&m.file, &m.sha256),
+            Spec::Dqn(m) => (&m.file, &m.sha256),
+        }
+    }
+
+    fn inputs(&self) -> &[InputSpec] {
+        match self {
+            Spec::Mlp(m) => &m.inputs,
+            Spec::Ddpg(m) => &m.inputs,
+            Spec::Dqn(m) => &m.inputs,
+        }
     }
 }
 
 impl Models {
-    /// Each model's file name without folder and ending, its field in the manifest, and the file and digest that are named there.
-    fn each(&self) -> Vec<(String, String, &str, &str)> {
-        let (a, b, c) = (&self.a, &self.b, &self.c);
-        let own = [("a", &a.file, &a.sha256), ("b", &b.file, &b.sha256), ("c", &c.file, &c.sha256)];
-        let mut all: Vec<(String, String, &str, &str)> =
-            own.into_iter().map(|(m, file, sha)| (m.to_string(), format!("models.{m}"), file.as_str(), sha.as_str())).collect();
+    /// Each model's field in `models`, and what is said of it.
+    pub(crate) fn each(&self) -> Vec<(&'static str, Spec<'_>)> {
+        let mut all = vec![("a", Spec::Mlp(&self.a)), ("b", Spec::Mlp(&self.b)), ("c", Spec::Ddpg(&self.c))];
         if let Some(o) = &self.osml {
-            let files = o.mlps().map(|(m, s)| (m, &s.file, &s.sha256)).into_iter().chain([("c", &o.c.file, &o.c.sha256)]);
-            all.extend(files.map(|(m, file, sha)| (format!("osml_{m}"), format!("models.osml.{m}"), file.as_str(), sha.as_str())));
+            all.extend([("osml.a", Spec::Mlp(&o.a)), ("osml.ap", Spec::Mlp(&o.ap)), ("osml.b", Spec::Mlp(&o.b))]);
+            all.extend([("osml.bp", Spec::Mlp(&o.bp)), ("osml.c", Spec::Dqn(&o.c))]);
         }
         all
     }
+}
+
+/// Where the weights of a model lie that is a field of `models`.
+fn model_file(model: &str) -> String {
+    format!("models/{}.safetensors", model.replace('.', "_"))
 }
 
 /// Model-A or Model-B, or one of OSML's A, A', B, B'. `layers` are the weights' shapes [outputs, inputs], in order.
@@ -199,25 +243,13 @@ pub struct Provenance {
     pub software: BTreeMap<String, String>,
 }
 
-/// A field of the manifest that cannot be used: field, problem.
-pub type Bad = (String, String);
-
-fn bad<T>(field: impl Into<String>, problem: impl Into<String>) -> Result<T, Bad> {
-    Err((field.into(), problem.into()))
-}
-
-/// Lower-case hex of `bytes` bytes.
-pub fn is_hex(text: &str, bytes: usize) -> bool {
-    text.len() == 2 * bytes && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
-}
-
 /// A service's name: a-z, 0-9, `_`, `-` and single inner dots, first a letter or digit.
 pub fn is_name(name: &str) -> bool {
-    name.split('.').enumerate().all(|(i, part)| {
-        let from = usize::from(i == 0);
+    let is_part = |part: &str| {
         let first = part.bytes().next().is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        first && part.bytes().skip(from).all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'_' | b'-'))
-    })
+        first && part.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'_' | b'-'))
+    };
+    name.len() <= rules().service_name_bytes && name.split('.').all(is_part)
 }
 
 /// A file that a bundle may hold, beside manifest and signature.
@@ -228,237 +260,225 @@ pub fn is_allowed_file(name: &str) -> bool {
 }
 
 impl Manifest {
-    /// Everything that can be checked without the files.
-    pub(crate) fn check(&self) -> Result<(), Bad> {
-        if self.format != FORMAT || !(1..=FORMAT_VERSION).contains(&self.format_version) {
-            let found = format!("{} {}, this node reads {FORMAT} 1 to {FORMAT_VERSION}", self.format, self.format_version);
-            return bad("format", found);
-        }
-        if self.format_version < 2 && (self.models.osml.is_some() || self.files.contains_key(CARD)) {
-            return bad("format_version", format!("a bundle with OSML's models or {CARD} is of version 2"));
-        }
-        if !FEATURE_SETS.contains(&self.feature_set.as_str()) {
-            return bad("feature_set", format!("`{}` is unknown; known: {}", self.feature_set, FEATURE_SETS.join(", ")));
-        }
-        if !is_hex(&self.signer, 32) {
-            return bad("signer", "not a SHA-256 in lower-case hex");
-        }
-        self.check_platform()?;
-        for (name, s) in &self.services {
-            let rps_ok = s.max_load_rps.is_none_or(|r| r.is_finite() && r > 0.0);
-            if !(s.qos_target_ms.is_finite() && s.qos_target_ms > 0.0 && rps_ok) {
-                return bad(format!("services.{name}"), "QoS target and maximum load must be above 0");
-            }
-        }
-        self.check_files()?;
-        self.check_mlp("models.a", &self.models.a)?;
-        self.check_mlp("models.b", &self.models.b)?;
-        self.check_ddpg()?;
-        let Some(osml) = &self.models.osml else { return Ok(()) };
-        for (name, spec) in osml.mlps() {
-            self.check_mlp(&format!("models.osml.{name}"), spec)?;
-        }
-        self.check_dqn(&osml.c)
+    /// From `manifest.json`, with everything checked that can be without the files.
+    pub(crate) fn read(value: Value) -> Result<Self, Bad> {
+        rules().check(&value)?;
+        let m: Manifest = serde_json::from_value(value).map_err(|e| (Kind::Field, "fields".into(), e.to_string()))?;
+        m.check().map(|()| m)
     }
 
-    fn check_platform(&self) -> Result<(), Bad> {
-        let p = &self.platform;
-        let ok = p.cores.is_finite() && p.cores > 0.0 && p.core_step.is_finite() && p.core_step > 0.0;
-        if !ok || !p.mb_per_way.is_finite() || p.mb_per_way < 0.0 {
-            return bad("platform", "cores and core_step must be above 0, mb_per_way not negative");
+    fn check(&self) -> Result<(), Bad> {
+        if self.format_version < 2 && self.files.contains_key(CARD) {
+            return bad(Kind::Files, "files", format!("a bundle with {CARD} is of version 2"));
+        }
+        if self.platform.core_step > self.platform.cores {
+            return bad(Kind::Platform, "platform.core_step", "is more than all cores");
+        }
+        self.check_files()?;
+        for (model, spec) in self.models.each() {
+            let at = format!("models.{model}");
+            self.check_inputs(&at, model, spec.inputs())?;
+            let inputs = spec.inputs().len();
+            match spec {
+                Spec::Mlp(m) => {
+                    self.check_outputs(&at, model, &m.outputs)?;
+                    check_layers(&format!("{at}.layers"), &m.layers, inputs, m.outputs.len())?;
+                }
+                Spec::Ddpg(m) => {
+                    self.check_actions(&at, m)?;
+                    check_pool(&at, &m.hyperparameters)?;
+                    check_layers(&format!("{at}.layers"), &m.layers, inputs, ACTIONS)?;
+                    check_layers(&format!("{at}.critic_layers"), &m.critic_layers, inputs + ACTIONS, 1)?;
+                }
+                Spec::Dqn(m) => {
+                    check_pool(&at, &m.hyperparameters)?;
+                    check_layers(&format!("{at}.layers"), &m.layers, inputs, dqn::ACTIONS)?;
+                }
+            }
         }
         Ok(())
     }
 
     fn check_files(&self) -> Result<(), Bad> {
-        let mut wanted: Vec<String> = self.services.keys().map(|s| format!("services/{s}.toml")).collect();
+        let wrong = |problem: String| bad(Kind::Files, "files", problem);
         let models = self.models.each();
-        wanted.push("platform.toml".into());
-        wanted.extend(models.iter().map(|(model, ..)| format!("models/{model}.safetensors")));
-        for (name, spec) in &self.files {
+        let mut wanted: BTreeSet<String> = self.services.keys().map(|s| format!("services/{s}.toml")).collect();
+        wanted.insert("platform.toml".into());
+        wanted.extend(models.iter().map(|(model, _)| model_file(model)));
+        for name in self.files.keys() {
             if !is_allowed_file(name) {
-                return bad("files", format!("`{name}` is not a name that a bundle may hold"));
+                return wrong(format!("`{name}` is not a name that a bundle may hold"));
             }
             if !wanted.contains(name) && name != CARD {
-                return bad("files", format!("`{name}` is listed without need"));
-            }
-            if spec.bytes > MAX_FILE_BYTES {
-                return bad(format!("files.{name}.bytes"), format!("{} is above the limit of {MAX_FILE_BYTES}", spec.bytes));
-            }
-            if !is_hex(&spec.sha256, 32) {
-                return bad(format!("files.{name}.sha256"), "not a SHA-256 in lower-case hex");
+                return wrong(format!("`{name}` is listed without need"));
             }
         }
         if let Some(name) = wanted.iter().find(|n| !self.files.contains_key(*n)) {
-            return bad("files", format!("`{name}` is needed and not listed"));
+            return wrong(format!("`{name}` is needed and not listed"));
         }
-        for (model, field, file, sha) in models {
-            if file != format!("models/{model}.safetensors") {
-                return bad(format!("{field}.file"), format!("`{file}`, want `models/{model}.safetensors`"));
+        let bytes: u64 = self.files.values().map(|f| f.bytes.next_multiple_of(512) + 512).sum();
+        if bytes > rules().limits.bundle_bytes {
+            return wrong(format!("come to {bytes} bytes, a bundle holds at most {}", rules().limits.bundle_bytes));
+        }
+        for (model, spec) in models {
+            let (file, sha256) = spec.file();
+            let own = model_file(model);
+            if file != own {
+                return bad(Kind::Files, format!("models.{model}.file"), format!("`{file}`, want `{own}`"));
             }
-            if sha != self.files[file].sha256 {
-                return bad(format!("{field}.sha256"), format!("differs from files.{file}.sha256"));
+            if sha256 != self.files[&own].sha256 {
+                return bad(Kind::Files, format!("models.{model}.sha256"), format!("differs from files.{own}.sha256"));
             }
         }
         Ok(())
     }
 
-    fn check_mlp(&self, at: &str, m: &MlpSpec) -> Result<(), Bad> {
-        self.check_inputs(at, &m.inputs)?;
-        if m.activation != "relu" || m.output_activation != "linear" {
-            return bad(format!("{at}.activation"), "want relu, and linear at the output");
+    /// Whether a host of this feature set and platform has it.
+    fn has(&self, need: Option<Need>) -> bool {
+        match need {
+            None => true,
+            Some(Need::Pmu) => self.feature_set == "full",
+            Some(Need::Ways) => self.platform.ways > 0,
+            Some(Need::Mba) => self.platform.mba,
         }
-        for (i, o) in m.outputs.iter().enumerate() {
-            let field = || format!("{at}.outputs.{}", o.name);
-            if !(o.scale.is_finite() && o.offset.is_finite() && o.scale > 0.0) {
-                return bad(field(), "scale and offset must be finite and scale above 0");
+    }
+
+    /// The rule for a name of a list of `model`.
+    fn rule<'a>(&self, list: &'a [Named], name: &str, model: &str) -> Result<&'a Named, String> {
+        let rule = list.iter().find(|n| n.name == name && n.is_of(model));
+        let rule = rule.ok_or_else(|| "is not known there".to_string())?;
+        if self.has(rule.needs) {
+            return Ok(rule);
+        }
+        Err(format!("is not to be had with feature set {}, {} ways, MBA {}", self.feature_set, self.platform.ways, self.platform.mba))
+    }
+
+    fn check_inputs(&self, at: &str, model: &str, inputs: &[InputSpec]) -> Result<(), Bad> {
+        let slack = 1.0 + rules().limits.rounding;
+        for (n, i) in inputs.iter().enumerate() {
+            let wrong = |problem: String| bad(Kind::Inputs, format!("{at}.inputs.{}", i.name), problem);
+            let rule = match self.rule(&rules().inputs, &i.name, model) {
+                Ok(rule) => rule,
+                Err(problem) => return wrong(problem),
+            };
+            if inputs[..n].iter().any(|other| other.name == i.name) {
+                return wrong("is named twice".into());
             }
-            if m.outputs[..i].iter().any(|other| other.name == o.name) {
-                return bad(field(), "named twice");
+            if i.min >= i.max {
+                return wrong(format!("bounds {}..{} are empty", i.min, i.max));
+            }
+            if let Some(most) = rule.most.map(|m| self.platform.most(m)).filter(|most| i.min < 0.0 || i.max > most * slack) {
+                return wrong(format!("bounds {}..{} leave the machine's 0..{most}", i.min, i.max));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_outputs(&self, at: &str, model: &str, outputs: &[OutputSpec]) -> Result<(), Bad> {
+        let slack = 1.0 + rules().limits.rounding;
+        for (n, o) in outputs.iter().enumerate() {
+            let wrong = |problem: String| bad(Kind::Outputs, format!("{at}.outputs.{}", o.name), problem);
+            let rule = match self.rule(&rules().outputs, &o.name, model) {
+                Ok(rule) => rule,
+                Err(problem) => return wrong(problem),
+            };
+            if outputs[..n].iter().any(|other| other.name == o.name) {
+                return wrong("is named twice".into());
             }
             // The offset is the mean of what was taught.
-            let most = match o.name.rsplit('_').next() {
-                Some("cores") => self.platform.cores,
-                Some("ways") => f64::from(self.platform.ways),
-                _ => continue,
-            };
-            if !(0.0..=most * (1.0 + ROUNDING)).contains(&o.offset) {
-                return bad(field(), format!("its mean {} leaves the machine's 0..{most}", o.offset));
+            let most = rule.most.map(|m| self.platform.most(m));
+            if let Some(most) = most.filter(|most| !(0.0..=most * slack).contains(&o.offset)) {
+                return wrong(format!("its mean {} leaves the machine's 0..{most}", o.offset));
             }
         }
-        check_layers(&format!("{at}.layers"), &m.layers, m.inputs.len(), m.outputs.len())
+        let needed = |n: &&Named| n.is_of(model) && !n.optional && self.has(n.needs);
+        match rules().outputs.iter().filter(needed).find(|n| !outputs.iter().any(|o| o.name == n.name)) {
+            Some(n) => bad(Kind::Outputs, format!("{at}.outputs.{}", n.name), "is missing"),
+            None => Ok(()),
+        }
     }
 
-    fn check_inputs(&self, at: &str, inputs: &[InputSpec]) -> Result<(), Bad> {
-        if inputs.is_empty() {
-            return bad(format!("{at}.inputs"), "empty");
+    fn check_actions(&self, at: &str, c: &DdpgSpec) -> Result<(), Bad> {
+        if c.actions != ACTION_NAMES {
+            return bad(Kind::Actions, format!("{at}.actions"), format!("want {}", ACTION_NAMES.join(", ")));
         }
-        for (n, i) in inputs.iter().enumerate() {
-            let field = || format!("{at}.inputs.{}", i.name);
-            if !(i.min.is_finite() && i.max.is_finite() && i.min < i.max) {
-                return bad(field(), format!("bounds {}..{} are not a finite, non-empty range", i.min, i.max));
+        for (n, action) in c.available_actions.iter().enumerate() {
+            let wrong = |problem: String| bad(Kind::Actions, format!("{at}.available_actions.{action}"), problem);
+            if let Err(problem) = self.rule(&rules().actions, action, "c") {
+                return wrong(problem);
             }
-            if inputs[..n].iter().any(|other| other.name == i.name) {
-                return bad(field(), "named twice");
-            }
-            if let Some(most) = self.platform.most(&i.name).filter(|most| i.min < 0.0 || i.max > most * (1.0 + ROUNDING)) {
-                return bad(field(), format!("bounds {}..{} leave the machine's 0..{most}", i.min, i.max));
+            if c.available_actions[..n].contains(action) {
+                return wrong("is named twice".into());
             }
         }
         Ok(())
     }
 
-    fn check_dqn(&self, c: &DqnSpec) -> Result<(), Bad> {
-        self.check_inputs("models.osml.c", &c.inputs)?;
-        if c.activation != "relu" || c.output_activation != "linear" {
-            return bad("models.osml.c.activation", "want relu, and linear at the output");
+    /// Model-C's hyperparameters. All but `replay` are there, whole numbers where they count: the rules say so.
+    pub(crate) fn hyper(&self) -> Hyper {
+        let of = |name: &str| self.models.c.hyperparameters.get(name).copied();
+        let d = Hyper::default();
+        Hyper {
+            gamma: of("gamma").map_or(d.gamma, |v| v as f32),
+            tau: of("tau").map_or(d.tau, |v| v as f32),
+            lr_actor: of("lr_actor").unwrap_or(d.lr_actor),
+            lr_critic: of("lr_critic").unwrap_or(d.lr_critic),
+            critic_l2: of("critic_l2").map_or(d.critic_l2, |v| v as f32),
+            actor_entropy: of("actor_entropy").map_or(d.actor_entropy, |v| v as f32),
+            batch: of("batch").map_or(d.batch, |v| v as usize),
+            replay: pool(of("replay"), of("batch"), d.replay),
+            adam_beta1: of("adam_beta1").unwrap_or(d.adam_beta1),
+            adam_beta2: of("adam_beta2").unwrap_or(d.adam_beta2),
+            adam_eps: of("adam_eps").unwrap_or(d.adam_eps),
+            noise: d.noise,
+            seed: d.seed,
         }
-        if c.reach != dqn::REACH {
-            return bad("models.osml.c.reach", format!("{}, this node knows actions of up to {}", c.reach, dqn::REACH));
-        }
-        if !(c.latency_cap.is_finite() && c.latency_cap > 0.0) {
-            return bad("models.osml.c.latency_cap", "must be above 0");
-        }
-        check_layers("models.osml.c.layers", &c.layers, c.inputs.len(), dqn::ACTIONS)?;
-        dqn_hyper(c).map(|_| ())
-    }
-
-    fn check_ddpg(&self) -> Result<(), Bad> {
-        let c = &self.models.c;
-        self.check_inputs("models.c", &c.inputs)?;
-        if c.activation != "relu" || c.output_activation != "softmax" {
-            return bad("models.c.activation", "want relu, and softmax at the output");
-        }
-        if c.actions != ACTION_NAMES {
-            return bad("models.c.actions", format!("want {}", ACTION_NAMES.join(", ")));
-        }
-        if c.available_actions.is_empty() || !c.available_actions.iter().all(|a| ACTION_NAMES.contains(&a.as_str())) {
-            return bad("models.c.available_actions", "empty, or not among the actions");
-        }
-        check_layers("models.c.layers", &c.layers, c.inputs.len(), ACTIONS)?;
-        check_layers("models.c.critic_layers", &c.critic_layers, c.inputs.len() + ACTIONS, 1)?;
-        self.hyper().map(|_| ())
-    }
-
-    /// Model-C's hyperparameters; what the manifest leaves out has its default.
-    pub(crate) fn hyper(&self) -> Result<Hyper, Bad> {
-        let mut h = Hyper::default();
-        for (name, &v) in &self.models.c.hyperparameters {
-            let field = || format!("models.c.hyperparameters.{name}");
-            let (low, high) = match name.as_str() {
-                "gamma" | "tau" | "adam_beta1" | "adam_beta2" => (0.0, 1.0),
-                "batch" | "replay" => (1.0, 1e7),
-                _ => (0.0, f64::MAX),
-            };
-            if !(v >= low && v <= high) {
-                return bad(field(), format!("{v} is not within {low}..{high}"));
-            }
-            match name.as_str() {
-                "gamma" => h.gamma = v as f32,
-                "tau" => h.tau = v as f32,
-                "lr_actor" => h.lr_actor = v,
-                "lr_critic" => h.lr_critic = v,
-                "critic_l2" => h.critic_l2 = v as f32,
-                "actor_entropy" => h.actor_entropy = v as f32,
-                "batch" => h.batch = v as usize,
-                "replay" => h.replay = v as usize,
-                "adam_beta1" if v < 1.0 => h.adam_beta1 = v,
-                "adam_beta2" if v < 1.0 => h.adam_beta2 = v,
-                "adam_eps" if v > 0.0 => h.adam_eps = v,
-                "adam_beta1" | "adam_beta2" | "adam_eps" => return bad(field(), format!("{v} makes Adam divide by 0")),
-                // What only training in the lab knows (say, a number of epochs) is no business of the node.
-                _ => {}
-            }
-        }
-        if h.replay < h.batch {
-            return bad("models.c.hyperparameters.replay", format!("{} is below the batch of {}", h.replay, h.batch));
-        }
-        Ok(h)
     }
 }
 
-/// OSML's Model-C: its hyperparameters; what the manifest leaves out has its default.
-pub(crate) fn dqn_hyper(c: &DqnSpec) -> Result<DqnHyper, Bad> {
-    let mut h = DqnHyper::default();
-    for (name, &v) in &c.hyperparameters {
-        let (low, high) = match name.as_str() {
-            "gamma" | "rms_alpha" | "epsilon" => (0.0, 1.0),
-            "batch" | "replay" | "copy_every" => (1.0, 1e7),
-            "rms_eps" => (f64::MIN_POSITIVE, f64::MAX),
-            _ => (0.0, f64::MAX),
-        };
-        if !(v >= low && v <= high) {
-            return bad(format!("models.osml.c.hyperparameters.{name}"), format!("{v} is not within {low}..{high}"));
-        }
-        match name.as_str() {
-            "gamma" => h.gamma = v as f32,
-            "lr" => h.lr = v,
-            "rms_alpha" => h.rms_alpha = v,
-            "rms_eps" => h.rms_eps = v,
-            "copy_every" => h.copy_every = v as u64,
-            "batch" => h.batch = v as usize,
-            "replay" => h.replay = v as usize,
-            "epsilon" => h.epsilon = v,
-            _ => {}
-        }
+/// Transitions that are kept: so many, else the node's own number, and never less than a batch.
+fn pool(replay: Option<f64>, batch: Option<f64>, own: usize) -> usize {
+    replay.map_or(own, |v| v as usize).max(batch.map_or(0, |v| v as usize))
+}
+
+/// OSML's Model-C: its hyperparameters. All but `replay` are there.
+pub(crate) fn dqn_hyper(c: &DqnSpec) -> DqnHyper {
+    let of = |name: &str| c.hyperparameters.get(name).copied();
+    let d = DqnHyper::default();
+    DqnHyper {
+        gamma: of("gamma").map_or(d.gamma, |v| v as f32),
+        lr: of("lr").unwrap_or(d.lr),
+        rms_alpha: of("rms_alpha").unwrap_or(d.rms_alpha),
+        rms_eps: of("rms_eps").unwrap_or(d.rms_eps),
+        copy_every: of("copy_every").map_or(d.copy_every, |v| v as u64),
+        batch: of("batch").map_or(d.batch, |v| v as usize),
+        replay: pool(of("replay"), of("batch"), d.replay),
+        epsilon: of("epsilon").unwrap_or(d.epsilon),
+        seed: d.seed,
     }
-    if h.replay < h.batch {
-        return bad("models.osml.c.hyperparameters.replay", format!("{} is below the batch of {}", h.replay, h.batch));
+}
+
+/// A pool that cannot hold a batch never teaches anything.
+fn check_pool(at: &str, hyper: &BTreeMap<String, f64>) -> Result<(), Bad> {
+    match (hyper.get("replay"), hyper.get("batch")) {
+        (Some(replay), Some(batch)) if replay < batch => {
+            bad(Kind::Hyperparameters, format!("{at}.hyperparameters.replay"), format!("{replay} is below the batch of {batch}"))
+        }
+        _ => Ok(()),
     }
-    Ok(h)
 }
 
 /// Layers must join: each takes what the one before gives.
 fn check_layers(at: &str, layers: &[(usize, usize)], inputs: usize, outputs: usize) -> Result<(), Bad> {
     let mut width = inputs;
     for (n, &(rows, cols)) in layers.iter().enumerate() {
-        if cols != width || rows == 0 {
-            return bad(at, format!("layer {n} is [{rows}, {cols}], the one before gives {width} values"));
+        if cols != width {
+            return bad(Kind::Layers, at, format!("layer {n} is [{rows}, {cols}], the one before gives {width} values"));
         }
         width = rows;
     }
-    if layers.is_empty() || width != outputs {
-        return bad(at, format!("the last layer gives {width} values, {outputs} are named"));
+    if width != outputs {
+        return bad(Kind::Layers, at, format!("the last layer gives {width} values, {outputs} are named"));
     }
     Ok(())
 }

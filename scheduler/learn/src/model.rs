@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One input: raw values from `min` to `max` (natural units) map to 0..1, values beyond are clipped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct InputSpec {
     pub name: String,
     pub min: f64,
@@ -25,6 +26,7 @@ impl InputSpec {
 
 /// One output: natural units = network's output * `scale` + `offset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OutputSpec {
     pub name: String,
     pub offset: f64,

@@ -13,6 +13,7 @@ macro_rules! wide {
 
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
+        #[allow(unsafe_code, reason = "code for a processor that was asked for")]
         $vis fn $name($($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {

@@ -1,5 +1,7 @@
 //! Children that never outlive us.
 
+#![allow(unsafe_code, reason = "what a child does between fork and exec")]
+
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};

@@ -108,6 +108,14 @@ fn says_absent(e: &ServerError) -> bool {
     matches!(e, ServerError::Unavailable { cause, .. } if cause.to_lowercase().contains("no such container"))
 }
 
+/// That the engine does not take a name for an option of its command line: a journal may hold anything.
+fn no_option(name: &str) -> Result<(), ServerError> {
+    if name.is_empty() || name.starts_with('-') {
+        return Err(unavailable(format!("container \"{name}\""), "no container has such a name", "List containers with: docker ps"));
+    }
+    Ok(())
+}
+
 /// 30 s, and less than the service manager waits for us.
 fn patience() -> Duration {
     let watchdog_us = std::env::var("WATCHDOG_USEC").ok().and_then(|t| t.parse::<u64>().ok());
@@ -230,6 +238,7 @@ impl Engine {
     /// [`ServerError::Unavailable`] where it is not there or does not run.
     pub fn inspect(&self, name: &str) -> Result<Container, ServerError> {
         let what = format!("container {name}");
+        no_option(name)?;
         let text = self.call(&what, &["inspect", "--type", "container", name], "List containers with: docker ps")?;
         let json: Value = serde_json::from_str(&text).map_err(|e| unavailable(&what, e.to_string(), "Check the engine"))?;
         let c = &json[0];
@@ -317,6 +326,7 @@ impl Engine {
     /// # Errors
     /// [`ServerError::Unavailable`] where the container is not there.
     pub fn limits(&self, id: &str) -> Result<Limits, ServerError> {
+        no_option(id)?;
         let format = "{{.HostConfig.CpusetCpus}}|{{.HostConfig.CpuQuota}}|{{.HostConfig.CpuPeriod}}|{{.HostConfig.CpuShares}}";
         let text = self.call(&format!("limits of {id}"), &["inspect", "--type", "container", "-f", format, id], "Check the engine")?;
         let f: Vec<&str> = text.split('|').collect();

@@ -4,13 +4,12 @@
 
 use crate::cgroup::Knob;
 use crate::local::Target;
-use crate::safe::replace;
+use crate::own::{cause_and_remedy, Folder};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::{Allocation, ServerError, ServiceId};
 
 /// One line.
@@ -66,10 +65,14 @@ pub struct Recalled {
 
 /// From here on the file is written anew with what still counts, bytes.
 const MOST_BYTES: u64 = 4 << 20;
+/// Longest that is read: no journal of ours grows much beyond [`MOST_BYTES`].
+const MOST_READ_BYTES: u64 = 64 << 20;
 
 /// Append-only file; rewritten only when it has grown long.
 #[derive(Debug)]
 pub struct Journal {
+    folder: Folder,
+    name: String,
     file: File,
     path: PathBuf,
     bytes: u64,
@@ -87,19 +90,21 @@ impl Journal {
             cause: e.to_string(),
             remedy: remedy.into(),
         };
-        let content = match input::bytes(path, SUMMARY_BYTES) {
-            Ok(t) => t,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => vec![],
-            Err(e) => return Err(fail(&e, "Make it readable")),
+        let io = |e: &io::Error, otherwise: &str| {
+            let (cause, remedy) = cause_and_remedy(e, otherwise);
+            fail(&cause, &remedy)
         };
+        const WRITABLE: &str = "Give a state folder that can be written";
+        let (folder, name) = Folder::of(path).map_err(|e| io(&e, WRITABLE))?;
+        let content = folder.read(name, MOST_READ_BYTES).map_err(|e| io(&e, "Make it readable"))?.unwrap_or_default();
         // A line without its end was cut short by a crash: what it announces was not done, and it must not run into the next.
         let whole = content.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
         let recalled =
             replay(&content[..whole]).map_err(|e| fail(&e, "Restore it from a copy, or move it away and reset containers by hand"))?;
-        let file =
-            OpenOptions::new().create(true).append(true).open(path).map_err(|e| fail(&e, "Give a state folder that can be written"))?;
-        file.set_len(whole as u64).map_err(|e| fail(&e, "Give a state folder that can be written"))?;
-        Ok((Journal { file, path: path.into(), bytes: whole as u64, recalled: recalled.clone() }, recalled))
+        let file = folder.append(name).and_then(|f| f.set_len(whole as u64).map(|()| f));
+        let file = file.map_err(|e| io(&e, WRITABLE))?;
+        let name = name.to_string();
+        Ok((Journal { folder, name, file, path: path.into(), bytes: whole as u64, recalled: recalled.clone() }, recalled))
     }
 
     /// Append and wait for the disk.
@@ -137,7 +142,7 @@ impl Journal {
             .collect::<io::Result<Vec<_>>>()
             .map_err(|e| self.failed(&e))?
             .concat();
-        let renewed = replace(&self.path, &text).and_then(|()| OpenOptions::new().append(true).open(&self.path));
+        let renewed = self.folder.replace(&self.name, &text).and_then(|()| self.folder.append(&self.name));
         self.file = renewed.map_err(|e| self.failed(&e))?;
         self.bytes = text.len() as u64;
         Ok(())

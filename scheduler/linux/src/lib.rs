@@ -26,6 +26,7 @@ pub mod gauge;
 pub mod journal;
 pub mod local;
 pub mod memory;
+pub mod own;
 pub mod perf;
 pub mod procfs;
 pub mod psi;

@@ -3,6 +3,8 @@
 //! By cgroup where the kernel can (one event a CPU), else by thread with inheritance. Counters that had to share the PMU are
 //! scaled by enabled / running time; one that never ran is unknown.
 
+#![allow(unsafe_code, reason = "perf_event_open, and the descriptor that it returns")]
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};

@@ -1,5 +1,7 @@
 //! Memory, frequency and process facts from procfs and cpufreq.
 
+#![allow(unsafe_code, reason = "sysconf and pidfd_open")]
+
 use crate::root::Root;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::collections::BTreeMap;
@@ -121,6 +123,7 @@ mod tests {
     fn memory_adds_up() {
         // 256 pages of 4 KiB are 1 MB.
         let (_dir, root) = tree(&[("/proc/7/statm".into(), "512 256 9 0 0 0 0\n".into()), ("/proc/8/statm".into(), "256 256 9\n".into())]);
+        // SAFETY: sysconf takes no pointers.
         let scale = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64 / 4096.0;
         assert_eq!(memory_mb(&root, &[7, 8, 9]), Some((3.0 * scale, 2.0 * scale)));
         assert_eq!(memory_mb(&root, &[9]), None);

@@ -6,15 +6,16 @@
 //! everything back, to BE jobs too.
 
 use crate::files::{write_named, Files};
+use crate::own::{cause_and_remedy, Folder};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::ServerError;
 
 /// Name of the file in the state folder. It is there exactly as long as something of ours is in force.
 pub const FILE: &str = "safe.json";
+/// Longest that is read: thousands of services.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// One write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,10 +98,9 @@ impl SafeLayout {
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn save(&self, file: &Path) -> Result<(), ServerError> {
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        replace(file, &text).map_err(|e| ServerError::Unavailable {
-            what: format!("safe layout {}", file.display()),
-            cause: e.to_string(),
-            remedy: "Free disk space or give another state folder".into(),
+        Folder::of(file).and_then(|(folder, name)| folder.replace(name, &text)).map_err(|e| {
+            let (cause, remedy) = cause_and_remedy(&e, "Free disk space or give another state folder");
+            ServerError::Unavailable { what: format!("safe layout {}", file.display()), cause, remedy }
         })
     }
 
@@ -109,15 +109,17 @@ impl SafeLayout {
     /// # Errors
     /// [`ServerError::Unavailable`] for a file that cannot be read or is damaged.
     pub fn load(file: &Path) -> Result<Option<Self>, ServerError> {
-        let fail = |cause: String| ServerError::Unavailable {
-            what: format!("safe layout {}", file.display()),
-            cause,
-            remedy: "Run surefootd reset, which goes by the journal".into(),
-        };
-        match input::bytes(file, SUMMARY_BYTES) {
+        const BY_JOURNAL: &str = "Run surefootd reset, which goes by the journal";
+        let what = format!("safe layout {}", file.display());
+        let fail = |cause: String| ServerError::Unavailable { what: what.clone(), cause, remedy: BY_JOURNAL.into() };
+        match Folder::of(file).and_then(|(folder, name)| folder.read(name, MOST_BYTES)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(fail(e.to_string())),
-            Ok(text) => {
+            Err(e) => {
+                let (cause, remedy) = cause_and_remedy(&e, BY_JOURNAL);
+                Err(ServerError::Unavailable { what, cause, remedy })
+            }
+            Ok(None) => Ok(None),
+            Ok(Some(text)) => {
                 let layout: SafeLayout = serde_json::from_slice(&text).map_err(|e| fail(e.to_string()))?;
                 match layout.version {
                     1 => Ok(Some(layout)),
@@ -128,23 +130,13 @@ impl SafeLayout {
     }
 }
 
-/// New content under the same name, safe from a crash at any moment.
-pub(crate) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
-    let new = file.with_extension("new");
-    let mut f = File::create(&new)?;
-    f.write_all(content)?;
-    f.sync_all()?;
-    fs::rename(&new, file)?;
-    // The name is safe only once its folder is.
-    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::files::HostFiles;
     use crate::testing::Faulty;
     use std::collections::BTreeMap;
+    use std::fs;
     use std::sync::Arc;
 
     fn write(path: &Path, text: &str) -> Op {

@@ -1,5 +1,7 @@
 //! A program that reads a mutation: bounded in memory and time, and judged by how it ends and by what it says.
 
+#![allow(unsafe_code, reason = "bounds are set between fork and exec, and the child is waited for without blocking")]
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek};

@@ -17,6 +17,7 @@
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+#![forbid(unsafe_code)]
 
 pub mod books;
 pub mod clite;

@@ -1,5 +1,7 @@
 //! The model as a FUSE file system. Permission bits are the kernel's to check; everything else is asked of the model.
 
+#![allow(unsafe_code, reason = "geteuid")]
+
 use crate::errno::{Errno, Result};
 use crate::host::Host;
 use crate::machine::{Caller, Machine};

@@ -1,5 +1,7 @@
 //! The tasks of this machine, for a mounted stand-in: who was born, who is gone, who ran.
 
+#![allow(unsafe_code, reason = "sysconf")]
+
 use crate::machine::{Machine, Tid};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,7 @@
 //! Every recorded operation, replayed through a real mount: the kernel's VFS and FUSE before the model.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+#![allow(unsafe_code, reason = "system calls as a program would make them")]
 
 mod replay;
 
@@ -235,9 +236,11 @@ impl Subject for Mounted {
             "create" => OpenOptions::new().write(true).create(true).truncate(false).open(at).map(|_| 0),
             "symlink" => symlink("schemata", at).map(|()| 0),
             "link" => fs::hard_link(self.path("schemata"), at).map(|()| 0),
-            // SAFETY: a C string that lives through the call (also below).
+            // SAFETY: a C string that lives through the call.
             "mknod" => check(unsafe { libc::mkfifo(c.as_ptr(), 0o600) }),
+            // SAFETY: as above.
             "truncate" => check(unsafe { libc::truncate(c.as_ptr(), 0) }),
+            // SAFETY: as above; no times means now.
             "utime" => check(unsafe { libc::utimes(c.as_ptr(), std::ptr::null()) }),
             "open-O_TMPFILE" => OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(at).map(|_| 0),
             "setxattr" if path == "g1" => xattr("user.x"),

@@ -6,6 +6,7 @@
 //! Units: latencies in ms; rows are steps of cores and columns steps of LLC ways, both from the least up.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+#![forbid(unsafe_code)]
 
 mod bounds;
 mod label;

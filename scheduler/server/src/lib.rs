@@ -4,6 +4,7 @@
 //! `surefoot-linux` (this machine). Policies (`surefoot-policy`) turn an [`Observation`] into a [`Plan`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+#![forbid(unsafe_code)]
 
 pub mod allocation;
 pub mod because;

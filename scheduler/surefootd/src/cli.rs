@@ -156,6 +156,9 @@ pub struct Eval {
     /// Folder for rows.parquet, rows.csv, timelines.parquet and eval.json; what an interrupted run of the same command left there is gone on with
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+    /// Replace the results of an earlier evaluation
+    #[arg(long)]
+    pub overwrite: bool,
     /// Threads; default: all CPUs
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -230,6 +233,9 @@ pub struct Oracle {
     /// Write the result as JSON
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Replace a file that is there already
+    #[arg(long)]
+    pub overwrite: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -248,6 +254,9 @@ pub struct Run {
     /// Public key that must have signed the bundle; default: the keys this machine trusts
     #[arg(long, value_name = "FILE")]
     pub trust: Option<PathBuf>,
+    /// With --server local: run the bundle though a newer one has run here, and count from it on
+    #[arg(long)]
+    pub allow_older: bool,
     /// What runs here (docs/node-config.md)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -263,6 +272,9 @@ pub struct Run {
     /// Record every observation and plan, for `surefootd replay`
     #[arg(long, value_name = "FILE")]
     pub stream: Option<PathBuf>,
+    /// Replace files of --events and --stream that are there already
+    #[arg(long)]
+    pub overwrite: bool,
     /// Further profiles for a virtual server
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
@@ -300,6 +312,9 @@ pub struct Record {
     /// Parquet in the columns of samples (docs/sweep-output.md), or JSON lines where the name ends in .jsonl
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Replace a file that is there already
+    #[arg(long)]
+    pub overwrite: bool,
     /// What runs here (docs/node-config.md)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -3,21 +3,18 @@
 use crate::daemon::config::{ActuatorConfig, How, NodeConfig};
 use crate::daemon::node::missing;
 use crate::daemon::notify::Notifier;
+use crate::daemon::rights::{allowed, resctrl, trusted};
 use crate::error::{Error, Result};
-use crate::local_target::server_error;
 use crate::stop;
 use crate::{cli, line, say};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_linux::actuator::harden::{give_up, restrict_calls, Measure, Open};
-use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener, Pattern};
-use surefoot_linux::cgroup::Mounts;
+use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener};
+use surefoot_linux::claim;
 use surefoot_linux::resctrl::Resctrl;
-use surefoot_linux::unit::usual_cgroup;
 use surefoot_linux::{Root, Target};
 
 /// # Errors
@@ -30,14 +27,10 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     trusted(&args.config)?;
     let config = NodeConfig::read(&args.config)?;
     let own = config.actuator.clone().ok_or_else(|| missing(&config, "actuator", "Add an [actuator] table (docs/privileges.md)"))?;
-    let uid = user(&args.config, &own.user)?;
+    let (uid, gid) = user(&args.config, &own.user)?;
     let root = Root::default();
-    let mounts = Mounts::read(&root);
-    let resctrl = match &config.resctrl {
-        None => Resctrl::find(&root),
-        Some(at) => Some(Resctrl::named(&root, at).map_err(server_error)?),
-    };
-    let allow = Allow::new(&mounts, resctrl.as_ref(), patterns(&config, &own));
+    let resctrl = resctrl(&config, &root)?;
+    let allow = allowed(&config, &root, resctrl.as_ref());
     if args.list {
         return say::print(&list(&allow, resctrl.as_ref(), &own));
     }
@@ -46,6 +39,10 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     }
     if !nix::unistd::geteuid().is_root() {
         tracing::warn!("this process is not root: it can change only what user {} may", nix::unistd::geteuid());
+    }
+    // Its client has no right to make the locks by which controllers of one CPU notice each other.
+    if let Err(e) = claim::prepare(Path::new(claim::FOLDER), gid) {
+        tracing::warn!("{}: {e}: another controller of the CPUs of user {uid} would not be noticed", claim::FOLDER);
     }
     let files = Arc::new(Beneath::open(allow.dirs()).map_err(|e| Error::Failed(format!("{e}. Check that it is mounted")))?);
     let boot = input::text(Path::new("/proc/sys/kernel/random/boot_id"), KERNEL_BYTES)
@@ -78,47 +75,17 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     ended.map_err(|e| Error::Failed(format!("socket: {e}. Start it again")))
 }
 
-/// Whoever can change the configuration could change what root writes: file and folders must be root's (or ours) alone.
-fn trusted(file: &Path) -> Result<()> {
-    let whole = file.canonicalize().map_err(|e| Error::unreadable(file, "a node.toml", &e))?;
-    let own = nix::unistd::geteuid().as_raw();
-    for (depth, path) in whole.ancestors().enumerate() {
-        let meta = fs::symlink_metadata(path).map_err(|e| Error::io(path, "cannot be looked at", &e))?;
-        // In a folder such as /tmp nobody may replace what is another's.
-        let sticky = depth > 0 && meta.mode() & 0o1000 != 0;
-        let open = meta.mode() & 0o022 != 0 && !sticky;
-        if (meta.uid() != 0 && meta.uid() != own) || open {
-            let why = if open { "can be written by others".to_string() } else { format!("belongs to user {}", meta.uid()) };
-            return Err(Error::BadInput(format!(
-                "{}: {} {why}, so it cannot say what may be changed. Run: chown root {0}; chmod go-w {0}",
-                path.display(),
-                if depth == 0 { "the file" } else { "the folder" }
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Number of a user given by name or number.
-fn user(file: &Path, name: &str) -> Result<u32> {
-    if let Ok(uid) = name.parse() {
-        return Ok(uid);
+/// Numbers of a user given by name or number, and of that user's group.
+fn user(file: &Path, name: &str) -> Result<(u32, u32)> {
+    let ids = |u: nix::unistd::User| (u.uid.as_raw(), u.gid.as_raw());
+    if let Ok(uid) = name.parse::<u32>() {
+        // One that has no entry has no group either.
+        return Ok(nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or((uid, 0), ids));
     }
     let found = nix::unistd::User::from_name(name).map_err(|e| Error::Failed(format!("user {name}: {e}")))?;
-    found.map(|u| u.uid.as_raw()).ok_or_else(|| {
+    found.map(ids).ok_or_else(|| {
         Error::BadInput(format!("{}: actuator.user: there is no user \"{name}\". Run: useradd --system {name}", file.display()))
     })
-}
-
-/// Cgroups that the configuration names, by themselves or for a service.
-fn patterns(config: &NodeConfig, own: &ActuatorConfig) -> Vec<Pattern> {
-    let of_services = config.services.iter().filter_map(|s| match &s.how {
-        How::Adopt { target: Target::Cgroup(path), .. } => Pattern::literal(path.to_str()?).ok(),
-        // Where systemd puts a unit that names no other slice; one that does is named in actuator.cgroups.
-        How::Adopt { target: Target::Unit(unit), .. } => Pattern::literal(&usual_cgroup(unit)).ok(),
-        _ => None,
-    });
-    own.cgroups.iter().cloned().chain(of_services).collect()
 }
 
 /// Services whose cgroup is not known before they run, where no pattern could cover them.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::eval::run::check_platform;
-use crate::files::write_whole;
+use crate::files::{Output, Sources};
 use crate::oracle::{most_judged, phases, settled_emu_of, solve, Company, Phase, Seat};
 use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
@@ -10,6 +10,7 @@ use crate::{cli, say};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use surefoot_io::out::stderr_is_terminal;
 use surefoot_policy::oracle::{Goal, Outcome};
 use surefoot_server::CpuSet;
@@ -83,6 +84,9 @@ pub fn run(args: &cli::Oracle) -> Result<()> {
     let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
     let w = Workload::read(&args.workload, &at.target())?;
     check_platform(&w, &at.platform.name);
+    // Before the search, which may take long.
+    let read = Sources::default().and("--workload", Some(&args.workload)).with(&at.read);
+    let out = args.out.as_deref().map(|file| Output::create("--out", file, &read, args.overwrite)).transpose()?;
     let all = phases(&w, at.platform.logical_cpus());
     let bar = stderr_is_terminal().then(ProgressBar::new_spinner);
     let told = |n: u64| {
@@ -126,8 +130,9 @@ pub fn run(args: &cli::Oracle) -> Result<()> {
     };
     let json =
         serde_json::to_string(&report).map_err(|e| Error::Failed(format!("JSON: {e}. This is a fault of surefootd, please report it")))?;
-    if let Some(file) = &args.out {
-        write_whole(file, (json.clone() + "\n").as_bytes())?;
+    if let Some(mut out) = out {
+        out.write_all((json.clone() + "\n").as_bytes()).map_err(|e| Error::io(out.path(), "cannot be written", &e))?;
+        out.finish()?;
     }
     if args.json {
         say::json(&report)

@@ -8,6 +8,7 @@ use crate::daemon::decisions::{old_generation, RunLine};
 use crate::daemon::explain::{Closed, ClosedBy, Effect, Record};
 use crate::daemon::JOURNAL;
 use crate::error::{Error, Result};
+use crate::files::own_error;
 use crate::local_target::state_dir;
 use crate::utc;
 use crate::{cli, say};
@@ -17,10 +18,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
-use surefoot_io::input::{long_line, next_line, Found, Input, LINE_BYTES};
+use surefoot_io::input::{long_line, next_line, Found, LINE_BYTES};
 use surefoot_io::json;
 use surefoot_io::out::note;
 use surefoot_io::shown::{self, message};
+use surefoot_linux::own::plain_file;
 use surefoot_server::{ActionKind, HoldsIf, Report, Seen, FEATURE_NAMES};
 
 /// Twice what `journal_mb` may be.
@@ -171,13 +173,13 @@ impl Story {
 
     /// False where there is no such file.
     fn read_one(&mut self, file: &Path, wanted: &Wanted, newest: bool) -> Result<bool> {
-        let mut reader = match Input::open(file) {
+        let mut reader = match plain_file(file) {
             Ok(f) => BufReader::new(f),
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
             Err(e) if e.kind() == ErrorKind::IsADirectory => {
                 return Err(Error::BadInput(format!("{}: is a folder, no journal. Name the file in it, e.g. {JOURNAL}", file.display())));
             }
-            Err(e) => return Err(Error::io(file, "cannot be read", &e)),
+            Err(e) => return Err(own_error(file, "cannot be read", &e)),
         };
         let (mut line, mut number, mut bytes) = (vec![], 0, 0);
         loop {
@@ -478,7 +480,8 @@ fn came(e: &Effect) -> String {
 /// The journal that the arguments name.
 fn journal(args: &cli::Explain) -> Result<PathBuf> {
     if let Some(f) = &args.file {
-        return Ok(f.clone());
+        // A link that the caller names is the caller's; one in a folder of somebody else's is not followed.
+        return Ok(f.canonicalize().unwrap_or_else(|_| f.clone()));
     }
     let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
     if let Some(f) = config.as_ref().and_then(|c| c.journal.clone()) {

@@ -1,12 +1,16 @@
 //! Files that are whole or not there: temporary name, fsync, rename, fsync of the folder.
+//!
+//! Files that the caller names ([`Output`]) follow one rule, which is [`surefoot_loadgen::output`]'s. In folders of results the names are
+//! ours: there a new result replaces a plain file, and nothing else.
 
 use crate::error::{Error, Result};
+use nix::fcntl::OFlag;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// Ending of files that are being written; left behind by a crash, they are nobody's.
-pub const TEMPORARY: &str = ".tmp";
+use surefoot_linux::own::{self, Folder};
+pub use surefoot_loadgen::output::TEMPORARY;
+use surefoot_loadgen::output::{self, Blocked, Input};
 
 /// Write `bytes` to `path` durably, all or nothing.
 ///
@@ -22,44 +26,216 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// As [`write_whole`].
 pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(TEMPORARY);
-    let temporary = PathBuf::from(name);
+    let fail = |e: std::io::Error| own_error(path, "cannot be written", &e);
+    let (folder, name) = Folder::results_of(path).map_err(fail)?;
+    let temporary = format!("{name}{TEMPORARY}");
+    output::plain(&pinned(&folder, name, path)).map_err(|why| Error::BadInput(format!("{}: {why}", path.display())))?;
     let written = (|| {
         fault::step()?;
-        let mut f = File::create(&temporary)?;
+        // Left by a crash, or put there by somebody: neither opened nor followed.
+        folder.remove(&temporary)?;
+        let mut f = folder.new_file(&temporary, OFlag::O_WRONLY, FILE_MODE)?;
         write(&mut f)?;
         fault::cut(&f, 0)?;
         f.sync_all()?;
         fault::step()?;
-        std::fs::rename(&temporary, path)?;
+        folder.rename(&temporary, name)?;
         fault::step()
     })();
     written.map_err(|e| {
         if !fault::dead() {
-            let _ = std::fs::remove_file(&temporary);
+            let _ = folder.remove(&temporary);
         }
-        Error::io(path, "cannot be written", &e)
+        fail(e)
     })
 }
 
-/// Open a file that is to be written anew. What is in it stays until it is emptied: whoever asked may be refused yet.
-///
-/// # Errors
-/// [`Error::Failed`] or [`Error::BadInput`] where it cannot be opened.
-pub fn open_anew(path: &Path) -> Result<File> {
-    File::options().write(true).create(true).truncate(false).open(path).map_err(|e| Error::io(path, "cannot be opened", &e))
+/// A name in the folder that was opened; by its path where there is no /proc (a bare chroot).
+fn pinned(folder: &Folder, name: &str, path: &Path) -> PathBuf {
+    if Path::new("/proc/self/fd").is_dir() {
+        folder.pinned(name)
+    } else {
+        path.into()
+    }
 }
 
-/// Empty a file that was opened so; a pipe or a device has nothing to be emptied of.
+/// Mode of new files, less the umask.
+const FILE_MODE: u32 = 0o666;
+
+/// What is in the way of `path`, which an option names, as an error.
+fn blocked(option: &str, path: &Path, why: Blocked) -> Error {
+    match why {
+        Blocked::There(why) => Error::BadInput(format!("{option} {}: {why}", path.display())),
+        Blocked::Io(e) => Error::io(path, "cannot be written", &e),
+    }
+}
+
+/// What a command reads: by which option or field, and where. What it writes is none of it.
+#[derive(Clone, Debug, Default)]
+pub struct Sources(Vec<(&'static str, PathBuf)>);
+
+impl Sources {
+    pub fn and(mut self, option: &'static str, path: Option<&Path>) -> Self {
+        self.0.extend(path.filter(|p| !p.as_os_str().is_empty()).map(|p| (option, p.to_path_buf())));
+        self
+    }
+
+    pub fn with(mut self, more: &Sources) -> Self {
+        self.0.extend(more.0.iter().cloned());
+        self
+    }
+
+    fn all(&self) -> Vec<Input<'_>> {
+        self.0.iter().map(|(option, path)| (*option, path.as_path())).collect()
+    }
+
+    /// That none of `files` is one of them.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`].
+    pub fn check(&self, option: &str, files: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+        let all = self.all();
+        files.into_iter().try_for_each(|file| {
+            output::check(&file, &all, true).map_err(|why| Error::BadInput(format!("{option} {}: {why}", file.display())))
+        })
+    }
+}
+
+/// A file that an option names, while it is written. Without [`Output::place`] nothing of it is left.
+pub struct Output {
+    option: &'static str,
+    path: PathBuf,
+    /// In the folder that was opened at the start, whatever becomes of the way to it.
+    inner: output::Output,
+    _folder: Folder,
+}
+
+impl Output {
+    /// # Errors
+    /// [`Error::BadInput`] for what is in the way, [`Error::Failed`] where it cannot be made.
+    pub fn create(option: &'static str, path: &Path, inputs: &Sources, overwrite: bool) -> Result<Self> {
+        let refused = |e: std::io::Error| match own_error(path, "cannot be written", &e) {
+            Error::BadInput(why) => Error::BadInput(format!("{option} {why}")),
+            failed => failed,
+        };
+        let (folder, name) = Folder::results_of(path).map_err(refused)?;
+        let inner = output::Output::create(&pinned(&folder, name, path), &inputs.all(), overwrite).map_err(|e| blocked(option, path, e))?;
+        Ok(Output { option, path: path.into(), inner, _folder: folder })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Another handle of the same file, for a writer that owns its file.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn handle(&self) -> Result<File> {
+        self.inner.file().try_clone().map_err(|e| Error::io(self.path(), "cannot be written", &e))
+    }
+
+    /// It has its name from now on; what is written afterwards is in it, too.
+    ///
+    /// # Errors
+    /// As [`Output::create`].
+    pub fn place(&mut self) -> Result<()> {
+        let done = self.inner.place();
+        done.map_err(|e| blocked(self.option, &self.path, e))
+    }
+
+    /// All of it is there, and outlasts a power cut.
+    ///
+    /// # Errors
+    /// As [`Output::create`].
+    pub fn finish(&mut self) -> Result<()> {
+        self.inner.finish().map_err(|e| blocked(self.option, &self.path, e))?;
+        sync_folder(self.path().parent().unwrap_or(Path::new(".")))
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// That two options do not name one file.
 ///
 /// # Errors
-/// [`Error::Failed`].
-pub fn empty(path: &Path, file: &File) -> Result<()> {
-    match file.metadata() {
-        Ok(m) if m.is_file() => file.set_len(0).map_err(|e| Error::io(path, "cannot be written", &e)),
-        _ => Ok(()),
+/// [`Error::BadInput`].
+pub fn each_its_own(outputs: &[(&str, Option<&Path>)]) -> Result<()> {
+    // What is not there yet has a folder that is.
+    let place = |p: &Path| {
+        let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some((folder.canonicalize().ok()?, p.file_name()?.to_os_string()))
+    };
+    let places: Vec<_> = outputs.iter().filter_map(|(option, path)| Some((option, place((*path)?)?))).collect();
+    for (n, (option, at)) in places.iter().enumerate() {
+        if let Some((other, _)) = places[..n].iter().find(|(_, a)| a == at) {
+            return Err(Error::BadInput(format!("{other} and {option} name one file. Give each its own")));
+        }
     }
+    Ok(())
+}
+
+/// An error about a file of ours in a folder that somebody else may write in: what such a file may not be is the caller's to mend.
+pub fn own_error(path: &Path, doing: &str, e: &std::io::Error) -> Error {
+    if e.get_ref().is_some_and(|e| e.is::<own::Refusal>()) {
+        let (cause, remedy) = own::cause_and_remedy(e, "");
+        return Error::BadInput(format!("{}: {cause}. {remedy}", path.display()));
+    }
+    Error::io(path, doing, e)
+}
+
+/// A file to append to, which is one of ours: `is_ours` judges by how it begins. `of` opens its folder.
+///
+/// # Errors
+/// [`Error::BadInput`] for something else at that path, which stays as it is; [`Error::Failed`] where it cannot be opened.
+pub fn open_ours<'a>(
+    path: &'a Path,
+    of: impl FnOnce(&'a Path) -> std::io::Result<(Folder, &'a str)>,
+    what: &str,
+    is_ours: impl FnOnce(&[u8]) -> bool,
+) -> Result<(Folder, String, File)> {
+    let fail = |e: std::io::Error| own_error(path, "cannot be opened", &e);
+    let (folder, name) = of(path).map_err(fail)?;
+    let file = folder.append(name).map_err(fail)?;
+    let name = name.to_string();
+    if !is_ours(&head(&file).map_err(fail)?) {
+        let path = path.display();
+        return Err(Error::BadInput(format!("{path}: is there and no {what}, so it stays as it is. Move it away, or give another path")));
+    }
+    Ok((folder, name, file))
+}
+
+/// A file of ours that is there, in a folder of results.
+///
+/// # Errors
+/// As [`own::Folder::file`].
+pub fn open_own(path: &Path, flags: OFlag) -> std::io::Result<File> {
+    let (folder, name) = Folder::results_of(path)?;
+    folder.file(name, flags)
+}
+
+/// Enough to know a file by.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// How a file begins; it is read from its start afterwards.
+///
+/// # Errors
+/// The system's.
+pub fn head(mut file: &File) -> std::io::Result<Vec<u8>> {
+    use std::io::{Read, Seek};
+    let mut head = vec![];
+    file.rewind()?;
+    file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    file.rewind()?;
+    Ok(head)
 }
 
 /// Make renames and removals in a folder durable.
@@ -163,6 +339,10 @@ pub fn create_folder(folder: &Path) -> Result<()> {
         let (folder, file) = (folder.display(), file.display());
         return Err(Error::BadInput(format!("{folder}: cannot be a folder, {file} is a file. Give another folder")));
     }
+    let way = own::way(folder, own::open_to_others());
+    if let Some(link) = way.ok().and_then(|way| way.weak.into_iter().find(own::Weak::is_link)) {
+        return Err(Error::BadInput(format!("{}: {link}. Give the path that it leads to", folder.display())));
+    }
     std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot be created", &e))
 }
 
@@ -181,6 +361,18 @@ mod tests {
             let says = format!("{}: cannot be a folder, {} is a file. Give another folder", folder.display(), file.display());
             assert_eq!((e.exit_code(), e.to_string()), (2, says));
         }
+    }
+
+    /// A link in the place of the temporary file is not written through.
+    #[test]
+    fn a_planted_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, file) = (dir.path().join("victim"), dir.path().join("out"));
+        std::fs::write(&victim, b"as it was").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("out.tmp")).unwrap();
+        write_whole(&file, b"new").unwrap();
+        assert_eq!((std::fs::read(&victim).unwrap(), std::fs::read(&file).unwrap()), (b"as it was".to_vec(), b"new".to_vec()));
+        assert!(!dir.path().join("out.tmp").exists());
     }
 
     /// A result that could not be written leaves no empty folder; a folder with something in it, or one that was there, stays.

@@ -3,6 +3,8 @@
 use crate::campaign::{sha256_hex, Campaign};
 use crate::cmd_sweep::{finish, print_plan, to_measure};
 use crate::daemon::config::NodeConfig;
+use crate::daemon::node::kernel_files;
+use crate::daemon::rights;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
 use crate::sweep::journal::Reader;
@@ -15,9 +17,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use surefoot_linux::actuator;
-use surefoot_linux::claim::{self, lock_file};
+use surefoot_linux::claim::{self, lock_folder};
 use surefoot_linux::files::Files;
 use surefoot_linux::local::BOOT_ID;
+use surefoot_linux::own::{self, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
@@ -52,15 +55,21 @@ pub fn state_dir(given: Option<&Path>) -> PathBuf {
     home.map_or_else(|| std::env::temp_dir().join("surefoot"), |h| h.join("surefoot"))
 }
 
-/// Catalogue folder: given, else `workloads/` here or above the executable, else the installed one.
+/// Where a package puts the catalogue.
+const INSTALLED: &str = "/usr/share/surefoot/workloads";
+
+/// Catalogue folder: given, else `workloads/` here (where it is nobody else's) or above the executable, else the installed one.
 pub fn catalogue_dir(given: Option<&Path>) -> PathBuf {
     if let Some(dir) = given {
         return dir.into();
     }
     let holds = |d: &PathBuf| std::fs::read_dir(d).is_ok_and(|mut l| l.any(|e| e.is_ok_and(|e| e.path().join("workload.toml").is_file())));
     let above = std::env::current_exe().ok().into_iter().flat_map(|exe| exe.ancestors().map(|a| a.join("workloads")).collect::<Vec<_>>());
-    let known = std::iter::once(PathBuf::from("workloads")).chain(above).chain([PathBuf::from("/usr/share/surefoot/workloads")]);
-    known.into_iter().find(holds).unwrap_or_else(|| "workloads".into())
+    // Root starts what it names: not from a folder that happens to be here and that somebody else can write in.
+    let here = PathBuf::from("workloads");
+    let here = Some(here).filter(|d| own::way(d, own::open_to_others()).is_ok_and(|way| way.weak.is_empty()));
+    let known = here.into_iter().chain(above).chain([PathBuf::from(INSTALLED)]);
+    known.into_iter().find(holds).unwrap_or_else(|| INSTALLED.into())
 }
 
 /// The target of a campaign on this machine.
@@ -303,37 +312,38 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         }
         return say::print(&format!("{}: a virtual server keeps nothing between runs\n", args.server));
     }
-    let from_config = args.config.as_deref().map(NodeConfig::read).transpose()?;
-    let dir = state_dir(args.state.as_deref().or(from_config.as_ref().and_then(|c| c.state_dir.as_deref())));
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let config = config.as_ref();
+    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
     if !dir.is_dir() {
         return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));
     }
-    let held = from_config.as_ref().and_then(|c| c.actuator.as_ref()).map(|a| a.state_dir.join(actuator::deadman::NAME));
+    let allow = rights::for_state(&dir, config)?;
     // Root has the rights itself where no actuator runs any more.
-    let files = match from_config.as_ref().map(crate::daemon::node::kernel_files) {
-        Some(Err(e)) if nix::unistd::geteuid().is_root() => {
+    let files = match config.map(|c| kernel_files(c, allow.as_ref())) {
+        Some(Err(e)) if nix::unistd::geteuid().is_root() && config.is_some_and(|c| c.actuator.is_some()) => {
             tracing::warn!("without the actuator: {e}");
             None
         }
         other => other.transpose()?,
     };
     let without_actuator = files.is_none();
-    let root = files.map_or_else(Root::default, |f| Root::with("/", f));
+    let root = Root::with("/", files.map_or_else(|| rights::own_files(allow.as_ref()), Ok)?);
     if args.safe {
         return put_safe_layout_in_force(&dir, root.files.as_ref(), args.json);
     }
-    let managed = from_config.as_ref().and_then(|c| c.cpus);
-    let mut resctrl = from_config.and_then(|c| c.resctrl);
+    let mut resctrl = config.and_then(|c| c.resctrl.clone());
     if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
         tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
     }
-    let mut server = LocalServer::open(LocalConfig { root, managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
+    let local = LocalConfig { root, allow, managed: config.and_then(|c| c.cpus), resctrl, ..LocalConfig::new(dir) };
+    let mut server = LocalServer::open(local).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
     // Its locks are free before a word is said, which may have to wait.
     drop(server);
     // What the actuator would put in force at its next start is void with the rest.
-    if let Some(held) = held.filter(|h| without_actuator && h.exists()) {
-        std::fs::remove_file(&held).map_err(|e| Error::io(&held, "is void but cannot be removed", &e))?;
+    if let Some(held) = config.and_then(|c| c.actuator.as_ref()).map(|a| &a.state_dir).filter(|d| without_actuator && d.is_dir()) {
+        forget_held(held).map_err(|e| Error::io(&held.join(actuator::deadman::NAME), "is void but cannot be removed", &e))?;
     }
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
@@ -349,6 +359,15 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     say::print(&page)
 }
 
+/// The layout that an actuator keeps in its own folder, which nobody else may have a hand in.
+fn forget_held(dir: &Path) -> std::io::Result<()> {
+    let folder = Folder::open(dir)?;
+    match folder.author() {
+        Author::Us => folder.remove(actuator::deadman::NAME).map(|_| ()),
+        Author::Others(weak) => Err(std::io::Error::other(weak.to_string())),
+    }
+}
+
 /// No model, no policy, no look at the host: what a daemon that has died recorded, write by write.
 fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result<()> {
     let file = dir.join(safe::FILE);
@@ -360,15 +379,18 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
     };
     let boot_id = Root::default().read(BOOT_ID);
     if layout.boot_id.is_some() && boot_id.is_some() && layout.boot_id != boot_id {
-        let _ = std::fs::remove_file(&file);
+        let _ = Folder::open(dir).and_then(|folder| folder.remove(safe::FILE));
         if json {
             return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }));
         }
-        return say::print("nothing is in force: the host was started anew since\n");
+        return say::print("nothing is in force: the host was started anew since
+");
     }
     // A daemon that lives would write against it.
-    let lock = lock_file(&dir.join("lock"), claim::PATIENCE)
-        .map_err(|e| Error::Failed(format!("{}: {e}. Stop the daemon first", dir.join("lock").display())))?;
+    let lock = Folder::open(dir).and_then(|folder| lock_folder(&folder, claim::PATIENCE)).map_err(|e| {
+        let (cause, remedy) = own::cause_and_remedy(&e, "Stop the daemon first");
+        Error::Failed(format!("{}: {cause}. {remedy}", dir.display()))
+    })?;
     let report = layout.put_in_force(files);
     drop(lock);
     if json {

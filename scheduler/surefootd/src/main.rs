@@ -1,3 +1,5 @@
+#![allow(unsafe_code, reason = "a signal is ignored before there is another thread")]
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;

@@ -1,11 +1,12 @@
 //! Bundles and policies by name.
 
 use crate::error::{Error, Result};
+use crate::files::Sources;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use surefoot_learn::learner::Nets;
-use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, Learner, TrustedKeys, ACTIONS};
+use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, KeyGuard, Learner, TrustedKeys, ACTIONS};
 use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
     by_name, by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
@@ -23,11 +24,17 @@ pub fn load_bundle(path: &Path, trust: Option<&Path>, expected: &Expect) -> Resu
             path.display()
         )));
     }
-    let keys = match trust {
-        Some(p) => TrustedKeys::load(p).map_err(|e| Error::BadInput(format!("--trust {e}")))?,
-        None => TrustedKeys::load_default().map_err(|e| Error::BadInput(e.to_string()))?,
-    };
+    // Who can write a key chooses which bundles run.
+    let guard = KeyGuard::Owner(nix::unistd::geteuid().as_raw());
+    let option = if trust.is_some() { "--trust " } else { "" };
+    let keys = TrustedKeys::load_guarded(trust, guard).map_err(|e| Error::BadInput(format!("{option}{e}")))?;
     Bundle::load(path, &keys, expected).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))
+}
+
+/// What [`load_bundle`] reads.
+pub fn bundle_sources(bundle: Option<&Path>, trust: Option<&Path>) -> Sources {
+    let keys = trust.map(Path::to_path_buf).or_else(|| bundle.and_then(|_| TrustedKeys::default_folder()));
+    Sources::default().and("--bundle", bundle).and("--trust", keys.as_deref())
 }
 
 /// Two of a name cannot be told apart in what comes of them.

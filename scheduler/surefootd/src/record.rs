@@ -2,10 +2,11 @@
 
 use crate::daemon::config::NodeConfig;
 use crate::daemon::node::{bring_in, local_server, Clock, Node, Purpose};
+use crate::daemon::read_by;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Neighbour};
-use crate::files;
-use crate::recorder::{Pace, Recorder};
+use crate::files::{each_its_own, Output, Sources};
+use crate::recorder::Recorder;
 use crate::stop;
 use crate::sweep::rows::{recording_schema, sample_properties, Columns, Row};
 use crate::virtual_target::VirtualTarget;
@@ -14,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use serde_json::{json, Map, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{Observation, Server, ServiceView, Verdict, FEATURE_NAMES};
@@ -89,21 +90,17 @@ fn line(platform: &str, s: &Sample) -> Value {
     v
 }
 
-/// A Parquet file under its temporary name until it is whole.
+/// A Parquet file under its temporary name until it is whole: without its end it is no file that anybody can read.
 struct Parquet {
-    path: PathBuf,
-    temporary: PathBuf,
+    out: Output,
     writer: Option<ArrowWriter<File>>,
     columns: Columns,
 }
 
 impl Parquet {
-    fn create(path: &Path, platform: &str) -> Result<Self> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(files::TEMPORARY);
-        let temporary = PathBuf::from(name);
-        let file = File::create(&temporary).map_err(|e| Error::io(&temporary, "cannot be written", &e))?;
-        let mut parquet = Parquet { path: path.into(), temporary, writer: None, columns: Columns::recording(CAMPAIGN, platform) };
+    fn create(out: Output, platform: &str) -> Result<Self> {
+        let file = out.handle()?;
+        let mut parquet = Parquet { out, writer: None, columns: Columns::recording(CAMPAIGN, platform) };
         let writer = ArrowWriter::try_new(file, Arc::new(recording_schema()), Some(sample_properties()));
         parquet.writer = Some(writer.map_err(|e| parquet.failed(&e))?);
         Ok(parquet)
@@ -111,7 +108,7 @@ impl Parquet {
 
     fn failed(&self, e: &dyn std::fmt::Display) -> Error {
         let remedy = "Free some space, and record to a .jsonl file to keep what was written before an error";
-        Error::Failed(format!("{}: cannot be written: {e}. {remedy}", self.path.display()))
+        Error::Failed(format!("{}: cannot be written: {e}. {remedy}", self.out.path().display()))
     }
 
     fn push(&mut self, all: &[Sample]) -> Result<()> {
@@ -135,27 +132,21 @@ impl Parquet {
     fn finish(mut self) -> Result<()> {
         self.encode()?;
         if let Some(w) = self.writer.take() {
-            let file = w.into_inner().map_err(|e| self.failed(&e))?;
-            file.sync_all().and_then(|()| std::fs::rename(&self.temporary, &self.path)).map_err(|e| self.failed(&e))?;
+            w.into_inner().map_err(|e| self.failed(&e))?;
         }
-        files::sync_folder(self.path.parent().unwrap_or(Path::new(".")))
-    }
-}
-
-impl Drop for Parquet {
-    /// Without its end it is no file that anybody can read. After [`Parquet::finish`] there is none.
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.temporary);
+        self.out.finish()
     }
 }
 
 enum Sink {
     Parquet(Box<Parquet>),
-    Lines(Recorder),
+    Lines(Box<Recorder>),
 }
 
 impl Sink {
-    fn create(out: &Path, platform: &str, pace: Pace) -> Result<Self> {
+    /// `server` is what that reads.
+    fn create(args: &cli::Record, config: &NodeConfig, server: &Sources, platform: &str) -> Result<Self> {
+        let out = args.out.as_path();
         let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if out.is_dir() {
             return Err(Error::BadInput(format!("--out {}: is a folder. Name a file in it, e.g. samples.parquet", out.display())));
@@ -163,12 +154,14 @@ impl Sink {
         if !folder.is_dir() {
             return Err(Error::BadInput(format!("--out {}: no such folder: {}. Make it first", out.display(), folder.display())));
         }
-        if !is_lines(out) {
-            return Ok(Sink::Parquet(Box::new(Parquet::create(out, platform)?)));
+        let inputs = read_by(config, args.profiles.as_deref()).with(server);
+        each_its_own(&[("--out", Some(out)), ("journal in node.toml", config.journal.as_deref())])?;
+        if is_lines(out) {
+            let mut lines = Recorder::open("--out", out, &inputs, args.overwrite)?;
+            lines.begin()?;
+            return Ok(Sink::Lines(Box::new(lines)));
         }
-        let mut lines = Recorder::open(out, pace)?;
-        lines.begin()?;
-        Ok(Sink::Lines(lines))
+        Ok(Sink::Parquet(Box::new(Parquet::create(Output::create("--out", out, &inputs, args.overwrite)?, platform)?)))
     }
 
     fn push(&mut self, platform: &str, all: &[Sample]) -> Result<()> {
@@ -187,7 +180,7 @@ impl Sink {
     fn finish(self) -> Result<()> {
         match self {
             Sink::Parquet(p) => p.finish(),
-            Sink::Lines(mut l) => l.finish(),
+            Sink::Lines(mut l) => l.flush(),
         }
     }
 }
@@ -209,13 +202,13 @@ pub fn run(args: &cli::Record) -> Result<()> {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
-            let sink = Sink::create(&args.out, &at.platform.name, Pace::Free)?;
+            let sink = Sink::create(args, &config, &at.read, &at.platform.name)?;
             (node, at.platform.name, "full", sink)
         }
         cli::Server::Local => {
             let (mut server, ..) = local_server(&config, Purpose::Watch, |_| Ok(()))?;
             let platform = server.platform().name.clone();
-            let sink = Sink::create(&args.out, &platform, Pace::Control)?;
+            let sink = Sink::create(args, &config, &Sources::default(), &platform)?;
             let feature_set = server.feature_set().0;
             bring_in(&mut server, &config, Purpose::Watch)?;
             (Node::Local(Box::new(server)), platform, feature_set, sink)
@@ -291,7 +284,7 @@ mod tests {
     fn row_groups_bound_the_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.parquet");
-        let mut p = Parquet::create(&path, "p").unwrap();
+        let mut p = Parquet::create(Output::create("--out", &path, &Sources::default(), false).unwrap(), "p").unwrap();
         let ticks = ROW_GROUP_ROWS as u64 / 2 + 600;
         for t in 0..ticks {
             p.push(&samples(t * 100, &seen(t * 100), |_| None)).unwrap();
@@ -304,7 +297,8 @@ mod tests {
         assert_eq!(fs_names(dir.path()), ["r.parquet"]);
 
         let aborted = dir.path().join("x.parquet");
-        Parquet::create(&aborted, "p").unwrap().push(&samples(0, &seen(0), |_| None)).unwrap();
+        let out = Output::create("--out", &aborted, &Sources::default(), false).unwrap();
+        Parquet::create(out, "p").unwrap().push(&samples(0, &seen(0), |_| None)).unwrap();
         assert_eq!(fs_names(dir.path()), ["r.parquet"]);
     }
 

@@ -1,5 +1,7 @@
 //! Signals that ask for the end, as a flag that loops look at; and dying with the parent.
 
+#![allow(unsafe_code, reason = "a signal handler that only sets a flag")]
+
 use crate::error::{Error, Result};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::sync::atomic::{AtomicBool, Ordering};

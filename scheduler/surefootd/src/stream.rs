@@ -3,7 +3,8 @@
 
 use crate::daemon::config::{INTERVAL_MS, LEARN_EVERY_MS};
 use crate::error::{Error, Result};
-use crate::recorder::{Pace, Recorder};
+use crate::files::Sources;
+use crate::recorder::Recorder;
 use serde::{Deserialize, Serialize};
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -68,12 +69,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The file is as it was until [`Writer::begin`].
+    /// What has that name is as it was until [`Writer::begin`]. `inputs` are what the command reads.
     ///
     /// # Errors
     /// See [`Recorder::open`].
-    pub fn open(path: &Path, head: Head, pace: Pace) -> Result<Self> {
-        Ok(Writer { to: Recorder::open(path, pace)?, head: Head { format: FORMAT, ..head }, ticks: 0 })
+    pub fn open(path: &Path, head: Head, inputs: &Sources, overwrite: bool) -> Result<Self> {
+        Ok(Writer { to: Recorder::open("--stream", path, inputs, overwrite)?, head: Head { format: FORMAT, ..head }, ticks: 0 })
     }
 
     /// # Errors
@@ -96,7 +97,7 @@ impl Writer {
     /// See [`Recorder::line`].
     pub fn end(&mut self) -> Result<()> {
         self.to.line(&End { end: Count { ticks: self.ticks } })?;
-        self.to.finish()
+        self.to.flush()
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::campaign::sha256_hex;
 use crate::error::{nearest, Error, Result};
 use crate::expand::{Case, Neighbour};
+use crate::files::Sources;
 use crate::sweep::rows::{Row, State};
 use crate::target::{LcService, Target};
 use std::collections::BTreeMap;
@@ -42,6 +43,8 @@ pub struct VirtualTarget {
     pub profiles: Profiles,
     pub profile: Arc<PlatformProfile>,
     pub platform: Platform,
+    /// Files and folders that it was made of.
+    pub read: Sources,
 }
 
 impl VirtualTarget {
@@ -89,7 +92,10 @@ impl VirtualTarget {
                 "no service profile was found. Point --profiles or SUREFOOT_PROFILES at a folder with services/".into(),
             ));
         }
-        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile })
+        let parts = |d: &PathBuf| ["platforms", "services", "batch", "bursts.toml"].map(|part| d.join(part));
+        let read = Sources::default().and("platform", is_file.then_some(file));
+        let read = folders.iter().flat_map(parts).fold(read, |read, part| read.and("profiles", Some(&part)));
+        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile, read })
     }
 
     /// The target of a campaign; only the profiles of `wanted` services need a max load (None = all).

@@ -29,8 +29,10 @@ impl Stage {
         let binary = dir.path().join("surefootd");
         // By another process: a file that is open for writing in a child that another test just forked cannot be run.
         assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_surefootd")).arg(&binary).status().unwrap().success());
-        let state = dir.path().join("state");
+        let (state, locks) = (dir.path().join("state"), dir.path().join("locks"));
         fs::create_dir(&state).unwrap();
+        fs::create_dir(&locks).unwrap();
+        fs::set_permissions(&locks, fs::Permissions::from_mode(0o1777)).unwrap();
         chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
         let node = format!(
             "metrics_port = 0\nstate_dir = \"state\"\ncpus = \"0-1\"\n[actuator]\nsocket = \"sock\"\nuser = \"{NOBODY}\"\nstate_dir = \"held\"\n\
@@ -45,22 +47,53 @@ impl Stage {
         self.dir.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
-        let mut c = Command::new(&self.binary);
-        c.args(args).args(["--config", path(&self.at("node.toml"))]).env("SUREFOOT_LOG", "info").current_dir(self.dir.path());
+    /// With a folder of locks of the stage's own, where the kernel lets a test have one: this host's is not the test's to change.
+    fn command(&self, args: &[&str], who: Who) -> Command {
+        let user = format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups");
+        let mut c = match (namespaces(), who) {
+            (true, _) => {
+                let mut c = Command::new("unshare");
+                let user = if who == Who::Nobody { &user } else { "" };
+                let line = format!("mount --bind {} /run/lock && exec {user} \"$0\" \"$@\"", path(&self.at("locks")));
+                c.args(["--mount", "sh", "-c", &line]).arg(&self.binary);
+                c
+            }
+            (false, Who::Root) => Command::new(&self.binary),
+            (false, Who::Nobody) => {
+                let mut c = Command::new(&self.binary);
+                c.uid(NOBODY).gid(NOBODY);
+                c
+            }
+        };
+        c.args(args).env("SUREFOOT_LOG", "info").current_dir(self.dir.path());
+        c
+    }
+
+    fn with_config(&self, args: &[&str], who: Who) -> Command {
+        let mut c = self.command(args, who);
+        c.args(["--config", path(&self.at("node.toml"))]);
         c
     }
 
     fn actuate(&self) -> Running {
-        Running::start(self.command(&["actuate"]), "serving user 65534 (")
+        Running::start(self.with_config(&["actuate"], Who::Root), "serving user 65534 (")
     }
 
-    /// As nobody, in no group.
+    /// As nobody, in no group but its own.
     fn daemon(&self, policy: &str) -> Command {
-        let mut c = self.command(&["run", "--server", "local", "--policy", policy]);
-        c.uid(NOBODY).gid(NOBODY);
-        c
+        self.with_config(&["run", "--server", "local", "--policy", policy], Who::Nobody)
     }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Who {
+    Root,
+    Nobody,
+}
+
+/// Whether a process here may have mounts of its own.
+fn namespaces() -> bool {
+    Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|s| s.success())
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -195,11 +228,47 @@ fn reset_works_without_rights() {
     let mut daemon = Running::start(stage.daemon("parties"), " on local:");
     until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != (cpus.clone(), quota_us));
     daemon.end(nix::sys::signal::Signal::SIGKILL);
-    let mut reset = stage.command(&["reset", "--server", "local", "--json"]);
-    let out = reset.uid(NOBODY).gid(NOBODY).output().unwrap();
+    let out = stage.with_config(&["reset", "--server", "local", "--json"], Who::Nobody).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let said: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(said["restored"], serde_json::json!(["job"]));
     assert_eq!((cgroup.cpus(), cgroup.quota_us()), (cpus, quota_us));
+    actuator.end(nix::sys::signal::Signal::SIGTERM);
+}
+
+/// A daemon without rights and a controller of root's notice each other on the same CPUs, though the folder of locks is root's alone: the
+/// actuator has made what its client needs, and nobody else can hold a lock there.
+#[test]
+fn two_controllers_of_a_cpu_notice_each_other() {
+    let Some(hierarchies) = may_run("two_controllers_of_a_cpu_notice_each_other") else { return };
+    if !namespaces() {
+        return eprintln!("NOT RUN: two_controllers_of_a_cpu_notice_each_other: no mount namespaces here");
+    }
+    let cgroup = Cgroup::new(&hierarchies, "notice");
+    let stage = Stage::new(&cgroup);
+    fs::create_dir(stage.at("other")).unwrap();
+    let other = stage.at("other");
+    let mut actuator = stage.actuate();
+    let locks = stage.at("locks/surefoot");
+    assert_eq!(fs::metadata(&locks).unwrap().permissions().mode() & 0o7777, 0o755);
+    // Any user may knock, and only root and the daemon's group come in.
+    let knock = |uid: u32| {
+        let mut c = Command::new("flock");
+        let held = c.args(["--nonblock", path(&locks.join("cpus")), "true"]).uid(uid).gid(uid).output().unwrap();
+        held.status.success()
+    };
+    assert!(!knock(12_345));
+    let mut daemon = Running::start(stage.daemon("parties"), " on local:");
+    let out = stage.command(&["reset", "--state", path(&other)], Who::Root).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        out.status.code() == Some(1) && said.contains("CPU 0: another Surefoot process (pid ") && said.contains("Stop that one"),
+        "{said}"
+    );
+    let noted = daemon.end(nix::sys::signal::Signal::SIGTERM);
+    assert!(!noted.contains("would not be noticed"), "{noted}");
+    // Gone with its holder, and the next one is root's.
+    let out = stage.command(&["reset", "--state", path(&other)], Who::Root).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     actuator.end(nix::sys::signal::Signal::SIGTERM);
 }

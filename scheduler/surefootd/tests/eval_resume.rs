@@ -55,8 +55,12 @@ impl Scene {
 
     /// Start it without word of its progress, and send a signal once two cases are kept.
     fn cut_off(&self, out: &Path, signal: Signal) -> Output {
-        let child =
-            surefootd().args(self.args(out, &["--progress", "none"])).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        self.cut_off_with(out, signal, &[])
+    }
+
+    fn cut_off_with(&self, out: &Path, signal: Signal, more: &[&str]) -> Output {
+        let args = self.args(out, &[&["--progress", "none"], more].concat()).into_iter().map(String::from).collect::<Vec<_>>();
+        let child = surefootd().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while lines(out) < 3 {
             assert!(Instant::now() < deadline, "two cases within a minute");
@@ -104,7 +108,7 @@ fn a_run_that_is_cut_off_goes_on() {
     assert!(!out.join(JOURNAL).exists());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         // Rows of the run before are there, and are not taken for this one's.
-        let (code, says) = one_line(&scene.cut_off(&out, signal));
+        let (code, says) = one_line(&scene.cut_off_with(&out, signal, &["--overwrite"]));
         let kept =
             format!("{}: interrupted, {} of 24 cases are kept. Go on with the same command", path(&out.join(JOURNAL)), lines(&out) - 1);
         assert!(code == 1 && says.contains(&kept) && says.contains("rows.* there are still those of an older run"), "{says}");
@@ -143,9 +147,52 @@ fn another_command_is_refused() {
     assert!(code == 1 && says.contains("eval.partial.jsonl:2: ") && says.contains("damaged"), "{says}");
     assert_eq!(fs::read_to_string(out.join(JOURNAL)).unwrap(), damaged);
     // Where no case was kept there is nothing to lose.
-    fs::write(out.join(JOURNAL), "{\"format\":1}\n").unwrap();
+    fs::write(out.join(JOURNAL), "{\"format\":1,\"policies\":[],\"surefootd\":\"0.0.1\"}\n").unwrap();
     ok(&scene.args(&out, &["--seeds", "1"]));
     assert!(!out.join(JOURNAL).exists());
+    // What is no journal of eval's is somebody's, and stays.
+    for foreign in ["{\"format\":1}\n", "no line", "{\"bundle\": precious}\n", "\n"] {
+        fs::write(out.join(JOURNAL), foreign).unwrap();
+        let (code, says) = one_line(&run(&scene.args(&out, &["--overwrite"])));
+        assert!(code == 2 && says.contains("no journal of an eval, so it stays as it is"), "{foreign:?}: {says}");
+        assert_eq!(fs::read_to_string(out.join(JOURNAL)).unwrap(), foreign);
+    }
+}
+
+/// Results give way only when told; what an interrupted run was told to replace, the same command goes on replacing.
+#[test]
+fn results_give_way_when_told() {
+    let scene = Scene::new();
+    let out = scene.out("out");
+    ok(&scene.args(&out, &["--seeds", "1"]));
+    let rows = || fs::read(out.join("rows.csv")).unwrap();
+    let before = rows();
+    for (more, words) in [("1", "rows.parquet: is there already"), ("2", "eval.json: there are results of another eval")] {
+        let (code, says) = one_line(&run(&scene.args(&out, &["--seeds", more])));
+        assert!(code == 2 && says.contains("--out") && says.contains(words) && says.contains("Give --overwrite to replace that"), "{says}");
+        assert!(rows() == before && !out.join(JOURNAL).exists());
+    }
+    // A result that is no plain file is not replaced by anybody.
+    for (name, link) in [("rows.csv", true), ("eval.json", false)] {
+        fs::remove_file(out.join(name)).unwrap();
+        match link {
+            true => std::os::unix::fs::symlink(&scene.workload, out.join(name)).unwrap(),
+            false => nix::unistd::mkfifo(&out.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        }
+        let (code, says) = one_line(&run(&scene.args(&out, &["--seeds", "1", "--overwrite"])));
+        assert!(code == 2 && says.contains(name) && says.contains(if link { "is a link" } else { "is a FIFO" }), "{says}");
+        fs::remove_file(out.join(name)).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&scene.workload).unwrap(), WORKLOAD);
+    fs::remove_dir_all(&out).unwrap();
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("rows.csv"), "precious").unwrap();
+    let (code, says) = one_line(&run(&scene.args(&out, &[])));
+    assert!(code == 2 && says.contains("rows.csv: is there already"), "{says}");
+    scene.cut_off_with(&out, Signal::SIGKILL, &["--overwrite"]);
+    assert_eq!(fs::read_to_string(out.join("rows.csv")).unwrap(), "precious");
+    ok(&scene.args(&out, &[]));
+    assert_ne!(fs::read_to_string(out.join("rows.csv")).unwrap(), "precious");
 }
 
 /// Two at the same time into the same folder: the second is told.
@@ -179,8 +226,8 @@ fn what_was_run_is_recorded() {
     assert!(misled["finished_utc"].as_str().is_some_and(|t| t.len() == 19));
     assert!(!fs::read_to_string(out.join("eval.json")).unwrap().contains(path(scene.dir.path())), "no paths of this machine");
     let said = |more: &[&str]| String::from_utf8(surefootd().args(scene.args(&out, more)).output().unwrap().stderr).unwrap();
-    assert_eq!(said(&["--seeds", "1", "--harm", "no-counters"]), "", "the same once more: nothing is lost");
-    let replaced = said(&["--seeds", "1", "--timelines", "none"]);
+    assert_eq!(said(&["--seeds", "1", "--harm", "no-counters", "--overwrite"]), "", "the same once more: nothing is lost");
+    let replaced = said(&["--seeds", "1", "--timelines", "none", "--overwrite"]);
     let older =
         "eval.json: there are results of another eval (policies unmanaged, parties; 1 seed; --harm no-counters; other: harm, timelines)";
     assert!(replaced.contains("WARN") && replaced.contains(older) && replaced.lines().count() == 1, "{replaced}");

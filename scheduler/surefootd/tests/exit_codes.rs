@@ -41,6 +41,11 @@ fn files(dir: &Path) {
     fs::create_dir(dir.join("damaged")).unwrap();
     put("damaged/safe.json", "{");
     fs::create_dir(dir.join("empty")).unwrap();
+    nix::unistd::mkfifo(&dir.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("text", dir.join("link")).unwrap();
+    put("journal-text.toml", &format!("journal = \"text\"\n{MOSES}"));
+    put("journal-link.toml", &format!("journal = \"link\"\n{MOSES}"));
+    put("journal-fifo.toml", &format!("journal = \"fifo\"\n{MOSES}"));
 }
 
 /// Command line (`@` is the folder of the test), exit code, and what standard error must say.
@@ -59,6 +64,12 @@ const CASES: &[(&str, i32, &str)] = &[
     ("sweep examples/demo-virtual.toml --server virtual:server-1 --plan --relaunch", 2, "--relaunch"),
     ("sweep examples/demo-virtual.toml --server virtual:server-1 --plan --tries 1", 2, "--tries"),
     ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval", 0, ""),
+    (
+        "eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval",
+        2,
+        "rows.parquet: is there already. Give --overwrite",
+    ),
+    ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval --overwrite", 0, ""),
     ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
     (
@@ -88,7 +99,26 @@ const CASES: &[(&str, i32, &str)] = &[
     ("oracle --workload @/none.toml --platform server-1", 2, "none.toml: cannot be read"),
     ("oracle --workload @/w.toml --platform @/none.toml", 2, "no such platform file"),
     ("oracle --workload @/w.toml --platform server-1 --out /proc/none/o.json", 1, "/proc/none"),
+    ("oracle --workload @/w.toml --platform server-1 --out @/o.json", 0, ""),
+    ("oracle --workload @/w.toml --platform server-1 --out @/o.json", 2, "--out @/o.json: is there already. Give --overwrite"),
+    ("oracle --workload @/w.toml --platform server-1 --out @/o.json --overwrite", 0, ""),
+    ("oracle --workload @/w.toml --platform server-1 --out @/w.toml --overwrite", 2, "is what this command reads (--workload @/w.toml)"),
+    ("oracle --workload @/w.toml --platform server-1 --out @/fifo --overwrite", 2, "is a FIFO and no plain file"),
+    ("oracle --workload @/w.toml --platform server-1 --out @/link --overwrite", 2, "is a link. Give the path that it leads to"),
+    ("oracle --workload @/w.toml --platform server-1 --out @/empty --overwrite", 2, "is a folder and no plain file"),
     ("run --policy unmanaged --server virtual:server-1 --config @/node.toml", 0, ""),
+    ("run --policy unmanaged --server virtual:server-1 --config @/node.toml --events @/text", 2, "--events @/text: is there already"),
+    ("run --policy unmanaged --server virtual:server-1 --config @/node.toml --stream @/text", 2, "--stream @/text: is there already"),
+    ("run --policy unmanaged --server virtual:server-1 --config @/node.toml --stream @/fifo --overwrite", 2, "is a FIFO and no plain file"),
+    (
+        "run --policy unmanaged --server virtual:server-1 --config @/node.toml --events @/w.toml --overwrite",
+        2,
+        "is what this command reads (workload in node.toml @/w.toml)",
+    ),
+    ("run --policy unmanaged --server virtual:server-1 --config @/node.toml --events @/x --stream @/x", 2, "name one file"),
+    ("run --policy unmanaged --server virtual:server-1 --config @/journal-text.toml", 2, "text: is there and no journal of decisions"),
+    ("run --policy unmanaged --server virtual:server-1 --config @/journal-link.toml", 2, "link: is a link, and none is followed here"),
+    ("run --policy unmanaged --server virtual:server-1 --config @/journal-fifo.toml", 2, "fifo: is a FIFO and no plain file"),
     ("run --policy parties --server local", 2, "--config: is missing, and with it `service`. Give a node.toml"),
     ("run --policy parties --server virtual:server-1", 2, "--config: is missing, and with it `workload`. Give a node.toml"),
     (
@@ -109,6 +139,10 @@ const CASES: &[(&str, i32, &str)] = &[
     ("run --policy parties --server local --config @/actuator.toml", 1, "nowhere.sock"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --events /proc/none/e", 1, "/proc/none/e"),
     ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl", 0, ""),
+    ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl", 2, "--out @/r.jsonl: is there already. Give --overwrite"),
+    ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl --overwrite", 0, ""),
+    ("record --server virtual:server-1 --config @/node.toml --out @/node.toml --overwrite", 2, "is what this command reads (--config "),
+    ("record --server virtual:server-1 --config @/node.toml --out @/fifo --overwrite", 2, "is a FIFO and no plain file"),
     ("record --server virtual:server-1 --config @/node.toml --out @/none/r.jsonl", 2, "Make it first"),
     ("record --server virtual:server-1 --out @/r.jsonl", 2, "--config: is missing, and with it `workload`"),
     ("record --server local --config @/catalogue.toml --out @/r.jsonl", 2, "`catalogue` in node.toml"),
@@ -116,7 +150,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("record --server local --config @/resctrl.toml --out @/r.jsonl", 1, "nothing like resctrl is mounted there"),
     ("record --server local --config @/file.toml --out @/r.jsonl", 1, "`state_dir` in node.toml"),
     ("check --config @/empty", 2, "Name a node.toml in it"),
-    ("record --server local --config @/gone.toml --out @/r.jsonl", 1, "/no/such/group"),
+    ("record --server local --config @/gone.toml --out @/g.jsonl", 1, "/no/such/group"),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow partes", 2, "--shadow: policy \"partes\""),
     ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow parties", 2, "\"parties\" is the one that acts"),
     (

@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{path, root, surefootd};
+use common::{one_line, path, root, surefootd};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A minute of two services under osml-plus with the small test bundle; what it said of its learning at the end, and the lines of
 /// its log that are about learning.
@@ -15,7 +16,7 @@ fn minute(dir: &Path, learning: &str) -> (Value, Vec<String>) {
     minute_of("osml-plus", "bundle-small", dir, learning)
 }
 
-fn minute_of(policy: &str, bundle: &str, dir: &Path, learning: &str) -> (Value, Vec<String>) {
+fn command(policy: &str, bundle: &str, dir: &Path, learning: &str) -> Command {
     let workload = root().join("workloads/sets/demo/two-lc-steady.toml").canonicalize().unwrap();
     let config = dir.join("node.toml");
     let text = format!("workload = \"{}\"\nrealtime = false\nmetrics_port = 0\n[learning]\nevery_ms = 100\n{learning}\n", path(&workload));
@@ -23,7 +24,13 @@ fn minute_of(policy: &str, bundle: &str, dir: &Path, learning: &str) -> (Value, 
     let vectors = root().join("tests/vectors");
     let (bundle, keys) = (vectors.join(bundle), vectors.join("keys/trusted"));
     let args = ["run", "--policy", policy, "--server", "virtual:server-1", "--config", path(&config), "--bundle", path(&bundle)];
-    let out = surefootd().args(args).args(["--trust", path(&keys)]).output().unwrap();
+    let mut command = surefootd();
+    command.args(args).args(["--trust", path(&keys)]);
+    command
+}
+
+fn minute_of(policy: &str, bundle: &str, dir: &Path, learning: &str) -> (Value, Vec<String>) {
+    let out = command(policy, bundle, dir, learning).output().unwrap();
     let log = String::from_utf8(out.stderr).unwrap();
     assert!(out.status.success(), "{log}");
     let said: Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -55,8 +62,8 @@ fn experience_survives_a_restart() {
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
-/// A file that is cut off, spoilt or of something else is one warning that names it, and the run is one without experience; its
-/// own experience replaces that file.
+/// A file that is cut off or spoilt is one warning that names it, and the run is one without experience; its own experience replaces that
+/// file. One of something else is refused before anything is done, and stays.
 #[test]
 fn damaged_experience_is_a_warning_and_an_empty_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,13 +75,20 @@ fn damaged_experience_is_a_warning_and_an_empty_start() {
     let values = 8 + u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
     let at = values + 4 * good[values..].chunks_exact(4).position(|v| v == 1.0f32.to_le_bytes()).unwrap();
     spoilt[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    for bytes in [&good[..good.len() / 2], &good[..3], &spoilt, b"", b"no tensors here, but long enough to hold a header"] {
+    for bytes in [&good[..good.len() / 2], &spoilt, b""] {
         fs::write(&file, bytes).unwrap();
         let (again, said) = minute(dir.path(), NAMED);
         assert_eq!(again, first);
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains(path(&file)) && said[0].contains("starts with no experience"), "{said:?}");
         assert_eq!(fs::read(&file).unwrap(), good);
+    }
+    for bytes in [&good[..3], b"no tensors here, but long enough to hold a header"] {
+        fs::write(&file, bytes).unwrap();
+        let out = command("osml-plus", "bundle-small", dir.path(), NAMED).output().unwrap();
+        let (code, said) = one_line(&out);
+        assert!(code == 2 && said.contains(path(&file)) && said.contains("no experience of ours, so it stays as it is"), "{said}");
+        assert_eq!(fs::read(&file).unwrap(), bytes);
     }
 }
 

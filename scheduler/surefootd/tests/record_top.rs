@@ -1,6 +1,7 @@
 //! `surefootd record` and `surefootd top`, on virtual servers.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+#![allow(unsafe_code, reason = "a pseudo terminal")]
 
 mod common;
 

@@ -16,7 +16,18 @@ fn minute(dir: &Path, policy: &str, shadows: &str) -> (Value, PathBuf) {
     fs::write(&config, format!("workload = \"{}\"\nrealtime = false\nmetrics_port = 0\n", path(&workload))).unwrap();
     let stream = dir.join("stream.jsonl");
     let mut command = surefootd();
-    command.args(["run", "--policy", policy, "--server", "virtual:server-1", "--config", path(&config), "--stream", path(&stream)]);
+    command.args([
+        "run",
+        "--policy",
+        policy,
+        "--server",
+        "virtual:server-1",
+        "--config",
+        path(&config),
+        "--stream",
+        path(&stream),
+        "--overwrite",
+    ]);
     if !shadows.is_empty() {
         command.args(["--shadow", shadows]);
     }
@@ -277,9 +288,13 @@ fn bad_streams_are_refused() {
         let (code, line) = refused(&[option, "/proc/none/file"]);
         assert!(code == 1 && line.contains("/proc/none/file"), "{code} {line}");
         // The other way round, nothing recorded is lost for a run that does not come to be.
-        let (code, line) = refused(&[option, path(&stream)]);
+        let before = fs::read(&stream).unwrap();
+        let (code, line) = refused(&[option, path(&stream), "--overwrite"]);
         assert!(code == 1 && line.contains("metrics_port"), "{code} {line}");
-        assert!(fs::metadata(&stream).unwrap().len() > 0, "{option}");
+        assert!(fs::read(&stream).unwrap() == before, "{option}");
+        // And nothing is left of what was to be recorded.
+        let (code, _) = refused(&[option, path(&dir.path().join("new"))]);
+        assert!(code == 1 && fs::read_dir(dir.path()).unwrap().all(|f| !f.unwrap().file_name().to_string_lossy().starts_with("new")));
     }
     assert!(!dir.path().join("u.sock").exists() && !dir.path().join("j.jsonl").exists());
 }

@@ -8,6 +8,7 @@
 //! Units: seconds, requests/s, GHz, ns where a name says so, MB = 2^20 bytes, GB/s = 10^9 bytes/s.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
+#![forbid(unsafe_code)]
 
 pub mod core_use;
 pub mod math;

@@ -1,6 +1,7 @@
 //! The hot paths allocate nothing once their buffers have grown.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod common;
 
@@ -20,9 +21,11 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|c| c.set(c.get() + 1));
+        // SAFETY: the caller keeps the promises that this function asks for.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the promises that this function asks for.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -1,8 +1,11 @@
 //! What to run, checked before anything is sent.
 
+#![allow(unsafe_code, reason = "sysconf, and the addresses of this machine's networks")]
+
 use crate::error::{bad, LoadgenError};
 use crate::load::{LoadProfile, Step, Wave};
 use crate::mmpp::Mmpp;
+use crate::output::Input;
 use crate::protocol::{ProtocolKind, KEY_PLACEHOLDER};
 use crate::schedule::Arrivals;
 use crate::verdict::Rules;
@@ -53,6 +56,10 @@ pub struct Config {
     pub qos_target_ms: Option<f64>,
     pub feed: Option<PathBuf>,
     pub windows: Option<PathBuf>,
+    /// Existing files give way.
+    pub overwrite: bool,
+    /// The file that the load was read from.
+    pub load_file: Option<PathBuf>,
     /// Socket for commands; `-` is stdin.
     pub control: Option<PathBuf>,
     /// Keep every sample in memory (tests).
@@ -93,9 +100,16 @@ impl Config {
             qos_target_ms: None,
             feed: None,
             windows: None,
+            overwrite: false,
+            load_file: None,
             control: None,
             keep_samples: false,
         }
+    }
+
+    /// Files that a run reads.
+    pub fn inputs(&self) -> Vec<Input<'_>> {
+        self.load_file.iter().map(|f| ("--load-file", f.as_path())).collect()
     }
 
     /// # Errors

@@ -8,6 +8,8 @@
 //!
 //! Anything else is answered with one line `error: ...` and changes nothing.
 
+#![allow(unsafe_code, reason = "poll and umask")]
+
 use crate::error::{failed, LoadgenError};
 use crate::load::check_rps;
 use std::io::{ErrorKind, Read, Write};

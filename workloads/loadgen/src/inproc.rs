@@ -1,5 +1,7 @@
 //! A small server in this process, for `selftest` and for tests: memcached text, RESP and HTTP, one thread, no storage.
 
+#![allow(unsafe_code, reason = "poll")]
+
 use crate::protocol::ProtocolKind;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -9,7 +9,7 @@
 //! [`sim`] virtual time and queueing servers · [`protocol`] memcached, RESP, HTTP · [`record`] histograms and windows ·
 //! [`quantile`] percentiles with intervals · [`verdict`] may a number be believed · [`warmup`] is the service warm · [`feed`] the live
 //! datagram · [`control`] commands while running · [`run`] all of it · [`windows`] parts of it, merged ·
-//! [`saturate`] the highest load that meets a target.
+//! [`saturate`] the highest load that meets a target · [`output`] files that a command writes.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
 
@@ -23,6 +23,7 @@ pub mod live;
 pub mod load;
 pub mod mmpp;
 pub mod net;
+pub mod output;
 pub mod protocol;
 pub mod quantile;
 pub mod record;

@@ -1,6 +1,9 @@
 //! Command line of the load generator. It only wires; see the library for what things mean.
 
+#![allow(unsafe_code, reason = "signal handlers that only set a flag")]
+
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +12,9 @@ use surefoot_io::{out, shown};
 use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_states, parse_target, parse_wave};
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
 use surefoot_loadgen::mmpp::Mmpp;
+use surefoot_loadgen::output::{Input, Output};
 use surefoot_loadgen::protocol::ProtocolKind;
 use surefoot_loadgen::quantile::{Latency, Quantile};
-use surefoot_loadgen::run::write_atomically;
 use surefoot_loadgen::saturate::{search, Finding, Journal, Point, Service, Settings};
 use surefoot_loadgen::windows::merge;
 use surefoot_loadgen::{run, Arrivals, Config, LoadProfile, LoadgenError, Report};
@@ -109,6 +112,9 @@ struct RunArgs {
     /// Write one JSON line per window here, with its histogram; `windows` merges them
     #[arg(long)]
     windows: Option<PathBuf>,
+    /// Replace files that are there already
+    #[arg(long)]
+    overwrite: bool,
     /// Take commands (rps 12000, status, stop) on a Unix socket made here (mode 0600), or on stdin if this is -
     #[arg(long)]
     control: Option<PathBuf>,
@@ -224,6 +230,9 @@ struct SaturateArgs {
     /// Write the result with the latency-load curve (JSON) here
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Replace a file that is there already
+    #[arg(long)]
+    overwrite: bool,
 }
 
 #[derive(clap::Args)]
@@ -342,6 +351,8 @@ fn config(args: &RunArgs) -> Result<Config, LoadgenError> {
     c.qos_target_ms = args.qos_target_ms;
     c.feed = args.feed.clone();
     c.windows = args.windows.clone();
+    c.overwrite = args.overwrite;
+    c.load_file = args.load_file.clone();
     c.control = args.control.clone();
     c.check()?;
     Ok(c)
@@ -432,14 +443,27 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), LoadgenError> {
     Ok(())
 }
 
+/// The file of `--out`, before anything is sent: what is in its way is found then.
+fn result_file(path: Option<&Path>, inputs: &[Input<'_>], overwrite: bool) -> Result<Option<Output>, LoadgenError> {
+    path.map(|p| Output::for_option("--out", p, inputs, overwrite)).transpose()
+}
+
+fn write_result(out: Option<Output>, value: &impl serde::Serialize) -> Result<(), LoadgenError> {
+    let Some(mut out) = out else { return Ok(()) };
+    let mut text = serde_json::to_vec_pretty(value).map_err(|e| LoadgenError::Failed(format!("result: {e}")))?;
+    text.push(b'\n');
+    let written = out.write_all(&text).map_err(Into::into).and_then(|()| out.finish());
+    written.map_err(|e| e.of_option("--out", out.path()))
+}
+
 fn run_once(args: &RunArgs) -> Result<(), LoadgenError> {
     let config = config(args)?;
-    let report = run(&config, &STOP)?.report;
-    if let Some(path) = &args.out {
-        let mut text = serde_json::to_vec_pretty(&report).map_err(|e| LoadgenError::Failed(format!("report: {e}")))?;
-        text.push(b'\n');
-        write_atomically(path, &text)?;
+    if args.out.is_some() && args.out == args.windows {
+        return Err(bad("--out and --windows name one file. Give each its own"));
     }
+    let out = result_file(args.out.as_deref(), &config.inputs(), args.overwrite)?;
+    let report = run(&config, &STOP)?.report;
+    write_result(out, &report)?;
     if args.json {
         print_json(&report)?;
     } else {
@@ -484,6 +508,8 @@ fn saturate(args: &SaturateArgs) -> Result<(), LoadgenError> {
     config.qos_target_ms = Some(args.qos_target_ms);
     config.check()?;
     let about = serde_json::to_string(&(&settings, format!("{config:?}"))).map_err(|e| LoadgenError::Failed(format!("settings: {e}")))?;
+    let journal: Vec<Input<'_>> = args.journal.iter().map(|j| ("--journal", j.as_path())).collect();
+    let out = result_file(args.out.as_deref(), &journal, args.overwrite)?;
     let service = Service { config, stop: &STOP };
     let found = match &args.journal {
         Some(path) => {
@@ -495,11 +521,7 @@ fn saturate(args: &SaturateArgs) -> Result<(), LoadgenError> {
         }
         None => search(&mut { service }, &settings, show_point)?,
     };
-    if let Some(path) = &args.out {
-        let mut text = serde_json::to_vec_pretty(&found).map_err(|e| LoadgenError::Failed(format!("result: {e}")))?;
-        text.push(b'\n');
-        write_atomically(path, &text)?;
-    }
+    write_result(out, &found)?;
     if args.json {
         return print_json(&found);
     }

@@ -4,6 +4,8 @@
 //! polls for the rest: the send lag falls, for CPU time. Reply times are taken when `read` returns; the time a reply waits in
 //! the socket until this thread runs counts as the server's. The send lag shows how much that can be: it is the same wait.
 
+#![allow(unsafe_code, reason = "sockets, epoll and timers")]
+
 use crate::driver::{Clock, Fate, Pending, Sample, Transport};
 use crate::error::{failed, LoadgenError};
 use crate::protocol::{Parsed, Protocol, Reply};

@@ -1,5 +1,7 @@
 //! A run: connect, preload, send from each thread, collect in this one, report.
 
+#![allow(unsafe_code, reason = "getrusage, and what a thread asks of the scheduler")]
+
 use crate::config::Config;
 use crate::control::{Command, Control};
 use crate::driver::{drive_source, Clock, Limits, Mark, Sample, Sink};
@@ -7,6 +9,7 @@ use crate::error::{failed, LoadgenError};
 use crate::feed::{encode_histogram, FeedDatagram, FeedSender};
 use crate::live::{Changes, LiveSchedule, LEAD_NS};
 use crate::net::{connect, monotonic_ns, preload, MonotonicClock, SocketTransport};
+use crate::output::{Blocked, Output};
 use crate::protocol::{Protocol, ProtocolKind};
 use crate::record::{Recorder, RecorderConfig};
 use crate::report::{LoadStep, Phase, Report, WaveReport, WindowLine, WindowReport, FORMAT};
@@ -127,43 +130,16 @@ fn settle_thread(cpu: Option<usize>, realtime: bool) -> Result<bool, LoadgenErro
     }
 }
 
-/// Write a file whole or not at all.
-///
-/// # Errors
-/// `Failed` naming the path.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), LoadgenError> {
-    let temporary = temporary_name(path);
-    let write = || -> std::io::Result<()> {
-        let mut f = std::fs::File::create(&temporary)?;
-        f.write_all(bytes)?;
-        f.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&temporary);
-        failed(format!("cannot write {}: {e}", path.display()))
-    })
-}
-
-fn temporary_name(path: &Path) -> std::path::PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.partial", std::process::id()));
-    path.with_file_name(name)
-}
-
 /// Windows as JSON lines under a temporary name until the run has ended.
 struct WindowFile {
-    file: std::io::BufWriter<std::fs::File>,
-    temporary: std::path::PathBuf,
-    path: std::path::PathBuf,
+    file: std::io::BufWriter<Output>,
     failed: Option<std::io::Error>,
 }
 
 impl WindowFile {
-    fn create(path: &Path) -> Result<Self, LoadgenError> {
-        let temporary = temporary_name(path);
-        let file = std::fs::File::create(&temporary).map_err(|e| failed(format!("cannot write --windows {}: {e}", path.display())))?;
-        Ok(WindowFile { file: std::io::BufWriter::new(file), temporary, path: path.into(), failed: None })
+    fn create(path: &Path, config: &Config) -> Result<Self, LoadgenError> {
+        let out = Output::for_option("--windows", path, &config.inputs(), config.overwrite)?;
+        Ok(WindowFile { file: std::io::BufWriter::new(out), failed: None })
     }
 
     fn line(&mut self, w: &WindowLine) {
@@ -175,20 +151,9 @@ impl WindowFile {
     }
 
     fn commit(mut self) -> Result<(), LoadgenError> {
-        let result = match self.failed.take() {
-            Some(e) => Err(e),
-            None => {
-                self.file.flush().and_then(|()| self.file.get_ref().sync_all()).and_then(|()| std::fs::rename(&self.temporary, &self.path))
-            }
-        };
-        result.map_err(|e| failed(format!("cannot write --windows {}: {e}", self.path.display())))
-    }
-}
-
-impl Drop for WindowFile {
-    fn drop(&mut self) {
-        // After a commit the name is gone and this does nothing.
-        let _ = std::fs::remove_file(&self.temporary);
+        let flushed = self.failed.take().map_or_else(|| self.file.flush(), Err);
+        let out = self.file.get_mut();
+        flushed.map_err(Blocked::Io).and_then(|()| out.finish()).map_err(|e| e.of_option("--windows", out.path()))
     }
 }
 
@@ -264,7 +229,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
         &config.host,
         &config.path,
     ));
-    let mut window_file = config.windows.as_deref().map(WindowFile::create).transpose()?;
+    let mut window_file = config.windows.as_deref().map(|w| WindowFile::create(w, config)).transpose()?;
     let control = config.control.as_deref().map(Control::open).transpose()?;
     let mut feed = config.feed.as_deref().map(FeedSender::new).transpose().map_err(|e| failed(format!("feed: {e}")))?;
 

@@ -18,12 +18,14 @@
 use crate::config::Config;
 use crate::error::{bad, failed, LoadgenError};
 use crate::load::{check_rps, LoadProfile};
+use crate::output::plain;
 use crate::quantile::binomial_cdf;
 use crate::run::run;
 use crate::schedule::draw;
 use crate::verdict::VerdictKind;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use surefoot_io::input::{self, SUMMARY_BYTES};
@@ -525,11 +527,12 @@ impl<P: Probe> Journal<P> {
     /// `Failed` naming the file and the remedy.
     pub fn open(path: &Path, about: &str, probe: P) -> Result<Self, LoadgenError> {
         let wrong = |e: &dyn std::fmt::Display| failed(format!("--journal {}: {e}", path.display()));
-        let text = match input::text(path, SUMMARY_BYTES) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(e) => return Err(wrong(&e)),
-        };
+        plain(path).map_err(|why| bad(format!("--journal {}: {why}", path.display())))?;
+        // Neither a link nor a pipe that has come since: the one is not followed, the other not waited for.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = std::fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).custom_flags(flags).open(path);
+        let mut file = file.map_err(|e| wrong(&e))?;
+        let text = input::all(&file, SUMMARY_BYTES).and_then(input::utf8).map_err(|e| wrong(&e))?;
         // A kill may have torn the last line.
         let whole = text.rfind('\n').map_or(0, |n| n + 1);
         // Its first line may have been cut short; whatever else has no line is somebody's.
@@ -546,7 +549,6 @@ impl<P: Probe> Journal<P> {
                 earlier.push_back(serde_json::from_str(line).map_err(|e| wrong(&format!("{e}; remove it, or give another file")))?);
             }
         }
-        let mut file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(|e| wrong(&e))?;
         file.set_len(whole as u64).map_err(|e| wrong(&e))?;
         std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(|e| wrong(&e))?;
         if whole == 0 {

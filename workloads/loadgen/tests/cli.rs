@@ -1,6 +1,7 @@
 //! The command line: one line for each mistake, the right exit code, nothing half-written.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+#![allow(unsafe_code, reason = "kill of a child of its own")]
 
 mod common;
 
@@ -81,6 +82,38 @@ fn refused_connection() {
         &[&format!("nothing listens on {address}"), "start the service or check --target"],
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Files that the caller names are made, not taken: what is no plain file, what is read, and what is there already stays, unless told so;
+/// and that is said before anything is sent.
+#[test]
+fn files_in_the_way_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let fifo = std::ffi::CString::new(at("fifo")).unwrap();
+    // SAFETY: a string that ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    std::fs::write(at("old"), "precious").unwrap();
+    std::fs::write(at("day.csv"), "time_s,rps\n0,5\n").unwrap();
+    std::os::unix::fs::symlink(at("old"), at("link")).unwrap();
+    // Nothing listens: whoever came so far would say that.
+    let (fixed, trace) = (["--target", "127.0.0.1:1", "--rps", "5"], ["--target", "127.0.0.1:1", "--load-file", &at("day.csv")]);
+    for option in ["--out", "--windows"] {
+        for (name, words) in [("fifo", "is a FIFO and no plain file"), ("link", "is a link"), ("old", "is there already. Give --overwrite")]
+        {
+            one_error(&[&fixed[..], &[option, &at(name)]].concat(), 2, &[option, words]);
+        }
+        one_error(&[&trace[..], &["--overwrite", option, &at("day.csv")]].concat(), 2, &[option, "(--load-file "]);
+        one_error(&[&fixed[..], &["--overwrite", option, &at("old")]].concat(), 1, &["nothing listens"]);
+    }
+    one_error(&[&fixed[..], &["--out", &at("new"), "--windows", &at("new")]].concat(), 2, &["name one file"]);
+    let search = ["saturate", "--target", "127.0.0.1:1", "--qos-target-ms", "5"];
+    one_error(&[&search[..], &["--out", &at("old")]].concat(), 2, &["--out", "is there already"]);
+    one_error(&[&search[..], &["--overwrite", "--journal", &at("old"), "--out", &at("old")]].concat(), 2, &["--out", "(--journal "]);
+    for (name, words) in [("fifo", "is a FIFO"), ("link", "is a link")] {
+        one_error(&[&search[..], &["--journal", &at(name)]].concat(), 2, &["--journal", words]);
+    }
+    assert_eq!((std::fs::read_to_string(at("old")).unwrap().as_str(), std::fs::read_dir(dir.path()).unwrap().count()), ("precious", 4));
 }
 
 /// The wrong protocol is told, not measured.
@@ -234,7 +267,7 @@ fn a_search_writes_its_curve() {
     let address = server.address.to_string();
     let args = ["saturate", "--target", &address, "--qos-target-ms", "60000", "--from", "1000", "--max-rps", "3000"];
     let times = ["--shortest", "50ms", "--longest", "2s", "--warmup", "0s", "--points", "0", "--lag-limit-ms", "60000"];
-    let files = ["--out", curve.to_str().unwrap(), "--journal", journal.to_str().unwrap()];
+    let files = ["--overwrite", "--out", curve.to_str().unwrap(), "--journal", journal.to_str().unwrap()];
     // A noisy machine may leave a rate undecided, and the search goes on below it.
     let searched = first_punctual("a search up to its bound takes three rates", || {
         let _ = std::fs::remove_file(&journal);

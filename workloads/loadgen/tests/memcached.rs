@@ -6,6 +6,7 @@
 //! (common/punctual.rs says when that is given up, and how loudly).
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+#![allow(unsafe_code, reason = "kill of a child of its own")]
 
 mod common;
 

@@ -310,6 +310,16 @@ impl Allow {
         }
     }
 
+    /// Whether a file lies in a cgroup that is named, whatever the file is.
+    pub fn governs(&self, file: &str) -> bool {
+        let located = self.locate(file).ok();
+        let in_named = |(place, names): (&Place, Vec<&str>)| match (&place.tree, names.split_last()) {
+            (Tree::Cgroups(shown), Some((_, dirs))) => self.in_cgroups(shown, dirs, false),
+            _ => false,
+        };
+        located.is_some_and(in_named)
+    }
+
     /// A cgroup folder in which threads of an allowed service may run.
     pub fn holds(&self, dir: &Path) -> bool {
         let located = dir.to_str().and_then(|d| self.locate(d).ok());

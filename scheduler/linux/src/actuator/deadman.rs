@@ -5,6 +5,7 @@
 //! nothing but the list. An actuator that was killed as well finds the list when it starts again; one of an earlier boot is void.
 
 use super::protocol::{decode, Request, SafeOp};
+use crate::own::{Author, Folder};
 use crate::safe::SafeLayout;
 use nix::errno::Errno;
 use nix::fcntl::{openat, renameat, OFlag};
@@ -58,6 +59,11 @@ impl DeadMan {
         let meta = fstat(&fd).map_err(named)?;
         if meta.st_uid != nix::unistd::geteuid().as_raw() || meta.st_mode & 0o022 != 0 {
             let why = format!("{}: belongs to user {} or may be written by others. Give a folder of our own", dir.display(), meta.st_uid);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        // Also on the way to it: who can exchange the folder for another says what is put in force.
+        if let Author::Others(weak) = Folder::open(dir)?.author() {
+            let why = format!("{}: {weak}. Give a folder of our own", dir.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let mut d = DeadMan { dir: fd, boot: boot.trim().into(), layout: SafeLayout::default(), watch: Watch::Quiet };

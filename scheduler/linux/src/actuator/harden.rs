@@ -8,6 +8,8 @@
 //!
 //! A kernel that lacks a measure is no error: [`Measure`] says what is in force.
 
+#![allow(unsafe_code, reason = "system calls that nix has not: capset, Landlock, seccomp, prctl")]
+
 use crate::procfs::capabilities;
 use nix::errno::Errno;
 use std::fs;

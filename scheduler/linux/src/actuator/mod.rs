@@ -4,7 +4,8 @@
 //! request is judged by the allow-list ([`allow`], [`value`]), carried out below a few open folders ([`beneath`]), and answered
 //! with the kernel's own errno ([`protocol`]). It knows no model, no policy, no network, and parses nothing of the client but
 //! the protocol. Before it serves anybody it gives up what it does not need ([`harden`]). Should the decider die, it puts the layout in
-//! force that was left with it ([`deadman`]).
+//! force that was left with it ([`deadman`]). A process that has the rights itself goes by the same list where it acts on what a lesser user
+//! wrote ([`Guarded`]).
 //!
 //! docs/privileges.md has the threat model and how to set it up.
 
@@ -12,6 +13,7 @@ pub mod allow;
 pub mod beneath;
 pub mod client;
 pub mod deadman;
+mod guard;
 pub mod harden;
 mod line;
 pub mod protocol;
@@ -27,4 +29,5 @@ pub use allow::{Allow, Pattern};
 pub use beneath::Beneath;
 pub use client::RemoteFiles;
 pub use deadman::DeadMan;
+pub use guard::Guarded;
 pub use serve::{Actuator, Listener};

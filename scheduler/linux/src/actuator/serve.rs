@@ -1,12 +1,15 @@
 //! The actuator's side: judge, carry out, answer. One client at a time, which may have a second line: what waits for the kernel to
 //! move memory is asked there and carried out in a thread of its own, so that no other write has to wait for it.
 
+#![allow(unsafe_code, reason = "descriptors that the kernel or the service manager hands over")]
+
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
 use super::line::Line;
 use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};
 use crate::cgroup::Mounts;
 use crate::files::SharedFiles;
+use crate::own::Folder;
 use crate::root::Root;
 use crate::safe::Op;
 use nix::errno::Errno;
@@ -15,10 +18,8 @@ use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Sender};
@@ -32,9 +33,9 @@ const PATIENCE_S: i64 = 2;
 
 /// Judges and carries out. Knows nothing of sockets; each thread has its own.
 #[derive(Clone, Debug)]
-struct Hands {
-    allow: Allow,
-    files: SharedFiles,
+pub(super) struct Hands {
+    pub(super) allow: Allow,
+    pub(super) files: SharedFiles,
     /// Where the cgroup of a thread is looked up.
     root: Root,
     mounts: Mounts,
@@ -59,8 +60,7 @@ struct Aside {
 impl Actuator {
     /// `files` carries out; `root` is where /proc is read.
     pub fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
-        let mounts = Mounts::read(&root);
-        Actuator { hands: Hands { allow, files, root, mounts }, dead_man: None, aside: None }
+        Actuator { hands: Hands::new(allow, files, root), dead_man: None, aside: None }
     }
 
     /// Keep a layout for when a client dies.
@@ -104,6 +104,11 @@ fn unable() -> io::Error {
 }
 
 impl Hands {
+    pub(super) fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
+        let mounts = Mounts::read(&root);
+        Hands { allow, files, root, mounts }
+    }
+
     fn handle(&self, message: &[u8], keep: Keep<'_>) -> Reply {
         let request = match decode(message) {
             Ok(r) => r,
@@ -158,7 +163,7 @@ impl Hands {
         })
     }
 
-    fn write(&self, path: &str, text: &str) -> Result<io::Result<()>, Refused> {
+    pub(super) fn write(&self, path: &str, text: &str) -> Result<io::Result<()>, Refused> {
         if let Further::Thread(tid) = self.allow.write(path, text)? {
             match self.may_move(tid) {
                 None => return Ok(Err(io::Error::from_raw_os_error(libc::ESRCH))),
@@ -347,12 +352,11 @@ impl Listener {
     /// # Errors
     /// What the kernel says; a path at which something else than a socket lies is left alone.
     pub fn bind(at: &Path) -> io::Result<Self> {
-        if fs::symlink_metadata(at).is_ok_and(|m| m.file_type().is_socket()) {
-            fs::remove_file(at)?;
-        }
+        let (folder, name) = Folder::of(at)?;
+        folder.remove_socket(name)?;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-        bind(socket.as_raw_fd(), &UnixAddr::new(at)?)?;
-        fs::set_permissions(at, fs::Permissions::from_mode(0o666))?;
+        bind(socket.as_raw_fd(), &UnixAddr::new(&folder.bind_path(name))?)?;
+        folder.open_socket_to(name, 0o666, None)?;
         listen(&socket, Backlog::new(8)?)?;
         Ok(Listener { socket })
     }

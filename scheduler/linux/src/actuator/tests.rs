@@ -1,5 +1,7 @@
 //! Client and actuator together, over a real socket; and hostile requests against a real tree.
 
+#![allow(unsafe_code, reason = "a test that becomes another user")]
+
 use super::protocol::{decode_reply, Request, SafeOp, VERSION};
 use super::*;
 use crate::cgroup::Mounts;
@@ -649,4 +651,29 @@ fn without_rules_the_trap_springs() {
     let changed: Vec<&PathBuf> = now.keys().filter(|p| before.get(*p) != now.get(*p)).collect();
     let outside = |p: &&&PathBuf| !may_change(p.strip_prefix(dir.path()).unwrap().to_str().unwrap());
     assert_eq!(changed.iter().filter(outside).count(), 2, "{changed:?}");
+}
+
+/// A process with the rights that goes by the list changes what a client of the actuator could, and nothing else; links lead it nowhere.
+#[test]
+fn a_guarded_process_is_bound_by_the_list() {
+    let (dir, root) = host();
+    let allow = allowed(&root);
+    let guarded = Guarded::new(allow, root.clone()).unwrap();
+    let at = |p: &str| root.path(format!("/sys/fs/cgroup/{p}"));
+    let (good, foreign, victim) = (at("cpuset/docker/c/cpuset.cpus"), at("cpuset/docker2/c/cpuset.cpus"), dir.path().join("victim"));
+    fs::write(&victim, "precious").unwrap();
+    guarded.write(&good, "1").unwrap();
+    assert!(fs::read_to_string(&good).unwrap() == "1" && guarded.writable(&good) && guarded.read(&root.path("/proc/43/cgroup")).is_ok());
+    let said = guarded.write(&foreign, "1").unwrap_err();
+    assert!(said.kind() == io::ErrorKind::PermissionDenied && said.to_string().contains("names no such cgroup"), "{said}");
+    for path in
+        [victim.clone(), at("cpuset/docker/../../../../victim"), at("cpuset/docker/c/cgroup.procs"), at("cpuset/docker/c/x/../cpuset.cpus")]
+    {
+        assert!(guarded.write(&path, "1").is_err() && !guarded.writable(&path), "{path:?}");
+        assert!(guarded.make_dir(&path).is_err() && guarded.remove_dir(&path).is_err() && guarded.rename(&path, &good).is_err());
+    }
+    fs::remove_file(&good).unwrap();
+    symlink(&victim, &good).unwrap();
+    assert!(guarded.write(&good, "1").is_err() && guarded.read(&good).is_err() && !guarded.is_file(&good));
+    assert_eq!((fs::read_to_string(&victim).unwrap().as_str(), fs::read_to_string(&foreign).unwrap().as_str()), ("precious", "0-3\n"));
 }

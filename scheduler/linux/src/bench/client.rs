@@ -1,5 +1,7 @@
 //! The load generator as a child process: where it is, how it is called, what its report says of itself.
 
+#![allow(unsafe_code, reason = "kill of a child of its own")]
+
 use super::whole::Client;
 use crate::child::{Guarded, Priority};
 use crate::engine::in_path;

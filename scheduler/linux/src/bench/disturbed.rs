@@ -1,6 +1,8 @@
 //! What else the host did while a case was sampled. Counters of the kernel at two instants make a [`Disturbance`], and one rule says
 //! whether it is too much; both are pure.
 
+#![allow(unsafe_code, reason = "sysconf")]
+
 use crate::psi::{Pressure, Resource};
 use crate::root::Root;
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! Hardware counters and frequency.
 
+#![allow(unsafe_code, reason = "the CPUID instruction")]
+
 use super::{chosen, cpu_flag, Area};
 use crate::discover::online;
 use crate::perf::{self, NoCounters};

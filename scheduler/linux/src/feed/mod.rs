@@ -14,9 +14,9 @@ pub use prometheus::Wanted;
 pub use scrape::{Scrape, Url};
 pub use window::{Reading, Windows};
 
+use crate::own::{cause_and_remedy, Folder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,16 +101,13 @@ impl Feed {
     /// # Errors
     /// [`ServerError::Unavailable`] where it cannot be bound.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
-        let fail = |cause: String| ServerError::Unavailable {
-            what: format!("latency socket {}", path.display()),
-            cause,
-            remedy: "Give a state folder that can be written and has a path below 100 bytes".into(),
-        };
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e.to_string())),
-            _ => {}
-        }
-        let socket = bind(path, mode).map_err(|e| fail(e.to_string()))?;
+        const REMEDY: &str = "Give a state folder that can be written and has a path below 100 bytes";
+        let fail =
+            |cause: String| ServerError::Unavailable { what: format!("latency socket {}", path.display()), cause, remedy: REMEDY.into() };
+        let socket = bind(path, mode).map_err(|e| {
+            let (cause, remedy) = cause_and_remedy(&e, REMEDY);
+            ServerError::Unavailable { what: format!("latency socket {}", path.display()), cause, remedy }
+        })?;
         socket.set_read_timeout(Some(SLICE)).map_err(|e| fail(e.to_string()))?;
         let shared = Arc::new(Shared {
             start: Instant::now(),
@@ -245,18 +242,20 @@ impl Drop for Feed {
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
-        let _ = std::fs::remove_file(&self.path);
+        let _ = Folder::of(&self.path).and_then(|(folder, name)| folder.remove_socket(name));
     }
 }
 
 /// A socket that at no instant is open to others than `mode` says.
 fn bind(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
     use nix::sys::socket::{bind, socket, AddressFamily, SockFlag, SockType, UnixAddr};
+    let (folder, name) = Folder::of(path)?;
+    folder.remove_socket(name)?;
     let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     // The file gets the socket's own mode, less the umask; which may have taken too much.
     nix::sys::stat::fchmod(&fd, nix::sys::stat::Mode::from_bits_truncate(mode))?;
-    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    bind(fd.as_raw_fd(), &UnixAddr::new(&folder.bind_path(name))?)?;
+    folder.open_socket_to(name, mode, None)?;
     Ok(UnixDatagram::from(fd))
 }
 

@@ -1,6 +1,7 @@
 use super::datagram::tests::datagram;
 use super::scrape::tests::{ok, serve, url};
 use super::*;
+use std::os::unix::fs::PermissionsExt;
 
 /// Until it holds.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
@@ -16,7 +17,8 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 fn the_socket_delivers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("feed.sock");
-    std::fs::write(&path, "left by a dead process").unwrap();
+    // Left by a dead process.
+    drop(UnixDatagram::bind(&path).unwrap());
     let mut feed = Feed::bind(&path, MODE).unwrap();
     feed.expect(["m"].into_iter());
     let s = UnixDatagram::unbound().unwrap();
@@ -32,6 +34,26 @@ fn the_socket_delivers() {
     assert!(feed.with(|w| w.interval("m", 0)).is_none());
     drop(feed);
     assert!(!path.exists());
+}
+
+/// What is no socket is nobody's to take away: it is named, with the remedy, and stays.
+#[test]
+fn what_is_no_socket_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (victim, path) = (dir.path().join("victim"), dir.path().join("feed.sock"));
+    std::fs::write(&victim, "precious").unwrap();
+    for what in ["a plain file", "a link", "a folder"] {
+        match what {
+            "a link" => std::os::unix::fs::symlink(&victim, &path).unwrap(),
+            "a folder" => std::fs::create_dir(&path).unwrap(),
+            _ => std::fs::write(&path, "precious").unwrap(),
+        }
+        let said = Feed::bind(&path, MODE).unwrap_err().to_string();
+        assert!(said.contains("feed.sock") && said.contains(&format!("{what} is there and no socket. Remove it")), "{said}");
+        let there = std::fs::symlink_metadata(&path).unwrap();
+        if there.is_dir() { std::fs::remove_dir(&path) } else { std::fs::remove_file(&path) }.unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
 }
 
 /// Only its owner and its group may write to the socket, whatever the umask; others where that was asked for.

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::root::Root;
 use crate::unit;
 use std::io;
+use std::path::{Component, Path};
 use surefoot_server::{Allocation, CpuSet, Platform, ServerError};
 
 /// Who holds the knobs of a service.
@@ -108,6 +109,7 @@ impl LocalServer {
     /// How a target is controlled, its cgroup and its first process.
     pub(super) fn control(&mut self, id: &str, target: &Target) -> Result<(Control, Option<Cgroup>, Option<u32>), ServerError> {
         let (cgroup, pid, container) = self.find(id, target)?;
+        self.allowed(&said(id, target), cgroup.as_ref())?;
         let control = match (&cgroup, container) {
             (Some(g), _) if g.writable() => Control::Files(g.clone()),
             (_, Some(container)) => Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? },
@@ -120,6 +122,31 @@ impl LocalServer {
             }
         };
         Ok((control, cgroup, pid))
+    }
+
+    /// Where another user's word is acted on: that this cgroup is on the list. Without a cgroup that can be seen nothing is: what a container
+    /// engine does for us it would do with all its rights.
+    fn allowed(&self, name: &str, cgroup: Option<&Cgroup>) -> Result<(), ServerError> {
+        let Some(allow) = &self.config.allow else { return Ok(()) };
+        let listed = |dir: &Path| dir.join("any").to_str().is_some_and(|file| allow.governs(file));
+        if cgroup.is_some_and(|g| listed(&g.cpuset) && listed(&g.cpu)) {
+            return Ok(());
+        }
+        let at =
+            cgroup.map_or_else(|| "its cgroup is not known".into(), |g| format!("its cgroup {} is not on the list", g.cpuset.display()));
+        let remedy = "Name it in node.toml (a service's cgroup, or actuator.cgroups), or act as the user of the state folder";
+        Err(unavailable(name, format!("{at} of what node.toml lets be changed"), remedy))
+    }
+
+    /// Whether a container that carries our label may go: where another user could have written the state folder, whose path the label is
+    /// made of, only one of an allowed cgroup.
+    pub(super) fn may_remove(&mut self, id: &str) -> Result<(), ServerError> {
+        if self.config.allow.is_none() {
+            return Ok(());
+        }
+        let target = Target::Container(id.into());
+        let (cgroup, ..) = self.find(id, &target)?;
+        self.allowed(&format!("container {id}"), cgroup.as_ref())
     }
 
     pub(super) fn find(&mut self, id: &str, target: &Target) -> Result<Found, ServerError> {
@@ -151,6 +178,9 @@ pub(crate) fn locate(
             Ok((cgroup, Some(c.pid), Some(c.id)))
         }
         Target::Cgroup(path) => {
+            if path.components().any(|c| c == Component::ParentDir) {
+                return Err(ServerError::Invalid(format!("{name}: a cgroup has no \"..\" in its path. List cgroups with: systemd-cgls")));
+            }
             let g = mounts.named(&path.to_string_lossy()).filter(|g| g.cpuset.is_dir());
             let g = g.ok_or_else(|| {
                 unavailable(&name, "it is not there, or cpu and cpuset are not enabled for it", "List cgroups with: systemd-cgls")

@@ -2,8 +2,8 @@
 
 use super::{unavailable, LocalServer};
 use crate::feed::{Reading, Scrape};
+use crate::own::Folder;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use surefoot_server::{Kind, ServerError, ServiceId};
 
 impl LocalServer {
@@ -31,10 +31,7 @@ impl LocalServer {
     /// [`ServerError::Unavailable`] where its group or mode cannot be changed.
     pub fn open_feed_to(&mut self, mode: u32, group: Option<u32>) -> Result<(), ServerError> {
         let path = self.feed.path();
-        // Not asked without need: a service manager's filter of system calls may forbid it.
-        let done = group
-            .map_or(Ok(()), |g| std::os::unix::fs::chown(path, None, Some(g)))
-            .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)));
+        let done = Folder::of(path).and_then(|(folder, name)| folder.open_socket_to(name, mode, group));
         done.map_err(|e| {
             unavailable(format!("latency socket {}", path.display()), e, "Give feed_group a group of this user, or run as root")
         })

@@ -20,14 +20,16 @@ mod ways;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
+use crate::actuator::Allow;
 use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
 use crate::child::pin;
-use crate::claim::{self, Claim, GroupClaim};
+use crate::claim::{self, Claim, Held};
 use crate::discover::{discover_with, online};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Entry as Event, Journal, Touched};
+use crate::own::{cause_and_remedy, Author, Folder};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs::{Frequencies, Process};
 use crate::psi::{Pressure, Resource};
@@ -39,7 +41,7 @@ use crate::safe::SafeLayout;
 use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -64,6 +66,8 @@ pub struct LocalConfig {
     pub root: Root,
     /// Folder of ours: journal, lock, latency socket (`feed.sock`). Made where it is missing.
     pub state_dir: PathBuf,
+    /// What may be done for what the state folder says, where another user could have written it; None: nothing, such a folder is refused.
+    pub allow: Option<Allow>,
     /// `workloads/`; needed only for [`LocalServer::launch`].
     pub catalogue: Option<PathBuf>,
     /// CPUs for services; None = all but the last one.
@@ -85,6 +89,7 @@ impl LocalConfig {
         LocalConfig {
             root: Root::default(),
             state_dir: state_dir.into(),
+            allow: None,
             catalogue: None,
             managed: None,
             partitions: false,
@@ -175,7 +180,7 @@ struct Service {
     cgroup: Option<Cgroup>,
     /// Of that cgroup: one that was made anew is another service.
     identity: Option<u64>,
-    claim: Option<GroupClaim>,
+    claim: Option<Held>,
     /// First process; None for bare cgroups.
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
@@ -250,11 +255,27 @@ pub struct LocalServer {
     /// The CPUs that are managed; None where this is not the host, or is only watched.
     claim: Option<Claim>,
     /// Ours as well: the classes of resctrl.
-    resctrl_claim: Option<Flock<File>>,
+    resctrl_claim: Option<Held>,
 }
 
 fn unavailable(what: impl Into<String>, cause: impl std::fmt::Display, remedy: impl Into<String>) -> ServerError {
     ServerError::Unavailable { what: what.into(), cause: cause.to_string(), remedy: remedy.into() }
+}
+
+/// What bounds whatever a state folder asks for: nothing where it is this user's or root's alone.
+///
+/// # Errors
+/// [`ServerError::Invalid`] for another's folder without a list of what may be done.
+pub fn by_whom(folder: &Folder, allow: Option<Allow>) -> Result<Option<Allow>, ServerError> {
+    match (folder.author(), allow) {
+        (Author::Us, _) => Ok(None),
+        (Author::Others(_), Some(allow)) => Ok(Some(allow)),
+        (Author::Others(weak), None) => Err(ServerError::Invalid(format!(
+            "state folder {}: {weak}, so its journal and safe layout are not carried out with this user's rights. Run it as that user, give \
+             another state folder, or the node.toml of that daemon (reset --config), which says what may be changed",
+            folder.path().display()
+        ))),
+    }
 }
 
 /// Name of an owner, from its state folder: the same folder finds its orphans again.
@@ -324,15 +345,19 @@ impl LocalServer {
     pub fn watch_found(mut config: LocalConfig, found: Found) -> Result<Self, ServerError> {
         let Found { platform, resctrl, no_pmu, online: online_now } = found;
         let dir = config.state_dir.clone();
-        let fail = |e: &dyn std::fmt::Display, remedy: &str| unavailable(format!("state folder {}", dir.display()), e, remedy);
-        fs::create_dir_all(&dir).map_err(|e| fail(&e, FOLDER))?;
+        let fail = |e: &io::Error, remedy: &str| {
+            let (cause, remedy) = cause_and_remedy(e, remedy);
+            unavailable(format!("state folder {}", dir.display()), cause, remedy)
+        };
+        let folder = Folder::create(&dir).map_err(|e| fail(&e, FOLDER))?;
+        config.allow = by_whom(&folder, config.allow.take())?;
         config.state_dir = dir.canonicalize().map_err(|e| fail(&e, "Give a folder that can be read"))?;
-        let dir = config.state_dir.clone();
         let patience = if config.root.is_host() { claim::PATIENCE } else { Duration::ZERO };
-        let lock = claim::lock_file(&dir.join("lock"), patience).map_err(|e| match e.kind() {
+        let lock = claim::lock_folder(&folder, patience).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => fail(&e, "Stop that one or give another folder"),
             _ => fail(&e, FOLDER),
         })?;
+        let dir = config.state_dir.clone();
         let mounts = Mounts::read(&config.root);
         let (mut journal, mut recalled) = Journal::open(&dir.join("journal.jsonl"))?;
         let boot_id = config.root.read(BOOT_ID);
@@ -391,13 +416,6 @@ impl LocalServer {
             self.engine = Some(Engine::find()?);
         }
         self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
-    }
-
-    /// Peak memory bandwidth of this platform (MB/s), where it is known after all: MBA in absolute units needs it.
-    pub fn set_mem_bw_mbps(&mut self, mbps: Option<f64>) {
-        self.platform.mem_bw_mbps = mbps;
-        self.resctrl = self.resctrl.take().map(|r| r.with_peak(mbps));
-        self.platform.mba = self.resctrl.as_ref().and_then(Resctrl::mba_steps);
     }
 
     /// "full", or "no-pmu" with the reason.
@@ -584,7 +602,7 @@ impl LocalServer {
     }
 
     /// One service a cgroup, and one controller a service: two would take each other's values for somebody's interference.
-    fn claim_group(&self, id: &str, cgroup: Option<&Cgroup>) -> Result<Option<GroupClaim>, ServerError> {
+    fn claim_group(&self, id: &str, cgroup: Option<&Cgroup>) -> Result<Option<Held>, ServerError> {
         let Some(g) = cgroup else { return Ok(None) };
         let near = |s: &Service| s.cgroup.as_ref().is_some_and(|o| o.cpuset.starts_with(&g.cpuset) || g.cpuset.starts_with(&o.cpuset));
         if let Some((other, _)) = self.services.iter().find(|(_, s)| near(s)) {
@@ -600,7 +618,7 @@ impl LocalServer {
                 Err(unavailable(id, e, "Stop that one, or leave the service out of one of the two configurations"))
             }
             Err(e) => {
-                tracing::warn!("{}: {e}: another controller of {id} would not be noticed", claim::FOLDER);
+                tracing::warn!("{e}: another controller of {id} would not be noticed");
                 Ok(None)
             }
         }

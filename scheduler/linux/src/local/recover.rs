@@ -6,12 +6,12 @@ use super::{unavailable, LocalServer, ResetReport, Service, Target};
 use crate::cgroup::{absent, quota_value, Knob};
 use crate::engine::Engine;
 use crate::journal::{Entry as Event, Former};
+use crate::own::Folder;
 use crate::procfs;
 use crate::resctrl::classes::Layout;
 use crate::root::Root;
 use crate::safe::{self, Op, SafeLayout};
 use crate::unit;
-use std::{fs, io};
 use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
 
 /// What [`LocalServer::resume`] found.
@@ -38,6 +38,10 @@ impl LocalServer {
     /// Containers of a dead run that nobody launched again.
     pub(super) fn remove_left(&mut self) -> Result<(), ServerError> {
         for id in std::mem::take(&mut self.left) {
+            if let Err(why) = self.may_remove(&id) {
+                tracing::warn!("container {id} of a run before this one is left as it is: {why}");
+                continue;
+            }
             self.engine()?.remove(&id)?;
             self.orphans_removed.push(id);
         }
@@ -131,9 +135,8 @@ impl LocalServer {
             tracing::warn!("the actuator keeps the safe layout: {e}");
         }
         let file = self.config.state_dir.join(safe::FILE);
-        match fs::remove_file(&file) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => tracing::warn!("{}: {e}", file.display()),
-            _ => {}
+        if let Err(e) = Folder::of(&file).and_then(|(folder, name)| folder.remove(name)) {
+            tracing::warn!("{}: {e}", file.display());
         }
     }
 

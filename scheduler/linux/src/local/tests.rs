@@ -1,6 +1,9 @@
+#![allow(unsafe_code, reason = "a test that acts as another user")]
+
 use super::*;
 use crate::cgroup::tests::v1;
 use crate::journal::Former;
+use std::fs;
 use surefoot_server::Llc;
 
 /// A v1 host with 4 CPUs and cgroups `/docker/c` (process 42) and `/docker/d`; quotas in steps of 0.1 core.
@@ -278,9 +281,9 @@ fn no_permission_is_one_clear_line() {
             fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
         }
     }
-    fs::set_permissions(host.state.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let (c, d) = (host.values("c"), host.values("d"));
     let mut s = host.open();
+    std::os::unix::fs::chown(host.state.path(), Some(65_534), None).unwrap();
     // Held by us already, with its rights withdrawn later: control is taken as given.
     let group = s.mounts.named("/docker/d").unwrap();
     let as_nobody = |s: &mut LocalServer| {

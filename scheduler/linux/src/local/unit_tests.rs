@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::root::tests::tree;
+use std::fs;
 
 const UNIT: &str = "/sys/fs/cgroup/system.slice/redis.service";
 

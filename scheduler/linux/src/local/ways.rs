@@ -11,6 +11,7 @@ use crate::resctrl::steps::{steps, Op};
 use crate::resctrl::Resctrl;
 use crate::safe;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use surefoot_server::order::Pass;
 use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
@@ -32,16 +33,16 @@ impl LocalServer {
     /// Two controllers would take each other's classes for leftovers: the second one leaves resctrl alone.
     pub(super) fn claim_resctrl(&mut self) {
         let Some(r) = &self.resctrl else { return };
-        let folder = Path::new(claim::FOLDER);
-        let name = r.dir().display().to_string().replace('/', "-");
-        match claim::lock_file(&folder.join(format!("resctrl{name}")), std::time::Duration::ZERO) {
-            Ok(lock) => self.resctrl_claim = Some(lock),
+        // Wherever it is mounted, and however often.
+        let device = std::fs::metadata(r.dir()).map(|m| m.dev());
+        match device.and_then(|device| claim::claim_resctrl(Path::new(claim::FOLDER), device)) {
+            Ok(held) => self.resctrl_claim = Some(held),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 tracing::warn!("{}: {e}: ways and bandwidth are not controlled here", r.dir().display());
                 self.resctrl = None;
                 (self.platform.llc, self.platform.mba) = (None, None);
             }
-            Err(e) => tracing::warn!("{}: {e}: another controller of resctrl would not be noticed", folder.display()),
+            Err(e) => tracing::warn!("{e}: another controller of resctrl would not be noticed"),
         }
     }
 

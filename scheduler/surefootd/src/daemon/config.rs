@@ -45,7 +45,7 @@ pub struct NodeConfig {
     pub partitions: bool,
     /// Mount point of resctrl, also of a stand-in; None = the kernel's.
     pub resctrl: Option<PathBuf>,
-    /// Peak memory bandwidth, MB/s; None = the bundle's.
+    /// Peak memory bandwidth, MB/s; None = unknown.
     pub mem_bw_mbps: Option<f64>,
     /// On 127.0.0.1; None = no metrics.
     pub metrics_port: Option<u16>,

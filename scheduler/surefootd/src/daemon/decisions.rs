@@ -6,12 +6,15 @@
 use super::explain::{Closed, Told};
 use crate::error::{Error, Result};
 use crate::holder::{self, Held};
+use crate::files::{head, open_ours, own_error};
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{next_line, Found};
+use surefoot_linux::own::Folder;
 use surefoot_server::Report;
 
 /// What ran: the first line of a run, and of every generation.
@@ -30,6 +33,8 @@ pub struct RunLine {
 
 /// The file of one run, open for appending.
 pub struct Journal {
+    folder: Folder,
+    name: String,
     path: PathBuf,
     most_bytes: u64,
     bytes: u64,
@@ -42,6 +47,10 @@ pub struct Journal {
     torn: bool,
 }
 
+fn old_name(name: &str) -> String {
+    format!("{name}.1")
+}
+
 /// Where the full file goes.
 pub fn old_generation(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
@@ -49,10 +58,15 @@ pub fn old_generation(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Open for appending, by nobody else.
-fn append(path: &Path) -> Result<Held> {
-    let file = OpenOptions::new().create(true).read(true).append(true).open(path);
-    holder::alone(path, file.map_err(|e| Error::io(path, "cannot be opened", &e))?)
+/// Whether what begins so is a journal of decisions, or nothing yet. Of any version: each line has one of these keys.
+fn is_journal(head: &[u8]) -> bool {
+    const KEYS: [&str; 5] = ["run", "action", "effect", "report", "error"];
+    let head = head.trim_ascii_start();
+    match head.iter().position(|b| *b == b'\n') {
+        Some(end) => serde_json::from_slice::<serde_json::Value>(&head[..end]).is_ok_and(|v| KEYS.iter().any(|k| v.get(k).is_some())),
+        // A kill may have torn the first line of all.
+        None => ["{\"run\":", "{\"id\":", "{\"t_ms\":"].iter().any(|b| head.starts_with(b.as_bytes()) || b.as_bytes().starts_with(head)),
+    }
 }
 
 /// Bytes of a line that hold its id.
@@ -81,16 +95,27 @@ impl Journal {
     /// # Errors
     /// [`Error`] where the file cannot be opened.
     pub fn open(path: &Path, most_bytes: u64, run: &RunLine) -> Result<(Self, u64)> {
-        let fail = |e: std::io::Error| Error::io(path, "cannot be opened", &e);
-        // It is read, and renamed when it is full: neither is for pipes and devices.
-        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-            return Err(Error::BadInput(format!("{}: is no plain file, so it can be no journal. Give another path", path.display())));
-        }
-        let file = append(path)?;
-        let last = last_id(&*file).or_else(|| last_id(File::open(old_generation(path)).ok()?)).unwrap_or(0);
+        const WHAT: &str = "journal of decisions";
+        let fail = |e: std::io::Error| own_error(path, "cannot be opened", &e);
+        let (folder, name, file) = open_ours(path, Folder::of, WHAT, is_journal)?;
+        let file = holder::alone(path, file)?;
+        // It gives way to the next full file.
+        let older = match folder.file(&old_name(&name), OFlag::O_RDONLY) {
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => return Err(own_error(&old_generation(path), "cannot be opened", &e)),
+            Ok(f) if is_journal(&head(&f).map_err(fail)?) => Some(f),
+            Ok(_) => {
+                let old = old_generation(path);
+                let old = old.display();
+                return Err(Error::BadInput(format!(
+                    "{old}: is there and no {WHAT}, so it stays as it is. Move it away, or give another journal"
+                )));
+            }
+        };
+        let last = last_id(&*file).or_else(|| last_id(older?)).unwrap_or(0);
         let bytes = (&*file).seek(SeekFrom::End(0)).map_err(fail)?;
         let head = json!({ "run": run }).to_string();
-        let mut j = Journal { path: path.into(), most_bytes, bytes, file, head, buffer: vec![], lost: 0, torn: false };
+        let mut j = Journal { folder, name, path: path.into(), most_bytes, bytes, file, head, buffer: vec![], lost: 0, torn: false };
         // A line that a kill cut off stays alone.
         let mut end = [b'\n'];
         let mut from: &File = &j.file;
@@ -170,12 +195,13 @@ impl Journal {
         if self.bytes == 0 || self.bytes + self.buffer.len() as u64 <= self.most_bytes {
             return Ok(());
         }
-        match std::fs::rename(&self.path, old_generation(&self.path)) {
+        match self.folder.rename(&self.name, &old_name(&self.name)) {
             // Somebody has taken the file away: begin anew.
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        self.file = append(&self.path).map_err(std::io::Error::other)?;
+        let file = self.folder.append(&self.name)?;
+        self.file = holder::alone(&self.path, file).map_err(std::io::Error::other)?;
         let head = format!("{}\n", self.head);
         (&*self.file).write_all(head.as_bytes())?;
         self.bytes = head.len() as u64;

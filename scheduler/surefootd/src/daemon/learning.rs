@@ -11,15 +11,20 @@ use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use surefoot_learn::experience::{is_experience, MAX_FILE_BYTES};
 use surefoot_learn::guard::Score;
 use surefoot_learn::learner::Nets;
 use surefoot_learn::{Bundle, Counts, ExperienceError, Learner};
+use surefoot_linux::own::{self, Folder};
 use surefoot_policy::{learns, BundleModels, BundleOsml, Family, ModelSet, Policy, Settings};
 use surefoot_server::Platform;
 
 /// The experience file in a state folder, of OSML+'s Model-C and of OSML's: neither could use the other's.
 pub const EXPERIENCE: &str = "experience.safetensors";
 pub const EXPERIENCE_OSML: &str = "experience-osml.safetensors";
+
+/// Enough of a file to know it by.
+const HEAD_BYTES: usize = 64 << 10;
 
 /// How far Model-C has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +58,36 @@ trait Pupil {
     fn writer(&self) -> Writer;
 }
 
+fn failed(file: &Path, what: &str, e: &std::io::Error) -> ExperienceError {
+    let (cause, remedy) = own::cause_and_remedy(e, "Check the folder's rights and room");
+    ExperienceError::new(file, format!("experience cannot be {what}: {cause}"), &remedy)
+}
+
+fn read(file: &Path) -> std::result::Result<Vec<u8>, ExperienceError> {
+    let bytes = Folder::of(file).and_then(|(folder, name)| folder.read(name, MAX_FILE_BYTES));
+    match bytes {
+        // Whether its folder will be there when it is written is seen then.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(vec![]),
+        other => other.map(Option::unwrap_or_default).map_err(|e| failed(file, "read", &e)),
+    }
+}
+
+fn write(file: &Path, bytes: &[u8]) -> std::result::Result<(), ExperienceError> {
+    Folder::of(file).and_then(|(folder, name)| folder.replace(name, bytes)).map_err(|e| failed(file, "written", &e))
+}
+
+/// That a file may be replaced: it is one of experience, or not there.
+///
+/// # Errors
+/// What it is instead, which is to stay.
+fn replaceable(file: &Path) -> std::result::Result<(), ExperienceError> {
+    let bytes = read(file)?;
+    if is_experience(&bytes[..bytes.len().min(HEAD_BYTES)]) {
+        return Ok(());
+    }
+    Err(ExperienceError::new(file, "is there and no experience of ours, so it stays as it is", "Move it away, or give another path"))
+}
+
 impl<M: HasLearner> Pupil for Shared<M> {
     fn progress(&self) -> Progress {
         self.agent(Progress::of)
@@ -67,16 +102,17 @@ impl<M: HasLearner> Pupil for Shared<M> {
     }
 
     fn load(&self, file: &Path, bundle: &str) -> std::result::Result<usize, ExperienceError> {
-        self.agent_mut(|a| a.load_experience(file, bundle))
+        let bytes = read(file)?;
+        self.agent_mut(|a| a.take_experience(file, &bytes, bundle))
     }
 
     fn save(&self, file: &Path, bundle: &str) -> std::result::Result<(), ExperienceError> {
-        self.agent(|a| a.save_experience(file, bundle))
+        write(file, &self.agent(|a| a.experience(bundle)))
     }
 
     fn writer(&self) -> Writer {
         let agent = self.agent(Learner::clone);
-        Box::new(move |file, bundle| agent.save_experience(file, bundle))
+        Box::new(move |file, bundle| write(file, &agent.experience(bundle)))
     }
 }
 
@@ -127,6 +163,9 @@ pub fn policy(
         _ => return Ok((models::policy(name, platform, bundle, seed)?, None)),
     };
     let policy = models::policy_of(name, platform, set, settings, seed)?;
+    if let Some(Err(e)) = config.experience.as_deref().filter(|_| config.on).map(replaceable) {
+        return Err(Error::BadInput(format!("learning.experience: {e}")));
+    }
     let file = config.experience.clone().or_else(|| Some(state?.join(file)));
     let learning = match bundle {
         Some(b) if config.on => Some(Learning::open(pupil, &b.digest, config, file)),
@@ -138,6 +177,13 @@ pub fn policy(
 impl Learning {
     /// Go on with the experience in `file`, where there is any. What cannot be used is said in one line, and left out.
     fn open(models: Box<dyn Pupil>, bundle: &str, config: &LearningConfig, file: Option<PathBuf>) -> Self {
+        let file = file.filter(|f| {
+            let checked = replaceable(f);
+            if let Err(e) = &checked {
+                tracing::warn!("learning: {e}; nothing is saved meanwhile");
+            }
+            checked.is_ok()
+        });
         let found = file.as_deref().filter(|f| f.symlink_metadata().is_ok());
         let loaded = found.map_or(0, |f| match models.load(f, bundle) {
             Ok(n) => {

@@ -10,14 +10,17 @@ pub mod metrics;
 pub mod node;
 pub mod notify;
 pub mod phases;
+pub mod rights;
+pub mod serials;
 pub mod status;
 pub mod upper;
 
 use crate::error::{Error, Result};
 use crate::eval::run::moments;
-use crate::local_target::server_error;
-use crate::models::{self, each_once, load_bundle, shadow_makers};
-use crate::recorder::{Pace, Recorder};
+use crate::files::{each_its_own, Sources};
+use crate::local_target::{server_error, state_dir};
+use crate::models::{self, bundle_sources, each_once, load_bundle, shadow_makers};
+use crate::recorder::Recorder;
 use crate::stop;
 use crate::stream::{self, Head};
 use crate::utc;
@@ -33,6 +36,7 @@ use node::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
+use serials::Serials;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -81,7 +85,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
             let head = Head { is_virtual: true, ..head };
-            let beside = Beside::open(shadows, args, head)?;
+            let beside = Beside::open(shadows, args, &config, &at.read, head)?;
             serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
@@ -90,6 +94,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
         cli::Server::Local => {
             let (mut server, state, bundle) = local_server(&config, Purpose::Control, |found| {
                 let bundle = bundle(args, Expect::platform(&found.platform), found.feature_set())?;
+                if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
+                    Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
+                }
                 models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed)?;
                 shadows(args, &config, &found.platform, bundle.as_ref())?;
                 Ok(bundle)
@@ -99,18 +106,17 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 let expected = Expect::platform(server.platform()).feature_set(server.feature_set().0);
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
-            if config.mem_bw_mbps.is_none() {
-                server.set_mem_bw_mbps(bundle.as_ref().and_then(peak_mbps));
-            }
             let platform = server.platform().clone();
             let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
-            let beside = Beside::open(shadows, args, head)?;
+            let beside = Beside::open(shadows, args, &config, &Sources::default(), head)?;
             serve()?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
-            let resumed = bring_in(&mut server, &config, Purpose::Control).and_then(|()| server.resume().map_err(server_error));
+            let resumed = bring_in(&mut server, &config, Purpose::Control)
+                .and_then(|()| server.resume().map_err(server_error))
+                .and_then(|r| remember(&state, args, bundle.as_ref()).map(|()| r));
             match resumed {
                 Ok(r) if r.adopted.is_empty() => {}
                 Ok(r) => tracing::info!("going on with the allocations of the run before this one: {}", r.adopted.join(", ")),
@@ -181,10 +187,12 @@ fn head(
     }
 }
 
-/// Peak memory bandwidth of a bundle's platform, MB/s.
-fn peak_mbps(b: &Bundle) -> Option<f64> {
-    let gbs = b.platform.table.get("mem")?.get("bw_gbs")?;
-    gbs.as_float().or(gbs.as_integer().map(|i| i as f64)).filter(|g| *g > 0.0).map(|g| g * 1e3)
+/// The bundle is the one that ran last from here on.
+fn remember(state: &Path, args: &cli::Run, bundle: Option<&Bundle>) -> Result<()> {
+    match (bundle, &args.bundle) {
+        (Some(b), Some(path)) => Serials::of(state).keep(path, b, args.allow_older),
+        _ => Ok(()),
+    }
 }
 
 /// Where what happens is told: the journal of decisions, the metrics with the last of them, and upper schedulers.
@@ -274,12 +282,27 @@ struct Beside {
     failed: Vec<Error>,
 }
 
+/// What a node's configuration has it read.
+pub(crate) fn read_by(config: &NodeConfig, profiles: Option<&Path>) -> Sources {
+    let named = Sources::default().and("--config", Some(&config.file)).and("workload in node.toml", config.workload.as_deref());
+    let named = named.and("catalogue in node.toml", config.catalogue.as_deref()).and("--profiles", profiles);
+    named.and("learning.experience in node.toml", config.learning.experience.as_deref())
+}
+
 impl Beside {
     /// What the files hold stays until [`Beside::begin`].
-    fn open(shadows: Shadows, args: &cli::Run, head: Head) -> Result<Self> {
-        let pace = if head.is_virtual { Pace::Free } else { Pace::Control };
-        let stream = args.stream.as_ref().map(|f| stream::Writer::open(f, head, pace)).transpose()?;
-        let events = args.events.as_ref().map(|f| Recorder::open(f, pace)).transpose()?;
+    /// `server` is what that reads.
+    fn open(shadows: Shadows, args: &cli::Run, config: &NodeConfig, server: &Sources, head: Head) -> Result<Self> {
+        let read =
+            read_by(config, args.profiles.as_deref()).with(server).with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
+        let outputs = [
+            ("--stream", args.stream.as_deref()),
+            ("--events", args.events.as_deref()),
+            ("journal in node.toml", config.journal.as_deref()),
+        ];
+        each_its_own(&outputs)?;
+        let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head, &read, args.overwrite)).transpose()?;
+        let events = args.events.as_deref().map(|f| Recorder::open("--events", f, &read, args.overwrite)).transpose()?;
         Ok(Beside { shadows, stream, events, failed: vec![] })
     }
 
@@ -320,7 +343,7 @@ impl Beside {
     /// The recordings are whole, or it is said which is not.
     fn end(mut self) -> Result<()> {
         let stream = self.stream.as_mut().map_or(Ok(()), stream::Writer::end);
-        let events = self.events.as_mut().map_or(Ok(()), Recorder::finish);
+        let events = self.events.as_mut().map_or(Ok(()), Recorder::flush);
         self.failed.into_iter().next().map_or(Ok(()), Err).and(stream).and(events)
     }
 }

@@ -1,6 +1,7 @@
 //! The machine of `surefootd run` and `surefootd record`: what its configuration says runs there, started or found.
 
 use super::config::{How, NodeConfig, NodeService};
+use super::rights::{for_state, own_files};
 use crate::error::{Error, Result};
 use crate::eval::run::check_platform;
 use crate::local_target::{catalogue_dir, server_error, state_dir};
@@ -10,9 +11,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use surefoot_io::input::{self, WRITTEN_BYTES};
-use surefoot_linux::actuator::RemoteFiles;
+use surefoot_linux::actuator::{Allow, RemoteFiles};
 use surefoot_linux::catalogue::EntryKind;
-use surefoot_linux::files::{HostFiles, SharedFiles};
+use surefoot_linux::files::SharedFiles;
 use surefoot_linux::{Found, LaunchSpec, LocalConfig, LocalServer, Root};
 use surefoot_server::{Kind, Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
@@ -134,12 +135,13 @@ pub fn missing(config: &NodeConfig, field: &str, remedy: &str) -> Error {
     Error::BadInput(format!("{}: {field}: is missing. {remedy}", config.file.display()))
 }
 
-/// How this process changes kernel files: by itself, or through the actuator that the configuration names.
+/// How this process changes kernel files: through the actuator that the configuration names, else by itself, within `allow` where there is
+/// such a list.
 ///
 /// # Errors
 /// [`Error::Failed`] where that actuator does not serve us.
-pub fn kernel_files(config: &NodeConfig) -> Result<SharedFiles> {
-    let Some(a) = &config.actuator else { return Ok(Arc::new(HostFiles)) };
+pub fn kernel_files(config: &NodeConfig, allow: Option<&Allow>) -> Result<SharedFiles> {
+    let Some(a) = &config.actuator else { return own_files(allow) };
     let files = RemoteFiles::connect(&a.socket).map_err(|e| Error::Failed(format!("{e}. {ACTUATOR_REMEDY}")))?;
     tracing::info!("kernel files are changed by the actuator at {}", a.socket.display());
     Ok(Arc::new(files))
@@ -164,13 +166,15 @@ pub fn local_server<T>(
     let state = state_dir(config.state_dir.as_deref());
     let launches = config.services.iter().any(|s| matches!(s.how, How::Launch { .. }));
     let catalogue = launches.then(|| catalogue_dir(config.catalogue.as_deref()));
+    let allow = for_state(&state, Some(config))?;
     // Who only watches takes nobody's place at the actuator.
-    let root = match purpose {
-        Purpose::Control => Root::with("/", kernel_files(config)?),
-        Purpose::Watch => Root::default(),
+    let files = match purpose {
+        Purpose::Control => kernel_files(config, allow.as_ref())?,
+        Purpose::Watch => own_files(allow.as_ref())?,
     };
     let local = LocalConfig {
-        root,
+        root: Root::with("/", files),
+        allow,
         catalogue,
         managed: config.cpus,
         partitions: config.partitions,

@@ -1,5 +1,7 @@
 //! What the daemon itself costs: time to observe, to decide and to apply; CPU time and memory of the process.
 
+#![allow(unsafe_code, reason = "sysconf")]
+
 use hdrhistogram::Histogram;
 use serde_json::{json, Value};
 use std::path::Path;

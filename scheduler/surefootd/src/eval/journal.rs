@@ -10,12 +10,25 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{self, long_line, next_line, CASE_BYTES};
+use surefoot_linux::own::Folder;
 
 pub const PARTIAL: &str = "eval.partial.jsonl";
+
+/// Whether what begins so is a journal of an evaluation, or nothing yet.
+fn is_journal(head: &[u8]) -> bool {
+    // Its first line is [`super::what::of`], whose keys are sorted; a kill may have torn it.
+    const BEGIN: &[u8] = b"{\"bundle\":";
+    match head.iter().position(|b| *b == b'\n') {
+        Some(end) => {
+            serde_json::from_slice::<Value>(&head[..end]).is_ok_and(|v| v.get("surefootd").is_some() && v.get("policies").is_some())
+        }
+        None => head.starts_with(BEGIN) || BEGIN.starts_with(head),
+    }
+}
 
 /// Workload, policy, seed.
 pub type Case = (String, String, u64);
@@ -59,7 +72,7 @@ impl Journal {
     pub fn open(folder: &Path, what: &Value) -> Result<Self> {
         let path = folder.join(PARTIAL);
         let io = |e: std::io::Error| Error::io(&path, "cannot be kept", &e);
-        let file = OpenOptions::new().create(true).truncate(false).read(true).append(true).open(&path).map_err(io)?;
+        let (_, _, file) = files::open_ours(&path, Folder::results_of, "journal of an eval", is_journal)?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| match e {
             nix::errno::Errno::EWOULDBLOCK => {
                 Error::Failed(format!("{}: another eval is writing there. Wait for it, or give another --out", path.display()))

@@ -10,7 +10,7 @@ use crate::campaign::sha256_hex;
 use crate::daemon::inputs::{Inputs, News};
 use crate::error::{Error, Result};
 use crate::files::{write_whole, NewFolders};
-use crate::models::{each_once, load_bundle, policy};
+use crate::models::{bundle_sources, each_once, load_bundle, policy};
 use crate::oracle;
 use crate::progress::Progress;
 use crate::stop;
@@ -86,6 +86,12 @@ pub fn timeline_schema() -> Schema {
     ])
 }
 
+const ROWS: &str = "rows.parquet";
+const ROWS_CSV: &str = "rows.csv";
+const TIMELINES: &str = "timelines.parquet";
+/// What an evaluation leaves in its folder.
+const RESULTS: [&str; 4] = [ROWS, ROWS_CSV, TIMELINES, what::FILE];
+
 /// # Errors
 /// Bad input or a failure, on one line.
 pub fn eval(args: &cli::Eval) -> Result<()> {
@@ -109,6 +115,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
             "--harm foreign-bundle: --bundle is for {name}, and not foreign there. Give another platform's"
         )));
     }
+    let mut read = at.read.clone().with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
     let (mut workloads, mut digests) = (vec![], vec![]);
     for file in workload::files(&args.workloads)? {
         let (w, text) = Workload::read_with_text(&file, &target)?;
@@ -120,11 +127,17 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
             )));
         }
         digests.push(sha256_hex(text.as_bytes()));
+        read = read.and("--workloads", Some(&file));
         workloads.push(w);
     }
+    read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
     let what = what::of(args, &at, bundle.as_ref(), &workloads, &digests);
     let journal = Journal::open(&args.out, &what)?;
+    // What an interrupted run of this command was told to replace it goes on replacing.
+    if !args.overwrite && journal.before() == 0 {
+        what::nothing_to_replace(&args.out, &what, &RESULTS)?;
+    }
     let mut runs = vec![];
     for w in &workloads {
         for p in &args.policies {
@@ -132,7 +145,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         }
     }
     if let Some(older) = what::to_be_replaced(&args.out, &what) {
-        tracing::warn!("{older}");
+        tracing::warn!("{older}, and this one's will replace them");
     }
     let resumed = journal.before();
     if resumed > 0 {
@@ -199,12 +212,12 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let file = |name: &str| args.out.join(name);
     if args.timelines == cli::Timelines::None {
         // An older run's would be taken for this one's.
-        let _ = std::fs::remove_file(file("timelines.parquet"));
+        let _ = std::fs::remove_file(file(TIMELINES));
     } else {
-        write_whole(&file("timelines.parquet"), &timelines.finish()?)?;
+        write_whole(&file(TIMELINES), &timelines.finish()?)?;
     }
-    write_whole(&file("rows.parquet"), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
-    write_whole(&file("rows.csv"), csv(&rows).as_bytes())?;
+    write_whole(&file(ROWS), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
+    write_whole(&file(ROWS_CSV), csv(&rows).as_bytes())?;
     write_whole(&file(what::FILE), format!("{:#}\n", what::finished(what, utc::now_ms())).as_bytes())?;
     journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;
     let summary = summarise(&rows, &args.policies);

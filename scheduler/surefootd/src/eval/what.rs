@@ -3,6 +3,7 @@
 use super::journal::differs;
 use crate::campaign::sha256_hex;
 use crate::cli;
+use crate::error::{Error, Result};
 use crate::utc;
 use crate::virtual_target::VirtualTarget;
 use crate::workload::Workload;
@@ -11,6 +12,7 @@ use serde_json::{json, Value};
 use std::path::Path;
 use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
+use surefoot_linux::own::plain_file;
 
 /// What was run, beside its rows.
 pub const FILE: &str = "eval.json";
@@ -43,10 +45,24 @@ pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloa
     })
 }
 
-/// What is to be said of a finished evaluation of something else in a folder: its results give way to those of `what`.
+/// That a folder holds no results, so that none is replaced without a word.
+///
+/// # Errors
+/// [`Error::BadInput`] names the first that is there, and what it is of, where that can be known.
+pub fn nothing_to_replace(out: &Path, what: &Value, results: &[&str]) -> Result<()> {
+    let Some(there) = results.iter().map(|name| out.join(name)).find(|path| path.symlink_metadata().is_ok()) else { return Ok(()) };
+    let of = match to_be_replaced(out, what) {
+        Some(other) => format!("--out {other}"),
+        None => format!("--out {}: is there already", there.display()),
+    };
+    Err(Error::BadInput(format!("{of}. Give --overwrite to replace that, or another --out")))
+}
+
+/// What is to be said of a finished evaluation of something else than `what` in a folder.
 pub fn to_be_replaced(out: &Path, what: &Value) -> Option<String> {
     let path = out.join(FILE);
-    let mut held: Value = surefoot_io::json::from_slice(&input::bytes(&path, SUMMARY_BYTES).ok()?).ok()?;
+    let bytes = input::all(plain_file(&path).ok()?, SUMMARY_BYTES).ok()?;
+    let mut held: Value = surefoot_io::json::from_slice(&bytes).ok()?;
     held.as_object_mut()?.remove(FINISHED);
     let other = differs(&held, what)?;
     let names = |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
@@ -54,7 +70,7 @@ pub fn to_be_replaced(out: &Path, what: &Value) -> Option<String> {
     let seeds = held["seeds"].as_u64().unwrap_or(0);
     let seeds = format!("{seeds} seed{}", if seeds == 1 { "" } else { "s" });
     Some(format!(
-        "{}: there are results of another eval (policies {}; {seeds}{harm}; other: {other}), and this one's will replace them",
+        "{}: there are results of another eval (policies {}; {seeds}{harm}; other: {other})",
         path.display(),
         names(&held["policies"])
     ))

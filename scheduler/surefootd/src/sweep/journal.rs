@@ -3,13 +3,15 @@
 use super::rows::State;
 use crate::error::{Error, Result};
 use crate::files;
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use surefoot_io::input::{long_line, next_line, Found, Input, LINE_BYTES};
+use surefoot_io::input::{long_line, next_line, Found, LINE_BYTES};
+use surefoot_linux::own::Folder;
 use surefoot_search::Reading;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,7 +118,8 @@ impl Journal {
     /// # Errors
     /// [`Error::Failed`].
     pub fn open(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::io(path, "cannot be opened", &e))?;
+        let file = Folder::results_of(path).and_then(|(folder, name)| folder.append(name));
+        let file = file.map_err(|e| files::own_error(path, "cannot be opened", &e))?;
         Ok(Journal { path: path.into(), file })
     }
 
@@ -143,7 +146,7 @@ impl Journal {
 pub struct Reader {
     path: PathBuf,
     /// None where there is no journal.
-    file: Option<BufReader<Input>>,
+    file: Option<BufReader<File>>,
     buffer: Vec<u8>,
     /// Whole lines so far.
     pub lines: u64,
@@ -157,10 +160,10 @@ impl Reader {
     /// # Errors
     /// [`Error::Failed`].
     pub fn open(path: &Path) -> Result<Self> {
-        let file = match Input::open(path) {
+        let file = match files::open_own(path, OFlag::O_RDONLY) {
             Ok(f) => Some(BufReader::with_capacity(1 << 18, f)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(Error::io(path, "cannot be read", &e)),
+            Err(e) => return Err(files::own_error(path, "cannot be read", &e)),
         };
         Ok(Reader { path: path.into(), file, buffer: vec![], lines: 0, bytes: 0, torn_bytes: 0 })
     }
@@ -208,7 +211,7 @@ impl Reader {
 /// # Errors
 /// [`Error::Failed`]; the journal is then what it was.
 pub fn keep_parts(path: &Path, parts: &[Range<u64>]) -> Result<()> {
-    let mut from = File::open(path).map_err(|e| Error::io(path, "cannot be read", &e))?;
+    let mut from = files::open_own(path, OFlag::O_RDONLY).map_err(|e| Error::io(path, "cannot be read", &e))?;
     files::put(path, |to| {
         for part in parts {
             from.seek(SeekFrom::Start(part.start))?;
@@ -224,7 +227,7 @@ pub fn keep_parts(path: &Path, parts: &[Range<u64>]) -> Result<()> {
 /// # Errors
 /// [`Error::Failed`].
 pub fn trim(path: &Path, bytes: u64) -> Result<()> {
-    let file = files::fault::step().and_then(|()| OpenOptions::new().write(true).open(path));
+    let file = files::fault::step().and_then(|()| files::open_own(path, OFlag::O_WRONLY));
     let cut = file.and_then(|f| f.set_len(bytes).and_then(|()| f.sync_all()));
     cut.map_err(|e| Error::io(path, "cannot be trimmed", &e))
 }
@@ -232,6 +235,7 @@ pub fn trim(path: &Path, bytes: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
 
     fn text(shards: Range<u32>) -> Vec<u8> {
         let mut out = vec![];

@@ -4,16 +4,16 @@ use super::frontier::Pieces;
 use super::journal::{self, Heard, Reader};
 use super::manifest::{Cases, Manifest, Shard};
 use super::shard::shard_file;
-use super::{Folder, Job};
+use super::{Folder, Job, JOURNAL, MANIFEST};
 use crate::campaign::sha256_hex;
 use crate::error::{Error, Result};
 use crate::files;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use surefoot_io::input::{self, SHARD_BYTES};
+use surefoot_linux::own::{self, plain_file};
 
 /// How a campaign is cut into shards.
 pub enum Shape<'a> {
@@ -229,7 +229,8 @@ fn check_shard(dir: &Path, file: &str, rows: u64, known: Option<&Shard>) -> Resu
     if rows == 0 || !path.exists() {
         return Ok(None);
     }
-    let bytes = input::bytes(&path, SHARD_BYTES).map_err(|e| Error::io(&path, "cannot be read", &e))?;
+    let read = plain_file(&path).and_then(|f| input::all(f, SHARD_BYTES));
+    let bytes = read.map_err(|e| files::own_error(&path, "cannot be read", &e))?;
     let remedy = "Remove that file and run again with --resume: its cases are measured again";
     let sha256 = sha256_hex(&bytes);
     if let Some(k) = known.filter(|k| k.sha256 != sha256) {
@@ -251,7 +252,7 @@ fn check_shard(dir: &Path, file: &str, rows: u64, known: Option<&Shard>) -> Resu
 
 fn rows_of(path: &Path) -> std::result::Result<u64, String> {
     use parquet::file::reader::{FileReader, SerializedFileReader};
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = plain_file(path).map_err(|e| e.to_string())?;
     let reader = SerializedFileReader::new(file).map_err(|e| e.to_string())?;
     Ok(reader.metadata().file_metadata().num_rows().max(0) as u64)
 }
@@ -260,16 +261,17 @@ fn rows_of(path: &Path) -> std::result::Result<u64, String> {
 fn remove_orphans(folder: &Folder, before: &Before) -> Result<()> {
     let known: BTreeSet<&str> = before.shards.values().map(|s| s.file.as_str()).collect();
     for dir in [folder.dir.clone(), folder.shards()] {
-        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        let (Ok(entries), Ok(open)) = (std::fs::read_dir(&dir), own::Folder::for_results(&dir)) else { continue };
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let in_shards = dir != folder.dir;
             let stray = in_shards && name.starts_with("part-") && !known.contains(format!("shards/{name}").as_str());
-            if name.ends_with(files::TEMPORARY) || stray {
+            // Only what bears a name of ours: the folder may hold other things, too.
+            let written = name.strip_suffix(files::TEMPORARY);
+            let half = written.is_some_and(|n| !in_shards && [MANIFEST, JOURNAL].contains(&n) || in_shards && n.starts_with("part-"));
+            if half || stray {
                 tracing::info!(file = %entry.path().display(), "removed: left by a crash");
-                files::fault::step()
-                    .and_then(|()| std::fs::remove_file(entry.path()))
-                    .map_err(|e| Error::io(&entry.path(), "cannot be removed", &e))?;
+                files::fault::step().and_then(|()| open.remove(&name)).map_err(|e| Error::io(&entry.path(), "cannot be removed", &e))?;
             }
         }
     }

@@ -4,11 +4,13 @@ use super::journal::Line;
 use super::rows::State;
 use crate::error::{Error, Result};
 use crate::expand::{rule, Part};
+use crate::files::own_error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_io::json;
+use surefoot_linux::own::plain_file;
 
 pub const SCHEMA_VERSION: u32 = 1;
 /// Distinct reasons that are counted by themselves.
@@ -177,10 +179,10 @@ impl Manifest {
     /// # Errors
     /// [`Error::BadInput`] for a manifest that cannot be understood.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let text = match input::bytes(path, SUMMARY_BYTES) {
+        let text = match plain_file(path).and_then(|f| input::all(f, SUMMARY_BYTES)) {
             Ok(t) => t,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::io(path, "cannot be read", &e)),
+            Err(e) => return Err(own_error(path, "cannot be read", &e)),
         };
         let remedy = "Restore it from a copy, or remove this folder and measure again";
         let m: Manifest = json::from_slice(&text)

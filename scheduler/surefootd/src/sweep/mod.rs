@@ -24,20 +24,19 @@ use crate::target::Target;
 use journal::Journal;
 use look_back::{look_back, Shape};
 use manifest::{Axes, Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 pub use parallel::Worker;
 use rows::{Measured, State};
 use shard::{Keeper, Maker};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use surefoot_io::input;
+use surefoot_linux::own;
 
-/// A process number in a lock file.
-const PID_BYTES: u64 = 32;
 /// Rows that a shard should have on a virtual server.
 const ROWS_PER_SHARD: u64 = 32_768;
 /// Time that a shard should take on a real machine: what a crash may cost.
@@ -80,6 +79,11 @@ pub fn case_s(campaign: &Campaign) -> f64 {
     (s.warmup_ms + s.interval_ms * u64::from(s.samples)) as f64 * 1e-3 + LOCAL_OVERHEAD_S
 }
 
+const MANIFEST: &str = "manifest.json";
+const JOURNAL: &str = "journal.jsonl";
+/// Longest text of a process id.
+const PID_BYTES: u64 = 16;
+
 /// The folder of a sweep, locked.
 struct Folder {
     dir: PathBuf,
@@ -88,11 +92,11 @@ struct Folder {
 
 impl Folder {
     fn manifest(&self) -> PathBuf {
-        self.dir.join("manifest.json")
+        self.dir.join(MANIFEST)
     }
 
     fn journal(&self) -> PathBuf {
-        self.dir.join("journal.jsonl")
+        self.dir.join(JOURNAL)
     }
 
     fn shards(&self) -> PathBuf {
@@ -102,8 +106,14 @@ impl Folder {
     fn lock(dir: &Path) -> Result<Self> {
         files::create_folder(dir)?;
         let path = dir.join(".lock");
-        let file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path);
-        let file = file.map_err(|e| Error::io(&path, "cannot be opened", &e))?;
+        let opened = own::Folder::for_results(dir).and_then(|folder| folder.file_or_new(".lock", OFlag::O_RDWR, 0o644));
+        let file = opened.map_err(|e| files::own_error(&path, "cannot be opened", &e))?;
+        let head = files::head(&file).map_err(|e| Error::io(&path, "cannot be read", &e))?;
+        // A process id, or nothing yet.
+        if head.len() as u64 > PID_BYTES || !head.trim_ascii().iter().all(u8::is_ascii_digit) {
+            let path = path.display();
+            return Err(Error::BadInput(format!("{path}: is there and no lock of a sweep, so it stays as it is. Give another --out")));
+        }
         let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(file, e)| {
             let pid = input::all(&file, PID_BYTES).ok().and_then(|b| String::from_utf8(b).ok()).unwrap_or_default();
             let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };

@@ -3,6 +3,8 @@
 //! No thread: one `poll` a tick that returns at once, then calls that do not block either. What the kernel does not take of a line is
 //! kept for the client, up to a bound; who does not read for so long is cut off, and hears at its next connection how things stand.
 
+#![allow(unsafe_code, reason = "a descriptor that the kernel hands over")]
+
 use super::{Conditions, Event, SCHEMA};
 use crate::daemon::config::NodeConfig;
 use crate::error::{Error, Result};
@@ -13,8 +15,9 @@ use nix::sys::socket::{
 };
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use surefoot_linux::own::{self, Folder};
 
 /// Who may listen: its owner and its owner's group.
 pub const MODE: u32 = 0o660;
@@ -108,11 +111,13 @@ impl Socket {
     pub fn open(path: &Path, config: &NodeConfig, hello: Hello) -> Result<Self> {
         let group = config.upper.group.as_deref().map(|g| crate::daemon::node::group_id(config, "upper.group", g)).transpose()?;
         let said = |what: String| format!("{}: upper.socket: {}: {what}", config.file.display(), path.display());
-        let fail = |e: std::io::Error| {
-            Error::Failed(said(format!(
+        let fail = |e: std::io::Error| match e.get_ref().is_some_and(|e| e.is::<own::Refusal>()) {
+            true => Error::BadInput(said(e.to_string())),
+            false => Error::Failed(said(format!(
                 "{e}. Give a path below 100 bytes in a folder that is there and can be written, or [upper] on = false"
-            )))
+            ))),
         };
+        let (folder, name) = Folder::of(path).map_err(fail)?;
         match std::fs::symlink_metadata(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(fail(e)),
@@ -122,16 +127,16 @@ impl Socket {
             Ok(_) if answers(path) => {
                 return Err(Error::Failed(said("another process listens there. Stop it, or give another path".into())));
             }
-            Ok(_) => std::fs::remove_file(path).map_err(fail)?,
+            Ok(_) => folder.remove_socket(name).map_err(fail)?,
         }
-        let listener = listen_at(path, config.upper.mode).map_err(fail)?;
+        let listener = listen_at(&folder, name, config.upper.mode).map_err(fail)?;
         let (clients, dropped) = Default::default();
         let most_pending_bytes = MOST_PENDING_BYTES;
         let made = Socket { path: path.into(), listener, clients, hello, dropped, most_pending_bytes, failing: false };
         // Not asked without need: a service manager's filter of system calls may forbid it.
         if let Some(gid) = group {
-            std::os::unix::fs::lchown(path, None, Some(gid)).map_err(|e| {
-                let _ = std::fs::remove_file(path);
+            folder.open_socket_to(name, config.upper.mode, Some(gid)).map_err(|e| {
+                let _ = folder.remove_socket(name);
                 let field = format!("{}: upper.group: {}", config.file.display(), path.display());
                 Error::Failed(format!("{field}: {e}. Give a group of this user, or run as root"))
             })?;
@@ -241,7 +246,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = Folder::of(&self.path).and_then(|(folder, name)| folder.remove_socket(name));
     }
 }
 
@@ -266,19 +271,13 @@ fn answers(path: &Path) -> bool {
 }
 
 /// A socket that at no instant is open to others than `mode` says.
-fn listen_at(path: &Path, mode: u32) -> std::io::Result<OwnedFd> {
+fn listen_at(folder: &Folder, name: &str, mode: u32) -> std::io::Result<OwnedFd> {
     let fd = stream()?;
     // The file gets the socket's own mode, less the umask; which may have taken too much.
     nix::sys::stat::fchmod(&fd, nix::sys::stat::Mode::from_bits_truncate(mode))?;
-    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    let ready = || {
-        // Only where the umask took too much: by its path, it follows a link that somebody else may have put there.
-        if std::fs::symlink_metadata(path)?.permissions().mode() & 0o777 != mode {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        }
-        Ok(listen(&fd, Backlog::new(16)?)?)
-    };
-    ready().inspect_err(|_: &std::io::Error| drop(std::fs::remove_file(path)))?;
+    bind(fd.as_raw_fd(), &UnixAddr::new(&folder.bind_path(name))?)?;
+    let ready = || folder.open_socket_to(name, mode, None).and_then(|()| Ok(listen(&fd, Backlog::new(16)?)?));
+    ready().inspect_err(|_: &std::io::Error| drop(folder.remove_socket(name)))?;
     Ok(fd)
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::daemon::explain::tests::seen;
 use crate::daemon::upper::What;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use surefoot_server::{Plan, Report};
 
