@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES
+from pipelines import tables
 from pipelines.inputs import Unreadable, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
@@ -157,7 +158,7 @@ def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any
     spec = more.get("spec") if isinstance(more.get("spec"), dict) else {}
     sweep = json.dumps(spec.get("sweep"), sort_keys=True)  # type: ignore[union-attr]
     sampling = json.dumps(spec.get("sampling"), sort_keys=True)  # type: ignore[union-attr]
-    part = f", part {manifest.part['number']} of {manifest.part['of']}" if manifest.part else ""
+    part = f", part {manifest.part.get('number')} of {manifest.part.get('of')}" if manifest.part else ""
     yield from table(
         ["what", ""],
         [
@@ -182,10 +183,9 @@ def _where(manifest: dataset.Manifest, more: dict[str, Any], path: Path) -> Iter
         *([f"software: {k}", v] for k, v in sorted(manifest.software.items())),
         *([f"machine: {k}", json.dumps(v) if not isinstance(v, str) else v] for k, v in sorted(manifest.host.items())),
     ]
-    for host in more.get("hosts", []):
-        facts = host.get("host", {})
+    for host in dataset.tables(more.get("hosts")):
+        facts, part = (dict(t) for name in ("host", "part") for t in [*dataset.tables([host.get(name)]), {}][:1])
         own = {k: v for k, v in facts.items() if manifest.host.get(k) != v}
-        part = host.get("part", {})
         rows.append(
             [f"host {host.get('name')}", f"part {part.get('number')} of {part.get('of')}; {json.dumps(own, sort_keys=True)}"]
         )
@@ -200,7 +200,11 @@ def _scan(shards: list[Path]) -> dict[str, Any]:
     """Least, greatest and nulls of each column: out of core, whatever the number of rows."""
     if not shards:
         return {"columns": {}, "services": [], "verdicts": {}}
-    frame = pl.scan_parquet(shards)
+    with tables.reading(shards[0], dataset.SHARD_REMEDY):
+        return _extents(pl.scan_parquet(shards))
+
+
+def _extents(frame: pl.LazyFrame) -> dict[str, Any]:
     known = frame.collect_schema().names()
     names = [n for n in _RANGES if n in known]
     each = [e.alias(f"{n}{mark}") for n in names for e, mark in _extent(n)]
@@ -232,10 +236,9 @@ def _ranges(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, int], found: dict[str, Any]) -> Iterator[str]:
-    reasons = (manifest.cases.model_extra or {}).get("reasons", [])
-    ranked = sorted(reasons, key=lambda r: (-int(r["cases"]), str(r["state"]), str(r["reason"])))
-    for r in [r for r in ranked if r["state"] != "measured"][:_REASONS]:
-        yield f"{plain(r['state'])}: {int(r['cases']):,} x {plain(r['reason'])}"
+    ranked = sorted(dataset.reasons(manifest), key=lambda r: (-r[2], *r[:2]))
+    for state, reason, cases in [r for r in ranked if r[0] != "measured"][:_REASONS]:
+        yield f"{plain(state)}: {cases:,} x {plain(reason)}"
     empty = [name for name, (low, _, _) in found["columns"].items() if low is None]
     if empty:
         yield f"null throughout, the target cannot measure it: {', '.join(empty)}"

@@ -39,6 +39,7 @@ __all__ = [
 
 # of cases and rows: beyond it sums in a table are no longer exact
 _MOST = 1 << 48
+SHARD_REMEDY = "`surefoot campaign verify` says which shard, and what to do"
 
 
 class _Part(BaseModel):
@@ -107,6 +108,21 @@ class Manifest(_Part):
     @property
     def rows(self) -> int:
         return sum(s.rows for s in self.shards)
+
+
+def tables(value: Any) -> list[dict[str, Any]]:
+    """The tables of a list; what else is in it, or in its place, is told to nobody."""
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
+
+
+def reasons(manifest: Manifest) -> list[tuple[str, str, int]]:
+    """State, reason and number of cases, told to people: what is written otherwise is left out."""
+    told = tables((manifest.cases.model_extra or {}).get("reasons"))
+    return [
+        (str(r["state"]), str(r["reason"]), r["cases"])
+        for r in told
+        if {"state", "reason"} <= r.keys() and type(r.get("cases")) is int
+    ]
 
 
 # damaged lines that are named: a file with more of them is no journal

@@ -36,6 +36,8 @@ COLUMNS = (
     "llc_misses_per_s",
     "mem_mbps",
 )
+# beyond what any counter of a second says: squares of it are still numbers
+_BEYOND = 1e15
 LINE_BYTES = 64
 # Profiles state LLC accesses as with this much L2, MB.
 L2_OF_PROFILES_MB = 0.25
@@ -124,7 +126,7 @@ def derive(counters: dict[str, np.ndarray], platform: dict[str, Any], llc_expose
     per_instruction = counters["llc_refs_per_s"].sum() / instructions.sum()
     miss_ratio = np.minimum(1.0, counters["llc_misses_per_s"] / counters["llc_refs_per_s"])
     ways = counters["ways"]
-    floor, terms = fit_miss_ratio(ways * llc["mb_per_way"] * ways / (ways + 0.35), miss_ratio)
+    usable_mb = ways * llc["mb_per_way"] * ways / (ways + 0.35)
 
     # ns per instruction = core part + accesses x ((1 - m) hit x exposed + m (latency + hit) / mlp): a line over m
     freq_ghz = counters["cycles_per_s"] / counters["busy_cores"] * 1e-9
@@ -133,10 +135,16 @@ def derive(counters: dict[str, np.ndarray], platform: dict[str, Any], llc_expose
     latency_ns = mem["idle_ns"] + mem["queue_ns"] * used**2 / (1 - used)
     rest = ns - per_instruction * (1 - miss_ratio) * llc["hit_ns"] * llc_exposed
     missing = per_instruction * miss_ratio * (latency_ns + llc["hit_ns"])
+    # LAPACK prints what it thinks of other numbers
+    if not all(np.isfinite(x).all() and (np.abs(x) < _BEYOND).all() for x in (usable_mb, miss_ratio, missing, rest)):
+        raise BadInput("counters: with this platform they come to numbers that no machine has. Check units in both")
+    if (usable_mb <= 0).any():
+        raise BadInput("llc.mb_per_way: not above 0. Give the platform's profile")
+    floor, terms = fit_miss_ratio(usable_mb, miss_ratio)
     slope, core_ns = np.polyfit(missing, rest, 1)
     if slope <= 0 or core_ns <= 0:
         raise BadInput("counters: time per instruction does not grow with misses. Measure fewer ways, or a higher load")
-    fitted = floor + sum(a / (1 + (ways * llc["mb_per_way"] * ways / (ways + 0.35) / c) ** p) for a, c, p in terms)
+    fitted = floor + sum(a / (1 + (usable_mb / c) ** p) for a, c, p in terms)
     return Derived(
         minstr_per_req=float((instructions / counters["rps"]).mean() * 1e-6),
         cpi_core=float(core_ns * freq_ghz.mean() / cpu["cpi_scale"]),
@@ -235,7 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stdio.guard()
     try:
         platform = read_toml(args.platform)
-        derived = derive(read_counters(args.counters), platform, args.llc_exposed)
+        with np.errstate(all="ignore"):  # what comes of it is judged
+            derived = derive(read_counters(args.counters), platform, args.llc_exposed)
         serial_us = 0.0
         if args.saturation_rps:
             serial_us = dispatch_us(args.saturation_rps, args.saturation_mhz, platform["cpu"]["cpi_scale"])

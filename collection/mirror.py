@@ -366,12 +366,8 @@ def _counts(lines: list[bytes]) -> dict[str, int]:
 def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], int] = {}
     for manifest in manifests:
-        reasons = manifest.cases.model_dump().get("reasons", [])
-        for r in reasons if isinstance(reasons, list) else ():
-            # told to people: what a host says otherwise is left out
-            if isinstance(r, dict) and {"state", "reason"} <= r.keys() and type(r.get("cases")) is int:
-                key = (str(r["state"]), str(r["reason"]))
-                found[key] = found.get(key, 0) + r["cases"]
+        for state, reason, cases in dataset.reasons(manifest):
+            found[state, reason] = found.get((state, reason), 0) + cases
     return [{"state": state, "reason": reason, "cases": n} for (state, reason), n in found.items()]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines import eval_rows, policy_charts
+from pipelines import eval_rows, policy_charts, tables
 from pipelines.inputs import SUMMARY_BYTES, read_json, read_text
 from pipelines.io import write_bytes
 from pipelines.page import (
@@ -37,7 +37,7 @@ from pipelines.page import (
     render,
 )
 
-from . import charts, closed_loop, console
+from . import charts, closed_loop, console, dataset
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
@@ -242,7 +242,7 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
         folder: a target's data set.
         labels: output folder of the stage `label`.
     """
-    frame = pl.read_parquet(labels / "labels.parquet").filter(
+    frame = tables.of_stage(labels / "labels.parquet").filter(
         (pl.col("neighbours") == "") & pl.col("reason").is_null() & pl.col("rcliff_ways").is_not_null()
     )
     rows = pl.scan_parquet(shards(folder)).filter(pl.col("neighbours").list.len() == 0)
@@ -250,7 +250,7 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
     for service in sorted(frame["service"].unique()):
         label = frame.filter(pl.col("service") == service).sort("rps").row(-1, named=True)
         overloaded = (pl.col("verdict") == "server-overloaded").mean() >= 0.5
-        cells = (
+        mine = (
             rows.filter(
                 (pl.col("service") == service)
                 & (pl.col("rps") == label["rps"])
@@ -265,8 +265,9 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
                 pl.col("count").filter(pl.col("verdict") == "valid").max().alias("most"),
                 pl.len().alias("windows"),
             )
-            .collect()
         )
+        with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
+            cells = mine.collect()
         cores, ways = np.unique(cells["alloc_cores"].to_numpy()), np.unique(cells["alloc_ways"].to_numpy())
         at = (np.searchsorted(cores, cells["alloc_cores"].to_numpy()), np.searchsorted(ways, cells["alloc_ways"].to_numpy()))
         grid = np.full((len(cores), len(ways)), np.nan)
@@ -348,6 +349,7 @@ class Cliff:
 
 # a step of p99 by this factor or more is a cliff
 _CLIFF_FACTOR = 5.0
+_EVAL_AGAIN = "Run the demo again"
 
 
 def cliff_of(c: charts.QuotaCurve) -> Cliff | None:
@@ -411,9 +413,9 @@ def quota_caption(c: charts.QuotaCurve) -> str:
 def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
     """p99 over CPU quota of each service and load; a case counts with its median window, never with an average of percentiles."""
     manifest = read_json(folder / "manifest.json")
-    rows = pl.read_parquet(shards(folder)).filter(
-        pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited")
-    )
+    with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
+        every = pl.read_parquet(shards(folder))
+    rows = every.filter(pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited"))
     curves = []
     for (service,), mine in rows.group_by(["service"], maintain_order=True):
         levels: dict[float, list[charts.QuotaPoint]] = {}
@@ -609,7 +611,7 @@ def _bundles(bundles: Sequence[Mapping[str, Any]]) -> Section:
 
 def _eval(found: Mapping[str, Any]) -> Section:
     section = Section("eval", "Policies on virtual workloads", "Policies")
-    rows = pl.read_parquet(Path(found["out"]) / "rows.parquet")
+    rows = tables.read(Path(found["out"]) / "rows.parquet", _EVAL_AGAIN)
     policies = list(found["policies"])
     workloads = rows["workload"].unique().sort().to_list()
     seeds = rows["seed"].n_unique()
@@ -678,7 +680,7 @@ def _eval(found: Mapping[str, Any]) -> Section:
             wide=True,
         )
     )
-    lines = pl.read_parquet(Path(found["out"]) / "timelines.parquet")
+    lines = tables.read(Path(found["out"]) / "timelines.parquet", _EVAL_AGAIN)
     first = lines["seed"].min()
     for workload in workloads:
         section.blocks.append(Heading(f"{workload}: latency against target, and what each service holds"))

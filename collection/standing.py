@@ -313,6 +313,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
             else f"schema_version is {summary.get('schema_version')!r} (this version reads {SCHEMA_VERSION})"
         )
         raise DataSetError(f"{folder / MANIFEST}: {wrong}; {rebuild}")
+    if not isinstance(summary.get("campaign"), str):
+        raise DataSetError(f"{folder / MANIFEST}: campaign is missing or no text; {rebuild}")
     return summary
 
 

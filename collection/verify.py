@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from models.features import SAMPLE_FEATURES
+from pipelines import stdio, tables
 from pipelines.io import sha256_file
 
 from . import campaign, card, checks, dataset, mirror, spec
@@ -258,9 +259,10 @@ class _Rows:
         digest = sha256_file(path)
         wrong = [] if digest == shard.sha256 else [f"SHA-256 is {digest[:16]}…, the manifest says {shard.sha256[:16]}…"]
         try:
-            schema = pl.read_parquet_schema(path)
-            frame = pl.read_parquet(path, columns=["case_id"]) if "case_id" in schema else None
-        except Exception as e:  # polars and its Parquet reader raise whatever fits; any of it means: not readable
+            with stdio.Quiet():
+                schema = pl.read_parquet_schema(path)
+                frame = pl.read_parquet(path, columns=["case_id"]) if "case_id" in schema else None
+        except (Exception, *tables.DAMAGED) as e:  # whatever its Parquet reader raises means: not readable
             reason = str(e).splitlines()[0] if str(e) else type(e).__name__
             yield Finding(str(path), "; ".join([*wrong, f"truncated or damaged, not readable as Parquet: {reason}"]), remedy)
             return

@@ -267,7 +267,7 @@ def schedulable(workloads: Sequence[Workload]) -> list[bool]:
     It is asked by way of `surefootd eval`, whose column `oracle_emu` is null where nothing was proven (docs/eval-output.md): that
     counts as a no.
     """
-    import polars as pl  # here: only this needs it
+    from pipelines import tables  # here: only this needs polars
 
     recipe = workloads[0].recipe
     with tempfile.TemporaryDirectory(prefix="surefoot-workloads-") as name:
@@ -279,7 +279,7 @@ def schedulable(workloads: Sequence[Workload]) -> list[bool]:
                 (folder / f"{k:06}-{j:06}.toml").write_text(text, "utf-8")
         args: list[str | Path] = ["eval", "--workloads", folder, "--policies", "unmanaged", "--platform", recipe.platform]
         tools.run_json(tools.SUREFOOTD, [*args, "--timelines", "none", "--out", folder / "out", "--json"])
-        rows = pl.read_parquet(folder / "out" / "rows.parquet").sort("workload")
+        rows = tables.read(folder / "out" / "rows.parquet", "Generate the set again").sort("workload")
     proven = iter(((rows["oracle_emu"] - rows["offered_load"]).abs() < 1e-6).fill_null(False).to_list())
     return [all([next(proven) for _ in texts]) for texts in phases]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pipelines.errors import BadInput
 from pipelines.inputs import parse_json, read_json
 from pipelines.page import counted
 from pipelines.policy_charts import Lane, TimeLine
+from pipelines.tables import reading
 
 ROWS, TIMELINES = "rows.parquet", "timelines.parquet"
 # what was run, and what an eval left that is not finished
@@ -60,7 +60,6 @@ _FILLED = ("workload", "policy", "platform", "seed", "converged", "qos_violation
 _LINE_FILLED = ("workload", "policy", "seed", "t_ms", "service", "kind")
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # what Parquet begins and ends with
-_MARK = b"PAR1"
 # a sum of nothing was -0 in rows of an older surefootd, which reads as if it were below 0
 _NO_MINUS_0 = cs.float().replace(0.0, 0.0)
 # a time line's points, at most: more cannot be told apart in a figure
@@ -139,30 +138,6 @@ def _one_harm(frame: pl.DataFrame) -> None:
             )
 
 
-@contextmanager
-def _reading(path: Path, remedy: str) -> Iterator[None]:
-    """Errors of reading a Parquet file say which, what is wrong with it, and the remedy."""
-    try:
-        yield
-    except OSError as e:
-        raise BadInput(f"{path}: cannot be read ({e.strerror or e}). {remedy}") from None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as e:
-        wrong = _not_parquet(path) or f"is damaged ({str(e).partition(chr(10))[0]})"
-        raise BadInput(f"{path}: {wrong}. {remedy}") from None
-
-
-def _not_parquet(path: Path) -> str | None:
-    """What is wrong with a file's beginning or end; no more of it is read."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_MARK)) != _MARK:
-                return "is not Parquet"
-            file.seek(-len(_MARK), os.SEEK_END)
-            return None if file.read(len(_MARK)) == _MARK else "is cut off"
-    except OSError as e:
-        return f"cannot be read ({e.strerror or e})"
-
-
 def _what(out: Path, again: str) -> dict[str, Any] | None:
     """What eval.json says of the folder's rows (workloads: digest by name); None without one, as an older surefootd left it."""
     path = out / WHAT
@@ -211,7 +186,7 @@ def _one(out: Path) -> pl.DataFrame:
     what = _what(out, again)
     if not path.is_file():
         raise BadInput(f"{path}: is missing. Name a folder that `surefootd eval --out` wrote")
-    with _reading(path, again):
+    with reading(path, again):
         frame = pl.read_parquet(path)
     _check_columns(path, frame.schema, _NEEDED, again)
     lacks = [name for name in OPTIONAL if name not in frame.columns]
@@ -300,7 +275,7 @@ def lines(out: Path) -> pl.LazyFrame | None:
     path = out / TIMELINES
     if not path.is_file():
         return None
-    with _reading(path, _without(out)):
+    with reading(path, _without(out)):
         found = pl.scan_parquet(path)
         _check_columns(path, found.collect_schema(), _LINE, _without(out))
     return found.with_columns(_NO_MINUS_0)
@@ -330,7 +305,7 @@ def _without(out: Path) -> str:
 
 def _collected(out: Path, frame: pl.LazyFrame) -> pl.DataFrame:
     """What is damaged beyond the file's end shows only now."""
-    with _reading(out / TIMELINES, _without(out)):
+    with reading(out / TIMELINES, _without(out)):
         return frame.collect()
 
 

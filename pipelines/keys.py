@@ -8,6 +8,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -86,7 +87,7 @@ def private_key(pem: bytes, shown: str) -> Ed25519PrivateKey:
     """From the bytes of a PEM file that is called `shown` in messages."""
     try:
         loaded = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{shown}: not an unencrypted PEM private key ({error})") from None
     if not isinstance(loaded, Ed25519PrivateKey):
         raise BadInput(f"{shown}: the key is {type(loaded).__name__}, want Ed25519")
@@ -111,7 +112,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     _out_of_reach(path, _BELIEVED, _OTHERS)
     try:
         key = serialization.load_pem_public_key(data) if _ONE_KEY.fullmatch(data) else None
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
         what = (

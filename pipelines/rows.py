@@ -20,12 +20,13 @@ from pipelines import engine, params, reduce, samples
 from pipelines.errors import BadInput, PipelineError
 from pipelines.io import write_json, write_parquet
 from pipelines.rowfile import About, Left
+from pipelines.tables import of_stage
 
 
 def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: params.Samples | None = None) -> dict[str, Any]:
     """Choose and join the rows of one data set; returns what `rows.json` holds."""
     data = samples.open_dataset(data_folder, check_shards=False)
-    cells = pl.read_parquet(labels / "cells.parquet", columns=list(samples.CELL_KEY)).with_row_index("cell")
+    cells = of_stage(labels / "cells.parquet", columns=list(samples.CELL_KEY)).with_row_index("cell")
     verdicts = ("valid", "server-overloaded") if p.use_overloaded_inputs else ("valid",)
     with engine.connect(reading or params.Samples()) as on:
         needed, tally = _tally(data, on)

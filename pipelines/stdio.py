@@ -75,6 +75,31 @@ def guard() -> None:
             setattr(sys, name, kept)
 
 
+class Quiet:
+    """While this is entered, standard output and standard error take nothing of what native code says there of an input (a panic
+    of polars is pages): what is wrong is raised, too. It is so for all threads, so only round what reads an input.
+    """
+
+    def __enter__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        self._kept: list[tuple[int, int]] = []
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        for fd in (1, 2):
+            try:
+                self._kept.append((fd, os.dup(fd)))
+            except OSError:  # it is closed
+                continue
+            os.dup2(nowhere, fd)
+        os.close(nowhere)
+
+    def __exit__(self, *_: object) -> None:
+        for fd, own in self._kept:
+            os.dup2(own, fd)
+            os.close(own)
+
+
 def failure() -> str | None:
     """Why standard output could not be written; None where it could, or where its reader has gone."""
     if sys.stdout is not None:

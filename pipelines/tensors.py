@@ -18,6 +18,7 @@ from models.features import ACTIONS, PlatformLimits
 from pipelines import rowfile, samples
 from pipelines.errors import BadInput
 from pipelines.grids import Grids
+from pipelines.tables import of_stage
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -97,8 +98,8 @@ def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
         BadInput: one is missing or damaged, or they do not belong together.
     """
     about = rowfile.about(rows)
-    labels = pl.read_parquet(label_folder / "labels.parquet").with_row_index("plane")
-    cells = pl.read_parquet(label_folder / "cells.parquet")
+    labels = of_stage(label_folder / "labels.parquet").with_row_index("plane")
+    cells = of_stage(label_folder / "cells.parquet")
     key = [name for name in samples.PLANE_KEY if name != "nb_key"]
     cells = cells.join(
         labels.select("plane", *key, pl.col("neighbours").alias("nb_key"), "qos_target_ms"),
@@ -106,7 +107,7 @@ def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
         how="left",
         maintain_order="left",
     )
-    table = pl.read_parquet(rows / "rows.parquet")
+    table = of_stage(rows / "rows.parquet")
     if cells["plane"].null_count() or table.height != about.rows or int(table["cell"].max()) >= cells.height:  # type: ignore[arg-type]
         raise BadInput(f"{label_folder}: labels, cells and rows do not belong together; run `dvc repro`")
     if max_rows is not None:

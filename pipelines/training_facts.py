@@ -19,6 +19,7 @@ from pipelines.errors import BadInput
 from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, read_text
 from pipelines.io import read_json
 from pipelines.published import Published, errors
+from pipelines.tables import of_stage
 
 MODELS = ("a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c")
 TABLES = ("by_service", "by_cliff", "calibration", "importance")
@@ -45,12 +46,12 @@ def gather(
         if summary.data_sha256 != about.data_sha256:
             raise BadInput(f"{models / model}: the model is from other data than {row_folder}; run `dvc repro`")
     metrics = read_json(evaluate / "metrics.json", "the metrics of the stage `evaluate`")
-    table = pl.read_parquet(labels / "labels.parquet")
+    table = of_stage(labels / "labels.parquet")
     cap = trained["b"].settings.qos_cap if "b" in trained else None
     now = drift.profile(
         about,
-        pl.read_parquet(row_folder / "rows.parquet", columns=["cell", "p99_ms", *about.features]),
-        pl.read_parquet(labels / "cells.parquet"),
+        of_stage(row_folder / "rows.parquet", columns=["cell", "p99_ms", *about.features]),
+        of_stage(labels / "cells.parquet"),
         table,
         cap or p.train.b.qos_cap,
     )

@@ -13,6 +13,7 @@ import os
 import random
 import re
 import signal
+import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
@@ -225,6 +226,11 @@ def judged(call: Callable[[], object]) -> tuple[int, str | None]:
     """Run a command's entry point; its exit code, and what promise it broke."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
+    # what native code says goes round Python
+    native = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+    kept = [os.dup(fd) for fd in (1, 2)]
+    for fd in (1, 2):
+        os.dup2(native.fileno(), fd)
     before = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_LONGEST_S)
     try:
@@ -238,6 +244,14 @@ def judged(call: Callable[[], object]) -> tuple[int, str | None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+        for fd, own in zip((1, 2), kept, strict=True):
+            os.dup2(own, fd)
+            os.close(own)
+        native.seek(0)
+        past = native.read(2000)
+        native.close()
+    if past:
+        return code, f"past Python: {past[:300]!r}"
     said = err.getvalue()
     if code not in (0, 1, 2):
         return code, f"exit code {code}: {said[:300]!r}"

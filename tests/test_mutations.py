@@ -115,9 +115,13 @@ def test_data_sets(whole: Path, tmp_path: Path, keep: Path, file: str, form: str
 
     def call(mutation: bytes) -> object:
         (data / file).write_bytes(mutation)
-        n = next(turn)
-        if n % 2:
-            return surefoot("campaign", "status", data, *(["--json"] if n % 4 == 1 else []))()
+        match next(turn) % 4:
+            case 0:
+                return surefoot("campaign", "status", data)()
+            case 1:
+                return surefoot("campaign", "status", data, "--json")()
+            case 2:
+                return surefoot("campaign", "card", data)()
         return findings(surefoot("campaign", "verify", data, "--json"))
 
     mutate.all_of(f"data set {file}", form, specimen, EVERY_DAY, keep, call)

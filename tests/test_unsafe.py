@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Blocks, functions and implementations of each file. A new one changes its number here, in sight of the reviewer; a safe wrapper
 # (nix) is better, and so is a place that has unsafe code already.
 PRODUCT = {
+    "scheduler/io/src/out.rs": 2,
     "scheduler/learn/src/wide.rs": 1,
     "scheduler/linux/src/actuator/harden.rs": 11,
     "scheduler/linux/src/actuator/serve.rs": 2,
@@ -39,8 +40,10 @@ TESTS = {
     "scheduler/linux/src/bench/disturbed.rs": 1,
     "scheduler/linux/src/claim.rs": 1,
     "scheduler/linux/src/local/tests.rs": 2,
+    "scheduler/mutate/src/watch.rs": 5,
     "scheduler/resctrlfs/tests/mounted.rs": 11,
     "scheduler/surefootd/tests/record_top.rs": 6,
+    "scheduler/surefootd/tests/stdio.rs": 2,
     "scheduler/vserver/tests/no_allocation.rs": 5,
     "workloads/loadgen/src/output.rs": 1,
     "workloads/loadgen/tests/cli.rs": 2,

@@ -23,6 +23,7 @@ import polars as pl
 
 from collection.dataset import Manifest
 from collection.findings import Severity
+from pipelines import tables
 
 from . import cases, clock, disturbed, origin, rows, units
 
@@ -50,7 +51,7 @@ class Checks:
 
     def shard(self, file: str, path: Path) -> Iterator[Fault]:
         """Check one shard, whose schema is known to be right."""
-        frame = pl.read_parquet(path)
+        frame = tables.read(path, "Measure it again, or restore it from a copy")
         if frame.is_empty():
             return
         missing = list(rows.nulls(frame))

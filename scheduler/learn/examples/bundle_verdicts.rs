@@ -4,6 +4,8 @@
 //!
 //! One path a line; one answer a line: `ok`, or the kind of refusal, a tab and the message.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "a tool of the tests, whose input and output are its own")]
+
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;

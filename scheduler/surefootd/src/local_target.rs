@@ -20,7 +20,7 @@ use surefoot_linux::actuator;
 use surefoot_linux::claim::{self, lock_folder};
 use surefoot_linux::files::Files;
 use surefoot_linux::local::BOOT_ID;
-use surefoot_linux::own::{self, Author, Folder};
+use surefoot_linux::own::{self, plain_file, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
@@ -297,6 +297,22 @@ fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_lin
     ])
 }
 
+/// Whether a folder has anything of a daemon's: its journal, its safe layout; a journal that is damaged counts beside the daemon's lock.
+fn is_state_folder(dir: &Path) -> bool {
+    const EVENT: &[u8] = b"{\"event\":";
+    let head = |name: &str| plain_file(&dir.join(name)).and_then(|f| files::head(&f)).ok();
+    // A kill may have torn its only line.
+    let ours = |h: &[u8]| !h.is_empty() && (h.starts_with(EVENT) || EVENT.starts_with(h));
+    let is_pid = |h: &[u8]| !h.is_empty() && h.trim_ascii().iter().all(u8::is_ascii_digit);
+    let there = |name: &str| dir.join(name).symlink_metadata().ok();
+    let journal = head("journal.jsonl");
+    // What is no plain file there is named by whoever opens it.
+    let led = there("journal.jsonl").is_some_and(|m| !m.is_file());
+    led || there(safe::FILE).is_some()
+        || journal.as_deref().is_some_and(ours)
+        || journal.is_some() && head("lock").as_deref().is_some_and(is_pid)
+}
+
 /// `surefootd reset`.
 ///
 /// # Errors
@@ -317,6 +333,12 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
     if !dir.is_dir() {
         return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));
+    }
+    if args.state.is_some() && !args.safe && !is_state_folder(&dir) {
+        let dir = dir.display();
+        return Err(Error::BadInput(format!(
+            "{dir}: is no state folder (neither a journal of a daemon nor a safe layout is in it), so it stays as it is. Give --state or --config as for the run"
+        )));
     }
     let allow = rights::for_state(&dir, config)?;
     // Root has the rights itself where no actuator runs any more.
@@ -383,8 +405,10 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
         if json {
             return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }));
         }
-        return say::print("nothing is in force: the host was started anew since
-");
+        return say::print(
+            "nothing is in force: the host was started anew since
+",
+        );
     }
     // A daemon that lives would write against it.
     let lock = Folder::open(dir).and_then(|folder| lock_folder(&folder, claim::PATIENCE)).map_err(|e| {

@@ -248,6 +248,7 @@ fn two_controllers_of_a_cpu_notice_each_other() {
     let stage = Stage::new(&cgroup);
     fs::create_dir(stage.at("other")).unwrap();
     let other = stage.at("other");
+    fs::write(other.join("journal.jsonl"), "{\"event\":\"boot\",\"boot_id\":\"x\"}\n").unwrap();
     let mut actuator = stage.actuate();
     let locks = stage.at("locks/surefoot");
     assert_eq!(fs::metadata(&locks).unwrap().permissions().mode() & 0o7777, 0o755);

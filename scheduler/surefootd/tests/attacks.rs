@@ -310,6 +310,7 @@ fn a_state_folder_is_what_it_seems() {
     }
     let scene = Scene::new();
     fs::create_dir(scene.at("own")).unwrap();
+    fs::write(scene.at("own/journal.jsonl"), "{\"event\":\"boot\",\"boot_id\":\"x\"}\n").unwrap();
     let feed = scene.at("own/feed.sock");
     for link in [false, true] {
         match link {

@@ -307,3 +307,30 @@ fn a_wrong_bundle_leaves_nothing_behind() {
         assert!(!at("state").exists(), "{more:?}");
     }
 }
+
+/// `reset --state` of a folder that is no state folder says so and touches nothing in it, whatever its files are called.
+#[test]
+fn what_is_no_state_folder_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("other");
+    let sweep = "{\"case_id\":\"a\",\"state\":\"measured\",\"shard\":0,\"rows\":3}\n";
+    let folders: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("text", "precious")],
+        &[("lock", ""), ("status", "of a package manager")],
+        &[("journal.jsonl", sweep), (".lock", "4242"), ("manifest.json", "{}")],
+        &[("journal.jsonl", ""), ("lock", "not a number")],
+    ];
+    for files in folders {
+        let _ = fs::remove_dir_all(&at);
+        fs::create_dir(&at).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(at.join(name), text).unwrap());
+        let modified = fs::metadata(&at).unwrap().modified().unwrap();
+        let (code, says) = one_line(&surefootd().args(["reset", "--state", path(&at)]).output().unwrap());
+        assert!(code == 2 && says.contains("is no state folder") && says.contains("Give --state or --config"), "{files:?}: {code} {says}");
+        let left: BTreeSet<String> = fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(left, files.iter().map(|(n, _)| n.to_string()).collect(), "{files:?}");
+        assert!(files.iter().all(|(n, text)| fs::read_to_string(at.join(n)).unwrap() == *text), "{files:?}");
+        assert_eq!(fs::metadata(&at).unwrap().modified().unwrap(), modified);
+    }
+}

@@ -126,6 +126,9 @@ fn a_stream_that_was_cut_is_refused() {
     assert_eq!(replay_with(&stream, "", &["--cut"]).status.code(), Some(0));
 }
 
+/// What is said of it, and a change of a line.
+type Change<'a> = (&'a str, &'a dyn Fn(&mut Value));
+
 /// A stream whose platform, services or numbers no run writes is refused by the field, and nothing in it ends the program.
 #[test]
 fn what_policies_could_not_work_on_is_refused() {
@@ -139,7 +142,7 @@ fn what_policies_could_not_work_on_is_refused() {
         change(&mut v);
         v.to_string()
     };
-    let heads: [(&str, &dyn Fn(&mut Value)); 6] = [
+    let heads: [Change; 6] = [
         ("platform.core_of_cpu: ", &|v| v["platform"]["core_of_cpu"] = serde_json::json!([0, 1])),
         ("platform.l3_domain_of_cpu: ", &|v| v["platform"]["l3_domain_of_cpu"] = serde_json::json!([])),
         ("platform.numa_of_cpu: ", &|v| v["platform"]["numa_of_cpu"] = serde_json::json!(vec![4_000_000_000u32; 36])),
@@ -152,7 +155,7 @@ fn what_policies_could_not_work_on_is_refused() {
         let (code, line) = one_line(&replay(&stream, "surefoot,parties,clite"));
         assert!(code == 2 && line.contains(&format!("line 1: {says}")), "{says}: {code} {line}");
     }
-    let ticks: [(&str, &dyn Fn(&mut Value)); 3] = [
+    let ticks: [Change; 3] = [
         ("services.allocation.ways: ", &|v| v["seen"]["services"][0]["allocation"]["ways"] = serde_json::json!([1, 1, 1])),
         ("services.allocation.cpus: ", &|v| v["seen"]["services"][0]["allocation"]["cpus"] = "0-1023".into()),
         ("services.id: ", &|v| v["seen"]["services"][1]["id"] = v["seen"]["services"][0]["id"].clone()),

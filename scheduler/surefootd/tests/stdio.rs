@@ -1,6 +1,7 @@
 //! Whatever becomes of standard output and standard error, nothing is kept from being given back, control goes on, and nothing
 //! panics: a reader that has gone, one that reads nothing, a full disk, descriptors that are closed, Ctrl-C to a whole pipeline.
 
+#![allow(unsafe_code, reason = "descriptors are closed, and a signal asked for, between fork and exec")]
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
 mod common;

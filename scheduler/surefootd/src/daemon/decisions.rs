@@ -5,8 +5,8 @@
 
 use super::explain::{Closed, Told};
 use crate::error::{Error, Result};
-use crate::holder::{self, Held};
 use crate::files::{head, open_ours, own_error};
+use crate::holder::{self, Held};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
