@@ -300,7 +300,7 @@ fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_lin
 /// Whether a folder has anything of a daemon's: its journal, its safe layout; a journal that is damaged counts beside the daemon's lock.
 fn is_state_folder(dir: &Path) -> bool {
     const EVENT: &[u8] = b"{\"event\":";
-    let head = |name: &str| plain_file(&dir.join(name)).and_then(|f| files::head(&f)).ok();
+    let head = |name: &str| plain_file(&dir.join(name)).and_then(|f| crate::files::head(&f)).ok();
     // A kill may have torn its only line.
     let ours = |h: &[u8]| !h.is_empty() && (h.starts_with(EVENT) || EVENT.starts_with(h));
     let is_pid = |h: &[u8]| !h.is_empty() && h.trim_ascii().iter().all(u8::is_ascii_digit);
