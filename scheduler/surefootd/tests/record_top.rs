@@ -183,6 +183,36 @@ fn top_shows_a_running_daemon() {
     assert!(code == 1 && text.contains("no daemon answers") && text.contains("surefootd run"), "{text}");
 }
 
+/// Beside 50 clients that say nothing, or what they say byte by byte, or never read, metrics, status and top answer in time.
+#[test]
+fn slow_clients_silence_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = config(dir.path(), &format!("metrics_port = {port}"));
+    let child = start(&["run", "--policy", "unmanaged", "--server", "virtual:server-1", "--config", &config], "of 3 services");
+    let connect = || std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut slow: Vec<std::net::TcpStream> = (0..50).map(|_| connect()).collect();
+    for round in 0..5 {
+        for (n, client) in slow.iter_mut().enumerate().filter(|(n, _)| n % 3 > 0) {
+            // Who was cut off meanwhile is no client any more.
+            let _ = client.write_all(if n % 3 == 1 { b"G" } else { b"GET /metrics HTTP/1.1\r\n\r\n" });
+        }
+        for page in ["/metrics", "/status"] {
+            let mut asks = connect();
+            // A client's patience: what answers one after the other takes a second or more for each of the 50.
+            asks.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+            write!(asks, "GET {page} HTTP/1.1\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            asks.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{page}, round {round}: {e}"));
+            assert!(answer.starts_with("HTTP/1.1 200 OK"), "{page}: {answer}");
+        }
+        // It gives up by itself.
+        assert!(ok(&["top", "--once", "--config", &config]).starts_with("surefoot  unmanaged"));
+    }
+    drop(slow);
+    terminate(child);
+}
+
 /// A terminal of so many columns and rows, and a program in it.
 struct Terminal {
     keys: File,
