@@ -171,7 +171,7 @@ impl Scraped {
     /// Take what a scrape read. The first one is only the mark from which to count.
     ///
     /// # Errors
-    /// What nobody can have counted since the scrape before. Nothing is taken from it; the next one counts from it.
+    /// A count that cannot have come since the scrape before. Nothing is taken from this page; the next one counts from it.
     pub fn push(&mut self, now_ms: u64, read: Sample) -> Result<(), String> {
         while self.recent.front().is_some_and(|p| p.arrived_ms + LONGEST_WINDOW_MS < now_ms) {
             self.recent.pop_front();
@@ -376,7 +376,7 @@ mod tests {
     /// More requests between two scrapes than a second can hold, and sums that they cannot add up to, are refused with what was counted; the next
     /// scrape counts from there.
     #[test]
-    fn a_jump_that_nobody_can_have_counted_is_refused() {
+    fn an_impossible_jump_is_refused() {
         let mut s = Scraped::default();
         let sums = |n: u64, sum_ms: f64| page(&[("", Series { sum_ms: Some(sum_ms), ..series(&[(5.0, n)], n) })]);
         s.push(0, sums(1000, 1e3)).unwrap();

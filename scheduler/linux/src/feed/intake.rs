@@ -1,7 +1,7 @@
 //! The thread that empties the feed's sockets.
 //!
-//! Every socket has a part of a CPU, kept as an account that fills up with time; a socket whose account is overdrawn waits. Within that,
-//! who is heard is for [`Senders`] to say, before anything of a datagram is read.
+//! Every socket has a part of a CPU, kept as an account that fills up with time; a socket whose account is overdrawn waits. Within that
+//! [`Senders`] decides which senders are heard, before anything of a datagram is read.
 
 use super::sender::{Credentials, Rules};
 use super::senders::{Senders, Unread, Via, Who};
@@ -14,14 +14,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Part of a CPU for the socket of all, and for one of a service's own, whose senders are of one mind.
+/// Part of a CPU for the common socket, and for a service's own, whose senders take nothing from other services.
 const CPU_OF_ALL: f64 = 0.4;
 const CPU_OF_ONE: f64 = 0.05;
 /// What an account holds at most, microseconds.
 const MOST_CPU_US: f64 = 50_000.0;
-/// Datagrams of one socket before the others have their turn.
+/// Datagrams that are taken from one socket before the next socket has its turn.
 const TURN: usize = 256;
-/// So many refusals in a turn are a flood. More datagrams at once cost less each: it is given time to send them.
+/// So many refusals in a turn are a flood. Datagrams that are taken together cost less each, so the thread pauses and lets them come.
 const FLOOD: usize = 32;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// A socket that the kernel will not read is left alone for so long.
@@ -129,7 +129,8 @@ fn turn(
     let mut unread = 0;
     for _ in 0..TURN {
         let (bytes, from, at) = match line.socket.look(control) {
-            Ok(seen) => seen,
+            Ok((bytes, from, at)) if senders.sees_processes() => (bytes, from, at),
+            Ok((bytes, from, at)) => (bytes, Credentials { pid: 0, ..from }, at),
             Err(e) => return (unread, !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)),
         };
         let admitted = match senders.admit(&line.via, &from, bytes, at, rules) {

@@ -1,7 +1,7 @@
 //! Latency intake (docs/latency-feed.md): datagrams of load generators and services on Unix sockets, and scraped histograms.
 //!
 //! One thread takes datagrams off the sockets ([`intake`]), because the kernel holds only so many; each scraped service has a thread of its
-//! own. Who sent a datagram is known before it is read ([`senders`]), and whether he may speak for the service ([`sender`]). What is
+//! own. The sender of a datagram is known before it is read ([`senders`]), and so is for which services it may speak ([`sender`]). What is
 //! read is kept for ten seconds at most, only of services that are expected, and bounded in number and size whatever is sent.
 
 pub mod buckets;
@@ -41,7 +41,7 @@ use surefoot_server::{FeedState, ServerError};
 
 /// Who may write to the socket: its owner and its owner's group.
 pub const MODE: u32 = 0o660;
-/// Folder beside the socket with those that single services have.
+/// Folder beside the common socket, with the sockets of single services.
 pub const OWN_SOCKETS: &str = "feed";
 /// A service that has not been heard for so long since it came is warned of: load generators take a while to start.
 const FIRST_WORD_MS: u64 = 5000;
@@ -53,10 +53,10 @@ struct Shared {
     windows: Mutex<Windows>,
     rules: Mutex<Arc<Rules>>,
     lines: Mutex<Vec<Arc<Line>>>,
-    /// There are other lines than the receiving thread has seen.
+    /// The receiving thread has not yet seen all lines.
     new_lines: AtomicBool,
     refused: [AtomicU64; Reason::ALL.len()],
-    /// Services in whose name somebody spoke who may not.
+    /// Services of which a sender that may not speak for them was told in the log.
     told: Mutex<BTreeSet<String>>,
     stop: AtomicBool,
 }
@@ -88,10 +88,10 @@ impl Shared {
         }
     }
 
-    /// Somebody speaks for a service who may not: said once for each service.
+    /// A sender speaks for a service without a right to: said once for each service.
     fn refuse_sender(&self, service: &str, via: &Via, from: &Credentials, who: &Who<'_>) {
         self.count(Reason::Sender);
-        // One that has just begun will be known at its next word.
+        // A process that has just begun will be known at its next datagram.
         if *who == Who::Unsure || !locked(&self.told).insert(service.into()) {
             return;
         }
@@ -243,10 +243,10 @@ impl Feed {
             stop: AtomicBool::new(false),
         });
         let (wake, woken) = UnixStream::pair().map_err(fail)?;
-        // Where nobody reads a byte that is there already, one more says nothing.
+        // A byte that waits already says all that a second one would.
         wake.set_nonblocking(true).map_err(fail)?;
         woken.set_nonblocking(true).map_err(fail)?;
-        // Senders are processes of this machine also where its cgroups are a test's.
+        // Senders are processes of this machine, also where the cgroups are a test's.
         let senders = Senders::new(Host::new(Root::default(), mounts.clone()), socket::now_us());
         let thread = {
             let shared = shared.clone();
@@ -257,7 +257,7 @@ impl Feed {
         Ok(Feed { path: path.into(), shared, wake, thread, scrapes, scrapers, states, unheard })
     }
 
-    /// A socket for one service alone: whoever may write to it speaks for that service. Returns its path.
+    /// A socket for one service alone: every process that may write to it speaks for that service. Returns its path.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] where it cannot be bound.
@@ -282,7 +282,7 @@ impl Feed {
         let _ = (&self.wake).write(&[1]);
     }
 
-    /// Change who may write to the socket of all.
+    /// Change the mode and the group of the common socket.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] where its group or mode cannot be changed.
@@ -291,7 +291,7 @@ impl Feed {
         lines.first().map_or(Ok(()), |l| l.socket.open_to(mode, group)).map_err(|e| cannot_open(&self.path, e))
     }
 
-    /// Who may speak for a service, besides those who always may.
+    /// Senders that may speak for a service, besides those that always may.
     pub fn trust(&mut self, service: &str, whom: Trusted) {
         self.change_rules(|r| drop(r.trusted.insert(service.into(), whom)));
     }

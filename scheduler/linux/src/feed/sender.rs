@@ -1,14 +1,15 @@
-//! Who may speak for a service.
+//! Which senders may speak for a service.
 //!
-//! The kernel attaches to each datagram which process sent it, and of which user and group that is. A service is spoken for by
+//! The kernel attaches to each datagram the process that sent it, and its user and group. These senders are believed of a service:
 //!
-//! 1. whoever may write to a socket that is its own;
-//! 2. processes of its own cgroup, and of cgroups below;
-//! 3. whom its `feed` in node.toml names: users, groups, other cgroups, or anybody;
+//! 1. those that may write to the service's own socket;
+//! 2. processes of its cgroup, and of cgroups below;
+//! 3. those that its `feed` in node.toml names: users, groups, other cgroups, or all;
 //! 4. root and the daemon's own user, as load generators run. Not from a nested pid namespace, whose root is a container's, and not from
 //!    the cgroup of another service.
 //!
-//! Nobody else is believed. The rules are pure; [`Facts::read`] is the one look at the kernel.
+//! A named user or group does not count in another service's cgroup, nor of a process that has ended unseen: root of a container can take any
+//! number. The rules are pure; [`Facts::read`] is the one look at the kernel.
 
 use crate::cgroup::{paths_of, Mounts, Version};
 use crate::procfs::{start_time, Process};
@@ -39,22 +40,25 @@ impl Place {
     }
 }
 
-/// Whom node.toml names for a service, besides those who may always speak for it.
+/// The senders that node.toml names for a service, besides those that may always speak for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trusted {
     pub users: Vec<u32>,
     pub groups: Vec<u32>,
     /// As /proc/PID/cgroup has them, with those below.
     pub cgroups: Vec<PathBuf>,
-    /// Whoever may write to the socket.
+    /// Every process that may write to the socket.
     pub anybody: bool,
 }
 
 impl Trusted {
-    fn names(&self, c: &Credentials, process: Option<&Facts>) -> bool {
+    fn names_owner(&self, c: &Credentials, process: Option<&Facts>) -> bool {
         let of_group = |g: &u32| *g == c.gid || process.is_some_and(|p| p.groups.contains(g));
-        let in_cgroup = |at: &PathBuf| process.is_some_and(|p| p.paths.iter().any(|path| path.starts_with(at)));
-        self.anybody || self.users.contains(&c.uid) || self.groups.iter().any(of_group) || self.cgroups.iter().any(in_cgroup)
+        self.users.contains(&c.uid) || self.groups.iter().any(of_group)
+    }
+
+    fn names_cgroup(&self, process: &Facts) -> bool {
+        self.cgroups.iter().any(|at| process.paths.iter().any(|path| path.starts_with(at)))
     }
 }
 
@@ -121,9 +125,14 @@ impl Host {
         Host { version: mounts.version(), mounts, root, own_proc }
     }
 
+    /// False where the numbers of processes say nothing.
+    pub fn sees_processes(&self) -> bool {
+        self.own_proc
+    }
+
     /// A process, and a hold on it by which its end is seen.
     pub fn look(&self, pid: u32) -> Option<(Facts, Process)> {
-        if !self.own_proc || pid == 0 {
+        if pid == 0 {
             return None;
         }
         let process = Process::find(&self.root, pid)?;
@@ -151,18 +160,18 @@ impl Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     pub place: Place,
-    /// One whose latency is heard.
+    /// An LC service, whose latency is heard.
     pub lc: bool,
 }
 
-/// Who may speak for which service.
+/// Which senders may speak for which service.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     /// The daemon's own user.
     pub uid: u32,
     pub homes: BTreeMap<String, Home>,
     pub trusted: BTreeMap<String, Trusted>,
-    /// Another one after each change.
+    /// Another number after each change.
     pub generation: u64,
 }
 
@@ -178,16 +187,27 @@ impl Rules {
         (c.uid == 0 || c.uid == self.uid) && !p.nested && self.home(p).is_none()
     }
 
+    /// Whether node.toml names a sender for a service.
+    fn is_named(&self, service: &str, c: &Credentials, process: Option<&Facts>) -> bool {
+        let Some(t) = self.trusted.get(service) else { return false };
+        let at_large = match process {
+            Some(p) => self.home(p).is_none_or(|(id, _)| id == service),
+            // From outside of this pid namespace there is nothing else to go by.
+            None => c.pid == 0,
+        };
+        t.anybody || process.is_some_and(|p| t.names_cgroup(p)) || at_large && t.names_owner(c, process)
+    }
+
     pub fn may_speak(&self, service: &str, c: &Credentials, process: Option<&Facts>) -> bool {
         let at_home = |p: &Facts| self.homes.get(service).is_some_and(|h| p.place.as_ref().is_some_and(|at| h.place.holds(at)));
-        process.is_some_and(|p| at_home(p) || self.is_operator(c, p)) || self.trusted.get(service).is_some_and(|t| t.names(c, process))
+        process.is_some_and(|p| at_home(p) || self.is_operator(c, p)) || self.is_named(service, c, process)
     }
 
     /// Whose share a sender draws on.
     pub fn pool(&self, c: &Credentials, process: Option<&Facts>) -> Pool {
         match process.and_then(|p| self.home(p)) {
             Some((id, Home { lc: true, .. })) => return Pool::Service(id.into()),
-            _ if self.trusted.values().any(|t| t.names(c, process)) => {}
+            _ if self.trusted.keys().any(|s| self.is_named(s, c, process)) => {}
             _ if process.is_some_and(|p| self.is_operator(c, p)) => {}
             _ => return Pool::Strangers,
         }
@@ -202,9 +222,9 @@ pub(super) enum Pool {
     Service(String),
     /// Others that may speak for some service, by user.
     User(u32),
-    /// Who writes to a service's own socket.
+    /// Processes that write to a service's own socket.
     Socket(String),
-    /// Those who may speak for no service.
+    /// Processes that may speak for no service.
     Strangers,
 }
 
@@ -252,8 +272,8 @@ pub(super) mod tests {
     const OURS: &str = "NSpid:\t10\nGroups:\t5 6\n";
     const OPERATOR: &str = "0::/user.slice";
 
-    /// A service is spoken for by its own cgroup and those below, by root and the daemon's user, and by nobody else: not by the process of
-    /// another service, also as root, nor by root of a container.
+    /// A service is spoken for by its own cgroup and those below, by root and the daemon's user. Processes of
+    /// another service may not, also as root, and root of a container may not.
     #[test]
     fn a_service_is_spoken_for_by_its_own() {
         let look = |cgroup: &str, status: &str| {
@@ -290,9 +310,9 @@ pub(super) mod tests {
             assert_eq!(may(cgroup, status, uid), want, "{cgroup} {status:?} {uid}");
         }
         let (_dir, rules, _) = look(OPERATOR, OURS);
-        // Whoever cannot be looked at is nobody, root too.
+        // A process that cannot be looked at has no right, as root neither.
         assert!(!rules.may_speak("web", &by(0), None));
-        // Shares: a service's processes draw on their service's, others on their user's; those who may say nothing on one.
+        // Shares: processes of a service draw on the service's, others on their user's, strangers on one of their own.
         let pool = |cgroup: &str, status: &str, uid: u32| {
             let (_dir, rules, facts) = look(cgroup, status);
             rules.pool(&by(uid), Some(&facts))
@@ -304,17 +324,19 @@ pub(super) mod tests {
         assert_eq!(pool("0::/batch", OURS, 0), Pool::Strangers);
     }
 
-    /// Whom node.toml names may speak, by user, by group (supplementary ones too), or by cgroup and below; `anybody` is everybody.
+    /// Senders that node.toml names may speak: by user, by group (supplementary groups too), by cgroup and below, or all.
     #[test]
     fn whom_the_configuration_names_may_speak() {
         let (_dir, _root, host) = host(&[process(10, 7, "0::/load.slice/gen", OURS)]);
         let facts = host.look(10).unwrap().0;
+        let far = Credentials { pid: 0, ..by(1000) };
+        // Without facts: the sender is in another pid namespace.
         let may = |whom: Trusted, facts: Option<&Facts>| {
             let rules = Rules { uid: 900, trusted: [("web".into(), whom)].into(), ..Rules::default() };
-            assert!(!rules.may_speak("db", &by(1000), facts));
-            let named = rules.pool(&by(1000), facts) == Pool::User(1000);
-            let may = rules.may_speak("web", &by(1000), facts);
-            assert_eq!(named, may);
+            let c = if facts.is_some() { by(1000) } else { far };
+            assert!(!rules.may_speak("db", &c, facts));
+            let may = rules.may_speak("web", &c, facts);
+            assert_eq!(rules.pool(&c, facts) == Pool::User(1000), may);
             may
         };
         let seen = Some(&facts);
@@ -326,6 +348,27 @@ pub(super) mod tests {
         assert!(may(cgroups("/load.slice"), seen) && may(cgroups("/load.slice/gen"), seen));
         assert!(!may(cgroups("/load"), seen) && !may(cgroups("/load.slice/gen/x"), seen) && !may(cgroups("/load.slice"), None));
         assert!(may(Trusted { anybody: true, ..Trusted::default() }, None) && !may(Trusted::default(), seen));
+    }
+
+    /// Root of a container may take any user's number: a named user or group does not count in another service's cgroup, nor of a process that
+    /// has ended unseen.
+    #[test]
+    fn a_named_user_is_not_whoever_has_the_number() {
+        let of = |cgroup: &str| {
+            let (_dir, root, host) = host(&[process(10, 7, cgroup, OURS)]);
+            let homes = ["web", "db"].map(|id| (id.to_string(), home(&root, &format!("/{id}"), true))).into();
+            let whom = Trusted { users: vec![1000], groups: vec![6], ..Trusted::default() };
+            let rules = Rules { uid: 900, homes, trusted: [("web".into(), whom)].into(), ..Rules::default() };
+            let facts = host.look(10).unwrap().0;
+            [
+                rules.may_speak("web", &by(1000), Some(&facts)),
+                rules.may_speak("web", &by(7), Some(&facts)),
+                rules.may_speak("web", &by(1000), None),
+            ]
+        };
+        assert_eq!(of("0::/elsewhere"), [true, true, false]);
+        assert_eq!(of("0::/web/x"), [true, true, false]);
+        assert_eq!(of("0::/db/x"), [false, false, false]);
     }
 
     /// On cgroup v1 a process is a service's own where cpu and cpuset both say so; another cgroup may be named as either has it.

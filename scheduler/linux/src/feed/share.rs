@@ -22,14 +22,14 @@ pub(super) struct Budget {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Of those who may speak for a service. A load generator sends ten datagrams a second for each service, of some kilobytes.
+/// Of senders that may speak for a service. A load generator sends ten datagrams a second for each service, of some kilobytes.
 pub(super) const SPEAKERS: Budget =
     Budget { pool: Rate { datagrams: 5000.0, bytes: 8.0 * MIB }, process: Rate { datagrams: 1000.0, bytes: 4.0 * MIB } };
-/// Of those who may not: enough to say in the log what they wanted.
+/// Of strangers: enough to say in the log what they wanted.
 pub(super) const STRANGERS: Budget =
     Budget { pool: Rate { datagrams: 100.0, bytes: MIB }, process: Rate { datagrams: 20.0, bytes: 0.5 * MIB } };
 
-/// Who has so much of its share left is heard also where newcomers have exhausted the pool, before it is known how many they are.
+/// A sender with so much of its share left is heard also where newcomers, not counted yet, have exhausted the pool.
 const RESTED: f64 = 0.75;
 
 impl Budget {
@@ -130,7 +130,7 @@ mod tests {
             assert!(one.bytes <= 4.0 * MIB && one.bytes * f64::from(n) <= 8.0 * MIB * (1.0 + 1e-12));
         }
         assert_eq!(SPEAKERS.of_one(0), SPEAKERS.process);
-        // Beside 99 flooding processes of its user an honest one has five times the ten datagrams that it sends.
+        // Beside 99 flooding processes of its user an honest process has five times the ten datagrams that it sends.
         assert_eq!(SPEAKERS.of_one(100).datagrams, 50.0);
     }
 }

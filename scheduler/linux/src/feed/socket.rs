@@ -1,8 +1,8 @@
-//! The feed's sockets: made so that nobody else's file is touched, deep enough for a flood, and emptied by one thread.
+//! The feed's sockets: made so that no other file is touched, and deep enough for a flood.
 //!
-//! * What the kernel attaches (credentials, time) is read first, without the datagram: who may not be heard costs two calls of the kernel,
-//!   however long the datagram is.
-//! * Each socket has its part of a CPU. Beyond it datagrams wait in its queue, and it is its senders who see that it is full.
+//! * What the kernel attaches (credentials, time) is read first, without the datagram: a refusal costs two calls of the kernel, however long
+//!   the datagram is.
+//! * Files are opened without following links, and changed only where they are sockets of this user's.
 
 use super::sender::Credentials;
 use super::senders::Times;
@@ -29,7 +29,7 @@ const DEPTH_FILE: &str = "/proc/sys/net/unix/max_dgram_qlen";
 /// So many are wanted: at 50,000 a second, two thirds of a second. What one sender has in the queue is bounded by its own send buffer
 /// (some 280 small datagrams, or 210 KB), so that it takes over a hundred sockets of theirs to fill it.
 pub(super) const DEPTH: u64 = 32_768;
-/// Fewer than these are lost to a busy moment.
+/// A shallower queue is full after a moment in which the thread does not run.
 pub(super) const LEAST_DEPTH: u64 = 512;
 
 /// Microseconds since boot, which go on while the machine sleeps, as start times of processes do.
@@ -46,7 +46,7 @@ fn micros(t: TimeSpec) -> u64 {
     u64::try_from(t.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(t.tv_nsec()).unwrap_or(0) / 1000
 }
 
-/// A folder that is held, so that another one in its place is never worked in.
+/// A folder that is held, so that work never goes on in another folder that has its place.
 #[derive(Debug)]
 pub(super) struct Folder {
     at: OwnedFd,
@@ -59,7 +59,7 @@ impl Folder {
         Ok(Folder { at, path: path.into() })
     }
 
-    /// A folder of ours below it that anybody may pass and nobody list; made where it is missing.
+    /// A folder of ours below it that every user may pass and none but us list; made where it is missing.
     pub fn below(&self, name: &str) -> io::Result<Self> {
         match nix::sys::stat::mkdirat(&self.at, name, Mode::from_bits_truncate(0o711)) {
             Ok(()) | Err(Errno::EEXIST) => {}
@@ -134,7 +134,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Change who may write to it. The file is opened without following a link, and changed only if it is a socket of this user's.
+    /// Change the mode and the group of it. The file is opened without following a link, and changed only if it is a socket of this user's.
     pub fn open_to(&self, mode: u32, group: Option<u32>) -> io::Result<()> {
         let file =
             nix::fcntl::openat(&self.folder.at, self.name.as_str(), OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
@@ -150,14 +150,14 @@ impl Socket {
         fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), fs::Permissions::from_mode(mode))
     }
 
-    /// What waits first: its length, who sent it, and when. It stays where it is.
+    /// The datagram that waits first: its length, its sender, and its time. It stays where it is.
     ///
     /// # Errors
     /// `WouldBlock` where nothing waits.
     pub fn look(&self, control: &mut Vec<u8>) -> io::Result<(usize, Credentials, Times)> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let got = recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut [], Some(control), flags)?;
-        // Where the kernel attaches nothing nobody is known.
+        // Where the kernel attaches nothing the sender is unknown.
         let (mut from, mut age_us) = (Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX }, 0);
         for m in got.cmsgs()? {
             match m {
@@ -167,7 +167,7 @@ impl Socket {
                 ControlMessageOwned::ScmTimestampns(sent) => {
                     age_us = clock_gettime(ClockId::CLOCK_REALTIME).map_or(0, micros).saturating_sub(micros(sent));
                 }
-                // Open files that nobody asked for.
+                // Open files that were never asked for.
                 ControlMessageOwned::ScmRights(files) => {
                     for f in files {
                         let _ = nix::unistd::close(f);
@@ -180,7 +180,7 @@ impl Socket {
         Ok((got.bytes, from, Times { now_us, sent_us: now_us.saturating_sub(age_us) }))
     }
 
-    /// Take what waits first; of one that is longer than `buf` the end is lost.
+    /// Take the datagram that waits first. What is longer than `buf` loses its end.
     pub fn take(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.socket.recv(buf)
     }

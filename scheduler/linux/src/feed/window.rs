@@ -29,7 +29,7 @@ pub struct Reading {
     pub window: Option<Latency>,
 }
 
-/// A process that speaks, told from one that has its number later.
+/// A process that speaks, told from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Speaker {
     pub socket: usize,
@@ -51,7 +51,7 @@ impl Clock {
     const TOLERANCE_PCT: u64 = 25;
     const MOST_MS: u64 = MOST_WINDOW_MS + Clock::SLACK_MS;
 
-    /// What the first one speaks of was before anybody looked.
+    /// The first window speaks of a time before the first look, so it may be of any length.
     fn new(now_ms: u64) -> Self {
         Clock { left_ms: Clock::MOST_MS, at_ms: now_ms }
     }
@@ -119,7 +119,7 @@ impl Sent {
     /// Windows of one sender follow one another: together they are no longer than the time that passed.
     fn take_time(&mut self, from: Speaker, window_ms: u64, now_ms: u64) -> Result<(), (Reason, String)> {
         if !self.clocks.contains_key(&from) && self.clocks.len() >= MOST_CLOCKS {
-            // Of one that has been silent for so long that it may speak of anything there is nothing to remember.
+            // A sender that was silent for a minute may speak of any window: there is nothing to remember of it.
             self.clocks.retain(|_, c| !c.holds(Clock::MOST_MS, now_ms));
             if self.clocks.len() >= MOST_CLOCKS {
                 return Err((Reason::Rate, format!("more than {MOST_CLOCKS} processes speak for it. Let fewer do")));
@@ -259,7 +259,7 @@ impl Windows {
     /// Take what a scrape of an expected service read. False where it is no longer expected.
     ///
     /// # Errors
-    /// What nobody can have counted since the scrape before.
+    /// A count that cannot have come since the scrape before.
     pub fn push_scrape(&mut self, service: &str, now_ms: u64, read: super::prometheus::Sample) -> Result<bool, Refused> {
         let Some(Source { heard_ms, from: From::Scrape(s), .. }) = self.sources.get_mut(service) else { return Ok(false) };
         s.push(now_ms, read).map_err(|why| Refused { reason: Reason::Page, why: format!("{}: {why}", shown(service)) })?;
@@ -653,8 +653,8 @@ mod tests {
         assert!(!w.push_scrape("s", 0, Default::default()).unwrap() && w.sources.len() == 1);
     }
 
-    /// Windows of one sender add up to no more time than passes: one that claims a minute every 100 ms is refused, honest ones are not, whether
-    /// their windows are short, long, late and together, or a little longer than they say; several processes of a service have their time each.
+    /// Windows of one sender add up to no more time than passes: claims of a minute every 100 ms are refused. Honest windows are not, whether
+    /// short, long, late and together, or a little off; several processes of a service have their time each.
     #[test]
     fn windows_add_up_to_the_time_that_passes() {
         let one = decode(&datagram("m", &[1], ""), 0).unwrap();
@@ -685,7 +685,7 @@ mod tests {
         // Twice the time: 2 s are there to begin with, a quarter more than what passes is borne.
         let twice = refused(&mut every(100, 600), 200, 1);
         assert!((200..=230).contains(&twice), "{twice}");
-        // Whoever cannot be told from others is not judged by them.
+        // Senders that cannot be told apart are not judged by their windows.
         let mut w = expecting("m");
         assert!((0..100).all(|t| w.push(Interval { arrived_ms: t, window_ms: 60_000, ..one.clone() }, None).is_ok()));
         // However many processes speak, what is kept of them is bounded.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use surefoot_server::{Kind, ServerError, ServiceId};
 
 impl LocalServer {
-    /// Readings of all LC services. The feed listens for these and no others, and to their own processes and whom they trust.
+    /// Readings of all LC services. The feed listens for these and no others, and to the senders that may speak for them.
     pub(super) fn latency(&mut self, since_ms: u64, now_ms: u64) -> BTreeMap<ServiceId, Reading> {
         let lc = |k: &Kind| if let Kind::Lc { qos_target_ms } = k { Some(*qos_target_ms) } else { None };
         let targets: Vec<(&ServiceId, f64)> = self.services.iter().filter_map(|(id, s)| Some((id, lc(&s.kind)?))).collect();
@@ -37,12 +37,12 @@ impl LocalServer {
         self.feed.open_to(mode, group)
     }
 
-    /// Who may speak for a service besides its own processes, root and this process's user.
+    /// Senders that may speak for a service besides its own processes, root and this process's user.
     pub fn trust(&mut self, id: &str, whom: Trusted) {
         self.feed.trust(id, whom);
     }
 
-    /// A socket for one service alone, STATE_DIR/feed/ID.sock: who may write to it speaks for that service. Returns its path.
+    /// A socket for one service alone, STATE_DIR/feed/ID.sock: processes that may write to it speak for that service. Returns its path.
     ///
     /// # Errors
     /// [`ServerError::Invalid`] for an id that cannot be a file's name; [`ServerError::Unavailable`] where it cannot be made.

@@ -112,7 +112,7 @@ pub struct NodeService {
     pub feed: FeedConfig,
 }
 
-/// Who may speak for a service besides its own processes, root and the daemon's user (docs/latency-feed.md).
+/// Senders that may speak for a service besides its own processes, root and the daemon's user (docs/latency-feed.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedConfig {
     /// Names or numbers.
@@ -120,12 +120,12 @@ pub struct FeedConfig {
     pub groups: Vec<String>,
     /// As /proc/PID/cgroup has them.
     pub cgroups: Vec<PathBuf>,
-    /// Whoever may write to feed.sock.
+    /// All that may write to feed.sock.
     pub anybody: bool,
     pub socket: Option<SocketConfig>,
 }
 
-/// A socket for one service alone: who may write to it, by its mode, and its group by name or number.
+/// A socket for one service alone: its mode, and its group by name or number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
     pub mode: u32,
@@ -588,7 +588,7 @@ mod tests {
         assert!(said.starts_with("node.toml:1") && said.contains("feed_mode: is \"rw\""), "{said}");
     }
 
-    /// Who may speak for a service is read and checked with the field; a mistake is found while reading.
+    /// The senders of a service are read and checked with their fields; a mistake is found while reading.
     #[test]
     fn who_speaks_for_a_service_is_checked() {
         let node = |kind: &str, feed: &str| {
