@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a flood of the latency socket costs the daemon, and what honest senders lose beside it.
 
-`surefootd run` with three LC services, each a cgroup of its own, and three honest senders of ten datagrams a second. Beside them, one scenario after
-another, processes of user nobody that send as much as is said. Of each scenario: datagrams that honest senders were not rid of or the daemon
-did not take, CPU of the daemon, how late its ticks were (against the one before, from --events). Needs root.
+`surefootd run` with three LC services, each a cgroup of its own, and two honest senders of ten datagrams a second. Beside them,
+one scenario after another, processes of user nobody that send as much as is said. Of each scenario: honest datagrams that the
+kernel or the daemon did not take, CPU of the daemon, how late its ticks were (against the tick before). Needs root.
 
     scripts/bench_feed.py BIN_DIR OUT_DIR [SECONDS]
 """
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from itertools import pairwise
 from pathlib import Path
 
 PORT = 9471
@@ -155,7 +156,7 @@ def end(p: subprocess.Popen[str]) -> dict[str, float]:
 def lateness_ms(events: Path, from_line: int) -> tuple[list[float], int]:
     lines = events.read_text("utf-8").splitlines()
     t = [e["t_ms"] for e in map(json.loads, lines[from_line:]) if e["service"] == SERVICES[0]]
-    return sorted(max(0.0, b - a - INTERVAL_MS) for a, b in zip(t, t[1:])), len(lines)
+    return sorted(max(0.0, b - a - INTERVAL_MS) for a, b in pairwise(t)), len(lines)
 
 
 def measure(binaries: Path, out: Path, seconds: float) -> None:
@@ -163,7 +164,7 @@ def measure(binaries: Path, out: Path, seconds: float) -> None:
     out.chmod(0o711)
     groups = {s: make(f"surefoot-bench-{os.getpid()}-{s}") for s in SERVICES}
     work = [subprocess.Popen(["sleep", "infinity"]) for _ in SERVICES]
-    for p, s in zip(work, SERVICES):
+    for p, s in zip(work, SERVICES, strict=True):
         for d in groups[s]:
             (d / "cgroup.procs").write_text(str(p.pid))
     text = f'metrics_port = {PORT}\nstate_dir = "state"\nfeed_mode = "0666"\ninterval_ms = {INTERVAL_MS}\n'

@@ -345,7 +345,9 @@ fn honest_senders_lose_nothing_beside_a_flood() {
     let Some(node) = Node::start("honest_senders_lose_nothing_beside_a_flood", "") else { return };
     let socket = node.socket("feed.sock");
     let [web, db] = &node.cgroups;
-    let floods: [(&str, Vec<(&[PathBuf], String)>, u64); 4] = [
+    // Each process: its cgroups, and what it sends.
+    type Flood<'a> = (&'a str, Vec<(&'a [PathBuf], String)>, u64);
+    let floods: [Flood<'_>; 4] = [
         ("of a service's own process", vec![(&db.dirs, datagram("db", 20, 1))], 50_000),
         ("of malformed datagrams", vec![(&[], "{\"service\":\"web\",".into())], 50_000),
         ("of the largest datagrams", vec![(&[], "longest 200000".into())], 50_000),

@@ -118,14 +118,7 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
 }
 
 /// Empty a socket, or take as much as a turn allows. Returns how many datagrams were not read, and whether the kernel would not give any.
-fn turn(
-    listener: &impl Listener,
-    senders: &mut Senders,
-    line: &Line,
-    rules: &Rules,
-    buf: &mut [u8],
-    control: &mut Vec<u8>,
-) -> (usize, bool) {
+fn turn(listener: &impl Listener, senders: &mut Senders, line: &Line, rules: &Rules, buf: &mut [u8], control: &mut [u8]) -> (usize, bool) {
     let mut unread = 0;
     for _ in 0..TURN {
         let (bytes, from, at) = match line.socket.look(control) {

@@ -320,9 +320,12 @@ mod tests {
         Times { now_us: us, sent_us: us }
     }
 
+    /// Where, by which process, how many datagrams a second, and of how many bytes each.
+    type Sends = (Via, Credentials, u64, usize);
+
     /// Ten seconds of senders, each with so many datagrams a second of so many bytes, in an order that a seed draws. Of each how many were
     /// read, how many not, and why.
-    fn ten_seconds(senders: &[(Via, Credentials, u64, usize)]) -> Vec<(u64, BTreeMap<Unread, u64>)> {
+    fn ten_seconds(senders: &[Sends]) -> Vec<(u64, BTreeMap<Unread, u64>)> {
         let (_dir, _root, mut s, rules) = world();
         let mut due: Vec<(u64, usize)> = vec![];
         let mut x = 9u64;
@@ -349,7 +352,7 @@ mod tests {
     fn a_flood_takes_nothing_from_honest_senders() {
         let honest: Vec<_> = [100, 200, 1, 2].map(|pid| (all(), sent(pid), 10, 3000)).into();
         let own = |pid| (Via { number: 1, service: Some("web".into()) }, sent(pid), 10, 3000);
-        let floods: [(&str, Vec<(Via, Credentials, u64, usize)>, u64); 6] = [
+        let floods: [(&str, Vec<Sends>, u64); 6] = [
             ("of a stranger", vec![(all(), sent(300), 50_000, 1)], 20),
             ("of a stranger, of the largest size", vec![(all(), sent(300), 50_000, MAX_DATAGRAM)], 20),
             ("of many processes of a stranger", (300..364).map(|pid| (all(), sent(pid), 1000, 200)).collect(), 100),

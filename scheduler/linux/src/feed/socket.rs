@@ -154,7 +154,7 @@ impl Socket {
     ///
     /// # Errors
     /// `WouldBlock` where nothing waits.
-    pub fn look(&self, control: &mut Vec<u8>) -> io::Result<(usize, Credentials, Times)> {
+    pub fn look(&self, control: &mut [u8]) -> io::Result<(usize, Credentials, Times)> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let got = recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut [], Some(control), flags)?;
         // Where the kernel attaches nothing the sender is unknown.

@@ -692,7 +692,7 @@ mod tests {
         let mut w = expecting("m");
         let got: Vec<_> =
             (0..2000).map(|pid| w.push(Interval { arrived_ms: 9, ..one.clone() }, speaker(pid)).map_err(|e| e.reason)).collect();
-        assert_eq!((got[1023].clone(), got[1024].clone()), (Ok(()), Err(Reason::Rate)));
+        assert_eq!((got[1023], got[1024]), (Ok(()), Err(Reason::Rate)));
         // Those that were silent for a minute make room.
         assert!(w.push(Interval { arrived_ms: 70_000, ..one.clone() }, speaker(5000)).is_ok());
     }
@@ -708,7 +708,7 @@ mod tests {
             ..decode(&datagram("m", &[1], ""), 0).unwrap()
         };
         let got: Vec<_> = (0..10).map(|t| w.push(Interval { arrived_ms: 1000 + t, ..most.clone() }, None).map_err(|e| e.reason)).collect();
-        assert_eq!((got[0].clone(), &got[1..]), (Ok(()), &[Err(Reason::Impossible); 9][..]));
+        assert_eq!((got[0], &got[1..]), (Ok(()), &[Err(Reason::Impossible); 9][..]));
         let l = window(&mut w, 1100).unwrap();
         assert_eq!((l.count, l.errors, l.achieved_rps), (6_000_000_000, 6_000_000_000, 1e8));
         // Refused ones are no sign of life; ten seconds later there is room again.
