@@ -67,8 +67,8 @@ pub(super) trait Listener {
     fn rules(&self) -> Arc<Rules>;
     fn has_ended(&self) -> bool;
     fn hear(&self, datagram: &[u8], via: &Via, from: &Credentials, who: &Who<'_>, rules: &Rules);
-    /// Count a datagram that was not read.
-    fn refuse(&self, reason: Reason, from: &Credentials);
+    /// Count a datagram that was not read, and say of its sender why, where that was not said before.
+    fn refuse(&self, reason: Reason, from: Option<&Credentials>, why: &str);
 }
 
 /// Until the listener has ended; a byte on `woken` says that it has, or that there is a new socket.
@@ -121,29 +121,42 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
 fn turn(listener: &impl Listener, senders: &mut Senders, line: &Line, rules: &Rules, buf: &mut [u8], control: &mut [u8]) -> (usize, bool) {
     let mut unread = 0;
     for _ in 0..TURN {
-        let (bytes, from, at) = match line.socket.look(control) {
-            Ok((bytes, from, at)) if senders.sees_processes() => (bytes, from, at),
-            Ok((bytes, from, at)) => (bytes, Credentials { pid: 0, ..from }, at),
-            Err(e) => return (unread, !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)),
+        let seen = match line.socket.look(control) {
+            Ok(seen) => seen,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return (unread, false),
+            // A datagram that cannot be looked at must not stand in the way of those behind it.
+            Err(_) => {
+                let _ = line.socket.take(&mut []);
+                return (unread, true);
+            }
         };
-        let admitted = match senders.admit(&line.via, &from, bytes, at, rules) {
-            Ok(who) if bytes <= MAX_DATAGRAM => Ok(who),
-            Ok(_) => Err(Reason::Format),
-            Err(Unread::Share) => Err(Reason::Rate),
-            Err(Unread::Stranger) => Err(Reason::Sender),
-        };
-        match admitted {
-            Ok(who) => match line.socket.take(buf) {
-                Ok(n) => listener.hear(&buf[..n], &line.via, &from, &who, rules),
-                Err(_) => return (unread, true),
-            },
-            Err(reason) => {
-                unread += 1;
-                listener.refuse(reason, &from);
-                if line.socket.take(&mut []).is_err() {
-                    return (unread, true);
+        let admitted = match &seen {
+            Some((bytes, from, at)) => {
+                // Where the numbers of processes say nothing.
+                let from = if senders.sees_processes() { *from } else { Credentials { pid: 0, ..*from } };
+                match senders.admit(&line.via, &from, *bytes, *at, rules) {
+                    Ok(who) if *bytes <= MAX_DATAGRAM => Ok((from, who)),
+                    Ok(_) => Err((Reason::Format, Some(from), "sends more than 256 KiB at once. Send fewer digits, or shorter windows")),
+                    Err(Unread::Share) => Err((
+                        Reason::Rate,
+                        Some(from),
+                        "sends more than its share. Send one datagram a window and service, e.g. every 100 ms",
+                    )),
+                    Err(Unread::Stranger) => Err((Reason::Sender, Some(from), "speaks for no service here, and goes on")),
                 }
             }
+            None => Err((Reason::Format, None, "sends open files along. Send the datagram alone")),
+        };
+        let done = match admitted {
+            Ok((from, who)) => line.socket.take(buf).map(|n| listener.hear(&buf[..n], &line.via, &from, &who, rules)),
+            Err((reason, from, why)) => {
+                unread += 1;
+                listener.refuse(reason, from.as_ref(), why);
+                line.socket.take(&mut []).map(drop)
+            }
+        };
+        if done.is_err() {
+            return (unread, true);
         }
     }
     (unread, false)

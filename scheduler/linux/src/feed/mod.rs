@@ -162,17 +162,11 @@ impl Listener for Shared {
         }
     }
 
-    fn refuse(&self, reason: Reason, from: &Credentials) {
-        if !self.count(reason) {
-            return;
+    fn refuse(&self, reason: Reason, from: Option<&Credentials>, why: &str) {
+        if self.count(reason) {
+            let who = from.map_or_else(|| "a process".into(), |c| described(c, &Who::Unseen));
+            tracing::warn!("latency datagram: {who} {why}; further ones are only counted (surefoot_feed_refused_total)");
         }
-        let who = described(from, &Who::Unseen);
-        let why = match reason {
-            Reason::Rate => "sends more than its share. Send one datagram a window and service, e.g. every 100 ms",
-            Reason::Format => "sends more than 256 KiB at once. Send fewer digits, or shorter windows",
-            _ => "speaks for no service here, and goes on",
-        };
-        tracing::warn!("latency datagram: {who} {why}; further ones are only counted (surefoot_feed_refused_total)");
     }
 }
 

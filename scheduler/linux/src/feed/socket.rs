@@ -150,16 +150,19 @@ impl Socket {
         fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), fs::Permissions::from_mode(mode))
     }
 
-    /// The datagram that waits first: its length, its sender, and its time. It stays where it is.
+    /// The datagram that waits first: its length, its sender, and its time. It stays where it is. None where it carries open files, which
+    /// are not taken over.
     ///
     /// # Errors
     /// `WouldBlock` where nothing waits.
-    pub fn look(&self, control: &mut [u8]) -> io::Result<(usize, Credentials, Times)> {
+    pub fn look(&self, control: &mut [u8]) -> io::Result<Option<(usize, Credentials, Times)>> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let got = recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut [], Some(control), flags)?;
+        // There is room for all that was asked for: what finds none was not, and the kernel has closed it.
+        let Ok(attached) = got.cmsgs() else { return Ok(None) };
         // Where the kernel attaches nothing the sender is unknown.
         let (mut from, mut age_us) = (Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX }, 0);
-        for m in got.cmsgs()? {
+        for m in attached {
             match m {
                 ControlMessageOwned::ScmCredentials(c) => {
                     from = Credentials { pid: u32::try_from(c.pid()).unwrap_or(0), uid: c.uid(), gid: c.gid() };
@@ -167,17 +170,17 @@ impl Socket {
                 ControlMessageOwned::ScmTimestampns(sent) => {
                     age_us = clock_gettime(ClockId::CLOCK_REALTIME).map_or(0, micros).saturating_sub(micros(sent));
                 }
-                // Open files that were never asked for.
                 ControlMessageOwned::ScmRights(files) => {
                     for f in files {
                         let _ = nix::unistd::close(f);
                     }
+                    return Ok(None);
                 }
                 _ => {}
             }
         }
         let now_us = now_us();
-        Ok((got.bytes, from, Times { now_us, sent_us: now_us.saturating_sub(age_us) }))
+        Ok(Some((got.bytes, from, Times { now_us, sent_us: now_us.saturating_sub(age_us) })))
     }
 
     /// Take the datagram that waits first. What is longer than `buf` loses its end.

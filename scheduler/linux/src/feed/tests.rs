@@ -74,6 +74,32 @@ fn a_flood_is_survived() {
     });
 }
 
+/// Open files that come along with a datagram are not taken over, and stop nobody: the datagrams behind it are heard.
+#[test]
+fn open_files_are_not_taken() {
+    use nix::sys::socket::{sendmsg, ControlMessage, MsgFlags, UnixAddr};
+    use std::io::{IoSlice, Read};
+    use std::os::fd::AsRawFd;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("feed.sock");
+    let mut feed = bind(&path, MODE);
+    feed.expect(["m"].into_iter());
+    let s = UnixDatagram::unbound().unwrap();
+    let to = UnixAddr::new(&path).unwrap();
+    let (mut kept, given) = std::os::unix::net::UnixStream::pair().unwrap();
+    let text = datagram("m", &[5; 200], "");
+    for files in [vec![given.as_raw_fd()], vec![given.as_raw_fd(); 200]] {
+        let along = [ControlMessage::ScmRights(&files)];
+        sendmsg(s.as_raw_fd(), &[IoSlice::new(&text)], &along, MsgFlags::empty(), Some(&to)).unwrap();
+    }
+    s.send_to(&text, &path).unwrap();
+    wait("nothing arrives behind it", || feed.taken().get("m") == Some(&1));
+    assert_eq!(feed.refused()["format"], 2);
+    // All copies of the file are closed: its other side ends.
+    drop(given);
+    assert_eq!(kept.read(&mut [0]).unwrap(), 0);
+}
+
 /// A service that never says a word is warned of once, when it has had its time; one that came anew has its time again.
 #[test]
 fn one_that_was_never_heard_is_told_once() {
