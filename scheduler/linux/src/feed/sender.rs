@@ -19,6 +19,8 @@ use std::path::PathBuf;
 
 /// Of /proc/PID/stat: a clock tick as user space counts it, microseconds.
 const TICK_US: u64 = 10_000;
+/// The last datagrams of a process count if it was seen alive at most so long before.
+const LAST_WORDS_US: u64 = 1_000_000;
 
 /// What the kernel attached to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,9 +152,11 @@ impl Host {
         process.has_ended(&self.root)
     }
 
-    /// Whether another process has its number by now.
-    pub fn is_replaced(&self, process: &Process) -> bool {
-        start_time(&self.root, process.pid).is_some_and(|t| t != process.start_ticks)
+    /// Whether a datagram that waited is one of the last of a process that has ended: it was seen alive shortly before, and no other process
+    /// has its number by now.
+    pub fn may_have_sent(&self, ended: &Process, alive_us: u64, now_us: u64) -> bool {
+        let is_replaced = || start_time(&self.root, ended.pid).is_some_and(|t| t != ended.start_ticks);
+        now_us.saturating_sub(alive_us) <= LAST_WORDS_US && !is_replaced()
     }
 }
 

@@ -13,8 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const SECOND_US: u64 = 1_000_000;
 /// A process is looked at again after this time.
 const LOOK_US: u64 = SECOND_US;
-/// The last datagrams of a process arrive when it has ended already. They count if the process was seen alive at most so long ago.
-const LAST_WORDS_US: u64 = SECOND_US;
 /// A sender that is silent for so long is forgotten.
 const IDLE_US: u64 = 2 * SECOND_US;
 /// Between two counts of the senders that speak.
@@ -197,14 +195,17 @@ impl Senders {
     fn look(&mut self, key: Key, c: &Credentials, now_us: u64, rules: &Rules) {
         let held = self.by.values().filter_map(|s| s.known.as_ref()?.process.as_ref()).filter(|p| p.is_held()).count();
         let Some(sender) = self.by.get_mut(&key) else { return };
-        let known = sender.known.take().and_then(|k| Some((k.process?, k.since_us)));
-        let again = known.and_then(|(process, since_us)| Some((self.host.look_again(&process)?, process, since_us)));
-        let found = again.or_else(|| self.host.look(key.pid).map(|(facts, process)| (facts, process, now_us)));
-        let pool = rules.pool(c, found.as_ref().map(|(facts, ..)| facts));
-        sender.known = found.map(|(facts, process, since_us)| {
+        let known = sender.known.take().and_then(|k| Some((k.process?, k.facts, k.since_us, k.alive_us)));
+        let again = known.and_then(|(process, facts, since_us, alive_us)| match self.host.look_again(&process) {
+            Some(facts) => Some((process, facts, since_us, now_us)),
+            None => (self.host.may_have_sent(&process, alive_us, now_us)).then_some((process, facts, since_us, alive_us)),
+        });
+        let found = again.or_else(|| self.host.look(key.pid).map(|(facts, process)| (process, facts, now_us, now_us)));
+        let pool = rules.pool(c, found.as_ref().map(|(_, facts, ..)| facts));
+        sender.known = found.map(|(process, facts, since_us, alive_us)| {
             let process = if held < MOST_HELD { process } else { process.let_go() };
             let process = (pool != Pool::Strangers).then_some(process);
-            Known { facts, process, since_us, alive_us: now_us }
+            Known { facts, process, since_us, alive_us }
         });
         sender.looked = Some((now_us, rules.generation));
         let former = std::mem::replace(&mut sender.pool, pool.clone());
@@ -242,7 +243,7 @@ impl Senders {
         match &known.process {
             None => {}
             Some(p) if !self.host.has_ended(p) => known.alive_us = at.now_us,
-            Some(p) if at.now_us.saturating_sub(known.alive_us) <= LAST_WORDS_US && !self.host.is_replaced(p) => {}
+            Some(p) if self.host.may_have_sent(p, known.alive_us, at.now_us) => {}
             Some(_) => {
                 let Some((facts, process)) = self.host.look(key.pid) else { return Who::Unseen };
                 *known = Known { facts, process: Some(process.let_go()), since_us: at.now_us, alive_us: at.now_us };
@@ -408,24 +409,27 @@ mod tests {
             }
         };
         assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(10)), &rules).unwrap(), &rules));
-        // The last datagrams of a process count, as long as no other process has its number.
+        assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(10) + 900_000), &rules).unwrap(), &rules));
+        // The last datagrams of a process count, as long as no other process has its number; also when it was time to look again.
         gone(&root, 100);
-        assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(10) + 500_000), &rules).unwrap(), &rules));
-        come(&root, 100, 1050, "0::/tenant");
-        let who = s.admit(&all(), &sent(100), 9, at(us(10) + 600_000), &rules).unwrap();
-        assert!(matches!(who, Who::Process(f) if f.started_us == 10_500_000) && !is_web(who, &rules));
-        // What a stranger sent at 11.1 s is not the word of the service's process that has the number since 11.2 s.
+        for late_us in [0, 500_000, 900_000] {
+            assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(11) + late_us), &rules).unwrap(), &rules), "{late_us}");
+        }
+        come(&root, 100, 1195, "0::/tenant");
+        let who = s.admit(&all(), &sent(100), 9, at(us(12)), &rules).unwrap();
+        assert!(matches!(who, Who::Process(f) if f.started_us == 11_950_000) && !is_web(who, &rules));
+        // What a stranger sent at 12.1 s is not the word of the service's process that has the number since 12.2 s.
         gone(&root, 100);
-        come(&root, 100, 1120, "0::/web");
-        let late = Times { now_us: us(13), sent_us: 11_100_000 };
+        come(&root, 100, 1220, "0::/web");
+        let late = Times { now_us: us(14), sent_us: 12_100_000 };
         assert_eq!(s.admit(&all(), &sent(100), 9, late, &rules).unwrap(), Who::Unsure);
         // What is sent while the process is held is its own.
-        assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(13) + 1), &rules).unwrap(), &rules));
+        assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(14) + 1), &rules).unwrap(), &rules));
         // Last seen alive more than a second ago.
         gone(&root, 100);
-        assert_eq!(s.admit(&all(), &sent(100), 9, at(us(14) + 500_000), &rules).unwrap(), Who::Unseen);
+        assert_eq!(s.admit(&all(), &sent(100), 9, at(us(15) + 500_000), &rules).unwrap(), Who::Unseen);
         // From another pid namespace.
-        assert_eq!(s.admit(&all(), &Credentials { pid: 0, uid: 0, gid: 0 }, 9, at(us(15)), &rules).unwrap(), Who::Unseen);
+        assert_eq!(s.admit(&all(), &Credentials { pid: 0, uid: 0, gid: 0 }, 9, at(us(16)), &rules).unwrap(), Who::Unseen);
     }
 
     /// A change of a process's cgroup counts within a second, the coming of its service at once.
