@@ -15,12 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Part of a CPU for the common socket, and for a service's own, whose senders take nothing from other services.
-const CPU_OF_ALL: f64 = 0.4;
-const CPU_OF_ONE: f64 = 0.05;
+const CPU_OF_COMMON: f64 = 0.4;
+const CPU_OF_OWN: f64 = 0.05;
 /// What an account holds at most, microseconds.
 const MOST_CPU_US: f64 = 50_000.0;
-/// Datagrams that are taken from one socket before the next socket has its turn.
+/// Datagrams that are taken from one socket before the next socket has its turn; a single one where the socket was quiet before, since most
+/// often no other waits.
 const TURN: usize = 256;
+const QUIET_US: u64 = 2000;
+/// CPU time of a turn of a single datagram, which is too short to be measured, microseconds.
+const CPU_OF_QUIET_TURN_US: f64 = 50.0;
 /// So many refusals in a turn are a flood. Datagrams that are taken together cost less each, so the thread pauses and lets them come.
 const FLOOD: usize = 32;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
@@ -33,11 +37,13 @@ struct Account {
     part: f64,
     left_us: f64,
     at_us: u64,
+    /// When the socket's last turn ended.
+    turn_us: u64,
 }
 
 impl Account {
     fn new(part: f64, now_us: u64) -> Self {
-        Account { part, left_us: part * MOST_CPU_US, at_us: now_us }
+        Account { part, left_us: part * MOST_CPU_US, at_us: now_us, turn_us: 0 }
     }
 
     /// Microseconds until there is something left.
@@ -78,7 +84,7 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
     let (mut buf, mut control) = (vec![0; MAX_DATAGRAM + 1], control());
     while !listener.has_ended() {
         if let Some(new) = listener.lines() {
-            let part = |l: &Line| if l.via.service.is_some() { CPU_OF_ONE } else { CPU_OF_ALL };
+            let part = |l: &Line| if l.via.service.is_some() { CPU_OF_OWN } else { CPU_OF_COMMON };
             lines = new.into_iter().map(|l| (l.clone(), Account::new(part(&l), now_us()))).collect();
         }
         let now = now_us();
@@ -103,9 +109,14 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
         let rules = listener.rules();
         let mut flood = false;
         for ((line, account), _) in lines.iter_mut().zip(&readable[1..]).filter(|(_, r)| **r) {
-            let began_us = cpu_us();
-            let (refused, broken) = turn(listener, &mut senders, line, &rules, &mut buf, &mut control);
-            account.left_us -= cpu_us().saturating_sub(began_us) as f64;
+            let most = if account.turn_us + QUIET_US < now { 1 } else { TURN };
+            let began_us = if most > 1 { cpu_us() } else { 0 };
+            let (refused, broken) = turn(listener, &mut senders, line, &rules, &mut buf, &mut control, most);
+            account.left_us -= match most {
+                1 => CPU_OF_QUIET_TURN_US,
+                _ => cpu_us().saturating_sub(began_us) as f64,
+            };
+            account.turn_us = now_us();
             if broken {
                 account.left_us = -account.part * BROKEN_US;
             }
@@ -117,10 +128,18 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
     }
 }
 
-/// Empty a socket, or take as much as a turn allows. Returns how many datagrams were not read, and whether the kernel would not give any.
-fn turn(listener: &impl Listener, senders: &mut Senders, line: &Line, rules: &Rules, buf: &mut [u8], control: &mut [u8]) -> (usize, bool) {
+/// Empty a socket, or take so many datagrams at most. Returns how many datagrams were not read, and whether the kernel would not give any.
+fn turn(
+    listener: &impl Listener,
+    senders: &mut Senders,
+    line: &Line,
+    rules: &Rules,
+    buf: &mut [u8],
+    control: &mut [u8],
+    most: usize,
+) -> (usize, bool) {
     let mut unread = 0;
-    for _ in 0..TURN {
+    for _ in 0..most {
         let seen = match line.socket.look(control) {
             Ok(seen) => seen,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return (unread, false),

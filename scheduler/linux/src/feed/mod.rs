@@ -18,7 +18,7 @@ pub mod window;
 pub use datagram::{decode, Cell, Counts, Interval, Reason, Refused, MAX_DATAGRAM};
 pub use prometheus::Wanted;
 pub use scrape::{Scrape, Url};
-pub use sender::{Home, Place, Trusted};
+pub use sender::Trusted;
 pub use window::{Reading, Speaker, Windows};
 
 use crate::cgroup::Mounts;
@@ -26,7 +26,7 @@ use crate::root::Root;
 use datagram::shown;
 use intake::{Line, Listener};
 use scrape::Turn;
-use sender::{Credentials, Host, Rules};
+use sender::{Credentials, Home, Host, Place, Rules};
 use senders::{Senders, Via, Who};
 use socket::{Folder, Socket, LEAST_DEPTH};
 use std::collections::{BTreeMap, BTreeSet};
@@ -290,11 +290,17 @@ impl Feed {
         self.change_rules(|r| drop(r.trusted.insert(service.into(), whom)));
     }
 
-    /// Services that are here and have a cgroup.
-    pub fn at_home<'a>(&mut self, homes: impl Iterator<Item = (&'a str, Home)>) {
-        let homes: BTreeMap<String, Home> = homes.map(|(id, h)| (id.into(), h)).collect();
-        if locked(&self.shared.rules).homes != homes {
-            self.change_rules(|r| r.homes = homes);
+    /// Services that are here and have a cgroup: its folders of cpu and of cpuset, and whether it is an LC service.
+    pub fn at_home<'a>(&mut self, homes: impl Iterator<Item = (&'a str, [&'a Path; 2], bool)> + Clone) {
+        let known = locked(&self.shared.rules).clone();
+        let is_known = |(id, place, lc): (&str, [&Path; 2], bool)| {
+            known.homes.get(id).is_some_and(|h| h.lc == lc && h.place.0.iter().zip(place).all(|(a, b)| a.as_os_str() == b.as_os_str()))
+        };
+        // At every tick: nothing is copied where nothing has changed.
+        if homes.clone().count() != known.homes.len() || !homes.clone().all(is_known) {
+            let home =
+                |(id, place, lc): (&str, [&Path; 2], bool)| (id.to_string(), Home { place: Place(place.map(Path::to_path_buf)), lc });
+            self.change_rules(|r| r.homes = homes.map(home).collect());
         }
     }
 

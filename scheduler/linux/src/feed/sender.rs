@@ -15,6 +15,7 @@ use crate::cgroup::{paths_of, Mounts, Version};
 use crate::procfs::{start_time, Process};
 use crate::root::Root;
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Of /proc/PID/stat: a clock tick as user space counts it, microseconds.
@@ -34,11 +35,16 @@ pub(super) struct Credentials {
 
 /// A cgroup: its folders in the hierarchies of cpu and cpuset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place(pub [PathBuf; 2]);
+pub(super) struct Place(pub [PathBuf; 2]);
 
 impl Place {
     fn holds(&self, other: &Place) -> bool {
-        self.0.iter().zip(&other.0).all(|(ours, theirs)| theirs.starts_with(ours))
+        // As `Path::starts_with`, for each datagram: these paths have neither "." nor "//".
+        let is_above = |(ours, theirs): (&PathBuf, &PathBuf)| {
+            let rest = theirs.as_os_str().as_bytes().strip_prefix(ours.as_os_str().as_bytes());
+            rest.is_some_and(|r| r.is_empty() || r[0] == b'/' || ours.as_os_str().as_bytes().ends_with(b"/"))
+        };
+        self.0.iter().zip(&other.0).all(is_above)
     }
 }
 
@@ -85,20 +91,30 @@ impl Facts {
         let status = root.read(format!("/proc/{pid}/status"))?;
         let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::split_ascii_whitespace);
         let text = root.read(format!("/proc/{pid}/cgroup"))?;
-        let paths = paths_of(&text);
-        let held = match version {
-            Some(Version::V2) => vec![""],
-            Some(Version::V1) => vec!["cpu", "cpuset"],
-            None => vec![],
-        };
-        Some(Facts {
+        let facts = Facts {
             started_us,
             // A number for each namespace that it is in, ours first. A kernel that does not say so might hide a container.
             nested: field("NSpid").is_none_or(|numbers| numbers.count() > 1),
             groups: field("Groups").into_iter().flatten().filter_map(|g| g.parse().ok()).collect(),
-            place: version.and_then(|v| mounts.place(v, &text)).map(Place),
+            place: None,
+            paths: vec![],
+        };
+        Some(facts.in_cgroup(mounts, version, &text))
+    }
+
+    /// The same in the cgroup of this /proc/PID/cgroup.
+    fn in_cgroup(self, mounts: &Mounts, version: Option<Version>, text: &str) -> Self {
+        let paths = paths_of(text);
+        let held: &[&str] = match version {
+            Some(Version::V2) => &[""],
+            Some(Version::V1) => &["cpu", "cpuset"],
+            None => &[],
+        };
+        Facts {
+            place: version.and_then(|v| mounts.place(v, text)).map(Place),
             paths: held.iter().filter_map(|c| paths.get(c)).map(PathBuf::from).collect(),
-        })
+            ..self
+        }
     }
 
     /// Whether the process was there at some instant, for certain.
@@ -138,12 +154,16 @@ impl Host {
             return None;
         }
         let process = Process::find(&self.root, pid)?;
-        Some((self.look_again(&process)?, process))
+        let facts = Facts::read(&self.root, &self.mounts, self.version, pid)?;
+        // Asked after it was read: until then its number was its own.
+        (!self.has_ended(&process)).then_some((facts, process))
     }
 
-    /// What is so of it now; None where it has ended.
-    pub fn look_again(&self, process: &Process) -> Option<Facts> {
-        let facts = Facts::read(&self.root, &self.mounts, self.version, process.pid)?;
+    /// What is so of a process that was looked at before; None where it has ended. Its cgroup may be another: its start and its namespaces stay,
+    /// and a change of its user makes it another sender.
+    pub fn look_again(&self, process: &Process, before: &Facts) -> Option<Facts> {
+        let text = self.root.read(format!("/proc/{}/cgroup", process.pid))?;
+        let facts = before.clone().in_cgroup(&self.mounts, self.version, &text);
         // Asked after it was read: until then its number was its own.
         (!self.has_ended(process)).then_some(facts)
     }
@@ -162,7 +182,7 @@ impl Host {
 
 /// A service that is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub(super) struct Home {
     pub place: Place,
     /// An LC service, whose latency is heard.
     pub lc: bool,

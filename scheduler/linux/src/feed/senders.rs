@@ -196,7 +196,7 @@ impl Senders {
         let held = self.by.values().filter_map(|s| s.known.as_ref()?.process.as_ref()).filter(|p| p.is_held()).count();
         let Some(sender) = self.by.get_mut(&key) else { return };
         let known = sender.known.take().and_then(|k| Some((k.process?, k.facts, k.since_us, k.alive_us)));
-        let again = known.and_then(|(process, facts, since_us, alive_us)| match self.host.look_again(&process) {
+        let again = known.and_then(|(process, facts, since_us, alive_us)| match self.host.look_again(&process, &facts) {
             Some(facts) => Some((process, facts, since_us, now_us)),
             None => (self.host.may_have_sent(&process, alive_us, now_us)).then_some((process, facts, since_us, alive_us)),
         });

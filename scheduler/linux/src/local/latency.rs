@@ -1,7 +1,7 @@
 //! Latency of the LC services of this machine.
 
 use super::LocalServer;
-use crate::feed::{Home, Place, Reading, Scrape, Trusted};
+use crate::feed::{Reading, Scrape, Trusted};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use surefoot_server::{Kind, ServerError, ServiceId};
@@ -14,7 +14,7 @@ impl LocalServer {
         self.feed.expect(targets.iter().map(|(id, _)| id.as_str()));
         self.feed.at_home(self.services.iter().filter_map(|(id, s)| {
             let g = s.cgroup.as_ref()?;
-            Some((id.as_str(), Home { place: Place([g.cpu.clone(), g.cpuset.clone()]), lc: lc(&s.kind).is_some() }))
+            Some((id.as_str(), [g.cpu.as_path(), g.cpuset.as_path()], lc(&s.kind).is_some()))
         }));
         targets.into_iter().map(|(id, target)| (id.clone(), self.feed.read(id, since_ms, now_ms, target))).collect()
     }
