@@ -42,3 +42,10 @@ if scripts/engine.sh && scripts/images.sh; then
 else
   echo "NOT RUN: see the lines above for what is missing" | tee "$out/daemon.txt"
 fi
+
+echo "== a flood of the latency socket (needs root)"
+if [ "$(id -u)" = 0 ]; then
+  python3 scripts/bench_feed.py "$bin" "$out/feed" | tee "$out/feed.txt"
+else
+  echo "NOT RUN: floods are sent as another user; run it as root" | tee "$out/feed.txt"
+fi

@@ -12,7 +12,7 @@ cp packaging/systemd/* "$stage/systemd/"
 cp packaging/node.toml packaging/surefootd.env "$stage/etc/"
 cp packaging/install.sh LICENSE "$stage/"
 cp LICENSE "$stage/doc/"
-for doc in install-node node-config privileges recovery record-and-top resctrlfs bundle-format workload-format oracle explain; do
+for doc in install-node node-config latency-feed privileges recovery record-and-top resctrlfs bundle-format workload-format oracle explain; do
   [ ! -e "docs/$doc.md" ] || cp "docs/$doc.md" "$stage/doc/"
 done
 chmod -R u=rwX,go=rX "$stage"

@@ -112,11 +112,13 @@ service = "web"
 kind = "lc"
 qos_target_ms = 10.0
 cgroup = "/system.slice/web.service"
+feed = { users = ["nobody"] }
 [[service]]
 service = "store"
 kind = "lc"
 qos_target_ms = 10.0
 unit = "store.service"
+feed = { users = ["nobody"] }
 [[service]]
 service = "batch"
 kind = "be"

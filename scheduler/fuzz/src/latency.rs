@@ -26,10 +26,10 @@ fn raw(data: &[u8]) {
     };
     bounded(&i);
     let mut w = Windows::default();
-    assert!(w.push(i.clone()).is_err(), "nobody expects it yet");
+    assert!(w.push(i.clone(), None).is_err(), "nobody expects it yet");
     w.begin(&i.service, 100);
     for t in [200, 300] {
-        w.push(Interval { arrived_ms: t, ..i.clone() }).expect("expected");
+        w.push(Interval { arrived_ms: t, ..i.clone() }, None).expect("expected");
     }
     for now in [300, u64::MAX] {
         check(w.read(&i.service, 0, now, 10.0).window);
@@ -84,7 +84,7 @@ fn well_formed(rest: &[u8]) {
         assert_eq!((i.counts.total, highest, i.errors), (h.len(), h.max(), u64::from(s.errors)));
         held.retain(|(at, _)| *at + LONGEST_WINDOW_MS >= now);
         held.push((now, h.len()));
-        w.push(i).expect("expected");
+        w.push(i, None).expect("expected");
         check(w.read("m", 0, now, 10.0).window);
         let all: u64 = held.iter().map(|(_, n)| n).sum();
         assert_eq!(w.interval("m", 0).map_or(0, |l| l.count), all);

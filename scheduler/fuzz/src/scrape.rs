@@ -25,7 +25,9 @@ pub fn run(data: &[u8]) {
     }
     let mut scraped = Scraped::default();
     for (i, sample) in read.into_iter().enumerate() {
-        scraped.push(1000 + 500 * i as u64, sample);
+        if let Err(e) = scraped.push(1000 + 500 * i as u64, sample) {
+            crate::one_line(&e);
+        }
     }
     let reading = scraped.read(1000, 0, 1500, 20.0);
     for l in [reading.window, reading.interval].into_iter().flatten() {

@@ -187,22 +187,29 @@ impl Mounts {
 
     fn below(at: Option<&(PathBuf, String)>, cgroup: &str) -> Option<PathBuf> {
         let (dir, shown) = at?;
-        // A mount may show only a part of the hierarchy (containers).
-        let rest = if shown == "/" { cgroup } else { cgroup.strip_prefix(shown.as_str())? };
+        // A mount may show only a part of the hierarchy (containers). "/a" shows nothing of "/ab".
+        let rest =
+            if shown == "/" { cgroup } else { cgroup.strip_prefix(shown.as_str()).filter(|r| r.is_empty() || r.starts_with('/'))? };
         Some(dir.join(rest.trim_start_matches('/')))
+    }
+
+    /// Folders of the cgroups that a process is in, of cpu and of cpuset, by the text of its /proc/PID/cgroup: no other file is looked at.
+    pub(crate) fn place(&self, version: Version, text: &str) -> Option<[PathBuf; 2]> {
+        let paths = paths_of(text);
+        let at = |c: &str| {
+            let mount = if c.is_empty() { self.v2.as_ref() } else { self.v1.get(c) };
+            Self::below(mount, paths.get(c)?)
+        };
+        match version {
+            Version::V2 => Some([at("")?, at("")?]),
+            Version::V1 => Some([at("cpu")?, at("cpuset")?]),
+        }
     }
 
     /// The cgroup of a process.
     pub fn of_pid(&self, root: &Root, pid: u32) -> Option<Cgroup> {
         let text = root.read(format!("/proc/{pid}/cgroup"))?;
-        let mut paths: BTreeMap<&str, &str> = BTreeMap::new();
-        for line in text.lines() {
-            let mut f = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) = (f.next(), f.next(), f.next()) else { continue };
-            controllers.split(',').for_each(|c| {
-                paths.insert(c, path);
-            });
-        }
+        let paths = paths_of(&text);
         self.group(|c| paths.get(c).copied())
     }
 
@@ -237,6 +244,19 @@ impl Mounts {
         let [cpu, cpuset, cpuacct, memory] = dirs.map(|d| d.filter(|d| self.files.is_dir(d)));
         Some(Cgroup { files: self.files.clone(), version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })
     }
+}
+
+/// Paths in a /proc/PID/cgroup by controller; that of v2 under "".
+pub(crate) fn paths_of(text: &str) -> BTreeMap<&str, &str> {
+    let mut paths = BTreeMap::new();
+    for line in text.lines() {
+        let mut f = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (f.next(), f.next(), f.next()) else { continue };
+        controllers.split(',').for_each(|c| {
+            paths.insert(c, path);
+        });
+    }
+    paths
 }
 
 /// One cgroup: its folders in the hierarchies of its controllers.

@@ -471,6 +471,59 @@ impl Folder {
         here.ok().zip(fstat(file).ok()).is_some_and(|(a, b)| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
     }
 
+    /// A folder in it, itself and not where a link of that name leads; of ours, or of whoever has this one.
+    ///
+    /// # Errors
+    /// `NotFound` where it is not there; `PermissionDenied` where it is somebody else's; else the kernel's.
+    pub fn sub(&self, name: &str) -> io::Result<Self> {
+        let fd = self.open_name(name, OFlag::O_PATH | OFlag::O_DIRECTORY, 0)?;
+        let stat = fstat(&fd).map_err(os)?;
+        if !is_us(stat.st_uid) && stat.st_uid != self.owner {
+            return refused(format!("is a folder of user {}", stat.st_uid), "Remove it");
+        }
+        let path = self.path.join(name);
+        let weak = |owner| Author::Others(Weak { at: path.clone(), what: "folder", owner, end: true });
+        let author = match &self.author {
+            Author::Us if !is_us(stat.st_uid) => weak(Some(stat.st_uid)),
+            Author::Us if stat.st_mode & open_to_others() != 0 => weak(None),
+            author => author.clone(),
+        };
+        Ok(Folder { path, fd, owner: stat.st_uid, group: stat.st_gid, author, results: self.results })
+    }
+
+    /// As [`Folder::sub`], made where it is not there, with this very mode.
+    ///
+    /// # Errors
+    /// As [`Folder::sub`].
+    pub fn make_sub(&self, name: &str, mode: u32) -> io::Result<Self> {
+        match mkdirat(&self.fd, name, Mode::from_bits_truncate(mode)) {
+            Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
+            Err(e) => return Err(os(e)),
+        }
+        let made = self.sub(name)?;
+        if geteuid().is_root() && !self.is_ours() && !self.results && made.owner != self.owner {
+            fchownat(&made.fd, "", Some(Uid::from_raw(self.owner)), Some(Gid::from_raw(self.group)), AtFlags::AT_EMPTY_PATH).map_err(os)?;
+        }
+        fs::set_permissions(made.pinned("."), fs::Permissions::from_mode(mode))?;
+        self.sub(name)
+    }
+
+    /// Take away a folder in it that is empty.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove_sub(&self, name: &str) -> io::Result<()> {
+        unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir).map_err(os)
+    }
+
+    /// Names in it that are text.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        Ok(fs::read_dir(self.pinned("."))?.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
+    }
+
     /// Take away a socket that a process left which has gone.
     ///
     /// # Errors
@@ -737,6 +790,36 @@ mod tests {
         fs::write(folder.pinned("more"), "more").unwrap();
         assert_eq!(fs::metadata(at("theirs/moved/rows")).unwrap().uid(), 0);
         assert!(folder.append(name).is_ok() && at("theirs/moved/more").exists() && fs::read_dir(at("root")).unwrap().next().is_none());
+    }
+
+    /// A folder in a folder is that folder, whatever leads there by its name, and has the mode that it was made with.
+    #[test]
+    fn a_folder_within_is_not_led_elsewhere() {
+        let (dir, victim) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = Folder::open(dir.path()).unwrap();
+        assert_eq!(folder.sub("feed").unwrap_err().kind(), io::ErrorKind::NotFound);
+        symlink(victim.path(), dir.path().join("feed")).unwrap();
+        assert!(folder.sub("feed").is_err() && folder.make_sub("feed", 0o711).is_err());
+        folder.remove("feed").unwrap();
+        fs::create_dir(dir.path().join("feed")).unwrap();
+        let made = folder.make_sub("feed", 0o711).unwrap();
+        assert_eq!(fs::metadata(dir.path().join("feed")).unwrap().mode() & 0o777, 0o711);
+        drop(made.new_file("a", OFlag::O_WRONLY, 0o600).unwrap());
+        assert_eq!(made.names().unwrap(), ["a"]);
+        assert!(folder.remove_sub("feed").is_err(), "it is not empty");
+        made.remove("a").unwrap();
+        folder.remove_sub("feed").unwrap();
+        if root("a_folder_within_is_not_led_elsewhere, of another user") {
+            fs::create_dir(dir.path().join("feed")).unwrap();
+            chown(dir.path().join("feed"), Some(NOBODY), None).unwrap();
+            assert!(folder.make_sub("feed", 0o711).unwrap_err().to_string().contains("user 65534"));
+            let theirs = dir.path().join("theirs");
+            fs::create_dir(&theirs).unwrap();
+            chown(&theirs, Some(NOBODY), None).unwrap();
+            let made = Folder::open(&theirs).unwrap().make_sub("feed", 0o711).unwrap();
+            assert_eq!(fs::metadata(theirs.join("feed")).unwrap().uid(), NOBODY, "that user has to be able to go on with it");
+            assert!(matches!(made.author(), Author::Others(_)));
+        }
     }
 
     /// A socket's mode and group are changed on that socket, whatever has its name by then; only sockets are taken away.

@@ -91,6 +91,15 @@ impl Process {
         Some(Process { pid, start_ticks: start_time(root, pid)?, end })
     }
 
+    /// The same without a hold on it, which is an open file: its end is seen by its start time.
+    pub fn let_go(self) -> Self {
+        Process { end: None, ..self }
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.end.is_some()
+    }
+
     pub fn has_ended(&self, root: &Root) -> bool {
         let Some(end) = &self.end else { return start_time(root, self.pid) != Some(self.start_ticks) };
         let mut asked = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];

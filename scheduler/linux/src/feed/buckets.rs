@@ -9,6 +9,7 @@
 //! * A histogram counts what was answered. It cannot tell a service that stands still from one without work: where requests were
 //!   to be expected and none were answered for more than a second, latency is unknown.
 
+use super::datagram::{MOST_MS, MOST_PER_S};
 use super::prometheus::{Sample, Series};
 use super::window::{exceedances, Reading, LONGEST_WINDOW_MS};
 use std::collections::VecDeque;
@@ -82,6 +83,22 @@ impl Buckets {
         all.unwrap_or_default()
     }
 
+    /// Whether so many requests, with so much time in all, can have been answered within `span_ms`.
+    ///
+    /// # Errors
+    /// What cannot be, and its bound.
+    fn check(&self, span_ms: u64) -> Result<(), String> {
+        // Scrapes are read at slightly different times: a second's worth is believed of less than a second too.
+        let most = MOST_PER_S / 1000 * span_ms.clamp(1000, LONGEST_WINDOW_MS);
+        if self.count > most {
+            return Err(format!("{} requests more in {span_ms} ms. At most {MOST_PER_S} a second are believed", self.count));
+        }
+        match self.sum_ms.filter(|s| !(0.0..=MOST_MS * self.count.max(1) as f64).contains(s)) {
+            Some(s) => Err(format!("a sum of {s:e} ms for {} requests. At most a day each is believed", self.count)),
+            None => Ok(()),
+        }
+    }
+
     /// Bounds of the bucket that holds the request of this rank, ms, and where in it it would be if they were spread evenly.
     /// Above the last bound there is no upper one, and the rank is somewhere beyond.
     fn at(&self, rank: u64) -> (f64, f64, Option<f64>) {
@@ -152,19 +169,23 @@ pub struct Scraped {
 
 impl Scraped {
     /// Take what a scrape read. The first one is only the mark from which to count.
-    pub fn push(&mut self, now_ms: u64, read: Sample) {
-        let before = self.last.take().filter(|(t, _)| now_ms.saturating_sub(*t) <= LONGEST_WINDOW_MS);
-        if let Some((then_ms, before)) = before {
-            let buckets = Buckets::grown(&before, &read);
-            if buckets.count > 0 {
-                self.busy_ms = Some(now_ms);
-            }
-            self.recent.push_back(Part { arrived_ms: now_ms, span_ms: now_ms.saturating_sub(then_ms), buckets });
-        }
-        self.last = Some((now_ms, read));
+    ///
+    /// # Errors
+    /// A count that cannot have come since the scrape before. Nothing is taken from this page; the next one counts from it.
+    pub fn push(&mut self, now_ms: u64, read: Sample) -> Result<(), String> {
         while self.recent.front().is_some_and(|p| p.arrived_ms + LONGEST_WINDOW_MS < now_ms) {
             self.recent.pop_front();
         }
+        let before = self.last.take().filter(|(t, _)| now_ms.saturating_sub(*t) <= LONGEST_WINDOW_MS);
+        let grown = before.map(|(then_ms, before)| (now_ms.saturating_sub(then_ms), Buckets::grown(&before, &read)));
+        self.last = Some((now_ms, read));
+        let Some((span_ms, buckets)) = grown else { return Ok(()) };
+        buckets.check(span_ms)?;
+        if buckets.count > 0 {
+            self.busy_ms = Some(now_ms);
+        }
+        self.recent.push_back(Part { arrived_ms: now_ms, span_ms, buckets });
+        Ok(())
     }
 
     fn newer(&self, than_ms: u64) -> impl Iterator<Item = &Part> {
@@ -237,7 +258,7 @@ mod tests {
         for _ in 0..300 {
             let mut now: BTreeMap<String, Series> = BTreeMap::new();
             let mut scraped = Scraped::default();
-            scraped.push(0, Sample { series: now.clone() });
+            scraped.push(0, Sample { series: now.clone() }).unwrap();
             let mut truth: Vec<f64> = vec![];
             for t in 1..=8u64 {
                 for id in 0..3 {
@@ -260,7 +281,7 @@ mod tests {
                         truth.push(v);
                     }
                 }
-                scraped.push(t * 500, Sample { series: now.clone() });
+                scraped.push(t * 500, Sample { series: now.clone() }).unwrap();
             }
             let all = Buckets::sum(scraped.recent.iter().map(|p| &p.buckets));
             truth.sort_by(f64::total_cmp);
@@ -296,8 +317,8 @@ mod tests {
     fn a_target_within_the_bucket_is_not_decided() {
         let scraped = |upto: &[(f64, u64)], count: u64| {
             let mut s = Scraped::default();
-            s.push(0, page(&[("", series(&upto.iter().map(|b| (b.0, 0)).collect::<Vec<_>>(), 0))]));
-            s.push(500, page(&[("", series(upto, count))]));
+            s.push(0, page(&[("", series(&upto.iter().map(|b| (b.0, 0)).collect::<Vec<_>>(), 0))])).unwrap();
+            s.push(500, page(&[("", series(upto, count))])).unwrap();
             s
         };
         let state = |s: &Scraped, target| {
@@ -336,7 +357,7 @@ mod tests {
             let mut s = Scraped::default();
             let mut n = 0;
             for t in 0..=16u64 {
-                s.push(t * 500, page(&[("", series(&[(5.0, n), (10.0, n)], n))]));
+                s.push(t * 500, page(&[("", series(&[(5.0, n), (10.0, n)], n))])).unwrap();
                 n += if t < until { per_scrape } else { 0 };
             }
             // Now is 8000; the last answers were seen at 500 x until.
@@ -352,14 +373,40 @@ mod tests {
         assert_eq!(run(0, 16), Reading { feed: FeedState::Unknown { since_ms: 0, heard: false }, interval: None, window: None });
     }
 
+    /// More requests between two scrapes than a second can hold, and sums that they cannot add up to, are refused with what was counted; the next
+    /// scrape counts from there.
+    #[test]
+    fn an_impossible_jump_is_refused() {
+        let mut s = Scraped::default();
+        let sums = |n: u64, sum_ms: f64| page(&[("", Series { sum_ms: Some(sum_ms), ..series(&[(5.0, n)], n) })]);
+        s.push(0, sums(1000, 1e3)).unwrap();
+        s.push(500, sums(1100, 1.1e3)).unwrap();
+        // 2^53 is the highest that a page can say.
+        let e = s.push(1000, sums(1 << 53, 1.2e3)).unwrap_err();
+        assert!(e.contains("9007199254739892 requests more in 500 ms"), "{e}");
+        assert_eq!(s.read(0, 0, 1000, 10.0).window.unwrap().count, 100);
+        s.push(1500, sums((1 << 53) - 50, 1.2e3)).unwrap_err();
+        s.push(2000, sums((1 << 53) - 10, 1.3e3)).unwrap();
+        assert_eq!(s.read(0, 0, 2000, 10.0).interval.unwrap().count, 140);
+        // 10^8 a second are believed; a series that appears counts as a whole.
+        let mut s = Scraped::default();
+        s.push(0, page(&[])).unwrap();
+        s.push(500, sums(100_000_000, 1.0)).unwrap();
+        s.push(3000, sums(350_000_000, 2.0)).unwrap();
+        assert!(s.push(4000, sums(450_000_001, 3.0)).is_err());
+        // A day each.
+        s.push(4500, sums(450_000_002, 86_400_003.0)).unwrap();
+        assert!(s.push(5000, sums(450_000_003, 172_800_004.0)).unwrap_err().contains("a sum of"));
+    }
+
     /// After a gap longer than any window nothing is made of what came in between.
     #[test]
     fn a_long_gap_starts_anew() {
         let mut s = Scraped::default();
-        s.push(0, page(&[("", series(&[(5.0, 0)], 0))]));
-        s.push(20_000, page(&[("", series(&[(5.0, 5000)], 5000))]));
+        s.push(0, page(&[("", series(&[(5.0, 0)], 0))])).unwrap();
+        s.push(20_000, page(&[("", series(&[(5.0, 5000)], 5000))])).unwrap();
         assert_eq!(s.read(0, 0, 20_000, 10.0).window, None);
-        s.push(20_500, page(&[("", series(&[(5.0, 5100)], 5100))]));
+        s.push(20_500, page(&[("", series(&[(5.0, 5100)], 5100))])).unwrap();
         assert_eq!(s.read(0, 0, 20_500, 10.0).window.unwrap().count, 100);
     }
 }

@@ -11,7 +11,11 @@ use surefoot_server::Verdict;
 /// Largest datagram taken, bytes.
 pub const MAX_DATAGRAM: usize = 256 * 1024;
 /// Longest window that a datagram may speak of, ms.
-const MOST_WINDOW_MS: u64 = 60_000;
+pub(super) const MOST_WINDOW_MS: u64 = 60_000;
+/// Requests of one service that are believed, a second: more than any machine answers. Also of those that wait.
+pub const MOST_PER_S: u64 = 100_000_000;
+/// Longest response time, and longest wait, that is believed, ms: a day.
+pub const MOST_MS: f64 = 86_400_000.0;
 /// HdrHistogram V2, uncompressed; and its sibling with zlib.
 const COOKIE: u32 = 0x1c84_9313;
 const COOKIE_COMPRESSED: u32 = 0x1c84_9314;
@@ -29,17 +33,45 @@ pub enum Reason {
     Histogram,
     /// Histogram and count disagree.
     Count,
+    /// Counts or times that no window can hold.
+    Impossible,
     /// Of no LC service that is watched here.
     Service,
     /// Of a service that is not here yet, or not at present.
     Absent,
     /// Of a service whose histogram is scraped.
     Scraped,
+    /// Its sender may not speak for that service.
+    Sender,
+    /// Beyond its sender's share.
+    Rate,
+    /// A page of a scraped service that could not be had, read or believed.
+    Page,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 8] =
-        [Reason::Format, Reason::Window, Reason::Unit, Reason::Histogram, Reason::Count, Reason::Service, Reason::Absent, Reason::Scraped];
+    pub const ALL: [Reason; 12] = [
+        Reason::Format,
+        Reason::Window,
+        Reason::Unit,
+        Reason::Histogram,
+        Reason::Count,
+        Reason::Impossible,
+        Reason::Service,
+        Reason::Absent,
+        Reason::Scraped,
+        Reason::Sender,
+        Reason::Rate,
+        Reason::Page,
+    ];
+
+    fn of_what(self) -> &'static str {
+        if self == Reason::Page {
+            "page"
+        } else {
+            "datagram"
+        }
+    }
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,16 +80,20 @@ impl Reason {
             Reason::Unit => "unit",
             Reason::Histogram => "histogram",
             Reason::Count => "count",
+            Reason::Impossible => "impossible",
             Reason::Service => "service",
             Reason::Absent => "absent",
             Reason::Scraped => "scraped",
+            Reason::Sender => "sender",
+            Reason::Rate => "rate",
+            Reason::Page => "page",
         }
     }
 }
 
 /// A datagram that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("latency datagram: {why}")]
+#[error("latency {}: {why}", .reason.of_what())]
 pub struct Refused {
     pub reason: Reason,
     /// What is wrong, and what would be right, in one line.
@@ -88,6 +124,31 @@ struct Datagram<'a> {
     oldest_ms: Option<f64>,
     #[serde(default)]
     verdict: Verdict,
+}
+
+impl Datagram<'_> {
+    /// Whether counts and times are such as a window of this length can hold.
+    ///
+    /// # Errors
+    /// The first that is not, and its bound.
+    fn check(&self, counts: &Counts) -> Result<(), String> {
+        // Below 2^33 for the longest window.
+        let most = MOST_PER_S * self.window_ms / 1000;
+        let fields = [("count", self.count), ("errors", self.errors), ("offered", self.offered), ("dropped", self.dropped)];
+        if let Some((field, n)) = fields.into_iter().find(|(_, n)| *n > most) {
+            return Err(format!("{field} {n} in {} ms. At most {MOST_PER_S} a second are believed", self.window_ms));
+        }
+        if self.outstanding > MOST_PER_S {
+            return Err(format!("outstanding {}. At most {MOST_PER_S} are believed", self.outstanding));
+        }
+        if let Some(ms) = self.oldest_ms.filter(|ms| !(0.0..=MOST_MS).contains(ms)) {
+            return Err(format!("oldest_ms {ms}. From 0 to a day ({MOST_MS}) is believed; null where it is not known"));
+        }
+        match counts.cells.last().filter(|c| c.ns as f64 * 1e-6 > MOST_MS) {
+            Some(c) => Err(format!("a response time of {:.0} s. At most a day is believed", c.ns as f64 * 1e-9)),
+            None => Ok(()),
+        }
+    }
 }
 
 fn default_window_ms() -> u64 {
@@ -166,6 +227,7 @@ pub fn decode(bytes: &[u8], arrived_ms: u64) -> Result<Interval, Refused> {
     if counts.total != d.count {
         return Err(refuse(Reason::Count, format!("{of}: count {} but the histogram has {}", d.count, counts.total)));
     }
+    d.check(&counts).map_err(|e| refuse(Reason::Impossible, format!("{of}: {e}")))?;
     Ok(Interval {
         service: d.service.into_owned(),
         arrived_ms,
@@ -175,7 +237,7 @@ pub fn decode(bytes: &[u8], arrived_ms: u64) -> Result<Interval, Refused> {
         offered: d.offered,
         dropped: d.dropped,
         outstanding: d.outstanding,
-        oldest_ms: d.oldest_ms.filter(|ms| *ms >= 0.0),
+        oldest_ms: d.oldest_ms,
         verdict: d.verdict,
     })
 }
@@ -341,7 +403,48 @@ pub(super) mod tests {
         }
         says(&with("\"count\":1", "\"count\":-1"), Reason::Format, "invalid");
         says(&with("\"unit\"", "\"verdict\":\"a\\nb\",\"unit\""), Reason::Format, "a b");
-        assert_eq!(decode(&with("\"unit\"", "\"oldest_ms\":-3,\"unit\""), 0).unwrap().oldest_ms, None);
+    }
+
+    /// Counts and times that no window can hold are refused with their bound: 2^61 requests, negative or endless waits, centuries. What a fast
+    /// machine counts is taken.
+    #[test]
+    fn what_no_window_can_hold_is_refused() {
+        let of = |count: u64, ns: u64, window_ms: u64, extra: &str| {
+            let mut h: Histogram<u64> = Histogram::new_with_bounds(1, u64::MAX / 2, 3).unwrap();
+            h.record_n(ns, count).unwrap();
+            let b64 = base64::engine::general_purpose::STANDARD.encode(v2(&h));
+            let text = format!(r#"{{"service":"m","window_ms":{window_ms},"count":{count},"histogram":"{b64}"{extra}}}"#);
+            decode(text.as_bytes(), 0)
+        };
+        const MS: u64 = 1_000_000;
+        // 10^8 a second are believed.
+        for (count, window_ms, taken) in
+            [(10_000_000, 100, true), (10_000_001, 100, false), (6_000_000_000, 60_000, true), (1 << 61, 60_000, false)]
+        {
+            let got = of(count, MS, window_ms, "");
+            assert_eq!(got.as_ref().err().map(|e| e.reason), (!taken).then_some(Reason::Impossible), "{count} in {window_ms} ms: {got:?}");
+        }
+        let says = |extra: &str, text: &str| {
+            let e = of(1, MS, 100, extra).unwrap_err();
+            assert!(e.reason == Reason::Impossible && e.why.starts_with("\"m\": ") && e.why.contains(text) && !e.why.contains('\n'), "{e}");
+        };
+        for field in ["errors", "offered", "dropped"] {
+            assert!(of(1, MS, 100, &format!(",\"{field}\":10000000")).is_ok());
+            says(&format!(",\"{field}\":10000001"), &format!("{field} 10000001 in 100 ms"));
+            says(&format!(",\"{field}\":18446744073709551615"), field);
+        }
+        says(",\"outstanding\":100000001", "outstanding 100000001");
+        for ms in ["-1", "-1e-300", "86400000.1", "1e300"] {
+            says(&format!(",\"oldest_ms\":{ms}"), "oldest_ms");
+        }
+        assert_eq!(of(1, MS, 100, ",\"outstanding\":100000000,\"oldest_ms\":86400000").unwrap().oldest_ms, Some(MOST_MS));
+        // No JSON has them.
+        for ms in ["NaN", "Infinity", "1e999"] {
+            assert_eq!(of(1, MS, 100, &format!(",\"oldest_ms\":{ms}")).unwrap_err().reason, Reason::Format, "{ms}");
+        }
+        // A day less what three digits cannot tell; a century.
+        assert!(of(1, 86_000_000 * MS, 100, "").is_ok());
+        assert!(of(1, 3_155_760_000_000 * MS, 100, "").unwrap_err().why.contains("a response time of"));
     }
 
     /// Headers that ask for the impossible or for gigabytes are refused without trying.

@@ -1,35 +1,49 @@
-//! Latency intake (docs/latency-feed.md): datagrams of load generators and services on a Unix socket, and scraped histograms.
+//! Latency intake (docs/latency-feed.md): datagrams of load generators and services on Unix sockets, and scraped histograms.
 //!
-//! A thread takes datagrams off the socket, because the kernel holds only a few; each scraped service has a thread of its own. What
-//! they read is kept for ten seconds at most, only of services that are expected, and bounded in number and size whatever is sent.
+//! One thread takes datagrams off the sockets ([`intake`]), because the kernel holds only so many; each scraped service has a thread of its
+//! own. The sender of a datagram is known before it is read ([`senders`]), and so is for which services it may speak ([`sender`]). What is
+//! read is kept for ten seconds at most, only of services that are expected, and bounded in number and size whatever is sent.
 
 pub mod buckets;
 pub mod datagram;
+mod intake;
 pub mod prometheus;
 pub mod scrape;
+mod sender;
+mod senders;
+mod share;
+mod socket;
 pub mod window;
 
 pub use datagram::{decode, Cell, Counts, Interval, Reason, Refused, MAX_DATAGRAM};
 pub use prometheus::Wanted;
 pub use scrape::{Scrape, Url};
-pub use window::{Reading, Windows};
+pub use sender::Trusted;
+pub use window::{Reading, Speaker, Windows};
 
+use crate::cgroup::Mounts;
 use crate::own::{cause_and_remedy, Folder};
+use crate::root::Root;
+use datagram::shown;
+use intake::{Line, Listener};
+use scrape::Turn;
+use sender::{Credentials, Home, Host, Place, Rules};
+use senders::{Senders, Via, Who};
+use socket::{Socket, LEAST_DEPTH};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixDatagram;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use surefoot_server::{FeedState, ServerError};
 
 /// Who may write to the socket: its owner and its owner's group.
 pub const MODE: u32 = 0o660;
-/// Datagrams that are taken in each [`SLICE`]; senders wait, and the rest is lost to them. Six services send six.
-const MOST_IN_SLICE: u32 = 500;
-const SLICE: Duration = Duration::from_millis(100);
+/// Folder beside the common socket, with the sockets of single services.
+pub const OWN_SOCKETS: &str = "feed";
 /// A service that has not been heard for so long since it came is warned of: load generators take a while to start.
 const FIRST_WORD_MS: u64 = 5000;
 
@@ -38,8 +52,18 @@ const FIRST_WORD_MS: u64 = 5000;
 struct Shared {
     start: Instant,
     windows: Mutex<Windows>,
+    rules: Mutex<Arc<Rules>>,
+    lines: Mutex<Vec<Arc<Line>>>,
+    /// The receiving thread has not yet seen all lines.
+    new_lines: AtomicBool,
     refused: [AtomicU64; Reason::ALL.len()],
+    /// Services of which a sender that may not speak for them was told in the log.
+    told: Mutex<BTreeSet<String>>,
     stop: AtomicBool,
+}
+
+fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -49,18 +73,100 @@ impl Shared {
     }
 
     fn windows(&self) -> MutexGuard<'_, Windows> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.windows)
     }
 
-    fn take(&self, bytes: &[u8]) {
-        let taken = decode(bytes, self.now_ms()).and_then(|i| self.windows().push(i));
+    /// Count what was not taken; true the first time.
+    fn count(&self, reason: Reason) -> bool {
+        self.refused[reason as usize].fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    fn refuse(&self, e: &Refused) {
+        // Once for each reason: a sender with another format would fill the log ten times a second. After a restart load generators
+        // speak before their services have been found.
+        if self.count(e.reason) && e.reason != Reason::Absent {
+            tracing::warn!("{e}; further ones are only counted (surefoot_feed_refused_total)");
+        }
+    }
+
+    /// A sender speaks for a service without a right to: said once for each service.
+    fn refuse_sender(&self, service: &str, via: &Via, from: &Credentials, who: &Who<'_>) {
+        self.count(Reason::Sender);
+        // A process that has just begun will be known at its next datagram.
+        if *who == Who::Unsure || !locked(&self.told).insert(service.into()) {
+            return;
+        }
+        let (who, why) = (described(from, who), remedy(service, via, who));
+        tracing::warn!(
+            "latency datagram: {} from {who}: {why}; further ones are only counted (surefoot_feed_refused_total)",
+            shown(service)
+        );
+    }
+}
+
+/// A sender, fit for a log.
+fn described(from: &Credentials, who: &Who<'_>) -> String {
+    let process = if from.pid > 0 { format!("process {}", from.pid) } else { "a process outside of this pid namespace".into() };
+    let at = who.facts().and_then(|f| f.paths.first()).map(|p| format!(" in cgroup {:?}", p.display().to_string()));
+    format!("{process} of user {}{}", from.uid, at.unwrap_or_default())
+}
+
+fn remedy(service: &str, via: &Via, who: &Who<'_>) -> String {
+    if let Some(own) = &via.service {
+        return format!("that is the socket of {}. Send to the service's own, or to feed.sock", shown(own));
+    }
+    let seen = if who.facts().is_some() { "" } else { "which has ended or cannot be seen, " };
+    format!(
+        "{seen}not of its cgroup, nor root's or the daemon's user's own. Name the sender in `feed` of {} in node.toml: users, groups or \
+         cgroups, or a socket of its own (docs/latency-feed.md)",
+        shown(service)
+    )
+}
+
+impl Listener for Shared {
+    fn lines(&self) -> Option<Vec<Arc<Line>>> {
+        self.new_lines.swap(false, Ordering::AcqRel).then(|| locked(&self.lines).clone())
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        locked(&self.rules).clone()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn hear(&self, bytes: &[u8], via: &Via, from: &Credentials, who: &Who<'_>, rules: &Rules) {
+        let i = match decode(bytes, self.now_ms()) {
+            Ok(i) => i,
+            Err(e) => return self.refuse(&e),
+        };
+        let mut windows = self.windows();
+        if let Err(e) = windows.hears(&i.service) {
+            drop(windows);
+            return self.refuse(&e);
+        }
+        let may = match &via.service {
+            Some(own) => *own == i.service,
+            None => rules.may_speak(&i.service, from, who.facts()),
+        };
+        if !may {
+            drop(windows);
+            return self.refuse_sender(&i.service, via, from, who);
+        }
+        let started_us = who.facts().map_or(0, |f| f.started_us);
+        let speaker = (from.pid > 0).then_some(Speaker { socket: via.number, pid: from.pid, started_us });
+        let taken = windows.push(i, speaker);
+        drop(windows);
         if let Err(e) = taken {
-            // Once for each reason: a sender with another format would fill the log ten times a second.
-            let first = self.refused[e.reason as usize].fetch_add(1, Ordering::Relaxed) == 0;
-            // After a restart load generators speak before their services have been found.
-            if first && e.reason != Reason::Absent {
-                tracing::warn!("{e}; further ones are only counted (surefoot_feed_refused_total)");
-            }
+            self.refuse(&e);
+        }
+    }
+
+    fn refuse(&self, reason: Reason, from: Option<&Credentials>, why: &str) {
+        if self.count(reason) {
+            let who = from.map_or_else(|| "a process".into(), |c| described(c, &Who::Unseen));
+            tracing::warn!("latency datagram: {who} {why}; further ones are only counted (surefoot_feed_refused_total)");
         }
     }
 }
@@ -85,6 +191,8 @@ impl Drop for Scraper {
 pub struct Feed {
     path: PathBuf,
     shared: Arc<Shared>,
+    /// A byte here wakes the receiving thread.
+    wake: UnixStream,
     thread: Option<JoinHandle<()>>,
     /// What is to be scraped of services whenever they are here.
     scrapes: BTreeMap<String, Scrape>,
@@ -96,32 +204,115 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Bind `path` with the given mode; a socket that a dead process left there is replaced.
+    /// Bind `path` with the given mode; a socket that a dead process left there is replaced. `mounts`: where cgroups of senders are.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] where it cannot be bound.
-    pub fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
-        const REMEDY: &str = "Give a state folder that can be written and has a path below 100 bytes";
-        let fail =
-            |cause: String| ServerError::Unavailable { what: format!("latency socket {}", path.display()), cause, remedy: REMEDY.into() };
-        let socket = bind(path, mode).map_err(|e| {
-            let (cause, remedy) = cause_and_remedy(&e, REMEDY);
-            ServerError::Unavailable { what: format!("latency socket {}", path.display()), cause, remedy }
-        })?;
-        socket.set_read_timeout(Some(SLICE)).map_err(|e| fail(e.to_string()))?;
+    pub fn bind(path: &Path, mode: u32, mounts: &Mounts) -> Result<Self, ServerError> {
+        let fail = |e: std::io::Error| cannot_bind(path, &e);
+        let (folder, name) = Folder::of(path).map_err(fail)?;
+        if let Ok(left) = folder.sub(OWN_SOCKETS) {
+            // Of a process that died. What is none of ours stays.
+            left.names().into_iter().flatten().for_each(|n| drop(left.remove_socket(&n)));
+        }
+        let socket = Socket::bind(folder, name, mode).map_err(fail)?;
+        if let Some(depth) = socket.depth.filter(|d| *d < LEAST_DEPTH) {
+            tracing::warn!(
+                "latency socket {}: the kernel holds only {depth} datagrams for it: a busy moment, or one sender that floods it, loses \
+                 others theirs. Set sysctl net.unix.max_dgram_qlen={LEAST_DEPTH} or more and start again",
+                path.display()
+            );
+        }
+        let via = Via { number: 0, service: None };
+        let rules = Rules { uid: nix::unistd::geteuid().as_raw(), ..Rules::default() };
         let shared = Arc::new(Shared {
             start: Instant::now(),
             windows: Mutex::default(),
+            rules: Mutex::new(Arc::new(rules)),
+            lines: Mutex::new(vec![Arc::new(Line { socket, via })]),
+            new_lines: AtomicBool::new(true),
             refused: Default::default(),
+            told: Mutex::default(),
             stop: AtomicBool::new(false),
         });
+        let (wake, woken) = UnixStream::pair().map_err(fail)?;
+        // A byte that waits already says all that a second one would.
+        wake.set_nonblocking(true).map_err(fail)?;
+        woken.set_nonblocking(true).map_err(fail)?;
+        // Senders are processes of this machine, also where the cgroups are a test's.
+        let senders = Senders::new(Host::new(Root::default(), mounts.clone()), socket::now_us());
         let thread = {
             let shared = shared.clone();
-            std::thread::Builder::new().name("latency-feed".into()).spawn(move || receive(&socket, &shared))
+            std::thread::Builder::new().name("latency-feed".into()).spawn(move || intake::run(&*shared, senders, woken))
         };
-        let thread = Some(thread.map_err(|e| fail(e.to_string()))?);
+        let thread = Some(thread.map_err(fail)?);
         let (scrapes, scrapers, states, unheard) = Default::default();
-        Ok(Feed { path: path.into(), shared, thread, scrapes, scrapers, states, unheard })
+        Ok(Feed { path: path.into(), shared, wake, thread, scrapes, scrapers, states, unheard })
+    }
+
+    /// A socket for one service alone: every process that may write to it speaks for that service. Returns its path.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where it cannot be bound.
+    pub fn bind_own(&mut self, service: &str, mode: u32, group: Option<u32>) -> Result<PathBuf, ServerError> {
+        let name = format!("{service}.sock");
+        let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let path = dir.join(OWN_SOCKETS).join(&name);
+        let fail = |e: std::io::Error| cannot_bind(&path, &e);
+        let folder = Folder::open(dir).and_then(|d| d.make_sub(OWN_SOCKETS, 0o711)).map_err(fail)?;
+        let socket = Socket::bind(folder, &name, mode).map_err(fail)?;
+        socket.open_to(mode, group).map_err(|e| cannot_open(&path, &e))?;
+        let mut lines = locked(&self.shared.lines);
+        let via = Via { number: lines.len(), service: Some(service.into()) };
+        lines.push(Arc::new(Line { socket, via }));
+        drop(lines);
+        self.shared.new_lines.store(true, Ordering::Release);
+        self.wake_up();
+        Ok(path)
+    }
+
+    fn wake_up(&self) {
+        let _ = (&self.wake).write(&[1]);
+    }
+
+    /// Change the mode and the group of the common socket.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] where its group or mode cannot be changed.
+    pub fn open_to(&self, mode: u32, group: Option<u32>) -> Result<(), ServerError> {
+        let lines = locked(&self.shared.lines);
+        lines.first().map_or(Ok(()), |l| l.socket.open_to(mode, group)).map_err(|e| cannot_open(&self.path, &e))
+    }
+
+    /// Senders that may speak for a service, besides those that always may.
+    pub fn trust(&mut self, service: &str, whom: Trusted) {
+        self.change_rules(|r| drop(r.trusted.insert(service.into(), whom)));
+    }
+
+    /// Services that are here and have a cgroup: its folders of cpu and of cpuset, and whether it is an LC service.
+    pub fn at_home<'a>(&mut self, homes: impl Iterator<Item = (&'a str, [&'a Path; 2], bool)> + Clone) {
+        let known = locked(&self.shared.rules).clone();
+        let is_known = |(id, place, lc): (&str, [&Path; 2], bool)| {
+            known.homes.get(id).is_some_and(|h| h.lc == lc && h.place.0.iter().zip(place).all(|(a, b)| a.as_os_str() == b.as_os_str()))
+        };
+        // At every tick: nothing is copied where nothing has changed.
+        if homes.clone().count() != known.homes.len() || !homes.clone().all(is_known) {
+            let home =
+                |(id, place, lc): (&str, [&Path; 2], bool)| (id.to_string(), Home { place: Place(place.map(Path::to_path_buf)), lc });
+            self.change_rules(|r| r.homes = homes.map(home).collect());
+        }
+    }
+
+    fn change_rules(&self, change: impl FnOnce(&mut Rules)) {
+        let mut rules = locked(&self.shared.rules);
+        let mut new = Rules { generation: rules.generation + 1, ..(**rules).clone() };
+        change(&mut new);
+        *rules = Arc::new(new);
+    }
+
+    /// Datagrams that were taken, by service.
+    pub fn taken(&self) -> BTreeMap<String, u64> {
+        self.with(|w| w.taken().clone())
     }
 
     pub fn path(&self) -> &Path {
@@ -177,10 +368,26 @@ impl Feed {
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, ended, id) = (self.shared.clone(), stop.clone(), service.to_string());
         let thread = std::thread::Builder::new().name("latency-scrape".into()).spawn(move || {
-            scrape::run(&id, &what, |read| {
+            scrape::run(&id, &what, |turn| {
                 let mut windows = shared.windows();
                 // Under the lock: what another thread has begun in its place is not its own.
-                !ended.load(Ordering::Relaxed) && read.is_none_or(|r| windows.push_scrape(&id, shared.now_ms(), r))
+                if ended.load(Ordering::Relaxed) {
+                    return false;
+                }
+                let kept = match turn {
+                    Turn::Read(page) => windows.push_scrape(&id, shared.now_ms(), page),
+                    Turn::Failed => {
+                        // Said in the log already, with the page.
+                        shared.count(Reason::Page);
+                        Ok(true)
+                    }
+                    Turn::Waited => Ok(true),
+                };
+                drop(windows);
+                kept.unwrap_or_else(|e| {
+                    shared.refuse(&e);
+                    true
+                })
             });
         })?;
         Ok(Scraper { stop, thread })
@@ -239,42 +446,29 @@ impl Drop for Feed {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.scrapers.clear();
+        self.wake_up();
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
-        let _ = Folder::of(&self.path).and_then(|(folder, name)| folder.remove_socket(name));
-    }
-}
-
-/// A socket that at no instant is open to others than `mode` says.
-fn bind(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
-    use nix::sys::socket::{bind, socket, AddressFamily, SockFlag, SockType, UnixAddr};
-    let (folder, name) = Folder::of(path)?;
-    folder.remove_socket(name)?;
-    let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // The file gets the socket's own mode, less the umask; which may have taken too much.
-    nix::sys::stat::fchmod(&fd, nix::sys::stat::Mode::from_bits_truncate(mode))?;
-    bind(fd.as_raw_fd(), &UnixAddr::new(&folder.bind_path(name))?)?;
-    folder.open_socket_to(name, mode, None)?;
-    Ok(UnixDatagram::from(fd))
-}
-
-fn receive(socket: &UnixDatagram, shared: &Shared) {
-    // One byte more than is taken: a longer datagram is cut, and must not look whole.
-    let mut buf = vec![0; MAX_DATAGRAM + 1];
-    let (mut slice, mut taken) = (Instant::now(), 0);
-    while !shared.stop.load(Ordering::Relaxed) {
-        let Ok(n) = socket.recv(&mut buf) else { continue };
-        shared.take(&buf[..n]);
-        taken += 1;
-        if slice.elapsed() >= SLICE {
-            (slice, taken) = (Instant::now(), 0);
-        } else if taken >= MOST_IN_SLICE {
-            // A flood costs its sender time, not the node its CPU.
-            std::thread::sleep(SLICE.saturating_sub(slice.elapsed()));
-            (slice, taken) = (Instant::now(), 0);
+        // Each takes its file along.
+        let own = locked(&self.shared.lines).drain(..).any(|l| l.via.service.is_some());
+        if let Some(dir) = self.path.parent().filter(|_| own) {
+            let _ = Folder::open(dir).and_then(|d| d.remove_sub(OWN_SOCKETS));
         }
     }
+}
+
+fn cannot_bind(path: &Path, e: &std::io::Error) -> ServerError {
+    cannot(path, e, "Give a state folder that can be written and has a path below 100 bytes")
+}
+
+fn cannot_open(path: &Path, e: &std::io::Error) -> ServerError {
+    cannot(path, e, "Give it a group of this user, or run as root")
+}
+
+fn cannot(path: &Path, e: &std::io::Error, otherwise: &str) -> ServerError {
+    let (cause, remedy) = cause_and_remedy(e, otherwise);
+    ServerError::Unavailable { what: format!("latency socket {}", path.display()), cause, remedy }
 }
 
 #[cfg(test)]

@@ -184,8 +184,18 @@ fn dechunk(mut from: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Scrape until `keep` says that it is enough; it gets every page that could be read. One log line whenever that begins or ends to work.
-pub fn run(service: &str, what: &Scrape, mut keep: impl FnMut(Option<Sample>) -> bool) {
+/// What a scraper has to say.
+#[derive(Debug)]
+pub enum Turn {
+    Read(Sample),
+    /// The page could not be had or read.
+    Failed,
+    /// It has waited for its next turn.
+    Waited,
+}
+
+/// Scrape until `keep` says that it is enough; it hears of every page. One log line whenever reading begins or ends to work.
+pub fn run(service: &str, what: &Scrape, mut keep: impl FnMut(Turn) -> bool) {
     let interval = Duration::from_millis(what.interval_ms);
     let mut worked: Option<bool> = None;
     let mut next = Instant::now();
@@ -200,7 +210,7 @@ pub fn run(service: &str, what: &Scrape, mut keep: impl FnMut(Option<Sample>) ->
                 Err(e) => tracing::warn!("{service}: {}: {e}; its latency is unknown until it can be read", what.url.as_str()),
             }
         }
-        if !keep(read.ok()) {
+        if !keep(read.map_or(Turn::Failed, Turn::Read)) {
             return;
         }
         next += interval;
@@ -210,7 +220,7 @@ pub fn run(service: &str, what: &Scrape, mut keep: impl FnMut(Option<Sample>) ->
         }
         // Whoever ends it wakes it up.
         std::thread::park_timeout(next - now);
-        if !keep(None) {
+        if !keep(Turn::Waited) {
             return;
         }
     }

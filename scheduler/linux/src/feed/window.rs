@@ -3,7 +3,7 @@
 //! Percentiles come from merged counts, never from averaged percentiles.
 
 use super::buckets::Scraped;
-use super::datagram::{shown, Cell, Interval, Reason, Refused};
+use super::datagram::{shown, Cell, Interval, Reason, Refused, MOST_PER_S, MOST_WINDOW_MS};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
 use surefoot_server::{FeedState, Latency, Verdict};
@@ -14,6 +14,10 @@ pub const LONGEST_WINDOW_MS: u64 = 10_000;
 const MOST_INTERVALS: usize = 2000;
 /// Cells kept of a service (16 bytes each).
 const MOST_CELLS: usize = 1 << 18;
+/// Requests that the datagrams kept of a service may hold together: as many as are believed of the time that they can speak of.
+const MOST_KEPT: u64 = MOST_PER_S * (LONGEST_WINDOW_MS + MOST_WINDOW_MS) / 1000;
+/// Senders of a service whose time is counted.
+const MOST_CLOCKS: usize = 1024;
 
 /// What is known of a service's latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,13 +29,116 @@ pub struct Reading {
     pub window: Option<Latency>,
 }
 
+/// A process that speaks, told from a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Speaker {
+    pub socket: usize,
+    pub pid: u32,
+    pub started_us: u64,
+}
+
+/// How much time a sender's windows may still speak of: what has passed, and some more.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    left_ms: u64,
+    at_ms: u64,
+}
+
+impl Clock {
+    /// Windows may come late and together: so much at once.
+    const SLACK_MS: u64 = 2000;
+    /// And add up to so much more than what passed, in per cent: windows have a length of whole milliseconds, and clocks drift.
+    const TOLERANCE_PCT: u64 = 25;
+    const MOST_MS: u64 = MOST_WINDOW_MS + Clock::SLACK_MS;
+
+    /// The first window speaks of a time before the first look, so it may be of any length.
+    fn new(now_ms: u64) -> Self {
+        Clock { left_ms: Clock::MOST_MS, at_ms: now_ms }
+    }
+
+    fn fill(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.at_ms).min(Clock::MOST_MS);
+        self.at_ms = self.at_ms.max(now_ms);
+        self.left_ms = (self.left_ms + passed_ms * (100 + Clock::TOLERANCE_PCT) / 100).min(Clock::MOST_MS);
+    }
+
+    /// Whether a window of this length fits into the time that passed.
+    fn holds(&mut self, window_ms: u64, now_ms: u64) -> bool {
+        self.fill(now_ms);
+        self.left_ms >= window_ms
+    }
+
+    fn take(&mut self, window_ms: u64, is_first: bool) {
+        self.left_ms = if is_first { Clock::SLACK_MS } else { self.left_ms.saturating_sub(window_ms) };
+    }
+}
+
+/// What was sent of one service.
+#[derive(Debug, Default)]
+struct Sent {
+    recent: VecDeque<Interval>,
+    /// Cells in `recent`, and requests.
+    cells: usize,
+    total: u64,
+    clocks: BTreeMap<Speaker, Clock>,
+}
+
+impl Sent {
+    /// Take a datagram that arrived at `i.arrived_ms`.
+    ///
+    /// # Errors
+    /// What its counts and times contradict.
+    fn push(&mut self, i: Interval, from: Option<Speaker>) -> Result<(), (Reason, String)> {
+        let now_ms = i.arrived_ms;
+        let oldest = now_ms.saturating_sub(LONGEST_WINDOW_MS);
+        self.drop_while(|_, first| first.arrived_ms < oldest);
+        if i.counts.total > MOST_KEPT.saturating_sub(self.total) {
+            let (n, before, s) = (i.counts.total, self.total, LONGEST_WINDOW_MS / 1000);
+            let why = format!("count {n} after {before} in the last {s} s. At most {MOST_PER_S} a second are believed");
+            return Err((Reason::Impossible, why));
+        }
+        if let Some(from) = from {
+            self.take_time(from, i.window_ms, now_ms)?;
+        }
+        self.cells += i.counts.cells.len();
+        self.total += i.counts.total;
+        self.recent.push_back(i);
+        self.drop_while(|sent, _| sent.recent.len() > MOST_INTERVALS || sent.cells > MOST_CELLS && sent.recent.len() > 1);
+        Ok(())
+    }
+
+    fn drop_while(&mut self, too_much: impl Fn(&Self, &Interval) -> bool) {
+        while self.recent.front().is_some_and(|first| too_much(self, first)) {
+            if let Some(first) = self.recent.pop_front() {
+                self.cells -= first.counts.cells.len();
+                self.total -= first.counts.total;
+            }
+        }
+    }
+
+    /// Windows of one sender follow one another: together they are no longer than the time that passed.
+    fn take_time(&mut self, from: Speaker, window_ms: u64, now_ms: u64) -> Result<(), (Reason, String)> {
+        if !self.clocks.contains_key(&from) && self.clocks.len() >= MOST_CLOCKS {
+            // A sender that was silent for a minute may speak of any window: there is nothing to remember of it.
+            self.clocks.retain(|_, c| !c.holds(Clock::MOST_MS, now_ms));
+            if self.clocks.len() >= MOST_CLOCKS {
+                return Err((Reason::Rate, format!("more than {MOST_CLOCKS} processes speak for it. Let fewer do")));
+            }
+        }
+        let is_first = !self.clocks.contains_key(&from);
+        let clock = self.clocks.entry(from).or_insert(Clock::new(now_ms));
+        if !clock.holds(window_ms, now_ms) {
+            let why = "but its sender's windows add up to more time than has passed. Give the time since its last datagram";
+            return Err((Reason::Window, format!("window_ms {window_ms}, {why}")));
+        }
+        clock.take(window_ms, is_first);
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 enum From {
-    Datagrams {
-        recent: VecDeque<Interval>,
-        /// Cells in `recent`.
-        cells: usize,
-    },
+    Datagrams(Sent),
     Scrape(Scraped),
 }
 
@@ -47,7 +154,7 @@ impl Source {
     /// What arrived after `from_ms`, oldest first.
     fn since(&self, from_ms: u64) -> Vec<&Interval> {
         match &self.from {
-            From::Datagrams { recent, .. } => {
+            From::Datagrams(Sent { recent, .. }) => {
                 let newer = recent.iter().rev().take_while(|i| i.arrived_ms > from_ms).count();
                 recent.range(recent.len() - newer..).collect()
             }
@@ -84,10 +191,8 @@ pub struct Windows {
     /// False until it was first said whom to expect: until then nobody is a stranger.
     begun: bool,
     scratch: Scratch,
-}
-
-fn datagrams() -> From {
-    From::Datagrams { recent: VecDeque::new(), cells: 0 }
+    /// Datagrams that were taken of each service that was ever expected.
+    taken: BTreeMap<String, u64>,
 }
 
 impl Windows {
@@ -114,42 +219,52 @@ impl Windows {
         self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: From::Scrape(Scraped::default()) });
     }
 
-    /// Take a datagram.
+    /// Whether datagrams of this service are taken now.
     ///
     /// # Errors
     /// [`Refused`] for a service that is not expected, or not to speak for itself.
-    pub fn push(&mut self, mut i: Interval) -> Result<(), Refused> {
-        let refuse = |reason, why: &str| Err(Refused { reason, why: format!("{}: {why}", shown(&i.service)) });
-        let Some(source) = self.sources.get_mut(&i.service) else {
-            if !self.begun || self.known.contains(&i.service) {
-                return refuse(Reason::Absent, "the service is not here yet, or has gone");
+    pub fn hears(&self, service: &str) -> Result<(), Refused> {
+        let refuse = |reason, why: &str| Err(Refused { reason, why: format!("{}: {why}", shown(service)) });
+        match self.sources.get(service).map(|s| &s.from) {
+            Some(From::Datagrams(_)) => Ok(()),
+            Some(From::Scrape(_)) => {
+                refuse(Reason::Scraped, "its histogram is scraped. Send no datagrams, or remove `prometheus` from node.toml")
             }
-            return refuse(Reason::Service, "no LC service of this name here. Send the id that it has in node.toml");
-        };
-        let From::Datagrams { recent, cells } = &mut source.from else {
-            return refuse(Reason::Scraped, "its histogram is scraped. Send no datagrams, or remove `prometheus` from node.toml");
-        };
-        // A clock that went back would bring the order of arrival into disorder.
-        i.arrived_ms = i.arrived_ms.max(source.heard_ms.unwrap_or(0));
-        source.heard_ms = Some(i.arrived_ms);
-        let oldest = i.arrived_ms.saturating_sub(LONGEST_WINDOW_MS);
-        *cells += i.counts.cells.len();
-        recent.push_back(i);
-        while recent
-            .front()
-            .is_some_and(|f| f.arrived_ms < oldest || recent.len() > MOST_INTERVALS || *cells > MOST_CELLS && recent.len() > 1)
-        {
-            *cells -= recent.pop_front().map_or(0, |f| f.counts.cells.len());
+            None if !self.begun || self.known.contains(service) => refuse(Reason::Absent, "the service is not here yet, or has gone"),
+            None => refuse(Reason::Service, "no LC service of this name here. Send the id that it has in node.toml"),
         }
+    }
+
+    /// Take a datagram. `from`: its sender, where that can be told; its windows must fit into the time that passes.
+    ///
+    /// # Errors
+    /// See [`Windows::hears`]; and for what contradicts itself.
+    pub fn push(&mut self, mut i: Interval, from: Option<Speaker>) -> Result<(), Refused> {
+        self.hears(&i.service)?;
+        let Some(Source { heard_ms, from: From::Datagrams(sent), .. }) = self.sources.get_mut(&i.service) else { return Ok(()) };
+        // A clock that went back would bring the order of arrival into disorder.
+        i.arrived_ms = i.arrived_ms.max(heard_ms.unwrap_or(0));
+        let (service, arrived_ms) = (i.service.clone(), i.arrived_ms);
+        sent.push(i, from).map_err(|(reason, why)| Refused { reason, why: format!("{}: {why}", shown(&service)) })?;
+        *heard_ms = Some(arrived_ms);
+        *self.taken.entry(service).or_default() += 1;
         Ok(())
     }
 
+    /// Datagrams that were taken so far, by service.
+    pub fn taken(&self) -> &BTreeMap<String, u64> {
+        &self.taken
+    }
+
     /// Take what a scrape of an expected service read. False where it is no longer expected.
-    pub fn push_scrape(&mut self, service: &str, now_ms: u64, read: super::prometheus::Sample) -> bool {
-        let Some(Source { heard_ms, from: From::Scrape(s), .. }) = self.sources.get_mut(service) else { return false };
-        s.push(now_ms, read);
+    ///
+    /// # Errors
+    /// A count that cannot have come since the scrape before.
+    pub fn push_scrape(&mut self, service: &str, now_ms: u64, read: super::prometheus::Sample) -> Result<bool, Refused> {
+        let Some(Source { heard_ms, from: From::Scrape(s), .. }) = self.sources.get_mut(service) else { return Ok(false) };
+        s.push(now_ms, read).map_err(|why| Refused { reason: Reason::Page, why: format!("{}: {why}", shown(service)) })?;
         *heard_ms = Some(now_ms);
-        true
+        Ok(true)
     }
 
     fn since(&self, service: &str, from_ms: u64) -> Vec<&Interval> {
@@ -167,7 +282,7 @@ impl Windows {
             return Reading { feed: FeedState::Unknown { since_ms: heard, heard: source.heard_ms.is_some() }, interval, window: None };
         }
         match &source.from {
-            From::Datagrams { .. } => {
+            From::Datagrams(_) => {
                 let window = source.window(&mut self.scratch, now_ms);
                 let interval = summarise(&mut self.scratch, &source.since(from_ms));
                 Reading { feed: FeedState::heard(window.as_ref()), interval, window }
@@ -198,7 +313,7 @@ impl Windows {
 
     /// Expect datagrams of a service; what it has said so far counts no more.
     pub fn begin(&mut self, service: &str, now_ms: u64) {
-        self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: datagrams() });
+        self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: From::Datagrams(Sent::default()) });
     }
 
     /// Expect nothing more of a service.
@@ -350,7 +465,7 @@ mod tests {
     }
 
     fn push(w: &mut Windows, at: u64, values_ms: &[u64], extra: &str) {
-        w.push(decode(&datagram("m", values_ms, extra), at).unwrap()).unwrap();
+        w.push(decode(&datagram("m", values_ms, extra), at).unwrap(), None).unwrap();
     }
 
     fn window(w: &mut Windows, now_ms: u64) -> Option<Latency> {
@@ -430,7 +545,7 @@ mod tests {
     /// Who speaks before it is known who is here, and a service of this node that is away, are no strangers; others are.
     #[test]
     fn early_and_absent_services_are_no_strangers() {
-        let reason = |w: &mut Windows, id: &str| w.push(decode(&datagram(id, &[1], ""), 1).unwrap()).err().map(|e| e.reason);
+        let reason = |w: &mut Windows, id: &str| w.push(decode(&datagram(id, &[1], ""), 1).unwrap(), None).err().map(|e| e.reason);
         let mut w = Windows::default();
         assert_eq!(reason(&mut w, "m"), Some(Reason::Absent));
         w.know(["m", "away"].map(String::from).into_iter());
@@ -511,7 +626,7 @@ mod tests {
         let mut w = expecting("m");
         let one = decode(&datagram("m", &[1], ""), 0).unwrap();
         for i in 0..3 * MOST_INTERVALS as u64 {
-            w.push(Interval { arrived_ms: 1000 + i / 100, ..one.clone() }).unwrap();
+            w.push(Interval { arrived_ms: 1000 + i / 100, ..one.clone() }, None).unwrap();
         }
         assert_eq!(w.since("m", 0).len(), MOST_INTERVALS);
         // One of many cells takes the place of the others.
@@ -519,23 +634,87 @@ mod tests {
         let mut big = one.clone();
         big.arrived_ms = 2000;
         big.counts.cells = cells;
-        w.push(big).unwrap();
+        w.push(big, None).unwrap();
         assert_eq!(w.since("m", 0).len(), 1);
-        w.push(Interval { arrived_ms: 2100, ..one.clone() }).unwrap();
+        w.push(Interval { arrived_ms: 2100, ..one.clone() }, None).unwrap();
         assert_eq!(w.since("m", 0).len(), 1);
         // Ten seconds later it is gone.
-        w.push(Interval { arrived_ms: 13_000, ..one.clone() }).unwrap();
+        w.push(Interval { arrived_ms: 13_000, ..one.clone() }, None).unwrap();
         assert_eq!(w.since("m", 0).len(), 1);
 
         for i in 0..100 {
             let stranger = Interval { service: format!("stranger {i}"), ..one.clone() };
-            assert_eq!(w.push(stranger).unwrap_err().reason, Reason::Service);
+            assert_eq!(w.push(stranger, None).unwrap_err().reason, Reason::Service);
         }
         w.expect_scrapes("s", 0);
-        assert_eq!(w.push(Interval { service: "s".into(), ..one.clone() }).unwrap_err().reason, Reason::Scraped);
+        assert_eq!(w.push(Interval { service: "s".into(), ..one.clone() }, None).unwrap_err().reason, Reason::Scraped);
         assert_eq!(w.sources.len(), 2);
         assert_eq!(w.expect(["m"].into_iter(), 0), ["s"]);
-        assert!(!w.push_scrape("s", 0, Default::default()) && w.sources.len() == 1);
+        assert!(!w.push_scrape("s", 0, Default::default()).unwrap() && w.sources.len() == 1);
+    }
+
+    /// Windows of one sender add up to no more time than passes: claims of a minute every 100 ms are refused. Honest windows are not, whether
+    /// short, long, late and together, or a little off; several processes of a service have their time each.
+    #[test]
+    fn windows_add_up_to_the_time_that_passes() {
+        let one = decode(&datagram("m", &[1], ""), 0).unwrap();
+        let speaker = |pid| Some(Speaker { socket: 0, pid, started_us: 7 });
+        // What is refused of datagrams at these times, with windows of this length, of so many processes that each send all of them.
+        let refused = |arrivals: &mut dyn Iterator<Item = u64>, window_ms: u64, processes: u32| {
+            let mut w = expecting("m");
+            let mut n = 0;
+            for arrived_ms in arrivals {
+                for pid in 1..=processes {
+                    let got = w.push(Interval { arrived_ms, window_ms, ..one.clone() }, speaker(pid));
+                    n += u32::from(got.is_err_and(|e| e.reason == Reason::Window && e.why.contains("more time than has passed")));
+                }
+            }
+            n
+        };
+        let every = |ms: u64, n: u64| (0..n).map(move |i| 1000 + i * ms);
+        assert_eq!(refused(&mut every(100, 6000), 100, 1), 0);
+        assert_eq!(refused(&mut every(100, 6000), 100, 8), 0);
+        assert_eq!(refused(&mut every(60_000, 20), 60_000, 1), 0);
+        assert_eq!(refused(&mut every(1, 6000), 1, 1), 0);
+        // Timers that are a tenth early.
+        assert_eq!(refused(&mut every(90, 6000), 100, 1), 0);
+        // 20 at once every two seconds: the reader stood still, or the sender.
+        assert_eq!(refused(&mut every(2000, 100).flat_map(|t| [t; 20]), 100, 1), 0);
+        // The first minute is believed, then 1.25 s of each: one of 600 in 48 s.
+        assert_eq!(refused(&mut every(100, 600), 60_000, 1), 598);
+        // Twice the time: 2 s are there to begin with, a quarter more than what passes is borne.
+        let twice = refused(&mut every(100, 600), 200, 1);
+        assert!((200..=230).contains(&twice), "{twice}");
+        // Senders that cannot be told apart are not judged by their windows.
+        let mut w = expecting("m");
+        assert!((0..100).all(|t| w.push(Interval { arrived_ms: t, window_ms: 60_000, ..one.clone() }, None).is_ok()));
+        // However many processes speak, what is kept of them is bounded.
+        let mut w = expecting("m");
+        let got: Vec<_> =
+            (0..2000).map(|pid| w.push(Interval { arrived_ms: 9, ..one.clone() }, speaker(pid)).map_err(|e| e.reason)).collect();
+        assert_eq!((got[1023], got[1024]), (Ok(()), Err(Reason::Rate)));
+        // Those that were silent for a minute make room.
+        assert!(w.push(Interval { arrived_ms: 70_000, ..one.clone() }, speaker(5000)).is_ok());
+    }
+
+    /// No sum overflows: of what several senders count together no more is kept than is believed of the time.
+    #[test]
+    fn sums_are_believed_as_counts_are() {
+        let mut w = expecting("m");
+        let most = Interval {
+            window_ms: 60_000,
+            errors: 6_000_000_000,
+            counts: super::super::Counts { cells: [Cell { ns: 1, count: 6_000_000_000 }].into(), total: 6_000_000_000, sum_ns: 6e9 },
+            ..decode(&datagram("m", &[1], ""), 0).unwrap()
+        };
+        let got: Vec<_> = (0..10).map(|t| w.push(Interval { arrived_ms: 1000 + t, ..most.clone() }, None).map_err(|e| e.reason)).collect();
+        assert_eq!((got[0], &got[1..]), (Ok(()), &[Err(Reason::Impossible); 9][..]));
+        let l = window(&mut w, 1100).unwrap();
+        assert_eq!((l.count, l.errors, l.achieved_rps), (6_000_000_000, 6_000_000_000, 1e8));
+        // Refused ones are no sign of life; ten seconds later there is room again.
+        assert_eq!(w.read("m", 0, 2100, 10.0).feed, FeedState::Unknown { since_ms: 1000, heard: true });
+        assert!(w.push(Interval { arrived_ms: 11_001, ..most }, None).is_ok());
+        assert_eq!(w.taken()["m"], 2);
     }
 
     /// A clock that goes back leaves the order of arrival as it is.

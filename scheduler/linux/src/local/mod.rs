@@ -368,7 +368,7 @@ impl LocalServer {
         if config.root.is_host() {
             keep_off(&online_now.difference(platform.managed));
         }
-        let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE)?;
+        let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE, &mounts)?;
         if no_pmu.is_none() && config.root.is_host() {
             perf::allow_descriptors();
         }
@@ -469,13 +469,7 @@ impl LocalServer {
     }
 
     fn check_id(&self, id: &str) -> Result<(), ServerError> {
-        if id.is_empty()
-            || id.len() > 40
-            || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-            || id.starts_with(['-', '.', '_'])
-        {
-            return Err(ServerError::Invalid(format!("service id \"{id}\": use up to 40 letters, digits, '-', '_' and '.'")));
-        }
+        check_id_form(id)?;
         if self.services.contains_key(id) {
             return Err(ServerError::Invalid(format!("service id \"{id}\" is taken. Give another, or stop it first")));
         }
@@ -709,6 +703,17 @@ impl LocalServer {
         }
         Ok(())
     }
+}
+
+fn check_id_form(id: &str) -> Result<(), ServerError> {
+    if id.is_empty()
+        || id.len() > 40
+        || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        || id.starts_with(['-', '.', '_'])
+    {
+        return Err(ServerError::Invalid(format!("service id \"{id}\": use up to 40 letters, digits, '-', '_' and '.'")));
+    }
+    Ok(())
 }
 
 /// Asked before the container runs: inside it the failure would be a line in a log.

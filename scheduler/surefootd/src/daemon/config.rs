@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{self, Pattern};
 use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
@@ -120,6 +120,27 @@ pub struct NodeService {
     pub how: How,
     /// Its own histogram of response times; None: it sends datagrams, or somebody else does.
     pub prometheus: Option<Scrape>,
+    pub feed: FeedConfig,
+}
+
+/// Senders that may speak for a service besides its own processes, root and the daemon's user (docs/latency-feed.md).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeedConfig {
+    /// Names or numbers.
+    pub users: Vec<String>,
+    pub groups: Vec<String>,
+    /// As /proc/PID/cgroup has them.
+    pub cgroups: Vec<PathBuf>,
+    /// All that may write to feed.sock.
+    pub anybody: bool,
+    pub socket: Option<SocketConfig>,
+}
+
+/// A socket for one service alone: its mode, and its group by name or number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    pub mode: u32,
+    pub group: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -197,6 +218,59 @@ struct RawService {
     unit: Option<String>,
     pid: Option<u32>,
     prometheus: Option<RawPrometheus>,
+    feed: Option<RawFeed>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFeed {
+    #[serde(default)]
+    users: Vec<String>,
+    #[serde(default)]
+    groups: Vec<String>,
+    #[serde(default)]
+    cgroups: Vec<PathBuf>,
+    #[serde(default)]
+    anybody: bool,
+    #[serde(default)]
+    socket: bool,
+    socket_mode: Option<String>,
+    socket_group: Option<String>,
+}
+
+impl RawFeed {
+    /// # Errors
+    /// The field and what is wrong with it.
+    fn checked(self) -> std::result::Result<FeedConfig, (&'static str, String)> {
+        let plain = |c: &Path| c.is_absolute() && c.components().skip(1).all(|p| matches!(p, Component::Normal(_)));
+        for c in &self.cgroups {
+            if c == Path::new("/") {
+                return Err(("cgroups", "\"/\" holds every process. Name a cgroup below it, or write anybody = true".into()));
+            }
+            if !plain(c) {
+                return Err(("cgroups", format!("is {c:?}. Name it as /proc/PID/cgroup does, e.g. \"/system.slice/load.service\"")));
+            }
+        }
+        let socket = match (self.socket, self.socket_mode, self.socket_group) {
+            (true, mode, group) => {
+                let mode = mode.map_or(Ok(MODE), |m| octal(&m).ok_or_else(|| ("socket_mode", not_octal(&m))))?;
+                Some(SocketConfig { mode, group })
+            }
+            (false, None, None) => None,
+            (false, Some(_), _) => return Err(("socket_mode", "goes with a socket of the service's own. Write socket = true".into())),
+            (false, _, Some(_)) => return Err(("socket_group", "goes with a socket of the service's own. Write socket = true".into())),
+        };
+        Ok(FeedConfig { users: self.users, groups: self.groups, cgroups: self.cgroups, anybody: self.anybody, socket })
+    }
+}
+
+/// A socket's mode.
+fn octal(text: &str) -> Option<u32> {
+    u32::from_str_radix(text, 8).ok().filter(|m| (0o200..=0o777).contains(m))
+}
+
+fn not_octal(text: &str) -> String {
+    format!("is {text:?}. Write it in octal, e.g. \"0660\"")
 }
 
 #[derive(Deserialize)]
@@ -301,10 +375,7 @@ impl NodeConfig {
         };
         let mode = |field: &str, v: Option<Spanned<String>>, default: u32| match v {
             None => Ok(default),
-            Some(s) => u32::from_str_radix(s.get_ref(), 8)
-                .ok()
-                .filter(|m| (0o200..=0o777).contains(m))
-                .ok_or_else(|| wrong(&s.span(), field, format!("is {:?}. Write it in octal, e.g. \"0660\"", s.get_ref()))),
+            Some(s) => octal(s.get_ref()).ok_or_else(|| wrong(&s.span(), field, not_octal(s.get_ref()))),
         };
         let feed_mode = mode("feed_mode", raw.feed_mode, MODE)?;
         let mem_bw_mbps = match raw.mem_bw_mbps {
@@ -373,7 +444,17 @@ impl NodeConfig {
                 Ok(p) => p,
                 Err((field, what)) => return Err(wrong(&span, &format!("service.prometheus.{field}"), what)),
             };
-            services.push(NodeService { id, service: s.service, threads, how, prometheus });
+            let feed = match s.feed.map(RawFeed::checked).transpose() {
+                Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
+                    return Err(wrong(&span, "service.feed", "a BE job has no latency to send. Remove it".into()))
+                }
+                Ok(Some(_)) if prometheus.is_some() => {
+                    return Err(wrong(&span, "service.feed", "its histogram is scraped. Remove feed, or prometheus".into()))
+                }
+                Ok(f) => f.unwrap_or_default(),
+                Err((field, what)) => return Err(wrong(&span, &format!("service.feed.{field}"), what)),
+            };
+            services.push(NodeService { id, service: s.service, threads, how, prometheus, feed });
         }
         let actuator = match raw.actuator {
             None => None,
@@ -516,6 +597,44 @@ mod tests {
         assert!(said.contains("service.prometheus.url: ") && said.contains("not on this machine"), "{said}");
         let said = NodeConfig::parse(Path::new("node.toml"), "feed_mode = \"rw\"").unwrap_err().to_string();
         assert!(said.starts_with("node.toml:1") && said.contains("feed_mode: is \"rw\""), "{said}");
+    }
+
+    /// The senders of a service are read and checked with their fields; a mistake is found while reading.
+    #[test]
+    fn who_speaks_for_a_service_is_checked() {
+        let node = |kind: &str, feed: &str| {
+            let text = format!("[[service]]\nservice = \"web\"\n{kind}\npid = 7\n[service.feed]\n{feed}\n");
+            NodeConfig::parse(Path::new("node.toml"), &text)
+        };
+        let lc = "kind = \"lc\"\nqos_target_ms = 5.0";
+        let all = "users = [\"www\", \"7\"]\ngroups = [\"load\"]\ncgroups = [\"/a/b.service\"]\nsocket = true\nsocket_mode = \"0666\"\nsocket_group = \"g\"";
+        let want = FeedConfig {
+            users: vec!["www".into(), "7".into()],
+            groups: vec!["load".into()],
+            cgroups: vec!["/a/b.service".into()],
+            anybody: false,
+            socket: Some(SocketConfig { mode: 0o666, group: Some("g".into()) }),
+        };
+        assert_eq!(node(lc, all).unwrap().services[0].feed, want);
+        assert_eq!(node(lc, "").unwrap().services[0].feed, FeedConfig::default());
+        assert_eq!(node(lc, "socket = true").unwrap().services[0].feed.socket, Some(SocketConfig { mode: 0o660, group: None }));
+        for (kind, feed, why) in [
+            (lc, "cgroups = [\"/\"]", "service.feed.cgroups: \"/\" holds every process"),
+            (lc, "cgroups = [\"a\"]", "service.feed.cgroups: is \"a\""),
+            (lc, "cgroups = [\"/a/../b\"]", "service.feed.cgroups: is \"/a/../b\""),
+            (lc, "socket_mode = \"0660\"", "service.feed.socket_mode: goes with a socket"),
+            (lc, "socket_group = \"g\"", "service.feed.socket_group: goes with a socket"),
+            (lc, "socket = true\nsocket_mode = \"rw\"", "service.feed.socket_mode: is \"rw\""),
+            (lc, "user = \"x\"", "unknown field `user`"),
+            ("kind = \"be\"", "anybody = true", "service.feed: a BE job"),
+        ] {
+            let said = node(kind, feed).unwrap_err().to_string();
+            assert!(said.starts_with("node.toml:") && said.contains(why) && !said.contains('\n'), "{said}");
+        }
+        let both =
+            "[[service]]\nservice = \"web\"\nprometheus = { url = \"http://localhost/\", histogram = \"h\" }\nfeed = { anybody = true }\n";
+        let said = NodeConfig::parse(Path::new("node.toml"), both).unwrap_err().to_string();
+        assert!(said.contains("service.feed: its histogram is scraped"), "{said}");
     }
 
     /// A systemd unit is a target like the others; one that is no service is refused with the field.

@@ -166,11 +166,13 @@ impl Metrics {
     /// What only a real host has.
     pub fn host(&mut self, s: &LocalServer) {
         let refused = s.refused_datagrams().into_iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), n as f64)).collect();
+        let taken = s.taken_datagrams().into_iter().map(|(id, n)| (format!("{{service=\"{}\"}}", escaped(&id)), n as f64)).collect();
         let of = |id: &str, key: &str, value: &str| format!("{{service=\"{}\",{key}=\"{value}\"}}", escaped(id));
         let foreign = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64)).collect();
         let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
         self.host = vec![
-            ("surefoot_feed_refused_total", "latency datagrams that were not taken", refused),
+            ("surefoot_feed_taken_total", "latency datagrams that were taken", taken),
+            ("surefoot_feed_refused_total", "latency datagrams, and pages of scraped services, that were not taken", refused),
             ("surefoot_foreign_changes_total", "values of ours that somebody else changed", foreign),
             ("surefoot_stalled_seconds_total", "time for which some task waited for a resource (PSI)", stalled),
         ];

@@ -1,6 +1,6 @@
 //! The machine of `surefootd run` and `surefootd record`: what its configuration says runs there, started or found.
 
-use super::config::{How, NodeConfig, NodeService};
+use super::config::{FeedConfig, How, NodeConfig, NodeService};
 use super::rights::{for_state, own_files};
 use crate::error::{Error, Result};
 use crate::eval::run::check_platform;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{Allow, RemoteFiles};
 use surefoot_linux::catalogue::EntryKind;
+use surefoot_linux::feed::Trusted;
 use surefoot_linux::files::SharedFiles;
 use surefoot_linux::{Found, LaunchSpec, LocalConfig, LocalServer, Root};
 use surefoot_server::{Kind, Observation, Server, ServerError, Tick};
@@ -210,10 +211,41 @@ fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
         How::Adopt { kind, .. } => kind != Kind::Be,
         How::Launch { .. } => server.catalogue().and_then(|c| c.get(&s.service).ok()).is_some_and(|e| e.kind == EntryKind::Lc),
     };
+    if let Some(s) = config.services.iter().find(|s| s.feed != FeedConfig::default() && !is_lc(s)) {
+        let what = format!("{}: service.feed: {} is a BE job, which has no latency to send. Remove it", config.file.display(), s.id);
+        return Err(Error::BadInput(what));
+    }
     let known: Vec<String> = config.services.iter().filter(is_lc).map(|s| s.id.clone()).collect();
     server.know(known.into_iter());
+    for s in &config.services {
+        let ids = |field: &str, names: &[String], id_of: fn(&NodeConfig, &str, &str) -> Result<u32>| {
+            names.iter().map(|n| id_of(config, field, n)).collect::<Result<Vec<u32>>>()
+        };
+        let users = ids("service.feed.users", &s.feed.users, user_id)?;
+        let groups = ids("service.feed.groups", &s.feed.groups, group_id)?;
+        server.trust(&s.id, Trusted { users, groups, cgroups: s.feed.cgroups.clone(), anybody: s.feed.anybody });
+        if let Some(own) = &s.feed.socket {
+            let group = own.group.as_deref().map(|g| group_id(config, "service.feed.socket_group", g)).transpose()?;
+            let path = server.own_feed_socket(&s.id, own.mode, group).map_err(server_error)?;
+            tracing::info!("latency feed of {} alone: {}", s.id, path.display());
+        }
+    }
     let group = config.feed_group.as_deref().map(|g| group_id(config, "feed_group", g)).transpose()?;
     server.open_feed_to(config.feed_mode, group).map_err(server_error)
+}
+
+/// A user that `field` gives by its number or its name.
+///
+/// # Errors
+/// [`Error::BadInput`] where there is none.
+fn user_id(config: &NodeConfig, field: &str, user: &str) -> Result<u32> {
+    let by_name = || nix::unistd::User::from_name(user).ok().flatten().map(|u| u.uid.as_raw());
+    user.parse()
+        .ok()
+        // The kernel's word for none.
+        .filter(|u| *u != u32::MAX)
+        .or_else(by_name)
+        .ok_or_else(|| Error::BadInput(format!("{}: {field}: no user {user:?} here. Give one of `getent passwd`", config.file.display())))
 }
 
 /// A group that `field` gives by its number or its name.
