@@ -1,6 +1,8 @@
 //! What a lesser user could have put in the way of root: state folders, locks, sockets and outputs. Root neither follows, opens, empties
 //! nor carries out any of it. The attacker is user nobody; the prize a file of root's.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use common::node::{may_run, Cgroup};

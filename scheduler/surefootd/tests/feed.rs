@@ -2,6 +2,8 @@
 //!
 //! Everything is counted, nothing timed: what a sender got rid of, what the daemon took and what it refused.
 
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
+
 mod common;
 
 use base64::Engine as _;

@@ -200,7 +200,7 @@ fn slow_clients_silence_nothing() {
         for page in ["/metrics", "/status"] {
             let mut asks = connect();
             // A client's patience: what answers one after the other takes a second or more for each of the 50.
-            asks.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+            asks.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             write!(asks, "GET {page} HTTP/1.1\r\n\r\n").unwrap();
             let mut answer = String::new();
             asks.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{page}, round {round}: {e}"));

@@ -20,6 +20,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use surefoot_io::input::{self, KERNEL_BYTES};
 
 /// How many datagrams the kernel holds for a socket by default, of this network namespace.
 const DEPTH_FILE: &str = "/proc/sys/net/unix/max_dgram_qlen";
@@ -145,7 +147,7 @@ fn plain() -> nix::Result<OwnedFd> {
 }
 
 fn depth() -> Option<u64> {
-    fs::read_to_string(DEPTH_FILE).ok()?.trim().parse().ok()
+    input::text(Path::new(DEPTH_FILE), KERNEL_BYTES).ok()?.trim().parse().ok()
 }
 
 /// A socket with the depth that is wanted, where this process may have one.
