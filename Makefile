@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-bundles audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -85,6 +85,11 @@ test-crashes: deps ## 10,000 crash schedules of the campaign engine and its jour
 
 test-faults: setup ## every kind of bad data planted in a data set and found by `surefoot campaign verify`; no false alarm over ten seeds
 	SUREFOOT_FAULTS=all python -m pytest tests/test_checks.py
+
+MUTATIONS ?= 10000
+test-mutations: setup ## MUTATIONS (10,000) nearly right inputs of every format, Rust and Python: exit codes, one line, bounded memory (some hours)
+	SUREFOOT_MUTATIONS=$(MUTATIONS) cargo test --release --locked -p surefootd --test mutations -- --nocapture --test-threads=2
+	SUREFOOT_MUTATIONS=$(MUTATIONS) python -m pytest -s tests/test_mutations.py
 
 BUNDLES ?= 10000
 test-bundles: setup ## BUNDLES fresh mutations of signed bundles: the lab's reader and the node's must say the same of each
