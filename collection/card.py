@@ -15,7 +15,7 @@ import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES
 from pipelines import tables
-from pipelines.inputs import Unreadable, read_text
+from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
 
@@ -49,7 +49,7 @@ def write(folder: Path) -> Path:
         DataSetError: it is not a campaign's, a manifest cannot be read, or something else has the card's name.
     """
     path = folder / CARD
-    head = path.read_bytes()[: len(_HEAD)] if path.is_file() else b""
+    head = _head(path)
     if head not in (b"", _HEAD):
         raise DataSetError(f"{path}: is there and no data card of ours, so it stays as it is. Move it away")
     for name, path, _ in standing.each(folder):
@@ -67,6 +67,13 @@ def write(folder: Path) -> Path:
 def figure(target: str) -> str:
     """Name of a target's figure."""
     return f"data-card-{target}.svg"
+
+
+def _head(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with open_bytes(path) as file:
+        return file.read(len(_HEAD))
 
 
 def _draw(path: Path, name: str) -> str:

@@ -1,9 +1,9 @@
-"""What slow clients of the metrics port cost: time of an answer, of `surefootd top`, and CPU of the daemon, with 0 and with 50 of them.
+"""What slow clients of the metrics port cost: time of an answer and of `surefootd top`, CPU of the daemon, with 0 and with 50 of them.
 
     bench_metrics.py SUREFOOTD [CLIENTS]
 
-A daemon in real time on a virtual server. A quarter of the clients each: says nothing; sends a byte in 0.2 s; asks and never reads;
-sends rubbish without an end. Whoever is cut off comes again at once.
+A daemon in real time on a virtual server. A quarter of the clients each: says nothing; sends a byte in 0.2 s; asks and never
+reads; sends rubbish without an end. Whoever is cut off comes again at once.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def measure(surefootd: str, clients: int) -> str:
         decide = json.loads(said)["phases"]
         step = {k: v for k, v in decide.items() if k in ("decide", "observe")}
         return (
-            f"{clients} slow clients ({slow.again} came again): /metrics {words(metrics)}, /status {words(status)}, top --once {words(top)}, "
-            f"daemon {share:.2f} % of a core; {json.dumps(step)}"
+            f"{clients} slow clients ({slow.again} came again): /metrics {words(metrics)}, /status {words(status)}, "
+            f"top --once {words(top)}, daemon {share:.2f} % of a core; {json.dumps(step)}"
         )
 
 

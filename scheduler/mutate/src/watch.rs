@@ -23,7 +23,7 @@ const WALL: Duration = Duration::from_secs(300);
 /// Worth a line of its own.
 const SLOW: Duration = Duration::from_secs(10);
 /// Who runs it where the tests are root's: a mutated path then is nobody's.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// What came of the mutations of a format.
 #[derive(Debug, Default)]

@@ -363,6 +363,7 @@ fn the_folder_of_locks_is_roots() {
     fs::create_dir(&locks).unwrap();
     fs::set_permissions(&locks, fs::Permissions::from_mode(0o1777)).unwrap();
     fs::create_dir(scene.at("own")).unwrap();
+    fs::write(scene.at("own/journal.jsonl"), "{\"event\":\"boot\",\"boot_id\":\"x\"}\n").unwrap();
     // In a namespace of its own, where /run/lock is the folder of the test.
     let reset = |umask: &str| {
         let line = format!(
