@@ -1,4 +1,4 @@
-"""What slow clients of the metrics port cost: time of an answer and of `surefootd top`, CPU of the daemon, with 0 and with 50 of them.
+"""What slow clients of the metrics port cost: time of an answer and of `surefootd top`, CPU of the daemon, with and without 50.
 
     bench_metrics.py SUREFOOTD [CLIENTS]
 
