@@ -99,7 +99,7 @@ fn a_run_that_is_cut_off_goes_on() {
     let before = lines(&out);
     assert!((3..20).contains(&before) && !out.join("rows.csv").exists(), "{before}");
     OpenOptions::new().append(true).open(out.join(JOURNAL)).unwrap().write_all(b"{\"row\":{\"work").unwrap();
-    let said = surefootd().args(scene.args(&out, &["--json"])).output().unwrap();
+    let said = surefootd().env("SUREFOOT_LOG", "info").args(scene.args(&out, &["--json"])).output().unwrap();
     let first: Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!((&first["runs"], &first["resumed"]), (&Value::from(24), &Value::from(before - 1)));
     let told = String::from_utf8(said.stderr).unwrap();
