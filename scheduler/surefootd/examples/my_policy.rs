@@ -1,11 +1,10 @@
 //! A policy of one's own on the same bench as all others (docs/write-a-policy.md): cores follow the load.
 
-#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
-
 use surefoot_policy::books::{Amount, Books};
 use surefoot_policy::{Guarded, Policy};
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Observation, Plan};
 use surefootd::eval::run::run;
+use surefootd::say;
 use surefootd::virtual_target::VirtualTarget;
 use surefootd::workload::Workload;
 
@@ -55,7 +54,8 @@ fn main() -> surefootd::error::Result<()> {
         let books = Books::new(&at.platform);
         let mut policy = Guarded::new(Box::new(FollowsLoad { books }), &at.platform);
         let (row, _) = run(&at, &workload, &mut policy, 1, false)?;
-        println!("{}: {} EMU {:.2}, {:.1} s of violation", row.workload, row.policy, row.emu.unwrap_or(0.0), row.qos_violation_s);
+        let (emu, s) = (row.emu.unwrap_or(0.0), row.qos_violation_s);
+        say::print(&format!("{}: {} EMU {emu:.2}, {s:.1} s of violation\n", row.workload, row.policy))?;
     }
     Ok(())
 }

@@ -165,7 +165,9 @@ fn a_killed_daemon_leaves_no_obstacle() {
     killed.wait().unwrap();
     assert!(fs::symlink_metadata(dir.path().join("upper.sock")).unwrap().file_type().is_socket());
     let mut second = wait(&mut command);
-    // Beside one that lives there is no second.
+    // Beside one that lives there is no second, with a journal of its own either.
+    let config = dir.path().join("node.toml");
+    fs::write(&config, fs::read_to_string(&config).unwrap().replace("d.jsonl", "e.jsonl")).unwrap();
     let (code, said) = one_line(&command.env("SUREFOOT_LOG", "off").output().unwrap());
     assert!(code == 1 && said.contains("another process listens there"), "{said}");
     kill(Pid::from_raw(second.id() as i32), Signal::SIGTERM).unwrap();
