@@ -3,10 +3,7 @@
 use surefoot_policy::books::{Amount, Books};
 use surefoot_policy::{Guarded, Policy};
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Observation, Plan};
-use surefootd::eval::run::run;
-use surefootd::say;
-use surefootd::virtual_target::VirtualTarget;
-use surefootd::workload::Workload;
+use surefootd::{eval::run::run, say, virtual_target::VirtualTarget, workload::Workload};
 
 /// Every LC service gets its busy cores / 0.6 and an equal share of the ways; half as much again while it misses its target.
 pub struct FollowsLoad {
