@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use surefoot_learn::canonical;
 use surefoot_mutate::{how_many, watch, Form, Mutator};
 
 const EVERY_DAY: usize = 60;
@@ -296,14 +297,14 @@ fn signed_bundles() {
             let whole = if name == "manifest.json" {
                 // In its one form, or only that would be found wrong.
                 match serde_json::from_slice::<Value>(mutation) {
-                    Ok(v) => [serde_json::to_vec_pretty(&v).unwrap(), b"\n".to_vec()].concat(),
+                    Ok(v) => canonical::to_bytes(&v),
                     Err(_) => mutation.to_vec(),
                 }
             } else {
                 p.put(&format!("bundle/{name}"), mutation);
                 let mut m = manifest.clone();
                 m["files"][name] = serde_json::json!({ "bytes": mutation.len(), "sha256": hex(&Sha256::digest(mutation)) });
-                [serde_json::to_vec_pretty(&m).unwrap(), b"\n".to_vec()].concat()
+                canonical::to_bytes(&m)
             };
             let digest = hex(&Sha256::digest(&whole));
             let line = format!("surefoot-bundle-v1 {digest}");
