@@ -313,12 +313,11 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     if args.safe {
         return put_safe_layout_in_force(&dir, root.files.as_ref(), args.json);
     }
-    let managed = from_config.as_ref().and_then(|c| c.cpus);
     let mut resctrl = from_config.and_then(|c| c.resctrl);
     if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
         tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
     }
-    let mut server = LocalServer::open(LocalConfig { root, managed, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
+    let mut server = LocalServer::open_to_reset(LocalConfig { root, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
     let r = server.reset().map_err(server_error)?;
     // What the actuator would put in force at its next start is void with the rest.
     if let Some(held) = held.filter(|h| without_actuator && h.exists()) {
@@ -366,6 +365,10 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
     // A daemon that lives would write against it.
     let _lock = lock_file(&dir.join("lock"), claim::PATIENCE)
         .map_err(|e| Error::Failed(format!("{}: {e}. Stop the daemon first", dir.join("lock").display())))?;
+    // What an actuator would put in force a moment later must not be an older one.
+    if let Err(e) = files.keep_safe(&layout) {
+        tracing::warn!("the actuator keeps an older layout: {e}");
+    }
     let report = layout.put_in_force(files);
     if json {
         let mut v = serde_json::to_value(&report).unwrap_or_default();

@@ -127,6 +127,13 @@ impl Feed {
         Ok(Feed { path: path.into(), shared, thread, scrapes, scrapers, states, unheard })
     }
 
+    /// One that nothing is heard on.
+    pub fn none() -> Self {
+        let shared = Shared { start: Instant::now(), windows: Mutex::default(), refused: Default::default(), stop: AtomicBool::new(false) };
+        let (scrapes, scrapers, states, unheard) = Default::default();
+        Feed { path: PathBuf::new(), shared: Arc::new(shared), thread: None, scrapes, scrapers, states, unheard }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
