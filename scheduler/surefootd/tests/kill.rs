@@ -419,8 +419,9 @@ fn closed_pipe() -> Stdio {
 }
 
 impl Stage {
-    /// One instant: a daemon (and a reset) that is interrupted, what systemd does then, and a reset by hand. Returns what to say of it.
-    fn instant(&self, n: u32, random: &mut Rng, actuator: Option<&mut Running>) -> (During, Host, String) {
+    /// One instant: a daemon (and a reset) that is interrupted, what systemd does then, and a reset by hand. Returns what was played, and
+    /// whether a kill came before the end.
+    fn instant(&self, n: u32, random: &mut Rng, actuator: Option<&mut Running>) -> (During, Host, bool) {
         let (during, host) = (DURING[random.below(4)], HOSTS[if random.below(2) == 0 { 0 } else { 1 + random.below(5) }]);
         let us = |random: &mut Rng, most: usize| Duration::from_micros(random.below(most) as u64);
         let what = format!("instant {n}: {during:?}, {host:?}");
@@ -472,9 +473,15 @@ impl Stage {
             assert!(done.status.success(), "{what}: {}", String::from_utf8_lossy(&done.stderr));
             wait(us(random, 200_000));
         }
+        let mut within = true;
+        let mut doomed = |d: Doomed, after: Duration| {
+            let (killed, words) = d.end(after);
+            within &= killed;
+            words
+        };
         match during {
-            During::Start => said += &d.end(us(random, 150_000)).1,
-            During::Run => said += &d.end(Duration::ZERO).1,
+            During::Start => said += &doomed(d, us(random, 150_000)),
+            During::Run => said += &doomed(d, Duration::ZERO),
             During::Stop => {
                 kill(pid, Signal::SIGTERM).unwrap();
                 // Sometimes it is let finish, and is then judged by itself.
@@ -486,15 +493,16 @@ impl Stage {
                     assert!(left.is_empty() || !alone, "{what}: it ended with {code:?} and left {left:#?}: {words}");
                     assert!(left.is_empty() || words.contains("cgroup") || words.contains("resctrl"), "{what}: {left:#?}: {words}");
                     said += &words;
+                    within = false;
                 } else {
-                    said += &d.end(us(random, 40_000)).1;
+                    said += &doomed(d, us(random, 40_000));
                 }
             }
             During::Reset => {
-                said += &d.end(Duration::ZERO).1;
+                said += &doomed(d, Duration::ZERO);
                 let mut reset = self.command(&["reset"]);
                 reset.stdout(if host == Host::StdoutClosed { closed_pipe() } else { Stdio::null() });
-                said += &Doomed::start(reset).end(us(random, 25_000)).1;
+                said += &doomed(Doomed::start(reset), us(random, 120_000));
             }
         }
         // As systemd does after each of these; it may be killed as well.
@@ -522,7 +530,7 @@ impl Stage {
             fs::remove_file(file).unwrap();
         }
         drop(held);
-        (during, host, said)
+        (during, host, within)
     }
 
     fn reset(&self, what: &str, said: &mut String) {
@@ -558,10 +566,11 @@ fn play(test: &str, tag: &str, actuator: bool) {
     let seed = std::env::var("SUREFOOT_KILLS_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(0x5eed);
     let mut random = Rng::new(seed);
     let mut running = actuator.then(|| stage.actuator());
-    let mut played: BTreeMap<(During, Host), u32> = BTreeMap::new();
+    let (mut played, mut within): (BTreeMap<(During, Host), u32>, BTreeMap<During, u32>) = Default::default();
     for n in 0..instants() {
-        let (during, host, _) = stage.instant(n, &mut random, running.as_mut());
+        let (during, host, killed) = stage.instant(n, &mut random, running.as_mut());
         *played.entry((during, host)).or_default() += 1;
+        *within.entry(during).or_default() += u32::from(killed);
     }
     stage.reset("in the end", &mut String::new());
     if let Some(mut a) = running {
@@ -569,5 +578,61 @@ fn play(test: &str, tag: &str, actuator: bool) {
         assert_eq!(stage.changed(), Vec::<String>::new(), "the actuator's last word");
     }
     assert_eq!(settled_classes(&stage.mount, stage.free), stage.free, "classes leaked");
-    eprintln!("{test}: {played:?}");
+    eprintln!("{test}: killed within {within:?} of {played:?}");
+}
+
+/// What a run of some seconds came to: ticks, plans, and whether plans were refused or ways given.
+struct Run {
+    ticks: u64,
+    plans: u64,
+    refused: usize,
+    most_groups: usize,
+    said: String,
+}
+
+impl Stage {
+    fn run_for(&self, s: u32) -> Run {
+        let mut c = self.daemon();
+        c.args(["--duration-s", &s.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = c.spawn().unwrap();
+        let mut most_groups = 0;
+        while child.try_wait().unwrap().is_none() {
+            most_groups = most_groups.max(groups(&self.mount).iter().filter(|g| g.starts_with("surefoot.")).count());
+            // Each look is work for the stand-in that the daemon waits for.
+            std::thread::park_timeout(Duration::from_millis(250));
+        }
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{said}");
+        let v: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let refused = said.matches("plan not applied").count();
+        Run { ticks: v["ticks"].as_u64().unwrap(), plans: v["phases"]["apply"]["count"].as_u64().unwrap(), refused, most_groups, said }
+    }
+}
+
+/// Any user who can look into the folder of resctrl may lock it, alone or with others, for ever: control loses no tick by it, no plan is
+/// refused, services get their ways after a bounded wait, and everything is given back.
+#[test]
+fn a_lock_that_anybody_holds_stops_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(stage) = Stage::new("a_lock_that_anybody_holds_stops_nothing", "lock", false) else { return };
+    fs::set_permissions(stage.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let free = stage.run_for(4);
+    assert!(free.refused == 0 && free.most_groups > 0 && free.plans > 0, "{}", free.said);
+    for how in ["--exclusive", "--shared"] {
+        let mut holder = Command::new("setpriv");
+        holder.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "flock", "--no-fork", how, path(&stage.mount)]);
+        let mut holder = holder.args(["sh", "-c", "echo held; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 4];
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
+        let held = stage.run_for(4);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        eprintln!("{how}: {} of {} ticks, {} and {} plans, {} classes", held.ticks, free.ticks, held.plans, free.plans, held.most_groups);
+        // A wait of a second in each plan and each look at threads would leave a tenth of them; other work on this host may take half.
+        assert!(held.ticks * 2 >= free.ticks, "{how}: {} ticks, {} without a holder: {}", held.ticks, free.ticks, held.said);
+        assert!(held.refused == 0 && held.most_groups > 0 && held.plans > 0, "{how}: {}", held.said);
+        assert_eq!(held.said.matches("are changed without it").count(), 1, "{how}: {}", held.said);
+        assert_eq!(stage.changed(), Vec::<String>::new(), "{how}");
+    }
 }
