@@ -44,6 +44,9 @@ pub struct Former {
     /// and not where an engine keeps the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
+    /// Groups of others in resctrl that some of its threads were in, below the mount point, with their ids; none named: all of them were.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub threads: BTreeMap<PathBuf, Vec<u32>>,
     pub saved: BTreeMap<Knob, String>,
 }
 
@@ -259,7 +262,14 @@ mod tests {
         let saved = BTreeMap::from([(Knob::Cpus, cpus.into())]);
         Entry::Touch {
             id: id.into(),
-            former: Former { target: Target::Container(id.into()), start_ticks: None, group: None, cgroup: None, saved },
+            former: Former {
+                target: Target::Container(id.into()),
+                start_ticks: None,
+                group: None,
+                cgroup: None,
+                threads: BTreeMap::new(),
+                saved,
+            },
         }
     }
 
@@ -283,7 +293,8 @@ mod tests {
     fn another_boot_ends_what_was_of_the_last() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        let of = |target| Former { target, start_ticks: None, group: Some(7), cgroup: None, saved: BTreeMap::new() };
+        let of =
+            |target| Former { target, start_ticks: None, group: Some(7), cgroup: None, threads: BTreeMap::new(), saved: BTreeMap::new() };
         let open = |boot: &str| {
             let mut j = Journal::open(&path).unwrap().0;
             let r = j.booted(boot).unwrap();
@@ -357,6 +368,7 @@ mod tests {
             start_ticks: None,
             group: None,
             cgroup: None,
+            threads: BTreeMap::new(),
             saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]),
         };
         assert_eq!(touched["a"], former);

@@ -93,7 +93,9 @@ impl SafeLayout {
             }
             match execute(op) {
                 Ok(()) => report.done += 1,
-                Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV) => report.gone += 1,
+                Err(e) if e.kind() == io::ErrorKind::NotFound || matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ESRCH)) => {
+                    report.gone += 1
+                }
                 Err(_) if n == 0 => again.push(op),
                 Err(e) => report.failed.push(e.to_string()),
             }

@@ -300,3 +300,41 @@ impl Files for Faulty {
         self.inner.keep_safe(layout)
     }
 }
+
+/// Groups of others in resctrl cannot be written, as by an actuator.
+#[derive(Debug)]
+pub struct Shut(pub SharedFiles);
+
+impl Files for Shut {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.read(path)
+    }
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        if self.writable(path) {
+            return self.0.write(path, text);
+        }
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.make_dir(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.0.list(dir)
+    }
+    fn is_dir(&self, path: &Path) -> bool {
+        self.0.is_dir(path)
+    }
+    fn is_file(&self, path: &Path) -> bool {
+        self.0.is_file(path)
+    }
+    fn writable(&self, path: &Path) -> bool {
+        let other = path.iter().any(|n| n == "resctrl") && !path.iter().any(|n| n.to_string_lossy().starts_with("surefoot."));
+        (!other || path.ends_with("resctrl/tasks")) && self.0.writable(path)
+    }
+}

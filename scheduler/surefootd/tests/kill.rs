@@ -32,6 +32,9 @@ const SERVICES: [(&str, &str); 4] = [("front", "lc"), ("store", "lc"), ("batch",
 /// Groups of somebody else, who has a thread in each: in resctrl's root, and among its monitoring groups.
 const OTHERS: [&str; 2] = ["vm", "mon_groups/vm"];
 
+/// Here two services are in these groups as well.
+const WAY_OUT: &str = "way-out";
+
 fn instants() -> u32 {
     std::env::var("SUREFOOT_KILLS").ok().and_then(|v| v.parse().ok()).unwrap_or(20)
 }
@@ -179,6 +182,12 @@ impl Stage {
             node += &format!("[[service]]\nid = \"{id}\"\nservice = \"{id}\"\nkind = \"{kind}\"\n{target}cgroup = \"/{}\"\n", c.name);
         }
         fs::write(at("node.toml"), node).unwrap();
+        if tag == WAY_OUT {
+            // Somebody else has threads of the first service and of the first job.
+            for (group, n) in OTHERS.iter().zip([0, 2]) {
+                fs::write(mount.join(group).join("tasks"), cgroups[n].process.id().to_string()).unwrap();
+            }
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let feeder = {
             let (socket, stop) = (at("state/feed.sock"), stop.clone());
@@ -552,7 +561,7 @@ impl Stage {
 /// every thread where it was before Surefoot came.
 #[test]
 fn whatever_interrupts_it_everything_is_given_back() {
-    play("whatever_interrupts_it_everything_is_given_back", "way-out", false);
+    play("whatever_interrupts_it_everything_is_given_back", WAY_OUT, false);
 }
 
 /// The same through the actuator, which puts a layout in force itself when its client is gone, and is sometimes killed as well.
@@ -629,8 +638,8 @@ fn a_lock_that_anybody_holds_stops_nothing() {
         holder.kill().unwrap();
         holder.wait().unwrap();
         eprintln!("{how}: {} of {} ticks, {} and {} plans, {} classes", held.ticks, free.ticks, held.plans, free.plans, held.most_groups);
-        // A wait of a second in each plan and each look at threads would leave a tenth of them; other work on this host may take half.
-        assert!(held.ticks * 2 >= free.ticks, "{how}: {} ticks, {} without a holder: {}", held.ticks, free.ticks, held.said);
+        // A wait of a second in each plan and each look at threads would leave a tenth of them; other work on this host may take many too.
+        assert!(held.ticks * 4 >= free.ticks, "{how}: {} ticks, {} without a holder: {}", held.ticks, free.ticks, held.said);
         assert!(held.refused == 0 && held.most_groups > 0 && held.plans > 0, "{how}: {}", held.said);
         assert_eq!(held.said.matches("are changed without it").count(), 1, "{how}: {}", held.said);
         assert_eq!(stage.changed(), Vec::<String>::new(), "{how}");

@@ -10,6 +10,7 @@ use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::Op;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use surefoot_server::order::{order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
@@ -36,6 +37,9 @@ impl Step {
         }
     }
 }
+
+/// Groups of others in resctrl with the threads that were in them, see [`Former::threads`].
+pub(super) type GroupsOfOthers = BTreeMap<PathBuf, Vec<u32>>;
 
 /// Where to wait for another tool's lock of resctrl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +87,7 @@ impl LocalServer {
         if new.is_empty() && turn == ClassTurn::NotNeeded {
             return Ok(Applied::default());
         }
+        let threads = self.threads_of_others(&new);
         // Ways that must not be asked for are refused with the plan, whoever has the lock.
         let (mut ops, mut classes) = match turn {
             ClassTurn::NotNeeded => (vec![], self.layout.clone()),
@@ -93,7 +98,7 @@ impl LocalServer {
             }
         };
         let mut steps = self.steps(&new, ops)?;
-        self.touch(&new)?;
+        self.touch(&new, threads)?;
         self.open_partitions(&new);
         self.record_safe_layout(&classes)?;
         while let Err((n, refusal)) = self.run(&steps) {
@@ -169,7 +174,11 @@ impl LocalServer {
 
     /// What services have now goes to disk before any of it is changed for the first time. Only of what is set here: the rest is
     /// somebody else's to change meanwhile.
-    fn touch(&mut self, new: &BTreeMap<ServiceId, Allocation>) -> Result<(), ServerError> {
+    fn touch(
+        &mut self,
+        new: &BTreeMap<ServiceId, Allocation>,
+        mut threads: BTreeMap<ServiceId, GroupsOfOthers>,
+    ) -> Result<(), ServerError> {
         if !self.given.is_empty() {
             // What a service had before it was given back is not what it has now.
             self.forget_given()?;
@@ -188,7 +197,14 @@ impl LocalServer {
                 Control::Files(g) => self.mounts.name_of(g).map(Into::into),
                 _ => None,
             };
-            let former = Former { target: s.target.clone(), start_ticks, group: s.identity, cgroup, saved };
+            let former = Former {
+                target: s.target.clone(),
+                start_ticks,
+                group: s.identity,
+                cgroup,
+                threads: threads.remove(id).unwrap_or_default(),
+                saved,
+            };
             self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
             match self.touched.get_mut(id) {
                 Some(known) => known.saved.extend(former.saved),

@@ -236,6 +236,8 @@ pub struct LocalServer {
     in_force: BTreeMap<ServiceId, Allocation>,
     /// The safe layout on disk.
     safe: Option<SafeLayout>,
+    /// Services that keep the ways of a group of somebody else, who put their threads there: this process could not put them back.
+    elsewhere: BTreeMap<ServiceId, Setting>,
     /// Services that are being given back now: no layout holds them at less than they had.
     giving: BTreeSet<ServiceId>,
     /// Those that have everything again: no longer in `touched`, and in the journal until no layout on disk speaks of them.
@@ -409,6 +411,7 @@ impl LocalServer {
             touched: recalled.touched,
             in_force: recalled.in_force,
             safe: None,
+            elsewhere: BTreeMap::new(),
             giving: BTreeSet::new(),
             given: BTreeSet::new(),
             strangers: BTreeMap::new(),

@@ -149,7 +149,7 @@ impl LocalServer {
     /// LC services have what they had before, BE jobs the least; those that are being given back, or are not here any more, what they
     /// had before, whatever they are.
     fn layout_without_us(&self, classes: &Layout) -> SafeLayout {
-        let (mut first, mut ops, mut slow, mut groups) = (vec![], vec![], vec![], BTreeMap::new());
+        let (mut first, mut ops, mut slow, mut back, mut groups) = (vec![], vec![], vec![], vec![], BTreeMap::new());
         let (least_ops, gone_ops) = self.class_ops(classes, |id| self.is_held_at_least(id));
         // BE jobs that stay give first, LC services take, and then those that are to have everything again.
         for rank in 0..3 {
@@ -163,6 +163,10 @@ impl LocalServer {
                 // While one has CPUs for itself no other can have them.
                 first.extend(self.writes(cgroup, former, least, |knob| knob == Knob::Partition));
                 ops.extend(self.writes(cgroup, former, least, |knob| !matches!(knob, Knob::Partition | Knob::Mems)));
+                if let Some(r) = self.resctrl.as_ref().filter(|_| !least && !former.threads.is_empty()) {
+                    let writes = r.writes_back(&former.threads, &cgroup.tids());
+                    back.extend(writes.into_iter().map(|(path, text)| Op::Write { path, text }));
+                }
                 // These wait until memory has moved: nothing may wait for them.
                 slow.extend(self.writes(cgroup, former, least, |knob| knob == Knob::Mems));
             }
@@ -172,8 +176,9 @@ impl LocalServer {
                 _ => {}
             }
         }
-        let ops: Vec<Op> = first.into_iter().chain(ops).chain(slow).collect();
-        for dir in ops.iter().filter(|op| matches!(op, Op::Write { .. })).filter_map(|op| op.path().parent()) {
+        let ops: Vec<Op> = first.into_iter().chain(ops).chain(back).chain(slow).collect();
+        let in_resctrl = |dir: &Path| self.resctrl.as_ref().is_some_and(|r| dir.starts_with(r.dir()));
+        for dir in ops.iter().filter_map(|op| op.path().parent()).filter(|dir| !in_resctrl(dir)) {
             if !groups.contains_key(dir) {
                 groups.extend(fs::metadata(dir).ok().map(|m| (dir.to_path_buf(), m.ino())));
             }
@@ -335,10 +340,25 @@ impl LocalServer {
         });
         let all: Vec<(Knob, String)> = wrong.collect();
         all.iter().skip(1).for_each(|(knob, e)| tracing::error!("{}: {e}", control.describe(id, *knob)));
+        let back = self.threads_go_back(id, former, control);
         match all.into_iter().next() {
-            None => Ok(()),
+            None => back,
             Some((knob, e)) => Err(unavailable(control.describe(id, knob), e, "Run surefootd reset again, as root")),
         }
+    }
+
+    /// Into the groups of others that they were in.
+    fn threads_go_back(&self, id: &str, former: &Former, control: &Control) -> Result<(), ServerError> {
+        let (Control::Files(g), Some(r), Some(group)) = (control, &self.resctrl, former.threads.keys().next()) else { return Ok(()) };
+        if !r.is_mounted(&self.config.root) {
+            let cause = format!("is not mounted any more, and threads of {id} were in group {} of it", group.display());
+            return Err(unavailable(
+                format!("resctrl at {}", r.dir().display()),
+                cause,
+                "Run surefootd reset, where it is mounted again or gone for good",
+            ));
+        }
+        Ok(r.put_back(&former.threads, &g.tids())?)
     }
 
     /// Where the values of a service belong now. Files are looked for where they were, whatever has become of the process, unit or
@@ -440,6 +460,7 @@ impl LocalServer {
             return self.settle_accounts(Returned { failed, ..Returned::default() });
         }
         self.services.remove(id);
+        self.elsewhere.remove(id);
         self.settle_accounts(returned)
     }
 
@@ -447,6 +468,7 @@ impl LocalServer {
     pub(super) fn forget(&mut self, id: &str) -> Result<(), ServerError> {
         self.keeper.forget(id);
         self.services.remove(id);
+        self.elsewhere.remove(id);
         let left = self.leave_class(id, &[]);
         let gone = self.touched.contains_key(id).then(|| id.into());
         self.settle_accounts(Returned { gone: gone.into_iter().collect(), ..Returned::default() }).and(left)
@@ -498,6 +520,7 @@ impl LocalServer {
             self.strangers.insert(id.into(), s.control);
             self.owed.insert(id.into());
         }
+        self.elsewhere.remove(id);
         let left = self.leave_class(id, &[]);
         self.settle_accounts(returned).and(left)
     }

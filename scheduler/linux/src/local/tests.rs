@@ -1,7 +1,9 @@
 use super::recover::OWED_EVERY;
 use super::*;
 use crate::cgroup::tests::v1;
+use crate::files::Files;
 use crate::journal::Former;
+use std::sync::Arc;
 use surefoot_server::Llc;
 
 /// A v1 host with 4 CPUs and cgroups `/docker/c` (process 42) and `/docker/d`; quotas in steps of 0.1 core.
@@ -198,7 +200,14 @@ fn fake_engine() -> Engine {
 }
 
 fn former(target: Target, start_ticks: Option<u64>) -> Former {
-    Former { target, start_ticks, group: None, cgroup: None, saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]) }
+    Former {
+        target,
+        start_ticks,
+        group: None,
+        cgroup: None,
+        threads: BTreeMap::new(),
+        saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]),
+    }
 }
 
 /// What cannot be asked has not gone: its values stay in the journal, and the others are given back all the same.
@@ -599,6 +608,55 @@ fn a_lock_that_is_held_stops_nothing() {
         assert!(s.unlocked_changes() >= 2);
         assert_eq!(s.reset().unwrap().groups_removed, ["c"]);
         assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+    }
+}
+
+/// Threads that somebody else had put into a group of resctrl are there again in the end, whoever gives back: a reset, a later process, the
+/// layout left behind. Where this process could not put them back they stay, and what the service holds is what that group has.
+#[test]
+fn threads_go_back_to_groups_of_others() {
+    for (writable, by_layout) in [(true, false), (true, true), (false, false)] {
+        let mut host = Host::new();
+        let (files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+        [42, 43, 50].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+        host.root = root;
+        fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/d/tasks"), "50\n").unwrap();
+        let mount = host.root.path("/sys/fs/resctrl");
+        let at = |p: &str| mount.join(p);
+        for (group, tids) in [("vm", &[42][..]), ("mon_groups/watch", &[43][..]), ("job", &[50][..])] {
+            files.make_dir(&at(group)).unwrap();
+            tids.iter().for_each(|t| files.write(&at(group).join("tasks"), &format!("{t}\n")).unwrap());
+        }
+        files.write(&at("job/schemata"), "L3:0=600\n").unwrap();
+        let groups = || [42, 43, 50].map(|t| files.machine().task_groups(t).unwrap().replace('\n', " "));
+        let before = groups();
+        assert_eq!(before, ["res:vm mon: ", "res:/ mon:watch ", "res:job mon: "]);
+        if !writable {
+            host.root = Root::with(host.root.path("/"), Arc::new(crate::testing::Shut(host.root.files.clone())));
+        }
+        let mut s = host.server();
+        let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+        plan.allocations.values_mut().for_each(|a| (a.ways, a.shared_ways) = (vec![0x38], vec![0x38]));
+        s.apply(&plan).unwrap();
+        if !writable {
+            assert_eq!(groups(), before);
+            assert_eq!(s.observe().get("d").unwrap().allocation.ways, [0x600]);
+            s.reset().unwrap();
+            assert_eq!(groups(), before);
+            continue;
+        }
+        assert!(groups().iter().all(|g| g.starts_with("res:surefoot.")), "{:?}", groups());
+        drop(s);
+        if by_layout {
+            let layout = crate::safe::SafeLayout::load(&host.state.path().join(crate::safe::FILE)).unwrap().unwrap();
+            // BE jobs stay.
+            assert_eq!(layout.put_in_force(host.root.files.as_ref()).failed, Vec::<String>::new());
+            assert!(groups().iter().all(|g| g.starts_with("res:surefoot.")), "{:?}", groups());
+        }
+        // One of them has gone meanwhile, and a group.
+        host.root.files.remove_dir(&at("job")).unwrap();
+        host.open().reset().unwrap();
+        assert_eq!(groups(), ["res:vm mon: ", "res:/ mon:watch ", "res:/ mon: "]);
     }
 }
 

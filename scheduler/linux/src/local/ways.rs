@@ -1,5 +1,6 @@
 //! Ways and bandwidth of this server's services: their needs become classes, and what they really hold is told.
 
+use super::apply::GroupsOfOthers;
 use super::control::Control;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
@@ -70,10 +71,37 @@ impl LocalServer {
         self.resctrl_changed.as_deref()
     }
 
+    /// Groups of others that threads of services are in which are about to be placed for the first time. Where this process could not put
+    /// them back (the actuator writes to no group of others) they stay, and the service with the ways of that group.
+    pub(super) fn threads_of_others(&mut self, new: &BTreeMap<ServiceId, Allocation>) -> BTreeMap<ServiceId, GroupsOfOthers> {
+        let mut all = BTreeMap::new();
+        let Some(r) = &self.resctrl else { return all };
+        for id in new.keys().filter(|id| !self.touched.contains_key(*id)) {
+            let Some(cgroup) = self.services.get(id).and_then(|s| s.cgroup.as_ref()) else { continue };
+            let groups = r.held_by_others(&cgroup.tids());
+            let Some(first) = groups.keys().next() else { continue };
+            let name = first.display();
+            if r.may_put_back(groups.keys()) {
+                tracing::info!("{id}: threads of it are in resctrl group {name} of somebody else, and will be again");
+                all.insert(id.clone(), groups);
+            } else if !self.elsewhere.contains_key(id) {
+                tracing::warn!(
+                    "{id}: threads of it are in resctrl group {name} of somebody else, where they could not be put back: they stay"
+                );
+                let control = first.iter().next().filter(|n| *n != "mon_groups").map(Path::new).unwrap_or(Path::new(""));
+                self.elsewhere.insert(id.clone(), r.setting_of(control));
+            }
+        }
+        all
+    }
+
     /// What a service really holds of `asked`: where classes are shared, their ways and bandwidth.
     pub(super) fn held(&self, id: &str, asked: &Allocation) -> Allocation {
         if self.services.get(id).is_some_and(is_watched) {
             return asked.clone();
+        }
+        if let Some(s) = self.elsewhere.get(id).filter(|s| s.ways.len() == asked.ways.len()) {
+            return Allocation { ways: s.ways.clone(), shared_ways: s.ways.clone(), ..asked.clone() };
         }
         let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else {
             // Until it has a class it is where everybody is.
@@ -102,7 +130,7 @@ impl LocalServer {
         let survey = r.survey()?;
         let mba = self.platform.mba.is_some();
         let mut needs = BTreeMap::new();
-        for (id, a) in all {
+        for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
             let setting = Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) };
             survey.check(r.info(), id, &setting)?;
             needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });

@@ -16,7 +16,7 @@ use std::path::Path;
 use surefoot_server::{ServerError, ServiceId};
 
 /// Folders of the root that are no control groups.
-const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
+pub(super) const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
 /// Everything that a plan must know of what is there. To be taken under the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +98,14 @@ impl Resctrl {
         Ok(Survey { domains, layout, bounds: Bounds { classes, default, sparse }, foreign, reserved })
     }
 
+    /// Ways and bandwidth of any group, in the order of the domains.
+    pub fn setting_of(&self, group: &Path) -> Setting {
+        let schemata = Schemata::parse(&self.read(self.dir.join(group).join("schemata")).unwrap_or_default());
+        let domains: Vec<u32> =
+            self.info.domain_line().and_then(|l| schemata.line(l)).map(|l| l.keys().copied().collect()).unwrap_or_default();
+        self.setting(&schemata, &domains)
+    }
+
     fn pseudo_locked(&self, domains: &[u32]) -> Vec<Reserved> {
         let Some(l3) = &self.info.l3 else { return vec![] };
         let usage = self.read(self.dir.join(format!("info/{}/bit_usage", l3.lines[0]))).unwrap_or_default();
@@ -109,7 +117,7 @@ impl Resctrl {
     }
 
     /// A group's setting in the words of plans. A mask that CDP's two lines do not agree on is 0, which no service asks for.
-    fn setting(&self, s: &Schemata, domains: &[u32]) -> Setting {
+    pub(super) fn setting(&self, s: &Schemata, domains: &[u32]) -> Setting {
         let mask = |id: u32, lines: &[&str]| {
             let all: BTreeSet<u32> = lines.iter().map(|l| s.mask(l, id).unwrap_or(0)).collect();
             if all.len() == 1 {
