@@ -65,7 +65,9 @@ impl Knob {
     /// periods of quotas.
     pub fn same(self, asked: &str, kept: &str) -> bool {
         match self {
-            Knob::Cpus | Knob::Mems => CpuSet::parse(asked).ok() == CpuSet::parse(kept).ok(),
+            Knob::Cpus | Knob::Mems => {
+                asked == kept || CpuSet::parse(asked).ok().zip(CpuSet::parse(kept).ok()).is_some_and(|(a, k)| a == k)
+            }
             Knob::High | Knob::Memory | Knob::Zswap => {
                 let bytes = |t: &str| t.parse::<u64>().ok();
                 asked == kept || bytes(asked).zip(bytes(kept)).is_some_and(|(a, k)| a >= k && a - k < 1 << 16)
@@ -279,6 +281,11 @@ impl PartialEq for Cgroup {
 }
 
 impl Cgroup {
+    /// The part of a cgroup that lies in one folder: all of it on v2, one hierarchy's on v1.
+    pub(crate) fn of_folder(files: SharedFiles, version: Version, dir: &Path) -> Self {
+        Cgroup { files, version, cpu: dir.into(), cpuset: dir.into(), cpuacct: None, memory: Some(dir.into()) }
+    }
+
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         text(self.files.as_ref(), path)
     }

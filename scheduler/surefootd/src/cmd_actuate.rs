@@ -13,11 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use surefoot_linux::actuator::harden::{give_up, restrict_calls, Measure, Open};
-use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener, Pattern};
+use surefoot_linux::actuator::{record, Actuator, Allow, Beneath, DeadMan, Listener, Pattern, Record, Terms};
 use surefoot_linux::cgroup::Mounts;
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::unit::usual_cgroup;
 use surefoot_linux::{Root, Target};
+use surefoot_server::Kind;
 
 /// # Errors
 /// Bad input or a failure, on one line.
@@ -36,7 +37,7 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
         None => Resctrl::find(&root),
         Some(at) => Some(Resctrl::named(&root, at).map_err(server_error)?),
     };
-    let allow = Allow::new(&mounts, resctrl.as_ref(), patterns(&config, &own));
+    let allow = Allow::new(&mounts, resctrl.as_ref(), patterns(&config, &own)).with_terms(terms(&config));
     if args.list {
         list(&allow, resctrl.as_ref(), &own);
         return Ok(());
@@ -52,6 +53,9 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
         .map_err(|e| Error::Failed(format!("/proc/sys/kernel/random/boot_id: {e}")))?;
     let dead_man = DeadMan::open(&own.state_dir, &boot, Instant::now())
         .map_err(|e| Error::Failed(format!("{e}. Check actuator.state_dir in {}", args.config.display())))?;
+    let at = own.state_dir.join(record::NAME);
+    let kept = dead_man.folder().try_clone_to_owned().and_then(|dir| Record::open(dir, &boot, files.clone(), root.clone()));
+    let kept = kept.map_err(|e| Error::Failed(format!("{}: {e}. Run surefootd reset as root, and move it away", at.display())))?;
     let listener = listen(args, &own)?;
     let mut notifier = Notifier::from_env();
     // What follows holds for this process for ever: everything that needs more has been opened.
@@ -65,7 +69,8 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     give_up(Open { kernel: &folders, state: Some(dead_man.folder()), resctrl: resctrl.is_some() }).into_iter().for_each(say);
     drop(folders);
     // Its thread has given up the same, being started after it, but for what each does for itself.
-    let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_aside(|| drop(restrict_calls()));
+    let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_record(kept);
+    let actuator = actuator.map_err(|e| Error::io(&at, "cannot be written", &e))?.with_aside(|| drop(restrict_calls()));
     let mut actuator = actuator.map_err(|e| Error::Failed(format!("no second thread: {e}. Allow more tasks")))?;
     say(restrict_calls());
     tracing::info!("serving user {uid} ({})", own.user);
@@ -110,15 +115,30 @@ fn user(file: &Path, name: &str) -> Result<u32> {
     })
 }
 
-/// Cgroups that the configuration names, by themselves or for a service.
-fn patterns(config: &NodeConfig, own: &ActuatorConfig) -> Vec<Pattern> {
-    let of_services = config.services.iter().filter_map(|s| match &s.how {
+/// The cgroup that the configuration names for a service.
+fn cgroup_of(how: &How) -> Option<Pattern> {
+    match how {
         How::Adopt { target: Target::Cgroup(path), .. } => Pattern::literal(path.to_str()?).ok(),
         // Where systemd puts a unit that names no other slice; one that does is named in actuator.cgroups.
         How::Adopt { target: Target::Unit(unit), .. } => Pattern::literal(&usual_cgroup(unit)).ok(),
         _ => None,
-    });
-    own.cgroups.iter().cloned().chain(of_services).collect()
+    }
+}
+
+/// Cgroups that the configuration names, by themselves or for a service.
+fn patterns(config: &NodeConfig, own: &ActuatorConfig) -> Vec<Pattern> {
+    own.cgroups.iter().cloned().chain(config.services.iter().filter_map(|s| cgroup_of(&s.how))).collect()
+}
+
+/// What else it says of what may be written.
+fn terms(config: &NodeConfig) -> Terms {
+    let is_be = |how: &How| matches!(how, How::Adopt { kind: Kind::Be, .. });
+    Terms {
+        partitions: config.partitions,
+        cpus: config.cpus,
+        services: Some(config.services.len()),
+        be: config.services.iter().filter(|s| is_be(&s.how)).filter_map(|s| cgroup_of(&s.how)).collect(),
+    }
 }
 
 /// Services whose cgroup is not known before they run, where no pattern could cover them.
@@ -136,7 +156,7 @@ fn unnamed<'a>(config: &'a NodeConfig, allow: &Allow) -> Vec<(&'static str, &'a 
 }
 
 fn list(allow: &Allow, resctrl: Option<&Resctrl>, own: &ActuatorConfig) {
-    let (cgroup_files, resctrl_files) = Allow::files();
+    let (cgroup_files, resctrl_files) = allow.files();
     println!("user: {}", own.user);
     println!("socket: {}", own.socket.display());
     allow.dirs().for_each(|d| println!("below: {}", d.display()));

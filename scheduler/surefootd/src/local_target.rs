@@ -299,7 +299,7 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     if !dir.is_dir() {
         return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));
     }
-    let held = from_config.as_ref().and_then(|c| c.actuator.as_ref()).map(|a| a.state_dir.join(actuator::deadman::NAME));
+    let held = from_config.as_ref().and_then(|c| c.actuator.as_ref()).map(|a| a.state_dir.clone());
     // Root has the rights itself where no actuator runs any more.
     let files = match from_config.as_ref().map(crate::daemon::node::kernel_files) {
         Some(Err(e)) if nix::unistd::geteuid().is_root() => {
@@ -318,11 +318,16 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
     }
     let mut server = LocalServer::open_to_reset(LocalConfig { root, resctrl, ..LocalConfig::new(dir) }).map_err(server_error)?;
-    let r = server.reset().map_err(server_error)?;
-    // What the actuator would put in force at its next start is void with the rest.
-    if let Some(held) = held.filter(|h| without_actuator && h.exists()) {
-        std::fs::remove_file(&held).map_err(|e| Error::io(&held, "is void but cannot be removed", &e))?;
+    let held = held.filter(|_| without_actuator);
+    // What the actuator would put in force at its next start is void: it would be of before, and what is given back is forgotten after.
+    if let Some(layout) = held.as_ref().map(|dir| dir.join(actuator::deadman::NAME)).filter(|f| f.exists()) {
+        std::fs::remove_file(&layout).map_err(|e| Error::io(&layout, "is void but cannot be removed", &e))?;
     }
+    let r = server.reset().map_err(server_error);
+    // Last, since nobody could falsify it: what the actuator itself knows to have been there.
+    let recorded = held.map_or(Ok(()), |dir| put_record_back(&dir));
+    let r = r?;
+    recorded?;
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
         v["server"] = "local".into();
@@ -335,6 +340,20 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     println!("resctrl groups removed: {}", list(&r.groups_removed));
     println!("containers removed: {}", list(&r.containers_removed));
     Ok(())
+}
+
+/// What an actuator that does not run any more recorded.
+fn put_record_back(state_dir: &Path) -> Result<()> {
+    let root = Root::default();
+    let boot = root.read(BOOT_ID).unwrap_or_default();
+    let at = state_dir.join(actuator::record::NAME);
+    let done = actuator::record::put_back_alone(state_dir, &boot, &root).map_err(|e| Error::Failed(format!("{}: {e}", at.display())))?;
+    match done.and_then(|r| r.failed.into_iter().next()) {
+        None => Ok(()),
+        Some(first) => {
+            Err(Error::Failed(format!("{}: not all of it could be given back: {first}. Run surefootd reset again", at.display())))
+        }
+    }
 }
 
 /// No model, no policy, no look at the host: what a daemon that has died recorded, write by write.

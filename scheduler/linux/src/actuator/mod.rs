@@ -9,12 +9,16 @@
 //! docs/privileges.md has the threat model and how to set it up.
 
 pub mod allow;
+#[cfg(test)]
+mod attack;
 pub mod beneath;
 pub mod client;
 pub mod deadman;
 pub mod harden;
+mod limits;
 mod line;
 pub mod protocol;
+pub mod record;
 pub mod serve;
 #[cfg(test)]
 mod tests;
@@ -23,8 +27,9 @@ pub mod value;
 /// Where one listens unless node.toml says otherwise.
 pub const SOCKET: &str = "/run/surefoot/actuator.sock";
 
-pub use allow::{Allow, Pattern};
+pub use allow::{Allow, Pattern, Terms};
 pub use beneath::Beneath;
 pub use client::RemoteFiles;
 pub use deadman::DeadMan;
+pub use record::Record;
 pub use serve::{Actuator, Listener};
