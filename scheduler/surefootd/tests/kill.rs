@@ -430,7 +430,7 @@ fn closed_pipe() -> Stdio {
 impl Stage {
     /// One instant: a daemon (and a reset) that is interrupted, what systemd does then, and a reset by hand. Returns what was played, and
     /// whether a kill came before the end.
-    fn instant(&self, n: u32, random: &mut Rng, actuator: Option<&mut Running>) -> (During, Host, bool) {
+    fn instant(&self, n: u32, random: &mut Rng, mut actuator: Option<&mut Running>) -> (During, Host, bool) {
         let (during, host) = (DURING[random.below(4)], HOSTS[if random.below(2) == 0 { 0 } else { 1 + random.below(5) }]);
         let us = |random: &mut Rng, most: usize| Duration::from_micros(random.below(most) as u64);
         let what = format!("instant {n}: {during:?}, {host:?}");
@@ -521,7 +521,7 @@ impl Stage {
             let safe = Doomed::start(safe);
             said += &if random.below(4) == 0 { safe.end(us(random, 8_000)).1 } else { safe.ended().1 };
         }
-        if let Some(a) = actuator {
+        if let Some(a) = actuator.as_deref_mut() {
             // The dead man's switch: a second after its client has gone, or when it comes again itself.
             if random.below(3) == 0 {
                 said += &a.end(Signal::SIGKILL);
@@ -532,8 +532,17 @@ impl Stage {
             }
         }
         // Most times somebody resets by hand; else the next daemon goes on.
-        if random.below(4) > 0 {
-            self.reset(&what, &mut said);
+        match (random.below(4), actuator) {
+            (0, _) => {}
+            (1, Some(a)) => {
+                // Root itself, while no actuator runs: the next one must not know better.
+                said += &a.end(Signal::SIGKILL);
+                self.reset(&what, &mut said);
+                *a = self.actuator();
+                wait(Duration::from_millis(1_200));
+                assert_eq!(self.changed(), Vec::<String>::new(), "{what}: the next actuator\n{said}");
+            }
+            _ => self.reset(&what, &mut said),
         }
         if let Some(file) = fill {
             fs::remove_file(file).unwrap();
