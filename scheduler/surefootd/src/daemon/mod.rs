@@ -35,7 +35,7 @@ use notify::Notifier;
 use phases::{own_cost, timed};
 use serde_json::json;
 use serials::Serials;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
@@ -140,7 +140,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
     if let Some(l) = &mut learning {
         l.end();
     }
-    looped.and(restored)
+    // After all that matters: whoever read it may have gone.
+    if let Ok(summary) = &looped {
+        let _ = writeln!(io::stdout(), "{summary}");
+    }
+    looped.map(|_| ()).and(restored)
 }
 
 fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option<Bundle>> {
@@ -340,6 +344,7 @@ impl Beside {
     }
 }
 
+/// Until it is to end; what to say of it.
 fn control(
     args: &cli::Run,
     config: &NodeConfig,
@@ -348,7 +353,7 @@ fn control(
     mut learning: Option<&mut Learning>,
     story: &mut Story,
     beside: &mut Beside,
-) -> Result<()> {
+) -> Result<serde_json::Value> {
     let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
@@ -420,15 +425,11 @@ fn control(
     let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
     let violation_s: serde_json::Map<_, _> = m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(*ms as f64 / 1000.0))).collect();
     let (cpu_s, rss_bytes) = own_cost();
-    println!(
-        "{}",
-        json!({
-            "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
-            "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
-            "shadows": m.shadowed(),
-        })
-    );
-    Ok(())
+    Ok(json!({
+        "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
+        "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
+        "shadows": m.shadowed(),
+    }))
 }
 
 /// One line per service: what the report draws.
