@@ -67,8 +67,8 @@ FUZZ_S ?= 60
 fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a target (3600 before a release)
 	@scripts/fuzz.sh $(FUZZ_S)
 
-test-kills: setup ## a daemon killed at 200 random instants, on real cgroups and the stand-in for resctrl (root)
-	SUREFOOT_KILLS=200 cargo test --release --locked --workspace --test kill -- --nocapture
+test-kills: setup ## start, run, stop and reset interrupted at 300 random instants, alone and through the actuator; real cgroups, the stand-in for resctrl (root, 20 min)
+	SUREFOOT_KILLS=300 cargo test --release --locked --workspace --test kill -- --nocapture
 
 test-kills-campaign: setup ## campaigns killed at 200 random instants and resumed: every byte as undisturbed (about 20 min)
 	SUREFOOT_CAMPAIGN_KILLS=200 python -m pytest -s tests/test_campaign_kills.py

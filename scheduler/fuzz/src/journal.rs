@@ -71,7 +71,7 @@ fn entry(step: &Step) -> Entry {
         Step::Touch { id, container, start, saved } => {
             let target = if *container { Target::Container(name(*id)) } else { Target::Cgroup(format!("/x/{}", name(*id)).into()) };
             let saved = Knob::ALL.iter().zip(saved).filter_map(|(k, v)| Some((*k, name((*v)?)))).collect();
-            Entry::Touch { id: name(*id % 16), former: Former { target, start_ticks: *start, group: *start, saved } }
+            Entry::Touch { id: name(*id % 16), former: Former { target, start_ticks: *start, group: *start, cgroup: None, threads: BTreeMap::new(), saved } }
         }
         Step::Apply { t_ms, ids, cpus, quota, ways } => {
             let cpus: CpuSet = (0..64).filter(|c| cpus >> c & 1 == 1).collect();

@@ -70,11 +70,14 @@ fn promised(path: &Path, text: Option<&str>) -> bool {
     let ours = |n: &str| n.starts_with("surefoot.") && n.len() > 9;
     let plain = names.iter().all(|n| !n.is_empty() && *n != "." && *n != ".." && !n.chars().any(char::is_control));
     let place = match (names.as_slice(), text) {
-        (["cg", "a", _, file], Some(_)) => file.starts_with("cpu") || file.starts_with("memory."),
+        (["cg", "a", _, file], Some(_)) => {
+            let takes = file.contains("exclusive") || file.contains("partition") || file.contains("soft");
+            !takes && (file.starts_with("cpu") || file.starts_with("memory."))
+        }
         (["rc", "tasks"], Some(t)) => t.trim_end() == "8",
         (["rc", "mon_groups", m, "tasks"], Some(t)) => ours(m) && t.trim_end() == "8",
         (["rc", g, "tasks"] | ["rc", g, "mon_groups", _, "tasks"], Some(t)) => ours(g) && t.trim_end() == "8",
-        (["rc", g, "schemata" | "cpus" | "cpus_list" | "mode"], Some(_)) => ours(g),
+        (["rc", g, "schemata"], Some(_)) => ours(g),
         (["rc", g] | ["rc", g, "mon_groups", _], None) if *g != "mon_groups" => ours(g),
         (["rc", "mon_groups", m], None) => ours(m),
         _ => false,

@@ -65,7 +65,9 @@ impl Knob {
     /// periods of quotas.
     pub fn same(self, asked: &str, kept: &str) -> bool {
         match self {
-            Knob::Cpus | Knob::Mems => CpuSet::parse(asked).ok() == CpuSet::parse(kept).ok(),
+            Knob::Cpus | Knob::Mems => {
+                asked == kept || CpuSet::parse(asked).ok().zip(CpuSet::parse(kept).ok()).is_some_and(|(a, k)| a == k)
+            }
             Knob::High | Knob::Memory | Knob::Zswap => {
                 let bytes = |t: &str| t.parse::<u64>().ok();
                 asked == kept || bytes(asked).zip(bytes(kept)).is_some_and(|(a, k)| a >= k && a - k < 1 << 16)
@@ -218,7 +220,29 @@ impl Mounts {
         self.group(|_| Some(cgroup))
     }
 
-    /// True where the mounts prove that no such cgroup is left; false where they cannot tell.
+    /// Path of a cgroup as the kernel names it; None where its hierarchies do not agree, or do not show it.
+    pub fn name_of(&self, group: &Cgroup) -> Option<String> {
+        let name = |at: Option<&(PathBuf, String)>, dir: &Path| {
+            let (mount, shown) = at?;
+            let rest = dir.strip_prefix(mount).ok()?;
+            Some(Path::new(shown).join(rest).to_str()?.to_string())
+        };
+        match group.version {
+            Version::V2 => name(self.v2.as_ref(), &group.cpuset),
+            Version::V1 => {
+                let cpuset = name(self.v1.get("cpuset"), &group.cpuset)?;
+                (name(self.v1.get("cpu"), &group.cpu)? == cpuset).then_some(cpuset)
+            }
+        }
+    }
+
+    /// True where a folder of a cgroup has gone while its hierarchy is there: one that was unmounted proves nothing. To be asked of mounts
+    /// that have just been read.
+    pub fn prove_absent(&self, dir: &Path) -> bool {
+        self.v2.iter().chain(self.v1.values()).any(|(mount, _)| dir.starts_with(mount) && self.files.is_dir(mount)) && absent(dir)
+    }
+
+    /// True where the mounts prove that no such cgroup is left; false where they cannot tell. To be asked of mounts that have just been read.
     pub fn lacks(&self, cgroup: &str) -> bool {
         let at = |c: &str| Self::below(self.v1.get(c), cgroup);
         let dirs = match self.version() {
@@ -277,6 +301,11 @@ impl PartialEq for Cgroup {
 }
 
 impl Cgroup {
+    /// The part of a cgroup that lies in one folder: all of it on v2, one hierarchy's on v1.
+    pub(crate) fn of_folder(files: SharedFiles, version: Version, dir: &Path) -> Self {
+        Cgroup { files, version, cpu: dir.into(), cpuset: dir.into(), cpuacct: None, memory: Some(dir.into()) }
+    }
+
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         text(self.files.as_ref(), path)
     }
@@ -393,6 +422,29 @@ impl Cgroup {
             self.write(&path, now.as_deref().and_then(|n| n.split(' ').next()).unwrap_or("member"))?;
         }
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("wrote \"{value}\", the kernel keeps \"{got}\"")))
+    }
+
+    /// That a knob has this value. One that the kernel does not take back reads as what it means: the list of a group with processes cannot
+    /// be emptied, and a partition that was invalid before is as valid as the kernel finds it now.
+    ///
+    /// # Errors
+    /// `InvalidData` with both values; `NotFound` where it cannot be read.
+    pub fn check_holds(&self, knob: Knob, value: &str) -> io::Result<()> {
+        let file = || self.file(knob).map_or_else(|| knob.name().into(), |f| f.display().to_string());
+        let Some(got) = self.get(knob) else {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{}: cannot be read", file())));
+        };
+        let first = |t: &str| t.split(' ').next().map(str::to_string);
+        let same = knob.same(value, &got)
+            || match (knob, self.file(knob)) {
+                (Knob::Cpus | Knob::Mems, Some(path)) if value.is_empty() => knob.same(&self.inherited(&path), &got),
+                (Knob::Partition, _) => value.contains("invalid") && first(value) == first(&got),
+                _ => false,
+            };
+        if same {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: is \"{got}\", and was \"{value}\" before", file())))
     }
 
     /// That the CPUs which were set are those in force: groups above may allow fewer, and the kernel does not say so.

@@ -40,6 +40,13 @@ pub struct Former {
     /// Number of its cgroup's folder: one that was made anew has values of its own. Not in old journals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u64>,
+    /// That cgroup as the kernel names it, where `saved` is of its files: whatever becomes of the target, they are here. Not in old journals,
+    /// and not where an engine keeps the values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+    /// Groups of others in resctrl that some of its threads were in, below the mount point, with their ids; none named: all of them were.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub threads: BTreeMap<PathBuf, Vec<u32>>,
     pub saved: BTreeMap<Knob, String>,
 }
 
@@ -77,6 +84,8 @@ pub struct Journal {
     path: PathBuf,
     bytes: u64,
     recalled: Recalled,
+    /// Lines that a full disk did not take, and that are true anyhow: written with the next one.
+    unwritten: Vec<u8>,
 }
 
 impl Journal {
@@ -104,7 +113,10 @@ impl Journal {
         let file = folder.append(name).and_then(|f| f.set_len(whole as u64).map(|()| f));
         let file = file.map_err(|e| io(&e, WRITABLE))?;
         let name = name.to_string();
-        Ok((Journal { folder, name, file, path: path.into(), bytes: whole as u64, recalled: recalled.clone() }, recalled))
+        Ok((
+            Journal { folder, name, file, path: path.into(), bytes: whole as u64, recalled: recalled.clone(), unwritten: vec![] },
+            recalled,
+        ))
     }
 
     /// Append and wait for the disk.
@@ -113,17 +125,47 @@ impl Journal {
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn append(&mut self, entry: &Entry) -> Result<(), ServerError> {
         let line = line(entry).map_err(|e| self.failed(&e))?;
-        let result = self.file.write_all(&line).and_then(|()| self.file.sync_data());
+        let lines = [self.unwritten.as_slice(), &line].concat();
+        let result = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
         if let Err(e) = result {
             // Half a line must not run into the next.
             let _ = self.file.set_len(self.bytes);
             return Err(self.failed(&e));
         }
-        self.bytes += line.len() as u64;
+        self.unwritten.clear();
+        self.bytes += lines.len() as u64;
         self.recalled.take(entry.clone());
         if self.bytes > MOST_BYTES {
             self.compact()?;
         }
+        Ok(())
+    }
+
+    /// As [`Journal::append`], of what every later process finds out again: no disk is needed for it to count here.
+    fn note(&mut self, entry: &Entry) -> Result<(), ServerError> {
+        if self.append(entry).is_err() {
+            self.unwritten.extend(line(entry).map_err(|e| self.failed(&e))?);
+            self.recalled.take(entry.clone());
+        }
+        Ok(())
+    }
+
+    /// These services have what they had before. Where nothing else is left to know, a full disk does not keep that from being written:
+    /// an empty journal says it, and to empty one takes no space.
+    ///
+    /// # Errors
+    /// As [`Journal::append`]; the journal still knows them.
+    pub fn release(&mut self, ids: &[ServiceId]) -> Result<(), ServerError> {
+        let written = ids.iter().try_for_each(|id| self.append(&Entry::Release { id: id.clone() }));
+        let Err(e) = written else { return Ok(()) };
+        if !self.recalled.touched.keys().all(|id| ids.contains(id)) {
+            return Err(e);
+        }
+        self.file.set_len(0).and_then(|()| self.file.sync_data()).map_err(|_| e)?;
+        self.bytes = 0;
+        let boot_id = self.recalled.boot_id.clone();
+        self.unwritten = boot_id.iter().filter_map(|b| line(&Entry::Boot { boot_id: b.clone() }).ok()).flatten().collect();
+        self.recalled = Recalled { boot_id, ..Recalled::default() };
         Ok(())
     }
 
@@ -149,20 +191,20 @@ impl Journal {
     }
 
     /// From now on this is boot `boot_id`. With an earlier one cgroups and processes went, and what they had before with them; what a
-    /// container engine keeps did not. Returns what still counts.
+    /// container engine keeps did not. Returns what still counts; a full disk is no reason not to.
     ///
     /// # Errors
-    /// As [`Journal::append`].
+    /// A name that is no text.
     pub fn booted(&mut self, boot_id: &str) -> Result<Recalled, ServerError> {
         if self.recalled.boot_id.as_deref() != Some(boot_id) {
             if self.recalled.boot_id.is_some() {
                 let survives = |f: &Former| matches!(f.target, Target::Container(_));
                 let gone = self.recalled.touched.iter().filter(|(_, f)| !survives(f)).map(|(id, _)| id.clone());
                 for id in gone.collect::<Vec<_>>() {
-                    self.append(&Entry::Release { id })?;
+                    self.note(&Entry::Release { id })?;
                 }
             }
-            self.append(&Entry::Boot { boot_id: boot_id.into() })?;
+            self.note(&Entry::Boot { boot_id: boot_id.into() })?;
         }
         Ok(self.recalled.clone())
     }
@@ -223,11 +265,24 @@ pub fn replay(whole_lines: &[u8]) -> Result<Recalled, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+    use nix::sys::memfd::{memfd_create, MFdFlags};
     use std::fs;
+    use std::fs::OpenOptions;
 
     fn touch(id: &str, cpus: &str) -> Entry {
         let saved = BTreeMap::from([(Knob::Cpus, cpus.into())]);
-        Entry::Touch { id: id.into(), former: Former { target: Target::Container(id.into()), start_ticks: None, group: None, saved } }
+        Entry::Touch {
+            id: id.into(),
+            former: Former {
+                target: Target::Container(id.into()),
+                start_ticks: None,
+                group: None,
+                cgroup: None,
+                threads: BTreeMap::new(),
+                saved,
+            },
+        }
     }
 
     /// What was touched and not released is known to the next process, with the values from before the first touch.
@@ -250,7 +305,8 @@ mod tests {
     fn another_boot_ends_what_was_of_the_last() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        let of = |target| Former { target, start_ticks: None, group: Some(7), saved: BTreeMap::new() };
+        let of =
+            |target| Former { target, start_ticks: None, group: Some(7), cgroup: None, threads: BTreeMap::new(), saved: BTreeMap::new() };
         let open = |boot: &str| {
             let mut j = Journal::open(&path).unwrap().0;
             let r = j.booted(boot).unwrap();
@@ -268,13 +324,63 @@ mod tests {
         assert_eq!(open("two").1, ["c"]);
     }
 
+    /// On a full disk a journal is read and a boot is noticed; what is released is released where nothing else is left to know, and the
+    /// boot is written with the next line.
+    #[test]
+    fn a_full_disk_keeps_nothing_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let (mut j, _) = Journal::open(&path).unwrap();
+        j.booted("one").unwrap();
+        ["a", "b"].iter().for_each(|id| j.append(&touch(id, "0-3")).unwrap());
+        // A file without a reader takes no write, as a full disk.
+        let full = |j: &mut Journal| j.file = File::open(&path).unwrap();
+        full(&mut j);
+        assert!(j.release(&["a".into()]).is_err());
+        assert_eq!(Journal::open(&path).unwrap().1.touched.len(), 2);
+        j.file = OpenOptions::new().append(true).open(&path).unwrap();
+        j.release(&["a".into()]).unwrap();
+        assert!(Journal::open(&path).unwrap().1.touched.keys().eq(["b"]));
+        j.release(&["b".into()]).unwrap();
+        let (mut j, _) = Journal::open(&path).unwrap();
+        full(&mut j);
+        assert_eq!(j.booted("two").unwrap(), Recalled { boot_id: Some("two".into()), ..Recalled::default() });
+        j.file = OpenOptions::new().append(true).open(&path).unwrap();
+        j.append(&touch("c", "1")).unwrap();
+        let known = Journal::open(&path).unwrap().1;
+        assert!(known.boot_id.as_deref() == Some("two") && known.touched.keys().eq(["c"]), "{known:?}");
+        // Written to no more, but emptied: as on a file system that is full.
+        let mut full = sealed(&fs::read(&path).unwrap());
+        std::mem::swap(&mut j.file, &mut full);
+        j.release(&["c".into()]).unwrap();
+        assert_eq!((j.file.metadata().unwrap().len(), &j.recalled.touched), (0, &Touched::default()));
+        j.file = OpenOptions::new().append(true).open(&path).unwrap();
+        j.file.set_len(0).unwrap();
+        j.append(&touch("d", "1")).unwrap();
+        assert_eq!(Journal::open(&path).unwrap().1.boot_id.as_deref(), Some("two"));
+    }
+
+    /// A file with this content that cannot grow.
+    fn sealed(content: &[u8]) -> File {
+        let mut f = File::from(memfd_create(c"full", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        f.write_all(content).unwrap();
+        fcntl(&f, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_GROW)).unwrap();
+        f
+    }
+
     /// Journals from before start times were kept are read; a start time survives the way to disk and back.
     #[test]
     fn old_journals_are_read() {
         let old = r#"{"event":"touch","id":"a","target":{"pid":42},"saved":{"cpus":"0-3"}}"#;
         let touched = replay(format!("{old}\n").as_bytes()).unwrap().touched;
-        let mut former =
-            Former { target: Target::Pid(42), start_ticks: None, group: None, saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]) };
+        let mut former = Former {
+            target: Target::Pid(42),
+            start_ticks: None,
+            group: None,
+            cgroup: None,
+            threads: BTreeMap::new(),
+            saved: BTreeMap::from([(Knob::Cpus, "0-3".into())]),
+        };
         assert_eq!(touched["a"], former);
         former.start_ticks = Some(4711);
         let line = serde_json::to_string(&Entry::Touch { id: "a".into(), former: former.clone() }).unwrap();

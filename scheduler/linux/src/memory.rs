@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Most that one step takes, bytes: how long a stop may have to wait. The actuator takes no more at once from anybody.
+pub const MOST_STEP_BYTES: u64 = 64 << 20;
+
 /// What a step is done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hand {
@@ -40,7 +43,7 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { step_frac: 0.02, step_bytes: 64 << 20, interval: Duration::from_millis(100), stall_frac: 0.1, fruitless: 20 }
+        Pace { step_frac: 0.02, step_bytes: MOST_STEP_BYTES, interval: Duration::from_millis(100), stall_frac: 0.1, fruitless: 20 }
     }
 }
 

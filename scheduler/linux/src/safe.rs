@@ -3,12 +3,15 @@
 //! Whoever puts it in force (`surefootd reset --safe` after a crash, the actuator when its client vanishes) needs no model, no
 //! policy and no knowledge of the services: only this file. LC services get everything back that they had before Surefoot
 //! came; BE jobs are held at the least, because nobody is left to watch what they do to the LC services. A full reset gives
-//! everything back, to BE jobs too.
+//! everything back, to BE jobs too. While one is under way the layout does so as well, so that whoever puts it in force ends what was begun.
 
 use crate::files::{write_named, Files};
 use crate::own::{cause_and_remedy, Folder};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use surefoot_server::ServerError;
 
@@ -50,6 +53,9 @@ pub struct SafeLayout {
     /// The boot that it is of: with another one nothing of it is in force. Not in old files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// Numbers of the cgroup folders that are written to: one that was made anew under its name has values of its own. Not in old files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<PathBuf, u64>,
     pub ops: Vec<Op>,
 }
 
@@ -65,13 +71,19 @@ pub struct SafeReport {
 
 impl SafeLayout {
     pub fn new(ops: Vec<Op>) -> Self {
-        SafeLayout { version: 1, boot_id: None, ops }
+        SafeLayout { version: 1, boot_id: None, groups: BTreeMap::new(), ops }
     }
 
     /// Put it in force: every write is tried, whatever becomes of the others; a write that is refused is tried once more after
     /// the rest, since it may have had to wait for one of them.
     pub fn put_in_force(&self, files: &dyn Files) -> SafeReport {
-        self.each(|op| op.execute(files))
+        self.each(|op| if self.is_of_another(op) { Err(io::ErrorKind::NotFound.into()) } else { op.execute(files) })
+    }
+
+    /// The cgroup that it is for has gone, and another has its name.
+    fn is_of_another(&self, op: &Op) -> bool {
+        let then = op.path().parent().and_then(|dir| Some((dir, self.groups.get(dir)?)));
+        then.is_some_and(|(dir, then)| fs::metadata(dir).is_ok_and(|m| m.ino() != *then))
     }
 
     /// As [`SafeLayout::put_in_force`], for whoever carries out a write in a way of its own.
@@ -84,7 +96,9 @@ impl SafeLayout {
             }
             match execute(op) {
                 Ok(()) => report.done += 1,
-                Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV) => report.gone += 1,
+                Err(e) if e.kind() == io::ErrorKind::NotFound || matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ESRCH)) => {
+                    report.gone += 1
+                }
                 Err(_) if n == 0 => again.push(op),
                 Err(e) => report.failed.push(e.to_string()),
             }
@@ -135,8 +149,6 @@ mod tests {
     use super::*;
     use crate::files::HostFiles;
     use crate::testing::Faulty;
-    use std::collections::BTreeMap;
-    use std::fs;
     use std::sync::Arc;
 
     fn write(path: &Path, text: &str) -> Op {
@@ -167,6 +179,25 @@ mod tests {
         assert_eq!((report.done, report.gone, report.failed.len()), (2, 2, 1), "{report:?}");
         assert!(report.failed[0].contains("/b <- \"new\""), "{report:?}");
         assert_eq!((fs::read_to_string(at("a")).unwrap(), at("group").exists()), ("new".into(), false));
+    }
+
+    /// What was recorded for a group is not put in force for another of its name.
+    #[test]
+    fn a_namesake_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("g");
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("a"), "old").unwrap();
+        let groups = BTreeMap::from([(group.clone(), fs::metadata(&group).unwrap().ino())]);
+        let layout = SafeLayout { groups, ..SafeLayout::new(vec![write(&group.join("a"), "new")]) };
+        fs::rename(&group, dir.path().join("before")).unwrap();
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("a"), "its own").unwrap();
+        assert_eq!(layout.put_in_force(&HostFiles), SafeReport { gone: 1, ..SafeReport::default() });
+        assert_eq!(fs::read_to_string(group.join("a")).unwrap(), "its own");
+        fs::remove_dir_all(&group).unwrap();
+        fs::rename(dir.path().join("before"), &group).unwrap();
+        assert_eq!(layout.put_in_force(&HostFiles).done, 1);
     }
 
     /// No file means that nothing is in force; a damaged or newer one is refused with the remedy.

@@ -2,6 +2,7 @@
 
 use crate::files::{Files, HostFiles, SharedFiles};
 use crate::root::Root;
+use crate::safe::SafeLayout;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
@@ -207,6 +208,21 @@ struct Faults {
     changes: u64,
     /// Number of the change (from 0) that fails, and how.
     fail: BTreeMap<u64, i32>,
+    /// Number of the change before which the process ends.
+    die_at: Option<u64>,
+}
+
+/// What a process that [`Faulty::die_at`] ended leaves for [`outlived`].
+#[derive(Debug)]
+struct Died;
+
+/// What `f` returns; None where the process that it plays died in it.
+pub fn outlived<T>(f: impl FnOnce() -> T) -> Option<T> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+        Ok(done) => Some(done),
+        Err(why) if why.is::<Died>() => None,
+        Err(why) => std::panic::resume_unwind(why),
+    }
 }
 
 impl Faulty {
@@ -220,7 +236,12 @@ impl Faulty {
 
     /// Count anew; the changes of these numbers fail with these errnos, and have no effect.
     pub fn arm(&self, fail: BTreeMap<u64, i32>) {
-        *self.state.lock().unwrap() = Faults { changes: 0, fail };
+        *self.state.lock().unwrap() = Faults { fail, ..Faults::default() };
+    }
+
+    /// Count anew; the process ends before the change of this number, as by a kill: nothing of its own is done any more.
+    pub fn die_at(&self, n: u64) {
+        *self.state.lock().unwrap() = Faults { die_at: Some(n), ..Faults::default() };
     }
 
     /// Changes since [`Faulty::arm`], failed ones included.
@@ -232,6 +253,10 @@ impl Faulty {
         let mut s = self.state.lock().unwrap();
         let n = s.changes;
         s.changes += 1;
+        if s.die_at.is_some_and(|at| n >= at) {
+            drop(s);
+            std::panic::resume_unwind(Box::new(Died));
+        }
         s.fail.get(&n).map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(*errno)))
     }
 }
@@ -269,5 +294,47 @@ impl Files for Faulty {
     }
     fn writable(&self, path: &Path) -> bool {
         self.inner.writable(path)
+    }
+    fn keep_safe(&self, layout: &SafeLayout) -> io::Result<()> {
+        self.step()?;
+        self.inner.keep_safe(layout)
+    }
+}
+
+/// Groups of others in resctrl cannot be written, as by an actuator.
+#[derive(Debug)]
+pub struct Shut(pub SharedFiles);
+
+impl Files for Shut {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.read(path)
+    }
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        if self.writable(path) {
+            return self.0.write(path, text);
+        }
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.make_dir(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.0.list(dir)
+    }
+    fn is_dir(&self, path: &Path) -> bool {
+        self.0.is_dir(path)
+    }
+    fn is_file(&self, path: &Path) -> bool {
+        self.0.is_file(path)
+    }
+    fn writable(&self, path: &Path) -> bool {
+        let other = path.iter().any(|n| n == "resctrl") && !path.iter().any(|n| n.to_string_lossy().starts_with("surefoot."));
+        (!other || path.ends_with("resctrl/tasks")) && self.0.writable(path)
     }
 }

@@ -22,6 +22,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const NO_CACHE: Duration = Duration::ZERO;
 /// Every read and write comes here, whatever size a file seems to have (as in resctrl: 0).
 const DIRECT_IO: u32 = fuser::consts::FOPEN_DIRECT_IO;
+/// FOPEN_NOFLUSH (Linux 5.16): closing asks nothing. A process that closes such a file while it starts a program would wait for an answer
+/// with its entries of /proc locked, and those are read here.
+const NO_FLUSH: u32 = 1 << 5;
 const BLOCK_BYTES: u32 = 4096;
 
 /// A machine that tests and the file system share.
@@ -197,7 +200,7 @@ impl Filesystem for ResctrlFs {
                 let fh = self.next_handle;
                 self.next_handle += 1;
                 self.texts.insert(fh, None);
-                reply.opened(fh, DIRECT_IO);
+                reply.opened(fh, DIRECT_IO | NO_FLUSH);
             }
             Err(e) => reply.error(e.0),
         }
@@ -252,7 +255,8 @@ impl Filesystem for ResctrlFs {
     }
 
     fn flush(&mut self, _r: &Request<'_>, _ino: u64, _fh: u64, _lock_owner: u64, reply: ReplyEmpty) {
-        reply.ok();
+        // Older kernels ask once, and after this answer never again.
+        reply.error(libc::ENOSYS);
     }
 
     fn readdir(&mut self, _r: &Request<'_>, ino: u64, _fh: u64, offset: i64, mut reply: ReplyDirectory) {

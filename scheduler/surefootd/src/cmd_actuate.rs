@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_linux::actuator::harden::{give_up, restrict_calls, Measure, Open};
-use surefoot_linux::actuator::{Actuator, Allow, Beneath, DeadMan, Listener};
+use surefoot_linux::actuator::{record, Actuator, Allow, Beneath, DeadMan, Listener, Record};
 use surefoot_linux::claim;
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::{Root, Target};
@@ -49,6 +49,9 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
         .map_err(|e| Error::Failed(format!("/proc/sys/kernel/random/boot_id: {e}")))?;
     let dead_man = DeadMan::open(&own.state_dir, &boot, Instant::now())
         .map_err(|e| Error::Failed(format!("{e}. Check actuator.state_dir in {}", args.config.display())))?;
+    let at = own.state_dir.join(record::NAME);
+    let kept = dead_man.folder().try_clone_to_owned().and_then(|dir| Record::open(dir, &boot, files.clone(), root.clone()));
+    let kept = kept.map_err(|e| Error::Failed(format!("{}: {e}. Run surefootd reset as root, and move it away", at.display())))?;
     let listener = listen(args, &own)?;
     let mut notifier = Notifier::from_env();
     // What follows holds for this process for ever: everything that needs more has been opened.
@@ -62,7 +65,8 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
     give_up(Open { kernel: &folders, state: Some(dead_man.folder()), resctrl: resctrl.is_some() }).into_iter().for_each(say);
     drop(folders);
     // Its thread has given up the same, being started after it, but for what each does for itself.
-    let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_aside(|| drop(restrict_calls()));
+    let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_record(kept);
+    let actuator = actuator.map_err(|e| Error::io(&at, "cannot be written", &e))?.with_aside(|| drop(restrict_calls()));
     let mut actuator = actuator.map_err(|e| Error::Failed(format!("no second thread: {e}. Allow more tasks")))?;
     say(restrict_calls());
     tracing::info!("serving user {uid} ({})", own.user);
@@ -104,7 +108,7 @@ fn unnamed<'a>(config: &'a NodeConfig, allow: &Allow) -> Vec<(&'static str, &'a 
 
 fn list(allow: &Allow, resctrl: Option<&Resctrl>, own: &ActuatorConfig) -> String {
     let mut page = String::new();
-    let (cgroup_files, resctrl_files) = Allow::files();
+    let (cgroup_files, resctrl_files) = allow.files();
     line!(page, "user: {}", own.user);
     line!(page, "socket: {}", own.socket.display());
     allow.dirs().for_each(|d| line!(page, "below: {}", d.display()));

@@ -358,15 +358,20 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
         tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
     }
-    let local = LocalConfig { root, allow, managed: config.and_then(|c| c.cpus), resctrl, ..LocalConfig::new(dir) };
-    let mut server = LocalServer::open(local).map_err(server_error)?;
-    let r = server.reset().map_err(server_error)?;
-    // Its locks are free before a word is said, which may have to wait.
-    drop(server);
-    // What the actuator would put in force at its next start is void with the rest.
-    if let Some(held) = config.and_then(|c| c.actuator.as_ref()).map(|a| &a.state_dir).filter(|d| without_actuator && d.is_dir()) {
+    let local = LocalConfig { root, allow, resctrl, ..LocalConfig::new(dir) };
+    let mut server = LocalServer::open_to_reset(local).map_err(server_error)?;
+    let held = config.and_then(|c| c.actuator.as_ref()).map(|a| &a.state_dir).filter(|d| without_actuator && d.is_dir());
+    // What the actuator would put in force at its next start is void: it would be of before, and what is given back is forgotten after.
+    if let Some(held) = held {
         forget_held(held).map_err(|e| Error::io(&held.join(actuator::deadman::NAME), "is void but cannot be removed", &e))?;
     }
+    let r = server.reset().map_err(server_error);
+    // Last, since nobody could falsify it: what the actuator itself knows to have been there.
+    let recorded = held.map_or(Ok(()), |dir| put_record_back(dir));
+    // Its locks are free before a word is said, which may have to wait.
+    drop(server);
+    let r = r?;
+    recorded?;
     if args.json {
         let mut v = serde_json::to_value(&r).unwrap_or_default();
         v["server"] = "local".into();
@@ -387,6 +392,20 @@ fn forget_held(dir: &Path) -> std::io::Result<()> {
     match folder.author() {
         Author::Us => folder.remove(actuator::deadman::NAME).map(|_| ()),
         Author::Others(weak) => Err(std::io::Error::other(weak.to_string())),
+    }
+}
+
+/// What an actuator that does not run any more recorded.
+fn put_record_back(state_dir: &Path) -> Result<()> {
+    let root = Root::default();
+    let boot = root.read(BOOT_ID).unwrap_or_default();
+    let at = state_dir.join(actuator::record::NAME);
+    let done = actuator::record::put_back_alone(state_dir, &boot, &root).map_err(|e| Error::Failed(format!("{}: {e}", at.display())))?;
+    match done.and_then(|r| r.failed.into_iter().next()) {
+        None => Ok(()),
+        Some(first) => {
+            Err(Error::Failed(format!("{}: not all of it could be given back: {first}. Run surefootd reset again", at.display())))
+        }
     }
 }
 
@@ -415,6 +434,10 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
         let (cause, remedy) = own::cause_and_remedy(&e, "Stop the daemon first");
         Error::Failed(format!("{}: {cause}. {remedy}", dir.display()))
     })?;
+    // What an actuator would put in force a moment later must not be an older one.
+    if let Err(e) = files.keep_safe(&layout) {
+        tracing::warn!("the actuator keeps an older layout: {e}");
+    }
     let report = layout.put_in_force(files);
     drop(lock);
     if json {

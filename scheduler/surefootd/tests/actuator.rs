@@ -4,15 +4,19 @@
 
 mod common;
 
-use common::node::{may_run, Cgroup, Running};
+use common::node::{may_run, Cgroup, Running, StandIn};
 use common::{ok, one_line, path, run};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use surefoot_linux::actuator::RemoteFiles;
+use surefoot_linux::files::Files;
+use surefoot_linux::safe::{Op, SafeLayout};
 
 const NOBODY: u32 = 65_534;
 
@@ -28,7 +32,8 @@ impl Stage {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let binary = dir.path().join("surefootd");
         // By another process: a file that is open for writing in a child that another test just forked cannot be run.
-        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_surefootd")).arg(&binary).status().unwrap().success());
+        let built = std::env::var_os("SUREFOOT_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_surefootd").into());
+        assert!(Command::new("cp").arg(built).arg(&binary).status().unwrap().success());
         let (state, locks) = (dir.path().join("state"), dir.path().join("locks"));
         fs::create_dir(&state).unwrap();
         fs::create_dir(&locks).unwrap();
@@ -246,9 +251,12 @@ fn two_controllers_of_a_cpu_notice_each_other() {
     }
     let cgroup = Cgroup::new(&hierarchies, "notice");
     let stage = Stage::new(&cgroup);
-    fs::create_dir(stage.at("other")).unwrap();
-    let other = stage.at("other");
-    fs::write(other.join("journal.jsonl"), "{\"event\":\"boot\",\"boot_id\":\"x\"}\n").unwrap();
+    let node = fs::read_to_string(stage.at("node.toml")).unwrap();
+    let of_root = node.split_once("[actuator]").zip(node.split_once("[[service]]"));
+    let of_root = of_root.map(|((head, _), (_, service))| format!("{head}[[service]]{service}").replace("\"state\"", "\"other\"")).unwrap();
+    fs::write(stage.at("other.toml"), of_root).unwrap();
+    let of_root = ["run", "--server", "local", "--policy", "parties", "--duration-s", "1", "--config"];
+    let second = || stage.command(&of_root, Who::Root).arg(stage.at("other.toml")).output().unwrap();
     let mut actuator = stage.actuate();
     let locks = stage.at("locks/surefoot");
     assert_eq!(fs::metadata(&locks).unwrap().permissions().mode() & 0o7777, 0o755);
@@ -260,7 +268,7 @@ fn two_controllers_of_a_cpu_notice_each_other() {
     };
     assert!(!knock(12_345));
     let mut daemon = Running::start(stage.daemon("parties"), " on local:");
-    let out = stage.command(&["reset", "--state", path(&other)], Who::Root).output().unwrap();
+    let out = second();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(
         out.status.code() == Some(1) && said.contains("CPU 0: another Surefoot process (pid ") && said.contains("Stop that one"),
@@ -269,7 +277,99 @@ fn two_controllers_of_a_cpu_notice_each_other() {
     let noted = daemon.end(nix::sys::signal::Signal::SIGTERM);
     assert!(!noted.contains("would not be noticed"), "{noted}");
     // Gone with its holder, and the next one is root's.
-    let out = stage.command(&["reset", "--state", path(&other)], Who::Root).output().unwrap();
+    let out = second();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     actuator.end(nix::sys::signal::Signal::SIGTERM);
+}
+
+/// Every file of a cgroup that can be read and written, and of a resctrl every setting, with what it says.
+fn settings(dirs: &[PathBuf]) -> BTreeMap<PathBuf, String> {
+    let mut all = BTreeMap::new();
+    for dir in dirs {
+        for e in fs::read_dir(dir).unwrap().flatten().filter(|e| e.path().is_file()) {
+            let writable = e.metadata().unwrap().permissions().mode() & 0o222 != 0;
+            // Counters count on, and processes of this host come and go.
+            let counts = e.path().ends_with("resctrl/tasks")
+                || ["usage", "failcnt", "stat", "memory_pressure"].iter().any(|w| e.file_name().to_string_lossy().contains(w));
+            if let Ok(text) = fs::read_to_string(e.path()) {
+                if writable && !counts {
+                    all.insert(e.path(), text);
+                }
+            }
+        }
+    }
+    all
+}
+
+fn differences(was: &BTreeMap<PathBuf, String>, is: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let all: std::collections::BTreeSet<&PathBuf> = was.keys().chain(is.keys()).collect();
+    let differ = all.into_iter().filter(|k| was.get(*k) != is.get(*k));
+    differ.map(|k| format!("{}: was {:?}, is {:?}", k.display(), was.get(k), is.get(k))).collect()
+}
+
+/// Whoever has taken over the decider and speaks for it on the socket, in every word that there is, takes nothing from others: no file of a cgroup
+/// or a group that is not its own is another; and a second after it has gone nothing of it is left, whatever layout it left behind.
+#[test]
+fn an_attacker_on_the_socket_takes_nothing_and_leaves_nothing() {
+    let name = "an_attacker_on_the_socket_takes_nothing_and_leaves_nothing";
+    let Some(hierarchies) = may_run(name) else { return };
+    if !Path::new("/dev/fuse").exists() {
+        return eprintln!("NOT RUN: {name}: needs /dev/fuse (modprobe fuse)");
+    }
+    let (own, other) = (Cgroup::new(&hierarchies, "attacked"), Cgroup::new(&hierarchies, "beside"));
+    let stage = Stage::new(&own);
+    let mount = stage.at("resctrl");
+    fs::create_dir(&mount).unwrap();
+    let platform = "[cpu]\nphysical_cores = 2\n[llc]\nways = 11\nmb_per_way = 2.0\ndomains = 1\n[mem]\nmba = true\n";
+    fs::write(stage.at("platform.toml"), platform).unwrap();
+    let stand_in = StandIn::start(&mount, &stage.at("platform.toml"));
+    let node = fs::read_to_string(stage.at("node.toml")).unwrap();
+    fs::write(stage.at("node.toml"), format!("resctrl = \"resctrl\"\n{node}")).unwrap();
+    fs::create_dir(mount.join("vm")).unwrap();
+    fs::write(mount.join("vm/schemata"), "L3:0=700\n").unwrap();
+    fs::write(mount.join("vm/tasks"), other.process.id().to_string()).unwrap();
+
+    let (of_own, of_others) = (own.dirs.to_vec(), [other.dirs.to_vec(), vec![mount.clone(), mount.join("vm")]].concat());
+    let (own_before, others_before) = (settings(&of_own), settings(&of_others));
+    for leaves in ["nothing", "a goodbye", "a false layout"] {
+        let mut actuator = stage.actuate();
+        let line = RemoteFiles::connect(&stage.at("sock")).unwrap();
+        let (cpus, shares) = (own.dirs[0].join("cpuset.cpus"), own.dirs[1].join("cpu.shares"));
+        let op = |path: &Path, text: &str| Op::Write { path: path.into(), text: text.into() };
+        let layout = match leaves {
+            "nothing" => None,
+            "a goodbye" => Some(vec![]),
+            _ => Some(vec![op(&cpus, "0"), op(&shares, "2"), op(&own.dirs[1].join("cpu.cfs_quota_us"), "1000")]),
+        };
+        layout.iter().for_each(|ops| line.keep_safe(&SafeLayout::new(ops.clone())).unwrap());
+        let _ = line.make_dir(&mount.join("surefoot.a"));
+        let groups = [of_others.as_slice(), &of_own, &[mount.join("surefoot.a"), mount.join("mon_groups/x")]].concat();
+        let own_tid = own.process.id().to_string();
+        let values = ["0", "1", "0-1", "\n", "2", "99999", "-1", "1000", "exclusive", "L3:0=1\n", "L3:0=7ff\n", "1,1", &own_tid];
+        for dir in &groups {
+            let mut files: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+            files.extend(["cpus", "cpus_list", "mode", "schemata", "tasks", "cpuset.cpu_exclusive"].map(|f| dir.join(f)));
+            for file in &files {
+                values.iter().for_each(|v| drop(line.write(file, v)));
+                let _ = (line.make_dir(file), line.remove_dir(file), line.rename(file, &mount.join("surefoot.b")));
+            }
+        }
+        (0..40).for_each(|n| drop(line.make_dir(&mount.join(format!("surefoot.x{n}")))));
+        assert_eq!(differences(&others_before, &settings(&of_others)), Vec::<String>::new(), "{leaves}");
+        let classes =
+            || fs::read_dir(&mount).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().starts_with("surefoot.")).count();
+        let most = classes();
+        assert_ne!(settings(&of_own), own_before, "what it may do, it does");
+        drop(line);
+        let left = || settings(&of_own) == own_before && classes() == 0;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !left() {
+            assert!(Instant::now() < deadline, "{leaves}: {:#?}, {} classes", differences(&own_before, &settings(&of_own)), classes());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(differences(&others_before, &settings(&of_others)), Vec::<String>::new(), "{leaves}");
+        assert!(most <= 2, "one service: {most} classes");
+        actuator.end(nix::sys::signal::Signal::SIGTERM);
+    }
+    drop(stand_in);
 }

@@ -24,6 +24,9 @@ fn as_root(test: &str) -> bool {
     is
 }
 
+/// Followed by a configuration.
+const RUN: [&str; 8] = ["run", "--policy", "unmanaged", "--server", "local", "--duration-s", "1", "--config"];
+
 /// A folder of root's with a file worth attacking, a node.toml of root's, and a state folder of nobody's.
 struct Scene {
     dir: tempfile::TempDir,
@@ -49,6 +52,14 @@ impl Scene {
         let text =
             format!("metrics_port = 0\nstate_dir = \"state\"\n[[service]]\nservice = \"job\"\nkind = \"be\"\ncgroup = \"{cgroup}\"\n");
         fs::write(self.at("node.toml"), text).unwrap();
+    }
+
+    /// Of root's own: what a run of a second's configuration is, in the state folder `own`.
+    fn own_config(&self) -> PathBuf {
+        fs::create_dir(self.at("own")).unwrap();
+        let text = fs::read_to_string(self.at("node.toml")).unwrap().replace("\"state\"", "\"own\"");
+        fs::write(self.at("own.toml"), format!("cpus = \"0\"\n{text}")).unwrap();
+        self.at("own.toml")
     }
 
     /// As nobody writes it.
@@ -311,15 +322,14 @@ fn a_state_folder_is_what_it_seems() {
         return;
     }
     let scene = Scene::new();
-    fs::create_dir(scene.at("own")).unwrap();
-    fs::write(scene.at("own/journal.jsonl"), "{\"event\":\"boot\",\"boot_id\":\"x\"}\n").unwrap();
+    let own = scene.own_config();
     let feed = scene.at("own/feed.sock");
     for link in [false, true] {
         match link {
             true => symlink(scene.at("victim"), &feed).unwrap(),
             false => fs::write(&feed, PRECIOUS).unwrap(),
         }
-        let (code, said) = scene.said(&["reset", "--state", path(&scene.at("own"))]);
+        let (code, said) = scene.said(&[&RUN[..], &[path(&own)]].concat());
         assert!(code == 1 && said.contains("feed.sock") && said.contains("is there and no socket"), "{said}");
         assert!(fs::symlink_metadata(&feed).is_ok_and(|m| !m.file_type().is_socket()) && fs::read_to_string(&feed).unwrap() == PRECIOUS);
         fs::remove_file(&feed).unwrap();
@@ -362,15 +372,11 @@ fn the_folder_of_locks_is_roots() {
     let locks = scene.at("run-lock");
     fs::create_dir(&locks).unwrap();
     fs::set_permissions(&locks, fs::Permissions::from_mode(0o1777)).unwrap();
-    fs::create_dir(scene.at("own")).unwrap();
-    fs::write(scene.at("own/journal.jsonl"), "{\"event\":\"boot\",\"boot_id\":\"x\"}\n").unwrap();
+    let own = scene.own_config();
     // In a namespace of its own, where /run/lock is the folder of the test.
-    let reset = |umask: &str| {
-        let line = format!(
-            "mount --bind {} /run/lock && umask {umask} && exec timeout 60 \"$0\" reset --state {}",
-            path(&locks),
-            path(&scene.at("own"))
-        );
+    let run = |umask: &str| {
+        let line =
+            format!("mount --bind {} /run/lock && umask {umask} && exec timeout 60 \"$0\" {} {}", path(&locks), RUN.join(" "), path(&own));
         let mut c = Command::new("unshare");
         c.args(["--mount", "sh", "-c", &line, env!("CARGO_BIN_EXE_surefootd")]).env("SUREFOOT_LOG", "warn");
         let out = c.output().unwrap();
@@ -383,7 +389,7 @@ fn the_folder_of_locks_is_roots() {
         symlink(scene.at("victim"), folder.join(name)).unwrap();
     }
     chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
-    let (code, said) = reset("022");
+    let (code, said) = run("022");
     if said.contains("unshare") || said.contains("mount:") {
         return eprintln!("NOT RUN: the_folder_of_locks_is_roots: no mount namespaces here: {said}");
     }
@@ -392,7 +398,7 @@ fn the_folder_of_locks_is_roots() {
     assert_eq!(fs::read_link(folder.join("cpus")).unwrap(), scene.at("victim"));
     fs::remove_dir_all(&folder).unwrap();
     for umask in ["000", "077"] {
-        let (code, said) = reset(umask);
+        let (code, said) = run(umask);
         assert!(code == Some(0) && !said.contains("would not be noticed"), "{said}");
         let m = fs::metadata(&folder).unwrap();
         assert_eq!((m.uid(), m.mode() & 0o7777), (0, 0o755), "umask {umask}");

@@ -71,7 +71,7 @@ fn the_adapter_works_on_the_stand_in() {
     let setting = |a: u32, b: u32, pct: u8| Setting { ways: vec![a, b], mba_pct: Some(pct) };
     let make = |class: &str, setting: Setting| r.execute(&Op::Make { class: class.into(), setting }, &Vec::new);
     let class = |name: &str| Place::Class(name.into());
-    let lock = r.lock().unwrap();
+    let lock = r.lock();
     make("moses", setting(0x3, 0x70, 40)).unwrap();
     // 502 is gone before it can be moved: no error.
     let come = Op::Move { id: "moses".into(), from: None, to: Some(class("moses")) };

@@ -9,15 +9,15 @@ use crate::cgroup::Mounts;
 use crate::resctrl::{Resctrl, PREFIX};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use surefoot_server::CpuSet;
 
 /// Files of a cgroup that may be written.
-const CGROUP_FILES: [(&str, Grammar); 15] = [
+const CGROUP_FILES: [(&str, Grammar); 13] = [
     // Both versions.
     ("cpuset.cpus", Grammar::List),
     ("cpuset.mems", Grammar::List),
     // v2.
-    ("cpuset.cpus.exclusive", Grammar::List),
-    ("cpuset.cpus.partition", Grammar::Partition),
+    (PARTITION, Grammar::Partition),
     ("cpu.max", Grammar::Quota),
     ("cpu.weight", Grammar::Number),
     ("memory.max", Grammar::Limit),
@@ -29,17 +29,13 @@ const CGROUP_FILES: [(&str, Grammar); 15] = [
     ("cpu.cfs_period_us", Grammar::Number),
     ("cpu.shares", Grammar::Number),
     ("memory.limit_in_bytes", Grammar::Signed),
-    ("memory.soft_limit_in_bytes", Grammar::Signed),
 ];
+/// Only where the configuration says `partitions = true`: it takes CPUs from everybody else.
+pub(super) const PARTITION: &str = "cpuset.cpus.partition";
 
-/// Files of a control group of ours.
-const RESCTRL_FILES: [(&str, Grammar); 5] = [
-    ("schemata", Grammar::Schemata),
-    ("tasks", Grammar::Thread),
-    ("cpus", Grammar::Mask),
-    ("cpus_list", Grammar::List),
-    ("mode", Grammar::Mode),
-];
+/// Files of a control group of ours. Not its CPUs (whoever runs on one of them would be in the group), and not its mode (ways of an
+/// exclusive group can be given to nobody else).
+const RESCTRL_FILES: [(&str, Grammar); 2] = [("schemata", Grammar::Schemata), ("tasks", Grammar::Thread)];
 
 const MON_GROUPS: &str = "mon_groups";
 const MAX_PATH: usize = 4095;
@@ -153,8 +149,25 @@ fn refuse<T>(rule: impl Into<String>) -> Result<T, Refused> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Further {
     Nothing,
+    /// A file of a cgroup: what it had is recorded, and bounds what it may get.
+    Cgroup,
+    /// A control group of resctrl gets ways and bandwidth.
+    Ways,
     /// This thread must run in a cgroup of the allow-list.
     Thread(u32),
+}
+
+/// What the configuration says besides the cgroups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// CPUs may be taken from everybody else for one group.
+    pub partitions: bool,
+    /// CPUs that services may get which they did not have; None: any.
+    pub cpus: Option<CpuSet>,
+    /// How many services there are at most, which bounds the groups of resctrl; None: no bound.
+    pub services: Option<usize>,
+    /// Cgroups of BE jobs: they may be held at less than they had when nobody decides any more.
+    pub be: Vec<Pattern>,
 }
 
 /// The rules.
@@ -162,6 +175,7 @@ pub enum Further {
 pub struct Allow {
     places: Vec<Place>,
     cgroups: Vec<Pattern>,
+    terms: Terms,
 }
 
 impl Allow {
@@ -170,7 +184,16 @@ impl Allow {
         let names = |shown: &str| shown.split('/').filter(|n| !n.is_empty()).map(str::to_string).collect();
         let cgroup_dirs = mounts.hierarchies().into_iter().map(|(dir, shown)| Place { dir: dir.into(), tree: Tree::Cgroups(names(shown)) });
         let resctrl_dir = resctrl.map(|r| Place { dir: r.dir().into(), tree: Tree::Resctrl });
-        Allow { places: cgroup_dirs.chain(resctrl_dir).collect(), cgroups }
+        Allow { places: cgroup_dirs.chain(resctrl_dir).collect(), cgroups, terms: Terms::default() }
+    }
+
+    #[must_use]
+    pub fn with_terms(self, terms: Terms) -> Self {
+        Allow { terms, ..self }
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
     }
 
     /// Mount points below which something may be changed.
@@ -183,8 +206,31 @@ impl Allow {
     }
 
     /// Names of files that may be written, for people: in cgroups, in groups of ours.
-    pub fn files() -> (Vec<&'static str>, Vec<&'static str>) {
-        (CGROUP_FILES.map(|f| f.0).to_vec(), RESCTRL_FILES.map(|f| f.0).to_vec())
+    pub fn files(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+        let of_cgroups = CGROUP_FILES.iter().map(|f| f.0).filter(|f| *f != PARTITION || self.terms.partitions);
+        (of_cgroups.collect(), RESCTRL_FILES.map(|f| f.0).to_vec())
+    }
+
+    /// Mount point of resctrl.
+    pub fn resctrl(&self) -> Option<&Path> {
+        self.places.iter().find(|p| p.tree == Tree::Resctrl).map(|p| p.dir.as_path())
+    }
+
+    /// Whether a folder is that of a cgroup which the configuration names.
+    pub fn names(&self, dir: &Path) -> bool {
+        self.in_patterns(dir, &self.cgroups, false)
+    }
+
+    /// Whether a folder is, or lies in, that of a BE job.
+    pub fn is_be(&self, dir: &Path) -> bool {
+        self.in_patterns(dir, &self.terms.be, true)
+    }
+
+    fn in_patterns(&self, dir: &Path, patterns: &[Pattern], deeper: bool) -> bool {
+        let Some((place, below)) = dir.to_str().and_then(|d| self.locate(d).ok()) else { return false };
+        let Tree::Cgroups(shown) = &place.tree else { return false };
+        let names: Vec<&str> = shown.iter().map(String::as_str).chain(below).collect();
+        patterns.iter().any(|p| p.matches(&names, deeper))
     }
 
     /// The place of a path and the names below it.
@@ -221,6 +267,9 @@ impl Allow {
                 if !self.in_cgroups(shown, dirs, false) {
                     return refuse("the configuration names no such cgroup");
                 }
+                if *file == PARTITION && !self.terms.partitions {
+                    return refuse("CPU partitions take CPUs from everybody, and the configuration does not say partitions = true");
+                }
                 let grammar = CGROUP_FILES.iter().find(|(name, _)| name == file).map(|f| f.1);
                 grammar.map_or_else(|| refuse("this file of a cgroup is not on the list"), Ok)
             }
@@ -253,7 +302,10 @@ impl Allow {
         Ok(match (grammar, text.trim_end().parse()) {
             (Grammar::Thread, Ok(tid)) => Further::Thread(tid),
             (Grammar::Thread, Err(_)) => return refuse("the value is no thread id"),
-            _ => Further::Nothing,
+            (Grammar::Schemata, _) => Further::Ways,
+            // An action, which leaves nothing behind.
+            (Grammar::Reclaim, _) => Further::Nothing,
+            _ => Further::Cgroup,
         })
     }
 
@@ -367,6 +419,9 @@ mod tests {
             "cpuset/docker2/c/cpuset.cpus",
             "cpuset/system.slice/web.service/cpuset.cpus",
             "cpuset/docker/c/cgroup.procs",
+            "cpuset/docker/c/cpuset.cpus.exclusive",
+            "cpuset/docker/c/cpuset.cpus.partition",
+            "cpuset/docker/c/memory.soft_limit_in_bytes",
             "cpuset/docker/c/tasks",
             "cpuset/docker/c/release_agent",
             "cpuset/docker/c/../../x/cpuset.cpus",
@@ -384,7 +439,7 @@ mod tests {
         assert!(a.open(&cg(&format!("cpuset/docker/{}/cpuset.cpus", "x".repeat(300)))).is_err());
         assert!(a.open("/etc/passwd").is_err() && a.open("").is_err() && a.open("/").is_err());
         let f = cg("cpuset/docker/c/cpuset.cpus");
-        assert_eq!(a.write(&f, "0-1\n"), Ok(Further::Nothing));
+        assert_eq!(a.write(&f, "0-1\n"), Ok(Further::Cgroup));
         assert!(a.write(&f, "all").unwrap_err().to_string().contains("a list such as"));
         // What is inside an allowed cgroup may be read, and its threads may be moved.
         a.read(&cg("cpuset/docker/c/d/cgroup.procs")).unwrap();
@@ -398,13 +453,16 @@ mod tests {
     fn resctrl_groups_of_ours() {
         let a = allow(&[]);
         let at = |p: &str| format!("/sys/fs/resctrl/{p}");
-        for good in ["surefoot.a/schemata", "surefoot.a/mode", "surefoot.a/mon_groups/m/tasks", "mon_groups/surefoot.m/tasks", "tasks"] {
+        for good in ["surefoot.a/schemata", "surefoot.a/tasks", "surefoot.a/mon_groups/m/tasks", "mon_groups/surefoot.m/tasks", "tasks"] {
             a.open(&at(good)).unwrap();
         }
         for bad in [
             "schemata",
             "mode",
             "cpus",
+            "surefoot.a/mode",
+            "surefoot.a/cpus",
+            "surefoot.a/cpus_list",
             "other/schemata",
             "surefoot./schemata",
             "surefoot/schemata",
@@ -447,7 +505,7 @@ mod tests {
     #[test]
     fn names_count_from_the_root_of_the_hierarchy() {
         let place = Place { dir: "/cg".into(), tree: Tree::Cgroups(vec!["docker".into(), "outer".into()]) };
-        let a = Allow { places: vec![place], cgroups: vec![Pattern::parse("/docker/outer/in").unwrap()] };
+        let a = Allow { places: vec![place], cgroups: vec![Pattern::parse("/docker/outer/in").unwrap()], terms: Terms::default() };
         a.open("/cg/in/cpu.max").unwrap();
         assert!(a.open("/cg/docker/outer/in/cpu.max").is_err() && a.open("/cg/cpu.max").is_err());
     }

@@ -1,15 +1,16 @@
 //! What becomes of the services when the decider dies: the actuator puts in force what the decider left with it.
 //!
 //! A client leaves a safe layout ([`crate::files::Files::keep_safe`]) that passed the allow-list. It is on disk before the client
-//! hears so. Goes the client while there is one, and comes nobody within [`GRACE`], it is put in force: no model, no policy,
-//! nothing but the list. An actuator that was killed as well finds the list when it starts again; one of an earlier boot is void.
+//! hears so. Goes the client while there is one, or while a value is not what it was before it came ([`super::record`]), and comes nobody within
+//! [`GRACE`], it is put in force as far as the record bears it out: no model, no policy. An actuator that was killed as well finds both when
+//! it starts again; those of an earlier boot are void.
 
 use super::protocol::{decode, Request, SafeOp};
 use crate::own::{Author, Folder};
 use crate::safe::SafeLayout;
 use nix::errno::Errno;
 use nix::fcntl::{openat, renameat, OFlag};
-use nix::sys::stat::{fstat, Mode};
+use nix::sys::stat::Mode;
 use nix::unistd::{mkdir, unlinkat, UnlinkatFlags};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -49,23 +50,11 @@ impl DeadMan {
     /// # Errors
     /// A folder that cannot be had, or that others may write; the text names it.
     pub fn open(dir: &Path, boot: &str, now: Instant) -> io::Result<Self> {
-        let named = |e: Errno| io::Error::new(io::Error::from(e).kind(), format!("{}: {}", dir.display(), e.desc()));
         match mkdir(dir, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
-            Err(e) => return Err(named(e)),
+            Err(e) => return Err(named(dir, e)),
         }
-        let fd = nix::fcntl::open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(named)?;
-        let meta = fstat(&fd).map_err(named)?;
-        if meta.st_uid != nix::unistd::geteuid().as_raw() || meta.st_mode & 0o022 != 0 {
-            let why = format!("{}: belongs to user {} or may be written by others. Give a folder of our own", dir.display(), meta.st_uid);
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
-        // Also on the way to it: who can exchange the folder for another says what is put in force.
-        if let Author::Others(weak) = Folder::open(dir)?.author() {
-            let why = format!("{}: {weak}. Give a folder of our own", dir.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
+        let fd = own_folder(dir)?;
         let mut d = DeadMan { dir: fd, boot: boot.trim().into(), layout: SafeLayout::default(), watch: Watch::Quiet };
         d.layout = d.load().unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
@@ -73,7 +62,7 @@ impl DeadMan {
             }
             SafeLayout::default()
         });
-        d.client_left(now);
+        d.client_left(now, false);
         Ok(d)
     }
 
@@ -136,8 +125,9 @@ impl DeadMan {
         self.watch = Watch::Quiet;
     }
 
-    pub fn client_left(&mut self, now: Instant) {
-        self.watch = if self.layout.ops.is_empty() { Watch::Quiet } else { Watch::Alone { since: now } };
+    /// `changed`: values are not what they were before it came.
+    pub fn client_left(&mut self, now: Instant, changed: bool) {
+        self.watch = if self.layout.ops.is_empty() && !changed { Watch::Quiet } else { Watch::Alone { since: now } };
     }
 
     /// How long until the layout is due; None where it is not needed.
@@ -154,6 +144,26 @@ impl DeadMan {
     }
 }
 
+fn named(dir: &Path, e: Errno) -> io::Error {
+    io::Error::new(io::Error::from(e).kind(), format!("{}: {}", dir.display(), e.desc()))
+}
+
+/// A folder that nobody but this user writes to.
+///
+/// # Errors
+/// One that cannot be had, or that others may write; the text names it.
+pub(super) fn own_folder(dir: &Path) -> io::Result<OwnedFd> {
+    let named = |e: Errno| named(dir, e);
+    // Also on the way to it: who can exchange the folder for another says what is put in force.
+    if let Author::Others(weak) = Folder::open(dir)?.author() {
+        let why = format!("{}: {weak}. Give a folder of our own", dir.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    let fd =
+        nix::fcntl::open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).map_err(named)?;
+    Ok(fd)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,16 +177,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (at, t) = (dir.path().join("s"), Instant::now());
         let mut d = DeadMan::open(&at, "boot-1\n", t).unwrap();
-        d.client_left(t);
+        d.client_left(t, false);
         assert_eq!(d.due_in(t), None);
         d.client_came();
         d.keep(&[SafeOp::Write { path: "/a", text: "2\n" }, SafeOp::RemoveDir { path: "/b" }]).unwrap();
         assert_eq!(d.due_in(t + GRACE), None);
-        d.client_left(t);
+        d.client_left(t, false);
         assert_eq!((d.due_in(t), d.due_in(t + GRACE / 2), d.due_in(t + 2 * GRACE)), (Some(GRACE), Some(GRACE / 2), Some(Duration::ZERO)));
         d.client_came();
         assert_eq!(d.due_in(t + GRACE), None);
-        d.client_left(t);
+        d.client_left(t, false);
         // An actuator that was killed as well finds it when it starts again; after a boot it is void.
         drop(d);
         let d = DeadMan::open(&at, "boot-1", t).unwrap();
@@ -185,8 +195,11 @@ mod tests {
         assert_eq!(DeadMan::open(&at, "boot-2", t).unwrap().due_in(t), None);
         let mut d = DeadMan::open(&at, "boot-1", t).unwrap();
         d.keep(&[]).unwrap();
-        d.client_left(t);
+        d.client_left(t, false);
         assert_eq!(d.due_in(t), None);
+        // A goodbye that was none.
+        d.client_left(t, true);
+        assert_eq!(d.due_in(t), Some(GRACE));
         d.keep(&[]).unwrap();
         assert_eq!(fs::read_dir(&at).unwrap().count(), 0);
     }

@@ -48,16 +48,16 @@ impl Files for Guarded {
     }
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.judged(path, |p| self.hands.allow.group(p).map(|()| self.hands.files.make_dir(path)))
+        self.judged(path, |p| self.hands.allow.group(p).map(|()| self.hands.make(path)))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.judged(path, |p| self.hands.allow.group(p).map(|()| self.hands.files.remove_dir(path)))
+        self.judged(path, |p| self.hands.allow.group(p).map(|()| self.hands.remove(path)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let to_text = to.to_str().unwrap_or("");
-        self.judged(from, |p| self.hands.allow.rename(p, to_text).map(|()| self.hands.files.rename(from, to)))
+        self.judged(from, |p| self.hands.allow.rename(p, to_text).map(|()| self.hands.rename(from, to)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -10,13 +10,17 @@
 //! docs/privileges.md has the threat model and how to set it up.
 
 pub mod allow;
+#[cfg(test)]
+mod attack;
 pub mod beneath;
 pub mod client;
 pub mod deadman;
 mod guard;
 pub mod harden;
+mod limits;
 mod line;
 pub mod protocol;
+pub mod record;
 pub mod serve;
 #[cfg(test)]
 mod tests;
@@ -25,9 +29,10 @@ pub mod value;
 /// Where one listens unless node.toml says otherwise.
 pub const SOCKET: &str = "/run/surefoot/actuator.sock";
 
-pub use allow::{Allow, Pattern};
+pub use allow::{Allow, Pattern, Terms};
 pub use beneath::Beneath;
 pub use client::RemoteFiles;
 pub use deadman::DeadMan;
 pub use guard::Guarded;
+pub use record::Record;
 pub use serve::{Actuator, Listener};

@@ -69,6 +69,12 @@ impl<'a> SafeOp<'a> {
         }
     }
 
+    pub fn path(&self) -> &'a str {
+        match self {
+            SafeOp::Write { path, .. } | SafeOp::RemoveDir { path } => path,
+        }
+    }
+
     /// None for a path that is not UTF-8: no kernel file that we know of has one.
     pub fn from_op(op: &'a Op) -> Option<Self> {
         Some(match op {

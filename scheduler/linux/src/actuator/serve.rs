@@ -1,29 +1,36 @@
 //! The actuator's side: judge, carry out, answer. One client at a time, which may have a second line: what waits for the kernel to
 //! move memory is asked there and carried out in a thread of its own, so that no other write has to wait for it.
+//!
+//! Beside the allow-list there is what a file had before its first write ([`record`](super::record)): it bounds what the file may get, and is put
+//! back when the client is gone.
 
 #![allow(unsafe_code, reason = "descriptors that the kernel or the service manager hands over")]
 
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
+use super::limits::{Making, Watchful};
 use super::line::Line;
 use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};
-use crate::cgroup::Mounts;
-use crate::files::SharedFiles;
+use super::record::{knob_of, no_more, Key, Record};
+use crate::cgroup::{Knob, Mounts};
+use crate::files::{Files, SharedFiles};
 use crate::own::Folder;
+use crate::resctrl::PREFIX;
 use crate::root::Root;
-use crate::safe::Op;
+use crate::safe::{Op, SafeLayout, SafeReport};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the loop looks whether it should end.
@@ -39,6 +46,11 @@ pub(super) struct Hands {
     /// Where the cgroup of a thread is looked up.
     root: Root,
     mounts: Mounts,
+    /// What there was before; None: nobody keeps it.
+    record: Option<Arc<Mutex<Record>>>,
+    making: Arc<Mutex<Making>>,
+    /// Whether the client that asks is still served; None: always.
+    served: Option<Arc<AtomicBool>>,
 }
 
 /// Carries out what the allow-list lets through.
@@ -52,7 +64,7 @@ pub struct Actuator {
 /// The thread for the second line of a client.
 #[derive(Debug)]
 struct Aside {
-    lines: Sender<Line>,
+    lines: Sender<(Line, Arc<AtomicBool>)>,
     /// It has a line.
     busy: Arc<AtomicBool>,
 }
@@ -61,6 +73,26 @@ impl Actuator {
     /// `files` carries out; `root` is where /proc is read.
     pub fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
         Actuator { hands: Hands::new(allow, files, root), dead_man: None, aside: None }
+    }
+
+    /// Keep what was there before the first write of each file, and go on from what an actuator of the same boot kept: its client counts as
+    /// one that has just gone. To be called after [`Actuator::with_dead_man`] and before [`Actuator::with_aside`].
+    ///
+    /// # Errors
+    /// Of the disk.
+    pub fn with_record(mut self, mut record: Record) -> io::Result<Self> {
+        if let Some(d) = self.dead_man.as_mut() {
+            let ops = &d.layout().ops;
+            if record.is_new() && !ops.is_empty() {
+                // Left with an earlier release, which kept no record: the layout is all that is known.
+                let keys = ops.iter().filter_map(|op| Some(knob_of(op.path(), &self.hands.files, &self.hands.mounts)?.0));
+                let groups = ops.iter().filter(|op| matches!(op, Op::RemoveDir { .. })).map(|op| op.path().to_path_buf());
+                record.changed_before(keys.collect::<Vec<_>>().into_iter(), groups.collect::<Vec<_>>().into_iter())?;
+            }
+            d.client_left(Instant::now(), !record.is_empty());
+        }
+        self.hands.record = Some(Arc::new(Mutex::new(record)));
+        Ok(self)
     }
 
     /// Keep a layout for when a client dies.
@@ -73,13 +105,14 @@ impl Actuator {
     /// # Errors
     /// Where no thread can be started.
     pub fn with_aside(self, begin: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        let (lines, taken) = channel::<Line>();
+        let (lines, taken) = channel::<(Line, Arc<AtomicBool>)>();
         let busy = Arc::new(AtomicBool::new(false));
-        let (hands, idle) = (self.hands.clone(), busy.clone());
+        let (mut hands, idle) = (self.hands.clone(), busy.clone());
         let run = move || {
             begin();
             let mut buffer = vec![0u8; MAX_REQUEST + 1];
-            for line in taken {
+            for (line, served) in taken {
+                hands.served = Some(served);
                 while hands.answer(&line, &mut buffer, MsgFlags::empty(), &mut |_| Err(unable())) {}
                 drop(line);
                 idle.store(false, Ordering::Release);
@@ -91,8 +124,8 @@ impl Actuator {
 
     /// Answer one message. Everything refused is logged with path and rule.
     pub fn handle(&mut self, message: &[u8]) -> Reply {
-        let dead_man = &mut self.dead_man;
-        self.hands.handle(message, &mut |ops| dead_man.as_mut().ok_or_else(unable)?.keep(ops))
+        let (hands, dead_man) = (&self.hands, &mut self.dead_man);
+        hands.handle(message, &mut |ops| hands.keep(dead_man.as_mut(), ops))
     }
 }
 
@@ -106,7 +139,21 @@ fn unable() -> io::Error {
 impl Hands {
     pub(super) fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
         let mounts = Mounts::read(&root);
-        Hands { allow, files, root, mounts }
+        let making = Making::new(allow.terms().services);
+        Hands { allow, files, root, mounts, record: None, making: Arc::new(Mutex::new(making)), served: None }
+    }
+
+    fn record(&self) -> Option<MutexGuard<'_, Record>> {
+        self.record.as_ref().map(|r| r.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a client leaves for later; and what it does not speak of any more need not be known any more, once it is in force again.
+    fn keep(&self, dead_man: Option<&mut DeadMan>, ops: &[SafeOp<'_>]) -> io::Result<()> {
+        dead_man.ok_or_else(unable)?.keep(ops)?;
+        if let Some(mut record) = self.record() {
+            record.spoken_of(&ops.iter().filter_map(|op| Some(knob_of(op.path().as_ref(), &self.files, &self.mounts)?.0)).collect());
+        }
+        Ok(())
     }
 
     fn handle(&self, message: &[u8], keep: Keep<'_>) -> Reply {
@@ -132,6 +179,10 @@ impl Hands {
     /// The outer error is a refusal, the inner one the kernel's.
     #[allow(clippy::type_complexity)]
     fn carry_out<'a>(&self, request: &Request<'a>, keep: Keep<'_>) -> Result<io::Result<Vec<u8>>, (&'a str, Refused)> {
+        if self.served.as_ref().is_some_and(|s| !s.load(Ordering::Acquire)) {
+            // What it left behind counts now.
+            return Ok(Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)));
+        }
         let f = &self.files;
         let nothing = |()| vec![];
         let truth = |yes: bool| Ok(vec![u8::from(yes)]);
@@ -146,10 +197,10 @@ impl Hands {
             Request::IsFile(p) => self.allow.read(p).map(|()| truth(f.is_file(p.as_ref()))).map_err(named(p))?,
             Request::Writable(p) => self.allow.open(p).map(|()| truth(f.writable(p.as_ref()))).map_err(named(p))?,
             Request::Write { path, text } => self.write(path, text).map_err(named(path))?.map(nothing),
-            Request::MakeDir(p) => self.allow.group(p).map(|()| f.make_dir(p.as_ref())).map_err(named(p))?.map(nothing),
-            Request::RemoveDir(p) => self.allow.group(p).map(|()| f.remove_dir(p.as_ref())).map_err(named(p))?.map(nothing),
+            Request::MakeDir(p) => self.allow.group(p).map(|()| self.make(p.as_ref())).map_err(named(p))?.map(nothing),
+            Request::RemoveDir(p) => self.allow.group(p).map(|()| self.remove(p.as_ref())).map_err(named(p))?.map(nothing),
             Request::Rename { from, to } => {
-                self.allow.rename(from, to).map(|()| f.rename(from.as_ref(), to.as_ref())).map_err(named(from))?.map(nothing)
+                self.allow.rename(from, to).map(|()| self.rename(from.as_ref(), to.as_ref())).map_err(named(from))?.map(nothing)
             }
             Request::KeepSafe(ref ops) => {
                 for op in ops {
@@ -164,14 +215,62 @@ impl Hands {
     }
 
     pub(super) fn write(&self, path: &str, text: &str) -> Result<io::Result<()>, Refused> {
-        if let Further::Thread(tid) = self.allow.write(path, text)? {
-            match self.may_move(tid) {
+        let watchful = Watchful { allow: &self.allow, files: &self.files, mounts: &self.mounts };
+        let mut of_cgroup = None;
+        match self.allow.write(path, text)? {
+            Further::Nothing => {}
+            Further::Thread(tid) => match self.may_move(tid) {
                 None => return Ok(Err(io::Error::from_raw_os_error(libc::ESRCH))),
                 Some(false) => return Err(Refused(format!("thread {tid} runs in no cgroup that the configuration names"))),
                 Some(true) => {}
+            },
+            Further::Ways => watchful.ways(path.as_ref())?,
+            Further::Cgroup => {
+                let Some((key, group)) = knob_of(path.as_ref(), &self.files, &self.mounts) else {
+                    return Err(Refused("this file of a cgroup is no knob".into()));
+                };
+                let mut former = None;
+                if let Some(mut record) = self.record() {
+                    if let Err(e) = record.before(&key, &group) {
+                        return Ok(Err(e));
+                    }
+                    former = record.former(&key).map(str::to_string);
+                }
+                watchful.value(&key, &group, text.trim_end(), former.as_deref())?;
+                of_cgroup = Some(key);
             }
         }
-        Ok(self.files.write(path.as_ref(), text))
+        let done = self.files.write(path.as_ref(), text);
+        if let Some(key) = of_cgroup.filter(|_| self.served.as_ref().is_some_and(|s| !s.load(Ordering::Acquire))) {
+            // Its client has gone while this waited for the kernel, and what was there before is in force again: but for this.
+            if let Err(e) = self.record().map_or(Ok(()), |r| r.put_one_back(&key)) {
+                tracing::warn!("{}: {e}", key.dir.display());
+            }
+        }
+        Ok(done)
+    }
+
+    /// A group of resctrl, within the bounds.
+    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+        let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        making.may(Instant::now(), || count(self.files.as_ref(), self.allow.resctrl()))?;
+        if let Some(mut record) = self.record() {
+            record.group(path, true)?;
+        }
+        self.files.make_dir(path).inspect(|()| making.made())
+    }
+
+    pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
+        self.files.remove_dir(path)?;
+        self.record().map_or(Ok(()), |mut r| r.group(path, false))
+    }
+
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if let Some(mut record) = self.record() {
+            record.group(to, true)?;
+        }
+        self.files.rename(from, to)?;
+        self.record().map_or(Ok(()), |mut r| r.group(from, false))
     }
 
     /// Whether a thread belongs to an allowed cgroup; None where there is no such thread.
@@ -210,9 +309,14 @@ impl Actuator {
             let (knock, call) = wait(listener, client.as_ref(), if last { Some(Duration::ZERO) } else { due })?;
             let before = client.is_some();
             if call {
-                let dead_man = &mut self.dead_man;
-                let mut keep = |ops: &[SafeOp<'_>]| dead_man.as_mut().ok_or_else(unable)?.keep(ops);
-                client = client.take().filter(|c| self.hands.answer(&c.line, &mut buffer, MsgFlags::MSG_DONTWAIT, &mut keep));
+                let (hands, dead_man) = (&self.hands, &mut self.dead_man);
+                let mut keep = |ops: &[SafeOp<'_>]| hands.keep(dead_man.as_mut(), ops);
+                let served = client.as_ref().map(|c| c.served.clone());
+                client = client.take().filter(|c| hands.answer(&c.line, &mut buffer, MsgFlags::MSG_DONTWAIT, &mut keep));
+                if client.is_none() {
+                    // Its second line ends with it.
+                    served.iter().for_each(|s| s.store(false, Ordering::Release));
+                }
             }
             let left = before && client.is_none();
             if knock {
@@ -221,7 +325,7 @@ impl Actuator {
             if let Some(d) = self.dead_man.as_mut() {
                 match (&client, left) {
                     (Some(_), _) => d.client_came(),
-                    (None, true) => d.client_left(Instant::now()),
+                    (None, true) => d.client_left(Instant::now(), self.hands.record().is_some_and(|r| !r.is_empty())),
                     (None, false) => {}
                 }
                 if d.due_in(Instant::now()).is_some_and(|left| left.is_zero()) {
@@ -239,31 +343,141 @@ impl Actuator {
         Ok(())
     }
 
-    /// The safe layout, each part by the same rules as any other request; what fails is said, and the rest is done.
+    /// What the client left, as far as the record bears it out: BE jobs are held at less than they had, every other value that was changed
+    /// is put back, and groups of resctrl go, but for those of such jobs. Without a record it is the layout as it stands, each part by the
+    /// same rules as any other request. What fails is said, and the rest is done.
     fn put_in_force(&mut self) {
         let Some(d) = self.dead_man.as_mut() else { return };
         d.done();
         let layout = d.layout().clone();
-        tracing::warn!("the decider has gone and left no goodbye: putting its safe layout in force");
+        let word = if layout.ops.is_empty() { "without a layout" } else { "without a goodbye" };
+        tracing::warn!("the decider has gone {word}: putting its safe layout in force, and what was there before");
         let start = Instant::now();
-        let report = layout.each(|op| {
-            let path = op.path().to_string_lossy();
-            let done = match op {
-                Op::Write { text, .. } => self.hands.write(&path, text),
-                Op::RemoveDir { path: p } => self.hands.allow.group(&path).map(|()| self.hands.files.remove_dir(p)),
-            };
-            let named = |kind, why: &dyn std::fmt::Display| io::Error::new(kind, format!("{}: {why}", path.escape_debug()));
-            match done {
-                // Without a kind of its own, so it must stay what it is: a group that goes while it is written.
-                Ok(Err(e)) if e.raw_os_error() == Some(libc::ENODEV) => Err(e),
-                Ok(d) => d.map_err(|e| named(e.kind(), &e)),
-                Err(rule) => Err(named(io::ErrorKind::PermissionDenied, &rule)),
-            }
-        });
+        let report = self.hands.put_in_force(&layout);
         report.failed.iter().for_each(|why| tracing::error!("safe layout: {why}"));
         let ms = start.elapsed().as_secs_f64() * 1e3;
         tracing::warn!("safe layout: {} done, {} not needed, {} failed, in {ms:.1} ms", report.done, report.gone, report.failed.len());
     }
+}
+
+impl Hands {
+    fn put_in_force(&self, layout: &SafeLayout) -> SafeReport {
+        let Some(mut record) = self.record() else { return self.carry_out_all(layout) };
+        // What nobody recorded: only the client knows of it.
+        let unrecorded = |op: &&Op| match op {
+            Op::Write { path, .. } => knob_of(path, &self.files, &self.mounts).is_some_and(|(key, _)| record.is_unknown(&key)),
+            Op::RemoveDir { .. } => false,
+        };
+        let unrecorded = SafeLayout::new(layout.ops.iter().filter(unrecorded).cloned().collect());
+        let held = self.held_less(layout, &record);
+        let mut report = record.put_back(&held);
+        let groups = self.groups_go(layout, &mut record);
+        drop(record);
+        for more in [groups, self.carry_out_all(&unrecorded)] {
+            report.done += more.done;
+            report.gone += more.gone;
+            report.failed.extend(more.failed);
+        }
+        report
+    }
+
+    /// Values of the layout that may stand: of BE jobs, and no more than they had.
+    fn held_less(&self, layout: &SafeLayout, record: &Record) -> BTreeMap<Key, String> {
+        // A value may be more than one write, and more than one file: what counts is where they end.
+        let mut last: BTreeMap<&Path, &str> = BTreeMap::new();
+        for op in &layout.ops {
+            if let Op::Write { path, text } = op {
+                last.insert(path, text.trim_end());
+            }
+        }
+        let mut held = BTreeMap::new();
+        for (path, text) in &last {
+            let Some((key, _)) = knob_of(path, &self.files, &self.mounts).filter(|(key, _)| self.allow.is_be(&key.dir)) else { continue };
+            let beside = |file: &str| last.get(key.dir.join(file).as_path()).copied();
+            let value = match (key.knob, beside("cpu.cfs_quota_us"), beside("cpu.cfs_period_us")) {
+                (Knob::Quota, Some("-1"), _) => continue,
+                (Knob::Quota, Some(quota), Some(period)) => format!("{quota} {period}"),
+                (Knob::Quota, None, None) | (Knob::Weight | Knob::Cpus, ..) => (*text).to_string(),
+                _ => continue,
+            };
+            if record.former(&key).is_some_and(|former| no_more(key.knob, &value, former)) {
+                held.insert(key, value);
+            }
+        }
+        held
+    }
+
+    /// Groups of resctrl that were made through this process: those of BE jobs alone may stay, with the ways of the layout.
+    fn groups_go(&self, layout: &SafeLayout, record: &mut Record) -> SafeReport {
+        let mut report = SafeReport::default();
+        let stays = |dir: &Path| {
+            let schemata = dir.join("schemata");
+            let text = layout.ops.iter().rev().find_map(|op| match op {
+                Op::Write { path, text } if *path == schemata => Some(text.as_str()),
+                _ => None,
+            })?;
+            let tasks = crate::files::text(self.files.as_ref(), dir.join("tasks"))?;
+            let be =
+                |tid: u32| self.mounts.of_pid(&self.root, tid).is_some_and(|g| self.allow.is_be(&g.cpuset) && self.allow.is_be(&g.cpu));
+            let all = !tasks.is_empty() && tasks.lines().all(|t| t.trim().parse().is_ok_and(be));
+            all.then(|| (schemata, text.to_string()))
+        };
+        let mut kept: Vec<PathBuf> = vec![];
+        for dir in record.made().clone() {
+            if kept.iter().any(|k| dir.starts_with(k)) {
+                continue;
+            }
+            if let Some((schemata, text)) = stays(&dir) {
+                match self.write(&schemata.to_string_lossy(), &text) {
+                    Ok(Ok(())) => {
+                        report.done += 1;
+                        kept.push(dir);
+                        continue;
+                    }
+                    // It goes like the others then.
+                    Ok(Err(e)) => tracing::warn!("{}: {e}", schemata.display()),
+                    Err(rule) => tracing::warn!("{}: {rule}", schemata.display()),
+                }
+            }
+            match self.files.remove_dir(&dir) {
+                Ok(()) => report.done += 1,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => report.gone += 1,
+                Err(e) => {
+                    report.failed.push(format!("rmdir {}: {e}", dir.display()));
+                    continue;
+                }
+            }
+            let _ = record.group(&dir, false);
+        }
+        report
+    }
+
+    /// Each part by the same rules as any other request.
+    fn carry_out_all(&self, layout: &SafeLayout) -> SafeReport {
+        layout.each(|op| {
+            let path = op.path().to_string_lossy();
+            let done = match op {
+                Op::Write { text, .. } => self.write(&path, text),
+                Op::RemoveDir { path: p } => self.allow.group(&path).map(|()| self.remove(p)),
+            };
+            let named = |kind, why: &dyn std::fmt::Display| io::Error::new(kind, format!("{}: {why}", path.escape_debug()));
+            match done {
+                // Without a kind of its own, so it must stay what it is: a group that goes while it is written.
+                Ok(Err(e)) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ESRCH)) => Err(e),
+                Ok(d) => d.map_err(|e| named(e.kind(), &e)),
+                Err(rule) => Err(named(io::ErrorKind::PermissionDenied, &rule)),
+            }
+        })
+    }
+}
+
+/// Control groups and monitoring groups of ours that there are.
+fn count(files: &dyn Files, mount: Option<&Path>) -> (usize, usize) {
+    let Some(mount) = mount else { return (0, 0) };
+    let ours: Vec<String> = files.folders(mount).into_iter().filter(|n| n.starts_with(PREFIX)).collect();
+    let within = |group: &str| files.folders(&mount.join(group).join("mon_groups")).len();
+    let in_default = files.folders(&mount.join("mon_groups")).iter().filter(|n| n.starts_with(PREFIX)).count();
+    (ours.len(), in_default + ours.iter().map(|g| within(g)).sum::<usize>())
 }
 
 /// Whether somebody connects, and whether the client has sent something (or gone); or the safe layout is due.
@@ -298,6 +512,8 @@ const BUSY: &str = "another client is being served. Stop that one first";
 struct Client {
     line: Line,
     pid: i32,
+    /// False from when it has gone.
+    served: Arc<AtomicBool>,
 }
 
 /// Who is the client after somebody has knocked.
@@ -323,7 +539,7 @@ fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&A
         (Ok((_, pid)), Some(c)) if c.pid == pid => match aside {
             Some(a) if !a.busy.swap(true, Ordering::Acquire) => {
                 // A client or a thread that has gone: nobody is served, and the next may be.
-                if !(tell(&new, &Reply::done(vec![])) && a.lines.send(new).is_ok()) {
+                if !(tell(&new, &Reply::done(vec![])) && a.lines.send((new, c.served.clone())).is_ok()) {
                     a.busy.store(false, Ordering::Release);
                 }
             }
@@ -333,7 +549,7 @@ fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&A
         (Ok((who, pid)), None) => {
             if tell(&new, &Reply::done(vec![])) {
                 tracing::info!("serving process {pid} of user {who}");
-                return Some(Client { line: new, pid });
+                return Some(Client { line: new, pid, served: Arc::new(AtomicBool::new(true)) });
             }
         }
     }
@@ -392,7 +608,8 @@ mod tests {
         let at = dir.path().join("actuator");
         let listener = Listener::bind(&at).unwrap();
         let (ours, _theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        let mut client = Some(Client { line: Line::from(ours), pid: std::process::id() as i32 });
+        let served = Arc::new(AtomicBool::new(true));
+        let mut client = Some(Client { line: Line::from(ours), pid: std::process::id() as i32, served });
         let (lines, taken) = channel();
         let aside = Aside { lines, busy: Arc::new(AtomicBool::new(false)) };
         let uid = nix::unistd::getuid().as_raw();

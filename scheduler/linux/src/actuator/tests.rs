@@ -51,14 +51,14 @@ fn actuator(root: &Root) -> Actuator {
     Actuator::new(allow, Arc::new(files), root.clone())
 }
 
-struct Serving {
-    at: PathBuf,
+pub(super) struct Serving {
+    pub at: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Actuator>>,
 }
 
 impl Serving {
-    fn start(mut a: Actuator, at: &Path, uid: u32) -> Self {
+    pub fn start(mut a: Actuator, at: &Path, uid: u32) -> Self {
         let listener = Listener::bind(at).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
@@ -69,7 +69,7 @@ impl Serving {
         Serving { at: at.into(), stop, thread: Some(thread) }
     }
 
-    fn end(mut self) -> Actuator {
+    pub fn end(mut self) -> Actuator {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
@@ -81,7 +81,7 @@ impl Drop for Serving {
     }
 }
 
-fn own_uid() -> u32 {
+pub(super) fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
@@ -462,7 +462,7 @@ fn a_client_that_dies_leaves_the_safe_layout() {
 }
 
 /// Files and folders with what they hold, links by name.
-fn snapshot(dir: &Path, into: &mut BTreeMap<PathBuf, String>) {
+pub(super) fn snapshot(dir: &Path, into: &mut BTreeMap<PathBuf, String>) {
     for e in fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let kind = e.file_type().unwrap();
         let text = if kind.is_symlink() {
@@ -588,7 +588,7 @@ fn may_change(below: &str) -> bool {
         ["sys", "fs", "resctrl", "tasks"] => true,
         ["sys", "fs", "resctrl", "mon_groups", m] | ["sys", "fs", "resctrl", "mon_groups", m, "tasks"] => ours(m),
         ["sys", "fs", "resctrl", g] => ours(g),
-        ["sys", "fs", "resctrl", g, "schemata" | "tasks" | "mode" | "cpus" | "cpus_list"] => ours(g),
+        ["sys", "fs", "resctrl", g, "schemata" | "tasks"] => ours(g),
         ["sys", "fs", "resctrl", g, "mon_groups", _] | ["sys", "fs", "resctrl", g, "mon_groups", _, "tasks"] => ours(g),
         _ => false,
     }

@@ -2,6 +2,8 @@
 //!
 //! Pure. The kernel checks again, and better; this bounds what a client that has been taken over can send it at all.
 
+use crate::memory::MOST_STEP_BYTES;
+
 /// Longest value: the kernel takes no more of a schemata.
 pub const MAX_VALUE: usize = 4096;
 
@@ -20,16 +22,12 @@ pub enum Grammar {
     Limit,
     /// -1 or a number.
     Signed,
-    /// A number of bytes, then K, M, G or nothing.
+    /// A number of bytes, no more than one step takes.
     Reclaim,
     /// "L3:0=7f;1=3" lines.
     Schemata,
     /// One thread id.
     Thread,
-    /// "ff,ffffffff".
-    Mask,
-    /// "shareable" or "exclusive"; never pseudo-locking.
-    Mode,
 }
 
 fn digits(text: &str, most: usize) -> bool {
@@ -72,11 +70,9 @@ impl Grammar {
             Grammar::Number => "a number",
             Grammar::Limit => "max or a number",
             Grammar::Signed => "-1 or a number",
-            Grammar::Reclaim => "a number of bytes",
+            Grammar::Reclaim => "a number of bytes up to 67108864",
             Grammar::Schemata => "lines such as L3:0=7f;1=3",
             Grammar::Thread => "one thread id",
-            Grammar::Mask => "a mask such as ff,ffffffff",
-            Grammar::Mode => "shareable or exclusive",
         }
     }
 
@@ -92,11 +88,9 @@ impl Grammar {
             Grammar::Number => number(one),
             Grammar::Limit => limit(one),
             Grammar::Signed => one == "-1" || number(one),
-            Grammar::Reclaim => number(one.strip_suffix(['K', 'M', 'G']).unwrap_or(one)),
+            Grammar::Reclaim => number(one) && one.parse::<u64>().is_ok_and(|bytes| bytes <= MOST_STEP_BYTES),
             Grammar::Schemata => one.split('\n').all(schemata_line),
             Grammar::Thread => digits(one, 10),
-            Grammar::Mask => one.split(',').all(hex),
-            Grammar::Mode => ["shareable", "exclusive"].contains(&one),
         }
     }
 }
@@ -109,18 +103,16 @@ mod tests {
     #[test]
     fn each_file_has_its_grammar() {
         use Grammar as G;
-        let taken: [(Grammar, &[&str]); 11] = [
+        let taken: [(Grammar, &[&str]); 9] = [
             (G::List, &["", "\n", "0", "0-3,8", "0-3,8\n", "65535"]),
             (G::Partition, &["member", "root\n", "isolated"]),
             (G::Quota, &["max", "max 10000", "1000 10000\n"]),
             (G::Number, &["0", "18446744073709551615"]),
             (G::Limit, &["max", "4096\n"]),
             (G::Signed, &["-1", "3000"]),
-            (G::Reclaim, &["4096", "10M\n"]),
+            (G::Reclaim, &["4096", "67108864\n"]),
             (G::Schemata, &["L3:0=7ff;1=3\nMB:0=40\n", "L3CODE:16=ff", "MB:0=4294967"]),
             (G::Thread, &["42\n", "4194304"]),
-            (G::Mask, &["ff", "ff,ffffffff\n"]),
-            (G::Mode, &["exclusive", "shareable\n"]),
         ];
         let long = format!("L3:{}0=1", "0=1;".repeat(2000));
         let hostile = [
@@ -159,6 +151,7 @@ mod tests {
             hostile.iter().for_each(|t| assert!(!grammar.takes(t), "{grammar:?} {t:?}"));
         }
         assert!([G::List, G::Number, G::Limit, G::Signed, G::Thread].iter().all(|g| !g.takes("1e3") && !g.takes("a")));
+        assert!(["67108865", "64M", "18446744073709551616"].iter().all(|t| !G::Reclaim.takes(t)));
         assert!(!G::Thread.takes("") && !G::Thread.takes("1,2") && !G::Quota.takes("") && !G::Schemata.takes(""));
     }
 }

@@ -156,7 +156,9 @@ impl LocalBench {
         let loadgen = find_loadgen()?;
         crate::engine::Engine::find()?;
         let cpus = online(&config.root)?;
-        let server = LocalServer::open(config)?;
+        let mut server = LocalServer::open(config)?;
+        // Of a campaign that was killed: its containers have been removed by now.
+        server.resume()?;
         let client_cpus = cpus.difference(server.platform().managed);
         Ok(LocalBench { server, loadgen, client_cpus, running: BTreeMap::new(), preloaded: BTreeSet::new(), relaunch: false })
     }

@@ -192,7 +192,7 @@ pub struct Feed {
     path: PathBuf,
     shared: Arc<Shared>,
     /// A byte here wakes the receiving thread.
-    wake: UnixStream,
+    wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     /// What is to be scraped of services whenever they are here.
     scrapes: BTreeMap<String, Scrape>,
@@ -201,6 +201,21 @@ pub struct Feed {
     states: BTreeMap<String, FeedState>,
     /// Services that were warned of because they have never been heard.
     unheard: BTreeSet<String>,
+}
+
+impl Shared {
+    fn new(rules: Rules, lines: Vec<Arc<Line>>) -> Self {
+        Shared {
+            start: Instant::now(),
+            windows: Mutex::default(),
+            rules: Mutex::new(Arc::new(rules)),
+            lines: Mutex::new(lines),
+            new_lines: AtomicBool::new(true),
+            refused: Default::default(),
+            told: Mutex::default(),
+            stop: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Feed {
@@ -225,16 +240,7 @@ impl Feed {
         }
         let via = Via { number: 0, service: None };
         let rules = Rules { uid: nix::unistd::geteuid().as_raw(), ..Rules::default() };
-        let shared = Arc::new(Shared {
-            start: Instant::now(),
-            windows: Mutex::default(),
-            rules: Mutex::new(Arc::new(rules)),
-            lines: Mutex::new(vec![Arc::new(Line { socket, via })]),
-            new_lines: AtomicBool::new(true),
-            refused: Default::default(),
-            told: Mutex::default(),
-            stop: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(rules, vec![Arc::new(Line { socket, via })]));
         let (wake, woken) = UnixStream::pair().map_err(fail)?;
         // A byte that waits already says all that a second one would.
         wake.set_nonblocking(true).map_err(fail)?;
@@ -247,7 +253,7 @@ impl Feed {
         };
         let thread = Some(thread.map_err(fail)?);
         let (scrapes, scrapers, states, unheard) = Default::default();
-        Ok(Feed { path: path.into(), shared, wake, thread, scrapes, scrapers, states, unheard })
+        Ok(Feed { path: path.into(), shared, wake: Some(wake), thread, scrapes, scrapers, states, unheard })
     }
 
     /// A socket for one service alone: every process that may write to it speaks for that service. Returns its path.
@@ -272,7 +278,7 @@ impl Feed {
     }
 
     fn wake_up(&self) {
-        let _ = (&self.wake).write(&[1]);
+        let _ = self.wake.as_ref().map(|mut w| w.write(&[1]));
     }
 
     /// Change the mode and the group of the common socket.
@@ -313,6 +319,13 @@ impl Feed {
     /// Datagrams that were taken, by service.
     pub fn taken(&self) -> BTreeMap<String, u64> {
         self.with(|w| w.taken().clone())
+    }
+
+    /// One that nothing is heard on.
+    pub fn none() -> Self {
+        let shared = Shared::new(Rules::default(), vec![]);
+        let (scrapes, scrapers, states, unheard) = Default::default();
+        Feed { path: PathBuf::new(), shared: Arc::new(shared), wake: None, thread: None, scrapes, scrapers, states, unheard }
     }
 
     pub fn path(&self) -> &Path {

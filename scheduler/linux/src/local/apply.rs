@@ -5,11 +5,12 @@ use super::control::Control;
 use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{quota_cores, quota_value, Knob};
 use crate::journal::{Entry as Event, Former};
+use crate::resctrl::lock::{Lock, Turn};
 use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::Op;
-use crate::resctrl::Resctrl;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use surefoot_server::order::{order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
@@ -37,11 +38,31 @@ impl Step {
     }
 }
 
+/// Groups of others in resctrl with the threads that were in them, see [`Former::threads`].
+pub(super) type GroupsOfOthers = BTreeMap<PathBuf, Vec<u32>>;
+
+/// Where to wait for another tool's lock of resctrl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// In the call: nobody counts on it to return at once.
+    Here,
+    /// Not at all: CPUs now, ways at a later tick ([`LocalServer::catch_up`]).
+    Beside,
+}
+
+/// What a plan may do to classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClassTurn {
+    NotNeeded,
+    Now,
+    Later,
+}
+
 /// Attempts to undo a write before it is left for later.
 const UNDO_ATTEMPTS: u32 = 3;
 
 impl LocalServer {
-    pub(super) fn put_in_force(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
+    pub(super) fn put_in_force(&mut self, plan: &Plan, wait: Wait) -> Result<Applied, ServerError> {
         self.settle()?;
         if let Some(id) = plan.allocations.keys().find(|id| !self.services.contains_key(*id)) {
             return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
@@ -62,13 +83,22 @@ impl LocalServer {
             })
             .map(|(id, a)| (id.clone(), a.clone()))
             .collect();
-        if new.is_empty() && self.replan_at.is_none_or(|at| self.observations < at) {
+        let (turn, lock) = self.turn(&new, wait);
+        if new.is_empty() && turn == ClassTurn::NotNeeded {
             return Ok(Applied::default());
         }
-        let lock = self.resctrl.as_ref().map(Resctrl::lock).transpose()?;
-        let (mut ops, mut classes) = self.class_steps(&all, usize::MAX)?;
+        let threads = self.threads_of_others(&new);
+        // Ways that must not be asked for are refused with the plan, whoever has the lock.
+        let (mut ops, mut classes) = match turn {
+            ClassTurn::NotNeeded => (vec![], self.layout.clone()),
+            ClassTurn::Now => self.class_steps(&all, usize::MAX)?,
+            ClassTurn::Later => {
+                self.class_steps(&all, usize::MAX)?;
+                (vec![], self.layout.clone())
+            }
+        };
         let mut steps = self.steps(&new, ops)?;
-        self.touch(&new)?;
+        self.touch(&new, threads)?;
         self.open_partitions(&new);
         self.record_safe_layout(&classes)?;
         while let Err((n, refusal)) = self.run(&steps) {
@@ -97,14 +127,62 @@ impl LocalServer {
             }
         }
         drop(lock);
-        self.classes_are(classes);
+        match turn {
+            ClassTurn::NotNeeded => {}
+            ClassTurn::Now => {
+                self.ways_late = false;
+                self.classes_are(classes);
+            }
+            ClassTurn::Later => self.ways_late = true,
+        }
         self.keep(&new);
         Ok(Applied { changed })
     }
 
+    /// Whether classes may have to change, and may now. What moves CPUs alone has nothing to do with them, and asks for no lock.
+    /// The lock is to be held until they are in force.
+    fn turn(&self, new: &BTreeMap<ServiceId, Allocation>, wait: Wait) -> (ClassTurn, Option<Lock>) {
+        let moves = |(id, a): (&ServiceId, &Allocation)| {
+            let s = &self.services[id];
+            !s.placed || s.allocation.ways != a.ways || s.allocation.mba_pct != a.mba_pct
+        };
+        let due = self.ways_late || self.replan_at.is_some_and(|at| self.observations >= at);
+        if !due && !new.iter().any(moves) {
+            return (ClassTurn::NotNeeded, None);
+        }
+        match (&self.resctrl, wait) {
+            (None, _) => (ClassTurn::Now, None),
+            (Some(r), Wait::Here) => (ClassTurn::Now, Some(r.lock())),
+            (Some(r), Wait::Beside) => match r.turn() {
+                Turn::Now(lock) => (ClassTurn::Now, Some(lock)),
+                Turn::Later => (ClassTurn::Later, None),
+            },
+        }
+    }
+
+    /// Ways that had to wait for the lock, once it is free or has been held for too long. To be called at every tick.
+    pub(super) fn catch_up(&mut self) {
+        if !self.ways_late {
+            return;
+        }
+        if let Err(e) = self.put_in_force(&Plan::default(), Wait::Beside) {
+            tracing::warn!("ways that had to wait for the lock of resctrl are not in force: {e}");
+            // What is in force is told, so the next plan goes by it.
+            self.ways_late = false;
+        }
+    }
+
     /// What services have now goes to disk before any of it is changed for the first time. Only of what is set here: the rest is
     /// somebody else's to change meanwhile.
-    fn touch(&mut self, new: &BTreeMap<ServiceId, Allocation>) -> Result<(), ServerError> {
+    fn touch(
+        &mut self,
+        new: &BTreeMap<ServiceId, Allocation>,
+        mut threads: BTreeMap<ServiceId, GroupsOfOthers>,
+    ) -> Result<(), ServerError> {
+        if !self.given.is_empty() {
+            // What a service had before it was given back is not what it has now.
+            self.forget_given()?;
+        }
         for (id, a) in new {
             let s = &self.services[id];
             let known = self.touched.get(id);
@@ -115,7 +193,18 @@ impl LocalServer {
                 continue;
             }
             let start_ticks = s.process.as_ref().filter(|_| matches!(s.target, Target::Pid(_))).map(|p| p.start_ticks);
-            let former = Former { target: s.target.clone(), start_ticks, group: s.identity, saved };
+            let cgroup = match &s.control {
+                Control::Files(g) => self.mounts.name_of(g).map(Into::into),
+                _ => None,
+            };
+            let former = Former {
+                target: s.target.clone(),
+                start_ticks,
+                group: s.identity,
+                cgroup,
+                threads: threads.remove(id).unwrap_or_default(),
+                saved,
+            };
             self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
             match self.touched.get_mut(id) {
                 Some(known) => known.saved.extend(former.saved),

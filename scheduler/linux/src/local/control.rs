@@ -79,6 +79,24 @@ impl Control {
         }
     }
 
+    /// That a knob has this value.
+    pub(super) fn check_holds(&self, knob: Knob, value: &str) -> io::Result<()> {
+        let error = |kind, why: String| Err(io::Error::new(kind, why));
+        match self {
+            Control::Files(c) => c.check_holds(knob, value),
+            Control::Watched(_) => error(io::ErrorKind::Unsupported, "it is only watched".into()),
+            Control::Engine { all, .. } => {
+                let all = all.to_string();
+                let value = if knob == Knob::Cpus && value.is_empty() { all.as_str() } else { value };
+                match self.get(knob) {
+                    None => error(io::ErrorKind::NotFound, "the engine does not say".into()),
+                    Some(got) if knob.same(value, &got) => Ok(()),
+                    Some(got) => error(io::ErrorKind::InvalidData, format!("the engine keeps \"{got}\", and it was \"{value}\" before")),
+                }
+            }
+        }
+    }
+
     /// That nothing above the service's group takes away what was set.
     pub(super) fn check_in_force(&self, knob: Knob, value: &str) -> io::Result<()> {
         match self {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::files::{Files, HostFiles};
 use crate::root::tests::{scratch, tree};
-use crate::testing::{intel, Faulty, ModelFiles};
+use crate::testing::{intel, outlived, Faulty, ModelFiles};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use surefoot_server::layout::{pack, Holding};
@@ -92,7 +92,8 @@ impl Host {
         Host { _dir: dir, state, root, model, faulty, watch }
     }
 
-    fn server(&self) -> LocalServer {
+    /// Nothing adopted.
+    fn open(&self) -> LocalServer {
         let config = LocalConfig {
             root: self.root.clone(),
             managed: Some(CpuSet::range(0, CPUS)),
@@ -100,8 +101,16 @@ impl Host {
             look_every: Duration::ZERO,
             ..LocalConfig::new(self.state.path())
         };
-        let mut s = LocalServer::open(config).unwrap();
-        for (n, id) in SERVICES.iter().enumerate() {
+        LocalServer::open(config).unwrap()
+    }
+
+    fn server(&self) -> LocalServer {
+        self.server_without("")
+    }
+
+    fn server_without(&self, absent: &str) -> LocalServer {
+        let mut s = self.open();
+        for (n, id) in SERVICES.iter().enumerate().filter(|(_, id)| **id != absent) {
             let kind = if n < 3 { Kind::Lc { qos_target_ms: 1.0 } } else { Kind::Be };
             s.adopt(id, id, kind, 1, Target::Cgroup(format!("/lc/{id}").into())).unwrap();
         }
@@ -275,4 +284,107 @@ fn whoever_comes_after_a_death_finds_a_way() {
     let mut after = host.tree();
     after.iter_mut().filter(|(k, _)| k.ends_with("cpuset.cpus")).for_each(|(_, v)| *v = v.replace("0-15", ""));
     assert_eq!(after, before_us);
+}
+
+/// What a process that has changed everything does in the end.
+#[derive(Clone, Copy, Debug)]
+enum WayOut {
+    Reset,
+    /// One service leaves: an LC service, a BE job.
+    Stop(&'static str),
+    /// A service is there no more in the next run, which gives its values back.
+    Unconfigured(&'static str),
+}
+
+/// A way out may end at any write, and at any word to whoever keeps layouts; the layout on disk may be put in force then, and that may end
+/// at any write as well: in the end a reset leaves every value where it was, and nothing to give back.
+#[test]
+fn a_way_out_may_end_at_any_write() {
+    let ways = [WayOut::Reset, WayOut::Stop("a"), WayOut::Stop("d"), WayOut::Unconfigured("b"), WayOut::Unconfigured("e")];
+    let mut random = Random(0xdead_beef);
+    let (mut deaths, mut completed) = (0, 0usize);
+    for way in ways.into_iter().cycle().take(3 * ways.len()) {
+        for at in 0.. {
+            let host = Host::new();
+            let before_us = host.tree();
+            let mut s = host.server();
+            s.apply(&random_plan(&s, &mut random)).unwrap();
+            let out = match way {
+                WayOut::Reset => {
+                    host.faulty.die_at(at);
+                    outlived(|| s.reset().map(|_| ()))
+                }
+                WayOut::Stop(id) => {
+                    host.faulty.die_at(at);
+                    outlived(|| s.stop(id))
+                }
+                WayOut::Unconfigured(id) => {
+                    drop(s);
+                    s = host.server_without(id);
+                    host.faulty.die_at(at);
+                    outlived(|| s.resume().map(|_| ()))
+                }
+            };
+            host.faulty.arm(BTreeMap::new());
+            let whole = out.is_some();
+            if let Some(done) = out {
+                done.unwrap();
+                assert!(at > 3, "{way:?}: only {at} changes");
+            }
+            drop(s);
+            let layout = crate::safe::SafeLayout::load(&host.state.path().join(crate::safe::FILE)).unwrap();
+            let in_force = layout.filter(|_| random.below(3) > 0);
+            if let Some(layout) = &in_force {
+                if random.below(2) == 0 {
+                    host.faulty.die_at(random.below(layout.ops.len() as u64 + 1));
+                }
+                let report = outlived(|| layout.put_in_force(host.root.files.as_ref()));
+                host.faulty.arm(BTreeMap::new());
+                assert!(report.is_none_or(|r| r.failed.is_empty()), "{way:?}, death {at}");
+            }
+            host.model.machine().advance(10_000);
+            // By hand nothing is adopted; a daemon that is started again has all of them.
+            let mut s = if random.below(2) == 0 { host.open() } else { host.server() };
+            s.reset().unwrap();
+            let mut after = host.tree();
+            after.iter_mut().filter(|(k, _)| k.ends_with("cpuset.cpus")).for_each(|(_, v)| *v = v.replace("0-15", ""));
+            assert_eq!(after, before_us, "{way:?}, death {at}, layout {in_force:?}");
+            assert!(!host.state.path().join(crate::safe::FILE).exists() && s.touched.is_empty());
+            drop(s);
+            assert_eq!(host.open().touched, Touched::new(), "{way:?}, death {at}");
+            if whole {
+                completed += 1;
+                break;
+            }
+            deaths += 1;
+        }
+    }
+    assert!(deaths > 100 && completed == 3 * ways.len(), "{deaths} deaths, {completed} whole");
+}
+
+/// A process that dies in its very first plan leaves something half written, and nothing that had ever been applied: the next one gives that
+/// back before it decides anything.
+#[test]
+fn what_was_half_written_of_a_first_plan_is_given_back() {
+    let mut random = Random(77);
+    for at in 0.. {
+        let host = Host::new();
+        let before_us = host.tree();
+        let mut s = host.server();
+        let plan = random_plan(&s, &mut random);
+        host.faulty.die_at(at);
+        let whole = outlived(|| s.apply(&plan).map(|_| ())).is_some();
+        host.faulty.arm(BTreeMap::new());
+        drop(s);
+        if whole {
+            assert!(at > 10, "only {at} changes");
+            break;
+        }
+        let mut s = host.server();
+        assert_eq!(s.resume().unwrap().adopted, Vec::<ServiceId>::new());
+        let mut after = host.tree();
+        after.iter_mut().filter(|(k, _)| k.ends_with("cpuset.cpus")).for_each(|(_, v)| *v = v.replace("0-15", ""));
+        assert_eq!(after, before_us, "death {at}");
+        assert!(s.touched.is_empty() && !host.state.path().join(crate::safe::FILE).exists());
+    }
 }

@@ -82,11 +82,21 @@ pub(super) struct Keeper {
 impl Keeper {
     /// It is to be given back: nothing is kept, and nothing is under way, after this.
     pub(super) fn forget(&mut self, id: &str) {
+        self.let_go(id);
+        self.end_work(id);
+    }
+
+    /// Nothing is kept. What is under way goes on: to wait for it may take minutes.
+    pub(super) fn let_go(&mut self, id: &str) {
         self.held.remove(id);
-        self.work.retain(|(of, _), _| of != id);
         self.contests.retain(|(of, _), _| of != id);
         self.unpartitioned.remove(id);
         self.looked.remove(id);
+    }
+
+    /// Wait for what is under way: it must not overwrite what is given back next.
+    pub(super) fn end_work(&mut self, id: &str) {
+        self.work.retain(|(of, _), _| of != id);
     }
 }
 

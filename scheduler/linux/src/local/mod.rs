@@ -17,6 +17,7 @@ mod tests;
 mod unit_tests;
 mod ways;
 
+use self::apply::Wait;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
@@ -28,7 +29,7 @@ use crate::claim::{self, Claim, Held};
 use crate::discover::{discover_with, online};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
-use crate::journal::{Entry as Event, Journal, Touched};
+use crate::journal::{Journal, Touched};
 use crate::own::{cause_and_remedy, Author, Folder};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs::{Frequencies, Process};
@@ -40,7 +41,7 @@ use crate::root::Root;
 use crate::safe::SafeLayout;
 use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -80,6 +81,9 @@ pub struct LocalConfig {
     pub resctrl: Option<PathBuf>,
     /// Peak memory bandwidth, MB/s: what per cent of MBA are of where the kernel counts in absolute units.
     pub mem_bw_mbps: Option<f64>,
+    /// Whoever calls counts on [`Server::apply`] to return at once: where another tool has the lock of resctrl, ways follow at a later
+    /// observation. Else `apply` waits for a second at most.
+    pub in_a_loop: bool,
     /// How often memory and frequencies are read and values that somebody else may have changed are compared; 0 = at each look.
     pub look_every: Duration,
 }
@@ -96,6 +100,7 @@ impl LocalConfig {
             resume: false,
             resctrl: None,
             mem_bw_mbps: None,
+            in_a_loop: false,
             look_every: Duration::from_secs(1),
         }
     }
@@ -220,6 +225,8 @@ pub struct LocalServer {
     default_group: Setting,
     /// Observation from which on classes are planned anew although no allocation changes: while some are shared there may be room again.
     replan_at: Option<u64>,
+    /// Classes wait for another tool's lock of resctrl.
+    ways_late: bool,
     /// It was mounted anew with another offer.
     resctrl_changed: Option<String>,
     observations: u64,
@@ -234,8 +241,19 @@ pub struct LocalServer {
     in_force: BTreeMap<ServiceId, Allocation>,
     /// The safe layout on disk.
     safe: Option<SafeLayout>,
-    /// Containers of ours that a process left that died.
+    /// Services that keep the ways of a group of somebody else, who put their threads there: this process could not put them back.
+    elsewhere: BTreeMap<ServiceId, Setting>,
+    /// Services that are being given back now: no layout holds them at less than they had.
+    giving: BTreeSet<ServiceId>,
+    /// Those that have everything again: no longer in `touched`, and in the journal until no layout on disk speaks of them.
+    given: BTreeSet<ServiceId>,
+    /// Under control by the journal, but not here.
+    strangers: BTreeMap<ServiceId, Control>,
+    /// Those of them that ended before they had everything again.
+    owed: BTreeSet<ServiceId>,
+    /// Containers of ours that a process left that died; or why they cannot be told.
     left: Vec<String>,
+    left_unknown: Option<ServerError>,
     orphans_removed: Vec<String>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
     unsettled: Vec<apply::Step>,
@@ -338,11 +356,35 @@ impl LocalServer {
         Ok(server)
     }
 
+    /// Only for [`LocalServer::reset`]: takes nothing that giving back does not need. No CPU is claimed, whichever are managed, no latency is
+    /// heard, and an engine that does not answer is told at the end.
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] for a state folder that a controller uses or that cannot be read, or a host without sysfs.
+    pub fn open_to_reset(config: LocalConfig) -> Result<Self, ServerError> {
+        let config = LocalConfig { managed: None, ..config };
+        let found = Self::look(&config)?;
+        let mut server = Self::watch_with(config, found, |_, _| Ok(Feed::none()))?;
+        if server.config.root.is_host() {
+            server.claim_resctrl();
+            server.left_unknown = server.find_left().err();
+        }
+        Ok(server)
+    }
+
     /// As [`LocalServer::open_found`], but what a killed run left is not touched. For [`LocalServer::watch`].
     ///
     /// # Errors
     /// See [`LocalServer::open`].
-    pub fn watch_found(mut config: LocalConfig, found: Found) -> Result<Self, ServerError> {
+    pub fn watch_found(config: LocalConfig, found: Found) -> Result<Self, ServerError> {
+        Self::watch_with(config, found, |dir, mounts| Feed::bind(&dir.join("feed.sock"), feed::MODE, mounts))
+    }
+
+    fn watch_with(
+        mut config: LocalConfig,
+        found: Found,
+        feed: impl FnOnce(&Path, &Mounts) -> Result<Feed, ServerError>,
+    ) -> Result<Self, ServerError> {
         let Found { platform, resctrl, no_pmu, online: online_now } = found;
         let dir = config.state_dir.clone();
         let fail = |e: &io::Error, remedy: &str| {
@@ -368,7 +410,7 @@ impl LocalServer {
         if config.root.is_host() {
             keep_off(&online_now.difference(platform.managed));
         }
-        let feed = Feed::bind(&dir.join("feed.sock"), feed::MODE, &mounts)?;
+        let feed = feed(&dir, &mounts)?;
         if no_pmu.is_none() && config.root.is_host() {
             perf::allow_descriptors();
         }
@@ -380,6 +422,7 @@ impl LocalServer {
             layout: Layout::default(),
             default_group: Setting::default(),
             replan_at: None,
+            ways_late: false,
             resctrl_changed: None,
             observations: 0,
             owner: owner_of(&dir),
@@ -393,7 +436,13 @@ impl LocalServer {
             touched: recalled.touched,
             in_force: recalled.in_force,
             safe: None,
+            elsewhere: BTreeMap::new(),
+            giving: BTreeSet::new(),
+            given: BTreeSet::new(),
+            strangers: BTreeMap::new(),
+            owed: BTreeSet::new(),
             left: vec![],
+            left_unknown: None,
             orphans_removed: vec![],
             unsettled: vec![],
             keeper: Keeper::default(),
@@ -409,6 +458,19 @@ impl LocalServer {
             claim: None,
             resctrl_claim: None,
         })
+    }
+
+    fn wait(&self) -> Wait {
+        if self.config.in_a_loop {
+            Wait::Beside
+        } else {
+            Wait::Here
+        }
+    }
+
+    /// Changes of classes that were made without the lock of resctrl, because another process held it.
+    pub fn unlocked_changes(&self) -> u64 {
+        self.resctrl.as_ref().map_or(0, Resctrl::unlocked_changes)
     }
 
     fn engine(&mut self) -> Result<Engine, ServerError> {
@@ -592,7 +654,8 @@ impl LocalServer {
         if let Some(s) = self.services.get_mut(id) {
             s.claim = claim;
         }
-        self.let_go_of_namesake(id)
+        self.let_go_of_namesake(id);
+        Ok(())
     }
 
     /// One service a cgroup, and one controller a service: two would take each other's values for somebody's interference.
@@ -616,17 +679,6 @@ impl LocalServer {
                 Ok(None)
             }
         }
-    }
-
-    /// Values that another cgroup of that name had before are nobody's any more.
-    fn let_go_of_namesake(&mut self, id: &str) -> Result<(), ServerError> {
-        let group = self.services.get(id).and_then(|s| s.identity);
-        if self.touched.get(id).is_some_and(|f| f.is_of_another(group)) {
-            self.touched.remove(id);
-            self.in_force.remove(id);
-            self.journal.append(&Event::Release { id: id.into() })?;
-        }
-        Ok(())
     }
 
     fn hold(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target, found: (Control, Option<Cgroup>, Option<u32>)) {
@@ -669,18 +721,13 @@ impl LocalServer {
         if !self.services.contains_key(id) {
             return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
         }
-        let s = &self.services[id];
-        if let Some(container) = s.launched.clone() {
-            self.engine()?.remove(&container)?;
-            self.forget(id)?;
-        } else {
-            let control = s.control.clone();
-            let tids = s.cgroup.as_ref().map(Cgroup::tids).unwrap_or_default();
-            self.leave_class(id, &tids)?;
-            self.restore(id, &control)?;
-            self.services.remove(id);
+        match self.container(id).map(str::to_string) {
+            Some(container) => {
+                self.engine()?.remove(&container)?;
+                self.forget(id)?;
+            }
+            None => self.let_go(id)?,
         }
-        self.leave_class(id, &[])?;
         self.feed.with(|w| w.forget(id));
         Ok(())
     }
@@ -692,16 +739,6 @@ impl LocalServer {
         } else {
             names.join(", ")
         }
-    }
-
-    /// No longer ours, nothing left to give back.
-    fn forget(&mut self, id: &str) -> Result<(), ServerError> {
-        self.keeper.forget(id);
-        self.services.remove(id);
-        if self.touched.remove(id).is_some() {
-            self.journal.append(&Event::Release { id: id.into() })?;
-        }
-        Ok(())
     }
 }
 
@@ -750,7 +787,10 @@ impl Server for LocalServer {
     fn observe(&mut self) -> Observation {
         self.drop_ended();
         match self.settle() {
-            Ok(()) => self.tend(),
+            Ok(()) => {
+                self.catch_up();
+                self.tend();
+            }
             Err(e) => tracing::error!("{e}"),
         }
         let now_ms = self.feed.now_ms();
@@ -788,7 +828,7 @@ impl Server for LocalServer {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
-        self.put_in_force(plan)
+        self.put_in_force(plan, self.wait())
     }
 
     /// Wait for the next tick of a fixed grid: a late step does not shift the ones after it, and missed ones are skipped.

@@ -1,18 +1,43 @@
-//! After a process that died: going on from what it left ([`LocalServer::resume`]), or giving everything back
-//! ([`LocalServer::reset`]); and the safe layout, recorded for the time when there is no process at all.
+//! Giving back: everything ([`LocalServer::reset`]), one service ([`LocalServer::stop`]), what a process that died left
+//! ([`LocalServer::resume`]); and the layouts recorded for the time when there is no process at all.
+//!
+//! What holds, whatever interrupts this: *a service's former values are in the journal until they are in force and read back, and until no
+//! layout that anybody could still put in force says otherwise.* Hence the order of every way out:
+//!
+//! 1. a *restoring* layout replaces the safe one: former values, BE jobs too, our groups removed. Where it cannot be written (a full disk)
+//!    the way goes on without it: nothing below needs it;
+//! 2. former values are written and read back; 3. classes are removed;
+//! 4. the layout is forgotten, on disk and by the actuator, or what is left of it is written;
+//! 5. only then does the journal forget those that have everything again.
+//!
+//! docs/recovery.md has what each later command does from each of these states.
 
+use super::apply::Wait;
 use super::control::Control;
 use super::{unavailable, LocalServer, ResetReport, Service, Target};
-use crate::cgroup::{absent, quota_value, Knob};
+use crate::cgroup::{absent, quota_value, Cgroup, Knob, Mounts};
 use crate::engine::Engine;
-use crate::journal::{Entry as Event, Former};
+use crate::journal::Former;
 use crate::own::Folder;
 use crate::procfs;
 use crate::resctrl::classes::Layout;
 use crate::root::Root;
 use crate::safe::{self, Op, SafeLayout};
 use crate::unit;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, io};
 use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
+
+/// What may wait for the kernel to move or reclaim memory: nothing else waits for these.
+const SLOW: [Knob; 3] = [Knob::High, Knob::Memory, Knob::Mems];
+
+/// What is owed to a service that has ended is tried again once in so many observations.
+pub(super) const OWED_EVERY: u64 = 10;
+
+/// In place of a service: what could not be given back was a class.
+const RESCTRL: &str = "resctrl";
 
 /// What [`LocalServer::resume`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +48,22 @@ pub struct Resumed {
     pub given_back: ResetReport,
     /// Why the last plan could not be put back, where everything was given back instead.
     pub refused: Option<String>,
+}
+
+/// Where a service's former values belong.
+enum Where {
+    Here(Control),
+    /// They went with it.
+    Gone,
+}
+
+/// What giving back came to, service by service.
+#[derive(Default)]
+struct Returned {
+    /// In force, and read back.
+    restored: Vec<ServiceId>,
+    gone: Vec<ServiceId>,
+    failed: Vec<(ServiceId, ServerError)>,
 }
 
 impl LocalServer {
@@ -60,24 +101,26 @@ impl LocalServer {
         let mut resumed = Resumed::default();
         resumed.given_back.containers_removed = std::mem::take(&mut self.orphans_removed);
         let mut in_force = std::mem::take(&mut self.in_force);
-        for (id, former) in self.touched.clone() {
-            if self.services.get(&id).is_some_and(|s| s.target == former.target) {
-                continue;
-            }
-            in_force.remove(&id);
+        in_force.retain(|id, _| self.is_here(id));
+        // One that no plan had been applied to has what was half written of its first.
+        let back: BTreeSet<ServiceId> = self.touched.keys().filter(|id| !in_force.contains_key(*id)).cloned().collect();
+        for id in back.iter().filter(|id| !self.is_here(id)) {
             tracing::info!("{id} is no longer configured, or is another service now: what it had before is given back");
-            match self.give_back(&id, &former)? {
-                true => resumed.given_back.restored.push(id),
-                false => resumed.given_back.gone.push(id),
+        }
+        let mut returned = self.give_back(&back);
+        (resumed.given_back.restored, resumed.given_back.gone) = (returned.restored.clone(), returned.gone.clone());
+        if in_force.is_empty() {
+            match self.clear_classes() {
+                Ok(removed) => resumed.given_back.groups_removed = removed,
+                Err(e) => returned.failed.push((RESCTRL.into(), e)),
             }
         }
-        in_force.retain(|id, _| self.services.contains_key(id));
+        self.settle_accounts(returned)?;
         if in_force.is_empty() {
-            resumed.given_back.groups_removed = self.clear_classes()?;
             return Ok(resumed);
         }
         // With the classes of these: any other of ours is removed.
-        match self.put_in_force(&Plan { allocations: in_force, ..Plan::default() }) {
+        match self.put_in_force(&Plan { allocations: in_force, ..Plan::default() }, Wait::Here) {
             Ok(applied) => resumed.adopted = applied.changed,
             Err(e) => {
                 tracing::warn!("the last plan of the run before this one does not fit any more and is given back: {e}");
@@ -88,77 +131,280 @@ impl LocalServer {
         Ok(resumed)
     }
 
+    /// Under control by the journal, and the service that it was.
+    fn is_here(&self, id: &str) -> bool {
+        self.services.get(id).zip(self.touched.get(id)).is_some_and(|(s, former)| s.target == former.target)
+    }
+
     /// What is to be left in force should this process vanish now, or while it goes over to `classes`: on disk before anything is
     /// changed.
     pub(super) fn record_safe_layout(&mut self, classes: &Layout) -> Result<(), ServerError> {
-        let (mut first, mut ops, mut slow) = (vec![], vec![], vec![]);
-        // BE jobs first: they give, LC services take.
-        for lc in [false, true] {
-            for (id, former) in &self.touched {
-                let Some(s) = self.services.get(id).filter(|s| matches!(s.kind, Kind::Lc { .. }) == lc) else { continue };
-                // While one has CPUs for itself no other can have them.
-                first.extend(self.safe_writes(s, former, |knob| knob == Knob::Partition));
-                ops.extend(self.safe_writes(s, former, |knob| !matches!(knob, Knob::Partition | Knob::Mems)));
-                // These wait until memory has moved: nothing may wait for them.
-                slow.extend(self.safe_writes(s, former, |knob| knob == Knob::Mems));
-            }
-            ops.extend(self.safe_classes(classes, lc));
+        let layout = self.layout_without_us(classes);
+        if self.safe.as_ref() == Some(&layout) {
+            return Ok(());
         }
-        let ops = first.into_iter().chain(ops).chain(slow).collect();
-        let layout = SafeLayout { boot_id: self.boot_id.clone(), ..SafeLayout::new(ops) };
-        if self.safe.as_ref() != Some(&layout) {
-            layout.save(&self.config.state_dir.join(safe::FILE))?;
-            let files = &self.config.root.files;
-            files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))?;
-            self.safe = Some(layout);
-        }
+        self.safe = None;
+        layout.save(&self.config.state_dir.join(safe::FILE))?;
+        let files = &self.config.root.files;
+        files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))?;
+        self.safe = Some(layout);
         Ok(())
     }
 
-    fn safe_writes(&self, s: &Service, former: &Former, of: impl Fn(Knob) -> bool) -> Vec<Op> {
-        let Control::Files(cgroup) = &s.control else { return vec![] };
+    /// LC services have what they had before, BE jobs the least; those that are being given back, or are not here any more, what they
+    /// had before, whatever they are.
+    fn layout_without_us(&self, classes: &Layout) -> SafeLayout {
+        let (mut first, mut ops, mut slow, mut back, mut groups) = (vec![], vec![], vec![], vec![], BTreeMap::new());
+        let (least_ops, gone_ops) = self.class_ops(classes, |id| self.is_held_at_least(id));
+        // BE jobs that stay give first, LC services take, and then those that are to have everything again.
+        for rank in 0..3 {
+            for (id, former) in &self.touched {
+                let (here, least) = (self.services.get(id), self.is_held_at_least(id));
+                let lc = here.is_some_and(|s| matches!(s.kind, Kind::Lc { .. }));
+                if rank != if least { 0 } else { 2 - u8::from(lc) } {
+                    continue;
+                }
+                let Some(Control::Files(cgroup)) = here.map(|s| &s.control).or_else(|| self.strangers.get(id)) else { continue };
+                // While one has CPUs for itself no other can have them.
+                first.extend(self.writes(cgroup, former, least, |knob| knob == Knob::Partition));
+                ops.extend(self.writes(cgroup, former, least, |knob| !matches!(knob, Knob::Partition | Knob::Mems)));
+                if let Some(r) = self.resctrl.as_ref().filter(|_| !least && !former.threads.is_empty()) {
+                    let writes = r.writes_back(&former.threads, &cgroup.tids());
+                    back.extend(writes.into_iter().map(|(path, text)| Op::Write { path, text }));
+                }
+                // These wait until memory has moved: nothing may wait for them.
+                slow.extend(self.writes(cgroup, former, least, |knob| knob == Knob::Mems));
+            }
+            match rank {
+                0 => ops.extend(least_ops.iter().cloned()),
+                1 => ops.extend(gone_ops.iter().cloned()),
+                _ => {}
+            }
+        }
+        let ops: Vec<Op> = first.into_iter().chain(ops).chain(back).chain(slow).collect();
+        let in_resctrl = |dir: &Path| self.resctrl.as_ref().is_some_and(|r| dir.starts_with(r.dir()));
+        for dir in ops.iter().filter_map(|op| op.path().parent()).filter(|dir| !in_resctrl(dir)) {
+            if !groups.contains_key(dir) {
+                groups.extend(fs::metadata(dir).ok().map(|m| (dir.to_path_buf(), m.ino())));
+            }
+        }
+        SafeLayout { boot_id: self.boot_id.clone(), groups, ..SafeLayout::new(ops) }
+    }
+
+    /// A BE job that is to stay under control.
+    fn is_held_at_least(&self, id: &str) -> bool {
+        !self.giving.contains(id) && self.services.get(id).is_some_and(|s| s.kind == Kind::Be)
+    }
+
+    fn writes(&self, cgroup: &Cgroup, former: &Former, least: bool, of: impl Fn(Knob) -> bool) -> Vec<Op> {
         let least = |knob: Knob| match knob {
-            Knob::Weight => Some(s.control.least_weight().to_string()),
+            _ if !least => None,
+            Knob::Weight => Some(crate::cgroup::least_weight(cgroup.version).to_string()),
             Knob::Quota if self.platform.by_quota() => Some(quota_value(Some(self.platform.core_step))),
             Knob::Cpus if !self.platform.by_quota() => self.platform.managed.iter().last().map(|c| c.to_string()),
             _ => None,
         };
-        let value = |knob: Knob, former: &String| if s.kind == Kind::Be { least(knob) } else { None }.unwrap_or_else(|| former.clone());
+        let value = |knob: Knob, former: &String| least(knob).unwrap_or_else(|| former.clone());
         let writes = former.saved.iter().filter(|(knob, _)| of(**knob)).flat_map(|(knob, v)| cgroup.writes(*knob, &value(*knob, v)));
         writes.map(|(path, text)| Op::Write { path, text }).collect()
     }
 
     /// Nothing of ours is in force any more.
-    fn forget_safe_layout(&mut self) {
+    ///
+    /// # Errors
+    /// A layout that could still be put in force. To remove one takes no space on a disk.
+    fn forget_safe_layout(&mut self) -> Result<(), ServerError> {
         self.safe = None;
-        if let Err(e) = self.config.root.files.keep_safe(&SafeLayout::default()) {
-            tracing::warn!("the actuator keeps the safe layout: {e}");
-        }
+        let held = self.config.root.files.keep_safe(&SafeLayout::default());
         let file = self.config.state_dir.join(safe::FILE);
         if let Err(e) = Folder::of(&file).and_then(|(folder, name)| folder.remove(name)) {
-            tracing::warn!("{}: {e}", file.display());
+            return Err(unavailable(file.display().to_string(), e, "Remove it"));
+        }
+        held.map_err(|e| unavailable("the safe layout that the actuator keeps", e, "See the log of the actuator"))
+    }
+
+    /// Services that have everything again: forgotten by the layouts, and then by the journal.
+    ///
+    /// # Errors
+    /// The journal still knows them.
+    pub(super) fn forget_given(&mut self) -> Result<(), ServerError> {
+        let classes = self.layout.clone();
+        if self.touched.is_empty() && classes == Layout::default() {
+            self.forget_safe_layout()?;
+        } else {
+            self.record_safe_layout(&classes)?;
+        }
+        let given: Vec<ServiceId> = self.given.iter().cloned().collect();
+        self.journal.release(&given)?;
+        self.given.clear();
+        Ok(())
+    }
+
+    /// Steps 4 and 5 of a way out. Those that failed stay known, and are named.
+    fn settle_accounts(&mut self, returned: Returned) -> Result<(), ServerError> {
+        for id in returned.restored.into_iter().chain(returned.gone) {
+            self.touched.remove(&id);
+            self.strangers.remove(&id);
+            self.given.insert(id);
+        }
+        let nothing_new = self.given.is_empty() && !self.touched.is_empty();
+        let forgotten = if nothing_new { Ok(()) } else { self.forget_given() };
+        self.giving.clear();
+        let mut failed = returned.failed.into_iter();
+        let Some((_, first)) = failed.next() else { return forgotten };
+        failed.for_each(|(id, e)| tracing::error!("{id}: {e}"));
+        if let Err(e) = forgotten {
+            tracing::error!("{e}");
+        }
+        Err(first)
+    }
+
+    /// Steps 1 and 2 of a way out: these services get their former values. Each is tried, whatever becomes of the others.
+    fn give_back(&mut self, ids: &BTreeSet<ServiceId>) -> Returned {
+        let mut returned = Returned::default();
+        let mut here: Vec<(ServiceId, Former, Control)> = vec![];
+        let formers: Vec<(ServiceId, Former)> = ids.iter().filter_map(|id| Some((id.clone(), self.touched.get(id)?.clone()))).collect();
+        // An engine may not answer for long: what needs none goes first.
+        let (by_engine, by_files): (Vec<_>, Vec<_>) =
+            formers.into_iter().partition(|(_, f)| f.cgroup.is_none() && matches!(f.target, Target::Container(_)));
+        for (id, former) in by_files {
+            match self.whereabouts(&id, &former) {
+                Ok(Where::Gone) => returned.gone.push(id),
+                Ok(Where::Here(control)) => {
+                    if !self.services.contains_key(&id) {
+                        self.strangers.insert(id.clone(), control.clone());
+                    }
+                    here.push((id, former, control));
+                }
+                Err(e) => returned.failed.push((id, e)),
+            }
+        }
+        self.giving = ids.clone();
+        let classes = self.found_classes();
+        if let Err(e) = self.record_safe_layout(&classes) {
+            tracing::warn!("{e}. What is given back does not depend on it");
+        }
+        // Before anything else: while one has CPUs for itself no other gets back a list with them.
+        for (id, former, control) in &here {
+            if let Some(value) = former.saved.get(&Knob::Partition) {
+                if let Err(e) = control.set(Knob::Partition, value) {
+                    // Tried again, and told, when its turn comes.
+                    tracing::debug!("CPU partition of {id}: {e}");
+                }
+            }
+        }
+        // What is refused here is tried once more after the others: it may have had to wait for one of them.
+        for (id, former, control) in &here {
+            if let Err(e) = self.restore(id, former, control, &|knob| !SLOW.contains(&knob)) {
+                tracing::debug!("{id}: {e}");
+            }
+        }
+        for (id, former, control) in here {
+            self.keeper.end_work(&id);
+            match self.restore(&id, &former, &control, &|_| true) {
+                Ok(()) => returned.restored.push(id),
+                Err(e) => self.failed_or_gone(id, &former, e, &mut returned),
+            }
+        }
+        for (id, former) in by_engine {
+            match self.whereabouts(&id, &former) {
+                Ok(Where::Gone) => returned.gone.push(id),
+                Ok(Where::Here(control)) => match self.restore(&id, &former, &control, &|_| true) {
+                    Ok(()) => returned.restored.push(id),
+                    Err(e) => self.failed_or_gone(id, &former, e, &mut returned),
+                },
+                Err(e) => returned.failed.push((id, e)),
+            }
+        }
+        returned.restored.sort();
+        returned.gone.sort();
+        returned
+    }
+
+    fn failed_or_gone(&mut self, id: ServiceId, former: &Former, e: ServerError, returned: &mut Returned) {
+        // An engine may have forgotten a container that is still in our books.
+        let by_engine = || former.cgroup.is_none() && matches!(former.target, Target::Container(_));
+        match self.whereabouts(&id, former) {
+            Ok(Where::Gone) => returned.gone.push(id),
+            _ if by_engine() && self.gone(former).unwrap_or(false) => returned.gone.push(id),
+            _ => returned.failed.push((id, e)),
         }
     }
 
-    /// Former values of one service.
-    pub(super) fn restore(&mut self, id: &str, control: &Control) -> Result<(), ServerError> {
-        self.keeper.forget(id);
-        let Some(former) = self.touched.get(id) else { return Ok(()) };
-        for (knob, value) in &former.saved {
-            control.set(*knob, value).map_err(|e| unavailable(control.describe(id, *knob), e, "Run reset again as root"))?;
+    /// Former values of these knobs: each is tried, and all are read back in the end, when none can change another any more.
+    fn restore(&mut self, id: &str, former: &Former, control: &Control, of: &dyn Fn(Knob) -> bool) -> Result<(), ServerError> {
+        self.keeper.let_go(id);
+        let of_these = || former.saved.iter().filter(|(knob, _)| of(**knob));
+        let set: Vec<(Knob, io::Result<()>)> = of_these().map(|(knob, value)| (*knob, control.set(*knob, value))).collect();
+        let held = of_these().map(|(knob, value)| (*knob, control.check_holds(*knob, value)));
+        // Why it could not be set says more than what it is instead.
+        let wrong = held.filter_map(|(knob, held)| {
+            let why = held.err()?;
+            Some((knob, set.iter().find(|s| s.0 == knob).and_then(|s| s.1.as_ref().err()).map_or(why.to_string(), |e| e.to_string())))
+        });
+        let all: Vec<(Knob, String)> = wrong.collect();
+        all.iter().skip(1).for_each(|(knob, e)| tracing::error!("{}: {e}", control.describe(id, *knob)));
+        let back = self.threads_go_back(id, former, control);
+        match all.into_iter().next() {
+            None => back,
+            Some((knob, e)) => Err(unavailable(control.describe(id, knob), e, "Run surefootd reset again, as root")),
         }
-        self.touched.remove(id);
-        self.journal.append(&Event::Release { id: id.into() })
+    }
+
+    /// Into the groups of others that they were in.
+    fn threads_go_back(&self, id: &str, former: &Former, control: &Control) -> Result<(), ServerError> {
+        let (Control::Files(g), Some(r), Some(group)) = (control, &self.resctrl, former.threads.keys().next()) else { return Ok(()) };
+        if !r.is_mounted(&self.config.root) {
+            let cause = format!("is not mounted any more, and threads of {id} were in group {} of it", group.display());
+            return Err(unavailable(
+                format!("resctrl at {}", r.dir().display()),
+                cause,
+                "Run surefootd reset, where it is mounted again or gone for good",
+            ));
+        }
+        Ok(r.put_back(&former.threads, &g.tids())?)
+    }
+
+    /// Where the values of a service belong now. Files are looked for where they were, whatever has become of the process, unit or
+    /// container that they were found by: a cgroup may outlive it, and keeps its values.
+    fn whereabouts(&mut self, id: &str, former: &Former) -> Result<Where, ServerError> {
+        if let Some(at) = former.cgroup.as_ref().and_then(|c| c.to_str()) {
+            let mounts = Mounts::read(&self.config.root);
+            return match mounts.named(at) {
+                Some(g) if former.is_of_another(g.identity()) => Ok(Where::Gone),
+                Some(g) => Ok(Where::Here(Control::Files(g))),
+                None if mounts.lacks(at) => Ok(Where::Gone),
+                None => {
+                    let cause = "it cannot be found, and its hierarchies cannot tell whether it has gone";
+                    Err(unavailable(format!("cgroup {at} of {id}"), cause, "Mount cgroups as they were, and run surefootd reset"))
+                }
+            };
+        }
+        if let Some(s) = self.services.get(id).filter(|s| s.target == former.target) {
+            return Ok(match &s.control {
+                Control::Files(g) if former.is_of_another(g.identity()) => Where::Gone,
+                Control::Files(g) if Mounts::read(&self.config.root).prove_absent(&g.cpuset) => Where::Gone,
+                control => Where::Here(control.clone()),
+            });
+        }
+        // First of all: a process id may be another's by now.
+        if self.gone(former)? {
+            return Ok(Where::Gone);
+        }
+        let (control, cgroup, _) = self.control(id, &former.target)?;
+        // Of the same name, but made since: what its files have is its own. An engine keeps what it was told.
+        let another = matches!(control, Control::Files(_)) && former.is_of_another(cgroup.as_ref().and_then(Cgroup::identity));
+        Ok(if another { Where::Gone } else { Where::Here(control) })
     }
 
     /// True where a target is proven to have gone and so took its values along. No answer is no proof.
-    pub(super) fn gone(&mut self, former: &Former) -> Result<bool, ServerError> {
-        let root = &self.config.root;
+    fn gone(&mut self, former: &Former) -> Result<bool, ServerError> {
+        let (root, mounts) = (&self.config.root, Mounts::read(&self.config.root));
         Ok(match &former.target {
             Target::Container(name) => self.engine()?.lacks(name)?,
-            Target::Cgroup(path) => self.mounts.lacks(&path.to_string_lossy()),
+            Target::Cgroup(path) => mounts.lacks(&path.to_string_lossy()),
             // Found anew each time: a unit may have moved to another slice meanwhile.
-            Target::Unit(name) => self.mounts.dir("").is_some_and(|m| root.files.is_dir(m) && unit::find(root, m, name).is_none()),
+            Target::Unit(name) => mounts.dir("").is_some_and(|m| root.files.is_dir(m) && unit::find(root, m, name).is_none()),
             Target::Pid(pid) => {
                 let another = || former.start_ticks.zip(procfs::start_time(root, *pid)).is_some_and(|(then, now)| then != now);
                 // Without /proc every process seems to have gone.
@@ -167,83 +413,85 @@ impl LocalServer {
         })
     }
 
-    /// Former values of a service of ours or of a process that died; false where the service has gone.
-    pub(super) fn give_back(&mut self, id: &str, former: &Former) -> Result<bool, ServerError> {
-        let here = self.services.get(id).filter(|s| s.target == former.target);
-        let restored = match here.map(|s| s.control.clone()) {
-            Some(control) => self.restore(id, &control),
-            // First of all: a process id may be another's by now.
-            None if self.gone(former)? => Ok(()),
-            None => self.control(id, &former.target).and_then(|(control, cgroup, _)| {
-                let group = cgroup.as_ref().and_then(crate::cgroup::Cgroup::identity);
-                // Of the same name, but made since: what it has is its own.
-                if former.is_of_another(group) {
-                    return Ok(());
-                }
-                self.restore(id, &control)
-            }),
-        };
-        if !self.touched.contains_key(id) {
-            return Ok(true);
-        }
-        match restored {
-            Err(e) if !self.gone(former).unwrap_or(false) => Err(e),
-            _ => {
-                self.touched.remove(id);
-                self.journal.append(&Event::Release { id: id.into() })?;
-                Ok(false)
-            }
-        }
-    }
-
     /// Give every resource back: former CPUs and quotas, our resctrl groups; also those of a process that died.
     /// Services go on running, unplaced.
     ///
     /// # Errors
-    /// The first thing that could not be given back; the journal still knows it. Everything else was given back.
+    /// The first thing that could not be given back; the journal still knows it, and the log has the others. Everything else was given back.
     pub fn reset(&mut self) -> Result<ResetReport, ServerError> {
-        let mut failed = self.remove_left().err();
-        let mut report = ResetReport { containers_removed: std::mem::take(&mut self.orphans_removed), ..Default::default() };
+        let mut report = ResetReport::default();
         // Former values are older than anything that is left to undo.
         self.unsettled.clear();
-        self.give_partitions_back();
-        for (id, former) in self.touched.clone() {
-            match self.give_back(&id, &former) {
-                Ok(true) => report.restored.push(id),
-                Ok(false) => report.gone.push(id),
-                Err(e) => failed = failed.or(Some(e)),
-            }
-        }
+        let all: BTreeSet<ServiceId> = self.touched.keys().cloned().collect();
+        let mut returned = self.give_back(&all);
         match self.clear_classes() {
             Ok(removed) => report.groups_removed = removed,
-            Err(e) => failed = failed.or(Some(e)),
+            Err(e) => returned.failed.push((RESCTRL.into(), e)),
         }
-        if failed.is_none() {
-            self.forget_safe_layout();
+        if let Err(e) = self.left_unknown.take().map_or_else(|| self.remove_left(), Err) {
+            returned.failed.push(("containers".into(), e));
         }
+        report.containers_removed = std::mem::take(&mut self.orphans_removed);
+        (report.restored, report.gone) = (returned.restored.clone(), returned.gone.clone());
+        let done = self.settle_accounts(returned);
         self.in_force.clear();
         let everything = Allocation::everything(&self.platform);
         for s in self.services.values_mut() {
             s.placed = false;
             s.allocation = everything.clone();
         }
-        failed.map_or(Ok(report), Err)
+        done.map(|()| report)
     }
 
-    /// Before anything else: while one service has CPUs for itself no other gets back a list with them. What fails here is tried again
-    /// and told when that service's turn comes.
-    fn give_partitions_back(&self) {
-        for (id, former) in &self.touched {
-            if let (Some(s), Some(value)) = (self.services.get(id), former.saved.get(&Knob::Partition)) {
-                if let Err(e) = s.control.set(Knob::Partition, value) {
-                    tracing::debug!("CPU partition of {id}: {e}");
-                }
-            }
+    /// One service leaves, with its former values where it goes on running.
+    ///
+    /// # Errors
+    /// What could not be given back: the service stays.
+    pub(super) fn let_go(&mut self, id: &str) -> Result<(), ServerError> {
+        if self.services.get(id).is_some_and(|s| matches!(s.control, Control::Watched(_))) {
+            // It is in none of the books.
+            self.services.remove(id);
+            return Ok(());
+        }
+        let tids = self.services.get(id).and_then(|s| s.cgroup.as_ref()).map(Cgroup::tids).unwrap_or_default();
+        let mut returned = self.give_back(&BTreeSet::from([id.into()]));
+        if let Err(e) = self.leave_class(id, &tids) {
+            returned.failed.push((id.into(), e));
+        }
+        if !returned.failed.is_empty() {
+            // Not before it has left its class too.
+            let failed = std::mem::take(&mut returned.failed);
+            return self.settle_accounts(Returned { failed, ..Returned::default() });
+        }
+        self.services.remove(id);
+        self.elsewhere.remove(id);
+        self.settle_accounts(returned)
+    }
+
+    /// A service has gone with its values: nothing is left to give back.
+    pub(super) fn forget(&mut self, id: &str) -> Result<(), ServerError> {
+        self.keeper.forget(id);
+        self.services.remove(id);
+        self.elsewhere.remove(id);
+        let left = self.leave_class(id, &[]);
+        let gone = self.touched.contains_key(id).then(|| id.into());
+        self.settle_accounts(Returned { gone: gone.into_iter().collect(), ..Returned::default() }).and(left)
+    }
+
+    /// Values that another cgroup of that name had before are nobody's any more. The journal hears of it with the next layout: until then
+    /// one on disk may speak of them.
+    pub(super) fn let_go_of_namesake(&mut self, id: &str) {
+        let Some(s) = self.services.get(id) else { return };
+        if matches!(s.control, Control::Files(_)) && self.touched.get(id).is_some_and(|f| f.is_of_another(s.identity)) {
+            self.touched.remove(id);
+            self.in_force.remove(id);
+            self.given.insert(id.into());
         }
     }
 
     /// Services that have ended by themselves leave.
     pub(super) fn drop_ended(&mut self) {
+        self.pay_what_is_owed();
         let root = self.config.root.clone();
         let ended: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.has_ended(&root)).map(|(id, _)| id.clone()).collect();
         for id in ended {
@@ -258,31 +506,43 @@ impl LocalServer {
                 self.feed.with(|w| w.forget(&id));
                 continue;
             }
-            if let (Some(c), Some(e)) = (self.container(&id).map(str::to_string), self.engine.clone()) {
-                let _ = e.remove(&c);
+            let launched = self.container(&id).map(str::to_string);
+            if let (Some(c), Some(e)) = (&launched, self.engine.clone()) {
+                let _ = e.remove(c);
             }
-            self.restore_what_lives_on(&id);
-            if let Err(e) = self.forget(&id) {
-                tracing::error!("{e}");
-            }
-            if let Err(e) = self.leave_class(&id, &[]) {
+            if let Err(e) = if launched.is_some() { self.forget(&id) } else { self.drop_with_former_values(&id) } {
                 tracing::error!("{e}");
             }
         }
     }
 
     /// A first process may end while its cgroup has others (a server that replaces itself), and an engine keeps the limits of a
-    /// container that has stopped: both would keep what was set here.
-    fn restore_what_lives_on(&mut self, id: &str) {
-        let Some(s) = self.services.get(id) else { return };
-        let control = s.control.clone();
-        let lives_on = match &control {
-            Control::Files(g) => s.identity.is_some() && g.identity() == s.identity,
-            Control::Engine { .. } => s.launched.is_none(),
-            Control::Watched(_) => false,
-        };
-        if let Err(e) = if lives_on { self.restore(id, &control) } else { Ok(()) } {
-            tracing::debug!("{id} has ended, and what it had before is not given back: {e}");
+    /// container that has stopped: both would keep what was set here. What cannot be given back stays in the journal.
+    fn drop_with_former_values(&mut self, id: &str) -> Result<(), ServerError> {
+        let returned = self.give_back(&BTreeSet::from([id.into()]));
+        if let Some(s) = self.services.remove(id).filter(|_| !returned.failed.is_empty()) {
+            self.strangers.insert(id.into(), s.control);
+            self.owed.insert(id.into());
+        }
+        self.elsewhere.remove(id);
+        let left = self.leave_class(id, &[]);
+        self.settle_accounts(returned).and(left)
+    }
+
+    /// What could not be given back when a service ended is tried again now and then: its folders go one after the other, and what is
+    /// unmounted may be mounted again.
+    fn pay_what_is_owed(&mut self) {
+        self.owed.retain(|id| self.touched.contains_key(id) && !self.services.contains_key(id));
+        if self.owed.is_empty() || !self.observations.is_multiple_of(OWED_EVERY) {
+            return;
+        }
+        let returned = self.give_back(&self.owed.clone());
+        let done: Vec<String> = returned.restored.iter().chain(&returned.gone).cloned().collect();
+        if !done.is_empty() {
+            tracing::info!("{}: what could not be given back at its end has been, or has gone", done.join(", "));
+        }
+        if let Err(e) = self.settle_accounts(returned) {
+            tracing::debug!("{e}");
         }
     }
 
@@ -294,9 +554,14 @@ impl LocalServer {
 
 impl Service {
     fn has_ended(&self, root: &Root) -> bool {
-        match &self.process {
-            Some(process) => process.has_ended(root),
-            None => self.cgroup.as_ref().is_some_and(|g| g.identity() != self.identity),
+        if let Some(process) = &self.process {
+            return process.has_ended(root);
         }
+        let gone = |dir: &Path| Mounts::read(root).prove_absent(dir);
+        self.cgroup.as_ref().is_some_and(|g| match g.identity() {
+            // An unmounted hierarchy hides all of its groups.
+            None => gone(&g.cpuset),
+            now => now != self.identity,
+        })
     }
 }

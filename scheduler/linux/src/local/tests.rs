@@ -1,9 +1,12 @@
 #![allow(unsafe_code, reason = "a test that acts as another user")]
 
+use super::recover::OWED_EVERY;
 use super::*;
 use crate::cgroup::tests::v1;
+use crate::files::Files;
 use crate::journal::Former;
 use std::fs;
+use std::sync::Arc;
 use surefoot_server::Llc;
 
 /// A v1 host with 4 CPUs and cgroups `/docker/c` (process 42) and `/docker/d`; quotas in steps of 0.1 core.
@@ -186,6 +189,11 @@ fn ended_services_leave() {
     fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpuset/docker/c")).unwrap();
     let ids: Vec<String> = s.observe().services.into_iter().map(|v| v.id).collect();
     assert_eq!(ids, ["d"]);
+    // The other hierarchy follows a moment later: until then it may hold a quota of ours.
+    assert!(s.touched.contains_key("c"));
+    fs::remove_dir_all(host.root.path("/sys/fs/cgroup/cpu/docker/c")).unwrap();
+    (0..OWED_EVERY).for_each(|_| drop(s.observe()));
+    assert!(s.touched.is_empty() && !host.state.path().join(crate::safe::FILE).exists());
     assert_eq!(s.reset().unwrap(), ResetReport::default());
 }
 
@@ -195,7 +203,14 @@ fn fake_engine() -> Engine {
 }
 
 fn former(target: Target, start_ticks: Option<u64>) -> Former {
-    Former { target, start_ticks, group: None, saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]) }
+    Former {
+        target,
+        start_ticks,
+        group: None,
+        cgroup: None,
+        threads: BTreeMap::new(),
+        saved: BTreeMap::from([(Knob::Quota, "max 100000".into())]),
+    }
 }
 
 /// What cannot be asked has not gone: its values stay in the journal, and the others are given back all the same.
@@ -213,13 +228,14 @@ fn only_what_has_gone_is_released() {
     s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
     assert_eq!(s.touched["c"].start_ticks, Some(4711));
     drop(s);
-    // The process is there, but what it belongs to cannot be read.
-    let (cgroup, aside) = (host.root.path("/proc/42/cgroup"), host.root.path("/proc/aside"));
+    // Its cgroup is there, but one of its hierarchies does not show it.
+    let (cgroup, aside) = (host.root.path("/sys/fs/cgroup/cpuset/docker/c"), host.root.path("/sys/fs/aside"));
     fs::rename(&cgroup, &aside).unwrap();
     let mut s = host.open();
     let err = s.reset().unwrap_err().to_string();
-    assert!(err.contains("process 42 of c"), "{err}");
-    assert_eq!((host.values("c")[1].as_str(), host.values("d")[1].as_str()), ("5000", "-1"));
+    assert!(err.contains("/docker/c of c"), "{err}");
+    let quota_us = |id| host.root.read(format!("/sys/fs/cgroup/cpu/docker/{id}/cpu.cfs_quota_us")).unwrap();
+    assert_eq!((quota_us("c").as_str(), quota_us("d").as_str()), ("5000", "-1"));
     drop(s);
     fs::rename(&aside, &cgroup).unwrap();
     let mut s = host.open();
@@ -436,6 +452,215 @@ fn a_cgroup_made_anew_is_another_service() {
     next.resume().unwrap();
     next.reset().unwrap();
     assert_eq!(host.values("c")[0], "3");
+}
+
+/// A hierarchy that is unmounted ends no service and takes no value along: the next plan fails, a stop names what it could not give back,
+/// and a reset gives it back once the hierarchy is there again.
+#[test]
+fn an_unmounted_hierarchy_ends_nothing() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+    let (mount, aside) = (host.root.path("/sys/fs/cgroup"), host.root.path("/sys/fs/aside"));
+    let (mounts, kept) = (host.root.path("/proc/self/mountinfo"), host.root.path("/proc/self/kept"));
+    let unmount = || {
+        fs::rename(&mount, &aside).unwrap();
+        fs::create_dir(&mount).unwrap();
+        fs::rename(&mounts, &kept).unwrap();
+    };
+    let mount_again = || {
+        fs::remove_dir(&mount).unwrap();
+        fs::rename(&aside, &mount).unwrap();
+        fs::rename(&kept, &mounts).unwrap();
+    };
+    unmount();
+    assert_eq!(s.observe().services.len(), 2);
+    assert!(s.apply(&quota(&s, &[("c", 0.3)])).is_err());
+    mount_again();
+    s.apply(&quota(&s, &[("c", 0.3)])).unwrap();
+    unmount();
+    let said = s.reset().unwrap_err().to_string();
+    assert!(said.contains("/docker/c of c") && said.contains("Mount cgroups"), "{said}");
+    drop(s);
+    let said = host.open().reset().unwrap_err().to_string();
+    assert!(said.contains("/docker/c of c"), "{said}");
+    mount_again();
+    assert_eq!(host.values("c"), ["0-2", "3000", "10000"]);
+    assert_eq!(host.open().reset().unwrap().restored, ["c", "d"]);
+    assert_eq!((host.values("c"), host.values("d")), (host.values("d"), ["0-3", "-1", "100000"].map(String::from)));
+    assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
+}
+
+/// A cgroup that outlives the process by which it was named gets its values back all the same, also from a process that knows only the
+/// journal.
+#[test]
+fn a_cgroup_that_outlives_its_process_gets_its_values_back() {
+    let host = Host::new();
+    let mut s = host.open();
+    s.adopt("c", "c", BE, 1, Target::Pid(42)).unwrap();
+    s.apply(&quota(&s, &[("c", 0.5)])).unwrap();
+    drop(s);
+    fs::remove_dir_all(host.root.path("/proc/42")).unwrap();
+    assert_eq!(host.open().reset().unwrap().restored, ["c"]);
+    assert_eq!((host.values("c"), host.weight("c").as_str()), (["0-3", "-1", "100000"].map(String::from), "1024"));
+}
+
+/// A value that is not taken back at the end of a service stays in the journal and in the layout, is tried again, and is forgotten only then.
+#[test]
+fn what_is_owed_to_a_service_that_ended_is_not_forgotten() {
+    let mut host = Host::new();
+    let faulty = crate::testing::Faulty::new(host.root.files.clone());
+    host.root = Root::with(host.root.path("/"), faulty.clone());
+    let stat = |state: char| {
+        let text = format!("42 (c) {state} 4711 {}\n", (1..=30).map(|_| "4711").collect::<Vec<_>>().join(" "));
+        fs::write(host.root.path("/proc/42/stat"), text).unwrap();
+    };
+    stat('S');
+    let mut s = host.open();
+    s.adopt("c", "c", BE, 1, Target::Pid(42)).unwrap();
+    s.apply(&quota(&s, &[("c", 0.5)])).unwrap();
+    fs::remove_file(host.root.path("/proc/42/stat")).unwrap();
+    faulty.arm((0..1000).map(|n| (n, libc::EIO)).collect());
+    assert!(s.observe().services.is_empty());
+    assert_eq!(host.values("c")[1], "5000");
+    assert!(s.touched.contains_key("c") && host.state.path().join(crate::safe::FILE).exists());
+    // Whoever comes instead finds it in the journal.
+    assert!(fs::read_to_string(host.state.path().join("journal.jsonl")).unwrap().lines().all(|l| !l.contains("release")));
+    faulty.arm(BTreeMap::new());
+    (0..OWED_EVERY).for_each(|_| drop(s.observe()));
+    assert_eq!((host.values("c"), host.weight("c").as_str()), (["0-3", "-1", "100000"].map(String::from), "1024"));
+    assert!(s.touched.is_empty() && !host.state.path().join(crate::safe::FILE).exists());
+}
+
+/// A cgroup made anew under the name of one that was held: nothing of the first is put in force for it, by whoever looks first.
+#[test]
+fn a_namesake_gets_nothing_of_the_first() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&quota(&s, &[("c", 0.5), ("d", 0.5)])).unwrap();
+    drop(s);
+    for (dir, files) in [("cpuset", &["cpuset.cpus"][..]), ("cpu", &["cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares"][..])] {
+        let dir = host.root.path(format!("/sys/fs/cgroup/{dir}/docker/c"));
+        fs::rename(&dir, dir.with_extension("before")).unwrap();
+        fs::create_dir(&dir).unwrap();
+        files.iter().for_each(|f| fs::write(dir.join(f), if *f == "cpuset.cpus" { "1" } else { "77777" }).unwrap());
+    }
+    let its_own = (["1", "77777", "77777"].map(String::from), "77777".to_string());
+    let safe = || crate::safe::SafeLayout::load(&host.state.path().join(crate::safe::FILE)).unwrap().unwrap();
+    let now = || (host.values("c"), host.weight("c"));
+    assert!(safe().put_in_force(host.root.files.as_ref()).gone >= 5);
+    assert_eq!(now(), its_own);
+    // Adopted, and dead before the first plan.
+    drop(host.server());
+    safe().put_in_force(host.root.files.as_ref());
+    assert_eq!(now(), its_own);
+    let mut s = host.server();
+    s.resume().unwrap();
+    s.apply(&quota(&s, &[("c", 0.3)])).unwrap();
+    s.reset().unwrap();
+    assert_eq!((now(), host.values("d")), (its_own, ["0-3", "-1", "100000"].map(String::from)));
+}
+
+/// Another process holds the lock of resctrl, alone or with other readers, and does not let go: plans of CPUs are applied at once, ways after
+/// a bounded wait beside the loop, no plan is refused, and everything is given back.
+#[test]
+fn a_lock_that_is_held_stops_nothing() {
+    use nix::fcntl::FlockArg::{LockExclusive, LockShared};
+    for how in [LockExclusive, LockShared] {
+        let mut host = Host::new();
+        let (files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+        [42, 43].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+        host.root = root;
+        // What is locked is a folder of this host.
+        let dir = host.root.path("/sys/fs/resctrl");
+        fs::create_dir_all(&dir).unwrap();
+        let _held = Flock::lock(File::open(&dir).unwrap(), how).unwrap();
+        let config =
+            LocalConfig { root: host.root.clone(), in_a_loop: true, look_every: Duration::ZERO, ..LocalConfig::new(host.state.path()) };
+        let mut s = LocalServer::open(config).unwrap();
+        s.adopt("c", "c", BE, 1, Target::Cgroup("/docker/c".into())).unwrap();
+        let ways = |s: &LocalServer, cores, ways| {
+            let mut plan = quota(s, &[("c", cores)]);
+            let a = plan.allocations.get_mut("c").unwrap();
+            (a.ways, a.shared_ways, a.mba_pct) = (vec![ways], vec![0], 50);
+            plan
+        };
+        let mask = || host.root.read("/sys/fs/resctrl/surefoot.c/schemata").and_then(|t| Some(t.rsplit_once('=')?.1.to_string()));
+        s.apply(&ways(&s, 0.5, 0x38)).unwrap();
+        assert_eq!((host.values("c")[1].as_str(), mask()), ("5000", None));
+        // What is told is what it has, not what it was promised.
+        let held = |s: &mut LocalServer| s.observe().get("c").unwrap().allocation.ways.clone();
+        assert_eq!(held(&mut s), [0x7ff]);
+        // A plan of ways that nobody could have is refused at once, whoever has the lock.
+        assert!(s.apply(&ways(&s, 0.5, 0x1000)).unwrap_err().to_string().contains("0x1000"));
+        let mut looks = 0;
+        while mask().is_none() {
+            // CPUs go on.
+            s.apply(&ways(&s, 0.1 * f64::from(1 + looks % 9), 0x38)).unwrap();
+            assert_eq!(host.values("c")[1], (1000 * (1 + looks % 9)).to_string());
+            s.advance(Tick { ms: 10 });
+            s.observe();
+            looks += 1;
+            assert!(looks < 3000, "ways never came");
+        }
+        assert!(looks > 3, "waited for nobody");
+        assert_eq!((mask().as_deref(), held(&mut s)), (Some("038"), vec![0x38]));
+        // From then on without a wait.
+        s.apply(&ways(&s, 0.5, 0x7)).unwrap();
+        assert_eq!(mask().as_deref(), Some("007"));
+        assert!(s.unlocked_changes() >= 2);
+        assert_eq!(s.reset().unwrap().groups_removed, ["c"]);
+        assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+    }
+}
+
+/// Threads that somebody else had put into a group of resctrl are there again in the end, whoever gives back: a reset, a later process, the
+/// layout left behind. Where this process could not put them back they stay, and what the service holds is what that group has.
+#[test]
+fn threads_go_back_to_groups_of_others() {
+    for (writable, by_layout) in [(true, false), (true, true), (false, false)] {
+        let mut host = Host::new();
+        let (files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+        [42, 43, 50].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+        host.root = root;
+        fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/d/tasks"), "50\n").unwrap();
+        let mount = host.root.path("/sys/fs/resctrl");
+        let at = |p: &str| mount.join(p);
+        for (group, tids) in [("vm", &[42][..]), ("mon_groups/watch", &[43][..]), ("job", &[50][..])] {
+            files.make_dir(&at(group)).unwrap();
+            tids.iter().for_each(|t| files.write(&at(group).join("tasks"), &format!("{t}\n")).unwrap());
+        }
+        files.write(&at("job/schemata"), "L3:0=600\n").unwrap();
+        let groups = || [42, 43, 50].map(|t| files.machine().task_groups(t).unwrap().replace('\n', " "));
+        let before = groups();
+        assert_eq!(before, ["res:vm mon: ", "res:/ mon:watch ", "res:job mon: "]);
+        if !writable {
+            host.root = Root::with(host.root.path("/"), Arc::new(crate::testing::Shut(host.root.files.clone())));
+        }
+        let mut s = host.server();
+        let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+        plan.allocations.values_mut().for_each(|a| (a.ways, a.shared_ways) = (vec![0x38], vec![0x38]));
+        s.apply(&plan).unwrap();
+        if !writable {
+            assert_eq!(groups(), before);
+            assert_eq!(s.observe().get("d").unwrap().allocation.ways, [0x600]);
+            s.reset().unwrap();
+            assert_eq!(groups(), before);
+            continue;
+        }
+        assert!(groups().iter().all(|g| g.starts_with("res:surefoot.")), "{:?}", groups());
+        drop(s);
+        if by_layout {
+            let layout = crate::safe::SafeLayout::load(&host.state.path().join(crate::safe::FILE)).unwrap().unwrap();
+            // BE jobs stay.
+            assert_eq!(layout.put_in_force(host.root.files.as_ref()).failed, Vec::<String>::new());
+            assert!(groups().iter().all(|g| g.starts_with("res:surefoot.")), "{:?}", groups());
+        }
+        // One of them has gone meanwhile, and a group.
+        host.root.files.remove_dir(&at("job")).unwrap();
+        host.open().reset().unwrap();
+        assert_eq!(groups(), ["res:vm mon: ", "res:/ mon:watch ", "res:/ mon: "]);
+    }
 }
 
 /// Ways go into a group of the service's own, and reset removes it.

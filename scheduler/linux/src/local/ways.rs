@@ -1,5 +1,6 @@
 //! Ways and bandwidth of this server's services: their needs become classes, and what they really hold is told.
 
+use super::apply::GroupsOfOthers;
 use super::control::Control;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
@@ -60,7 +61,7 @@ impl LocalServer {
         } else if self.unsettled.is_empty() && self.services.values().any(|s| s.placed) {
             tracing::warn!("{at}: was mounted anew, or somebody removed a class of ours: the classes are made again");
             self.replan_at = Some(self.observations);
-            if let Err(e) = self.put_in_force(&Plan::default()) {
+            if let Err(e) = self.put_in_force(&Plan::default(), self.wait()) {
                 tracing::warn!("{e}");
             }
         }
@@ -71,12 +72,45 @@ impl LocalServer {
         self.resctrl_changed.as_deref()
     }
 
+    /// Groups of others that threads of services are in which are about to be placed for the first time. Where this process could not put
+    /// them back (the actuator writes to no group of others) they stay, and the service with the ways of that group.
+    pub(super) fn threads_of_others(&mut self, new: &BTreeMap<ServiceId, Allocation>) -> BTreeMap<ServiceId, GroupsOfOthers> {
+        let mut all = BTreeMap::new();
+        let Some(r) = &self.resctrl else { return all };
+        for id in new.keys().filter(|id| !self.touched.contains_key(*id)) {
+            let Some(cgroup) = self.services.get(id).and_then(|s| s.cgroup.as_ref()) else { continue };
+            let groups = r.held_by_others(&cgroup.tids());
+            let Some(first) = groups.keys().next() else { continue };
+            let name = first.display();
+            if r.may_put_back(groups.keys()) {
+                tracing::info!("{id}: threads of it are in resctrl group {name} of somebody else, and will be again");
+                all.insert(id.clone(), groups);
+            } else if !self.elsewhere.contains_key(id) {
+                tracing::warn!(
+                    "{id}: threads of it are in resctrl group {name} of somebody else, where they could not be put back: they stay"
+                );
+                let control = first.iter().next().filter(|n| *n != "mon_groups").map(Path::new).unwrap_or(Path::new(""));
+                self.elsewhere.insert(id.clone(), r.setting_of(control));
+            }
+        }
+        all
+    }
+
     /// What a service really holds of `asked`: where classes are shared, their ways and bandwidth.
     pub(super) fn held(&self, id: &str, asked: &Allocation) -> Allocation {
         if self.services.get(id).is_some_and(is_watched) {
             return asked.clone();
         }
-        let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else { return asked.clone() };
+        if let Some(s) = self.elsewhere.get(id).filter(|s| s.ways.len() == asked.ways.len()) {
+            return Allocation { ways: s.ways.clone(), shared_ways: s.ways.clone(), ..asked.clone() };
+        }
+        let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else {
+            // Until it has a class it is where everybody is.
+            let open = &self.default_group.ways;
+            let waits = self.ways_late && asked.ways.len() == open.len();
+            let with = |a: &Allocation| Allocation { ways: open.clone(), shared_ways: open.clone(), ..a.clone() };
+            return if waits { with(asked) } else { asked.clone() };
+        };
         if asked.ways.len() != ways.len() {
             return asked.clone();
         }
@@ -97,7 +131,7 @@ impl LocalServer {
         let survey = r.survey()?;
         let mba = self.platform.mba.is_some();
         let mut needs = BTreeMap::new();
-        for (id, a) in all {
+        for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
             let setting = Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) };
             survey.check(r.info(), id, &setting)?;
             needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });
@@ -157,26 +191,56 @@ impl LocalServer {
         }
     }
 
-    /// What leaves our classes safe without us, for those that are in force and those that are to be: one with an LC service goes, so
-    /// that the service has the default group's ways again; BE jobs keep the least. `lc`: of which kind.
-    pub(super) fn safe_classes(&self, to: &Layout, lc: bool) -> Vec<safe::Op> {
-        let Some(r) = &self.resctrl else { return vec![] };
+    /// What leaves our classes safe without us, for those that are in force and those that are to be: writes by which one of BE jobs that
+    /// stay under control (`stays`) keeps the least; and removals of all others, those of LC services first, so that whoever is in one has
+    /// the default group's ways again.
+    pub(super) fn class_ops(&self, to: &Layout, stays: impl Fn(&str) -> bool) -> (Vec<safe::Op>, Vec<safe::Op>) {
+        let Some(r) = &self.resctrl else { return Default::default() };
         let names: BTreeSet<&String> = self.layout.classes.keys().chain(to.classes.keys()).collect();
-        let lc_in = |l: &Layout, name: &String| {
-            let ids = l.classes.get(name).map(|c| &c.members);
-            ids.into_iter().flatten().any(|id| self.services.get(id).is_some_and(is_lc))
+        let members = |name: &String| -> BTreeSet<&ServiceId> {
+            [&self.layout, to].into_iter().filter_map(|l| l.classes.get(name)).flat_map(|c| &c.members).collect()
         };
-        let is = |name: &&String| lc_in(&self.layout, name) || lc_in(to, name);
-        names.into_iter().filter(|n| is(n) == lc).flat_map(|n| r.safe_ops(n, lc)).collect()
+        let lc = |id: &&ServiceId| self.services.get(*id).is_some_and(is_lc);
+        let (kept, mut gone): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|name| {
+            let of = members(name);
+            !of.is_empty() && of.iter().all(|id| stays(id))
+        });
+        gone.sort_by_key(|name| !members(name).iter().any(lc));
+        let in_default =
+            self.layout.in_default.union(&to.in_default).filter(|id| !self.services.contains_key(*id) || self.giving.contains(*id));
+        let monitors = in_default.map(|id| safe::Op::RemoveDir { path: r.monitor(id, &Place::Default) });
+        let gone = gone.into_iter().map(|name| safe::Op::RemoveDir { path: r.class_dir(name) }).chain(monitors);
+        (kept.into_iter().filter_map(|name| r.least_op(name)).collect(), gone.collect())
+    }
+
+    /// Classes that there are, also those that nobody here has made.
+    pub(super) fn found_classes(&self) -> Layout {
+        let survey = self.resctrl.as_ref().and_then(|r| r.survey().ok());
+        survey.map_or_else(|| self.layout.clone(), |s| s.with_members(&self.layout))
     }
 
     /// Remove every class of ours; their names.
     pub(super) fn clear_classes(&mut self) -> Result<Vec<String>, ServerError> {
         let Some(r) = &self.resctrl else { return Ok(vec![]) };
-        let services = &self.services;
-        let removed = r.clear(|id| services.get(id).is_some_and(is_lc))?;
-        self.layout = Layout::default();
-        Ok(removed)
+        let (services, known) = (&self.services, std::mem::take(&mut self.layout));
+        self.ways_late = false;
+        if !r.is_mounted(&self.config.root) {
+            if known != Layout::default() {
+                tracing::warn!(
+                    "{}: is not mounted any more: classes of ours have gone with it, or are where else it is mounted",
+                    r.dir().display()
+                );
+            }
+            // Whoever changes files for us may have had the folder open all along.
+            let dirs = known.classes.keys().map(|c| r.class_dir(c)).chain(known.in_default.iter().map(|id| r.monitor(id, &Place::Default)));
+            dirs.for_each(|dir| drop(self.config.root.files.remove_dir(&dir)));
+            return Ok(vec![]);
+        }
+        let removed = r.clear(|id| services.get(id).is_some_and(is_lc));
+        if removed.is_err() {
+            self.layout = r.survey().map_or(known, |s| s.layout);
+        }
+        removed
     }
 
     /// A service leaves: its threads, if it has any, go to the default group; its class goes, unless others are in it.
@@ -194,7 +258,8 @@ impl LocalServer {
             self.replan_at = Some(self.observations);
         }
         after.classes.retain(|_, c| !c.members.is_empty());
-        let lock = r.lock()?;
+        // A service that leaves is not to wait, and only groups of ours are written.
+        let lock = r.lock_now();
         for (_, op) in steps(&self.layout, &after, r.min_cbm_bits(), |_| false) {
             r.execute(&op, &|| tids.to_vec())?;
         }

@@ -2,6 +2,7 @@
 
 use super::classes::{Bounds, Class, Layout, Place, Setting};
 use super::info::Info;
+use super::lock::Turn;
 use super::masks::{check, marked, Reserved};
 use super::mba::MbaInfo;
 use super::refusal::{Attempt, Refusal};
@@ -15,7 +16,7 @@ use std::path::Path;
 use surefoot_server::{ServerError, ServiceId};
 
 /// Folders of the root that are no control groups.
-const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
+pub(super) const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
 /// Everything that a plan must know of what is there. To be taken under the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +66,7 @@ impl Resctrl {
     /// # Errors
     /// [`ServerError::Unavailable`] where resctrl is not mounted any more.
     pub fn survey(&self) -> Result<Survey, ServerError> {
-        let gone = |e: &dyn std::fmt::Display| ServerError::Unavailable {
-            what: format!("resctrl at {}", self.dir.display()),
-            cause: e.to_string(),
-            remedy: "Mount it again: mount -t resctrl resctrl /sys/fs/resctrl, and restart".into(),
-        };
+        let gone = |e: &dyn std::fmt::Display| unavailable(&self.dir, e);
         let root = Schemata::parse(&self.read(self.dir.join("schemata")).ok_or_else(|| gone(&"schemata cannot be read"))?);
         let names = self.files.list(&self.dir).map_err(|e| gone(&e))?;
         let domains: Vec<u32> = self.info.domain_line().and_then(|l| root.line(l)).map(|l| l.keys().copied().collect()).unwrap_or_default();
@@ -101,6 +98,14 @@ impl Resctrl {
         Ok(Survey { domains, layout, bounds: Bounds { classes, default, sparse }, foreign, reserved })
     }
 
+    /// Ways and bandwidth of any group, in the order of the domains.
+    pub fn setting_of(&self, group: &Path) -> Setting {
+        let schemata = Schemata::parse(&self.read(self.dir.join(group).join("schemata")).unwrap_or_default());
+        let domains: Vec<u32> =
+            self.info.domain_line().and_then(|l| schemata.line(l)).map(|l| l.keys().copied().collect()).unwrap_or_default();
+        self.setting(&schemata, &domains)
+    }
+
     fn pseudo_locked(&self, domains: &[u32]) -> Vec<Reserved> {
         let Some(l3) = &self.info.l3 else { return vec![] };
         let usage = self.read(self.dir.join(format!("info/{}/bit_usage", l3.lines[0]))).unwrap_or_default();
@@ -112,7 +117,7 @@ impl Resctrl {
     }
 
     /// A group's setting in the words of plans. A mask that CDP's two lines do not agree on is 0, which no service asks for.
-    fn setting(&self, s: &Schemata, domains: &[u32]) -> Setting {
+    pub(super) fn setting(&self, s: &Schemata, domains: &[u32]) -> Setting {
         let mask = |id: u32, lines: &[&str]| {
             let all: BTreeSet<u32> = lines.iter().map(|l| s.mask(l, id).unwrap_or(0)).collect();
             if all.len() == 1 {
@@ -284,12 +289,14 @@ impl Resctrl {
         }
     }
 
-    /// Threads that entered a service's cgroup from elsewhere since it was placed; how many were moved.
+    /// Threads that entered a service's cgroup from elsewhere since it was placed; how many were moved. Waits for no
+    /// lock: while another tool has it nothing is moved.
     ///
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
     pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<u32, ServerError> {
-        let _lock = self.lock()?;
+        // The next look is soon enough.
+        let Turn::Now(_lock) = self.turn() else { return Ok(0) };
         let threads = match place {
             Place::Class(c) => self.gather(&self.class_dir(c), tids)?.threads,
             Place::Default => 0,
@@ -298,30 +305,30 @@ impl Resctrl {
         Ok(threads)
     }
 
-    /// What leaves a class safe without us: one of LC services goes, its threads are in the default group then; one of BE jobs
-    /// keeps the least.
-    pub fn safe_ops(&self, class: &str, lc: bool) -> Vec<safe::Op> {
-        let dir = self.class_dir(class);
-        if lc {
-            return vec![safe::Op::RemoveDir { path: dir }];
-        }
-        let Some(l3) = &self.info.l3 else { return vec![] };
+    /// What leaves a class of BE jobs the least without us; None without ways.
+    pub fn least_op(&self, class: &str) -> Option<safe::Op> {
+        let l3 = self.info.l3.as_ref()?;
         let now = Schemata::parse(&self.read(self.dir.join("schemata")).unwrap_or_default());
         let least = format!("{:x}", (1u32 << l3.min_cbm_bits) - 1);
         let ids = |line: &'static str| now.line(line).into_iter().flatten().map(move |(id, _)| (line, *id));
         let all = l3.lines.iter().flat_map(|l| ids(l)).map(|(resource, domain)| Entry { resource, domain, value: least.clone() });
-        vec![safe::Op::Write { path: dir.join("schemata"), text: text(&all.collect::<Vec<_>>()) }]
+        Some(safe::Op::Write { path: self.class_dir(class).join("schemata"), text: text(&all.collect::<Vec<_>>()) })
     }
 
     /// Remove every group of ours, those of a process that died included. Threads fall back to the default group: those of LC services
     /// first (`lc`), and of what is not known the widest first, so that no BE job has all ways while a service still has few.
-    /// Returns the names of the classes.
+    /// Returns the names of the classes. Another tool's lock is waited for briefly, and then no more.
     ///
     /// # Errors
     /// The first that cannot be removed; the others are.
     pub fn clear(&self, lc: impl Fn(&str) -> bool) -> Result<Vec<String>, ServerError> {
-        let _lock = self.lock()?;
-        let found = self.survey()?.layout;
+        let _lock = self.lock();
+        let names = self.files.list(&self.dir).map_err(|e| unavailable(&self.dir, &e))?;
+        // What can be seen of them only says in which order; names are enough to remove them.
+        let mut found = self.survey().map(|s| s.layout).unwrap_or_default();
+        for name in names.iter().filter_map(|n| n.strip_prefix(PREFIX)) {
+            found.classes.entry(name.into()).or_default();
+        }
         let mut classes: Vec<(&String, &Class)> = found.classes.iter().collect();
         let ways = |c: &Class| c.setting.ways.iter().map(|w| w.count_ones()).sum::<u32>();
         classes.sort_by_key(|(name, c)| std::cmp::Reverse((lc(name) || c.members.iter().any(|m| lc(m)), ways(c))));
@@ -340,6 +347,14 @@ impl Resctrl {
         }
         removed.sort();
         failed.map_or(Ok(removed), |r| Err(r.error))
+    }
+}
+
+fn unavailable(dir: &Path, e: &dyn std::fmt::Display) -> ServerError {
+    ServerError::Unavailable {
+        what: format!("resctrl at {}", dir.display()),
+        cause: e.to_string(),
+        remedy: "Mount it again: mount -t resctrl resctrl /sys/fs/resctrl, and restart".into(),
     }
 }
 

@@ -22,7 +22,7 @@ mod tasks;
 mod tests;
 
 use self::info::Info;
-use self::lock::{lock, Lock, PATIENCE};
+use self::lock::{Lock, Patience, Turn, PATIENCE};
 use self::refusal::{Attempt, Refusal};
 use self::schemata::Schemata;
 use crate::files::{text, SharedFiles};
@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use surefoot_server::{Mba, ServerError};
 
 /// Names of our groups begin so.
@@ -50,6 +51,8 @@ pub struct Resctrl {
     peak_mbps: Option<f64>,
     /// Messages that were logged and are not to be again.
     said: Arc<Mutex<BTreeSet<String>>>,
+    /// With whoever else holds the lock.
+    patience: Arc<Mutex<Patience>>,
 }
 
 /// Mount point, type and options of a line of `/proc/mounts`.
@@ -112,7 +115,16 @@ impl Resctrl {
     fn at(root: &Root, at: PathBuf, options: &str, stand_in: bool) -> Self {
         let dir = root.path(&at);
         let info = Info::read(root.files.as_ref(), &dir, options);
-        Resctrl { at, dir, files: root.files.clone(), info: Arc::new(info), stand_in, peak_mbps: None, said: Arc::default() }
+        Resctrl {
+            at,
+            dir,
+            files: root.files.clone(),
+            info: Arc::new(info),
+            stand_in,
+            peak_mbps: None,
+            said: Arc::default(),
+            patience: Arc::default(),
+        }
     }
 
     /// With the peak memory bandwidth of this platform, MB/s.
@@ -132,6 +144,11 @@ impl Resctrl {
         Some(Resctrl { info: Arc::new(Info::read(self.files.as_ref(), &self.dir, &options)), ..self.clone() })
     }
 
+    /// Whether something is mounted there now.
+    pub fn is_mounted(&self, root: &Root) -> bool {
+        mounts(root).iter().any(|m| m.0 == self.at)
+    }
+
     pub fn info(&self) -> &Info {
         &self.info
     }
@@ -144,12 +161,36 @@ impl Resctrl {
         self.stand_in
     }
 
-    /// Hold while what is read decides what is written.
-    ///
-    /// # Errors
-    /// [`ServerError::Unavailable`] where another tool does not let go.
-    pub fn lock(&self) -> Result<Lock, ServerError> {
-        lock(&self.dir, true, PATIENCE)
+    /// To be held while what is read decides what is written; waits for nobody ([`lock`]).
+    pub fn turn(&self) -> Turn {
+        self.ask(Duration::ZERO)
+    }
+
+    /// The same, for whoever may wait; never for longer than [`PATIENCE`].
+    pub fn lock(&self) -> Lock {
+        match self.ask(2 * PATIENCE) {
+            Turn::Now(lock) => lock,
+            // Its bound is the wait's.
+            Turn::Later => Lock::none(),
+        }
+    }
+
+    /// The same where nothing may wait: with the lock if it is free.
+    pub fn lock_now(&self) -> Lock {
+        match self.turn() {
+            Turn::Now(lock) => lock,
+            Turn::Later => Lock::none(),
+        }
+    }
+
+    fn ask(&self, most: Duration) -> Turn {
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        patience.ask(&self.dir, most, |why| tracing::warn!("{why}"))
+    }
+
+    /// Changes that were made without the lock because another process held it.
+    pub fn unlocked_changes(&self) -> u64 {
+        self.patience.lock().unwrap_or_else(PoisonError::into_inner).without
     }
 
     /// Bits of a CBM; None without L3 CAT.

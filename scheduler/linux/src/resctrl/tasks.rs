@@ -4,10 +4,12 @@
 //! inherited already. Ids are never remembered between looks: an id that has been used again belongs to whom the cgroup
 //! says at that moment.
 
+use super::groups::NO_GROUPS;
 use super::refusal::{Attempt, Refusal};
-use super::Resctrl;
-use std::collections::BTreeSet;
-use std::path::Path;
+use super::{Resctrl, PREFIX};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Looks at a service before the rest is left to [`Resctrl::follow`].
 const MAX_LOOKS: u32 = 16;
@@ -24,6 +26,68 @@ impl Resctrl {
     /// Ids in a group's `tasks`; nothing where it cannot be read.
     pub(super) fn tasks(&self, group: &Path) -> BTreeSet<u32> {
         self.read(group.join("tasks")).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect()
+    }
+
+    /// Groups of others that some of these threads are in, below the mount point: control groups, and monitoring groups in them or in the
+    /// default group. None named: all of them are.
+    pub fn held_by_others(&self, tids: &[u32]) -> BTreeMap<PathBuf, Vec<u32>> {
+        let all: BTreeSet<u32> = tids.iter().copied().collect();
+        let controls = self.files.folders(&self.dir).into_iter().filter(|n| !NO_GROUPS.contains(&n.as_str()) && !n.starts_with(PREFIX));
+        let controls: Vec<PathBuf> = controls.map(PathBuf::from).collect();
+        let monitors = controls.iter().map(PathBuf::as_path).chain([Path::new("")]).flat_map(|group| {
+            let dir = group.join("mon_groups");
+            let names = self.files.folders(&self.dir.join(&dir)).into_iter().filter(|n| !n.starts_with(PREFIX));
+            names.map(move |n| dir.join(n)).collect::<Vec<_>>()
+        });
+        let groups: Vec<PathBuf> = controls.iter().cloned().chain(monitors).collect();
+        let within = groups.into_iter().map(|g| {
+            let inside: Vec<u32> = self.tasks(&self.dir.join(&g)).intersection(&all).copied().collect();
+            (g, inside)
+        });
+        let some = within.filter(|(_, inside)| !inside.is_empty());
+        some.map(|(g, inside)| (g, if inside.len() == all.len() { vec![] } else { inside })).collect()
+    }
+
+    /// The writes that put a service's threads back into groups of others: path and text, in order. `now` are the threads that it has.
+    pub fn writes_back(&self, groups: &BTreeMap<PathBuf, Vec<u32>>, now: &[u32]) -> Vec<(PathBuf, String)> {
+        let mut writes = vec![];
+        for (group, tids) in groups {
+            let monitor = group.parent().filter(|p| p.ends_with("mon_groups"));
+            // A thread is in a monitoring group of its control group only.
+            let control = monitor.and_then(Path::parent);
+            for tid in now.iter().filter(|t| tids.is_empty() || tids.contains(t)) {
+                let into = control.into_iter().chain([group.as_path()]);
+                writes.extend(into.map(|g| (self.dir.join(g).join("tasks"), format!("{tid}\n"))));
+            }
+        }
+        writes
+    }
+
+    /// Whether this process may put threads back into these groups.
+    pub fn may_put_back<'a>(&self, mut groups: impl Iterator<Item = &'a PathBuf>) -> bool {
+        groups.all(|g| self.files.writable(&self.dir.join(g).join("tasks")))
+    }
+
+    /// A service's threads go back into groups of others. One that has gone with whoever made it keeps nobody.
+    ///
+    /// # Errors
+    /// The first refusal; the others are tried.
+    pub fn put_back(&self, groups: &BTreeMap<PathBuf, Vec<u32>>, now: &[u32]) -> Result<(), Refusal> {
+        let mut refused = None;
+        for (path, text) in self.writes_back(groups, now) {
+            match self.files.write(&path, &text) {
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV) => {
+                    tracing::info!("{}: has gone, and threads that were in it stay in the default group", path.display());
+                }
+                Err(e) => {
+                    let what = format!("{} <- {}", path.display(), text.trim_end());
+                    refused = refused.or(Some(self.refused(Attempt::Tasks, what, &e)));
+                }
+                Ok(()) => {}
+            }
+        }
+        refused.map_or(Ok(()), Err)
     }
 
     /// Put every thread of `tids` into `group`, one id a write: a list would stop at the first that has exited.

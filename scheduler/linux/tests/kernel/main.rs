@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
+mod actuator;
 mod groups;
 mod server;
 mod support;

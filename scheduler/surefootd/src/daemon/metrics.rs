@@ -174,6 +174,11 @@ impl Metrics {
             ("surefoot_feed_taken_total", "latency datagrams that were taken", taken),
             ("surefoot_feed_refused_total", "latency datagrams, and pages of scraped services, that were not taken", refused),
             ("surefoot_foreign_changes_total", "values of ours that somebody else changed", foreign),
+            (
+                "surefoot_resctrl_unlocked_total",
+                "looks at classes and changes of them without the lock of resctrl, which another process held for too long",
+                vec![(String::new(), s.unlocked_changes() as f64)],
+            ),
             ("surefoot_stalled_seconds_total", "time for which some task waited for a resource (PSI)", stalled),
         ];
     }

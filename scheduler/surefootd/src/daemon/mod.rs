@@ -348,6 +348,7 @@ impl Beside {
     }
 }
 
+/// Until it is to end; what to say of it.
 fn control(
     args: &cli::Run,
     config: &NodeConfig,

@@ -182,6 +182,7 @@ pub fn local_server<T>(
         resume: purpose == Purpose::Control,
         resctrl: config.resctrl.clone(),
         mem_bw_mbps: config.mem_bw_mbps,
+        in_a_loop: true,
         ..LocalConfig::new(&state)
     };
     let found = LocalServer::look(&local).map_err(server_error)?;

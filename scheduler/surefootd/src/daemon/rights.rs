@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::local_target::server_error;
 use std::path::Path;
 use std::sync::Arc;
-use surefoot_linux::actuator::{Allow, Guarded, Pattern};
+use surefoot_linux::actuator::{Allow, Guarded, Pattern, Terms};
 use surefoot_linux::cgroup::Mounts;
 use surefoot_linux::files::{HostFiles, SharedFiles};
 use surefoot_linux::local::by_whom;
@@ -14,6 +14,7 @@ use surefoot_linux::own::{self, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::unit::usual_cgroup;
 use surefoot_linux::{Root, Target};
+use surefoot_server::Kind;
 
 /// Bits of a mode by which others could change a configuration.
 const OTHERS: u32 = 0o022;
@@ -35,15 +36,31 @@ pub fn trusted(file: &Path) -> Result<()> {
     }
 }
 
-/// Cgroups that the configuration names, by themselves or for a service.
-fn patterns(config: &NodeConfig, own: Option<&ActuatorConfig>) -> Vec<Pattern> {
-    let of_services = config.services.iter().filter_map(|s| match &s.how {
+/// The cgroup that the configuration names for a service.
+fn cgroup_of(how: &How) -> Option<Pattern> {
+    match how {
         How::Adopt { target: Target::Cgroup(path), .. } => Pattern::literal(path.to_str()?).ok(),
         // Where systemd puts a unit that names no other slice; one that does is named in actuator.cgroups.
         How::Adopt { target: Target::Unit(unit), .. } => Pattern::literal(&usual_cgroup(unit)).ok(),
         _ => None,
-    });
+    }
+}
+
+/// Cgroups that the configuration names, by themselves or for a service.
+fn patterns(config: &NodeConfig, own: Option<&ActuatorConfig>) -> Vec<Pattern> {
+    let of_services = config.services.iter().filter_map(|s| cgroup_of(&s.how));
     own.into_iter().flat_map(|o| o.cgroups.iter().cloned()).chain(of_services).collect()
+}
+
+/// What else it says of what may be written.
+fn terms(config: &NodeConfig) -> Terms {
+    let is_be = |how: &How| matches!(how, How::Adopt { kind: Kind::Be, .. });
+    Terms {
+        partitions: config.partitions,
+        cpus: config.cpus,
+        services: Some(config.services.len()),
+        be: config.services.iter().filter(|s| is_be(&s.how)).filter_map(|s| cgroup_of(&s.how)).collect(),
+    }
 }
 
 /// The resctrl that a configuration names, else the host's.
@@ -59,7 +76,7 @@ pub fn resctrl(config: &NodeConfig, root: &Root) -> Result<Option<Resctrl>> {
 
 /// The list that a configuration makes on this host.
 pub fn allowed(config: &NodeConfig, root: &Root, resctrl: Option<&Resctrl>) -> Allow {
-    Allow::new(&Mounts::read(root), resctrl, patterns(config, config.actuator.as_ref()))
+    Allow::new(&Mounts::read(root), resctrl, patterns(config, config.actuator.as_ref())).with_terms(terms(config))
 }
 
 /// What may be done for what the state folder says: None where it is this user's or root's alone, and for one that is not there yet.
