@@ -221,7 +221,7 @@ mod tests {
         d.keep(&[SafeOp::Write { path: "/a", text: "1" }]).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("victim")).unwrap(), "old");
         fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(DeadMan::open(&at, "b", t).unwrap_err().to_string().contains("may be written by others"));
+        assert!(DeadMan::open(&at, "b", t).unwrap_err().to_string().contains("can be written by others"));
         assert!(DeadMan::open(&dir.path().join("no/s"), "b", t).is_err());
     }
 }
