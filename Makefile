@@ -96,7 +96,7 @@ test-bundles: setup ## BUNDLES fresh mutations of signed bundles: the lab's read
 	cargo build --release --locked -p surefoot-learn --example bundle_verdicts
 	python -m tests.bundle_corpus --compare $(BUNDLES)
 
-audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; says what could not be looked at (exit code 3)
+audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; says what could not be looked at (exit code 3 of scripts/audit.py)
 	python scripts/audit.py
 
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)

@@ -1,6 +1,7 @@
 //! The container engine (Docker or Podman) through its command line, always with argument vectors.
 
 use serde_json::Value;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -169,6 +170,8 @@ impl Engine {
     fn raw(&self, args: &[&str]) -> Result<Output, String> {
         let patience = if matches!(args.first(), Some(&"run" | &"rm")) { Duration::from_secs(120) } else { self.patience };
         let mut command = Command::new(&self.program);
+        // In a group of its own: Ctrl-C at the terminal ends this process, in order, and not what it is asking the engine meanwhile.
+        command.process_group(0);
         let child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.map_err(|e| e.to_string())?;
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);

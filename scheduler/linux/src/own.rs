@@ -318,7 +318,12 @@ impl Folder {
     fn check(&self, stat: &FileStat, others: u32) -> io::Result<()> {
         let kind = kind(stat);
         if kind != SFlag::S_IFREG {
-            return refused(format!("is {} and no plain file", word(kind)), "Remove it");
+            let remedy = match kind {
+                // It is the system's.
+                SFlag::S_IFCHR | SFlag::S_IFBLK => "Give another path",
+                _ => "Remove it",
+            };
+            return refused(format!("is {} and no plain file", word(kind)), remedy);
         }
         if stat.st_nlink > 1 {
             return refused(format!("is known by {} names (hard links)", stat.st_nlink), "Remove this one");

@@ -280,7 +280,7 @@ impl Parties {
         }
         if let Some(m) = self.memory.get_mut(id).filter(|m| s.qos_met() == Some(false) && !m.reported) {
             m.reported = true;
-            let why = format!("slack {:.0} % and nobody has slack to give", slack * 100.0);
+            let why = format!("slack {:.0} % and no service has slack to give", slack * 100.0);
             plan.reports.push(Report::Migrate { service: id.clone(), why });
         }
         false

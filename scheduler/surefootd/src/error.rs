@@ -22,6 +22,14 @@ impl Error {
         }
     }
 
+    /// The same, which also says of what.
+    pub fn of(self, what: &str) -> Self {
+        match self {
+            Error::BadInput(m) => Error::BadInput(format!("{what}: {m}")),
+            Error::Failed(m) => Error::Failed(format!("{what}: {m}")),
+        }
+    }
+
     /// An input file that cannot be read; `what` it should be ("a node.toml").
     pub fn unreadable(path: &std::path::Path, what: &str, e: &std::io::Error) -> Self {
         let remedy = match e.kind() {

@@ -3,7 +3,7 @@
 use crate::campaign::{sha256_hex, Campaign};
 use crate::cmd_sweep::{finish, print_plan, to_measure};
 use crate::daemon::config::NodeConfig;
-use crate::daemon::node::kernel_files;
+use crate::daemon::node::{check_senders, kernel_files};
 use crate::daemon::rights;
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
@@ -231,6 +231,7 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
     let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
     let config = config.as_ref();
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
+    config.map_or(Ok(()), check_senders)?;
     let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
     let node = surefoot_linux::check::Node {
         resctrl: config.and_then(|c| c.resctrl.as_deref()),
@@ -352,7 +353,7 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     let without_actuator = files.is_none();
     let root = Root::with("/", files.map_or_else(|| rights::own_files(allow.as_ref()), Ok)?);
     if args.safe {
-        return put_safe_layout_in_force(&dir, root.files.as_ref(), args.json);
+        return put_safe_layout_in_force(&dir, root.files.as_ref(), allow.is_some(), args.json);
     }
     let mut resctrl = config.and_then(|c| c.resctrl.clone());
     if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
@@ -409,8 +410,9 @@ fn put_record_back(state_dir: &Path) -> Result<()> {
     }
 }
 
-/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write.
-fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result<()> {
+/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write. `bounded`: another user could have
+/// written it, and a list says what of it is done.
+fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, bounded: bool, json: bool) -> Result<()> {
     let file = dir.join(safe::FILE);
     let Some(layout) = SafeLayout::load(&file).map_err(server_error)? else {
         if json {
@@ -449,10 +451,14 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, json: bool) -> Result
     }
     match report.failed.first() {
         None => Ok(()),
-        Some(first) => Err(Error::Failed(format!(
-            "{} of {} writes were refused, the first: {first}. Run surefootd reset as root",
-            report.failed.len(),
-            layout.ops.len()
-        ))),
+        Some(first) => {
+            let (failed, all, dir) = (report.failed.len(), layout.ops.len(), dir.display());
+            let remedy = match (bounded, nix::unistd::geteuid().is_root()) {
+                (true, _) => format!("Look who writes in {dir}; surefootd reset --config FILE gives back what FILE names"),
+                (false, true) => "Run surefootd reset".into(),
+                (false, false) => "Run surefootd reset as root".into(),
+            };
+            Err(Error::Failed(format!("{failed} of {all} writes were refused, the first: {first}. {remedy}")))
+        }
     }
 }

@@ -447,18 +447,26 @@ fn no_result_is_led_elsewhere() {
     let (code, said) = scene.said(&[&eval[..], &[path(&state)]].concat());
     scene.unharmed("a link at the journal");
     assert!(code == 2 && said.contains("eval.partial.jsonl: is a link"), "{code} {said}");
-    // What bears no name of ours in the folder of a sweep is not ours to take away.
-    fs::write(scene.at("own/mine.tmp"), PRECIOUS).unwrap();
-    fs::write(scene.at("own/.lock"), PRECIOUS).unwrap();
-    let own = scene.at("own");
-    let (code, said) = scene.said(&[&sweep[..], &[path(&own)]].concat());
+    // A folder with anything else in it is no sweep's, and what bears no name of ours in that of a sweep is not ours to take away.
+    let (code, said) = scene.said(&[&sweep[..], &[path(&scene.at("own"))]].concat());
+    assert!(code == 2 && said.contains("holds no campaign"), "{code} {said}");
+    let swept = scene.at("swept");
+    fs::create_dir(&swept).unwrap();
+    fs::write(swept.join(".lock"), PRECIOUS).unwrap();
+    let (code, said) = scene.said(&[&sweep[..], &[path(&swept)]].concat());
     assert!(code == 2 && said.contains("no lock of a sweep, so it stays as it is"), "{code} {said}");
-    fs::remove_file(scene.at("own/.lock")).unwrap();
-    let (code, said) = scene.said(&[&sweep[..], &[path(&own)]].concat());
-    assert!(code == 0, "{code} {said}");
-    for kept in ["mine.tmp", "rows.csv"] {
-        assert_eq!(fs::read_to_string(own.join(kept)).unwrap(), PRECIOUS, "{kept}");
+    fs::remove_file(swept.join(".lock")).unwrap();
+    for more in [&[][..], &["--resume"]] {
+        let (code, said) = scene.said(&[&sweep[..], &[path(&swept)], more].concat());
+        assert!(code == 0, "{code} {said}");
+        if more.is_empty() {
+            fs::write(swept.join("mine.tmp"), PRECIOUS).unwrap();
+        }
     }
+    for kept in [scene.at("own/rows.csv"), swept.join("mine.tmp")] {
+        assert_eq!(fs::read_to_string(&kept).unwrap(), PRECIOUS, "{}", kept.display());
+    }
+    assert_eq!(fs::read_dir(scene.at("own")).unwrap().count(), 1);
 }
 
 /// A device that an option names stays a device.

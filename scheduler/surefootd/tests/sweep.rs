@@ -322,6 +322,33 @@ fn started_folder_and_drift() {
     assert!(code == 2 && says.contains("changed: seed (was 7, is 8)"), "{says}");
 }
 
+/// A folder with anything that no sweep left stays as it is, with --resume too; what a kill before the manifest left is gone on with.
+#[test]
+fn a_folder_of_others_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), &small());
+    let out = dir.path().join("out");
+    for theirs in ["node.toml", "shards/part-00000.parquet", "shards/notes", ".lock.bak"] {
+        let at = out.join(theirs);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(&at, "mine").unwrap();
+        for more in [&[][..], &["--resume"]] {
+            let args = ["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)];
+            let (code, says) = one_line(&run(&[&args, more].concat()));
+            assert!(code == 2 && says.contains("is not empty and holds no campaign. Give another folder"), "{theirs} {more:?}: {says}");
+            assert_eq!(fs::read_to_string(&at).unwrap(), "mine");
+            assert!(!out.join(".lock").exists() && !out.join("manifest.json").exists());
+        }
+        fs::remove_dir_all(&out).unwrap();
+    }
+    fs::create_dir_all(out.join("shards")).unwrap();
+    fs::write(out.join(".lock"), "1").unwrap();
+    fs::write(out.join("journal.jsonl"), "").unwrap();
+    fs::write(out.join("manifest.json.tmp"), "{").unwrap();
+    assert!(resume(&file, &out).status.success());
+    add_up(&out);
+}
+
 /// A second sweep on the same folder is refused with the pid of the first.
 /// Two hosts share a campaign: same hash, other cases; neither goes on with the other's folder.
 #[test]

@@ -226,7 +226,11 @@ impl<'a> Story<'a> {
             seed: config.seed,
             version: env!("CARGO_PKG_VERSION").into(),
         };
-        let open = |p: &Path| Journal::open(p, config.journal_most_bytes, &run);
+        let of_config = |e: Error| match &config.journal {
+            Some(_) => e.of(&format!("{}: journal", config.file.display())),
+            None => e,
+        };
+        let open = |p: &Path| Journal::open(p, config.journal_most_bytes, &run).map_err(of_config);
         let (journal, last_id) = journal.map(open).transpose()?.map_or((None, 0), |(j, last)| (Some(j), last));
         metrics.lock().unwrap_or_else(PoisonError::into_inner).about(&args.policy, platform, config.interval_ms);
         let hello = Hello {

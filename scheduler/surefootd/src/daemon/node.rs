@@ -143,7 +143,11 @@ pub fn missing(config: &NodeConfig, field: &str, remedy: &str) -> Error {
 /// [`Error::Failed`] where that actuator does not serve us.
 pub fn kernel_files(config: &NodeConfig, allow: Option<&Allow>) -> Result<SharedFiles> {
     let Some(a) = &config.actuator else { return own_files(allow) };
-    let files = RemoteFiles::connect(&a.socket).map_err(|e| Error::Failed(format!("{e}. {ACTUATOR_REMEDY}")))?;
+    let files = RemoteFiles::connect(&a.socket).map_err(|e| match e.kind() {
+        // It says itself what to do.
+        std::io::ErrorKind::ResourceBusy => Error::Failed(e.to_string()),
+        _ => Error::Failed(format!("{e}. {ACTUATOR_REMEDY}")),
+    })?;
     tracing::info!("kernel files are changed by the actuator at {}", a.socket.display());
     Ok(Arc::new(files))
 }
@@ -219,20 +223,39 @@ fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
     let known: Vec<String> = config.services.iter().filter(is_lc).map(|s| s.id.clone()).collect();
     server.know(known.into_iter());
     for s in &config.services {
-        let ids = |field: &str, names: &[String], id_of: fn(&NodeConfig, &str, &str) -> Result<u32>| {
-            names.iter().map(|n| id_of(config, field, n)).collect::<Result<Vec<u32>>>()
-        };
-        let users = ids("service.feed.users", &s.feed.users, user_id)?;
-        let groups = ids("service.feed.groups", &s.feed.groups, group_id)?;
-        server.trust(&s.id, Trusted { users, groups, cgroups: s.feed.cgroups.clone(), anybody: s.feed.anybody });
+        let (trusted, group) = senders(config, s)?;
+        server.trust(&s.id, trusted);
         if let Some(own) = &s.feed.socket {
-            let group = own.group.as_deref().map(|g| group_id(config, "service.feed.socket_group", g)).transpose()?;
             let path = server.own_feed_socket(&s.id, own.mode, group).map_err(server_error)?;
             tracing::info!("latency feed of {} alone: {}", s.id, path.display());
         }
     }
     let group = config.feed_group.as_deref().map(|g| group_id(config, "feed_group", g)).transpose()?;
     server.open_feed_to(config.feed_mode, group).map_err(server_error)
+}
+
+/// Whom a service's `feed` names, and the group of its own socket.
+///
+/// # Errors
+/// [`Error::BadInput`] for a user or group that is not there.
+fn senders(config: &NodeConfig, s: &NodeService) -> Result<(Trusted, Option<u32>)> {
+    let ids = |field: &str, names: &[String], id_of: fn(&NodeConfig, &str, &str) -> Result<u32>| {
+        let field = format!("service {}: feed.{field}", s.id);
+        names.iter().map(|n| id_of(config, &field, n)).collect::<Result<Vec<u32>>>()
+    };
+    let (users, groups) = (ids("users", &s.feed.users, user_id)?, ids("groups", &s.feed.groups, group_id)?);
+    let own: Vec<String> = s.feed.socket.iter().filter_map(|own| own.group.clone()).collect();
+    let own = ids("socket_group", &own, group_id)?.first().copied();
+    Ok((Trusted { users, groups, cgroups: s.feed.cgroups.clone(), anybody: s.feed.anybody }, own))
+}
+
+/// That every user and group which the latency feed's settings name is there.
+///
+/// # Errors
+/// [`Error::BadInput`] names the first that is not.
+pub fn check_senders(config: &NodeConfig) -> Result<()> {
+    config.feed_group.as_deref().map(|g| group_id(config, "feed_group", g)).transpose()?;
+    config.services.iter().try_for_each(|s| senders(config, s).map(|_| ()))
 }
 
 /// A user that `field` gives by its number or its name.

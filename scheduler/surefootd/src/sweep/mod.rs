@@ -81,6 +81,8 @@ pub fn case_s(campaign: &Campaign) -> f64 {
 
 const MANIFEST: &str = "manifest.json";
 const JOURNAL: &str = "journal.jsonl";
+const SHARDS: &str = "shards";
+const LOCK: &str = ".lock";
 /// Longest text of a process id.
 const PID_BYTES: u64 = 16;
 
@@ -100,13 +102,17 @@ impl Folder {
     }
 
     fn shards(&self) -> PathBuf {
-        self.dir.join("shards")
+        self.dir.join(SHARDS)
     }
 
     fn lock(dir: &Path) -> Result<Self> {
         files::create_folder(dir)?;
-        let path = dir.join(".lock");
-        let opened = own::Folder::for_results(dir).and_then(|folder| folder.file_or_new(".lock", OFlag::O_RDWR, 0o644));
+        if is_of_others(dir).map_err(|e| Error::io(dir, "cannot be read", &e))? {
+            let dir = dir.display();
+            return Err(Error::BadInput(format!("--out {dir}: is not empty and holds no campaign. Give another folder")));
+        }
+        let path = dir.join(LOCK);
+        let opened = own::Folder::for_results(dir).and_then(|folder| folder.file_or_new(LOCK, OFlag::O_RDWR, 0o644));
         let file = opened.map_err(|e| files::own_error(&path, "cannot be opened", &e))?;
         let head = files::head(&file).map_err(|e| Error::io(&path, "cannot be read", &e))?;
         // A process id, or nothing yet.
@@ -129,6 +135,27 @@ impl Folder {
             .and_then(|_| lock.write_all(std::process::id().to_string().as_bytes()));
         Ok(Folder { dir: dir.into(), _lock: lock })
     }
+}
+
+/// Whether a folder has something in it that no sweep left: without a manifest a sweep had not begun, and one that a kill ended before that
+/// left nothing but its lock and empty places. What a lost manifest means is said with the journal.
+fn is_of_others(dir: &Path) -> std::io::Result<bool> {
+    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
+    if is_there(MANIFEST) || dir.join(JOURNAL).metadata().is_ok_and(|m| m.len() > 0) {
+        return Ok(false);
+    }
+    let half_written = format!("{MANIFEST}{}", files::TEMPORARY);
+    for entry in dir.read_dir()? {
+        let entry = entry?;
+        let empty = || entry.path().read_dir().is_ok_and(|mut d| d.next().is_none());
+        match entry.file_name().to_str() {
+            Some(LOCK | JOURNAL) => {}
+            Some(SHARDS) if empty() => {}
+            Some(n) if n == half_written => {}
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
 }
 
 /// Run a sweep to its end, or to the next stop signal.
