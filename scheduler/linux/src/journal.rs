@@ -88,23 +88,40 @@ pub struct Journal {
     unwritten: Vec<u8>,
 }
 
+const WRITABLE: &str = "Give a state folder that can be written";
+
+/// Makers of errors about a journal: of a cause in words, and of the kernel's.
+fn errors(path: &Path) -> (impl Fn(&dyn std::fmt::Display, &str) -> ServerError + '_, impl Fn(&io::Error, &str) -> ServerError + '_) {
+    let fail = move |e: &dyn std::fmt::Display, remedy: &str| ServerError::Unavailable {
+        what: format!("journal {}", path.display()),
+        cause: e.to_string(),
+        remedy: remedy.into(),
+    };
+    let io = move |e: &io::Error, otherwise: &str| {
+        let (cause, remedy) = cause_and_remedy(e, otherwise);
+        fail(&cause, &remedy)
+    };
+    (fail, io)
+}
+
 impl Journal {
     /// Open for appending, and what it says is still under control.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`] for a folder that cannot be written or a damaged line before the last.
     pub fn open(path: &Path) -> Result<(Self, Recalled), ServerError> {
-        let fail = |e: &dyn std::fmt::Display, remedy: &str| ServerError::Unavailable {
-            what: format!("journal {}", path.display()),
-            cause: e.to_string(),
-            remedy: remedy.into(),
-        };
-        let io = |e: &io::Error, otherwise: &str| {
-            let (cause, remedy) = cause_and_remedy(e, otherwise);
-            fail(&cause, &remedy)
-        };
-        const WRITABLE: &str = "Give a state folder that can be written";
+        let (_, io) = errors(path);
         let (folder, name) = Folder::of(path).map_err(|e| io(&e, WRITABLE))?;
+        Self::open_in(folder, name)
+    }
+
+    /// As [`Journal::open`], in a folder that is open: what its author was found to be holds for what is read.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_in(folder: Folder, name: &str) -> Result<(Self, Recalled), ServerError> {
+        let path = folder.path().join(name);
+        let (fail, io) = errors(&path);
         let content = folder.read(name, MOST_READ_BYTES).map_err(|e| io(&e, "Make it readable"))?.unwrap_or_default();
         // A line without its end was cut short by a crash: what it announces was not done, and it must not run into the next.
         let whole = content.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
@@ -114,7 +131,7 @@ impl Journal {
         let file = file.map_err(|e| io(&e, WRITABLE))?;
         let name = name.to_string();
         Ok((
-            Journal { folder, name, file, path: path.into(), bytes: whole as u64, recalled: recalled.clone(), unwritten: vec![] },
+            Journal { folder, name, file, path: path.clone(), bytes: whole as u64, recalled: recalled.clone(), unwritten: vec![] },
             recalled,
         ))
     }

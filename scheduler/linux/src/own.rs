@@ -268,15 +268,27 @@ impl Folder {
         if let Some(w) = found.weak.first().filter(|_| !found.missing.is_empty()) {
             return refused(format!("{w}, so nothing is made in it"), format!("Make {} as that user first", path.display()));
         }
+        if found.missing.is_empty() {
+            return Self::at(path, found);
+        }
         for name in std::mem::take(&mut found.missing) {
-            // Nobody else can change the way so far, nor what is made here.
             found.at.push(&name);
             match mkdirat(&found.end, name.as_os_str(), Mode::from_bits_truncate(FOLDER_MODE)) {
                 Ok(()) | Err(nix::errno::Errno::EEXIST) => found.end = look(&found.end, &name)?,
                 Err(e) => return Err(named(&found.at, &os(e))),
             }
         }
-        Self::at(path, found)
+        // Not all of it need be what was made here: in a folder such as /tmp anybody may have been faster.
+        Self::open(path)
+    }
+
+    /// The same folder once more.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let fd = self.fd.try_clone()?;
+        Ok(Folder { path: self.path.clone(), fd, author: self.author.clone(), ..*self })
     }
 
     /// The folder for results that a file lies in, and the file's name.

@@ -20,6 +20,8 @@ pub const FILE: &str = "safe.json";
 /// Longest that is read: thousands of services.
 const MOST_BYTES: u64 = 16 << 20;
 
+const BY_JOURNAL: &str = "Run surefootd reset, which goes by the journal";
+
 /// One write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
@@ -123,11 +125,24 @@ impl SafeLayout {
     /// # Errors
     /// [`ServerError::Unavailable`] for a file that cannot be read or is damaged.
     pub fn load(file: &Path) -> Result<Option<Self>, ServerError> {
-        const BY_JOURNAL: &str = "Run surefootd reset, which goes by the journal";
-        let what = format!("safe layout {}", file.display());
-        let fail = |cause: String| ServerError::Unavailable { what: what.clone(), cause, remedy: BY_JOURNAL.into() };
-        match Folder::of(file).and_then(|(folder, name)| folder.read(name, MOST_BYTES)) {
+        match Folder::of(file) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => {
+                let (cause, remedy) = cause_and_remedy(&e, BY_JOURNAL);
+                Err(ServerError::Unavailable { what: format!("safe layout {}", file.display()), cause, remedy })
+            }
+            Ok((folder, _)) => Self::load_in(&folder),
+        }
+    }
+
+    /// As [`SafeLayout::load`], in a folder that is open: what its author was found to be holds for what is read.
+    ///
+    /// # Errors
+    /// As [`SafeLayout::load`].
+    pub fn load_in(folder: &Folder) -> Result<Option<Self>, ServerError> {
+        let what = format!("safe layout {}", folder.path().join(FILE).display());
+        let fail = |cause: String| ServerError::Unavailable { what: what.clone(), cause, remedy: BY_JOURNAL.into() };
+        match folder.read(FILE, MOST_BYTES) {
             Err(e) => {
                 let (cause, remedy) = cause_and_remedy(&e, BY_JOURNAL);
                 Err(ServerError::Unavailable { what, cause, remedy })

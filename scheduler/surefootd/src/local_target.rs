@@ -16,10 +16,10 @@ use crate::{cli, line, say};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use surefoot_linux::actuator;
+use surefoot_linux::actuator::{self, Allow};
 use surefoot_linux::claim::{self, lock_folder};
 use surefoot_linux::files::Files;
-use surefoot_linux::local::BOOT_ID;
+use surefoot_linux::local::{by_whom, BOOT_ID};
 use surefoot_linux::own::{self, plain_file, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::safe::{self, SafeLayout};
@@ -351,9 +351,9 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         other => other.transpose()?,
     };
     let without_actuator = files.is_none();
-    let root = Root::with("/", files.map_or_else(|| rights::own_files(allow.as_ref()), Ok)?);
+    let root = Root::with("/", files.map_or_else(|| rights::own_files(allow.as_ref(), config), Ok)?);
     if args.safe {
-        return put_safe_layout_in_force(&dir, root.files.as_ref(), allow.is_some(), args.json);
+        return put_safe_layout_in_force(&dir, root.files.as_ref(), allow, args.json);
     }
     let mut resctrl = config.and_then(|c| c.resctrl.clone());
     if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
@@ -410,11 +410,14 @@ fn put_record_back(state_dir: &Path) -> Result<()> {
     }
 }
 
-/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write. `bounded`: another user could have
-/// written it, and a list says what of it is done.
-fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, bounded: bool, json: bool) -> Result<()> {
+/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write. `allow`: what bounds `files`, where
+/// another user could have written it.
+fn put_safe_layout_in_force(dir: &Path, kernel: &dyn Files, allow: Option<Allow>, json: bool) -> Result<()> {
     let file = dir.join(safe::FILE);
-    let Some(layout) = SafeLayout::load(&file).map_err(server_error)? else {
+    let folder = Folder::open(dir).map_err(|e| crate::files::own_error(dir, "cannot be opened", &e))?;
+    // Once more, of the folder that is gone on with: it may be another one by now.
+    let bounded = by_whom(&folder, allow).map_err(server_error)?.is_some();
+    let Some(layout) = SafeLayout::load_in(&folder).map_err(server_error)? else {
         if json {
             return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": 0, "failed": [] }));
         }
@@ -422,7 +425,7 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, bounded: bool, json: 
     };
     let boot_id = Root::default().read(BOOT_ID);
     if layout.boot_id.is_some() && boot_id.is_some() && layout.boot_id != boot_id {
-        let _ = Folder::open(dir).and_then(|folder| folder.remove(safe::FILE));
+        let _ = folder.remove(safe::FILE);
         if json {
             return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }));
         }
@@ -432,15 +435,15 @@ fn put_safe_layout_in_force(dir: &Path, files: &dyn Files, bounded: bool, json: 
         );
     }
     // A daemon that lives would write against it.
-    let lock = Folder::open(dir).and_then(|folder| lock_folder(&folder, claim::PATIENCE)).map_err(|e| {
+    let lock = lock_folder(&folder, claim::PATIENCE).map_err(|e| {
         let (cause, remedy) = own::cause_and_remedy(&e, "Stop the daemon first");
         Error::Failed(format!("{}: {cause}. {remedy}", dir.display()))
     })?;
     // What an actuator would put in force a moment later must not be an older one.
-    if let Err(e) = files.keep_safe(&layout) {
+    if let Err(e) = kernel.keep_safe(&layout) {
         tracing::warn!("the actuator keeps an older layout: {e}");
     }
-    let report = layout.put_in_force(files);
+    let report = layout.put_in_force(kernel);
     drop(lock);
     if json {
         let mut v = serde_json::to_value(&report).unwrap_or_default();

@@ -149,6 +149,41 @@ fn a_strangers_safe_layout_is_not_carried_out() {
     scene.unharmed("with a configuration of nobody's");
 }
 
+/// Whatever that user does with the names meanwhile: what root judged is what root reads.
+#[test]
+fn a_folder_that_comes_and_goes_is_not_carried_out() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if !as_root("a_folder_that_comes_and_goes_is_not_carried_out") {
+        return;
+    }
+    let scene = Scene::new();
+    let home = scene.at("home");
+    fs::create_dir(&home).unwrap();
+    scene.plant("safe.json", &safe_json(&[(&scene.at("victim"), "mallory:x:0:0\n")]));
+    fs::rename(scene.at("state"), home.join("state")).unwrap();
+    scene.hand_over("home");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = fs::rename(home.join("state"), home.join("x"));
+                std::thread::yield_now();
+                let _ = fs::rename(home.join("x"), home.join("state"));
+                std::thread::yield_now();
+            }
+        });
+        for n in 0..400 {
+            let (_, said) = scene.said(&["reset", "--safe", "--state", path(&home.join("state"))]);
+            if fs::read_to_string(scene.at("victim")).unwrap() != PRECIOUS {
+                stop.store(true, Ordering::Relaxed);
+                panic!("carried out at try {n}: {said}");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    scene.unharmed("a folder that comes and goes");
+}
+
 /// The same by the journal: a cgroup that is a folder of the attacker's, whose files are links, named by climbing out of the mount; a
 /// process and a container of the attacker's choice.
 #[test]

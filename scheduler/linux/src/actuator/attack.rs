@@ -267,6 +267,81 @@ fn an_exclusive_group_gets_nothing() {
     assert_eq!(errno(Request::Write { path: &rc("surefoot.a/tasks"), text: "7\n" }), libc::EPERM);
 }
 
+/// A thread stays in a group of resctrl that somebody else has put it into, control or monitoring group, whichever way its number is written.
+#[test]
+fn a_thread_stays_where_others_put_it() {
+    let (dir, root) = host();
+    let (model, root) = ModelFiles::mount(&root, intel(1, 11), "");
+    [7u32, 42, 43].iter().for_each(|t| model.machine().spawn(*t, *t, 1, 0));
+    let rc = |p: &str| root.path(RESCTRL).join(p).to_str().unwrap().to_string();
+    for (group, tid) in [("gold", "42"), ("mon_groups/watched", "43")] {
+        model.make_dir(Path::new(&rc(group))).unwrap();
+        model.write(Path::new(&rc(&format!("{group}/tasks"))), tid).unwrap();
+    }
+    let mut a = actuator(dir.path(), &root, false);
+    let mut ask = |r: Request<'_>| {
+        let reply = a.handle(&r.encode().unwrap());
+        (reply.errno, String::from_utf8_lossy(&reply.payload).into_owned())
+    };
+    assert_eq!(ask(Request::MakeDir(&rc("surefoot.a"))).0, 0);
+    for (text, why) in [("42\n", "gold"), ("43\n", "watched"), ("052\n", "thread id"), ("07\n", "thread id")] {
+        let (errno, said) = ask(Request::Write { path: &rc("surefoot.a/tasks"), text });
+        assert!(errno == libc::EPERM && said.contains(why), "{text}: {errno} {said}");
+    }
+    assert_eq!(model.read(Path::new(&rc("gold/tasks"))).unwrap(), b"42\n");
+    model.write(Path::new(&rc("tasks")), "42").unwrap();
+    assert_eq!(ask(Request::Write { path: &rc("surefoot.a/tasks"), text: "42\n" }).0, 0);
+}
+
+/// A limit does not go down for good by steps so small that each counts as what was there, with a goodbye after each.
+#[test]
+fn no_limit_goes_down_by_small_steps() {
+    let (dir, root) = host();
+    let web = |f: &str| at(&root, &format!("/docker/web/{f}"));
+    fs::write(web("memory.max"), "1073741824\n").unwrap();
+    fs::write(web("cpu.max"), "25000 50000\n").unwrap();
+    let serving = Serving::start(actuator(dir.path(), &root, false), &dir.path().join("sock"), own_uid());
+    let client = RemoteFiles::connect(&serving.at).unwrap();
+    for n in 1..=20u64 {
+        client.write(&web("memory.max"), &(1_073_741_824 - n * 61_440).to_string()).unwrap();
+        client.write(&web("cpu.max"), &format!("{} {}", 25_000 << n.min(4), 50_000 << n.min(4))).unwrap();
+        client.keep_safe(&SafeLayout::default()).unwrap();
+    }
+    drop(client);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let now = || ["memory.max", "cpu.max"].map(|f| says(&root, &format!("/docker/web/{f}")));
+    while now() != ["1073741824", "25000 50000"] {
+        assert!(Instant::now() < deadline, "{:?}", now());
+        std::thread::yield_now();
+    }
+    serving.end();
+}
+
+/// Root that acts on what the decider's user could have written is bounded by what the actuator recorded, which that user cannot falsify: what a
+/// file had is what it gets at most, and what the actuator has not changed is as it is. Without an actuator a weight is the usual one at most.
+#[test]
+fn a_guarded_process_gives_no_more_than_there_was() {
+    let (dir, root) = host();
+    let state = dir.path().join("state");
+    let mut a = actuator(dir.path(), &root, false);
+    let (web, store) = (at(&root, "/docker/web/cpu.weight"), at(&root, "/docker/store/cpu.weight"));
+    assert_eq!(a.handle(&Request::Write { path: web.to_str().unwrap(), text: "1" }.encode().unwrap()).errno, 0);
+    drop(a);
+    let boot = root.path(crate::local::BOOT_ID);
+    fs::create_dir_all(boot.parent().unwrap()).unwrap();
+    fs::write(boot, "boot\n").unwrap();
+    let guarded = Guarded::new(allow(&root, false), root.clone(), Some(&state)).unwrap();
+    let batch = at(&root, "/jobs/batch/cpuset.cpus");
+    assert!(guarded.write(&web, "201").is_err() && guarded.write(&store, "101").is_err() && guarded.write(&batch, "1-7").is_ok());
+    assert!(guarded.write(&at(&root, "/jobs/batch/cpuset.cpus"), "0-7").is_ok(), "2-7 it had, and 0-5 are for services");
+    guarded.write(&web, "200").unwrap();
+    fs::write(&batch, "2-5").unwrap();
+    assert!(guarded.write(&batch, "2-7").is_err(), "not by the actuator: it was so");
+    let guarded = Guarded::new(allow(&root, false), root.clone(), None).unwrap();
+    fs::write(&store, "5").unwrap();
+    assert!(guarded.write(&store, "101").is_err() && guarded.write(&store, "100").is_ok());
+}
+
 /// With `partitions = true` a service gets CPUs for itself: those of `cpus`, that nobody else names. It cannot take others by a list that
 /// is written later, and gets back a partition that it had before.
 #[test]

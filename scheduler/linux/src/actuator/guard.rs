@@ -3,8 +3,12 @@
 
 use super::allow::{Allow, Refused};
 use super::beneath::Beneath;
+use super::deadman::own_folder;
+use super::record::{Key, Record};
 use super::serve::Hands;
-use crate::files::{Files, HostFiles};
+use crate::cgroup::{Cgroup, Knob, Version};
+use crate::files::{Files, HostFiles, SharedFiles};
+use crate::local::BOOT_ID;
 use crate::root::Root;
 use std::io;
 use std::path::Path;
@@ -16,12 +20,45 @@ pub struct Guarded {
     hands: Hands,
 }
 
+/// What files had before, as far as no lesser user could have falsified it.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Of the actuator: what it does not know it has not changed. None: no actuator has run here.
+    record: Option<Record>,
+}
+
+impl Known {
+    /// What bounds a new value; None: nothing is known.
+    pub fn former(&self, key: &Key, group: &Cgroup) -> Option<String> {
+        let now = group.get(key.knob);
+        match (&self.record, key.knob) {
+            (Some(r), _) => r.former(key).map(str::to_string).or(now),
+            (None, Knob::Weight) => {
+                let usual = if group.version == Version::V1 { 1024 } else { 100 };
+                Some(now.and_then(|n| n.parse::<u64>().ok()).map_or(usual, |n| n.max(usual)).to_string())
+            }
+            (None, _) => None,
+        }
+    }
+}
+
 impl Guarded {
+    /// `actuator`: the folder of the actuator that the other user writes through, if there is one.
+    ///
     /// # Errors
-    /// A mount of the list that cannot be opened.
-    pub fn new(allow: Allow, root: Root) -> io::Result<Self> {
-        let files = Arc::new(Beneath::open(allow.dirs())?);
-        Ok(Guarded { hands: Hands::new(allow, files, root) })
+    /// A mount of the list that cannot be opened; a folder or record of the actuator that cannot be believed.
+    pub fn new(allow: Allow, root: Root, actuator: Option<&Path>) -> io::Result<Self> {
+        let files: SharedFiles = Arc::new(Beneath::open(allow.dirs())?);
+        let boot = root.read(BOOT_ID).unwrap_or_default();
+        let record = match actuator.map(own_folder) {
+            // It has never run.
+            Some(Err(e)) if e.kind() == io::ErrorKind::NotFound => None,
+            folder => folder.transpose()?.map(|dir| Record::open(dir, &boot, files.clone(), root.clone())).transpose()?,
+        };
+        let known = Known { record };
+        let mut hands = Hands::new(allow, files, root);
+        hands.word_of_others = Some(Arc::new(known));
+        Ok(Guarded { hands })
     }
 
     /// Below one of the mounts: looked up there, and nowhere else. What lies elsewhere (/proc, /sys) is no lesser user's.

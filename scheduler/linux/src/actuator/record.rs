@@ -307,7 +307,12 @@ impl Record {
         let (files, mounts, now) = (&self.files, &self.mounts, Mounts::read(&self.root));
         let holds = |key: &Key, was: &Was| {
             let group = group_of(&key.dir, files, mounts);
-            Self::has_gone(&group, was, &now) || group.check_holds(key.knob, &was.value).is_ok()
+            // To the last digit: a limit that may differ by what the kernel rounds would go down by that much, again and again.
+            let same = match key.knob {
+                Knob::Cpus | Knob::Mems | Knob::Partition => group.check_holds(key.knob, &was.value).is_ok(),
+                Knob::Quota | Knob::Weight | Knob::Memory | Knob::High | Knob::Zswap => group.get(key.knob).as_ref() == Some(&was.value),
+            };
+            Self::has_gone(&group, was, &now) || same
         };
         self.was.retain(|key, was| keep(key) || !holds(key, was));
         self.unknown.retain(&keep_unknown);

@@ -8,6 +8,7 @@
 
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
+use super::guard::Known;
 use super::limits::{Making, Watchful};
 use super::line::Line;
 use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};
@@ -15,7 +16,7 @@ use super::record::{knob_of, no_more, Key, Record};
 use crate::cgroup::{Knob, Mounts};
 use crate::files::{Files, SharedFiles};
 use crate::own::Folder;
-use crate::resctrl::PREFIX;
+use crate::resctrl::{held_by_others, PREFIX};
 use crate::root::Root;
 use crate::safe::{Op, SafeLayout, SafeReport};
 use nix::errno::Errno;
@@ -47,6 +48,8 @@ pub(super) struct Hands {
     root: Root,
     mounts: Mounts,
     /// What there was before; None: nobody keeps it.
+    /// It acts on what another user could have written: what is known of former values without that user's word.
+    pub(super) word_of_others: Option<Arc<Known>>,
     record: Option<Arc<Mutex<Record>>>,
     making: Arc<Mutex<Making>>,
     /// Whether the client that asks is still served; None: always.
@@ -140,7 +143,7 @@ impl Hands {
     pub(super) fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
         let mounts = Mounts::read(&root);
         let making = Making::new(allow.terms().services);
-        Hands { allow, files, root, mounts, record: None, making: Arc::new(Mutex::new(making)), served: None }
+        Hands { allow, files, root, mounts, record: None, word_of_others: None, making: Arc::new(Mutex::new(making)), served: None }
     }
 
     fn record(&self) -> Option<MutexGuard<'_, Record>> {
@@ -222,7 +225,7 @@ impl Hands {
             Further::Thread(tid) => match self.may_move(tid) {
                 None => return Ok(Err(io::Error::from_raw_os_error(libc::ESRCH))),
                 Some(false) => return Err(Refused(format!("thread {tid} runs in no cgroup that the configuration names"))),
-                Some(true) => {}
+                Some(true) => self.leaves_none_of_others(tid)?,
             },
             Further::Ways => watchful.ways(path.as_ref())?,
             Further::Cgroup => {
@@ -235,6 +238,9 @@ impl Hands {
                         return Ok(Err(e));
                     }
                     former = record.former(&key).map(str::to_string);
+                }
+                if let Some(known) = &self.word_of_others {
+                    former = known.former(&key, &group);
                 }
                 watchful.value(&key, &group, text.trim_end(), former.as_deref())?;
                 of_cgroup = Some(key);
@@ -274,6 +280,15 @@ impl Hands {
     }
 
     /// Whether a thread belongs to an allowed cgroup; None where there is no such thread.
+    /// A thread that somebody else has put into a group of resctrl stays there: nobody could put it back.
+    fn leaves_none_of_others(&self, tid: u32) -> Result<(), Refused> {
+        let Some(mount) = self.allow.resctrl() else { return Ok(()) };
+        match held_by_others(self.files.as_ref(), mount, &[tid]).into_keys().next() {
+            None => Ok(()),
+            Some(group) => Err(Refused(format!("thread {tid} is in {}, which somebody else has made", group.display()))),
+        }
+    }
+
     fn may_move(&self, tid: u32) -> Option<bool> {
         match self.mounts.of_pid(&self.root, tid) {
             Some(g) => Some(self.allow.holds(&g.cpuset) && self.allow.holds(&g.cpu)),

@@ -658,7 +658,7 @@ fn without_rules_the_trap_springs() {
 fn a_guarded_process_is_bound_by_the_list() {
     let (dir, root) = host();
     let allow = allowed(&root);
-    let guarded = Guarded::new(allow, root.clone()).unwrap();
+    let guarded = Guarded::new(allow, root.clone(), None).unwrap();
     let at = |p: &str| root.path(format!("/sys/fs/cgroup/{p}"));
     let (good, foreign, victim) = (at("cpuset/docker/c/cpuset.cpus"), at("cpuset/docker2/c/cpuset.cpus"), dir.path().join("victim"));
     fs::write(&victim, "precious").unwrap();

@@ -30,8 +30,9 @@ pub enum Grammar {
     Thread,
 }
 
+/// A decimal number in its one form: the kernel reads one that begins with 0 as octal in some files, and not in others.
 fn digits(text: &str, most: usize) -> bool {
-    (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
+    (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'))
 }
 
 /// Unsigned 64-bit numbers have up to 20 digits.
@@ -118,6 +119,9 @@ mod tests {
         let hostile = [
             " 0",
             "0 ",
+            "014",
+            "00",
+            "010000 100000",
             "0\n\n",
             "0-",
             "-",

@@ -401,7 +401,8 @@ impl LocalServer {
         })?;
         let dir = config.state_dir.clone();
         let mounts = Mounts::read(&config.root);
-        let (mut journal, mut recalled) = Journal::open(&dir.join("journal.jsonl"))?;
+        // In the folder that was judged, whatever has its name by now.
+        let (mut journal, mut recalled) = Journal::open_in(folder.try_clone().map_err(|e| fail(&e, FOLDER))?, "journal.jsonl")?;
         let boot_id = config.root.read(BOOT_ID);
         if let Some(boot_id) = &boot_id {
             recalled = journal.booted(boot_id)?;

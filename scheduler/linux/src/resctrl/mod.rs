@@ -18,6 +18,7 @@ pub mod refusal;
 pub mod schemata;
 pub mod steps;
 mod tasks;
+pub use tasks::held_by_others;
 #[cfg(test)]
 mod tests;
 

@@ -7,6 +7,7 @@
 use super::groups::NO_GROUPS;
 use super::refusal::{Attempt, Refusal};
 use super::{Resctrl, PREFIX};
+use crate::files::{text, Files};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,30 +23,40 @@ pub struct Moved {
     pub settled: bool,
 }
 
+/// Ids in the `tasks` of a group; nothing where it cannot be read.
+fn tasks(files: &dyn Files, group: &Path) -> BTreeSet<u32> {
+    text(files, group.join("tasks")).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect()
+}
+
+/// Groups of others that some of these threads are in, below the mount point: control groups, and monitoring groups in them or in the
+/// default group. None named: all of them are.
+pub fn held_by_others(files: &dyn Files, mount: &Path, tids: &[u32]) -> BTreeMap<PathBuf, Vec<u32>> {
+    let all: BTreeSet<u32> = tids.iter().copied().collect();
+    let controls = files.folders(mount).into_iter().filter(|n| !NO_GROUPS.contains(&n.as_str()) && !n.starts_with(PREFIX));
+    let controls: Vec<PathBuf> = controls.map(PathBuf::from).collect();
+    let monitors = controls.iter().map(PathBuf::as_path).chain([Path::new("")]).flat_map(|group| {
+        let dir = group.join("mon_groups");
+        let names = files.folders(&mount.join(&dir)).into_iter().filter(|n| !n.starts_with(PREFIX));
+        names.map(move |n| dir.join(n)).collect::<Vec<_>>()
+    });
+    let groups: Vec<PathBuf> = controls.iter().cloned().chain(monitors).collect();
+    let within = groups.into_iter().map(|g| {
+        let inside: Vec<u32> = tasks(files, &mount.join(&g)).intersection(&all).copied().collect();
+        (g, inside)
+    });
+    let some = within.filter(|(_, inside)| !inside.is_empty());
+    some.map(|(g, inside)| (g, if inside.len() == all.len() { vec![] } else { inside })).collect()
+}
+
 impl Resctrl {
     /// Ids in a group's `tasks`; nothing where it cannot be read.
     pub(super) fn tasks(&self, group: &Path) -> BTreeSet<u32> {
-        self.read(group.join("tasks")).unwrap_or_default().lines().filter_map(|l| l.trim().parse().ok()).collect()
+        tasks(self.files.as_ref(), group)
     }
 
-    /// Groups of others that some of these threads are in, below the mount point: control groups, and monitoring groups in them or in the
-    /// default group. None named: all of them are.
+    /// See [`held_by_others`].
     pub fn held_by_others(&self, tids: &[u32]) -> BTreeMap<PathBuf, Vec<u32>> {
-        let all: BTreeSet<u32> = tids.iter().copied().collect();
-        let controls = self.files.folders(&self.dir).into_iter().filter(|n| !NO_GROUPS.contains(&n.as_str()) && !n.starts_with(PREFIX));
-        let controls: Vec<PathBuf> = controls.map(PathBuf::from).collect();
-        let monitors = controls.iter().map(PathBuf::as_path).chain([Path::new("")]).flat_map(|group| {
-            let dir = group.join("mon_groups");
-            let names = self.files.folders(&self.dir.join(&dir)).into_iter().filter(|n| !n.starts_with(PREFIX));
-            names.map(move |n| dir.join(n)).collect::<Vec<_>>()
-        });
-        let groups: Vec<PathBuf> = controls.iter().cloned().chain(monitors).collect();
-        let within = groups.into_iter().map(|g| {
-            let inside: Vec<u32> = self.tasks(&self.dir.join(&g)).intersection(&all).copied().collect();
-            (g, inside)
-        });
-        let some = within.filter(|(_, inside)| !inside.is_empty());
-        some.map(|(g, inside)| (g, if inside.len() == all.len() { vec![] } else { inside })).collect()
+        held_by_others(self.files.as_ref(), &self.dir, tids)
     }
 
     /// The writes that put a service's threads back into groups of others: path and text, in order. `now` are the threads that it has.

@@ -142,7 +142,7 @@ pub fn missing(config: &NodeConfig, field: &str, remedy: &str) -> Error {
 /// # Errors
 /// [`Error::Failed`] where that actuator does not serve us.
 pub fn kernel_files(config: &NodeConfig, allow: Option<&Allow>) -> Result<SharedFiles> {
-    let Some(a) = &config.actuator else { return own_files(allow) };
+    let Some(a) = &config.actuator else { return own_files(allow, Some(config)) };
     let files = RemoteFiles::connect(&a.socket).map_err(|e| match e.kind() {
         // It says itself what to do.
         std::io::ErrorKind::ResourceBusy => Error::Failed(e.to_string()),
@@ -175,7 +175,7 @@ pub fn local_server<T>(
     // Who only watches takes nobody's place at the actuator.
     let files = match purpose {
         Purpose::Control => kernel_files(config, allow.as_ref())?,
-        Purpose::Watch => own_files(allow.as_ref())?,
+        Purpose::Watch => own_files(allow.as_ref(), Some(config))?,
     };
     let local = LocalConfig {
         root: Root::with("/", files),

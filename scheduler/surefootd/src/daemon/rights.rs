@@ -111,8 +111,9 @@ pub fn for_state(dir: &Path, config: Option<&NodeConfig>) -> Result<Option<Allow
 ///
 /// # Errors
 /// [`Error::Failed`] where a mount of the list cannot be opened.
-pub fn own_files(allow: Option<&Allow>) -> Result<SharedFiles> {
+pub fn own_files(allow: Option<&Allow>, config: Option<&NodeConfig>) -> Result<SharedFiles> {
     let Some(allow) = allow else { return Ok(Arc::new(HostFiles)) };
-    let guarded = Guarded::new(allow.clone(), Root::default());
-    Ok(Arc::new(guarded.map_err(|e| Error::Failed(format!("{e}. Check that it is mounted")))?))
+    let actuator = config.and_then(|c| c.actuator.as_ref()).map(|a| a.state_dir.as_path());
+    let guarded = Guarded::new(allow.clone(), Root::default(), actuator);
+    Ok(Arc::new(guarded.map_err(|e| Error::Failed(format!("{e}. Check that the mounts are there, and actuator.state_dir")))?))
 }
