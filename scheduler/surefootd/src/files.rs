@@ -347,8 +347,8 @@ pub fn create_folder(folder: &Path) -> Result<()> {
         return Err(Error::BadInput(format!("{folder}: cannot be a folder, {file} is a file. Give another folder")));
     }
     let way = own::way(folder, own::open_to_others());
-    if let Some(link) = way.ok().and_then(|way| way.weak.into_iter().find(own::Weak::is_link)) {
-        return Err(Error::BadInput(format!("{}: {link}. Give the path that it leads to", folder.display())));
+    if let Some(link) = way.as_ref().ok().and_then(own::Way::link_of_others) {
+        return Err(Error::BadInput(format!("{}: {link}. {}", folder.display(), own::LINK_REMEDY)));
     }
     std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot be created", &e))
 }
