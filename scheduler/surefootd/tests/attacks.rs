@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::node::{may_run, Cgroup};
+use common::node::{may_run, mounted, Cgroup, Running, StandIn};
 use common::{path, root, run};
 use std::fs;
 use std::os::unix::fs::{chown, symlink, FileTypeExt, MetadataExt, PermissionsExt};
@@ -496,4 +496,58 @@ fn a_device_stays_a_device() {
             assert!(out.status.code() == Some(2) && said.contains("is a device and no plain file"), "{args:?}: {said}");
         }
     }
+}
+
+/// Root's stand-in for resctrl is mounted where root said and nowhere else: not behind another user's link, not below a folder that its owner
+/// can exchange; and what is taken away at the end is what was mounted, not what lies there by then.
+#[test]
+fn no_mount_is_led_elsewhere() {
+    use nix::mount::{mount, umount2, MntFlags, MsFlags};
+    if !as_root("no_mount_is_led_elsewhere") {
+        return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return eprintln!("NOT RUN: no_mount_is_led_elsewhere: needs /dev/fuse (modprobe fuse)");
+    }
+    let scene = Scene::new();
+    let at = |name: &str| scene.at(name);
+    for name in ["prize", "mnt", "tmp", "tmp/theirs", "state/p", "state/p/mnt"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::set_permissions(at("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+    symlink(at("prize"), at("state/link")).unwrap();
+    ["tmp/theirs", "state/p", "state/link"].iter().for_each(|n| scene.hand_over(n));
+    let cases = [
+        ("state/link", "the link belongs to user 65534. Give the path that it leads to"),
+        ("state/p/mnt", "the folder belongs to user 65534, who could exchange what is mounted on"),
+        ("state/p", "the folder belongs to user 65534"),
+        // Its owner may rename it, and what is in /tmp is like that.
+        ("tmp/theirs", "the folder belongs to user 65534"),
+    ];
+    for (name, words) in cases {
+        let mountpoint = at(name);
+        let mut command = Command::new("timeout");
+        command.args(["-s", "TERM", "20", env!("CARGO_BIN_EXE_surefootd"), "resctrlfs", "--platform", "server-1", path(&mountpoint)]);
+        let out = command.current_dir(root()).env_remove("SUREFOOT_PROFILES").output().unwrap();
+        let said = text(&out);
+        assert!(out.status.code() == Some(2) && said.contains(words) && said.lines().count() == 1, "{name}: {:?} {said}", out.status);
+    }
+    // What root has mounted over it meanwhile stays, and is named.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_surefootd"));
+    let args = ["resctrlfs", "--die-with-parent", "--platform", "server-1", path(&at("mnt"))].map(String::from);
+    command.args(args).current_dir(root()).env_remove("SUREFOOT_PROFILES");
+    let mut served = Running::start(command, "ends it");
+    mount(Some("tmpfs"), &at("mnt"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::write(at("mnt/precious"), PRECIOUS).unwrap();
+    let said = served.end(nix::sys::signal::Signal::SIGTERM);
+    let stayed = fs::read_to_string(at("mnt/precious"));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap().lines().filter(|l| l.contains(path(&at("mnt")))).count();
+    (0..2).for_each(|_| drop(umount2(&at("mnt"), MntFlags::MNT_DETACH)));
+    assert_eq!((stayed.ok().as_deref(), mounts), (Some(PRECIOUS), 2), "{said}");
+    assert!(said.contains("stays mounted: something else is mounted over it. Unmount it"), "{said}");
+    // And without such it goes.
+    let mut served = StandIn::start(&at("mnt"), &root().join("scheduler/vserver/profiles/platforms/server-1.toml"));
+    assert!(mounted(&at("mnt")));
+    let said = served.server.end(nix::sys::signal::Signal::SIGTERM);
+    assert!(!mounted(&at("mnt")), "{said}");
 }
