@@ -551,3 +551,25 @@ fn no_mount_is_led_elsewhere() {
     let said = served.server.end(nix::sys::signal::Signal::SIGTERM);
     assert!(!mounted(&at("mnt")), "{said}");
 }
+
+/// A catalogue above the executable that somebody else could have written is passed over, as one in the current folder is, and both are named.
+#[test]
+fn nobodys_catalogue_is_passed_over() {
+    if !as_root("nobodys_catalogue_is_passed_over") {
+        return;
+    }
+    let scene = Scene::new();
+    let (exe, campaign) = (scene.at("state/bin/surefootd"), root().join("examples/demo-virtual.toml"));
+    for name in ["state/bin", "state/workloads", "state/workloads/planted", "empty"] {
+        fs::create_dir(scene.at(name)).unwrap();
+    }
+    fs::copy(env!("CARGO_BIN_EXE_surefootd"), &exe).unwrap();
+    scene.plant("workloads/planted/workload.toml", "planted\n");
+    for cwd in ["empty", "state"] {
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(&exe).args(["sweep", path(&campaign), "--server", "local", "--plan"]).current_dir(scene.at(cwd));
+        let said = text(&command.output().unwrap());
+        let words = "the folder belongs to user 65534, so this catalogue is passed over. Give --catalogue";
+        assert!(said.contains(words) && !said.contains("planted"), "{cwd}: {said}");
+    }
+}
