@@ -573,3 +573,34 @@ fn nobodys_catalogue_is_passed_over() {
         assert!(said.contains(words) && !said.contains("planted"), "{cwd}: {said}");
     }
 }
+
+/// What a configuration itself is wrong about is said before anything is made: no state folder is left of it.
+#[test]
+fn a_wrong_configuration_leaves_no_state_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = |id: &str, more: &str| {
+        format!("metrics_port = 0\nstate_dir = \"made\"\ncpus = \"0\"\n{more}[[service]]\nid = \"{id}\"\nservice = \"job\"\nkind = \"be\"\ncgroup = \"/no/such/group\"\n")
+    };
+    let launch = |service: &str, more: &str| {
+        let catalogue = root().join("workloads").canonicalize().unwrap();
+        let head = format!("metrics_port = 0\nstate_dir = \"made\"\ncpus = \"0\"\ncatalogue = \"{}\"\n", path(&catalogue));
+        format!("{head}[[service]]\nservice = \"{service}\"\n{more}")
+    };
+    let cases = [
+        (service("../../etc", ""), "service.id: \"../../etc\" is no id"),
+        (service("a b", ""), "service.id: \"a b\" is no id"),
+        (service("", ""), "service.id: \"\" is no id"),
+        (service("job", "feed_group = \"no-such-group\"\n"), "feed_group: no group"),
+        (service("job", "[upper]\ngroup = \"no-such-group\"\n"), "upper.group: no group"),
+        (launch("no-such-service", ""), "no-such-service"),
+        (launch("stream", "feed = { users = [\"root\"] }\n"), "has no latency to send"),
+    ];
+    for (text, words) in cases {
+        let config = dir.path().join("node.toml");
+        fs::write(&config, &text).unwrap();
+        let out = run(&[&RUN[..], &[path(&config)]].concat());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(2) && said.contains(words) && said.contains("node.toml"), "{text}: {said}");
+        assert!(!dir.path().join("made").exists(), "{text}: {said}");
+    }
+}
