@@ -515,10 +515,11 @@ fn no_mount_is_led_elsewhere() {
         fs::create_dir(at(name)).unwrap();
     }
     fs::set_permissions(at("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
-    symlink(at("prize"), at("state/link")).unwrap();
-    ["tmp/theirs", "state/p", "state/link"].iter().for_each(|n| scene.hand_over(n));
+    ["state/link", "tmp/link"].iter().for_each(|n| symlink(at("prize"), at(n)).unwrap());
+    ["tmp/theirs", "tmp/link", "state/p", "state/link"].iter().for_each(|n| scene.hand_over(n));
     let cases = [
-        ("state/link", "the link belongs to user 65534. Give the path that it leads to"),
+        ("tmp/link", "the link belongs to user 65534. Give the path that it leads to"),
+        ("state/link", "the folder belongs to user 65534, who could exchange what is mounted on"),
         ("state/p/mnt", "the folder belongs to user 65534, who could exchange what is mounted on"),
         ("state/p", "the folder belongs to user 65534"),
         // Its owner may rename it, and what is in /tmp is like that.
@@ -559,7 +560,7 @@ fn nobodys_catalogue_is_passed_over() {
         return;
     }
     let scene = Scene::new();
-    let (exe, campaign) = (scene.at("state/bin/surefootd"), root().join("examples/demo-virtual.toml"));
+    let (exe, campaign) = (scene.at("state/bin/surefootd"), root().join("examples/demo-local.toml"));
     for name in ["state/bin", "state/workloads", "state/workloads/planted", "empty"] {
         fs::create_dir(scene.at(name)).unwrap();
     }
