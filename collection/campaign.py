@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from pipelines.inputs import read_bytes
-from pipelines.io import leftovers, naming, write_bytes, write_json
+from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
 
 from . import card, dataset, lab, spec, tools
 from .errors import Busy, CampaignError, DataSetError, InputError, ToolFailed
@@ -237,7 +237,7 @@ def working_in(folder: Path, what: str = "a campaign run", watch: str = "surefoo
     new: list[Path] = []
     try:
         new = [p for p in (folder, *folder.parents) if not p.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with locked(folder, what, watch):
             yield
     except OSError:

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from pipelines.inputs import Unreadable, json_lines, parse_json, read_json, said
-from pipelines.io import open_anew, write_bytes
+from pipelines.io import make_folder, open_anew, write_bytes
 
 from . import tools
 from .errors import StepFailed, ToolFailed
@@ -64,7 +64,7 @@ def run(loop: Loop, policy: str, bundle: Path | None, out: Path) -> dict[str, An
     Raises:
         StepFailed: the node or the load generator failed; names the log.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     config, events, report = out / "node.toml", out / "timeline.jsonl", out / "load.json"
     write_bytes(config, loop.config().encode())
     # the node ends by itself even if nobody tells it to

@@ -29,7 +29,7 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.inputs import SUMMARY_BYTES, read_bytes, read_text, said
-from pipelines.io import open_anew, sha256_file, write_json
+from pipelines.io import make_folder, open_anew, sha256_file, write_json
 
 from . import campaign, closed_loop, console, dataset, report, tools, verify
 from .errors import StepFailed, SurefootError
@@ -354,7 +354,7 @@ def logged(
     command: Sequence[str], log: Path, *, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float | None = None
 ) -> tuple[int, str]:
     """Run a command with all it says in a log file; its exit code (124: took too long) and what it said."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     with open_anew(log) as file:
         try:
             done = subprocess.run(

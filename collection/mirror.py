@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, parse_json, read_bytes, shown
-from pipelines.io import fsync_folder, leftovers, sha256_file, write_bytes, write_json
+from pipelines.io import fsync_folder, leftovers, make_folder, sha256_file, write_bytes, write_json
 
 from . import dataset, standing
 from .errors import CampaignError, DataSetError, HostFailed
@@ -213,7 +213,7 @@ class Mirror:
 
     def _place(self, packed: tarfile.TarFile, member: tarfile.TarInfo, sha256: str) -> None:
         path = self.place(member.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         temporary = path.with_name(f".{path.name}{_TEMPORARY}")
         source = packed.extractfile(member)
         assert source is not None  # a regular file has content
@@ -324,7 +324,7 @@ def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | No
         "cases": {"planned": total, **counts, "reasons": _reasons(list(manifests.values()))},
         "hosts": [_told(m.share, manifests.get(m.share.host)) for m in mirrors],
     }
-    (data / dataset.SHARDS).mkdir(parents=True, exist_ok=True)
+    make_folder(data / dataset.SHARDS)
     write_bytes(data / dataset.JOURNAL, b"".join(line + b"\n" for line in lines))
     write_bytes(data / dataset.MANIFEST, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
     return dataset.read_manifest(data)

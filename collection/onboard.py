@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from pipelines.inputs import Unreadable, read_bytes, read_toml
-from pipelines.io import write_bytes, write_json
+from pipelines.io import make_folder, write_bytes, write_json
 
 from . import campaign, console, dataset, spec, tools, verify
 from .errors import CampaignError, InputError, StepFailed, ToolFailed
@@ -384,7 +384,7 @@ class Onboarding:
         origin = self.origin()
         found = self.check(origin)
         self.own_folder()
-        self.out.mkdir(parents=True, exist_ok=True)
+        make_folder(self.out)
         self.make_campaign()
         return {"platform": self.platform.name, "campaign_file": str(self.campaign_file), "plan": found}
 

@@ -34,7 +34,7 @@ from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
 from pipelines import bundle_rules
 from pipelines.bundle_rules import Refused, limit, rules
 from pipelines.errors import BadInput, BundleError, TooLarge
-from pipelines.io import canonical_json, check_output, fsync_folder, read_json, read_plain, sha256_bytes, write_bytes
+from pipelines.io import canonical_json, check_output, fsync_folder, make_folder, read_json, read_plain, sha256_bytes, write_bytes
 from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
 if TYPE_CHECKING:
@@ -818,7 +818,7 @@ def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None, ove
     files = assemble(spec, key)
     tar_path = out.with_name(out.name + ".tar")
     check_out(out, overwrite=overwrite)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
     try:
         folder = scratch / "bundle"

@@ -33,7 +33,7 @@ from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensor
 from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
 from pipelines.holdout import mean_where
-from pipelines.io import csv_bytes, write_bytes, write_json
+from pipelines.io import csv_bytes, make_folder, write_bytes, write_json
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
@@ -104,7 +104,7 @@ def services(rows_folder: Path, labels: Path, out: Path, p: params.Params) -> di
     tracking.quiet()
     s = p.generalise
     table = tensors.load(rows_folder, labels, max_rows=s.max_rows)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     by_service: dict[str, dict[str, float]] = {}
     for service in sorted(set(table.plane_labels["service"])):
         rows, asked = split_service(table, service, "a")

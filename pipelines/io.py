@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import glob
 import hashlib
 import io
@@ -38,7 +39,8 @@ def sha256_file(path: Path) -> str:
 
 
 def fsync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+    # what is no folder by now is refused, and never waited for
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -62,6 +64,86 @@ def _in_the_way(path: Path) -> str | None:
     return f"is {kind} and no plain file. Give a path where nothing is"
 
 
+_LINK_REMEDY = "Give the path that it leads to"
+_MOST_LINKS = 40  # on one way, as the kernel counts
+
+
+@contextmanager
+def _way(path: Path) -> Iterator[tuple[int, bool]]:
+    """Walk to `path`, name by name, each in the folder that was opened before: what is found is what was looked at.
+
+    Yields:
+        what it leads to (O_PATH), where it ends early the last folder there is; and whether all of it is there.
+    Raises:
+        OSError: something on the way cannot be looked at.
+        BadInput: a link of somebody else than this user and root is on the way; its text is surefootd's.
+    """
+    todo = list(reversed(path.absolute().parts))
+    links, at = 0, Path("/")
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while todo:
+            name = todo.pop()
+            try:
+                # the root, the folder above and a name are opened in the same way; a link is opened itself
+                next_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except FileNotFoundError:
+                yield fd, False
+                return
+            about = os.fstat(next_fd)
+            if not stat.S_ISLNK(about.st_mode):
+                os.close(fd)
+                fd, at = next_fd, (at.parent if name == ".." else at / name)
+                continue
+            try:
+                leads_to = os.readlink("", dir_fd=next_fd)
+            finally:
+                os.close(next_fd)
+            if about.st_uid not in (0, os.geteuid()):
+                raise BadInput(f"{at / name}: the link belongs to user {about.st_uid}. {_LINK_REMEDY}")
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(at / name))
+            todo += reversed(Path(leads_to).parts)
+        yield fd, True
+    finally:
+        os.close(fd)
+
+
+def _led_elsewhere(folder: Path) -> str | None:
+    """Why nothing is written in a folder: a link of another user's leads there. Else None, also where it cannot be looked at."""
+    try:
+        with _way(folder):
+            return None
+    except BadInput as e:
+        return str(e)
+    except OSError:  # why not is told when something is made there
+        return None
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """A folder for what a command writes, with all above it; no link of another user's is followed.
+
+    Raises:
+        BadInput: such a link is on the way.
+    """
+    if why := _led_elsewhere(folder):
+        raise BadInput(f"{folder}: {why}")
+    folder.mkdir(parents=True, exist_ok=True, mode=mode)
+
+
+@contextmanager
+def _pinned(folder: Path) -> Iterator[Path]:
+    """A path to the folder that is found now, whatever becomes of the way to it meanwhile.
+
+    Raises:
+        BadInput: a link of another user's leads there.
+    """
+    with _way(folder) as (fd, whole):
+        by_number = Path(f"/proc/self/fd/{fd}")
+        yield by_number if whole and by_number.is_dir() else folder
+
+
 def check_output(option: str, path: Path, inputs: Iterable[tuple[str, Path]] = (), overwrite: bool = False) -> None:
     """That a command may write `path` for its caller: the rule and the words of surefootd (docs/exit-codes.md).
 
@@ -72,7 +154,7 @@ def check_output(option: str, path: Path, inputs: Iterable[tuple[str, Path]] = (
     Raises:
         BadInput: what is in the way; it stays as it is.
     """
-    if why := _in_the_way(path):
+    if why := _led_elsewhere(path.parent) or _in_the_way(path):
         raise BadInput(f"{option} {path}: {why}")
     try:
         there = path.lstat()
@@ -99,30 +181,32 @@ def open_anew(path: Path) -> IO[str]:
     Raises:
         BadInput: no plain file has that name.
     """
-    if why := _in_the_way(path):
+    if why := _led_elsewhere(path.parent) or _in_the_way(path):
         raise BadInput(f"{path}: {why}")
-    path.unlink(missing_ok=True)
-    return path.open("x+", encoding="utf-8")
+    with naming(path), _pinned(path.parent) as folder:
+        at = folder / path.name
+        at.unlink(missing_ok=True)
+        return at.open("x+", encoding="utf-8")
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename. What is no plain file stays."""
-    if why := _in_the_way(path):
+    if why := _led_elsewhere(path.parent) or _in_the_way(path):
         raise BadInput(f"{path}: {why}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming(path):
-        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    with naming(path), _pinned(path.parent) as folder:
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=folder)
         try:
             with os.fdopen(fd, "wb") as file:
                 os.fchmod(file.fileno(), mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, path)
+            os.replace(name, folder / path.name)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        fsync_folder(path.parent)
+        fsync_folder(folder)
 
 
 def read_plain(path: Path, most: int, *, links: bool = True) -> bytes:

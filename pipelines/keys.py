@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pipelines.errors import BadInput
-from pipelines.io import read_plain, sha256_bytes, write_bytes
+from pipelines.io import make_folder, read_plain, sha256_bytes, write_bytes
 
 MOST_BYTES = 1 << 16  # a key has some hundred
 _ONE_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----\r?\n[A-Za-z0-9+/=]{60}\r?\n-----END PUBLIC KEY-----(?:\r?\n)?")
@@ -74,7 +74,7 @@ def _new_key(path: Path) -> Ed25519PrivateKey:
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent, mode=0o700)
         write_bytes(path, pem, mode=0o600)
         trust(key.public_key(), "own")
     except OSError as error:
@@ -97,7 +97,7 @@ def private_key(pem: bytes, shown: str) -> Ed25519PrivateKey:
 def trust(key: Ed25519PublicKey, name: str, folder: Path | None = None) -> Path:
     """Put a public key among the trusted ones."""
     path = (folder or keys_folder() / "trusted") / f"{name}.pub.pem"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    make_folder(path.parent, mode=0o755)
     write_bytes(path, key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
     return path
 

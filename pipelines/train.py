@@ -19,6 +19,7 @@ from pipelines import fitted, params, signature, tensors, tracking
 from pipelines.errors import BadInput
 from pipelines.fit import Start
 from pipelines.fitted import Fitted
+from pipelines.io import make_folder
 from pipelines.tensors import Table
 
 LEARNERS = {
@@ -101,7 +102,7 @@ def run(
         if fitted.summary(b).data_sha256 != table.about.data_sha256:
             raise BadInput(f"{b / fitted.SUMMARY}: Model-B is from other data than {rows}; run `dvc repro`")
         model_b = fitted.load(b)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     data = {"dataset": name, "data_sha256": table.about.data_sha256, "platform": table.platform.name}
     parent = tracking.Runs.of_dataset(name, data)
     logger = parent.child_logger(f"{name}-{model}", {**data, "model": model, **tracking.git_tags()})

@@ -38,7 +38,7 @@ from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors, tracki
 from pipelines.fit import Start
 from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
-from pipelines.io import csv_bytes, write_bytes, write_json
+from pipelines.io import csv_bytes, make_folder, write_bytes, write_json
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
@@ -93,7 +93,7 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     tracking.quiet()
     table = tensors.load(rows_folder, labels)
     test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     settings = p.transfer
     rows: list[list[Any]] = []
     for letter in ("a", "b"):

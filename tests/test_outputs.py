@@ -14,7 +14,7 @@ from collection import campaign, card, cli, steps, tools
 from collection.errors import DataSetError, InputError
 from pipelines import bundle, eval_report
 from pipelines.errors import BadInput
-from pipelines.io import check_output, open_anew, write_bytes
+from pipelines.io import check_output, fsync_folder, make_folder, open_anew, write_bytes
 
 ROOT = tools.repo_root()
 PRECIOUS = b"precious\n"
@@ -88,6 +88,75 @@ def test_words_are_surefootds(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as e:
         check_output("--out", path, [("--workload", workload)], overwrite)
     assert (done.returncode, done.stderr) == (2, f"surefootd: {e.value}\n")
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> tuple[Path, Path]:
+    """A link of nobody's to a folder of root's, and that folder."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: run the tests as root")
+    theirs, prize = tmp_path / "nd", tmp_path / "prize"
+    theirs.mkdir()
+    prize.mkdir()
+    (theirs / "lnk").symlink_to(prize)
+    for path in (theirs, theirs / "lnk"):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    return theirs / "lnk", prize
+
+
+def test_another_users_link_is_not_followed(led: tuple[Path, Path]) -> None:
+    """Nothing is written through another user's link on the way, in surefootd's words; what lies behind it stays."""
+    link, prize = led
+    (prize / "old").write_bytes(PRECIOUS)
+    words = f"{link}: the link belongs to user {NOBODY}. Give the path that it leads to"
+    for path in (link / "x", link / "deep" / "x", link / ".." / "lnk" / "x", link / "old"):
+        for write in (
+            lambda path=path: check_output("--out", path, overwrite=True),
+            lambda path=path: write_bytes(path, b"x"),
+            lambda path=path: open_anew(path),
+            lambda path=path: make_folder(path),
+        ):
+            with pytest.raises(BadInput) as e:
+                write()
+            assert str(e.value).endswith(words)
+    workload = ROOT / "workloads/sets/demo/two-lc-steady.toml"
+    args = ["oracle", "--workload", workload, "--platform", "server-1", "--out", link / "x"]
+    done = subprocess.run([tools.find(tools.SUREFOOTD), *map(str, args)], capture_output=True, text=True, cwd=ROOT)
+    with pytest.raises(BadInput) as e:
+        check_output("--out", link / "x")
+    assert (done.returncode, done.stderr) == (2, f"surefootd: {e.value}\n")
+    loadgen = [tools.find(tools.LOADGEN), "--target", "127.0.0.1:1", "--rps", "1", "--duration", "1s", "--out", link / "x"]
+    done = subprocess.run([*map(str, loadgen)], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, str(e.value) in done.stderr) == (2, True), done.stderr
+    assert [p.name for p in prize.iterdir()] == ["old"]
+    assert (prize / "old").read_bytes() == PRECIOUS
+
+
+def test_a_report_is_not_led_elsewhere(led: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """`eval-report` makes no folder behind another user's link."""
+    link, prize = led
+    with pytest.raises(SystemExit) as e:
+        cli.main(["eval-report", str(link.parent), "--out", str(link / "rep")])
+    assert e.value.code == 2
+    assert f"{link}: the link belongs to user {NOBODY}" in capsys.readouterr().err
+    assert list(prize.iterdir()) == []
+
+
+def test_own_links_are_followed(tmp_path: Path) -> None:
+    """This user's links lead where they lead; one that leads to itself is an error of the system, and names the file."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "lnk").symlink_to("a/../a/b")
+    write_bytes(tmp_path / "lnk" / "x", PRECIOUS)
+    assert (tmp_path / "a" / "b" / "x").read_bytes() == PRECIOUS
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="loop"):
+        write_bytes(tmp_path / "loop" / "x", b"")
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(NotADirectoryError):
+        fsync_folder(tmp_path / "fifo")
 
 
 def test_an_input_is_no_output(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 //! - [`json`]: JSON whose keys stand there once.
 //! - [`out`]: results on standard output, notes and the log on standard error. Neither panics, and no note is waited for.
 //! - [`shown`]: text of others as a terminal may have it.
+//! - [`way`]: who else can change what a path leads to.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
 
@@ -11,3 +12,4 @@ pub mod input;
 pub mod json;
 pub mod out;
 pub mod shown;
+pub mod way;

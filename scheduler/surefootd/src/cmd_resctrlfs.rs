@@ -4,12 +4,16 @@ use crate::cli;
 use crate::error::{Error, Result};
 use crate::stop;
 use crate::virtual_target::{profile_folders, unknown_platform};
+use nix::fcntl::{open, OFlag};
 use nix::mount::{umount2, MntFlags};
+use nix::sys::stat::{fstat, Mode};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_io::out::note;
+use surefoot_linux::own;
 use surefoot_resctrlfs::{fuse, hardware, host, Kernel, Machine};
 
 /// How often to look whether somebody asked to end, or unmounted it.
@@ -22,6 +26,47 @@ const NONEMPTY: &str = "nonempty";
 fn apart(options: &str) -> (String, bool) {
     let all = || options.split(',');
     (all().filter(|o| *o != NONEMPTY).collect::<Vec<_>>().join(","), all().any(|o| o == NONEMPTY))
+}
+
+/// That nobody else can change what a mount point of root's leads to. What holds at the start holds at the end then, when it is unmounted.
+fn check_way(at: &Path) -> Result<()> {
+    let bad = |what: String| Error::BadInput(format!("{}: {what}", at.display()));
+    let way = own::way(at, own::open_to_others()).map_err(|e| bad(e.to_string()))?;
+    // Who may write in the folder itself can put files in it, which are hidden; its owner may exchange it in a folder such as /tmp.
+    match way.weak.iter().find(|w| w.owner.is_some() || !w.end) {
+        None => Ok(()),
+        Some(w) if w.is_link() => Err(bad(format!("{w}. {}", own::LINK_REMEDY))),
+        Some(w) => Err(bad(format!("{w}, who could exchange what is mounted on. Give a folder that only root can change the way to"))),
+    }
+}
+
+/// Where it was mounted: by the folder above, which stays what it is, whatever has its path by then.
+struct Place {
+    above: OwnedFd,
+    name: PathBuf,
+    device: u64,
+}
+
+impl Place {
+    /// Of what has just been mounted.
+    fn of(whole: &Path) -> std::io::Result<Self> {
+        let name = whole.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let above = open(whole.parent().unwrap_or(Path::new("/")), flags, Mode::empty())?;
+        let device = fstat(own::look(&above, name)?)?.st_dev;
+        Ok(Place { above, name: name.into(), device })
+    }
+
+    /// Take our mount away, and no other that lies there by now; false where another does.
+    fn unmount(&self) -> std::io::Result<bool> {
+        let there = own::look(&self.above, self.name.as_os_str())?;
+        if fstat(&there)?.st_dev != self.device {
+            return Ok(false);
+        }
+        // The very mount that was looked at: no name is walked again, no link followed.
+        umount2(Path::new(&format!("/proc/self/fd/{}", there.as_raw_fd())), MntFlags::MNT_DETACH)?;
+        Ok(true)
+    }
 }
 
 /// A platform file, or the file of a platform in the profile folders.
@@ -56,6 +101,11 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
     if !at.is_dir() {
         return Err(Error::BadInput(format!("{}: no such folder. Make it first: mkdir -p {0}", at.display())));
     }
+    let is_root = nix::unistd::geteuid().is_root();
+    // Anybody else mounts by fusermount3, which looks itself.
+    if is_root {
+        check_way(at)?;
+    }
     let there = input::text(Path::new("/proc/self/mounts"), KERNEL_BYTES).unwrap_or_default();
     let whole = at.canonicalize().unwrap_or_else(|_| at.clone());
     // As the kernel's own, which can be mounted once: a second one would hide the first.
@@ -88,14 +138,27 @@ pub fn run(args: &cli::Resctrlfs) -> Result<()> {
             at.display()
         ))
     })?;
+    let place = Place::of(&whole).map_err(|e| Error::Failed(format!("{}: cannot be looked at: {e}. Unmount it", at.display())))?;
     note(&format!("surefootd: resctrl of {} at {}; Ctrl-C or umount ends it", file.display(), at.display()));
     while !stop::requested() && !session.guard.is_finished() {
         std::thread::sleep(LOOK);
     }
     // Whoever still has a file open there keeps it until closing it; nobody new gets in. Where somebody else unmounted it, another
     // may be mounted there by now.
-    if !session.guard.is_finished() {
-        let _ = umount2(at, MntFlags::MNT_DETACH);
+    let done = if session.guard.is_finished() { Ok(true) } else { place.unmount() };
+    match done {
+        // Its right is fusermount3's, which the session asks.
+        Err(_) if !is_root => drop(session),
+        // The session would unmount whatever has that path by now.
+        done => {
+            std::mem::forget(session);
+            let why = match done {
+                Ok(true) => return Ok(()),
+                Ok(false) => "something else is mounted over it".to_string(),
+                Err(e) => e.to_string(),
+            };
+            return Err(Error::Failed(format!("{}: stays mounted: {why}. Unmount it: umount -l {0}", at.display())));
+        }
     }
     Ok(())
 }

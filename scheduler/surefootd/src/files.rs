@@ -17,15 +17,14 @@ use surefoot_loadgen::output::{self, Blocked, Input};
 /// # Errors
 /// [`Error::Failed`]; the temporary file is gone then, and `path` is what it was.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    put(path, |f| f.write_all(bytes))?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+    sync(&put(path, |f| f.write_all(bytes))?)
 }
 
-/// Let `write` fill `path`, all or nothing; durable once the folder is synced ([`sync_folder`]), which many files can share.
+/// Let `write` fill `path`, all or nothing; durable once the folder is synced ([`sync`]), which many files can share. Returns that folder.
 ///
 /// # Errors
 /// As [`write_whole`].
-pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
+pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<Folder> {
     let fail = |e: std::io::Error| own_error(path, "cannot be written", &e);
     let (folder, name) = Folder::results_of(path).map_err(fail)?;
     let temporary = format!("{name}{TEMPORARY}");
@@ -42,12 +41,13 @@ pub fn put(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) ->
         folder.rename(&temporary, name)?;
         fault::step()
     })();
-    written.map_err(|e| {
+    if let Err(e) = written {
         if !fault::dead() {
             let _ = folder.remove(&temporary);
         }
-        fail(e)
-    })
+        return Err(fail(e));
+    }
+    Ok(folder)
 }
 
 /// A name in the folder that was opened; by its path where there is no /proc (a bare chroot).
@@ -107,7 +107,7 @@ pub struct Output {
     path: PathBuf,
     /// In the folder that was opened at the start, whatever becomes of the way to it.
     inner: output::Output,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Output {
@@ -120,7 +120,7 @@ impl Output {
         };
         let (folder, name) = Folder::results_of(path).map_err(refused)?;
         let inner = output::Output::create(&pinned(&folder, name, path), &inputs.all(), overwrite).map_err(|e| blocked(option, path, e))?;
-        Ok(Output { option, path: path.into(), inner, _folder: folder })
+        Ok(Output { option, path: path.into(), inner, folder })
     }
 
     pub fn path(&self) -> &Path {
@@ -150,7 +150,7 @@ impl Output {
     /// As [`Output::create`].
     pub fn finish(&mut self) -> Result<()> {
         self.inner.finish().map_err(|e| blocked(self.option, &self.path, e))?;
-        sync_folder(self.path().parent().unwrap_or(Path::new(".")))
+        sync(&self.folder)
     }
 }
 
@@ -238,13 +238,20 @@ pub fn head(mut file: &File) -> std::io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Make renames and removals in a folder durable.
+/// Make renames and removals in a folder durable: in the very folder that was opened, whatever has its path by now.
 ///
 /// # Errors
 /// [`Error::Failed`].
-pub fn sync_folder(folder: &Path) -> Result<()> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    fault::step().and_then(|()| File::open(folder)).and_then(|f| f.sync_all()).map_err(|e| Error::io(folder, "cannot be synced", &e))
+pub fn sync(folder: &Folder) -> Result<()> {
+    fault::step().and_then(|()| folder.sync()).map_err(|e| Error::io(folder.path(), "cannot be synced", &e))
+}
+
+/// The same for the folder of results at a path. What is no folder is refused, and never waited for.
+///
+/// # Errors
+/// [`Error::BadInput`] behind another user's link, else [`Error::Failed`].
+pub fn sync_folder(path: &Path) -> Result<()> {
+    sync(&Folder::for_results(path).map_err(|e| own_error(path, "cannot be synced", &e))?)
 }
 
 /// Where a process can die, for tests: after a drawn number of writes nothing more reaches the disk.
@@ -340,8 +347,8 @@ pub fn create_folder(folder: &Path) -> Result<()> {
         return Err(Error::BadInput(format!("{folder}: cannot be a folder, {file} is a file. Give another folder")));
     }
     let way = own::way(folder, own::open_to_others());
-    if let Some(link) = way.ok().and_then(|way| way.weak.into_iter().find(own::Weak::is_link)) {
-        return Err(Error::BadInput(format!("{}: {link}. Give the path that it leads to", folder.display())));
+    if let Some(link) = way.as_ref().ok().and_then(own::Way::link_of_others) {
+        return Err(Error::BadInput(format!("{}: {link}. {}", folder.display(), own::LINK_REMEDY)));
     }
     std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot be created", &e))
 }
@@ -361,6 +368,30 @@ mod tests {
             let says = format!("{}: cannot be a folder, {} is a file. Give another folder", folder.display(), file.display());
             assert_eq!((e.exit_code(), e.to_string()), (2, says));
         }
+    }
+
+    /// What is synced is the folder that was written in: a FIFO that has its path by then is not opened, which would wait for ever.
+    #[test]
+    fn a_folder_that_is_exchanged_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (at, moved) = (dir.path().join("d"), dir.path().join("moved"));
+        std::fs::create_dir(&at).unwrap();
+        let (done, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut out = Output::create("--out", &at.join("r.parquet"), &Sources::default(), false).unwrap();
+            let folder = put(&at.join("rows"), |f| {
+                std::fs::rename(&at, &moved)?;
+                nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU)?;
+                f.write_all(b"rows")
+            });
+            out.write_all(b"x").unwrap();
+            let all =
+                (out.finish().is_ok(), sync(&folder.unwrap()).is_ok(), sync_folder(&at).is_err(), write_whole(&at.join("x"), b"").is_err());
+            let whole = ["r.parquet", "rows"].map(|n| moved.join(n).is_file());
+            done.send((all, whole)).unwrap();
+        });
+        let (all, whole) = told.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
+        assert_eq!((all, whole), ((true, true, true, true), [true, true]));
     }
 
     /// A link in the place of the temporary file is not written through.

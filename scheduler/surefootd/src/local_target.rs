@@ -58,18 +58,28 @@ pub fn state_dir(given: Option<&Path>) -> PathBuf {
 /// Where a package puts the catalogue.
 const INSTALLED: &str = "/usr/share/surefoot/workloads";
 
-/// Catalogue folder: given, else `workloads/` here (where it is nobody else's) or above the executable, else the installed one.
+/// Catalogue folder: given, else `workloads/` here or above the executable (where it is nobody else's), else the installed one.
 pub fn catalogue_dir(given: Option<&Path>) -> PathBuf {
     if let Some(dir) = given {
         return dir.into();
     }
     let holds = |d: &PathBuf| std::fs::read_dir(d).is_ok_and(|mut l| l.any(|e| e.is_ok_and(|e| e.path().join("workload.toml").is_file())));
     let above = std::env::current_exe().ok().into_iter().flat_map(|exe| exe.ancestors().map(|a| a.join("workloads")).collect::<Vec<_>>());
-    // Root starts what it names: not from a folder that happens to be here and that somebody else can write in.
-    let here = PathBuf::from("workloads");
-    let here = Some(here).filter(|d| own::way(d, own::open_to_others()).is_ok_and(|way| way.weak.is_empty()));
-    let known = here.into_iter().chain(above).chain([PathBuf::from(INSTALLED)]);
-    known.into_iter().find(holds).unwrap_or_else(|| INSTALLED.into())
+    // Root starts what it names: not from a folder that happens to be there and that somebody else can write in.
+    let ours = |d: &PathBuf| match own::way(d, own::open_to_others()).map(|way| way.weak.into_iter().next()) {
+        Ok(None) => true,
+        Ok(Some(weak)) => {
+            let dir = d.display();
+            tracing::warn!("{dir}: {weak}, so this catalogue is passed over. Give --catalogue {dir} if it is what it should be");
+            false
+        }
+        Err(e) => {
+            tracing::warn!("{}: this catalogue is passed over: {e}", d.display());
+            false
+        }
+    };
+    let known = [PathBuf::from("workloads")].into_iter().chain(above);
+    known.filter(holds).find(ours).unwrap_or_else(|| INSTALLED.into())
 }
 
 /// The target of a campaign on this machine.

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::node::{may_run, Cgroup};
+use common::node::{may_run, mounted, Cgroup, Running, StandIn};
 use common::{path, root, run};
 use std::fs;
 use std::os::unix::fs::{chown, symlink, FileTypeExt, MetadataExt, PermissionsExt};
@@ -530,5 +530,113 @@ fn a_device_stays_a_device() {
             assert!(fs::symlink_metadata(&null).unwrap().file_type().is_char_device(), "{args:?}");
             assert!(out.status.code() == Some(2) && said.contains("is a device and no plain file"), "{args:?}: {said}");
         }
+    }
+}
+
+/// Root's stand-in for resctrl is mounted where root said and nowhere else: not behind another user's link, not below a folder that its owner
+/// can exchange; and what is taken away at the end is what was mounted, not what lies there by then.
+#[test]
+fn no_mount_is_led_elsewhere() {
+    use nix::mount::{mount, umount2, MntFlags, MsFlags};
+    if !as_root("no_mount_is_led_elsewhere") {
+        return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return eprintln!("NOT RUN: no_mount_is_led_elsewhere: needs /dev/fuse (modprobe fuse)");
+    }
+    let scene = Scene::new();
+    let at = |name: &str| scene.at(name);
+    for name in ["prize", "mnt", "tmp", "tmp/theirs", "state/p", "state/p/mnt"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::set_permissions(at("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+    ["state/link", "tmp/link"].iter().for_each(|n| symlink(at("prize"), at(n)).unwrap());
+    ["tmp/theirs", "tmp/link", "state/p", "state/link"].iter().for_each(|n| scene.hand_over(n));
+    let cases = [
+        ("tmp/link", "the link belongs to user 65534. Give the path that it leads to"),
+        ("state/link", "the folder belongs to user 65534, who could exchange what is mounted on"),
+        ("state/p/mnt", "the folder belongs to user 65534, who could exchange what is mounted on"),
+        ("state/p", "the folder belongs to user 65534"),
+        // Its owner may rename it, and what is in /tmp is like that.
+        ("tmp/theirs", "the folder belongs to user 65534"),
+    ];
+    for (name, words) in cases {
+        let mountpoint = at(name);
+        let mut command = Command::new("timeout");
+        command.args(["-s", "TERM", "20", env!("CARGO_BIN_EXE_surefootd"), "resctrlfs", "--platform", "server-1", path(&mountpoint)]);
+        let out = command.current_dir(root()).env_remove("SUREFOOT_PROFILES").output().unwrap();
+        let said = text(&out);
+        assert!(out.status.code() == Some(2) && said.contains(words) && said.lines().count() == 1, "{name}: {:?} {said}", out.status);
+    }
+    // What root has mounted over it meanwhile stays, and is named.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_surefootd"));
+    let args = ["resctrlfs", "--die-with-parent", "--platform", "server-1", path(&at("mnt"))].map(String::from);
+    command.args(args).current_dir(root()).env_remove("SUREFOOT_PROFILES");
+    let mut served = Running::start(command, "ends it");
+    mount(Some("tmpfs"), &at("mnt"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::write(at("mnt/precious"), PRECIOUS).unwrap();
+    let said = served.end(nix::sys::signal::Signal::SIGTERM);
+    let stayed = fs::read_to_string(at("mnt/precious"));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap().lines().filter(|l| l.contains(path(&at("mnt")))).count();
+    (0..2).for_each(|_| drop(umount2(&at("mnt"), MntFlags::MNT_DETACH)));
+    assert_eq!((stayed.ok().as_deref(), mounts), (Some(PRECIOUS), 2), "{said}");
+    assert!(said.contains("stays mounted: something else is mounted over it. Unmount it"), "{said}");
+    // And without such it goes.
+    let mut served = StandIn::start(&at("mnt"), &root().join("scheduler/vserver/profiles/platforms/server-1.toml"));
+    assert!(mounted(&at("mnt")));
+    let said = served.server.end(nix::sys::signal::Signal::SIGTERM);
+    assert!(!mounted(&at("mnt")), "{said}");
+}
+
+/// A catalogue above the executable that somebody else could have written is passed over, as one in the current folder is, and both are named.
+#[test]
+fn nobodys_catalogue_is_passed_over() {
+    if !as_root("nobodys_catalogue_is_passed_over") {
+        return;
+    }
+    let scene = Scene::new();
+    let (exe, campaign) = (scene.at("state/bin/surefootd"), root().join("examples/demo-local.toml"));
+    for name in ["state/bin", "state/workloads", "state/workloads/planted", "empty"] {
+        fs::create_dir(scene.at(name)).unwrap();
+    }
+    fs::copy(env!("CARGO_BIN_EXE_surefootd"), &exe).unwrap();
+    scene.plant("workloads/planted/workload.toml", "planted\n");
+    for cwd in ["empty", "state"] {
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(&exe).args(["sweep", path(&campaign), "--server", "local", "--plan"]).current_dir(scene.at(cwd));
+        let said = text(&command.output().unwrap());
+        let words = "the folder belongs to user 65534, so this catalogue is passed over. Give --catalogue";
+        assert!(said.contains(words) && !said.contains("planted"), "{cwd}: {said}");
+    }
+}
+
+/// What a configuration itself is wrong about is said before anything is made: no state folder is left of it.
+#[test]
+fn a_wrong_configuration_leaves_no_state_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = |id: &str, more: &str| {
+        format!("metrics_port = 0\nstate_dir = \"made\"\ncpus = \"0\"\n{more}[[service]]\nid = \"{id}\"\nservice = \"job\"\nkind = \"be\"\ncgroup = \"/no/such/group\"\n")
+    };
+    let launch = |service: &str, more: &str| {
+        let catalogue = root().join("workloads").canonicalize().unwrap();
+        let head = format!("metrics_port = 0\nstate_dir = \"made\"\ncpus = \"0\"\ncatalogue = \"{}\"\n", path(&catalogue));
+        format!("{head}[[service]]\nservice = \"{service}\"\n{more}")
+    };
+    let cases = [
+        (service("../../etc", ""), "service.id: \"../../etc\" is no id"),
+        (service("a b", ""), "service.id: \"a b\" is no id"),
+        (service("", ""), "service.id: \"\" is no id"),
+        (service("job", "feed_group = \"no-such-group\"\n"), "feed_group: no group"),
+        (service("job", "[upper]\ngroup = \"no-such-group\"\n"), "upper.group: no group"),
+        (launch("no-such-service", ""), "no-such-service"),
+        (launch("stream", "feed = { users = [\"root\"] }\n"), "has no latency to send"),
+    ];
+    for (text, words) in cases {
+        let config = dir.path().join("node.toml");
+        fs::write(&config, &text).unwrap();
+        let out = run(&[&RUN[..], &[path(&config)]].concat());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(2) && said.contains(words) && said.contains("node.toml"), "{text}: {said}");
+        assert!(!dir.path().join("made").exists(), "{text}: {said}");
     }
 }

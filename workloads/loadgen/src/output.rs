@@ -1,6 +1,7 @@
 //! One rule for files that a command writes for its caller. It is that of surefootd, too, and the lab's Python has the same words.
 //!
 //! - What is there and no plain file (a device, a FIFO, a socket, a folder, a link to anything) is left alone.
+//! - Nobody else's link on the way to it is followed.
 //! - What the same command reads is left alone.
 //! - An existing file gives way only where the caller said so.
 //!
@@ -12,8 +13,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use surefoot_io::way::{open_to_others, way, LINK_REMEDY};
 
 /// Ending of files that are being written; left behind by a crash, they are nobody's.
 pub const TEMPORARY: &str = ".tmp";
@@ -75,7 +78,7 @@ pub fn plain(path: &Path) -> Result<Option<fs::Metadata>, String> {
     match fs::symlink_metadata(path) {
         // Why it cannot be looked at is told when it is made.
         Err(_) => Ok(None),
-        Ok(m) if m.is_symlink() => Err("is a link. Give the path that it leads to".into()),
+        Ok(m) if m.is_symlink() => Err(format!("is a link. {LINK_REMEDY}")),
         Ok(m) if !m.is_file() => Err(format!("is {} and no plain file. Give a path where nothing is", kind(m.file_type()))),
         Ok(m) => Ok(Some(m)),
     }
@@ -136,6 +139,23 @@ pub struct Output {
     file: File,
     overwrite: bool,
     placed: bool,
+    /// The caller's words for it, and the folder that it is in, whatever becomes of the way there.
+    named: PathBuf,
+    folder: Option<OwnedFd>,
+}
+
+/// The folder of `path`, opened; None where there is none.
+///
+/// # Errors
+/// A link of somebody else's on the way; else the system's.
+fn folder_of(path: &Path) -> Result<Option<OwnedFd>, Blocked> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let way = way(folder, open_to_others())?;
+    match way.link_of_others() {
+        Some(link) => Err(Blocked::There(format!("{link}. {LINK_REMEDY}"))),
+        // Why it is not there is told when the file is made.
+        None => Ok(way.missing.is_empty().then_some(way.end)),
+    }
 }
 
 impl Output {
@@ -147,19 +167,27 @@ impl Output {
         name.push(format!(".{}{TEMPORARY}", std::process::id()));
         let temporary = path.with_file_name(name);
         let file = new_file(&temporary)?;
-        Ok(Output { path: path.into(), temporary, file, overwrite, placed: false })
+        Ok(Output { path: path.into(), temporary, file, overwrite, placed: false, named: path.into(), folder: None })
     }
 
-    /// As [`Output::create`], for the load generator's own options.
+    /// As [`Output::create`], for the load generator's own options; in the folder that is found now, which no link of others leads to.
     ///
     /// # Errors
     /// `BadInput` or `Failed`, naming option and path.
     pub fn for_option(option: &str, path: &Path, inputs: &[Input<'_>], overwrite: bool) -> Result<Self, LoadgenError> {
-        Self::create(path, inputs, overwrite).map_err(|e| e.of_option(option, path))
+        let create = || {
+            let folder = folder_of(path)?.filter(|_| Path::new("/proc/self/fd").is_dir());
+            let at =
+                folder.as_ref().zip(path.file_name()).map(|(f, name)| PathBuf::from(format!("/proc/self/fd/{}", f.as_raw_fd())).join(name));
+            let mut out = Self::create(at.as_deref().unwrap_or(path), inputs, overwrite)?;
+            (out.named, out.folder) = (path.into(), folder);
+            Ok(out)
+        };
+        create().map_err(|e: Blocked| e.of_option(option, path))
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.named
     }
 
     /// Where the bytes go.
@@ -287,6 +315,38 @@ mod tests {
         assert_eq!(fs::read_to_string(at("late")).unwrap(), "precious");
         assert_eq!(names(dir.path()), ["another-name", "bundle", "by-link", "late", "old"]);
         assert!(matches!(Output::create(&at("none/x"), &[], false).unwrap_err(), Blocked::Io(_)));
+    }
+
+    /// Another user's link on the way is not followed, and a file stays in the folder that was found, whatever has its path by then.
+    #[test]
+    fn nobody_leads_an_output_elsewhere() {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            return eprintln!("NOT RUN: nobody_leads_an_output_elsewhere: needs root: run the tests as root");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |n: &str| dir.path().join(n);
+        ["nd", "root", "nd/out"].iter().for_each(|n| fs::create_dir(at(n)).unwrap());
+        symlink(at("root"), at("nd/lnk")).unwrap();
+        ["nd", "nd/lnk", "nd/out"].iter().for_each(|n| std::os::unix::fs::lchown(at(n), Some(65_534), None).unwrap());
+        for overwrite in [false, true] {
+            let path = at("nd/lnk/lg.json");
+            let said = Output::for_option("--out", &path, &[], overwrite).unwrap_err();
+            let words = format!(
+                "--out {}: {}: the link belongs to user 65534. Give the path that it leads to",
+                path.display(),
+                at("nd/lnk").display()
+            );
+            assert!(matches!(&said, LoadgenError::BadInput(_)) && said.to_string() == words, "{said}");
+        }
+        let path = at("nd/out/lg.json");
+        let mut out = Output::for_option("--out", &path, &[], false).unwrap();
+        fs::rename(at("nd/out"), at("nd/moved")).unwrap();
+        symlink(at("root"), at("nd/out")).unwrap();
+        out.write_all(b"x").unwrap();
+        out.finish().unwrap();
+        assert_eq!((out.path(), fs::read_to_string(at("nd/moved/lg.json")).unwrap().as_str()), (path.as_path(), "x"));
+        assert!(names(&at("root")).is_empty() && names(&at("nd/moved")) == ["lg.json"]);
     }
 
     /// What somebody put at the name that a file has while it is written is not followed, and not emptied.

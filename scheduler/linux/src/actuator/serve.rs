@@ -25,7 +25,7 @@ use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,10 @@ use std::time::{Duration, Instant};
 
 /// How often the loop looks whether it should end.
 const LOOK: Duration = Duration::from_millis(500);
+/// Between two words on how many more were refused.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Users whose first refusal is said; a user can have thousands of ids (user namespaces).
+const MOST_SAID: usize = 64;
 /// A client that does not take its answer for so long is gone.
 const PATIENCE_S: i64 = 2;
 
@@ -317,6 +321,7 @@ impl Actuator {
     pub fn serve(&mut self, listener: &Listener, uid: u32, mut stop: impl FnMut() -> bool) -> io::Result<()> {
         let mut buffer = vec![0u8; MAX_REQUEST + 1];
         let mut client: Option<Client> = None;
+        let mut refusals = Refusals::new(Instant::now());
         loop {
             // Asked before the last look, so that a client that went before us has gone.
             let last = stop();
@@ -335,8 +340,9 @@ impl Actuator {
             }
             let left = before && client.is_none();
             if knock {
-                client = admit(listener, uid, client.take(), self.aside.as_ref());
+                client = admit(listener, uid, client.take(), self.aside.as_ref(), &mut refusals);
             }
+            refusals.say_more(if last { None } else { Some(Instant::now()) });
             if let Some(d) = self.dead_man.as_mut() {
                 match (&client, left) {
                     (Some(_), _) => d.client_came(),
@@ -531,8 +537,47 @@ struct Client {
     served: Arc<AtomicBool>,
 }
 
+/// What the log hears of clients that are refused. Everybody may connect, as often as it likes: a line for each would be a flood.
+#[derive(Debug)]
+struct Refusals {
+    /// User and kind of refusal; what is in here was said.
+    said: BTreeSet<(u32, i32)>,
+    more: u64,
+    /// When the log last heard how many.
+    told: Instant,
+}
+
+impl Refusals {
+    fn new(now: Instant) -> Self {
+        Refusals { said: BTreeSet::new(), more: 0, told: now }
+    }
+
+    /// Whether this one is the first of its user and kind, to be said; else it is counted.
+    fn is_first(&mut self, who: u32, errno: i32) -> bool {
+        let first = self.said.len() < MOST_SAID && self.said.insert((who, errno));
+        self.more += u64::from(!first);
+        first
+    }
+
+    /// How many were not said, where it is time; `now` is None at the end.
+    fn due(&mut self, now: Option<Instant>) -> Option<u64> {
+        if self.more == 0 || now.is_some_and(|now| now.saturating_duration_since(self.told) < SAID_AGAIN) {
+            return None;
+        }
+        self.told = now.unwrap_or(self.told);
+        Some(std::mem::take(&mut self.more))
+    }
+
+    fn say_more(&mut self, now: Option<Instant>) {
+        if let Some(more) = self.due(now) {
+            let (users, s) = (self.said.iter().map(|(who, _)| who).collect::<BTreeSet<_>>().len(), SAID_AGAIN.as_secs());
+            tracing::warn!("refused {more} more clients, of {users} users or more (said every {s} s at most)");
+        }
+    }
+}
+
 /// Who is the client after somebody has knocked.
-fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&Aside>) -> Option<Client> {
+fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&Aside>, refusals: &mut Refusals) -> Option<Client> {
     let new = match accept4(listener.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
         // SAFETY: a descriptor that the kernel has just made, and that nobody else knows.
         Ok(fd) => Line::from(unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -542,8 +587,12 @@ fn admit(listener: &Listener, uid: u32, client: Option<Client>, aside: Option<&A
         return client;
     }
     let peer = getsockopt(&new, PeerCredentials).map(|c| (c.uid(), c.pid()));
-    let refuse = |errno: i32, why: String| {
-        tracing::warn!("refused a client: {why}");
+    // No user has this id: the kernel's word for none.
+    let from = peer.map_or(u32::MAX, |(who, _)| who);
+    let mut refuse = |errno: i32, why: String| {
+        if refusals.is_first(from, errno) {
+            tracing::warn!("refused a client of user {from}: {why}");
+        }
         tell(&new, &Reply::refused(errno, why));
     };
     match (peer, &client) {
@@ -616,6 +665,23 @@ mod tests {
     use super::*;
     use nix::sys::socket::{connect, socketpair};
 
+    /// Whoever connects over and over is said once and then counted, and the count is said once a minute; so many users take no memory.
+    #[test]
+    fn a_flood_of_clients_is_no_flood_of_the_log() {
+        let start = Instant::now();
+        let at = |s: u64| Some(start + Duration::from_secs(s));
+        let mut r = Refusals::new(start);
+        assert_eq!((0..1000).filter(|_| r.is_first(7, libc::EPERM)).count(), 1);
+        assert!(r.is_first(8, libc::EPERM) && r.is_first(8, libc::EBUSY), "another user, another reason");
+        assert_eq!((r.due(at(59)), r.due(at(60)), r.due(at(61))), (None, Some(999), None));
+        assert!(!r.is_first(7, libc::EPERM));
+        assert_eq!((r.due(at(119)), r.due(at(120)), r.due(at(600))), (None, Some(1), None));
+        let said = (100..100_000).filter(|who| r.is_first(*who, libc::EPERM)).count();
+        assert_eq!((said, r.said.len()), (MOST_SAID - 3, MOST_SAID));
+        // What was not said yet is said at the end.
+        assert_eq!((r.due(None), r.due(None)), (Some(99_900 - said as u64), None));
+    }
+
     /// A client that has gone before its second line was taken: the place is free for the next.
     #[test]
     fn a_second_line_whose_client_has_gone_keeps_no_place() {
@@ -623,7 +689,7 @@ mod tests {
         let at = dir.path().join("actuator");
         let listener = Listener::bind(&at).unwrap();
         let (ours, _theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        let served = Arc::new(AtomicBool::new(true));
+        let (served, mut refusals) = (Arc::new(AtomicBool::new(true)), Refusals::new(Instant::now()));
         let mut client = Some(Client { line: Line::from(ours), pid: std::process::id() as i32, served });
         let (lines, taken) = channel();
         let aside = Aside { lines, busy: Arc::new(AtomicBool::new(false)) };
@@ -634,10 +700,10 @@ mod tests {
             line
         };
         drop(dial());
-        client = admit(&listener, uid, client, Some(&aside));
+        client = admit(&listener, uid, client, Some(&aside), &mut refusals);
         assert!(!aside.busy.load(Ordering::Acquire) && taken.try_recv().is_err());
         let _second = dial();
-        client = admit(&listener, uid, client, Some(&aside));
+        client = admit(&listener, uid, client, Some(&aside), &mut refusals);
         assert!(client.is_some() && aside.busy.load(Ordering::Acquire) && taken.try_recv().is_ok());
     }
 }

@@ -47,7 +47,7 @@ impl LocalServer {
     /// # Errors
     /// [`ServerError::Invalid`] for an id that cannot be a file's name; [`ServerError::Unavailable`] where it cannot be made.
     pub fn own_feed_socket(&mut self, id: &str, mode: u32, group: Option<u32>) -> Result<PathBuf, ServerError> {
-        super::check_id_form(id)?;
+        super::check_id_form(id).map_err(|e| ServerError::Invalid(format!("service id {e}")))?;
         self.feed.bind_own(id, mode, group)
     }
 

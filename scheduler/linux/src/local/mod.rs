@@ -532,7 +532,7 @@ impl LocalServer {
     }
 
     fn check_id(&self, id: &str) -> Result<(), ServerError> {
-        check_id_form(id)?;
+        check_id_form(id).map_err(|e| ServerError::Invalid(format!("service id {e}")))?;
         if self.services.contains_key(id) {
             return Err(ServerError::Invalid(format!("service id \"{id}\" is taken. Give another, or stop it first")));
         }
@@ -743,13 +743,17 @@ impl LocalServer {
     }
 }
 
-fn check_id_form(id: &str) -> Result<(), ServerError> {
+/// That an id can be one of a service: it is part of names of groups, containers and sockets.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_id_form(id: &str) -> Result<(), String> {
     if id.is_empty()
         || id.len() > 40
         || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         || id.starts_with(['-', '.', '_'])
     {
-        return Err(ServerError::Invalid(format!("service id \"{id}\": use up to 40 letters, digits, '-', '_' and '.'")));
+        return Err(format!("{id:?} is no id: use up to 40 letters, digits, '-', '_' and '.', the first a letter or a digit"));
     }
     Ok(())
 }

@@ -392,6 +392,10 @@ impl NodeConfig {
             let span = entry.span();
             let s = entry.into_inner();
             let id = s.id.clone().unwrap_or_else(|| s.service.clone());
+            // Without an id of its own it is the service's name that has to be one.
+            if let Err(e) = surefoot_linux::local::check_id_form(&id) {
+                return Err(wrong(&span, if s.id.is_some() { "service.id" } else { "service.service" }, e));
+            }
             if !ids.insert(id.clone()) {
                 return Err(wrong(&span, "service.id", format!("\"{id}\" stands there twice. Give each service its own id")));
             }

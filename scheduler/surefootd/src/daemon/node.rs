@@ -15,7 +15,7 @@ use surefoot_linux::actuator::{Allow, RemoteFiles};
 use surefoot_linux::catalogue::EntryKind;
 use surefoot_linux::feed::Trusted;
 use surefoot_linux::files::SharedFiles;
-use surefoot_linux::{Found, LaunchSpec, LocalConfig, LocalServer, Root};
+use surefoot_linux::{Catalogue, Found, LaunchSpec, LocalConfig, LocalServer, Root};
 use surefoot_server::{Kind, Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
 
@@ -171,6 +171,12 @@ pub fn local_server<T>(
     let state = state_dir(config.state_dir.as_deref());
     let launches = config.services.iter().any(|s| matches!(s.how, How::Launch { .. }));
     let catalogue = launches.then(|| catalogue_dir(config.catalogue.as_deref()));
+    // What the configuration itself can be wrong about, while there is neither a state folder nor a socket.
+    check_services(config, catalogue.as_deref().map(Catalogue::load).transpose().map_err(server_error)?.as_ref())?;
+    check_senders(config)?;
+    if let Some(group) = config.upper.group.as_deref().filter(|_| config.upper.on && purpose == Purpose::Control) {
+        group_id(config, "upper.group", group)?;
+    }
     let allow = for_state(&state, Some(config))?;
     // Who only watches takes nobody's place at the actuator.
     let files = match purpose {
@@ -196,19 +202,28 @@ pub fn local_server<T>(
     Ok((open(local, found).map_err(server_error)?, state, checked))
 }
 
+/// That services to be launched are in the catalogue, and that what the configuration says of them fits what they are there.
+fn check_services(config: &NodeConfig, catalogue: Option<&Catalogue>) -> Result<()> {
+    let Some(catalogue) = catalogue else { return Ok(()) };
+    for s in config.services.iter().filter(|s| matches!(s.how, How::Launch { .. })) {
+        let file = config.file.display();
+        let entry = catalogue.get(&s.service).map_err(|e| Error::BadInput(format!("{file}: service: {}", server_error(e))))?;
+        let has_none = |field: &str, of: &str| {
+            Err(Error::BadInput(format!("{file}: service.{field}: {} is a BE job, which has no latency to {of}. Remove it", s.id)))
+        };
+        match entry.kind {
+            EntryKind::Be if s.prometheus.is_some() => return has_none("prometheus", "judge"),
+            EntryKind::Be if s.feed != FeedConfig::default() => return has_none("feed", "send"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// How latency is heard of: what is scraped, and who may write to the socket.
 fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
     for s in &config.services {
         if let Some(what) = &s.prometheus {
-            let entry = server.catalogue().and_then(|c| c.get(&s.service).ok());
-            if matches!(s.how, How::Launch { .. }) && entry.is_some_and(|e| e.kind == EntryKind::Be) {
-                let what = format!(
-                    "{}: service.prometheus: {} is a BE job, which has no latency to judge. Remove it",
-                    config.file.display(),
-                    s.id
-                );
-                return Err(Error::BadInput(what));
-            }
             server.scrape(&s.id, what.clone());
         }
     }
@@ -216,10 +231,6 @@ fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
         How::Adopt { kind, .. } => kind != Kind::Be,
         How::Launch { .. } => server.catalogue().and_then(|c| c.get(&s.service).ok()).is_some_and(|e| e.kind == EntryKind::Lc),
     };
-    if let Some(s) = config.services.iter().find(|s| s.feed != FeedConfig::default() && !is_lc(s)) {
-        let what = format!("{}: service.feed: {} is a BE job, which has no latency to send. Remove it", config.file.display(), s.id);
-        return Err(Error::BadInput(what));
-    }
     let known: Vec<String> = config.services.iter().filter(is_lc).map(|s| s.id.clone()).collect();
     server.know(known.into_iter());
     for s in &config.services {

@@ -203,8 +203,8 @@ impl Journal {
     /// [`Error::Failed`].
     pub fn done(mut self) -> Result<()> {
         self.kept = 0;
-        std::fs::remove_file(&self.path).map_err(|e| Error::io(&self.path, "cannot be removed", &e))?;
-        files::sync_folder(self.path.parent().unwrap_or(Path::new(".")))
+        let gone = Folder::results_of(&self.path).and_then(|(folder, name)| folder.remove(name).map(|_| folder));
+        files::sync(&gone.map_err(|e| files::own_error(&self.path, "cannot be removed", &e))?)
     }
 
     /// What to say of an evaluation that was asked to end.

@@ -212,14 +212,14 @@ impl Reader {
 /// [`Error::Failed`]; the journal is then what it was.
 pub fn keep_parts(path: &Path, parts: &[Range<u64>]) -> Result<()> {
     let mut from = files::open_own(path, OFlag::O_RDONLY).map_err(|e| Error::io(path, "cannot be read", &e))?;
-    files::put(path, |to| {
+    let folder = files::put(path, |to| {
         for part in parts {
             from.seek(SeekFrom::Start(part.start))?;
             std::io::copy(&mut (&from).take(part.end - part.start), to)?;
         }
         Ok(())
     })?;
-    files::sync_folder(path.parent().unwrap_or(Path::new(".")))
+    files::sync(&folder)
 }
 
 /// Cut the journal to its first `bytes` bytes, durably.

@@ -132,7 +132,7 @@ impl Keeper<'_> {
         let mut outcome = Ok(());
         for d in done {
             if let Some((shard, bytes)) = &d.file {
-                outcome = files::put(&self.folder.dir.join(&shard.file), |f| f.write_all(bytes));
+                outcome = files::put(&self.folder.dir.join(&shard.file), |f| f.write_all(bytes)).map(drop);
             }
             if outcome.is_err() {
                 break;
