@@ -134,13 +134,13 @@ pub fn new_file(temporary: &Path) -> io::Result<File> {
 /// A file that is being written. Without [`Output::place`] nothing of it is left.
 #[derive(Debug)]
 pub struct Output {
-    path: PathBuf,
+    at: PathBuf,
     temporary: PathBuf,
     file: File,
     overwrite: bool,
     placed: bool,
     /// The caller's words for it, and the folder that it is in, whatever becomes of the way there.
-    named: PathBuf,
+    path: PathBuf,
     folder: Option<OwnedFd>,
 }
 
@@ -167,7 +167,7 @@ impl Output {
         name.push(format!(".{}{TEMPORARY}", std::process::id()));
         let temporary = path.with_file_name(name);
         let file = new_file(&temporary)?;
-        Ok(Output { path: path.into(), temporary, file, overwrite, placed: false, named: path.into(), folder: None })
+        Ok(Output { at: path.into(), temporary, file, overwrite, placed: false, path: path.into(), folder: None })
     }
 
     /// As [`Output::create`], for the load generator's own options; in the folder that is found now, which no link of others leads to.
@@ -180,14 +180,14 @@ impl Output {
             let at =
                 folder.as_ref().zip(path.file_name()).map(|(f, name)| PathBuf::from(format!("/proc/self/fd/{}", f.as_raw_fd())).join(name));
             let mut out = Self::create(at.as_deref().unwrap_or(path), inputs, overwrite)?;
-            (out.named, out.folder) = (path.into(), folder);
+            (out.path, out.folder) = (path.into(), folder);
             Ok(out)
         };
         create().map_err(|e: Blocked| e.of_option(option, path))
     }
 
     pub fn path(&self) -> &Path {
-        &self.named
+        &self.path
     }
 
     /// Where the bytes go.
@@ -210,8 +210,8 @@ impl Output {
     /// What has come in the way meanwhile; else the system's.
     pub fn place(&mut self) -> Result<(), Blocked> {
         if !self.placed {
-            check(&self.path, &[], self.overwrite).map_err(Blocked::There)?;
-            fs::rename(&self.temporary, &self.path)?;
+            check(&self.at, &[], self.overwrite).map_err(Blocked::There)?;
+            fs::rename(&self.temporary, &self.at)?;
             self.placed = true;
         }
         Ok(())
