@@ -45,7 +45,7 @@ TESTS = {
     "scheduler/surefootd/tests/record_top.rs": 6,
     "scheduler/surefootd/tests/stdio.rs": 2,
     "scheduler/vserver/tests/no_allocation.rs": 5,
-    "workloads/loadgen/src/output.rs": 1,
+    "workloads/loadgen/src/output.rs": 2,
     "workloads/loadgen/tests/cli.rs": 2,
     "workloads/loadgen/tests/memcached.rs": 2,
 }
