@@ -54,9 +54,14 @@ fn wait(child: &mut Child) -> ExitStatus {
             return status;
         }
         if Instant::now() > until {
+            let threads = fs::read_dir(format!("/proc/{}/task", child.id())).into_iter().flatten().flatten();
+            let at = |t: &Path, name: &str| fs::read_to_string(t.join(name)).unwrap_or_default();
+            let where_they_are: Vec<String> = threads
+                .map(|t| format!("{} in {}: {}", at(&t.path(), "comm").trim(), at(&t.path(), "wchan"), at(&t.path(), "stack")))
+                .collect();
             let _ = child.kill();
             let _ = child.wait();
-            panic!("it does not end");
+            panic!("it does not end: {where_they_are:#?}");
         }
         std::thread::park_timeout(Duration::from_millis(5));
     }

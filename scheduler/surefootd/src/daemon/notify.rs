@@ -5,6 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
+/// Less than WatchdogSec of the packaged units.
+const READY_PATIENCE: Duration = Duration::from_secs(2);
+
 /// None of it matters where nobody asked to be told.
 pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
@@ -31,15 +34,19 @@ impl Notifier {
         Notifier { to, every: usec.map(|u| Duration::from_micros(u / 2)), last: Instant::now() }
     }
 
-    fn send(&self, text: &str) {
-        if let Some((socket, to)) = &self.to {
-            // A service manager that does not listen is no reason to stop.
-            let _ = socket.send_to_addr(text.as_bytes(), to);
-        }
+    /// Whether there is no room for it now. A service manager that does not listen is no reason to stop.
+    fn send(&self, text: &str) -> bool {
+        let sent = self.to.as_ref().map(|(socket, to)| socket.send_to_addr(text.as_bytes(), to));
+        sent.is_some_and(|s| s.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock))
     }
 
+    /// The one word that is waited for, within bounds: a service manager that never hears it ends the service.
     pub fn ready(&self, status: &str) {
-        self.send(&format!("READY=1\nSTATUS={status}"));
+        let text = format!("READY=1\nSTATUS={status}");
+        let until = Instant::now() + READY_PATIENCE;
+        while self.send(&text) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn stopping(&self) {
