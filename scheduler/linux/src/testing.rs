@@ -338,3 +338,43 @@ impl Files for Shut {
         (!other || path.ends_with("resctrl/tasks")) && self.0.writable(path)
     }
 }
+
+/// Files of another, with something done before each write.
+pub struct BeforeWrite<F>(pub SharedFiles, pub F);
+
+impl<F> std::fmt::Debug for BeforeWrite<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BeforeWrite").field(&self.0).finish()
+    }
+}
+
+impl<F: Fn(&Path, &str) + Send + Sync> Files for BeforeWrite<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.read(path)
+    }
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        (self.1)(path, text);
+        self.0.write(path, text)
+    }
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.make_dir(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.0.list(dir)
+    }
+    fn is_dir(&self, path: &Path) -> bool {
+        self.0.is_dir(path)
+    }
+    fn is_file(&self, path: &Path) -> bool {
+        self.0.is_file(path)
+    }
+    fn writable(&self, path: &Path) -> bool {
+        self.0.writable(path)
+    }
+}

@@ -9,7 +9,7 @@ use crate::resctrl::Resctrl;
 use crate::root::tests::tree;
 use crate::root::Root;
 use crate::safe::{Op, SafeLayout};
-use crate::testing::{intel, ModelFiles};
+use crate::testing::{intel, BeforeWrite, ModelFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -634,46 +634,18 @@ fn records_are_read_with_care() {
 fn a_second_line_ends_with_its_client() {
     let (dir, root) = host();
     let (go, wait) = std::sync::mpsc::channel::<()>();
-    /// Memory nodes are set only when somebody says so.
-    #[derive(Debug)]
-    struct Slow(HostFiles, std::sync::Mutex<Option<std::sync::mpsc::Receiver<()>>>);
-    impl Files for Slow {
-        fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
-            self.0.read(path)
-        }
-        fn write(&self, path: &Path, text: &str) -> std::io::Result<()> {
-            if path.ends_with("cpuset.mems") && text == "1" {
-                if let Some(w) = self.1.lock().unwrap().take() {
-                    w.recv().unwrap();
-                }
-            }
-            self.0.write(path, text)
-        }
-        fn make_dir(&self, path: &Path) -> std::io::Result<()> {
-            self.0.make_dir(path)
-        }
-        fn remove_dir(&self, path: &Path) -> std::io::Result<()> {
-            self.0.remove_dir(path)
-        }
-        fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-            self.0.rename(from, to)
-        }
-        fn list(&self, dir: &Path) -> std::io::Result<Vec<String>> {
-            self.0.list(dir)
-        }
-        fn is_dir(&self, path: &Path) -> bool {
-            self.0.is_dir(path)
-        }
-        fn is_file(&self, path: &Path) -> bool {
-            self.0.is_file(path)
-        }
-        fn writable(&self, path: &Path) -> bool {
-            self.0.writable(path)
-        }
-    }
     let mems = at(&root, "/docker/web/cpuset.mems");
     fs::write(&mems, "0\n").unwrap();
-    let root = Root::with(root.path("/"), Arc::new(Slow(HostFiles, std::sync::Mutex::new(Some(wait)))));
+    let wait = std::sync::Mutex::new(Some(wait));
+    // They are set only when somebody says so, once.
+    let files = BeforeWrite(Arc::new(HostFiles), move |path: &Path, text: &str| {
+        if path.ends_with("cpuset.mems") && text == "1" {
+            if let Some(w) = wait.lock().unwrap().take() {
+                w.recv().unwrap();
+            }
+        }
+    });
+    let root = Root::with(root.path("/"), Arc::new(files));
     let a = actuator(dir.path(), &root, false).with_aside(|| {}).unwrap();
     let serving = Serving::start(a, &dir.path().join("sock"), own_uid());
     let client = RemoteFiles::connect(&serving.at).unwrap();

@@ -9,7 +9,7 @@ use crate::files::{Files, HostFiles, SharedFiles};
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::{Op, SafeLayout};
-use crate::testing::{intel, ModelFiles};
+use crate::testing::{intel, BeforeWrite, ModelFiles};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{bind, connect, listen, recv, send, socket, AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use proptest::prelude::*;
@@ -156,47 +156,18 @@ fn a_cgroup_is_set_through_the_actuator() {
 /// A write that waits for the kernel on the second line keeps nothing else waiting; there is one such line.
 #[test]
 fn slow_writes_keep_nobody_waiting() {
-    /// A host whose memory nodes are set only when somebody says so.
-    #[derive(Debug)]
-    struct Slow(Beneath, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
-    impl Files for Slow {
-        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-            self.0.read(path)
-        }
-        fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-            if path.ends_with("cpuset.mems") {
-                self.1.lock().unwrap().recv().unwrap();
-            }
-            self.0.write(path, text)
-        }
-        fn make_dir(&self, path: &Path) -> io::Result<()> {
-            self.0.make_dir(path)
-        }
-        fn remove_dir(&self, path: &Path) -> io::Result<()> {
-            self.0.remove_dir(path)
-        }
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            self.0.rename(from, to)
-        }
-        fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-            self.0.list(dir)
-        }
-        fn is_dir(&self, path: &Path) -> bool {
-            self.0.is_dir(path)
-        }
-        fn is_file(&self, path: &Path) -> bool {
-            self.0.is_file(path)
-        }
-        fn writable(&self, path: &Path) -> bool {
-            self.0.writable(path)
-        }
-    }
     let (dir, root) = host();
     let at = |p: &str| root.path(format!("/sys/fs/cgroup/{p}"));
     fs::write(at("cpuset/docker/c/cpuset.mems"), "0").unwrap();
     let allow = allowed(&root);
     let (go, wait) = std::sync::mpsc::channel();
-    let files = Slow(Beneath::open(allow.dirs()).unwrap(), std::sync::Mutex::new(wait));
+    let wait = std::sync::Mutex::new(wait);
+    // Memory nodes are set only when somebody says so.
+    let files = BeforeWrite(Arc::new(Beneath::open(allow.dirs()).unwrap()), move |path: &Path, _: &str| {
+        if path.ends_with("cpuset.mems") {
+            wait.lock().unwrap().recv().unwrap();
+        }
+    });
     let a = Actuator::new(allow, Arc::new(files), root.clone()).with_aside(|| {}).unwrap();
     let serving = Serving::start(a, &dir.path().join("sock"), own_uid());
     let remote = RemoteFiles::connect(&serving.at).unwrap();
