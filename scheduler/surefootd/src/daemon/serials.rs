@@ -60,7 +60,6 @@ struct Listed {
 #[derive(Debug)]
 pub struct Serials {
     state: PathBuf,
-    file: PathBuf,
     ran: Vec<Ran>,
     /// Why nothing of the file can be believed.
     damage: Option<String>,
@@ -69,10 +68,9 @@ pub struct Serials {
 impl Serials {
     /// Of a state folder, which may not be there yet.
     pub fn of(state: &Path) -> Self {
-        let file = state.join(FILE);
         match read(state) {
-            Ok(ran) => Serials { state: state.into(), file, ran, damage: None },
-            Err(damage) => Serials { state: state.into(), file, ran: vec![], damage: Some(damage) },
+            Ok(ran) => Serials { state: state.into(), ran, damage: None },
+            Err(damage) => Serials { state: state.into(), ran: vec![], damage: Some(damage) },
         }
     }
 
@@ -85,7 +83,8 @@ impl Serials {
     }
 
     fn judge(&self, at: &Path, now: &Ran, allow_older: bool) -> Result<()> {
-        let (at, file) = (at.display(), self.file.display());
+        let (at, file) = (at.display(), self.state.join(FILE));
+        let file = file.display();
         if allow_older {
             return Ok(());
         }
@@ -127,10 +126,11 @@ impl Serials {
         self.ran.retain(|r| !r.is_of(&now));
         self.ran.push(now);
         let listed = Listed { format: FORMAT.into(), version: 1, bundles: self.ran };
-        let text = serde_json::to_vec_pretty(&listed).map_err(|e| Error::Failed(format!("{}: {e}", self.file.display())))?;
+        let file = self.state.join(FILE);
+        let text = serde_json::to_vec_pretty(&listed).map_err(|e| Error::Failed(format!("{}: {e}", file.display())))?;
         // It belongs to the user whose folder it is, who has to be able to go on with it.
         let kept = Folder::create(&self.state).and_then(|f| f.replace(FILE, &text));
-        kept.map_err(|e| own_error(&self.file, "cannot be written", &e))
+        kept.map_err(|e| own_error(&file, "cannot be written", &e))
     }
 }
 
