@@ -26,6 +26,8 @@ pub const SHARD_BYTES: u64 = 256 << 20;
 pub const PROGRAM_BYTES: u64 = 1 << 30;
 /// A file of the kernel's: the longest are lists of threads, mounts and CPUs.
 pub const KERNEL_BYTES: u64 = 16 << 20;
+/// Room that reading begins with.
+const SMALL_BYTES: u64 = 1024;
 /// How far the end of a line that is too long is looked for.
 const SKIPPED_BYTES: u64 = 64 << 20;
 /// Longest silence of a pipe.
@@ -37,6 +39,8 @@ pub struct Input {
     file: File,
     /// None: reading it never waits.
     silence: Option<Duration>,
+    /// Its length when it was opened: 0 for what the kernel makes as it is read.
+    len: u64,
 }
 
 impl Input {
@@ -56,12 +60,13 @@ impl Input {
             }
             e
         })?;
-        let kind = file.metadata()?.file_type();
+        let met = file.metadata()?;
+        let kind = met.file_type();
         if kind.is_dir() {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
         let waits = kind.is_fifo() || kind.is_char_device() || kind.is_socket();
-        Ok(Input { file, silence: waits.then_some(silence) })
+        Ok(Input { file, silence: waits.then_some(silence), len: if kind.is_file() { met.len() } else { 0 } })
     }
 
     pub fn file(&self) -> &File {
@@ -110,7 +115,13 @@ fn too_long(most: u64) -> io::Error {
 /// # Errors
 /// The reader's; [`ErrorKind::FileTooLarge`] where there is more.
 pub fn all(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![];
+    all_of(from, 0, most)
+}
+
+/// Of about `len` bytes. With room from the start a small file takes two calls of the kernel, and not one for every 32 bytes.
+fn all_of(from: impl Read, len: u64, most: u64) -> io::Result<Vec<u8>> {
+    let room = (len.min(most) + 1).max(SMALL_BYTES);
+    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
     from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(too_long(most));
@@ -125,10 +136,11 @@ pub fn all(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let from = Input::open(path)?;
     // Said without reading it where the length is known.
-    if from.file.metadata().is_ok_and(|m| m.is_file() && m.len() > most) {
+    if from.len > most {
         return Err(too_long(most));
     }
-    all(from, most)
+    let len = from.len;
+    all_of(from, len, most)
 }
 
 /// A whole file as text.

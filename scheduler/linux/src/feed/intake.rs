@@ -19,10 +19,11 @@ const CPU_OF_COMMON: f64 = 0.4;
 const CPU_OF_OWN: f64 = 0.05;
 /// What an account holds at most, microseconds.
 const MOST_CPU_US: f64 = 50_000.0;
-/// Datagrams that are taken from one socket before the next socket has its turn; a single one where the socket was quiet before, since most
-/// often no other waits.
+/// Datagrams that are taken from a busy socket before the next socket has its turn. Of a quiet one a single datagram is taken, since most often
+/// no other waits.
 const TURN: usize = 256;
-const QUIET_US: u64 = 2000;
+/// A datagram so soon after the last makes a socket busy.
+const BUSY_US: u64 = 200;
 /// CPU time of a turn of a single datagram, which is too short to be measured, microseconds.
 const CPU_OF_QUIET_TURN_US: f64 = 50.0;
 /// So many refusals in a turn are a flood. Datagrams that are taken together cost less each, so the thread pauses and lets them come.
@@ -39,11 +40,13 @@ struct Account {
     at_us: u64,
     /// When the socket's last turn ended.
     turn_us: u64,
+    /// More than one datagram waits, most likely.
+    busy: bool,
 }
 
 impl Account {
     fn new(part: f64, now_us: u64) -> Self {
-        Account { part, left_us: part * MOST_CPU_US, at_us: now_us, turn_us: 0 }
+        Account { part, left_us: part * MOST_CPU_US, at_us: now_us, turn_us: 0, busy: false }
     }
 
     /// Microseconds until there is something left.
@@ -52,10 +55,11 @@ impl Account {
         self.at_us = self.at_us.max(now_us);
         self.left_us = (self.left_us + self.part * passed_us).min(self.part * MOST_CPU_US);
         if self.left_us > 0.0 {
-            0
-        } else {
-            1 + (-self.left_us / self.part) as u64
+            return 0;
         }
+        // More comes meanwhile.
+        self.busy = true;
+        1 + (-self.left_us / self.part) as u64
     }
 }
 
@@ -107,20 +111,27 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
             let _ = woken.read(&mut [0; 64]);
         }
         let rules = listener.rules();
+        // Taken anew: the wait may have been long.
+        let now = now_us();
         let mut flood = false;
         for ((line, account), _) in lines.iter_mut().zip(&readable[1..]).filter(|(_, r)| **r) {
-            let most = if account.turn_us + QUIET_US < now { 1 } else { TURN };
-            let began_us = if most > 1 { cpu_us() } else { 0 };
-            let (refused, broken) = turn(listener, &mut senders, line, &rules, &mut buf, &mut control, most);
-            account.left_us -= match most {
-                1 => CPU_OF_QUIET_TURN_US,
-                _ => cpu_us().saturating_sub(began_us) as f64,
+            let mut turn = Turn { listener, senders: &mut senders, line, rules: &rules, buf: &mut buf, control: &mut control };
+            let took = if account.busy {
+                let began_us = cpu_us();
+                let took = turn.take(TURN);
+                account.left_us -= cpu_us().saturating_sub(began_us) as f64;
+                account.busy = took.datagrams > 1;
+                took
+            } else {
+                account.left_us -= CPU_OF_QUIET_TURN_US;
+                account.busy = now < account.turn_us + BUSY_US;
+                turn.take(1)
             };
             account.turn_us = now_us();
-            if broken {
+            if took.broken {
                 account.left_us = -account.part * BROKEN_US;
             }
-            flood |= refused >= FLOOD && line.socket.depth.is_some_and(|d| d >= LEAST_DEPTH);
+            flood |= took.unread >= FLOOD && line.socket.depth.is_some_and(|d| d >= LEAST_DEPTH);
         }
         if flood {
             std::thread::sleep(FLOOD_PAUSE);
@@ -128,32 +139,62 @@ pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: Uni
     }
 }
 
-/// Empty a socket, or take so many datagrams at most. Returns how many datagrams were not read, and whether the kernel would not give any.
-fn turn(
-    listener: &impl Listener,
-    senders: &mut Senders,
-    line: &Line,
-    rules: &Rules,
-    buf: &mut [u8],
-    control: &mut [u8],
-    most: usize,
-) -> (usize, bool) {
-    let mut unread = 0;
-    for _ in 0..most {
-        let seen = match line.socket.look(control) {
-            Ok(seen) => seen,
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return (unread, false),
-            // A datagram that cannot be looked at must not stand in the way of those behind it.
-            Err(_) => {
-                let _ = line.socket.take(&mut []);
-                return (unread, true);
+/// What a turn came to.
+#[derive(Default)]
+struct Took {
+    datagrams: usize,
+    /// Of these so many were not read.
+    unread: usize,
+    /// The kernel would not give any more.
+    broken: bool,
+}
+
+/// A socket's turn.
+struct Turn<'a, L> {
+    listener: &'a L,
+    senders: &'a mut Senders,
+    line: &'a Line,
+    rules: &'a Rules,
+    buf: &'a mut [u8],
+    control: &'a mut [u8],
+}
+
+impl<L: Listener> Turn<'_, L> {
+    /// Empty the socket, or take so many datagrams at most.
+    fn take(&mut self, most: usize) -> Took {
+        let mut took = Took::default();
+        while took.datagrams < most {
+            match self.one() {
+                Ok(read) => {
+                    took.datagrams += 1;
+                    took.unread += usize::from(!read);
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => break,
+                Err(_) => {
+                    took.broken = true;
+                    break;
+                }
             }
+        }
+        took
+    }
+
+    /// The datagram that waits first; false where it was not read.
+    fn one(&mut self) -> std::io::Result<bool> {
+        let socket = &self.line.socket;
+        let seen = match socket.look(self.control) {
+            Err(e) if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                // A datagram that cannot be looked at must not stand in the way of those behind it.
+                let _ = socket.take(&mut []);
+                return Err(e);
+            }
+            seen => seen?,
         };
         let admitted = match &seen {
             Some((bytes, from, at)) => {
                 // Where the numbers of processes say nothing.
-                let from = if senders.sees_processes() { *from } else { Credentials { pid: 0, ..*from } };
-                match senders.admit(&line.via, &from, *bytes, *at, rules) {
+                let from = if self.senders.sees_processes() { *from } else { Credentials { pid: 0, ..*from } };
+                match self.senders.admit(&self.line.via, &from, *bytes, *at, self.rules) {
                     Ok(who) if *bytes <= MAX_DATAGRAM => Ok((from, who)),
                     Ok(_) => Err((Reason::Format, Some(from), "sends more than 256 KiB at once. Send fewer digits, or shorter windows")),
                     Err(Unread::Share) => Err((
@@ -166,17 +207,22 @@ fn turn(
             }
             None => Err((Reason::Format, None, "sends open files along. Send the datagram alone")),
         };
-        let done = match admitted {
-            Ok((from, who)) => line.socket.take(buf).map(|n| listener.hear(&buf[..n], &line.via, &from, &who, rules)),
-            Err((reason, from, why)) => {
-                unread += 1;
-                listener.refuse(reason, from.as_ref(), why);
-                line.socket.take(&mut []).map(drop)
+        match admitted {
+            Ok((from, who)) => {
+                let n = broken(socket.take(self.buf))?;
+                self.listener.hear(&self.buf[..n], &self.line.via, &from, &who, self.rules);
+                Ok(true)
             }
-        };
-        if done.is_err() {
-            return (unread, true);
+            Err((reason, from, why)) => {
+                self.listener.refuse(reason, from.as_ref(), why);
+                broken(socket.take(&mut []))?;
+                Ok(false)
+            }
         }
     }
-    (unread, false)
+}
+
+/// A datagram that was there must be had: also "nothing waits" is a fault.
+fn broken<T>(taken: std::io::Result<T>) -> std::io::Result<T> {
+    taken.map_err(|e| std::io::Error::other(e.to_string()))
 }
