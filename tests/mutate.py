@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import tempfile
 import unicodedata
@@ -19,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pipelines import inputs
 
 TEXTS = (
     "",
@@ -47,6 +50,8 @@ NUMBERS = (0, -0.0, 1, -1, 0.5, 255, 1e6, 1e9, 2**31, 2**32, 2**53 + 1, 2**63, 2
 _LONG = 2 << 20
 # on a machine that others use, too
 _LONGEST_S = 120
+# what a command may add to this process, threads' stacks and arenas included
+_MEMORY_BYTES = 3 << 30
 
 
 class Mutator:
@@ -77,12 +82,13 @@ class Mutator:
                     lines[k] = json.dumps(self._value(json.loads(lines[k]))).encode() + b"\n"
                     return b"".join(lines)
                 case "toml":
-                    import tomllib
-
-                    return _toml(self._value(tomllib.loads(data.decode()))).encode()
+                    # not by tomllib alone: a mutation may be one that it takes all memory for
+                    return _toml(self._value(inputs.parse_toml(data.decode()))).encode()
                 case _:
                     import yaml
 
+                    if len(data) > inputs.YAML_BYTES:
+                        return None
                     try:
                         return yaml.safe_dump(self._value(yaml.safe_load(data))).encode()
                     except yaml.YAMLError:
@@ -233,6 +239,9 @@ def judged(call: Callable[[], object]) -> tuple[int, str | None]:
         os.dup2(native.fileno(), fd)
     before = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_LONGEST_S)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + _MEMORY_BYTES, limits[1]))
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             done = call()
@@ -242,6 +251,7 @@ def judged(call: Callable[[], object]) -> tuple[int, str | None]:
     except BaseException as e:
         return -1, f"{type(e).__name__}: {str(e)[:300]!r}"
     finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
         for fd, own in zip((1, 2), kept, strict=True):
