@@ -12,6 +12,8 @@ mod latency;
 mod observe;
 mod recover;
 #[cfg(test)]
+mod restored_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod unit_tests;
@@ -635,7 +637,7 @@ impl LocalServer {
         let allocation = match (&cgroup, container) {
             (Some(g), _) => confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota)),
             (None, Some(container)) => {
-                let control = Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? };
+                let control = Control::Engine { engine: self.engine()?, container, all: control::present(&self.config.root)? };
                 confined(&self.platform, control.get(Knob::Cpus), control.get(Knob::Quota))
             }
             (None, None) => Allocation::everything(&self.platform),

@@ -256,6 +256,14 @@ impl Resctrl {
         let all = || -> Vec<u32> {
             let mut all: BTreeSet<u32> = tids().into_iter().collect();
             all.extend(old.iter().filter(|d| new.as_ref() != Some(d)).flat_map(|d| self.tasks(d)));
+            if to.is_none() {
+                // It leaves: threads that are in groups of others are where they belong.
+                let inside = match from {
+                    Some(Place::Class(c)) => self.tasks(&self.class_dir(c)),
+                    _ => old.iter().flat_map(|d| self.tasks(d)).collect(),
+                };
+                all.retain(|t| inside.contains(t));
+            }
             all.into_iter().collect()
         };
         let moved = self.gather(&class, &all)?;
