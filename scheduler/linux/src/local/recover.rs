@@ -522,6 +522,7 @@ impl LocalServer {
             self.strangers.insert(id.into(), s.control);
         }
         self.elsewhere.remove(id);
+        self.watch.forget(id);
         self.settle_accounts(returned)
     }
 
@@ -530,6 +531,7 @@ impl LocalServer {
         self.keeper.forget(id);
         self.services.remove(id);
         self.elsewhere.remove(id);
+        self.watch.forget(id);
         let left = self.leave_class(id, &[]);
         let gone = self.touched.contains_key(id).then(|| id.into());
         self.settle_accounts(Returned { gone: gone.into_iter().collect(), ..Returned::default() }).and(left)
@@ -584,6 +586,7 @@ impl LocalServer {
             }
         }
         self.elsewhere.remove(id);
+        self.watch.forget(id);
         let left = self.leave_class(id, &[]);
         self.settle_accounts(returned).and(left)
     }

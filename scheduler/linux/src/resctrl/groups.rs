@@ -8,6 +8,7 @@ use super::mba::MbaInfo;
 use super::refusal::{Attempt, Refusal};
 use super::schemata::{text, Entry, Schemata};
 use super::steps::Op;
+use super::tasks::Moved;
 use super::{Resctrl, PREFIX};
 use crate::safe;
 use std::collections::BTreeSet;
@@ -297,20 +298,25 @@ impl Resctrl {
         }
     }
 
-    /// Threads that entered a service's cgroup from elsewhere since it was placed; how many were moved. Waits for no
-    /// lock: while another tool has it nothing is moved.
+    /// Threads of a service that are not where it is placed: those that entered its cgroup from elsewhere, and those that somebody moved. Waits
+    /// for no lock: while another tool has it nothing is moved (None).
     ///
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
-    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<u32, ServerError> {
+    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<Option<Moved>, ServerError> {
         // The next look is soon enough.
-        let Turn::Now(_lock) = self.turn() else { return Ok(0) };
-        let threads = match place {
-            Place::Class(c) => self.gather(&self.class_dir(c), tids)?.threads,
-            Place::Default => 0,
+        let Turn::Now(_lock) = self.turn() else { return Ok(None) };
+        let moved = match place {
+            Place::Class(c) => self.gather(&self.class_dir(c), tids)?,
+            // A list of all threads of the host, but for those that have counters of their own.
+            Place::Default => {
+                let counted = self.tasks(&self.monitor(id, place));
+                let found = self.gather(&self.dir, &|| tids().into_iter().filter(|t| !counted.contains(t)).collect())?;
+                Moved { all: found.all.union(&counted).copied().collect(), ..found }
+            }
         };
         self.watch_threads(id, place, tids);
-        Ok(threads)
+        Ok(Some(moved))
     }
 
     /// What leaves a class of BE jobs the least without us; None without ways.

@@ -16,9 +16,13 @@ use std::path::{Path, PathBuf};
 const MAX_LOOKS: u32 = 16;
 
 /// What a loop over the threads did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     pub threads: u32,
+    /// Ids of those that were moved.
+    pub moved: BTreeSet<u32>,
+    /// All that there were at the last look.
+    pub all: BTreeSet<u32>,
     /// The last look found none outside.
     pub settled: bool,
 }
@@ -108,6 +112,7 @@ impl Resctrl {
         for _ in 0..MAX_LOOKS {
             // Who is to be in before who is: a child born in between is inside already, and not a straggler.
             let all = tids();
+            moved.all = all.iter().copied().collect();
             let inside = if all.is_empty() { BTreeSet::new() } else { self.tasks(group) };
             let outside: Vec<u32> = all.into_iter().filter(|t| !inside.contains(t)).collect();
             let mut stayed = 0;
@@ -115,6 +120,7 @@ impl Resctrl {
                 match self.files.write(&path, &format!("{tid}\n")) {
                     Ok(()) => {
                         moved.threads += 1;
+                        moved.moved.insert(tid);
                         stayed += 1;
                     }
                     // It has exited.
