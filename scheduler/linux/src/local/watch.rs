@@ -4,9 +4,11 @@
 //! The kernel changes groups too: a domain whose CPUs were all off line comes back with every way and all bandwidth. Whoever did it, what a
 //! service is said to hold is what its class shows. Two controllers do not fight at every look: see [`Contest`].
 
+use super::apply::GroupsOfOthers;
 use super::control::Control;
 use super::keep::Contest;
 use super::{LocalServer, Service};
+use crate::journal::{Entry as Event, Former};
 use crate::resctrl::classes::{Layout, Place, Setting};
 use crate::resctrl::groups::Survey;
 use crate::resctrl::lock::Turn;
@@ -15,6 +17,7 @@ use crate::resctrl::schemata::Schemata;
 use crate::resctrl::steps::Op;
 use crate::resctrl::watch::{Part, Shown};
 use crate::resctrl::Resctrl;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -140,9 +143,14 @@ impl LocalServer {
             return;
         }
         // Until they are made again their services are where everybody is.
-        lost.iter().for_each(|(name, _)| drop(self.layout.classes.remove(name)));
+        for (name, _) in &lost {
+            self.layout.classes.remove(name);
+            self.watch.classes.remove(name);
+        }
         if was_unmounted || options {
+            // The same numbers may be of another unit now.
             self.layout = Layout::default();
+            self.watch.clear();
         }
         self.watch.count(lost.iter().flat_map(|l| &l.1), Part::Class);
         tracing::warn!("{at}: was mounted anew, or somebody removed a class of ours: the classes are made again");
@@ -308,9 +316,24 @@ impl LocalServer {
             }
             let Some(place) = self.layout.place(id) else { continue };
             let had_counters = self.watch.counted.contains(id) && !r.has_monitor(id, &place);
-            match r.follow(id, &place, &|| cgroup.tids()) {
+            let mut entered = GroupsOfOthers::new();
+            let known = self.watch.inside.get(id).cloned().unwrap_or_default();
+            let mut note = |outside: &[u32]| {
+                // One that was in its class is where somebody put it since: it was not there before.
+                let new: Vec<u32> = outside.iter().filter(|t| !known.contains(t)).copied().collect();
+                if !new.is_empty() {
+                    let from = r.held_by_others(&new);
+                    from.into_iter()
+                        .for_each(|(g, tids)| entered.entry(g).or_default().extend(if tids.is_empty() { new.clone() } else { tids }));
+                }
+                Ok(())
+            };
+            match r.follow(id, &place, &|| cgroup.tids(), &mut note) {
                 Ok(None) => continue,
                 Ok(Some(moved)) => {
+                    if !entered.is_empty() {
+                        self.remember_entered(id, entered);
+                    }
                     let go_back = self.touched.get(id).is_some_and(|f| !f.threads.is_empty());
                     let before = self.watch.inside.insert(id.clone(), moved.all).unwrap_or_default();
                     born |= go_back && self.watch.inside.get(id) != Some(&before);
@@ -340,6 +363,27 @@ impl LocalServer {
             if let Err(e) = self.record_safe_layout(&classes) {
                 tracing::warn!("{e}");
             }
+        }
+    }
+
+    /// Threads that entered a service from groups of others go back there in the end. One that was noted for a group as a whole stays so.
+    fn remember_entered(&mut self, id: &ServiceId, entered: GroupsOfOthers) {
+        let Some(known) = self.touched.get_mut(id) else { return };
+        for (group, tids) in &entered {
+            tracing::info!(
+                "{id}: {} threads entered it from resctrl group {} of somebody else, and will be there again",
+                tids.len(),
+                group.display()
+            );
+            match known.threads.entry(group.clone()) {
+                Entry::Vacant(e) => drop(e.insert(tids.clone())),
+                Entry::Occupied(mut e) if !e.get().is_empty() => e.get_mut().extend(tids),
+                Entry::Occupied(_) => {}
+            }
+        }
+        let former = Former { saved: BTreeMap::new(), ..known.clone() };
+        if let Err(e) = self.journal.append(&Event::Touch { id: id.clone(), former }) {
+            tracing::warn!("{e}");
         }
     }
 

@@ -39,7 +39,12 @@ impl Host {
 
     /// Placed: `c` with ways 3-5, `d` with 6-8.
     fn server(&self) -> LocalServer {
-        let config = LocalConfig { root: self.root.clone(), look_every: Duration::ZERO, ..LocalConfig::new(self.state.path()) };
+        let config = LocalConfig {
+            root: self.root.clone(),
+            mem_bw_mbps: Some(1e5),
+            look_every: Duration::ZERO,
+            ..LocalConfig::new(self.state.path())
+        };
         let mut s = LocalServer::open(config).unwrap();
         for id in ["c", "d"] {
             s.adopt(id, id, Kind::Be, 1, Target::Cgroup(format!("/docker/{id}").into())).unwrap();
@@ -193,6 +198,45 @@ fn without_a_mount_everybody_has_all_ways() {
     assert_eq!(held(&mut s, "c"), (vec![0x38], 50));
     s.reset().unwrap();
     assert_eq!(host.root.read("/sys/fs/cgroup/cpuset/docker/c/cpuset.cpus").unwrap(), "0-7");
+}
+
+/// Mounted anew with bandwidth in another unit: what is kept from then on is of that unit. 50 % of 100 GB/s are 50e9 / 2^20 = 47,684 MB/s.
+#[test]
+fn another_unit_is_kept_in_that_unit() {
+    let host = Host::new(1);
+    let mut s = host.server();
+    let line = {
+        let mut m = host.model.machine();
+        m.umount().unwrap();
+        m.mount("mba_MBps", false).unwrap();
+        format!("resctrl /sys/fs/resctrl resctrl rw,relatime{} 0 0\n", m.mount_options().unwrap_or_default())
+    };
+    fs::write(host.root.path("/proc/mounts"), line).unwrap();
+    s.observe();
+    assert_eq!((host.says("surefoot.c/schemata").as_str(), s.resctrl_changed()), ("MB:0=47684 L3:0=038", None));
+    host.set("surefoot.c/schemata", "MB:0=100\n");
+    s.observe();
+    s.observe();
+    assert_eq!((host.says("surefoot.c/schemata").as_str(), held(&mut s, "c")), ("MB:0=47684 L3:0=038", (vec![0x38], 50)));
+}
+
+/// A thread that enters a service later from a group of somebody else goes back there as one that was there from the start, also from a process
+/// that knows only the journal; one that somebody moved out of our class was not there before.
+#[test]
+fn threads_that_enter_later_go_back_too() {
+    let host = Host::new(1);
+    host.model.make_dir(&host.at("vm")).unwrap();
+    let mut s = host.server();
+    host.model.machine().spawn(44, 44, 1, 0);
+    host.set("vm/tasks", "44\n");
+    host.set("vm/tasks", "42\n");
+    fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/tasks"), "42\n43\n44\n").unwrap();
+    s.observe();
+    assert!([42, 43, 44].iter().all(|t| host.groups(*t) == "res:surefoot.c mon:c"));
+    drop(s);
+    let config = LocalConfig { root: host.root.clone(), ..LocalConfig::new(host.state.path()) };
+    LocalServer::open(config).unwrap().reset().unwrap();
+    assert_eq!([42, 43, 44].map(|t| host.groups(t)), ["res:/ mon:", "res:/ mon:", "res:vm mon:"]);
 }
 
 /// The default group is not ours to change: what somebody sets it to is what those in it are said to hold. CPUs of their monitoring groups are

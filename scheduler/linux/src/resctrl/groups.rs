@@ -8,7 +8,7 @@ use super::mba::MbaInfo;
 use super::refusal::{Attempt, Refusal};
 use super::schemata::{text, Entry, Schemata};
 use super::steps::Op;
-use super::tasks::Moved;
+use super::tasks::{Before, Moved};
 use super::{Resctrl, PREFIX};
 use crate::safe;
 use std::collections::BTreeSet;
@@ -299,19 +299,19 @@ impl Resctrl {
     }
 
     /// Threads of a service that are not where it is placed: those that entered its cgroup from elsewhere, and those that somebody moved. Waits
-    /// for no lock: while another tool has it nothing is moved (None).
+    /// for no lock: while another tool has it nothing is moved (None). `before` hears of those that are to be moved.
     ///
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
-    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<Option<Moved>, ServerError> {
+    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>, before: Before<'_>) -> Result<Option<Moved>, ServerError> {
         // The next look is soon enough.
         let Turn::Now(_lock) = self.turn() else { return Ok(None) };
         let moved = match place {
-            Place::Class(c) => self.gather(&self.class_dir(c), tids)?,
+            Place::Class(c) => self.gather_after(&self.class_dir(c), tids, before)?,
             // A list of all threads of the host, but for those that have counters of their own.
             Place::Default => {
                 let counted = self.tasks(&self.monitor(id, place));
-                let found = self.gather(&self.dir, &|| tids().into_iter().filter(|t| !counted.contains(t)).collect())?;
+                let found = self.gather_after(&self.dir, &|| tids().into_iter().filter(|t| !counted.contains(t)).collect(), before)?;
                 Moved { all: found.all.union(&counted).copied().collect(), ..found }
             }
         };

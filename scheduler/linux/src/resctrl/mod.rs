@@ -19,7 +19,7 @@ pub mod schemata;
 pub mod steps;
 mod tasks;
 pub mod watch;
-pub use tasks::held_by_others;
+pub use tasks::{held_by_others, Before, Moved};
 #[cfg(test)]
 mod tests;
 
