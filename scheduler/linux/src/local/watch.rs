@@ -315,7 +315,8 @@ impl LocalServer {
                 continue;
             }
             let Some(place) = self.layout.place(id) else { continue };
-            let had_counters = self.watch.counted.contains(id) && !r.has_monitor(id, &place);
+            let counted = r.has_monitor(id, &place);
+            let had_counters = self.watch.counted.contains(id) && !counted;
             let mut entered = GroupsOfOthers::new();
             let known = self.watch.inside.get(id).cloned().unwrap_or_default();
             let mut note = |outside: &[u32]| {
@@ -351,7 +352,7 @@ impl LocalServer {
                 self.watch.count([id], Part::Monitor);
                 tracing::warn!("{id}: somebody removed or renamed its monitoring group; it has a new one");
             }
-            if r.has_monitor(id, &place) {
+            if counted || r.has_monitor(id, &place) {
                 self.watch.counted.insert(id.clone());
             } else {
                 self.watch.counted.remove(id);
