@@ -252,6 +252,10 @@ impl Recalled {
                 for (knob, value) in former.saved {
                     known.saved.entry(knob).or_insert(value);
                 }
+                // Threads may enter it from groups of others later: each line has all that are known by then.
+                if !former.threads.is_empty() {
+                    known.threads = former.threads;
+                }
             }
             Entry::Release { id } => {
                 self.touched.remove(&id);

@@ -12,9 +12,14 @@ mod latency;
 mod observe;
 mod recover;
 #[cfg(test)]
+mod restored_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod unit_tests;
+mod watch;
+#[cfg(test)]
+mod watch_tests;
 mod ways;
 
 use self::apply::Wait;
@@ -242,7 +247,9 @@ pub struct LocalServer {
     /// The safe layout on disk.
     safe: Option<SafeLayout>,
     /// Services that keep the ways of a group of somebody else, who put their threads there: this process could not put them back.
-    elsewhere: BTreeMap<ServiceId, Setting>,
+    elsewhere: BTreeMap<ServiceId, (PathBuf, Setting)>,
+    /// Classes as they were left.
+    watch: watch::Watch,
     /// Services that are being given back now: no layout holds them at less than they had.
     giving: BTreeSet<ServiceId>,
     /// Those that have everything again: no longer in `touched`, and in the journal until no layout on disk speaks of them.
@@ -438,6 +445,7 @@ impl LocalServer {
             in_force: recalled.in_force,
             safe: None,
             elsewhere: BTreeMap::new(),
+            watch: watch::Watch::default(),
             giving: BTreeSet::new(),
             given: BTreeSet::new(),
             strangers: BTreeMap::new(),
@@ -635,7 +643,7 @@ impl LocalServer {
         let allocation = match (&cgroup, container) {
             (Some(g), _) => confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota)),
             (None, Some(container)) => {
-                let control = Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? };
+                let control = Control::Engine { engine: self.engine()?, container, all: control::present(&self.config.root)? };
                 confined(&self.platform, control.get(Knob::Cpus), control.get(Knob::Quota))
             }
             (None, None) => Allocation::everything(&self.platform),
@@ -801,6 +809,7 @@ impl Server for LocalServer {
         let now_ms = self.feed.now_ms();
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
+        self.watch_resctrl();
         self.follow_threads(&ids);
         self.look_around();
         let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();

@@ -46,7 +46,6 @@ impl LocalServer {
         if due(self.frequencies.0) {
             let all = CpuSet::range(0, self.platform.logical_cpus());
             self.frequencies = (Some(Instant::now()), Frequencies::read(&self.config.root, &all));
-            self.look_at_resctrl();
             let now = online(&self.config.root).unwrap_or(self.online);
             let (seen, looks) = self.other_online;
             self.other_online = (

@@ -2,6 +2,7 @@
 
 use super::apply::GroupsOfOthers;
 use super::control::Control;
+use super::watch::control_group;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
 use crate::claim;
@@ -9,16 +10,15 @@ use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
 use crate::resctrl::monitor::Event;
 use crate::resctrl::refusal::Refusal;
 use crate::resctrl::steps::{steps, Op};
-use crate::resctrl::Resctrl;
 use crate::safe;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use surefoot_server::order::Pass;
-use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
+use surefoot_server::{Allocation, Kind, ServerError, ServiceId};
 
-/// A service's threads are compared with its class once in so many observations.
-const FOLLOW_EVERY: u64 = 10;
+/// Counters of a service that is watched are looked for once in so many observations.
+pub(super) const FOLLOW_EVERY: u64 = 10;
 /// While classes are shared: whether there is room again is looked at once in so many observations.
 const REPLAN_EVERY: u64 = 50;
 
@@ -47,26 +47,6 @@ impl LocalServer {
         }
     }
 
-    /// resctrl may be unmounted and mounted anew, with other options: our classes are made again there. Where it offers something else
-    /// than the policy goes by, [`LocalServer::resctrl_changed`] says so.
-    pub(super) fn look_at_resctrl(&mut self) {
-        let Some(r) = &self.resctrl else { return };
-        let Some(anew) = r.mounted_anew(&self.config.root, self.layout.classes.keys()) else { return };
-        let offers = |r: &Resctrl| (r.cbm_bits(), r.min_cbm_bits(), r.mba_steps());
-        let (at, before, now) = (r.dir().display().to_string(), offers(r), offers(&anew));
-        self.resctrl = Some(anew);
-        self.layout = Layout::default();
-        if before != now {
-            self.resctrl_changed = Some(format!("resctrl at {at} was mounted anew and offers other ways or steps of bandwidth"));
-        } else if self.unsettled.is_empty() && self.services.values().any(|s| s.placed) {
-            tracing::warn!("{at}: was mounted anew, or somebody removed a class of ours: the classes are made again");
-            self.replan_at = Some(self.observations);
-            if let Err(e) = self.put_in_force(&Plan::default(), self.wait()) {
-                tracing::warn!("{e}");
-            }
-        }
-    }
-
     /// Why this server's platform is no longer this host's, where resctrl was mounted anew: its owner has to open it anew.
     pub fn resctrl_changed(&self) -> Option<&str> {
         self.resctrl_changed.as_deref()
@@ -89,8 +69,9 @@ impl LocalServer {
                 tracing::warn!(
                     "{id}: threads of it are in resctrl group {name} of somebody else, where they could not be put back: they stay"
                 );
-                let control = first.iter().next().filter(|n| *n != "mon_groups").map(Path::new).unwrap_or(Path::new(""));
-                self.elsewhere.insert(id.clone(), r.setting_of(control));
+                let control = control_group(first);
+                let setting = r.setting_of(&control);
+                self.elsewhere.insert(id.clone(), (control, setting));
             }
         }
         all
@@ -101,15 +82,21 @@ impl LocalServer {
         if self.services.get(id).is_some_and(is_watched) {
             return asked.clone();
         }
-        if let Some(s) = self.elsewhere.get(id).filter(|s| s.ways.len() == asked.ways.len()) {
+        if let Some((_, s)) = self.elsewhere.get(id).filter(|(_, s)| s.ways.len() == asked.ways.len()) {
             return Allocation { ways: s.ways.clone(), shared_ways: s.ways.clone(), ..asked.clone() };
         }
         let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else {
-            // Until it has a class it is where everybody is.
-            let open = &self.default_group.ways;
-            let waits = self.ways_late && asked.ways.len() == open.len();
-            let with = |a: &Allocation| Allocation { ways: open.clone(), shared_ways: open.clone(), ..a.clone() };
-            return if waits { with(asked) } else { asked.clone() };
+            // Without a class, for whatever reason, it is where everybody is.
+            let Setting { ways: open, mba_pct } = &self.default_group;
+            if open.is_empty() || asked.ways.len() != open.len() {
+                return asked.clone();
+            }
+            return Allocation {
+                ways: open.clone(),
+                shared_ways: open.clone(),
+                mba_pct: mba_pct.unwrap_or(asked.mba_pct),
+                ..asked.clone()
+            };
         };
         if asked.ways.len() != ways.len() {
             return asked.clone();
@@ -127,8 +114,10 @@ impl LocalServer {
         all: &BTreeMap<ServiceId, Allocation>,
         limit: usize,
     ) -> Result<(Vec<(Pass, Op)>, Layout), ServerError> {
-        let Some(r) = &self.resctrl else { return Ok((vec![], Layout::default())) };
+        // CPUs go on where it is not mounted any more.
+        let Some(r) = self.resctrl.clone().filter(|_| !self.watch.unmounted) else { return Ok((vec![], Layout::default())) };
         let survey = r.survey()?;
+        self.note_foreign(&survey);
         let mba = self.platform.mba.is_some();
         let mut needs = BTreeMap::new();
         for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
@@ -160,6 +149,9 @@ impl LocalServer {
     /// `layout` is in force. What a service holds otherwise than it asked for is said once for each change.
     pub(super) fn classes_are(&mut self, layout: Layout) {
         let before = std::mem::replace(&mut self.layout, layout);
+        if let Some(r) = self.resctrl.as_ref().filter(|_| !self.watch.unmounted) {
+            self.watch.leave(r, &self.layout);
+        }
         let sharing = !self.layout.in_default.is_empty() || self.layout.classes.values().any(|c| c.members.len() > 1);
         self.replan_at = (sharing && self.platform.ways() > 0).then_some(self.observations + REPLAN_EVERY);
         for (id, s) in self.services.iter().filter(|(_, s)| s.placed) {
@@ -223,16 +215,18 @@ impl LocalServer {
     pub(super) fn clear_classes(&mut self) -> Result<Vec<String>, ServerError> {
         let Some(r) = &self.resctrl else { return Ok(vec![]) };
         let (services, known) = (&self.services, std::mem::take(&mut self.layout));
+        let left: BTreeSet<String> = self.watch.names().chain(known.classes.keys()).cloned().collect();
+        self.watch.clear();
         self.ways_late = false;
         if !r.is_mounted(&self.config.root) {
-            if known != Layout::default() {
+            if known != Layout::default() || !left.is_empty() {
                 tracing::warn!(
                     "{}: is not mounted any more: classes of ours have gone with it, or are where else it is mounted",
                     r.dir().display()
                 );
             }
             // Whoever changes files for us may have had the folder open all along.
-            let dirs = known.classes.keys().map(|c| r.class_dir(c)).chain(known.in_default.iter().map(|id| r.monitor(id, &Place::Default)));
+            let dirs = left.iter().map(|c| r.class_dir(c)).chain(known.in_default.iter().map(|id| r.monitor(id, &Place::Default)));
             dirs.for_each(|dir| drop(self.config.root.files.remove_dir(&dir)));
             return Ok(vec![]);
         }
@@ -265,30 +259,8 @@ impl LocalServer {
         }
         drop(lock);
         self.layout = after;
+        self.watch.leave(r, &self.layout);
         Ok(())
-    }
-
-    /// Threads that entered a service's cgroup from elsewhere (`docker exec`) join its class; those born in it have inherited that.
-    pub(super) fn follow_threads(&mut self, ids: &[ServiceId]) {
-        self.observations += 1;
-        let Some(r) = &self.resctrl else { return };
-        let turn = |n: &usize| (self.observations + *n as u64).is_multiple_of(FOLLOW_EVERY);
-        // Only to find their counters: a service that is watched is somebody else's to move.
-        if self.observations % FOLLOW_EVERY == 1 && self.services.values().any(is_watched) {
-            self.layout = r.survey().map(|s| s.layout).unwrap_or_default();
-        }
-        for n in (0..ids.len()).filter(turn) {
-            let id = &ids[n];
-            if is_watched(&self.services[id]) {
-                continue;
-            }
-            let (Some(place), Some(cgroup)) = (self.layout.place(id), &self.services[id].cgroup) else { continue };
-            match r.follow(id, &place, &|| cgroup.tids()) {
-                Ok(0) => {}
-                Ok(n) => tracing::info!("{id}: {n} threads that had entered its cgroup were moved to its class"),
-                Err(e) => r.say_once(format!("follow {id}"), || format!("{id}: {e}")),
-            }
-        }
     }
 
     /// Local memory traffic of a service so far, bytes.

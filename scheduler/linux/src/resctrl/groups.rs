@@ -8,6 +8,7 @@ use super::mba::MbaInfo;
 use super::refusal::{Attempt, Refusal};
 use super::schemata::{text, Entry, Schemata};
 use super::steps::Op;
+use super::tasks::{Before, Moved};
 use super::{Resctrl, PREFIX};
 use crate::safe;
 use std::collections::BTreeSet;
@@ -256,6 +257,14 @@ impl Resctrl {
         let all = || -> Vec<u32> {
             let mut all: BTreeSet<u32> = tids().into_iter().collect();
             all.extend(old.iter().filter(|d| new.as_ref() != Some(d)).flat_map(|d| self.tasks(d)));
+            if to.is_none() {
+                // It leaves: threads that are in groups of others are where they belong.
+                let inside = match from {
+                    Some(Place::Class(c)) => self.tasks(&self.class_dir(c)),
+                    _ => old.iter().flat_map(|d| self.tasks(d)).collect(),
+                };
+                all.retain(|t| inside.contains(t));
+            }
             all.into_iter().collect()
         };
         let moved = self.gather(&class, &all)?;
@@ -289,20 +298,30 @@ impl Resctrl {
         }
     }
 
-    /// Threads that entered a service's cgroup from elsewhere since it was placed; how many were moved. Waits for no
-    /// lock: while another tool has it nothing is moved.
+    /// Threads of a service that are not where it is placed: those that entered its cgroup from elsewhere, and those that somebody moved. Waits
+    /// for no lock: while another tool has it nothing is moved (None). `before` hears of those that are to be moved.
     ///
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
-    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<u32, ServerError> {
+    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>, before: Before<'_>) -> Result<Option<Moved>, ServerError> {
+        // Whoever is in its monitoring group is in the group above that one too.
+        let all: BTreeSet<u32> = tids().into_iter().collect();
+        if !all.is_empty() && all.is_subset(&self.tasks(&self.monitor(id, place))) {
+            return Ok(Some(Moved { all, settled: true, ..Moved::default() }));
+        }
         // The next look is soon enough.
-        let Turn::Now(_lock) = self.turn() else { return Ok(0) };
-        let threads = match place {
-            Place::Class(c) => self.gather(&self.class_dir(c), tids)?.threads,
-            Place::Default => 0,
+        let Turn::Now(_lock) = self.turn() else { return Ok(None) };
+        let moved = match place {
+            Place::Class(c) => self.gather_after(&self.class_dir(c), tids, before)?,
+            // A list of all threads of the host, but for those that have counters of their own.
+            Place::Default => {
+                let counted = self.tasks(&self.monitor(id, place));
+                let found = self.gather_after(&self.dir, &|| tids().into_iter().filter(|t| !counted.contains(t)).collect(), before)?;
+                Moved { all: found.all.union(&counted).copied().collect(), ..found }
+            }
         };
         self.watch_threads(id, place, tids);
-        Ok(threads)
+        Ok(Some(moved))
     }
 
     /// What leaves a class of BE jobs the least without us; None without ways.

@@ -2,7 +2,7 @@
 //!
 //! Map: [`info`] what the kernel offers · [`schemata`] its lines · [`mba`] units of bandwidth · [`masks`] which masks are legal ·
 //! [`classes`] who shares a class · [`steps`] from one layout to another · [`groups`] what is there, and how it is changed · [`tasks`]
-//! threads follow their service · [`monitor`] counters · [`lock`] the protocol between tools · [`refusal`] what errors mean.
+//! threads follow their service · [`watch`] what others change · [`monitor`] counters · [`lock`] the protocol between tools · [`refusal`] what errors mean.
 //!
 //! Ids of domains come from `schemata`, never from counting. L3 and MB go in one write, which the kernel parses whole before it
 //! applies any of it. Groups without our prefix are never changed, and neither is the default group's setting.
@@ -18,7 +18,8 @@ pub mod refusal;
 pub mod schemata;
 pub mod steps;
 mod tasks;
-pub use tasks::held_by_others;
+pub mod watch;
+pub use tasks::{held_by_others, Before, Moved};
 #[cfg(test)]
 mod tests;
 
@@ -135,10 +136,10 @@ impl Resctrl {
     }
 
     /// What is there instead where it was mounted anew: its options are others, or one of `classes`, which were ours, has gone (an
-    /// unmount takes all groups). None where all is as it was, and where nothing is mounted now. Cheap: one file and a look at each class.
-    pub fn mounted_anew<'a>(&self, root: &Root, mut classes: impl Iterator<Item = &'a String>) -> Option<Self> {
+    /// unmount takes all groups), or it was found not to be mounted (`was_unmounted`). None where all is as it was, and where nothing is mounted now. Cheap: one file and a look at each class.
+    pub fn mounted_anew<'a>(&self, root: &Root, was_unmounted: bool, mut classes: impl Iterator<Item = &'a String>) -> Option<Self> {
         let (_, _, options) = mounts(root).into_iter().rev().find(|m| m.0 == self.at)?;
-        let same = options == self.info.options && classes.all(|c| self.files.is_dir(&self.class_dir(c)));
+        let same = !was_unmounted && options == self.info.options && classes.all(|c| self.files.is_dir(&self.class_dir(c)));
         if same || !self.files.is_file(&self.dir.join("schemata")) {
             return None;
         }

@@ -244,9 +244,9 @@ fn threads_follow_their_service() {
     h.layout.classes.entry("a".into()).or_default().members.insert("a".into());
     // A process that enters the cgroup later is not in the class until it is looked for; without news nothing is written.
     h.spawn(&[7]);
-    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7]).unwrap(), 1);
+    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7], &mut |_| Ok(())).unwrap().unwrap().threads, 1);
     assert_eq!(h.groups_of(7), "res:surefoot.a mon:a");
-    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7]).unwrap(), 0);
+    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7], &mut |_| Ok(())).unwrap().unwrap().threads, 0);
     // One that enters at every look does not keep the plan waiting.
     let next = std::cell::Cell::new(100);
     let endless = || {
@@ -254,7 +254,7 @@ fn threads_follow_their_service() {
         machine.machine().spawn(next.get(), next.get(), 1, 0);
         vec![next.get()]
     };
-    assert!(h.r.follow("a", &place, &endless).unwrap() > 10);
+    assert!(h.r.follow("a", &place, &endless, &mut |_| Ok(())).unwrap().unwrap().threads > 10);
 }
 
 /// Refusals carry path, value, the kernel's errno and its words; what was begun is taken back.
@@ -335,7 +335,7 @@ fn no_monitoring_id_means_no_counter_and_no_error() {
         assert_eq!((r.counter("a", &place, true, Event::MbmLocal), r.counter("a", &place, false, Event::MbmLocal)), (Some(0), None));
         // It gets its own as soon as there is one.
         faulty.arm(BTreeMap::new());
-        r.follow("a", &place, &|| vec![5]).unwrap();
+        r.follow("a", &place, &|| vec![5], &mut |_| Ok(())).unwrap();
         assert_eq!(h.groups_of(5), "res:surefoot.a mon:a");
     }
 }

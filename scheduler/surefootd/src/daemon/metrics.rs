@@ -168,7 +168,9 @@ impl Metrics {
         let refused = s.refused_datagrams().into_iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), n as f64)).collect();
         let taken = s.taken_datagrams().into_iter().map(|(id, n)| (format!("{{service=\"{}\"}}", escaped(&id)), n as f64)).collect();
         let of = |id: &str, key: &str, value: &str| format!("{{service=\"{}\",{key}=\"{value}\"}}", escaped(id));
-        let foreign = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64)).collect();
+        let values = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64));
+        let classes = s.foreign_class_changes().into_iter().map(|((id, part), n)| (of(id, "value", part), n as f64));
+        let foreign = values.chain(classes).collect();
         let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
         self.host = vec![
             ("surefoot_feed_taken_total", "latency datagrams that were taken", taken),
