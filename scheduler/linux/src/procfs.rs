@@ -1,6 +1,6 @@
 //! Memory, frequency and process facts from procfs and cpufreq.
 
-#![allow(unsafe_code, reason = "sysconf and pidfd_open")]
+#![allow(unsafe_code, reason = "sysconf, pidfd_open and sched_getaffinity")]
 
 use crate::root::Root;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -23,6 +23,21 @@ pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
     sum
 }
 
+/// Bits of a set of CPUs as the kernel gives it: as many as any kernel has (NR_CPUS of x86-64). It refuses buffers that are too short.
+const MOST_CPUS: usize = 8192;
+
+/// CPUs on line that a process (0: this thread) may run on, by the kernel's own word; None where it does not tell.
+pub fn may_run_on(pid: u32) -> Option<CpuSet> {
+    let mut bits = [0u64; MOST_CPUS / 64];
+    let pid = libc::c_long::from(i32::try_from(pid).ok()?);
+    // SAFETY: plain bits, whose size is stated; the kernel says how many bytes it wrote.
+    let n = unsafe { libc::syscall(libc::SYS_sched_getaffinity, pid, std::mem::size_of_val(&bits), bits.as_mut_ptr()) };
+    if n <= 0 {
+        return None;
+    }
+    Some((0..CpuSet::CAPACITY).filter(|c| bits[*c as usize / 64] >> (c % 64) & 1 == 1).collect())
+}
+
 /// Frequencies at one instant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frequencies {
@@ -30,15 +45,15 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// Of all CPUs by `/proc/cpuinfo`, which is one read; where that has none (Arm), of `cpus` by cpufreq.
+    /// Of all CPUs by `/proc/cpuinfo`, which is one read; of those of `cpus` that it does not have (Arm; in a container lxcfs shows fewer)
+    /// by cpufreq.
     ///
     /// Some kernels (4.13 to 5.17) sleep 10 ms over each of cpufreq's files and once over the whole of `/proc/cpuinfo`.
     pub fn read(root: &Root, cpus: &CpuSet) -> Self {
         let mut mhz = cpuinfo_mhz(root);
-        if mhz.is_empty() {
-            let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
-            mhz.extend(cpus.iter().filter_map(|c| Some((c, khz(c)? / 1000.0))));
-        }
+        let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
+        let missing: Vec<u32> = cpus.iter().filter(|c| !mhz.contains_key(c)).collect();
+        mhz.extend(missing.into_iter().filter_map(|c| Some((c, khz(c)? / 1000.0))));
         Frequencies { mhz }
     }
 

@@ -18,6 +18,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use surefoot_linux::actuator::{self, Allow};
 use surefoot_linux::claim::{self, lock_folder};
+use surefoot_linux::discover::{discover_with, unlike};
 use surefoot_linux::files::Files;
 use surefoot_linux::local::{by_whom, BOOT_ID};
 use surefoot_linux::own::{self, plain_file, Author, Folder};
@@ -114,7 +115,8 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
         let t = target(&catalogue, &names, platform, "no-pmu")?;
         let to_measure = to_measure(campaign, &planned);
         let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
-        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes);
+        let warnings = not_alike(&Root::default(), managed)?;
+        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes, &warnings);
     }
     if let Some(file) = &args.loadgen {
         std::env::set_var("SUREFOOT_LOADGEN", file);
@@ -162,6 +164,17 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     // The machine gets everything back before a word is said of it, which may have to wait.
     drop(bench);
     told.say()
+}
+
+/// What a campaign on this host takes for alike and is not: kinds of cores, caches; L3 domains that resctrl has otherwise; ways of others.
+fn not_alike(root: &Root, managed: Option<CpuSet>) -> Result<Vec<String>> {
+    let resctrl = Resctrl::find(root);
+    let found = discover_with(root, managed, resctrl.as_ref()).map_err(server_error)?;
+    let mut all: Vec<String> = found.differ.into_iter().collect();
+    all.extend(unlike(root, &found.platform.managed, resctrl.as_ref()).iter().map(ToString::to_string));
+    let left = found.offer.ways;
+    all.extend(found.offer.taken.iter().map(|t| format!("{t}: {left} ways are on offer, and the campaign measures within them")));
+    Ok(all)
 }
 
 /// Whether an earlier run measured anything; what is damaged is found later.

@@ -127,7 +127,7 @@ pub fn check(root: &Root, node: &Node<'_>) -> Vec<Capability> {
 /// [`check`] on a tree of files, with what was asked of the host.
 pub fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Vec<Capability> {
     let areas = [
-        cpu::look(root),
+        cpu::look(root, node),
         cgroups::look(root),
         memory::look(root),
         rdt::look(root, node),

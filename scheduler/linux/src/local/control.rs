@@ -280,7 +280,7 @@ pub(super) fn said(id: &str, target: &Target) -> String {
 pub(super) fn confined(p: &Platform, cpus: Option<String>, quota: Option<String>) -> Allocation {
     let mut a = Allocation::everything(p);
     // All managed CPUs and more mean no bound: what a service that nobody has placed holds.
-    if let Some(cpus) = cpus.and_then(|t| CpuSet::parse(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
+    if let Some(cpus) = cpus.and_then(|t| CpuSet::of_kernel(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
         (a.cpus, a.shared_cpus) = (cpus, cpus);
     }
     a.quota_cores = quota.as_deref().and_then(quota_cores);

@@ -31,7 +31,7 @@ use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
 use crate::child::pin;
 use crate::claim::{self, Claim, Held};
-use crate::discover::{discover_with, online};
+use crate::discover::{discover_with, online, unlike};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Journal, Touched};
@@ -41,6 +41,7 @@ use crate::procfs::{Frequencies, Process};
 use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::{DeadCounter, Traffic};
+use crate::resctrl::offer::Offer;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
@@ -115,15 +116,26 @@ impl LocalConfig {
 pub struct Found {
     pub platform: Platform,
     resctrl: Option<Resctrl>,
+    offer: Offer,
+    l3_of_id: BTreeMap<u32, usize>,
     no_pmu: Option<String>,
     online: CpuSet,
 }
 
 impl Found {
+    /// Ways of the hardware, of which the platform has those that others leave; 0 where none can be given.
+    pub fn ways_of_all(&self) -> u32 {
+        ways_of_all(&self.platform, self.resctrl.as_ref())
+    }
+
     /// "full" or "no-pmu".
     pub fn feature_set(&self) -> &'static str {
         feature_set(self.no_pmu.as_ref())
     }
+}
+
+fn ways_of_all(platform: &Platform, resctrl: Option<&Resctrl>) -> u32 {
+    platform.llc.and(resctrl).and_then(Resctrl::cbm_bits).unwrap_or_else(|| platform.ways())
 }
 
 fn feature_set(no_pmu: Option<&String>) -> &'static str {
@@ -225,14 +237,19 @@ pub struct LocalServer {
     platform: Platform,
     mounts: Mounts,
     resctrl: Option<Resctrl>,
-    /// Classes in force, and what the default group is set to.
+    /// Ways that it has left for us, for how many looks it has been others, and the platform's domain of each of its own.
+    offer: Offer,
+    other_offer: u32,
+    l3_of_id: BTreeMap<u32, usize>,
+    /// Classes in force, and what the default group is set to, with the ids of the domains that their masks are of.
     layout: Layout,
     default_group: Setting,
+    group_domains: Vec<u32>,
     /// Observation from which on classes are planned anew although no allocation changes: while some are shared there may be room again.
     replan_at: Option<u64>,
     /// Classes wait for another tool's lock of resctrl.
     ways_late: bool,
-    /// It was mounted anew with another offer.
+    /// It was mounted anew with another offer, or others hold other ways alone.
     resctrl_changed: Option<String>,
     observations: u64,
     engine: Option<Engine>,
@@ -330,9 +347,19 @@ impl LocalServer {
             None => Resctrl::find(&config.root),
         };
         let resctrl = resctrl.map(|r| r.with_peak(config.mem_bw_mbps));
-        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..discover_with(&config.root, config.managed, resctrl.as_ref())? };
+        let found = discover_with(&config.root, config.managed, resctrl.as_ref())?;
+        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..found.platform };
+        let unlike = unlike(&config.root, &platform.managed, resctrl.as_ref());
+        for what in found.differ.into_iter().chain(unlike.iter().map(ToString::to_string)) {
+            tracing::warn!("{what}");
+        }
+        if let Some(r) = resctrl.as_ref().filter(|_| !found.offer.taken.is_empty()) {
+            let of = r.cbm_bits().unwrap_or(0);
+            tracing::warn!("{}: {}: {} of {of} ways are on offer", r.dir().display(), ways::said(&found.offer), found.offer.ways);
+        }
         let online = online(&config.root)?;
-        Ok(Found { platform, resctrl, no_pmu: perf::probe().err().map(|e| e.to_string()), online })
+        let (offer, l3_of_id) = (found.offer, found.l3_of_id);
+        Ok(Found { platform, resctrl, offer, l3_of_id, no_pmu: perf::probe().err().map(|e| e.to_string()), online })
     }
 
     /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of
@@ -392,7 +419,7 @@ impl LocalServer {
         found: Found,
         feed: impl FnOnce(&Path, &Mounts) -> Result<Feed, ServerError>,
     ) -> Result<Self, ServerError> {
-        let Found { platform, resctrl, no_pmu, online: online_now } = found;
+        let Found { platform, resctrl, offer, l3_of_id, no_pmu, online: online_now } = found;
         let dir = config.state_dir.clone();
         let fail = |e: &io::Error, remedy: &str| {
             let (cause, remedy) = cause_and_remedy(e, remedy);
@@ -427,8 +454,12 @@ impl LocalServer {
         }
         Ok(LocalServer {
             resctrl,
+            offer,
+            other_offer: 0,
+            l3_of_id,
             layout: Layout::default(),
             default_group: Setting::default(),
+            group_domains: vec![],
             replan_at: None,
             ways_late: false,
             resctrl_changed: None,
@@ -492,6 +523,11 @@ impl LocalServer {
     /// "full", or "no-pmu" with the reason.
     pub fn feature_set(&self) -> (&'static str, Option<&str>) {
         (feature_set(self.no_pmu.as_ref()), self.no_pmu.as_deref())
+    }
+
+    /// Ways of the hardware, see [`Found::ways_of_all`].
+    pub fn ways_of_all(&self) -> u32 {
+        ways_of_all(&self.platform, self.resctrl.as_ref())
     }
 
     /// Socket that load generators send their windows to.

@@ -738,6 +738,149 @@ fn a_remount_of_resctrl_is_followed() {
     assert!(s.resctrl.is_some());
 }
 
+/// A host with two L3 caches of four CPUs, and resctrl of `hardware` on it.
+fn two_caches(hardware: surefoot_resctrlfs::Hardware) -> (Host, crate::testing::ModelFiles) {
+    let mut host = Host::new();
+    for cpu in 0..4u32 {
+        for (file, text) in [("level", "3".to_string()), ("id", (cpu / 2).to_string()), ("size", "22528K".to_string())] {
+            let p = host.root.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/{file}"));
+            fs::create_dir_all(p.parent().unwrap()).unwrap();
+            fs::write(p, format!("{text}\n")).unwrap();
+        }
+    }
+    let (files, root) = crate::testing::ModelFiles::mount(&host.root, hardware, "");
+    [42, 43].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+    host.root = root;
+    (host, files)
+}
+
+/// Somebody's group that has these ways of each of `domains` domains alone.
+fn exclusive(host: &Host, group: &str, mask: u32, domains: u32, default: u32) {
+    let at = |p: &str| host.root.path(format!("/sys/fs/resctrl/{p}"));
+    let line = |mask: u32| format!("L3:{}\n", (0..domains).map(|d| format!("{d}={mask:x}")).collect::<Vec<_>>().join(";"));
+    host.root.files.write(&at("schemata"), &line(default)).unwrap();
+    host.root.files.make_dir(&at(group)).unwrap();
+    host.root.files.write(&at(&format!("{group}/schemata")), &line(mask)).unwrap();
+    host.root.files.write(&at(&format!("{group}/mode")), "exclusive\n").unwrap();
+}
+
+/// Beside an exclusive group the platform offers the ways that are left, and whatever a plan makes of them comes in force there, is told in
+/// the plan's own words, and is gone after a reset; the group keeps what it has.
+#[test]
+fn ways_beside_an_exclusive_group_are_placed() {
+    for domains in [1, 2] {
+        let (host, _files) = two_caches(crate::testing::intel(domains, 11));
+        exclusive(&host, "kvm", 0x00f, domains, 0x7f0);
+        let mut s = host.server();
+        let p = s.platform().clone();
+        assert_eq!((p.ways(), p.l3_domains(), p.mb_per_way()), (7, domains, 2.0));
+        let n = domains as usize;
+        let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+        for (id, mask) in [("c", 0x03), ("d", 0x7c)] {
+            let a = plan.allocations.get_mut(id).unwrap();
+            (a.ways, a.shared_ways) = (vec![mask; n], vec![0; n]);
+        }
+        s.apply(&plan).unwrap();
+        let line = |group: &str| host.root.read(format!("/sys/fs/resctrl/{group}/schemata")).unwrap();
+        let shown = |mask: &str| (0..domains).map(|d| format!("{d}={mask}")).collect::<Vec<_>>().join(";");
+        for (group, mask) in [("surefoot.c", "030"), ("surefoot.d", "7c0"), ("kvm", "00f")] {
+            assert!(line(group).ends_with(&format!("L3:{}", shown(mask))), "{}", line(group));
+        }
+        for _ in 0..30 {
+            let seen = s.observe();
+            assert_eq!(seen.get("c").unwrap().allocation.ways, vec![0x03; n]);
+            assert_eq!((seen.check(&p), s.resctrl_changed()), (Ok(()), None));
+            assert_eq!(s.apply(&plan).unwrap(), Applied::default());
+        }
+        // Who comes next goes on from there.
+        drop(s);
+        let mut s = host.server();
+        assert_eq!(s.resume().unwrap().adopted, ["c", "d"]);
+        assert!(line("surefoot.d").ends_with(&format!("L3:{}", shown("7c0"))));
+        assert_eq!(s.reset().unwrap().groups_removed, ["c", "d"]);
+        assert!(line("kvm").ends_with(&format!("L3:{}", shown("00f"))));
+    }
+}
+
+/// An exclusive group that comes or goes changes what is on offer: where fewer or more ways are left the server says so after some looks,
+/// who takes what, and no plan is refused for ever; where as many are left, only others, the classes move there.
+#[test]
+fn an_exclusive_group_that_comes_later_is_told() {
+    let (host, _files) = two_caches(crate::testing::intel(2, 11));
+    let mut s = host.server();
+    let put = |s: &mut LocalServer, mask: u32| {
+        let mut plan = quota(s, &[("c", 0.5)]);
+        let a = plan.allocations.get_mut("c").unwrap();
+        (a.ways, a.shared_ways) = (vec![mask; 2], vec![0; 2]);
+        s.apply(&plan)
+    };
+    put(&mut s, 0x030).unwrap();
+    let class = || host.root.read("/sys/fs/resctrl/surefoot.c/schemata").unwrap();
+    exclusive(&host, "kvm", 0x00f, 2, 0x7f0);
+    // It is not asked for against the kernel, which would refuse.
+    let said = put(&mut s, 0x0ff).unwrap_err().to_string();
+    assert!(said.contains("exclusive group kvm") && class().ends_with("L3:0=030;1=030"), "{said} {}", class());
+    (0..3).for_each(|_| drop(s.observe()));
+    let said = s.resctrl_changed().unwrap().to_string();
+    assert!(
+        said.contains("11 ways were on offer and 7 are now") && said.contains("exclusive group kvm has ways 0xf of L3 domain 0"),
+        "{said}"
+    );
+    drop(s);
+    // Opened anew it goes by what is left. What was in force had other numbers: it is placed anew.
+    let mut s = host.server();
+    s.resume().unwrap();
+    put(&mut s, 0x07f).unwrap();
+    assert!(class().ends_with("L3:0=7f0;1=7f0"), "{}", class());
+    // As many ways, but others: four at the top instead of four at the bottom.
+    put(&mut s, 0x007).unwrap();
+    let at = |p: &str| host.root.path(format!("/sys/fs/resctrl/{p}"));
+    host.root.files.remove_dir(&at("kvm")).unwrap();
+    exclusive(&host, "vm", 0x780, 2, 0x07f);
+    s.observe();
+    assert!(class().ends_with("L3:0=007;1=007") && s.resctrl_changed().is_none(), "{}", class());
+    assert_eq!(s.observe().get("c").unwrap().allocation.ways, [0x7, 0x7]);
+    host.root.files.remove_dir(&at("vm")).unwrap();
+    (0..3).for_each(|_| drop(s.observe()));
+    assert!(s.resctrl_changed().unwrap().contains("7 ways were on offer and 11 are now (nobody holds ways alone)"));
+}
+
+/// Where others hold every way there are no classes, and services are placed all the same: their CPUs are theirs.
+#[test]
+fn without_a_way_left_cpus_are_placed() {
+    let (host, _files) = two_caches(crate::testing::intel(2, 11));
+    exclusive(&host, "kvm", 0x3ff, 2, 0x400);
+    let at = |p: &str| host.root.path(format!("/sys/fs/resctrl/{p}"));
+    host.root.files.write(&at("mode"), "exclusive\n").unwrap();
+    let mut s = host.server();
+    assert_eq!((s.platform().ways(), s.platform().mba), (0, None));
+    let plan = quota(&s, &[("c", 0.5)]);
+    s.apply(&plan).unwrap();
+    (0..5).for_each(|_| drop(s.observe()));
+    assert_eq!((host.values("c")[1].as_str(), s.resctrl_changed()), ("5000", None));
+    assert!(!host.root.files.is_dir(&at("surefoot.c")));
+    s.reset().unwrap();
+}
+
+/// resctrl with one L3 domain on a host with two caches (the documented stand-in of server-1), or with two on a host that shows one: plans
+/// go by what both can tell apart, and every domain that resctrl has gets its mask.
+#[test]
+fn other_domains_than_the_cpus_have_are_managed() {
+    for (domains, shown) in [(1, "L3:0=038"), (3, "L3:0=038;1=038;2=038")] {
+        let (host, _files) = two_caches(crate::testing::intel(domains, 11));
+        let mut s = host.server();
+        let n = s.platform().l3_domains() as usize;
+        let mut plan = quota(&s, &[("c", 0.5)]);
+        let a = plan.allocations.get_mut("c").unwrap();
+        (a.ways, a.shared_ways) = (vec![0x38; n], vec![0; n]);
+        s.apply(&plan).unwrap();
+        let line = host.root.read("/sys/fs/resctrl/surefoot.c/schemata").unwrap();
+        assert!(line.ends_with(shown), "{line}");
+        assert_eq!(s.observe().get("c").unwrap().allocation.ways, vec![0x38; n]);
+        s.reset().unwrap();
+    }
+}
+
 /// Ticks stay on one grid, also after a step that took longer than a tick.
 #[test]
 fn ticks_stay_on_their_grid() {

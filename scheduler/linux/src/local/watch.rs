@@ -124,7 +124,8 @@ impl LocalServer {
                 // Files of it that are open keep it from being mounted again.
                 self.services.values_mut().for_each(|s| s.traffic = Traffic::default());
                 let all = Allocation::everything(&self.platform);
-                self.default_group = Setting { ways: all.ways, mba_pct: self.platform.mba.map(|_| 100) };
+                let ways = self.offer.to_hardware(&self.group_domains, &all.ways);
+                self.default_group = Setting { ways, mba_pct: self.platform.mba.map(|_| 100) };
             }
             return;
         }

@@ -2,12 +2,14 @@
 
 use super::apply::GroupsOfOthers;
 use super::control::Control;
+use super::observe::STEADY_LOOKS;
 use super::watch::control_group;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
 use crate::claim;
 use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
 use crate::resctrl::monitor::Event;
+use crate::resctrl::offer::Offer;
 use crate::resctrl::refusal::Refusal;
 use crate::resctrl::steps::{steps, Op};
 use crate::safe;
@@ -26,6 +28,14 @@ fn is_lc(s: &Service) -> bool {
     matches!(s.kind, Kind::Lc { .. })
 }
 
+/// Who holds what is not on offer.
+pub(super) fn said(offer: &Offer) -> String {
+    if offer.taken.is_empty() {
+        return "nobody holds ways alone".into();
+    }
+    offer.taken.join("; ")
+}
+
 fn is_watched(s: &Service) -> bool {
     matches!(s.control, Control::Watched(_))
 }
@@ -40,14 +50,42 @@ impl LocalServer {
             Ok(held) => self.resctrl_claim = Some(held),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 tracing::warn!("{}: {e}: ways and bandwidth are not controlled here", r.dir().display());
-                self.resctrl = None;
+                (self.resctrl, self.offer) = (None, Offer::default());
                 (self.platform.llc, self.platform.mba) = (None, None);
             }
             Err(e) => tracing::warn!("{e}: another controller of resctrl would not be noticed"),
         }
     }
 
-    /// Why this server's platform is no longer this host's, where resctrl was mounted anew: its owner has to open it anew.
+    /// Others may take ways for themselves alone, or free them. Where as many are left, only others, classes are made again there; where
+    /// fewer or more are, for some looks, [`LocalServer::resctrl_changed`] says so.
+    pub(super) fn look_at_offer(&mut self) {
+        let Some(r) = self.resctrl.as_ref().filter(|_| !self.watch.unmounted) else { return };
+        let Ok(survey) = r.survey() else { return };
+        let now = r.offer(&survey, &self.l3_of_id);
+        if now.ways == self.offer.ways {
+            self.other_offer = 0;
+            if now.same_place(&self.offer) {
+                return;
+            }
+            tracing::warn!("{}: others hold other ways alone now ({}): the classes are made again", r.dir().display(), said(&now));
+            self.offer = now;
+            self.replan_at = Some(self.observations);
+            if let Err(e) = self.put_in_force(&Plan::default(), self.wait()) {
+                tracing::warn!("{e}");
+            }
+            return;
+        }
+        self.other_offer += 1;
+        if self.other_offer >= STEADY_LOOKS && self.resctrl_changed.is_none() {
+            let at = r.dir().display();
+            let (before, ways) = (self.offer.ways, now.ways);
+            self.resctrl_changed = Some(format!("resctrl at {at}: {before} ways were on offer and {ways} are now ({})", said(&now)));
+        }
+    }
+
+    /// Why this server's platform is no longer this host's, where resctrl was mounted anew or others hold other ways alone: its owner has
+    /// to open it anew.
     pub fn resctrl_changed(&self) -> Option<&str> {
         self.resctrl_changed.as_deref()
     }
@@ -82,22 +120,23 @@ impl LocalServer {
         if self.services.get(id).is_some_and(is_watched) {
             return asked.clone();
         }
-        if let Some((_, s)) = self.elsewhere.get(id).filter(|(_, s)| s.ways.len() == asked.ways.len()) {
-            return Allocation { ways: s.ways.clone(), shared_ways: s.ways.clone(), ..asked.clone() };
+        let ids = &self.group_domains;
+        if let Some((_, s)) = self.elsewhere.get(id).filter(|(_, s)| !asked.ways.is_empty() && s.ways.len() == ids.len()) {
+            let ways = self.offer.to_platform(ids, &s.ways);
+            return Allocation { shared_ways: ways.clone(), ways, ..asked.clone() };
         }
-        let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else {
+        }
+        let shared = self.offer.to_hardware(ids, &asked.shared_ways);
+        let Some((ways, shared_ways)) = self.layout.held(id, &shared, &self.default_group) else {
             // Without a class, for whatever reason, it is where everybody is.
             let Setting { ways: open, mba_pct } = &self.default_group;
+            let open = self.offer.to_platform(ids, open);
             if open.is_empty() || asked.ways.len() != open.len() {
                 return asked.clone();
             }
-            return Allocation {
-                ways: open.clone(),
-                shared_ways: open.clone(),
-                mba_pct: mba_pct.unwrap_or(asked.mba_pct),
-                ..asked.clone()
-            };
+            return Allocation { ways: open.clone(), shared_ways: open, mba_pct: mba_pct.unwrap_or(asked.mba_pct), ..asked.clone() };
         };
+        let (ways, shared_ways) = (self.offer.to_platform(ids, &ways), self.offer.to_platform(ids, &shared_ways));
         if asked.ways.len() != ways.len() {
             return asked.clone();
         }
@@ -121,18 +160,23 @@ impl LocalServer {
         let mba = self.platform.mba.is_some();
         let mut needs = BTreeMap::new();
         for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
-            let setting = Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) };
+            let ways = self.offer.to_hardware(&survey.domains, &a.ways);
+            let setting = Setting { ways, mba_pct: mba.then_some(a.mba_pct) };
             survey.check(r.info(), id, &setting)?;
             needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });
         }
         let before = survey.with_members(&self.layout);
         let mut bounds = survey.bounds;
         bounds.classes = bounds.classes.min(limit);
+        // A class needs ways of its own where there are any, and without ways and bandwidth (L2 alone) there is nothing to give by one.
+        if self.platform.llc.is_none() && (self.platform.mba.is_none() || r.info().l3.is_some()) {
+            bounds.classes = 0;
+        }
         let after = plan(&needs, &before, &bounds);
         let services = &self.services;
         let lc = |id: &str| services.get(id).is_some_and(is_lc);
         let ops = steps(&before, &after, r.min_cbm_bits(), lc);
-        self.default_group = bounds.default;
+        (self.default_group, self.group_domains) = (bounds.default, survey.domains);
         self.layout = before;
         Ok((ops, after))
     }
@@ -170,13 +214,11 @@ impl LocalServer {
                 }
             }
             let contended = self.resctrl.as_ref().and_then(|r| r.info().l3.as_ref()).map_or(0, |l| l.shareable_bits);
-            if is_lc(s) && s.allocation.ways.iter().any(|w| w & contended != 0) && self.platform.ways() > contended.count_ones() {
+            let ways = self.offer.to_hardware(&self.group_domains, &s.allocation.ways);
+            if is_lc(s) && ways.iter().any(|w| w & contended != 0) && self.platform.ways() > contended.count_ones() {
                 if let Some(r) = &self.resctrl {
                     r.say_once(format!("contended {id}"), || {
-                        format!(
-                            "{id}: some of its ways {:x?} are shared with devices ({contended:x}): others would be steadier",
-                            s.allocation.ways
-                        )
+                        format!("{id}: some of its ways {ways:x?} are shared with devices ({contended:x}): others would be steadier")
                     });
                 }
             }

@@ -1,10 +1,11 @@
-//! Real resctrl and cgroup files on a stock kernel with emulated RDT, as root: they change the groups, the CPUs and the mounts of the whole
-//! machine, so they run in a virtual machine of their own (docs/test-kernel.md).
+//! The node on a kernel whose processor has RDT or AMD QoS, as root. The tests change groups, CPUs and mounts of the whole machine, so they
+//! run in a virtual machine of their own: `make test-rdt` (docs/test-kernel.md).
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
+mod hosts;
 mod restored;
 #[path = "../kernel/support.rs"]
-#[allow(dead_code, reason = "what the tests of the plain kernel use besides")]
+#[allow(dead_code, reason = "shared with the tests of the plain kernel, which use all of it")]
 mod support;
 mod watched;

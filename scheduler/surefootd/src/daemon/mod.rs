@@ -93,7 +93,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         }
         cli::Server::Local => {
             let (mut server, state, bundle) = local_server(&config, Purpose::Control, |found| {
-                let bundle = bundle(args, Expect::platform(&found.platform), found.feature_set())?;
+                let bundle = bundle(args, this_host(&found.platform, found.ways_of_all()), found.feature_set())?;
                 if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
                     Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
                 }
@@ -103,7 +103,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             })?;
             // Who else controls resctrl takes the ways away, and is met only now.
             if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
-                let expected = Expect::platform(server.platform()).feature_set(server.feature_set().0);
+                let expected = this_host(server.platform(), server.ways_of_all()).feature_set(server.feature_set().0);
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
             let platform = server.platform().clone();
@@ -149,6 +149,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
     let summary = looped?;
     let said = say::json(&summary);
     restored.and(recorded).and(said)
+}
+
+/// A bundle for this host: its models are of the hardware, and policies work within what others leave of the ways.
+fn this_host(platform: &Platform, ways_of_all: u32) -> Expect {
+    Expect { ways: Some(ways_of_all), ..Expect::platform(platform) }
 }
 
 fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option<Bundle>> {
