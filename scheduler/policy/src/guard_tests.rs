@@ -109,6 +109,32 @@ fn quotas_stay_within_what_there_is() {
     assert_eq!(names(&got.plan.allocations), ["job"]);
 }
 
+/// Nothing is taken from a service whose feed is doubtful; the doubt is told at once and once, also where nothing was to be taken.
+#[test]
+fn a_doubtful_service_keeps_what_it_has() {
+    let p = Platform::regular("t", 12, 1, 12, 1.0);
+    let in_doubt = |why| ServiceView { feed: FeedState::Doubtful { since_ms: 0, why }, ..placed(lc("web"), hold(&p, 0, 4)) };
+    let seen = |why| observation(vec![in_doubt(why), placed(be("job"), hold(&p, 4, 12))]);
+    let got = protect(&p, &seen(Doubt::Workers), plan(&[("web", hold(&p, 0, 3)), ("job", hold(&p, 3, 12))]));
+    assert!(got.plan.allocations.is_empty() && got.spared == BTreeMap::from([("web".to_string(), "cores")]));
+    struct Content;
+    impl Policy for Content {
+        fn name(&self) -> &str {
+            "content"
+        }
+        fn step(&mut self, _: u64, _: &Observation) -> Plan {
+            Plan::default()
+        }
+    }
+    let mut policy = Guarded::new(Box::new(Content), &p);
+    let mut said = |t_ms, why| policy.step(t_ms, &seen(why)).reports;
+    let first = said(100, Doubt::Workers);
+    let Report::Withheld { service, why } = &first[0] else { panic!("{first:?}") };
+    assert!(service == "web" && why.starts_with("latency doubtful: its counts fall to and fro"), "{why}");
+    assert!(said(200, Doubt::Workers).is_empty());
+    assert_eq!(said(300, Doubt::Unit).len(), 1);
+}
+
 /// What is put off is told once, and again when the service falls silent again.
 #[test]
 fn a_report_is_made_once_a_silence() {

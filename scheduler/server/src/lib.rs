@@ -24,7 +24,7 @@ pub use allocation::Allocation;
 pub use because::{Because, Expected, HoldsIf, Rejected, Said, Seen, Text};
 pub use cpuset::CpuSet;
 pub use features::{Features, FEATURE_NAMES};
-pub use observation::{FeedState, Kind, Latency, Observation, ServiceView, Verdict};
+pub use observation::{Doubt, FeedState, Kind, Latency, Observation, ServiceView, Verdict};
 pub use plan::{Action, ActionKind, Plan, Report};
 pub use platform::{Llc, Mba, Platform};
 pub use server::{Applied, Server, ServerError, Tick};

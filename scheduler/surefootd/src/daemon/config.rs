@@ -9,7 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Component, Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{self, Pattern};
-use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
+use surefoot_linux::feed::{scrape, Scrape, Unit, Url, Wanted, MODE};
 use surefoot_linux::Target;
 use surefoot_server::{CpuSet, Kind};
 use toml::Spanned;
@@ -276,7 +276,8 @@ fn not_octal(text: &str) -> String {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPrometheus {
-    url: String,
+    #[serde(alias = "urls")]
+    url: RawUrls,
     histogram: String,
     #[serde(default)]
     labels: BTreeMap<String, String>,
@@ -284,29 +285,54 @@ struct RawPrometheus {
     interval_ms: Option<u64>,
 }
 
+/// A page, or one of each process.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "give a URL in quotes, or a list of such")]
+enum RawUrls {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl RawUrls {
+    fn checked(self) -> std::result::Result<Vec<Url>, String> {
+        let texts = match self {
+            RawUrls::One(text) => vec![text],
+            RawUrls::Several(texts) => texts,
+        };
+        if !(1..=scrape::MOST_URLS).contains(&texts.len()) {
+            return Err(format!("has {} URLs. Give 1 to {}, one for each process", texts.len(), scrape::MOST_URLS));
+        }
+        if let Some((k, twice)) = texts.iter().enumerate().find(|(k, text)| texts[..*k].contains(text)) {
+            return Err(format!(
+                "{twice:?} stands there twice (the second time in place {}): what it counts would count twice. Remove one",
+                k + 1
+            ));
+        }
+        texts.iter().map(|text| Url::parse(text)).collect()
+    }
+}
+
 impl RawPrometheus {
     /// # Errors
     /// The field and what is wrong with it.
     fn checked(self) -> std::result::Result<Scrape, (&'static str, String)> {
-        let url = Url::parse(&self.url).map_err(|e| ("url", e))?;
+        let urls = self.url.checked().map_err(|e| ("url", e))?;
         let named = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         if self.histogram.is_empty() || !self.histogram.chars().all(named) || self.histogram.ends_with("_bucket") {
             let what = format!("is {:?}. Give the metric's name without _bucket, e.g. \"request_duration_seconds\"", self.histogram);
             return Err(("histogram", what));
         }
-        let unit_ms = match self.unit.as_deref().unwrap_or("s") {
-            "s" => 1e3,
-            "ms" => 1.0,
-            "us" => 1e-3,
-            "ns" => 1e-6,
-            other => return Err(("unit", format!("is {other:?}. Write \"s\", \"ms\", \"us\" or \"ns\""))),
+        let of_name = |name: &String| Unit::NAMED.iter().find(|(n, _)| n == name).map(|(_, unit)| *unit);
+        let unit = match &self.unit {
+            None => None,
+            Some(name) => Some(of_name(name).ok_or_else(|| ("unit", format!("is {name:?}. Write \"s\", \"ms\", \"us\" or \"ns\"")))?),
         };
         let interval_ms = self.interval_ms.unwrap_or(scrape::INTERVAL_MS);
         if !scrape::INTERVALS_MS.contains(&interval_ms) {
             let (least, most) = (scrape::INTERVALS_MS.start(), scrape::INTERVALS_MS.end());
             return Err(("interval_ms", format!("{interval_ms} is out of range. Give {least} to {most}: a second of silence is unknown")));
         }
-        Ok(Scrape { url, wanted: Wanted { histogram: self.histogram, labels: self.labels, unit_ms }, interval_ms })
+        Ok(Scrape { urls, wanted: Wanted { histogram: self.histogram, labels: self.labels, unit }, interval_ms })
     }
 }
 
@@ -575,6 +601,37 @@ mod tests {
         assert!(said.starts_with("node.toml:4") && said.contains("service.port: 7 of \"b\" is that of \"a\" too"), "{said}");
     }
 
+    /// A service may have a page of each of its processes; the unit is the page's own where none is given.
+    #[test]
+    fn a_service_may_have_several_pages() {
+        let node = |url: &str| {
+            let text = format!("[[service]]\nservice = \"web\"\nprometheus = {{ url = {url}, histogram = \"h\" }}\n");
+            NodeConfig::parse(Path::new("node.toml"), &text)
+        };
+        let urls = |url: &str| -> Vec<String> {
+            let p = node(url).unwrap().services[0].prometheus.clone().unwrap();
+            assert_eq!(p.wanted.unit, None);
+            p.urls.iter().map(|u| u.as_str().to_string()).collect()
+        };
+        let (a, b) = ("http://localhost:1/", "http://localhost:2/");
+        assert_eq!(urls(&format!("{a:?}")), [a]);
+        assert_eq!(urls(&format!("[{a:?}, {b:?}]")), [a, b]);
+        let text = format!("[[service]]\nservice = \"web\"\nprometheus = {{ urls = [{a:?}, {b:?}], histogram = \"h\" }}\n");
+        assert_eq!(NodeConfig::parse(Path::new("node.toml"), &text).unwrap().services[0].prometheus.as_ref().unwrap().urls.len(), 2);
+        let many: Vec<String> = (1..=65).map(|port| format!("\"http://localhost:{port}/\"")).collect();
+        for (url, why) in [
+            ("[]".to_string(), "service.prometheus.url: has 0 URLs. Give 1 to 64"),
+            (format!("[{}]", many.join(", ")), "service.prometheus.url: has 65 URLs. Give 1 to 64"),
+            (format!("[{a:?}, {b:?}, {a:?}]"), "stands there twice (the second time in place 3)"),
+            (format!("[{a:?}, \"http://10.0.0.1/\"]"), "not on this machine"),
+            ("7".into(), "give a URL in quotes, or a list of such"),
+            ("[7]".into(), "give a URL in quotes, or a list of such"),
+        ] {
+            let said = node(&url).unwrap_err().to_string();
+            assert!(said.contains(why) && !said.trim_end().contains('\n'), "{url}: {said}");
+        }
+    }
+
     /// What to scrape is checked while reading; a wrong field is named.
     #[test]
     fn what_to_scrape_is_checked() {
@@ -587,7 +644,7 @@ mod tests {
         let lc = "kind = \"lc\"\nqos_target_ms = 5.0";
         let good = node(lc, "unit = \"ms\"\ninterval_ms = 250\nlabels = { path = \"/x\" }").unwrap();
         let p = good.services[0].prometheus.clone().unwrap();
-        assert_eq!((p.url.as_str(), p.interval_ms, p.wanted.unit_ms), ("http://localhost:9121/metrics", 250, 1.0));
+        assert_eq!((p.urls[0].as_str(), p.interval_ms, p.wanted.unit), ("http://localhost:9121/metrics", 250, Some(Unit::Milliseconds)));
         assert_eq!((p.wanted.labels["path"].as_str(), good.feed_mode), ("/x", 0o666));
         let says = |kind: &str, more: &str, why: &str| {
             let said = node(kind, more).unwrap_err().to_string();

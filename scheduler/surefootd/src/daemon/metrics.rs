@@ -30,7 +30,8 @@ pub struct Metrics {
     decision_s: f64,
     decision_worst_s: f64,
     phases: Phases,
-    violation_ms: BTreeMap<String, u64>,
+    /// None of a service of which it was never known whether it meets its target.
+    violation_ms: BTreeMap<String, Option<u64>>,
     seen: Observation,
     policy: String,
     platform: String,
@@ -125,8 +126,11 @@ impl Metrics {
         self.decision_s += decision_s;
         self.decision_worst_s = self.decision_worst_s.max(decision_s);
         for s in seen.lc() {
-            // Who never misses its target has 0, not nothing.
-            *self.violation_ms.entry(s.id.clone()).or_insert(0) += if s.qos_met() == Some(false) { since_ms } else { 0 };
+            // A service that never misses its target has 0; one that was never heard has nothing, which is not 0.
+            let ms = self.violation_ms.entry(s.id.clone()).or_default();
+            if !s.latency_unknown() {
+                *ms.get_or_insert(0) += if s.qos_met() == Some(false) { since_ms } else { 0 };
+            }
         }
         self.recent_p99_ms.retain(|id, _| seen.get(id).is_some());
         for s in seen.lc() {
@@ -218,8 +222,8 @@ impl Metrics {
         }
     }
 
-    /// Milliseconds of QoS violation by service.
-    pub fn violation_ms(&self) -> &BTreeMap<String, u64> {
+    /// Milliseconds of QoS violation by service; None where its latency was never known.
+    pub fn violation_ms(&self) -> &BTreeMap<String, Option<u64>> {
         &self.violation_ms
     }
 
@@ -237,12 +241,13 @@ impl Metrics {
                 _ => None,
             },
             never_heard: s.never_heard(),
+            doubt: s.feed.doubt().map(|d| d.as_str().into()),
             verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             cores: s.allocation.cores(),
             ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
             mba_pct: s.allocation.mba_pct,
-            violation_s: self.violation_ms.get(&s.id).map_or(0.0, |ms| *ms as f64 / 1000.0),
+            violation_s: self.violation_ms.get(&s.id).and_then(|ms| Some((*ms)? as f64 / 1000.0)),
             recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
         };
         let shadow = |name: &str, s: &Shadow| ShadowStatus {
@@ -300,12 +305,20 @@ impl Metrics {
         family("surefoot_latency_known", "gauge", "0 where nobody can say whether the p99 is within the target", each(known));
         let heard = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(!s.never_heard())));
         family("surefoot_latency_heard", "gauge", "0 for a service whose latency has not been heard of since it came", each(heard));
+        let doubtful = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(s.feed.doubt().is_some())));
+        family("surefoot_latency_doubtful", "gauge", "1 where something in the latency feed speaks against what it says", each(doubtful));
+        let why = |s: &surefoot_server::ServiceView| {
+            let labels = format!("{{service=\"{}\",why=\"{}\"}}", escaped(&s.id), s.feed.doubt()?.as_str());
+            Some((labels, 1.0))
+        };
+        let doubts = self.seen.services.iter().filter_map(why).collect();
+        family("surefoot_latency_doubt_info", "gauge", "what speaks against a latency feed (docs/latency-feed.md)", doubts);
         family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
         family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
         family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));
         family("surefoot_mba_pct", "gauge", "memory bandwidth allocation", each(|s| Some(f64::from(s.allocation.mba_pct))));
         family("surefoot_instructions_per_second", "gauge", "instructions per second", each(|s| s.instr_per_s));
-        let violation = self.violation_ms.iter().map(|(id, ms)| (label(id), *ms as f64 / 1000.0)).collect();
+        let violation = self.violation_ms.iter().filter_map(|(id, ms)| Some((label(id), (*ms)? as f64 / 1000.0))).collect();
         family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
         let actions = self.actions.iter().map(|(k, n)| (format!("{{kind=\"{k}\"}}"), *n as f64)).collect();
         family("surefoot_actions_total", "counter", "steps that the policy took", actions);
@@ -432,4 +445,45 @@ pub fn serve(port: u16, metrics: Arc<Mutex<Metrics>>) -> Result<u16> {
     http::serve(port, pages, dropped).map_err(|e| {
         Error::Failed(format!("metrics_port: 127.0.0.1:{port}: {e}. Stop what listens there, give another metrics_port, or 0 for none"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use surefoot_server::{Allocation, Doubt, Features, Kind, Platform, ServiceView};
+
+    fn tick(m: &mut Metrics, t_ms: u64, feed: FeedState) {
+        let p = Platform::regular("p", 4, 1, 4, 1.0);
+        let web = ServiceView {
+            id: "web".into(),
+            service: "web".into(),
+            kind: Kind::Lc { qos_target_ms: 10.0 },
+            threads: 1,
+            allocation: Allocation::everything(&p),
+            placed: true,
+            features: Features::default(),
+            feed,
+            interval: None,
+            window: None,
+            instr_per_s: None,
+        };
+        m.tick(t_ms, &Observation { t_ms, services: vec![web] }, Took::default());
+    }
+
+    /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.
+    #[test]
+    fn never_known_is_not_zero() {
+        let mut m = Metrics::default();
+        let says = |m: &Metrics, line: &str| m.text_with((None, None)).lines().any(|l| l == line);
+        let violation = "surefoot_qos_violation_seconds_total{service=\"web\"} 0";
+        tick(&mut m, 0, FeedState::Unknown { since_ms: 0, heard: false });
+        tick(&mut m, 100, FeedState::Doubtful { since_ms: 100, why: Doubt::Workers });
+        assert_eq!((m.violation_ms()["web"], m.status().services[0].violation_s), (None, None));
+        assert!(!says(&m, violation) && says(&m, "surefoot_latency_doubtful{service=\"web\"} 1"));
+        assert!(says(&m, "surefoot_latency_doubt_info{service=\"web\",why=\"workers\"} 1"));
+        assert_eq!((m.status().services[0].doubt.as_deref(), m.status().services[0].feed.as_str()), (Some("workers"), "doubtful"));
+        tick(&mut m, 200, FeedState::Idle);
+        assert_eq!((m.violation_ms()["web"], m.status().services[0].violation_s), (Some(0), Some(0.0)));
+        assert!(says(&m, violation) && says(&m, "surefoot_latency_doubtful{service=\"web\"} 0"));
+    }
 }

@@ -428,7 +428,8 @@ fn control(
     }
     notifier.stopping();
     let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-    let violation_s: serde_json::Map<_, _> = m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(*ms as f64 / 1000.0))).collect();
+    let violation_s: serde_json::Map<_, _> =
+        m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(ms.map(|ms| ms as f64 / 1000.0)))).collect();
     let (cpu_s, rss_bytes) = own_cost();
     Ok(json!({
         "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
@@ -443,7 +444,7 @@ fn write_moments(e: &mut Recorder, t_ms: u64, seen: &Observation, load: impl Fn(
         e.line(&json!({
             "t_ms": t_ms, "service": m.service, "kind": if m.is_lc { "lc" } else { "be" }, "p99_ms": m.p99_ms, "qos_target_ms": m.qos_target_ms,
             "load": m.load, "achieved_rps": s.window.map(|w| w.achieved_rps), "count": s.window.map(|w| w.count), "cores": m.cores,
-            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "features": s.features,
+            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "doubt": s.feed.doubt().map(|d| d.as_str()), "features": s.features,
         }))?;
     }
     // Ten times a second is often enough for whoever follows the file.
