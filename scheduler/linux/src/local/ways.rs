@@ -2,6 +2,7 @@
 
 use super::apply::GroupsOfOthers;
 use super::control::Control;
+use super::limits::Value;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
 use crate::claim;
@@ -104,6 +105,7 @@ impl LocalServer {
         if let Some(s) = self.elsewhere.get(id).filter(|s| s.ways.len() == asked.ways.len()) {
             return Allocation { ways: s.ways.clone(), shared_ways: s.ways.clone(), ..asked.clone() };
         }
+        let asked = &self.with_what_stays(id, asked);
         let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else {
             // Until it has a class it is where everybody is.
             let open = &self.default_group.ways;
@@ -130,19 +132,36 @@ impl LocalServer {
         let Some(r) = &self.resctrl else { return Ok((vec![], Layout::default())) };
         let survey = r.survey()?;
         let mba = self.platform.mba.is_some();
-        let mut needs = BTreeMap::new();
+        let before = survey.with_members(&self.layout);
+        let stays = |id: &ServiceId| self.limits.keeps(id, Value::Ways);
+        let (mut needs, mut wrong) = (BTreeMap::new(), None);
         for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
-            let setting = Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) };
-            survey.check(r.info(), id, &setting)?;
+            let setting = match before.place(id).filter(|_| stays(id)) {
+                Some(Place::Class(c)) => before.classes[&c].setting.clone(),
+                _ if stays(id) => continue,
+                _ => Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) },
+            };
+            if let Err(e) = survey.check(r.info(), id, &setting).or_else(|e| if stays(id) { Ok(()) } else { Err(e) }) {
+                wrong = Some((id.clone(), e));
+                break;
+            }
             needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });
         }
-        let before = survey.with_members(&self.layout);
+        if let Some((id, e)) = wrong {
+            self.default_group = survey.bounds.default;
+            self.layout = before;
+            self.learn_ways(vec![id], &e);
+            return Err(e);
+        }
         let mut bounds = survey.bounds;
         bounds.classes = bounds.classes.min(limit);
-        let after = plan(&needs, &before, &bounds);
+        let mut after = plan(&needs, &before, &bounds);
+        after.in_default.extend(before.in_default.iter().filter(|id| stays(id)).cloned());
         let services = &self.services;
         let lc = |id: &str| services.get(id).is_some_and(is_lc);
-        let ops = steps(&before, &after, r.min_cbm_bits(), lc);
+        let mut ops = steps(&before, &after, r.min_cbm_bits(), lc);
+        // Its threads were refused: they stay where they are.
+        ops.retain(|(_, op)| !matches!(op, Op::Move { id, .. } if stays(id)));
         self.default_group = bounds.default;
         self.layout = before;
         Ok((ops, after))
