@@ -22,6 +22,8 @@ use surefoot_server::{Bounds, CpuSet};
 pub const MOST_GROUPS: usize = 256;
 /// How long one look may take; the group that is being read is read to its end.
 pub const MOST_TIME: Duration = Duration::from_millis(4);
+/// Groups that are read however late it is: on a machine that is overloaded there is a look, too.
+const LEAST_GROUPS: usize = 32;
 
 /// One bound: of what, whose doing, and what lifts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl Budget {
     }
 
     fn one_more(&mut self) -> bool {
-        let more = self.groups > 0 && Instant::now() < self.until;
+        let more = self.groups > MOST_GROUPS - LEAST_GROUPS || self.groups > 0 && Instant::now() < self.until;
         self.groups = self.groups.saturating_sub(1);
         more
     }

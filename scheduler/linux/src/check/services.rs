@@ -16,7 +16,7 @@ fn bounds(mounts: &Mounts, group: &Cgroup, managed: CpuSet, id: &str, a: &mut Ar
     if found.causes.is_empty() {
         return;
     }
-    let all: Vec<String> = found.causes.iter().map(|c| format!("its {} are bounded: {}", c.knob.name(), c.what)).collect();
+    let all: Vec<String> = found.causes.iter().map(|c| format!("{}: {}", c.knob.name(), c.what)).collect();
     let remedy = found.causes.iter().map(|c| c.remedy.as_str()).collect::<Vec<_>>().join(". ");
     a.lack(&format!("bounds-{id}"), WHY, all.join("; "), remedy);
 }

@@ -81,7 +81,8 @@ impl LocalServer {
             .iter()
             .filter(|(id, a)| {
                 let s = &self.services[*id];
-                !s.placed || s.allocation != **a
+                // What was refused stays: to ask for it again changes nothing, until it is due.
+                !s.placed || s.allocation != self.with_what_stays(id, a)
             })
             .map(|(id, a)| (id.clone(), a.clone()))
             .collect();
@@ -137,8 +138,9 @@ impl LocalServer {
             return Err(self.roll_back(&steps, e));
         }
         for (id, a) in &new {
+            let allocation = self.with_what_stays(id, a);
             if let Some(s) = self.services.get_mut(id) {
-                s.allocation = a.clone();
+                s.allocation = allocation;
                 s.placed = true;
             }
         }

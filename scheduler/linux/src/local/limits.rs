@@ -110,7 +110,7 @@ impl Limits {
         });
         let kept = self.refused.iter().filter(|((of, _), r)| of == id && !r.is_due());
         kept.fold(tree.unwrap_or_default(), |b, ((_, v), r)| {
-            let why = vec![format!("{} stay as they are: {}. {}", v.name(), r.cause, r.remedy)];
+            let why = vec![format!("{}: refused, so it stays as it is: {}. {}", v.name(), r.cause, r.remedy)];
             b.and(Bounds { why, ..r.bounds.clone() })
         })
     }
@@ -206,10 +206,10 @@ impl LocalServer {
         };
         let before = self.limits.around.insert(id.into(), (Instant::now(), found.clone())).map(|(_, a)| a).unwrap_or_default();
         for c in found.causes.iter().filter(|c| !before.causes.contains(c)) {
-            tracing::warn!("{id}: its {} are bounded: {}. {}. The others are placed around it", c.knob.name(), c.what, c.remedy);
+            tracing::warn!("{id}: {}: {}. {}. The others are placed around it", c.knob.name(), c.what, c.remedy);
         }
         for c in before.causes.iter().filter(|c| found.cause(c.knob).is_none()) {
-            tracing::info!("{id}: nothing bounds its {} any more", c.knob.name());
+            tracing::info!("{id}: {}: nothing bounds it any more", c.knob.name());
             // What was refused meanwhile may have been for this.
             self.limits.refused.remove(&(id.into(), Value::Knob(c.knob)));
         }
@@ -314,9 +314,13 @@ impl LocalServer {
         let key = (id.to_string(), value);
         let pause = self.limits.refused.get(&key).map_or(FIRST_PAUSE, |r| (r.pause * 2).min(MOST_PAUSE));
         if pause == FIRST_PAUSE {
-            tracing::warn!("{id}: its {} stay as they are: {cause}. {remedy}. Tried again in {} s", value.name(), pause.as_secs());
+            tracing::warn!(
+                "{id}: {}: refused, so it stays as it is: {cause}. {remedy}. Tried again in {} s",
+                value.name(),
+                pause.as_secs()
+            );
         } else {
-            tracing::debug!("{id}: its {} stay as they are: {cause}. Tried again in {} s", value.name(), pause.as_secs());
+            tracing::debug!("{id}: {}: refused, so it stays as it is: {cause}. Tried again in {} s", value.name(), pause.as_secs());
         }
         let (cause, remedy) = (cause.into(), remedy.into());
         self.limits.refused.insert(key, Refused { cause, remedy, bounds, pause, again: Instant::now() + pause });
@@ -376,7 +380,7 @@ impl LocalServer {
             self.limits.refused.retain(|(of, value), r| {
                 let over = of == id && r.is_due();
                 if over {
-                    tracing::info!("{id}: its {} can be set again", value.name());
+                    tracing::info!("{id}: {}: can be set again", value.name());
                 }
                 !over
             });

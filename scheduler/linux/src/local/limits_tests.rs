@@ -322,26 +322,29 @@ fn an_undo_that_stays_refused_ends() {
     let mut s = host.server();
     let wanted = plan(&s);
     s.apply(&wanted).unwrap();
-    // Both move; of the second the kernel refuses the quota, and the first may not go back.
+    // The first moves, the second is refused to grow, and the first may not go back.
     let mut other = wanted.clone();
     let cpus = |a: &mut Allocation, c: &str| (a.cpus, a.shared_cpus) = (CpuSet::parse(c).unwrap(), CpuSet::empty());
+    let more = format!("{},7", wanted.allocations["good"].cpus);
     cpus(other.allocations.get_mut("bad").unwrap(), "6");
-    other.allocations.get_mut("good").unwrap().quota_cores = Some(1.0);
+    cpus(other.allocations.get_mut("good").unwrap(), &more);
     host.files.by(|path, text| {
-        let refused = path.ends_with("good/cpu.max") || path.ends_with("bad/cpuset.cpus") && text != "6";
+        let refused = path.ends_with("good/cpuset.cpus") || path.ends_with("bad/cpuset.cpus") && text != "6";
         refused.then_some(libc::EINVAL)
     });
     assert!(matches!(s.apply(&other).unwrap_err(), ServerError::Unsettled { .. }));
     s.observe();
     assert!(matches!(s.apply(&wanted).unwrap_err(), ServerError::Unsettled { .. }), "it is tried again first");
+    host.files.by(|path, text| (path.ends_with("bad/cpuset.cpus") && text != "6").then_some(libc::EINVAL));
     s.unsettled_since = Instant::now().checked_sub(FIRST_PAUSE);
     s.observe();
     assert_eq!(kept(&s), [("bad".to_string(), "CPUs")]);
     let mut rest = wanted.clone();
     rest.allocations.remove("bad");
-    cpus(rest.allocations.get_mut("good").unwrap(), "1-2");
+    let given_up = wanted.allocations["bad"].cpus.to_string();
+    cpus(rest.allocations.get_mut("good").unwrap(), &given_up);
     ticks(&mut s, &rest);
     let held = sound(&mut s);
-    assert_eq!((held["bad"].cpus.to_string(), held["good"].cpus.to_string()), ("6".into(), "1-2".into()));
+    assert_eq!((held["bad"].cpus.to_string(), held["good"].cpus.to_string()), ("6".into(), given_up));
     assert!(s.limits.keeps("bad", Value::Knob(Knob::Cpus)));
 }

@@ -164,6 +164,15 @@ impl Metrics {
         kept(Knob::Cpus) && kept(Knob::Quota)
     }
 
+    /// A plan has set something of these services.
+    pub fn placed(&mut self, ids: Vec<String>) {
+        for id in ids {
+            if !self.nothing_can_be_set_of(&id) {
+                self.placed.insert(id);
+            }
+        }
+    }
+
     /// What bounds services of the local server.
     pub fn limits(&mut self, limits: Vec<Limit>) {
         self.limits = limits;

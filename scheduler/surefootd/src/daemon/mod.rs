@@ -389,6 +389,7 @@ fn control(
             let (applied, took) = timed(|| node.server().apply(&plan));
             (applied, Some(took))
         };
+        let changed = applied.as_ref().map_or(vec![], |a| a.changed.clone());
         let refused = applied.err().map(|e| e.to_string());
         // The same words every tick say nothing new: /metrics counts them.
         if refused != said {
@@ -415,6 +416,9 @@ fn control(
             }
         }
         story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
+        if !changed.is_empty() {
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
+        }
         if let Some(l) = &mut learning {
             l.tick(now, story.metrics);
         }
