@@ -158,7 +158,7 @@ fn refused_ways_stop_one_service() {
     write(format!("{RESCTRL}/schemata"), &line(rest(theirs[0]))).unwrap();
     let foreign = Foreign::new("theirs");
     write(foreign.0.join("schemata"), &line(theirs[0])).unwrap();
-    write(foreign.0.join("mode"), "exclusive").unwrap();
+    write(foreign.0.join("mode"), "exclusive\n").unwrap();
     let held = two.place(&wanted);
     assert_ne!(held["bad"].ways, theirs);
     assert_eq!(held["good"].ways[0].count_ones(), ours[0].count_ones());
