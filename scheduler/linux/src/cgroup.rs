@@ -325,6 +325,10 @@ impl Cgroup {
         text(self.files.as_ref(), path)
     }
 
+    pub(crate) fn files(&self) -> &SharedFiles {
+        &self.files
+    }
+
     /// For a thread whose writes may block for long.
     pub fn aside(&self) -> Self {
         Cgroup { files: self.files.aside().unwrap_or_else(|| self.files.clone()), ..self.clone() }

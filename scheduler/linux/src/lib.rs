@@ -13,6 +13,7 @@
 
 pub mod actuator;
 pub mod bench;
+pub mod bound;
 pub mod catalogue;
 pub mod cgroup;
 pub mod check;

@@ -1,7 +1,9 @@
-//! What no policy may do, whatever it thinks: take from a service whose latency is unknown.
+//! What no policy may do, whatever it thinks: take from a service whose latency is unknown, or ask for what the kernel is known to refuse.
 //!
-//! A silent feed says neither "met" nor "missed", and one that contradicts itself says nothing that can be believed. Until it speaks again the service keeps every core, way, per cent of bandwidth
-//! and byte that it holds, and nobody joins it on them; it may be given more. A plan that breaks this is repaired: the service
+//! The latter is [`bounds`](surefoot_server::bounds)' affair: the plan is made anew around what bounds a service, before all else here.
+//!
+//! A silent feed says neither "met" nor "missed", and one that contradicts itself says nothing that can be believed. Until it speaks
+//! again the service keeps every core, way, per cent of bandwidth and byte that it holds, and nobody joins it on them; it may be given more. A plan that breaks this is repaired: the service
 //! keeps what it has, so do those who would have gained from it, and the rest of the plan goes on. Policies think in counts that
 //! they want, and ask again at every step: what is withheld here is only put off.
 //!
@@ -13,6 +15,7 @@
 
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
+use surefoot_server::bounds;
 use surefoot_server::validate::{compatible, validate};
 use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, ServiceId, ServiceView};
 
@@ -24,11 +27,31 @@ pub struct Guarded {
     platform: Platform,
     /// Services of which a report was made since their feed fell silent, or came into this doubt.
     told: BTreeSet<(ServiceId, Option<Doubt>)>,
+    /// Bounds that were reported, by service.
+    bounded: BTreeMap<ServiceId, String>,
 }
 
 impl Guarded {
     pub fn new(inner: Box<dyn Policy>, platform: &Platform) -> Self {
-        Guarded { inner, platform: platform.clone(), told: BTreeSet::new() }
+        Guarded { inner, platform: platform.clone(), told: BTreeSet::new(), bounded: BTreeMap::new() }
+    }
+}
+
+impl Guarded {
+    /// What bounds a service is reported when it comes and when it changes.
+    fn tell_bounds(&mut self, seen: &Observation, left_out: &BTreeMap<ServiceId, String>, plan: &mut Plan) {
+        if seen.bounds.is_empty() {
+            self.bounded.clear();
+            return;
+        }
+        self.bounded.retain(|id, _| seen.bounds.contains_key(id));
+        for (id, b) in &seen.bounds {
+            let why = b.why.iter().chain(left_out.get(id)).map(String::as_str).collect::<Vec<_>>().join("; ");
+            if self.bounded.get(id) != Some(&why) {
+                plan.reports.push(Report::Withheld { service: id.clone(), why: why.clone() });
+                self.bounded.insert(id.clone(), why);
+            }
+        }
     }
 }
 
@@ -41,7 +64,9 @@ impl Policy for Guarded {
         self.told.retain(|(id, doubt)| seen.get(id).is_some_and(|s| s.latency_unknown() && s.feed.doubt() == *doubt));
         let wanted = self.inner.step(now_ms, seen);
         let doubted: Vec<(&ServiceView, Doubt)> = seen.lc().filter_map(|s| Some((s, s.feed.doubt()?))).collect();
+        let bounds::Kept { plan: wanted, left_out } = bounds::keep(&self.platform, seen, wanted);
         let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
+        self.tell_bounds(seen, &left_out, &mut plan);
         for (id, what) in spared {
             let view = seen.get(&id);
             if self.told.insert((id.clone(), view.and_then(|s| s.feed.doubt()))) {

@@ -1,9 +1,11 @@
 //! What a policy sees of a server every interval.
 
 use crate::allocation::Allocation;
+use crate::bounds::Bounds;
 use crate::features::Features;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Latency-critical service with a QoS target on p99, or best-effort job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -230,6 +232,9 @@ impl ServiceView {
 pub struct Observation {
     pub t_ms: u64,
     pub services: Vec<ServiceView>,
+    /// What the kernel, or the groups around a service, let be set of it; nobody without a bound is named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bounds: BTreeMap<ServiceId, Bounds>,
 }
 
 impl Observation {

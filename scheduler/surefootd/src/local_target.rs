@@ -260,6 +260,7 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
         resctrl: config.and_then(|c| c.resctrl.as_deref()),
         actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
         services: &services,
+        managed: config.and_then(|c| c.cpus),
         ..surefoot_linux::check::Node::at(&dir)
     };
     Ok(surefoot_linux::check(&Root::default(), &node))

@@ -24,7 +24,7 @@ use crate::resctrl::Resctrl;
 use crate::root::Root;
 use serde::Serialize;
 use std::path::Path;
-use surefoot_server::ServiceId;
+use surefoot_server::{CpuSet, ServiceId};
 
 pub use counters::Pmu;
 
@@ -102,12 +102,14 @@ pub struct Node<'a> {
     pub actuator: &'a Path,
     /// Services that run already, by id.
     pub services: &'a [(ServiceId, Target)],
+    /// CPUs for services; None = all but the last one.
+    pub managed: Option<CpuSet>,
 }
 
 impl<'a> Node<'a> {
     /// One without a configuration.
     pub fn at(state_dir: &'a Path) -> Self {
-        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), services: &[] }
+        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), services: &[], managed: None }
     }
 
     /// Its resctrl, if that is there.
@@ -134,7 +136,7 @@ pub fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Vec<Capability> {
         counters::look(root, &probes.pmu),
         host::look(root, node, probes),
         node::look(root, node),
-        services::look(root, node.services),
+        services::look(root, node),
     ];
     areas.into_iter().flat_map(|a| a.all).collect()
 }

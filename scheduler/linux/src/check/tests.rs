@@ -382,7 +382,7 @@ fn a_configuration_is_checked_against_the_host() {
         ("all".to_string(), Target::Cgroup("/".into())),
     ];
     let (state, resctrl, actuator) = (Path::new("/"), Path::new("/mnt/stand-in"), Path::new("/run/other.sock"));
-    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, services: &services };
+    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, services: &services, managed: None };
     let all = look(&root, &node, &no_probes());
     sound(&all);
     for (name, found, said) in [

@@ -9,6 +9,7 @@
 //! ([`crate::memory`]). A plan counts as applied before they have ended.
 
 use super::control::Control;
+use super::limits::Value;
 use super::LocalServer;
 use crate::cgroup::{quota_value, Cgroup, Knob};
 use crate::memory::{Lowering, Pace};
@@ -169,7 +170,8 @@ impl LocalServer {
         for (id, a) in new {
             let Some(s) = self.services.get(id) else { continue };
             let Control::Files(group) = &s.control else { continue };
-            let mut values = vec![(Knob::Cpus, a.cpus.to_string(), true), (Knob::Quota, quota_value(a.quota_cores), true)];
+            let mut values =
+                vec![(Knob::Cpus, self.cpus_to_set(id, a.cpus).to_string(), true), (Knob::Quota, quota_value(a.quota_cores), true)];
             if s.kind == Kind::Be && a.quota_cores.is_some() && group.get(Knob::Weight).is_some() {
                 values.push((Knob::Weight, s.control.least_weight().into(), true));
             }
@@ -182,6 +184,7 @@ impl LocalServer {
             if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
                 values.push((Knob::Mems, nodes.to_string(), false));
             }
+            values.retain(|(knob, ..)| !self.limits.keeps(id, Value::Knob(*knob)));
             // What was on its way for the former plan ends first.
             self.keeper.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory);
             let held = values.into_iter().map(|(knob, value, settled)| (knob, Held { value, settled })).collect();

@@ -9,6 +9,9 @@ mod control;
 mod faults;
 mod keep;
 mod latency;
+mod limits;
+#[cfg(test)]
+mod limits_tests;
 mod observe;
 mod recover;
 #[cfg(test)]
@@ -26,6 +29,8 @@ use self::apply::Wait;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
+use self::limits::Limits;
+pub use self::limits::{Limit, Value};
 use crate::actuator::Allow;
 use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
@@ -281,7 +286,10 @@ pub struct LocalServer {
     orphans_removed: Vec<String>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
     unsettled: Vec<apply::Step>,
+    /// Since when some of them could not be.
+    unsettled_since: Option<Instant>,
     keeper: Keeper,
+    limits: Limits,
     feed: Feed,
     /// And when they were read.
     frequencies: (Option<Instant>, Frequencies),
@@ -485,7 +493,9 @@ impl LocalServer {
             left_unknown: None,
             orphans_removed: vec![],
             unsettled: vec![],
+            unsettled_since: None,
             keeper: Keeper::default(),
+            limits: Limits::default(),
             feed,
             no_pmu,
             last_observed_ms: 0,
@@ -727,6 +737,7 @@ impl LocalServer {
     }
 
     fn hold(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target, found: (Control, Option<Cgroup>, Option<u32>)) {
+        self.limits.forget(id);
         let (control, cgroup, pid) = found;
         let process = pid.and_then(|p| Process::find(&self.config.root, p));
         let usage = cgroup.as_ref().and_then(Cgroup::usage);
@@ -848,6 +859,7 @@ impl Server for LocalServer {
         self.watch_resctrl();
         self.follow_threads(&ids);
         self.look_around();
+        self.look_at_limits();
         let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
@@ -874,7 +886,7 @@ impl Server for LocalServer {
                 }
             })
             .collect();
-        Observation { t_ms: now_ms, services }
+        Observation { t_ms: now_ms, services, bounds: self.bounds() }
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {

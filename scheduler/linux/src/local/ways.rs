@@ -2,6 +2,7 @@
 
 use super::apply::GroupsOfOthers;
 use super::control::Control;
+use super::limits::Value;
 use super::observe::STEADY_LOOKS;
 use super::watch::control_group;
 use super::{LocalServer, Service};
@@ -125,7 +126,7 @@ impl LocalServer {
             let ways = self.offer.to_platform(ids, &s.ways);
             return Allocation { shared_ways: ways.clone(), ways, ..asked.clone() };
         }
-        }
+        let asked = &self.with_what_stays(id, asked);
         let shared = self.offer.to_hardware(ids, &asked.shared_ways);
         let Some((ways, shared_ways)) = self.layout.held(id, &shared, &self.default_group) else {
             // Without a class, for whatever reason, it is where everybody is.
@@ -158,24 +159,40 @@ impl LocalServer {
         let survey = r.survey()?;
         self.note_foreign(&survey);
         let mba = self.platform.mba.is_some();
-        let mut needs = BTreeMap::new();
+        let before = survey.with_members(&self.layout);
+        let stays = |id: &ServiceId| self.limits.keeps(id, Value::Ways);
+        let (mut needs, mut wrong) = (BTreeMap::new(), None);
         for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
-            let ways = self.offer.to_hardware(&survey.domains, &a.ways);
-            let setting = Setting { ways, mba_pct: mba.then_some(a.mba_pct) };
-            survey.check(r.info(), id, &setting)?;
+            let setting = match before.place(id).filter(|_| stays(id)) {
+                Some(Place::Class(c)) => before.classes[&c].setting.clone(),
+                _ if stays(id) => continue,
+                _ => Setting { ways: self.offer.to_hardware(&survey.domains, &a.ways), mba_pct: mba.then_some(a.mba_pct) },
+            };
+            if let Err(e) = survey.check(r.info(), id, &setting).or_else(|e| if stays(id) { Ok(()) } else { Err(e) }) {
+                wrong = Some((id.clone(), e));
+                break;
+            }
             needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });
         }
-        let before = survey.with_members(&self.layout);
+        if let Some((id, e)) = wrong {
+            (self.default_group, self.group_domains) = (survey.bounds.default, survey.domains);
+            self.layout = before;
+            self.learn_ways(vec![id], &e);
+            return Err(e);
+        }
         let mut bounds = survey.bounds;
         bounds.classes = bounds.classes.min(limit);
         // A class needs ways of its own where there are any, and without ways and bandwidth (L2 alone) there is nothing to give by one.
         if self.platform.llc.is_none() && (self.platform.mba.is_none() || r.info().l3.is_some()) {
             bounds.classes = 0;
         }
-        let after = plan(&needs, &before, &bounds);
+        let mut after = plan(&needs, &before, &bounds);
+        after.in_default.extend(before.in_default.iter().filter(|id| stays(id)).cloned());
         let services = &self.services;
         let lc = |id: &str| services.get(id).is_some_and(is_lc);
-        let ops = steps(&before, &after, r.min_cbm_bits(), lc);
+        let mut ops = steps(&before, &after, r.min_cbm_bits(), lc);
+        // Its threads were refused: they stay where they are.
+        ops.retain(|(_, op)| !matches!(op, Op::Move { id, .. } if stays(id)));
         (self.default_group, self.group_domains) = (bounds.default, survey.domains);
         self.layout = before;
         Ok((ops, after))

@@ -9,11 +9,13 @@ use super::status::{ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
 use super::upper::{socket::DROPPED, What};
 use crate::error::{Error, Result};
 use crate::tally::{Shadowed, Tally};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use surefoot_io::{out, shown};
+use surefoot_linux::cgroup::Knob;
+use surefoot_linux::local::{Limit, Value};
 use surefoot_linux::LocalServer;
 use surefoot_policy::Opinion;
 use surefoot_server::{FeedState, Observation, Platform};
@@ -53,6 +55,11 @@ pub struct Metrics {
     inputs: Vec<String>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
+    /// What bounds services there.
+    limits: Vec<Limit>,
+    /// Services that have been here, and those of them of which something was set.
+    come: BTreeSet<String>,
+    placed: BTreeSet<String>,
     /// Readers of these pages that were cut off.
     dropped: Arc<http::Dropped>,
 }
@@ -144,7 +151,45 @@ impl Metrics {
                 recent.push_back(s.window.filter(|_| !s.latency_unknown()).map(|w| w.p99_ms));
             }
         }
+        for s in &seen.services {
+            if !self.come.contains(&s.id) {
+                self.come.insert(s.id.clone());
+            }
+            if s.placed && !self.placed.contains(&s.id) && !self.nothing_can_be_set_of(&s.id) {
+                self.placed.insert(s.id.clone());
+            }
+        }
         self.seen = seen.clone();
+    }
+
+    /// All that a plan sets first was refused: it has what it had before.
+    fn nothing_can_be_set_of(&self, id: &str) -> bool {
+        let kept = |knob: Knob| self.limits.iter().any(|l| l.service == id && l.kept && l.value == Value::Knob(knob));
+        kept(Knob::Cpus) && kept(Knob::Quota)
+    }
+
+    /// A plan has set something of these services.
+    pub fn placed(&mut self, ids: Vec<String>) {
+        for id in ids {
+            if !self.nothing_can_be_set_of(&id) {
+                self.placed.insert(id);
+            }
+        }
+    }
+
+    /// What bounds services of the local server.
+    pub fn limits(&mut self, limits: Vec<Limit>) {
+        self.limits = limits;
+    }
+
+    /// What bounds services, for the end of a run.
+    pub fn bounded(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Services that were here and of which nothing was ever set.
+    pub fn never_placed(&self) -> Vec<&str> {
+        self.come.difference(&self.placed).map(String::as_str).collect()
     }
 
     /// Services of the configuration that are waited for.
@@ -176,7 +221,14 @@ impl Metrics {
         let classes = s.foreign_class_changes().into_iter().map(|((id, part), n)| (of(id, "value", part), n as f64));
         let foreign = values.chain(classes).collect();
         let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
+        let refusals = s.refusals().map(|(id, value, n)| (of(id, "value", value.name()), n as f64)).collect();
+        self.limits = s.limits();
         self.host = vec![
+            (
+                "surefoot_refusals_total",
+                "values that the kernel refused, or that the groups around a service did not let come into force",
+                refusals,
+            ),
             ("surefoot_feed_taken_total", "latency datagrams that were taken", taken),
             ("surefoot_feed_refused_total", "latency datagrams, and pages of scraped services, that were not taken", refused),
             ("surefoot_foreign_changes_total", "values of ours that somebody else changed", foreign),
@@ -325,6 +377,10 @@ impl Metrics {
         for (name, help, lines) in &self.host {
             family(name, "counter", help, lines.clone());
         }
+        let bounded: BTreeSet<String> =
+            self.limits.iter().map(|l| format!("{{service=\"{}\",value=\"{}\"}}", escaped(&l.service), l.value.name())).collect();
+        let bounded = bounded.into_iter().map(|labels| (labels, 1.0)).collect();
+        family("surefoot_bounded", "gauge", "1 for what cannot be set of a service as a policy likes", bounded);
         let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
         let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
         family("surefoot_expectations_total", "counter", "actions whose effect is known, by whether what was expected came", held);

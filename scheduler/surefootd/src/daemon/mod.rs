@@ -41,6 +41,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
+use surefoot_linux::local::Limit;
 use surefoot_policy::{check_name, Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
 use upper::{socket::Hello, Upper};
@@ -146,9 +147,18 @@ pub fn run(args: &cli::Run) -> Result<()> {
     if let Some(l) = &mut learning {
         l.end();
     }
-    let summary = looped?;
+    let (summary, unplaced) = looped?;
     let said = say::json(&summary);
-    restored.and(recorded).and(said)
+    restored.and(recorded).and(said).and(unplaced)
+}
+
+/// A service of which nothing could be set in all the time: the run has not done what it was for.
+fn none_unplaced(m: &Metrics) -> Result<()> {
+    let never = m.never_placed();
+    let refused = m.bounded().iter().find(|l| never.contains(&l.service.as_str()));
+    refused.map_or(Ok(()), |l| {
+        Err(Error::Failed(format!("service \"{}\" was never placed: {}: {}. {}", l.service, l.value.name(), l.cause, l.remedy)))
+    })
 }
 
 /// A bundle for this host: its models are of the hardware, and policies work within what others leave of the ways.
@@ -366,7 +376,7 @@ fn control(
     mut learning: Option<&mut Learning>,
     story: &mut Story,
     beside: &mut Beside,
-) -> Result<serde_json::Value> {
+) -> Result<(serde_json::Value, Result<()>)> {
     let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
@@ -384,6 +394,7 @@ fn control(
             let (applied, took) = timed(|| node.server().apply(&plan));
             (applied, Some(took))
         };
+        let changed = applied.as_ref().map_or(vec![], |a| a.changed.clone());
         let refused = applied.err().map(|e| e.to_string());
         // The same words every tick say nothing new: /metrics counts them.
         if refused != said {
@@ -404,8 +415,15 @@ fn control(
                 }
                 story.metrics.lock().unwrap_or_else(PoisonError::into_inner).host(s);
             }
+            // What was refused is known before what is placed is counted.
+            if refused.is_some() || !seen.bounds.is_empty() {
+                story.metrics.lock().unwrap_or_else(PoisonError::into_inner).limits(s.limits());
+            }
         }
         story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
+        if !changed.is_empty() {
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
+        }
         if let Some(l) = &mut learning {
             l.tick(now, story.metrics);
         }
@@ -431,11 +449,15 @@ fn control(
     let violation_s: serde_json::Map<_, _> =
         m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(ms.map(|ms| ms as f64 / 1000.0)))).collect();
     let (cpu_s, rss_bytes) = own_cost();
-    Ok(json!({
+    let bounded = |l: &Limit| json!({ "service": l.service, "value": l.value.name(), "cause": l.cause, "remedy": l.remedy });
+    let bounded: Vec<serde_json::Value> = m.bounded().iter().map(bounded).collect();
+    let unplaced = none_unplaced(&m);
+    let summary = json!({
         "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
         "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
-        "shadows": m.shadowed(),
-    }))
+        "shadows": m.shadowed(), "bounded": bounded, "never_placed": m.never_placed(),
+    });
+    Ok((summary, unplaced))
 }
 
 /// One line per service: what the report draws.

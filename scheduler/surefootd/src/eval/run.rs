@@ -362,7 +362,7 @@ mod tests {
             }),
             instr_per_s: None,
         };
-        Observation { t_ms, services: p99_ms.iter().enumerate().map(view).collect() }
+        Observation { t_ms, services: p99_ms.iter().enumerate().map(view).collect(), ..Observation::default() }
     }
 
     fn converge(from_ms: u64, p99_at: impl Fn(u64) -> Vec<Option<f64>>) -> Option<u64> {
