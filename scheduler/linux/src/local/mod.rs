@@ -4,6 +4,7 @@
 //! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
 
 mod apply;
+mod command;
 mod control;
 #[cfg(test)]
 mod faults;
@@ -18,6 +19,7 @@ mod unit_tests;
 mod ways;
 
 use self::apply::Wait;
+pub use self::command::CommandSpec;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
@@ -36,6 +38,7 @@ use crate::procfs::{Frequencies, Process};
 use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::{DeadCounter, Traffic};
+use crate::resctrl::refusal::Cause;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
@@ -143,6 +146,17 @@ pub enum Target {
     Pid(u32),
 }
 
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Target::Container(name) => write!(f, "container {name}"),
+            Target::Cgroup(path) => write!(f, "cgroup {}", path.display()),
+            Target::Unit(unit) => write!(f, "unit {unit}"),
+            Target::Pid(pid) => write!(f, "process {pid}"),
+        }
+    }
+}
+
 /// A service of the catalogue to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchSpec {
@@ -173,6 +187,8 @@ pub struct ResetReport {
     pub groups_removed: Vec<String>,
     /// Containers of a killed run that were removed.
     pub containers_removed: Vec<String>,
+    /// Services of a killed run that were processes of its own, and were ended.
+    pub commands_ended: Vec<ServiceId>,
 }
 
 #[derive(Debug)]
@@ -190,6 +206,8 @@ struct Service {
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
     launched: Option<String>,
+    /// A process that we started and will end.
+    started: Option<command::Started>,
     port: Option<u16>,
     allocation: Allocation,
     placed: bool,
@@ -227,8 +245,12 @@ pub struct LocalServer {
     replan_at: Option<u64>,
     /// Classes wait for another tool's lock of resctrl.
     ways_late: bool,
-    /// It was mounted anew with another offer.
+    /// It was mounted anew with another offer, or only after the start.
     resctrl_changed: Option<String>,
+    /// Another controller has it.
+    resctrl_left: bool,
+    /// Why the kernel made no further class in the last plan.
+    short_of: Option<Cause>,
     observations: u64,
     engine: Option<Engine>,
     catalogue: Option<Catalogue>,
@@ -241,6 +263,10 @@ pub struct LocalServer {
     in_force: BTreeMap<ServiceId, Allocation>,
     /// The safe layout on disk.
     safe: Option<SafeLayout>,
+    /// The disk had no room for the safe layout.
+    layout_owed: bool,
+    /// That the disk is full has been said.
+    told_full: bool,
     /// Services that keep the ways of a group of somebody else, who put their threads there: this process could not put them back.
     elsewhere: BTreeMap<ServiceId, Setting>,
     /// Services that are being given back now: no layout holds them at less than they had.
@@ -255,6 +281,8 @@ pub struct LocalServer {
     left: Vec<String>,
     left_unknown: Option<ServerError>,
     orphans_removed: Vec<String>,
+    /// Services that a run left as processes, and that were ended.
+    commands_ended: Vec<ServiceId>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
     unsettled: Vec<apply::Step>,
     keeper: Keeper,
@@ -349,6 +377,7 @@ impl LocalServer {
             server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
             server.claim_resctrl();
             server.find_left()?;
+            server.commands_ended = server.end_left_commands()?;
             if !server.config.resume {
                 server.remove_left()?;
             }
@@ -425,6 +454,8 @@ impl LocalServer {
             replan_at: None,
             ways_late: false,
             resctrl_changed: None,
+            resctrl_left: false,
+            short_of: None,
             observations: 0,
             owner: owner_of(&dir),
             config,
@@ -437,6 +468,8 @@ impl LocalServer {
             touched: recalled.touched,
             in_force: recalled.in_force,
             safe: None,
+            layout_owed: false,
+            told_full: false,
             elsewhere: BTreeMap::new(),
             giving: BTreeSet::new(),
             given: BTreeSet::new(),
@@ -445,6 +478,7 @@ impl LocalServer {
             left: vec![],
             left_unknown: None,
             orphans_removed: vec![],
+            commands_ended: vec![],
             unsettled: vec![],
             keeper: Keeper::default(),
             feed,
@@ -478,7 +512,7 @@ impl LocalServer {
         if self.engine.is_none() {
             self.engine = Some(Engine::find()?);
         }
-        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
+        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Start it: systemctl start docker"))
     }
 
     /// "full", or "no-pmu" with the reason.
@@ -573,7 +607,7 @@ impl LocalServer {
                 self.left.retain(|id| *id != c.id);
                 Ok(c)
             }
-            None => self.free(&name).and_then(|()| port_free(port, spec)).and_then(|()| engine.run(&run)),
+            None => self.free(&name).and_then(|()| port_free(port, &spec.id, &fields(spec))).and_then(|()| engine.run(&run)),
         };
         let started = container.and_then(|c| {
             wait_ready(&engine, &c, port).and_then(|()| {
@@ -699,6 +733,7 @@ impl LocalServer {
             claim: None,
             process,
             launched: None,
+            started: None,
             port: None,
             allocation: Allocation::everything(&self.platform),
             placed: false,
@@ -725,6 +760,10 @@ impl LocalServer {
         match self.container(id).map(str::to_string) {
             Some(container) => {
                 self.engine()?.remove(&container)?;
+                self.forget(id)?;
+            }
+            None if self.services[id].started.is_some() => {
+                self.end_command(id)?;
                 self.forget(id)?;
             }
             None => self.let_go(id)?,
@@ -758,13 +797,17 @@ pub fn check_id_form(id: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Asked before the container runs: inside it the failure would be a line in a log.
-fn port_free(port: Option<u16>, spec: &LaunchSpec) -> Result<(), ServerError> {
+/// Where the port of a service of the catalogue is set.
+fn fields(spec: &LaunchSpec) -> String {
+    format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service)
+}
+
+/// Asked before it runs: inside a container the failure would be a line in a log.
+fn port_free(port: Option<u16>, id: &str, fields: &str) -> Result<(), ServerError> {
     let Some(p) = port else { return Ok(()) };
-    TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map(|_| ()).map_err(|e| {
-        let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
-        unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
-    })
+    TcpListener::bind((Ipv4Addr::LOCALHOST, p))
+        .map(|_| ())
+        .map_err(|e| unavailable(format!("port {p} for {id}"), e, format!("Stop what listens there, or give another: {fields}")))
 }
 
 /// Until the port answers, or the container has ended.
@@ -850,9 +893,10 @@ impl Server for LocalServer {
 }
 
 impl Drop for LocalServer {
-    /// Containers that we started end with us. Values of other services stay until [`LocalServer::reset`].
+    /// Containers and processes that we started end with us. Values of other services stay until [`LocalServer::reset`].
     fn drop(&mut self) {
-        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.launched.is_some()).map(|(id, _)| id.clone()).collect();
+        let ours = |s: &Service| s.launched.is_some() || s.started.is_some();
+        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| ours(s)).map(|(id, _)| id.clone()).collect();
         for id in launched {
             if let Err(e) = self.stop(&id) {
                 tracing::error!("{e}");

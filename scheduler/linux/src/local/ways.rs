@@ -7,7 +7,7 @@ use crate::cgroup::Cgroup;
 use crate::claim;
 use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
 use crate::resctrl::monitor::Event;
-use crate::resctrl::refusal::Refusal;
+use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::{steps, Op};
 use crate::resctrl::Resctrl;
 use crate::safe;
@@ -30,6 +30,15 @@ fn is_watched(s: &Service) -> bool {
     matches!(s.control, Control::Watched(_))
 }
 
+/// What has run out where services share a class, in words.
+pub(super) fn shortage(of: Option<Cause>) -> &'static str {
+    match of {
+        Some(Cause::OutOfRmids) => "monitoring ids (RMIDs) have run out, and each class needs one",
+        Some(Cause::RmidsInLimbo) => "monitoring ids (RMIDs) of removed groups are not free yet, and each class needs one",
+        _ => "classes have run out",
+    }
+}
+
 impl LocalServer {
     /// Two controllers would take each other's classes for leftovers: the second one leaves resctrl alone.
     pub(super) fn claim_resctrl(&mut self) {
@@ -41,6 +50,7 @@ impl LocalServer {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 tracing::warn!("{}: {e}: ways and bandwidth are not controlled here", r.dir().display());
                 self.resctrl = None;
+                self.resctrl_left = true;
                 (self.platform.llc, self.platform.mba) = (None, None);
             }
             Err(e) => tracing::warn!("{e}: another controller of resctrl would not be noticed"),
@@ -50,7 +60,7 @@ impl LocalServer {
     /// resctrl may be unmounted and mounted anew, with other options: our classes are made again there. Where it offers something else
     /// than the policy goes by, [`LocalServer::resctrl_changed`] says so.
     pub(super) fn look_at_resctrl(&mut self) {
-        let Some(r) = &self.resctrl else { return };
+        let Some(r) = &self.resctrl else { return self.look_for_resctrl() };
         let Some(anew) = r.mounted_anew(&self.config.root, self.layout.classes.keys()) else { return };
         let offers = |r: &Resctrl| (r.cbm_bits(), r.min_cbm_bits(), r.mba_steps());
         let (at, before, now) = (r.dir().display().to_string(), offers(r), offers(&anew));
@@ -64,6 +74,16 @@ impl LocalServer {
             if let Err(e) = self.put_in_force(&Plan::default(), self.wait()) {
                 tracing::warn!("{e}");
             }
+        }
+    }
+
+    /// It may be mounted after the start. One that another controller has is nothing to us.
+    fn look_for_resctrl(&mut self) {
+        if self.resctrl_left || self.resctrl_changed.is_some() || self.config.resctrl.is_some() {
+            return;
+        }
+        if let Some(r) = Resctrl::find(&self.config.root) {
+            self.resctrl_changed = Some(format!("resctrl was mounted at {} after the start", r.dir().display()));
         }
     }
 
@@ -162,17 +182,18 @@ impl LocalServer {
         let before = std::mem::replace(&mut self.layout, layout);
         let sharing = !self.layout.in_default.is_empty() || self.layout.classes.values().any(|c| c.members.len() > 1);
         self.replan_at = (sharing && self.platform.ways() > 0).then_some(self.observations + REPLAN_EVERY);
+        let out = shortage(self.short_of);
         for (id, s) in self.services.iter().filter(|(_, s)| s.placed) {
             let (with, place) = (self.layout.companions(id), self.layout.place(id));
             if before.companions(id) != with || before.place(id) != place {
                 match place {
                     Some(Place::Default) if self.platform.ways() > 0 => {
-                        tracing::warn!("{id}: classes have run out: it is in the default group, with ways {:x?}", self.default_group.ways);
+                        tracing::warn!("{id}: {out}: it is in the default group, with ways {:x?}", self.default_group.ways);
                     }
                     Some(Place::Class(c)) if !with.is_empty() => {
                         let with: Vec<&str> = with.iter().map(String::as_str).collect();
                         let ways = &self.layout.classes[&c].setting.ways;
-                        tracing::warn!("{id}: classes have run out: it shares ways {ways:x?} with {}", with.join(", "));
+                        tracing::warn!("{id}: {out}: it shares ways {ways:x?} with {}", with.join(", "));
                     }
                     _ => {}
                 }
@@ -287,6 +308,17 @@ impl LocalServer {
                 Ok(0) => {}
                 Ok(n) => tracing::info!("{id}: {n} threads that had entered its cgroup were moved to its class"),
                 Err(e) => r.say_once(format!("follow {id}"), || format!("{id}: {e}")),
+            }
+            let Place::Class(class) = &place else { continue };
+            let members = self.layout.classes.get(class).map(|c| &c.members);
+            let groups: Option<Vec<&Cgroup>> = members.and_then(|m| m.iter().map(|id| self.services.get(id)?.cgroup.as_ref()).collect());
+            let Some(groups) = groups.filter(|g| !g.is_empty()) else { continue };
+            // Whose they were cannot be told where several share a class.
+            let former = self.touched.get(id).filter(|_| groups.len() == 1).map(|f| f.threads.clone()).unwrap_or_default();
+            match r.let_leavers_go(class, &former, &|| groups.iter().flat_map(|g| g.tids()).collect()) {
+                Ok(0) => {}
+                Ok(n) => tracing::info!("{id}: {n} threads that had left its cgroup were given back from its class"),
+                Err(e) => r.say_once(format!("leave {id}"), || format!("{id}: {}", e.error)),
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::safe;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use surefoot_server::{ServerError, ServiceId};
 
 /// Folders of the root that are no control groups.
@@ -274,7 +275,7 @@ impl Resctrl {
     /// A monitoring group for a service, with all its threads. Without one it has no counters: that is said once, and nothing
     /// else depends on it.
     fn watch_threads(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) {
-        if self.info.monitoring.is_none() {
+        if self.info.monitoring.is_none() || matches!(place, Place::Class(_)) && self.no_monitors.load(Ordering::Relaxed) {
             return;
         }
         let dir = self.monitor(id, place);

@@ -52,6 +52,8 @@ pub struct Metrics {
     inputs: Vec<String>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
+    /// Whether the disk of its state folder has no room for what it knows; None: no local server.
+    disk_behind: Option<bool>,
     /// Readers of these pages that were cut off.
     dropped: Arc<http::Dropped>,
 }
@@ -170,6 +172,7 @@ impl Metrics {
         let of = |id: &str, key: &str, value: &str| format!("{{service=\"{}\",{key}=\"{value}\"}}", escaped(id));
         let foreign = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64)).collect();
         let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
+        self.disk_behind = Some(s.is_disk_behind());
         self.host = vec![
             ("surefoot_feed_taken_total", "latency datagrams that were taken", taken),
             ("surefoot_feed_refused_total", "latency datagrams, and pages of scraped services, that were not taken", refused),
@@ -309,6 +312,10 @@ impl Metrics {
         family("surefoot_actions_total", "counter", "steps that the policy took", actions);
         for (name, help, lines) in &self.host {
             family(name, "counter", help, lines.clone());
+        }
+        if let Some(behind) = self.disk_behind {
+            let help = "1 while the full disk of the state folder lacks something that only this process knows";
+            family("surefoot_state_behind", "gauge", help, vec![(String::new(), f64::from(u8::from(behind)))]);
         }
         let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
         let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
