@@ -728,31 +728,27 @@ fn who_leaves_a_cgroup_leaves_its_class() {
 }
 
 /// Where monitoring ids have run out it is they that are told, not classes: monitoring groups of services are given up for classes, and what
-/// then is short still is shared.
+/// is short until the cache has forgotten their ids is shared until then.
 #[test]
 fn ids_that_run_out_are_told_as_ids() {
+    assert!(super::ways::shortage(Some(Cause::OutOfRmids)).contains("monitoring ids (RMIDs) have run out"));
+    assert!(super::ways::shortage(Some(Cause::RmidsInLimbo)).contains("not free yet"));
+    assert!(super::ways::shortage(None).contains("classes"));
     let mut hardware = crate::testing::intel(1, 11);
-    // The default group's, and one more.
-    hardware.monitoring.as_mut().unwrap().rmids = 2;
-    let (host, _files, mut s, plan) = with_resctrl(hardware);
+    // The default group's, one for a class and one for its service.
+    hardware.monitoring.as_mut().unwrap().rmids = 3;
+    let (host, files, mut s, plan) = with_resctrl(hardware);
+    let monitors = |class: &str| host.root.files.folders(&host.root.path(format!("/sys/fs/resctrl/surefoot.{class}/mon_groups")));
+    let first = Plan { allocations: plan.allocations.clone().into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
+    s.apply(&first).unwrap();
+    assert_eq!((monitors("c"), s.short_of), (vec!["c".to_string()], None));
     s.apply(&plan).unwrap();
     assert!(matches!(s.short_of, Some(Cause::OutOfRmids | Cause::RmidsInLimbo)), "{:?}", s.short_of);
-    assert!(super::ways::shortage(s.short_of).contains("monitoring ids (RMIDs)"));
-    assert!(super::ways::shortage(None).contains("classes"));
-    let groups = host.root.files.folders(&host.root.path("/sys/fs/resctrl"));
-    let of_class = |name: &str| host.root.files.folders(&host.root.path(format!("/sys/fs/resctrl/{name}/mon_groups")));
-    let ours: Vec<&String> = groups.iter().filter(|g| g.starts_with("surefoot.")).collect();
-    assert!(!ours.is_empty() && ours.iter().all(|c| of_class(c).is_empty()), "{groups:?}");
-    // With three there is one for each class, if no monitoring group takes it.
-    let mut hardware = crate::testing::intel(1, 11);
-    hardware.monitoring.as_mut().unwrap().rmids = 3;
-    let (_host, files, mut s, plan) = with_resctrl(hardware);
-    s.apply(&plan).unwrap();
-    // Ids of groups that were given up are free once the cache has forgotten them.
+    assert!(monitors("c").is_empty());
     files.machine().advance(10_000);
     (0..60).for_each(|_| drop(s.observe()));
     s.apply(&Plan::default()).unwrap();
-    assert_eq!((s.layout.classes.len(), s.short_of), (2, None));
+    assert_eq!((s.layout.classes.len(), s.short_of, monitors("c").len() + monitors("d").len()), (2, None, 0));
 }
 
 /// A thread that is born while its parent is moved joins a monitoring group by way of the control group, and fails nothing.
@@ -761,7 +757,7 @@ fn a_child_that_is_born_meanwhile_is_no_failure() {
     let (host, files, mut s, plan) = with_resctrl(crate::testing::intel(1, 11));
     s.apply(&plan).unwrap();
     // As the kernel leaves it: in the cgroup, with the group that its parent was in before.
-    files.machine().spawn(44, 42, 1, 0);
+    files.machine().spawn(44, 44, 1, 0);
     fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/tasks"), "42\n43\n44\n").unwrap();
     let r = s.resctrl.clone().unwrap();
     let moved = r.gather(&host.root.path("/sys/fs/resctrl/surefoot.c/mon_groups/c"), &|| vec![42, 43, 44]).map_err(|r| r.error);
