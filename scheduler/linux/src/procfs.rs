@@ -86,6 +86,16 @@ pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Whether a process has ended and only waits for its parent to ask: a zombie, of whose threads none is left.
+pub fn is_zombie(root: &Root, pid: u32) -> bool {
+    let Some(stat) = root.read(format!("/proc/{pid}/stat")) else { return false };
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let state = fields.next();
+    // A first thread that has ended while others go on has this state too.
+    let threads: Option<u32> = fields.nth(16).and_then(|n| n.parse().ok());
+    matches!(state, Some("Z" | "X" | "x")) && threads.is_none_or(|n| n <= 1)
+}
+
 /// A process, named for good.
 #[derive(Debug)]
 pub struct Process {
@@ -96,8 +106,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// None where there is no such process.
+    /// None where there is no such process, or it has ended and its parent has not asked for it yet.
     pub fn find(root: &Root, pid: u32) -> Option<Self> {
+        if is_zombie(root, pid) {
+            return None;
+        }
         // SAFETY: the kernel returns a new descriptor or -1.
         let fd = if root.is_host() { unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } } else { -1 };
         // SAFETY: a descriptor of our own, just opened.
@@ -116,7 +129,9 @@ impl Process {
     }
 
     pub fn has_ended(&self, root: &Root) -> bool {
-        let Some(end) = &self.end else { return start_time(root, self.pid) != Some(self.start_ticks) };
+        let Some(end) = &self.end else {
+            return start_time(root, self.pid) != Some(self.start_ticks) || is_zombie(root, self.pid);
+        };
         let mut asked = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
         poll(&mut asked, PollTimeout::ZERO).is_ok_and(|n| n > 0)
     }
@@ -164,6 +179,20 @@ mod tests {
         let (_dir, root) = tree(&[("/proc/cpuinfo".into(), "processor\t: 0\nBogoMIPS\t: 50.00\n".into()), cpufreq("scaling_cur_freq")]);
         let f = Frequencies::read(&root, &CpuSet::range(0, 2));
         assert_eq!((f.mean_mhz(&CpuSet::range(0, 1)), f.mean_mhz(&CpuSet::range(1, 2))), (Some(1200.0), None));
+    }
+
+    /// A zombie has ended, also for whoever holds no descriptor of it; one whose other threads go on has not, and no more has one that sleeps.
+    #[test]
+    fn zombies_have_ended() {
+        let stat = |state: &str, threads: u32| format!("5 (a ) Z) {state} {}{threads} 0 4711 0", "0 ".repeat(16));
+        for (state, threads, ended) in [("Z", 1, true), ("Z", 0, true), ("X", 0, true), ("Z", 3, false), ("S", 1, false), ("R", 8, false)] {
+            let (_dir, root) = tree(&[("/proc/5/stat".into(), stat("S", 1))]);
+            let held = Process::find(&root, 5).unwrap();
+            std::fs::write(root.path("/proc/5/stat"), stat(state, threads)).unwrap();
+            assert_eq!(start_time(&root, 5), Some(4711));
+            assert_eq!(held.has_ended(&root), ended, "{state} {threads}");
+            assert_eq!((is_zombie(&root, 5), Process::find(&root, 5).is_none()), (ended, ended), "{state} {threads}");
+        }
     }
 
     /// The start time is found behind any command name.

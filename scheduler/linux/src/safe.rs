@@ -134,13 +134,21 @@ impl SafeLayout {
         report
     }
 
+    /// As [`SafeLayout::save`], with the disk's own word.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn store(&self, file: &Path) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        Folder::of(file).and_then(|(folder, name)| folder.replace(name, &text))
+    }
+
     /// Write it to the disk, whole or not at all.
     ///
     /// # Errors
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn save(&self, file: &Path) -> Result<(), ServerError> {
-        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        Folder::of(file).and_then(|(folder, name)| folder.replace(name, &text)).map_err(|e| {
+        self.store(file).map_err(|e| {
             let (cause, remedy) = cause_and_remedy(&e, "Free disk space or give another state folder");
             ServerError::Unavailable { what: format!("safe layout {}", file.display()), cause, remedy }
         })

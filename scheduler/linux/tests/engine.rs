@@ -217,7 +217,7 @@ fn nothing_is_left_after_kill_9() {
 fn a_campaigns_cases_run_on_one_container() {
     find_loadgen().unwrap();
     let state = tempfile::tempdir().unwrap();
-    let mut b = LocalBench::open(config(state.path())).unwrap();
+    let mut b = LocalBench::open(config(state.path()), vec![]).unwrap();
     let sampling = Sampling { warmup_ms: 500, interval_ms: 500, samples: 4 };
     let case = |cores: f64, threads: u32, rps: f64| BenchCase {
         service: "memcached".into(),

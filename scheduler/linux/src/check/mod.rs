@@ -18,7 +18,7 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-use crate::actuator::SOCKET;
+use crate::actuator::{Allow, SOCKET};
 use crate::local::Target;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
@@ -100,6 +100,8 @@ pub struct Node<'a> {
     pub resctrl: Option<&'a Path>,
     /// Socket of the actuator.
     pub actuator: &'a Path,
+    /// What the actuator changes for a daemon of this configuration; None: no actuator is configured.
+    pub by_actuator: Option<&'a Allow>,
     /// Services that run already, by id.
     pub services: &'a [(ServiceId, Target)],
     /// CPUs for services; None = all but the last one.
@@ -109,7 +111,18 @@ pub struct Node<'a> {
 impl<'a> Node<'a> {
     /// One without a configuration.
     pub fn at(state_dir: &'a Path) -> Self {
-        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), services: &[], managed: None }
+        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), by_actuator: None, services: &[], managed: None }
+    }
+
+    /// A right that this process lacks: whether the configured actuator has it in its place, or why not. None: no actuator is configured.
+    fn through_actuator(&self, root: &Root) -> Option<Result<String, String>> {
+        self.by_actuator?;
+        let socket = self.actuator.display();
+        Some(match node::reach(&root.path(self.actuator)) {
+            node::Reach::Here => Ok(format!("the actuator at {socket} does it for this user, within what node.toml names")),
+            node::Reach::NotForUs => Ok(format!("the actuator at {socket} does it for the daemon's user, within what node.toml names")),
+            node::Reach::Nobody => Err(format!("the actuator is to do it, and nobody listens on {socket}")),
+        })
     }
 
     /// Its resctrl, if that is there.
@@ -130,7 +143,7 @@ pub fn check(root: &Root, node: &Node<'_>) -> Vec<Capability> {
 pub fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Vec<Capability> {
     let areas = [
         cpu::look(root, node),
-        cgroups::look(root),
+        cgroups::look(root, node),
         memory::look(root),
         rdt::look(root, node),
         counters::look(root, &probes.pmu),

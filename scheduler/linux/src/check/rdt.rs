@@ -77,7 +77,7 @@ pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
         }
         return a;
     };
-    mounted(root, &r, &mut a);
+    mounted(root, &r, node, &mut a);
     cat(r.info(), &mut a);
     left(root, &r, &mut a);
     cdp(root, r.info(), &mut a);
@@ -113,22 +113,23 @@ fn boot(root: &Root, a: &mut Area) {
     }
 }
 
-fn mounted(root: &Root, r: &Resctrl, a: &mut Area) {
+fn mounted(root: &Root, r: &Resctrl, node: &Node<'_>, a: &mut Area) {
     let groups = folders(root, r.dir());
     let ours = groups.iter().filter(|g| g.starts_with(PREFIX)).count();
     let fstab = root.read("/etc/fstab").is_some_and(|t| t.lines().any(|l| l.split_whitespace().nth(2) == Some("resctrl")));
     let by = if fstab { "by /etc/fstab" } else { "by hand or by a service: /etc/fstab does not name it" };
     let detail = format!("mounted {by} ({}); {} of ours, {} of others", r.info().options, counted(ours, "group"), groups.len() - ours);
     a.have("resctrl", WAYS, detail);
-    if root.files.writable(&r.dir().join("schemata")) {
-        a.have("resctrl-writable", WAYS, "groups can be set");
-    } else {
-        a.lack(
+    match (root.files.writable(&r.dir().join("schemata")), node.through_actuator(root)) {
+        (true, _) => a.have("resctrl-writable", WAYS, "groups can be set"),
+        (false, Some(Ok(how))) => a.have("resctrl-writable", WAYS, how),
+        (false, Some(Err(why))) => a.lack("resctrl-writable", WAYS, why, "See actuator"),
+        (false, None) => a.lack(
             "resctrl-writable",
             WAYS,
             "this user cannot write it",
             "Run as root, or reach the actuator. In a container: mount the host's /sys/fs/resctrl writable, with the host's pid namespace",
-        );
+        ),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::discover::{default_managed, online};
 use crate::engine::Engine;
 use crate::local::locate;
 use crate::root::Root;
+use std::path::Path;
 use surefoot_server::{CpuSet, ServerError};
 
 /// What bounds a service before anything is set.
@@ -22,13 +23,17 @@ fn bounds(mounts: &Mounts, group: &Cgroup, managed: CpuSet, id: &str, a: &mut Ar
 }
 
 pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
-    let services = node.services;
     let mut a = Area::new("services");
     let (mounts, cpus) = (Mounts::read(root), online(root).unwrap_or(CpuSet::empty()));
-    for (id, target) in services {
+    let listed = |dir: &Path| node.by_actuator.is_none_or(|allow| dir.join("any").to_str().is_some_and(|file| allow.governs(file)));
+    for (id, target) in node.services {
         const WHY: &str = "controlling it; a daemon starts without it and takes it on when it comes";
         let name = format!("service-{id}");
         match locate(root, &mounts, cpus, &mut Engine::find, id, target) {
+            Ok((Some(g), ..)) if !(listed(&g.cpuset) && listed(&g.cpu)) => {
+                let what = format!("its cgroup {} is not on the list of what the actuator changes", g.cpuset.display());
+                a.lack(&name, WHY, what, "Name it in node.toml: as the service's cgroup, or in actuator.cgroups");
+            }
             Ok((Some(g), ..)) => {
                 a.have(&name, WHY, format!("its cgroup is {}", g.cpuset.display()));
                 bounds(&mounts, &g, node.managed.unwrap_or_else(|| default_managed(&cpus)), id, &mut a);

@@ -371,6 +371,35 @@ fn this_host_is_looked_at() {
     assert!(of(&all, "cpus").found && of(&all, "kernel").found, "{all:#?}");
 }
 
+/// What this user may not do itself is judged by the actuator that the configuration names: whether it can be reached, and whether a service
+/// is on its list.
+#[test]
+fn the_rights_of_an_actuator_count() {
+    let (_dir, root) = tree(&server());
+    for unit in ["redis", "other"] {
+        std::fs::create_dir_all(root.path(format!("/sys/fs/cgroup/system.slice/{unit}.service"))).unwrap();
+    }
+    // What is not there cannot be written, not even by root.
+    std::fs::remove_file(root.path("/sys/fs/cgroup/cgroup.procs")).unwrap();
+    let pattern = crate::actuator::Pattern::literal("/system.slice/redis.service").unwrap();
+    let allow = Allow::new(&crate::cgroup::Mounts::read(&root), None, vec![pattern]);
+    let services = ["redis", "other"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
+    let socket = Path::new("/run/act.sock");
+    let node = |by_actuator| Node { state_dir: Path::new("/"), resctrl: None, actuator: socket, by_actuator, services: &services };
+    let seen = |by_actuator, name: &str| of(&look(&root, &node(by_actuator), &no_probes()), name).clone();
+    let alone = seen(None, "cgroup-writable");
+    assert!(!alone.found && alone.remedy.as_deref().unwrap().contains("Run as root"), "{alone:?}");
+    let nobody = seen(Some(&allow), "cgroup-writable");
+    assert!(!nobody.found && nobody.remedy.as_deref() == Some("See actuator"), "{nobody:?}");
+    std::fs::create_dir_all(root.path("/run")).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(root.path(socket)).unwrap();
+    let by_it = seen(Some(&allow), "cgroup-writable");
+    assert!(by_it.found && by_it.detail.contains("the actuator at /run/act.sock does it for this user"), "{by_it:?}");
+    assert!(seen(Some(&allow), "service-redis").found && seen(None, "service-other").found);
+    let other = seen(Some(&allow), "service-other");
+    assert!(!other.found && other.detail.contains("not on the list") && other.remedy.unwrap().contains("actuator.cgroups"));
+}
+
 /// What a configuration names is looked for as a daemon would: services, its resctrl, its actuator.
 #[test]
 fn a_configuration_is_checked_against_the_host() {
@@ -382,7 +411,7 @@ fn a_configuration_is_checked_against_the_host() {
         ("all".to_string(), Target::Cgroup("/".into())),
     ];
     let (state, resctrl, actuator) = (Path::new("/"), Path::new("/mnt/stand-in"), Path::new("/run/other.sock"));
-    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, services: &services, managed: None };
+    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, by_actuator: None, services: &services, managed: None };
     let all = look(&root, &node, &no_probes());
     sound(&all);
     for (name, found, said) in [

@@ -9,6 +9,7 @@ use crate::journal::{Entry as Event, Former};
 use crate::resctrl::lock::{Lock, Turn};
 use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::Op;
+use crate::resctrl::Resctrl;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -93,6 +94,9 @@ impl LocalServer {
         if new.is_empty() && turn == ClassTurn::NotNeeded {
             return Ok(Applied::default());
         }
+        if turn == ClassTurn::Now {
+            self.short_of = None;
+        }
         let threads = self.threads_of_others(&new);
         // Ways that must not be asked for are refused with the plan, whoever has the lock.
         let (mut ops, mut classes) = match turn {
@@ -112,9 +116,10 @@ impl LocalServer {
         };
         self.touch(&new, threads)?;
         self.open_partitions(&new);
-        self.record_safe_layout(&classes)?;
+        self.record_or_owe_safe_layout(&classes)?;
         while let Err((n, refusal)) = self.run(&steps) {
             // The failed step too: a knob may be more than one file.
+            let cause = refusal.cause;
             let shortage = refusal.is_shortage() && matches!(steps[n], Step::Class(Op::Make { .. }));
             let made = steps[..n].iter().filter(|s| matches!(s, Step::Class(Op::Make { .. }))).count();
             let Refusal { cause, error } = refusal;
@@ -128,13 +133,17 @@ impl LocalServer {
             }
             // Fewer classes than the processor says, or no monitoring id for another: what there is must do.
             tracing::debug!("{why}");
-            (ops, classes) = self.class_steps(&all, self.layout.classes.len() + made)?;
+            self.short_of = Some(cause);
+            let of_rmids = matches!(cause, Cause::OutOfRmids | Cause::RmidsInLimbo);
+            let freed = of_rmids && self.resctrl.as_ref().is_some_and(Resctrl::give_up_monitors);
+            let most = if freed { usize::MAX } else { self.layout.classes.len() + made };
+            (ops, classes) = self.class_steps(&all, most)?;
             steps = self.steps(&new, ops)?;
-            self.record_safe_layout(&classes)?;
+            self.record_or_owe_safe_layout(&classes)?;
         }
         let changed: Vec<ServiceId> = new.keys().cloned().collect();
         let event = Event::Apply { t_ms: self.feed.now_ms(), allocations: new.clone(), changed: changed.clone() };
-        if let Err(e) = if new.is_empty() { Ok(()) } else { self.journal.append(&event) } {
+        if let Err(e) = if new.is_empty() { Ok(()) } else { self.journal.append_or_owe(&event) } {
             return Err(self.roll_back(&steps, e));
         }
         for (id, a) in &new {
@@ -200,7 +209,7 @@ impl LocalServer {
     ) -> Result<(), ServerError> {
         if !self.given.is_empty() {
             // What a service had before it was given back is not what it has now.
-            self.forget_given()?;
+            self.forget_given().or_else(|e| self.owe_given(e))?;
         }
         for (id, a) in new {
             let s = &self.services[id];
@@ -224,7 +233,7 @@ impl LocalServer {
                 threads: threads.remove(id).unwrap_or_default(),
                 saved,
             };
-            self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
+            self.journal.append_or_owe(&Event::Touch { id: id.clone(), former: former.clone() })?;
             match self.touched.get_mut(id) {
                 Some(known) => known.saved.extend(former.saved),
                 None => drop(self.touched.insert(id.clone(), former)),

@@ -4,6 +4,7 @@ use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{least_weight, quota_cores, Cgroup, Knob, Mounts, Version, PERIOD_US};
 use crate::discover::online;
 use crate::engine::Engine;
+use crate::procfs;
 use crate::root::Root;
 use crate::unit;
 use std::io;
@@ -253,6 +254,10 @@ pub(crate) fn locate(
             Ok((Some(g), None, None))
         }
         Target::Pid(pid) => {
+            if procfs::is_zombie(root, *pid) {
+                let cause = "it has ended, and its parent has not asked for it yet";
+                return Err(unavailable(&name, cause, "Name the process that serves now, or its cgroup or unit"));
+            }
             let g = mounts
                 .of_pid(root, *pid)
                 .ok_or_else(|| unavailable(&name, "it is not there, or has no cpu and cpuset cgroup", "Check the process id"))?;

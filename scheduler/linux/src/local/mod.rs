@@ -4,6 +4,7 @@
 //! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
 
 mod apply;
+mod command;
 mod control;
 #[cfg(test)]
 mod faults;
@@ -26,6 +27,7 @@ mod watch_tests;
 mod ways;
 
 use self::apply::Wait;
+pub use self::command::CommandSpec;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
@@ -47,6 +49,7 @@ use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::{DeadCounter, Traffic};
 use crate::resctrl::offer::Offer;
+use crate::resctrl::refusal::Cause;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
@@ -165,6 +168,17 @@ pub enum Target {
     Pid(u32),
 }
 
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Target::Container(name) => write!(f, "container {name}"),
+            Target::Cgroup(path) => write!(f, "cgroup {}", path.display()),
+            Target::Unit(unit) => write!(f, "unit {unit}"),
+            Target::Pid(pid) => write!(f, "process {pid}"),
+        }
+    }
+}
+
 /// A service of the catalogue to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchSpec {
@@ -195,6 +209,8 @@ pub struct ResetReport {
     pub groups_removed: Vec<String>,
     /// Containers of a killed run that were removed.
     pub containers_removed: Vec<String>,
+    /// Services of a killed run that were processes of its own, and were ended.
+    pub commands_ended: Vec<ServiceId>,
 }
 
 #[derive(Debug)]
@@ -212,6 +228,8 @@ struct Service {
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
     launched: Option<String>,
+    /// A process that we started and will end.
+    started: Option<command::Started>,
     port: Option<u16>,
     allocation: Allocation,
     placed: bool,
@@ -254,8 +272,12 @@ pub struct LocalServer {
     replan_at: Option<u64>,
     /// Classes wait for another tool's lock of resctrl.
     ways_late: bool,
-    /// It was mounted anew with another offer, or others hold other ways alone.
+    /// It was mounted anew with another offer, or only after the start, or others hold other ways alone.
     resctrl_changed: Option<String>,
+    /// Another controller has it.
+    resctrl_left: bool,
+    /// Why the kernel made no further class in the last plan.
+    short_of: Option<Cause>,
     observations: u64,
     engine: Option<Engine>,
     catalogue: Option<Catalogue>,
@@ -268,6 +290,10 @@ pub struct LocalServer {
     in_force: BTreeMap<ServiceId, Allocation>,
     /// The safe layout on disk.
     safe: Option<SafeLayout>,
+    /// The disk had no room for the safe layout.
+    layout_owed: bool,
+    /// That the disk is full has been said.
+    told_full: bool,
     /// Services that keep the ways of a group of somebody else, who put their threads there: this process could not put them back.
     elsewhere: BTreeMap<ServiceId, (PathBuf, Setting)>,
     /// Classes as they were left.
@@ -284,6 +310,8 @@ pub struct LocalServer {
     left: Vec<String>,
     left_unknown: Option<ServerError>,
     orphans_removed: Vec<String>,
+    /// Services that a run left as processes, and that were ended.
+    commands_ended: Vec<ServiceId>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
     unsettled: Vec<apply::Step>,
     /// Since when some of them could not be.
@@ -391,6 +419,7 @@ impl LocalServer {
             server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
             server.claim_resctrl();
             server.find_left()?;
+            server.commands_ended = server.end_left_commands()?;
             if !server.config.resume {
                 server.remove_left()?;
             }
@@ -471,6 +500,8 @@ impl LocalServer {
             replan_at: None,
             ways_late: false,
             resctrl_changed: None,
+            resctrl_left: false,
+            short_of: None,
             observations: 0,
             owner: owner_of(&dir),
             config,
@@ -483,6 +514,8 @@ impl LocalServer {
             touched: recalled.touched,
             in_force: recalled.in_force,
             safe: None,
+            layout_owed: false,
+            told_full: false,
             elsewhere: BTreeMap::new(),
             watch: watch::Watch::default(),
             giving: BTreeSet::new(),
@@ -492,6 +525,7 @@ impl LocalServer {
             left: vec![],
             left_unknown: None,
             orphans_removed: vec![],
+            commands_ended: vec![],
             unsettled: vec![],
             unsettled_since: None,
             keeper: Keeper::default(),
@@ -527,7 +561,7 @@ impl LocalServer {
         if self.engine.is_none() {
             self.engine = Some(Engine::find()?);
         }
-        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
+        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Start it: systemctl start docker"))
     }
 
     /// "full", or "no-pmu" with the reason.
@@ -627,7 +661,7 @@ impl LocalServer {
                 self.left.retain(|id| *id != c.id);
                 Ok(c)
             }
-            None => self.free(&name).and_then(|()| port_free(port, spec)).and_then(|()| engine.run(&run)),
+            None => self.free(&name).and_then(|()| port_free(port, &spec.id, &fields(spec))).and_then(|()| engine.run(&run)),
         };
         let started = container.and_then(|c| {
             wait_ready(&engine, &c, port).and_then(|()| {
@@ -754,6 +788,7 @@ impl LocalServer {
             claim: None,
             process,
             launched: None,
+            started: None,
             port: None,
             allocation: Allocation::everything(&self.platform),
             placed: false,
@@ -780,6 +815,10 @@ impl LocalServer {
         match self.container(id).map(str::to_string) {
             Some(container) => {
                 self.engine()?.remove(&container)?;
+                self.forget(id)?;
+            }
+            None if self.services[id].started.is_some() => {
+                self.end_command(id)?;
                 self.forget(id)?;
             }
             None => self.let_go(id)?,
@@ -813,13 +852,17 @@ pub fn check_id_form(id: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Asked before the container runs: inside it the failure would be a line in a log.
-fn port_free(port: Option<u16>, spec: &LaunchSpec) -> Result<(), ServerError> {
+/// Where the port of a service of the catalogue is set.
+fn fields(spec: &LaunchSpec) -> String {
+    format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service)
+}
+
+/// Asked before it runs: inside a container the failure would be a line in a log.
+fn port_free(port: Option<u16>, id: &str, fields: &str) -> Result<(), ServerError> {
     let Some(p) = port else { return Ok(()) };
-    TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map(|_| ()).map_err(|e| {
-        let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
-        unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
-    })
+    TcpListener::bind((Ipv4Addr::LOCALHOST, p))
+        .map(|_| ())
+        .map_err(|e| unavailable(format!("port {p} for {id}"), e, format!("Stop what listens there, or give another: {fields}")))
 }
 
 /// Until the port answers, or the container has ended.
@@ -907,9 +950,10 @@ impl Server for LocalServer {
 }
 
 impl Drop for LocalServer {
-    /// Containers that we started end with us. Values of other services stay until [`LocalServer::reset`].
+    /// Containers and processes that we started end with us. Values of other services stay until [`LocalServer::reset`].
     fn drop(&mut self) {
-        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.launched.is_some()).map(|(id, _)| id.clone()).collect();
+        let ours = |s: &Service| s.launched.is_some() || s.started.is_some();
+        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| ours(s)).map(|(id, _)| id.clone()).collect();
         for id in launched {
             if let Err(e) = self.stop(&id) {
                 tracing::error!("{e}");

@@ -18,7 +18,7 @@ use super::{unavailable, LocalServer, ResetReport, Service, Target};
 use crate::cgroup::{absent, quota_value, Cgroup, Knob, Mounts};
 use crate::discover::online;
 use crate::engine::Engine;
-use crate::journal::Former;
+use crate::journal::{is_full, Entry, Former};
 use crate::own::Folder;
 use crate::procfs;
 use crate::resctrl::classes::Layout;
@@ -168,11 +168,69 @@ impl LocalServer {
             return Ok(());
         }
         self.safe = None;
-        layout.save(&self.config.state_dir.join(safe::FILE))?;
+        let file = self.config.state_dir.join(safe::FILE);
+        if let Err(e) = layout.store(&file) {
+            self.layout_owed = is_full(&e);
+            return Err(unavailable(format!("safe layout {}", file.display()), e, "Free disk space or give another state folder"));
+        }
+        self.layout_owed = false;
         let files = &self.config.root.files;
         files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))?;
         self.safe = Some(layout);
         Ok(())
+    }
+
+    /// As [`LocalServer::record_safe_layout`], where control must go on: a full disk is said once, and what it had no room for is written as
+    /// soon as there is some. An actuator keeps the layout at once.
+    pub(super) fn record_or_owe_safe_layout(&mut self, classes: &Layout) -> Result<(), ServerError> {
+        let Err(e) = self.record_safe_layout(classes) else { return Ok(()) };
+        if !self.layout_owed {
+            return Err(e);
+        }
+        let layout = self.layout_without_us(classes);
+        self.config.root.files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))
+    }
+
+    /// What a full disk keeps from being forgotten is forgotten here, and there with whatever is written next.
+    pub(super) fn owe_given(&mut self, why: ServerError) -> Result<(), ServerError> {
+        for id in std::mem::take(&mut self.given) {
+            self.journal.append_or_owe(&Entry::Release { id })?;
+        }
+        if self.is_disk_behind() {
+            Ok(())
+        } else {
+            Err(why)
+        }
+    }
+
+    /// Whether the disk of the state folder had no room for all that is known here.
+    pub fn is_disk_behind(&self) -> bool {
+        self.layout_owed || self.journal.is_behind()
+    }
+
+    /// Say once that the disk is full, try again now and then, and say when everything is on it.
+    pub(super) fn catch_up_on_disk(&mut self) {
+        let dir = self.config.state_dir.clone();
+        if self.is_disk_behind() && self.told_full && self.observations.is_multiple_of(OWED_EVERY) {
+            // The layout first: the journal forgets nothing that one on disk speaks of.
+            if self.layout_owed {
+                let _ = self.record_safe_layout(&self.layout.clone());
+            }
+            if !self.layout_owed {
+                self.journal.catch_up();
+            }
+        }
+        if self.is_disk_behind() != self.told_full {
+            self.told_full = !self.told_full;
+            match self.told_full {
+                true => tracing::warn!(
+                    "{}: its disk is full. Control goes on, but what services had before is known to this process alone until there is room: \
+                     free some space before it is killed",
+                    dir.display()
+                ),
+                false => tracing::info!("{}: its disk has room again, and everything is on it", dir.display()),
+            }
+        }
     }
 
     /// LC services have what they had before, BE jobs the least; those that are being given back, or are not here any more, what they
@@ -476,6 +534,9 @@ impl LocalServer {
         let mut report = ResetReport::default();
         // Former values are older than anything that is left to undo.
         self.unsettled.clear();
+        // What another user's folder is called ends nobody's processes.
+        let bounded = self.config.allow.is_some() || !self.config.root.is_host();
+        let commands = if bounded { Ok(vec![]) } else { self.end_left_commands() };
         let all: BTreeSet<ServiceId> = self.touched.keys().cloned().collect();
         let mut returned = self.give_back(&all);
         match self.clear_classes() {
@@ -486,6 +547,11 @@ impl LocalServer {
             returned.failed.push(("containers".into(), e));
         }
         report.containers_removed = std::mem::take(&mut self.orphans_removed);
+        report.commands_ended = std::mem::take(&mut self.commands_ended);
+        match commands {
+            Ok(ended) => report.commands_ended.extend(ended),
+            Err(e) => returned.failed.push(("commands".into(), e)),
+        }
         (report.restored, report.gone) = (returned.restored.clone(), returned.gone.clone());
         let short = returned.short.iter().map(|(_, part)| part.clone()).collect();
         let done = self.settle_accounts(returned);
@@ -550,13 +616,14 @@ impl LocalServer {
 
     /// Services that have ended by themselves leave.
     pub(super) fn drop_ended(&mut self) {
+        self.catch_up_on_disk();
         self.pay_what_is_owed();
         let root = self.config.root.clone();
         let ended: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.has_ended(&root)).map(|(id, _)| id.clone()).collect();
         for id in ended {
             let said = match (self.container(&id), &self.engine) {
                 (Some(c), Some(e)) => e.last_log(c),
-                _ => String::new(),
+                _ => self.services[&id].started.as_ref().map(super::command::Started::last_line).unwrap_or_default(),
             };
             tracing::warn!("{id} has ended{said}");
             if matches!(self.services[&id].control, Control::Watched(_)) {
@@ -569,7 +636,11 @@ impl LocalServer {
             if let (Some(c), Some(e)) = (&launched, self.engine.clone()) {
                 let _ = e.remove(c);
             }
-            if let Err(e) = if launched.is_some() { self.forget(&id) } else { self.drop_with_former_values(&id) } {
+            let started = self.services[&id].started.is_some();
+            if let Err(e) = self.end_command(&id) {
+                tracing::error!("{e}");
+            }
+            if let Err(e) = if launched.is_some() || started { self.forget(&id) } else { self.drop_with_former_values(&id) } {
                 tracing::error!("{e}");
             }
         }

@@ -338,6 +338,7 @@ fn held(platform: &Platform, control: Control) -> Service {
         claim: None,
         process: None,
         launched: None,
+        started: None,
         port: None,
         allocation: Allocation::everything(platform),
         placed: false,
@@ -688,6 +689,151 @@ fn ways_go_through_resctrl() {
     s.apply(&plan).unwrap();
     // No class is left: it has the default group's ways, and that shows.
     assert!(s.layout.in_default.contains("c") && s.observe().get("c").unwrap().allocation.ways == [0x7ff]);
+}
+
+/// A host with resctrl: `c` has threads 42 and 43, `d` thread 50; and a plan that gives each ways of its own.
+fn with_resctrl(hardware: surefoot_resctrlfs::hardware::Hardware) -> (Host, crate::testing::ModelFiles, LocalServer, Plan) {
+    let mut host = Host::new();
+    let (files, root) = crate::testing::ModelFiles::mount(&host.root, hardware, "");
+    [42, 43, 50].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+    host.root = root;
+    fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/d/tasks"), "50\n").unwrap();
+    let s = host.server();
+    let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+    for (id, ways) in [("c", 0x38), ("d", 0x7)] {
+        let a = plan.allocations.get_mut(id).unwrap();
+        (a.ways, a.shared_ways) = (vec![ways], vec![0]);
+    }
+    (host, files, s, plan)
+}
+
+/// A thread that leaves the cgroup of its service leaves its class too, for the group of others that it came from or the default one; one
+/// that is in the cgroup stays.
+#[test]
+fn who_leaves_a_cgroup_leaves_its_class() {
+    for came_from_vm in [false, true] {
+        let (host, files, mut s, plan) = with_resctrl(crate::testing::intel(1, 11));
+        if came_from_vm {
+            let vm = host.root.path("/sys/fs/resctrl/vm");
+            files.make_dir(&vm).unwrap();
+            [42, 43].iter().for_each(|t| files.write(&vm.join("tasks"), &format!("{t}\n")).unwrap());
+        }
+        s.apply(&plan).unwrap();
+        let group = |t: u32| files.machine().task_groups(t).unwrap().lines().next().unwrap().to_string();
+        assert_eq!([42, 43, 50].map(group), ["res:surefoot.c", "res:surefoot.c", "res:surefoot.d"]);
+        fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/tasks"), "42\n").unwrap();
+        (0..20).for_each(|_| drop(s.observe()));
+        assert_eq!([42, 43, 50].map(group), ["res:surefoot.c", if came_from_vm { "res:vm" } else { "res:/" }, "res:surefoot.d"]);
+    }
+}
+
+/// Where monitoring ids have run out it is they that are told, not classes: monitoring groups of services are given up for classes, and what
+/// is short until the cache has forgotten their ids is shared until then.
+#[test]
+fn ids_that_run_out_are_told_as_ids() {
+    assert!(super::ways::shortage(Some(Cause::OutOfRmids)).contains("monitoring ids (RMIDs) have run out"));
+    assert!(super::ways::shortage(Some(Cause::RmidsInLimbo)).contains("not free yet"));
+    assert!(super::ways::shortage(None).contains("classes"));
+    let mut hardware = crate::testing::intel(1, 11);
+    // The default group's, one for a class and one for its service.
+    hardware.monitoring.as_mut().unwrap().rmids = 3;
+    let (host, files, mut s, plan) = with_resctrl(hardware);
+    let monitors = |class: &str| host.root.files.folders(&host.root.path(format!("/sys/fs/resctrl/surefoot.{class}/mon_groups")));
+    let first = Plan { allocations: plan.allocations.clone().into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
+    s.apply(&first).unwrap();
+    assert_eq!((monitors("c"), s.short_of), (vec!["c".to_string()], None));
+    s.apply(&plan).unwrap();
+    assert!(matches!(s.short_of, Some(Cause::OutOfRmids | Cause::RmidsInLimbo)), "{:?}", s.short_of);
+    assert!(monitors("c").is_empty());
+    files.machine().advance(10_000);
+    (0..60).for_each(|_| drop(s.observe()));
+    s.apply(&Plan::default()).unwrap();
+    assert_eq!((s.layout.classes.len(), s.short_of, monitors("c").len() + monitors("d").len()), (2, None, 0));
+}
+
+/// A thread that is born while its parent is moved joins a monitoring group by way of the control group, and fails nothing.
+#[test]
+fn a_child_that_is_born_meanwhile_is_no_failure() {
+    let (host, files, mut s, plan) = with_resctrl(crate::testing::intel(1, 11));
+    s.apply(&plan).unwrap();
+    // As the kernel leaves it: in the cgroup, with the group that its parent was in before.
+    files.machine().spawn(44, 44, 1, 0);
+    fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/tasks"), "42\n43\n44\n").unwrap();
+    let r = s.resctrl.clone().unwrap();
+    let moved = r.gather(&host.root.path("/sys/fs/resctrl/surefoot.c/mon_groups/c"), &|| vec![42, 43, 44]).map_err(|r| r.error);
+    assert!(moved.is_ok_and(|m| m.settled), "a child in another control group");
+    assert_eq!(files.machine().task_groups(44).unwrap().lines().next(), Some("res:surefoot.c"));
+    // One that has gone elsewhere since it was listed is nobody's to move.
+    let listed = std::cell::Cell::new(false);
+    let tids = || if listed.replace(true) { vec![] } else { vec![4711] };
+    assert!(r.gather(&host.root.path("/sys/fs/resctrl/surefoot.c"), &tids).is_ok());
+}
+
+/// resctrl that is mounted after the start is told, so that the server is opened anew with it; where another controller has it nothing is.
+#[test]
+fn a_late_mount_of_resctrl_is_told() {
+    let mut host = Host::new();
+    let (_files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+    host.root = root;
+    let mounts = host.root.path("/proc/mounts");
+    let line = fs::read_to_string(&mounts).unwrap();
+    fs::write(&mounts, "").unwrap();
+    let mut s = host.server();
+    s.observe();
+    assert_eq!((s.platform().ways(), s.resctrl_changed()), (0, None));
+    fs::write(&mounts, &line).unwrap();
+    s.observe();
+    assert!(s.resctrl_changed().unwrap().contains("was mounted at") && s.resctrl_changed().unwrap().contains("after the start"));
+    s.resctrl_changed = None;
+    s.resctrl_left = true;
+    s.observe();
+    assert_eq!(s.resctrl_changed(), None);
+    drop(s);
+    assert_eq!(host.open().platform().ways(), 11);
+}
+
+/// A full disk of the state folder stops no plan: it is in force, that is known and told, and once there is room everything is on the disk: a
+/// process that comes after a kill gives back what was there before.
+#[test]
+fn a_full_disk_stops_no_control() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("NOT RUN: a_full_disk_stops_no_control: needs root, to mount a small tmpfs");
+    }
+    let mut host = Host::new();
+    let small = host.state.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let run = |program: &str, args: &[&str]| std::process::Command::new(program).args(args).arg(&small).status().is_ok_and(|s| s.success());
+    assert!(run("mount", &["-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs"]));
+    struct Unmount(PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _unmount = Unmount(small.clone());
+    let state = std::mem::replace(&mut host.state, tempfile::tempdir_in(&small).unwrap());
+    let mut s = host.server();
+    let stuffing = small.join("stuffing");
+    // Until nothing fits any more, whatever is left of the last page.
+    let full = fs::write(&stuffing, vec![7u8; 1 << 20]).unwrap_err();
+    assert!(crate::journal::is_full(&full), "{full}");
+    for cores in [0.5, 0.4, 0.3] {
+        s.apply(&quota(&s, &[("c", cores), ("d", cores)])).unwrap();
+        s.observe();
+    }
+    assert_eq!(host.values("c"), ["0-2", "3000", "10000"]);
+    assert!(s.is_disk_behind() && s.told_full);
+    fs::remove_file(&stuffing).unwrap();
+    (0..=OWED_EVERY).for_each(|_| drop(s.observe()));
+    assert!(!s.is_disk_behind() && !s.told_full);
+    // As after a kill.
+    drop(s);
+    let mut later = host.server();
+    assert_eq!(later.resume().unwrap().adopted, ["c", "d"]);
+    assert_eq!(host.values("d"), ["0-2", "3000", "10000"]);
+    assert_eq!(later.reset().unwrap().restored, ["c", "d"]);
+    assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+    drop((later, std::mem::replace(&mut host.state, state)));
 }
 
 /// resctrl is unmounted and mounted anew: classes are made again at the next look, with what it offers now (CDP halves the classes and

@@ -8,6 +8,7 @@ use super::apply::GroupsOfOthers;
 use super::control::Control;
 use super::keep::Contest;
 use super::{LocalServer, Service};
+use crate::cgroup::Cgroup;
 use crate::journal::{Entry as Event, Former};
 use crate::resctrl::classes::{Layout, Place, Setting};
 use crate::resctrl::groups::Survey;
@@ -92,10 +93,13 @@ impl LocalServer {
 
     /// To be called at every tick.
     pub(super) fn watch_resctrl(&mut self) {
-        if self.resctrl.is_none() || self.watch.looked.is_some_and(|at| at.elapsed() < self.config.look_every) {
+        if self.watch.looked.is_some_and(|at| at.elapsed() < self.config.look_every) {
             return;
         }
         self.watch.looked = Some(Instant::now());
+        if self.resctrl.is_none() {
+            return self.look_for_resctrl();
+        }
         self.look_at_mount();
         if self.watch.unmounted || self.resctrl_changed.is_some() {
             return;
@@ -349,6 +353,7 @@ impl LocalServer {
                 }
                 Err(e) => self.threads_stay_elsewhere(&r, id, &cgroup.tids(), &e.to_string()),
             }
+            self.let_leavers_go(&r, id, &place);
             if had_counters {
                 self.watch.count([id], Part::Monitor);
                 tracing::warn!("{id}: somebody removed or renamed its monitoring group; it has a new one");
@@ -365,6 +370,20 @@ impl LocalServer {
             if let Err(e) = self.record_safe_layout(&classes) {
                 tracing::warn!("{e}");
             }
+        }
+    }
+
+    /// Threads that left a service's cgroup lose its class. Whose they were cannot be told where several services share one.
+    fn let_leavers_go(&self, r: &Resctrl, id: &ServiceId, place: &Place) {
+        let Place::Class(class) = place else { return };
+        let members = self.layout.classes.get(class).map(|c| &c.members);
+        let groups: Option<Vec<&Cgroup>> = members.and_then(|m| m.iter().map(|id| self.services.get(id)?.cgroup.as_ref()).collect());
+        let Some(groups) = groups.filter(|g| !g.is_empty()) else { return };
+        let former = self.touched.get(id).filter(|_| groups.len() == 1).map(|f| f.threads.clone()).unwrap_or_default();
+        match r.let_leavers_go(class, &former, &|| groups.iter().flat_map(|g| g.tids()).collect()) {
+            Ok(0) => {}
+            Ok(n) => tracing::info!("{id}: {n} threads that had left its cgroup were given back from its class"),
+            Err(e) => r.say_once(format!("leave {id}"), || format!("{id}: {}", e.error)),
         }
     }
 

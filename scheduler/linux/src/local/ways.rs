@@ -11,8 +11,9 @@ use crate::claim;
 use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
 use crate::resctrl::monitor::Event;
 use crate::resctrl::offer::Offer;
-use crate::resctrl::refusal::Refusal;
+use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::{steps, Op};
+use crate::resctrl::Resctrl;
 use crate::safe;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -41,6 +42,15 @@ fn is_watched(s: &Service) -> bool {
     matches!(s.control, Control::Watched(_))
 }
 
+/// What has run out where services share a class, in words.
+pub(super) fn shortage(of: Option<Cause>) -> &'static str {
+    match of {
+        Some(Cause::OutOfRmids) => "monitoring ids (RMIDs) have run out, and each class needs one",
+        Some(Cause::RmidsInLimbo) => "monitoring ids (RMIDs) of removed groups are not free yet, and each class needs one",
+        _ => "classes have run out",
+    }
+}
+
 impl LocalServer {
     /// Two controllers would take each other's classes for leftovers: the second one leaves resctrl alone.
     pub(super) fn claim_resctrl(&mut self) {
@@ -52,6 +62,7 @@ impl LocalServer {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 tracing::warn!("{}: {e}: ways and bandwidth are not controlled here", r.dir().display());
                 (self.resctrl, self.offer) = (None, Offer::default());
+                self.resctrl_left = true;
                 (self.platform.llc, self.platform.mba) = (None, None);
             }
             Err(e) => tracing::warn!("{e}: another controller of resctrl would not be noticed"),
@@ -82,6 +93,16 @@ impl LocalServer {
             let at = r.dir().display();
             let (before, ways) = (self.offer.ways, now.ways);
             self.resctrl_changed = Some(format!("resctrl at {at}: {before} ways were on offer and {ways} are now ({})", said(&now)));
+        }
+    }
+
+    /// It may be mounted after the start. One that another controller has is nothing to us.
+    pub(super) fn look_for_resctrl(&mut self) {
+        if self.resctrl_left || self.resctrl_changed.is_some() || self.config.resctrl.is_some() {
+            return;
+        }
+        if let Some(r) = Resctrl::find(&self.config.root) {
+            self.resctrl_changed = Some(format!("resctrl was mounted at {} after the start", r.dir().display()));
         }
     }
 
@@ -215,17 +236,18 @@ impl LocalServer {
         }
         let sharing = !self.layout.in_default.is_empty() || self.layout.classes.values().any(|c| c.members.len() > 1);
         self.replan_at = (sharing && self.platform.ways() > 0).then_some(self.observations + REPLAN_EVERY);
+        let out = shortage(self.short_of);
         for (id, s) in self.services.iter().filter(|(_, s)| s.placed) {
             let (with, place) = (self.layout.companions(id), self.layout.place(id));
             if before.companions(id) != with || before.place(id) != place {
                 match place {
                     Some(Place::Default) if self.platform.ways() > 0 => {
-                        tracing::warn!("{id}: classes have run out: it is in the default group, with ways {:x?}", self.default_group.ways);
+                        tracing::warn!("{id}: {out}: it is in the default group, with ways {:x?}", self.default_group.ways);
                     }
                     Some(Place::Class(c)) if !with.is_empty() => {
                         let with: Vec<&str> = with.iter().map(String::as_str).collect();
                         let ways = &self.layout.classes[&c].setting.ways;
-                        tracing::warn!("{id}: classes have run out: it shares ways {ways:x?} with {}", with.join(", "));
+                        tracing::warn!("{id}: {out}: it shares ways {ways:x?} with {}", with.join(", "));
                     }
                     _ => {}
                 }

@@ -36,6 +36,7 @@ use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use surefoot_server::{Mba, ServerError};
@@ -59,6 +60,8 @@ pub struct Resctrl {
     said: Arc<Mutex<BTreeSet<String>>>,
     /// With whoever else holds the lock.
     patience: Arc<Mutex<Patience>>,
+    /// Services have no monitoring groups of their own in classes: their ids (RMIDs) are needed for the classes.
+    no_monitors: Arc<AtomicBool>,
 }
 
 /// Mount point, type and options of a line of `/proc/mounts`.
@@ -130,6 +133,7 @@ impl Resctrl {
             peak_mbps: None,
             said: Arc::default(),
             patience: Arc::default(),
+            no_monitors: Arc::default(),
         }
     }
 
@@ -261,6 +265,24 @@ impl Resctrl {
 
     fn refused(&self, attempt: Attempt, what: String, e: &io::Error) -> Refusal {
         Refusal::new(attempt, what, e, &self.read(self.dir.join("info/last_cmd_status")).unwrap_or_default())
+    }
+
+    /// Give up the monitoring groups of services in our classes, of which each has an id (RMID) that a class may need; false where that was
+    /// done before. A service that is alone in its class is counted by the class's own.
+    pub fn give_up_monitors(&self) -> bool {
+        if self.info.monitoring.is_none() || self.no_monitors.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        tracing::warn!(
+            "{}: monitoring ids (RMIDs) have run out: services go on without monitoring groups of their own. Remove monitoring groups that \
+             nobody needs, and start this again",
+            self.dir.display()
+        );
+        for class in self.files.folders(&self.dir).iter().filter(|n| n.starts_with(PREFIX)) {
+            let monitors = self.dir.join(class).join("mon_groups");
+            self.files.folders(&monitors).iter().for_each(|m| drop(self.files.remove_dir(&monitors.join(m))));
+        }
+        true
     }
 
     /// Log `message` as a warning, the first time for this `key`.

@@ -54,7 +54,7 @@ impl Resctrl {
             }
         };
         let domains = names.iter().filter(|n| n.starts_with("mon_L3_"));
-        Some(domains.map(|d| Gauge::new(self.files.clone(), data.join(d).join(event.file()))).collect())
+        Some(domains.map(|d| Gauge::unheld(self.files.clone(), data.join(d).join(event.file()))).collect())
     }
 
     /// A counter of a service, summed over the L3 domains. None where any domain has no figure: "Unavailable", "Error" and

@@ -5,6 +5,7 @@
 //! says at that moment.
 
 use super::groups::NO_GROUPS;
+use super::lock::Turn;
 use super::refusal::{Attempt, Refusal};
 use super::{Resctrl, PREFIX};
 use crate::files::{text, Files};
@@ -112,7 +113,7 @@ impl Resctrl {
     }
 
     /// Put every thread of `tids` into `group`, one id a write: a list would stop at the first that has exited.
-    pub(super) fn gather(&self, group: &Path, tids: &dyn Fn() -> Vec<u32>) -> Result<Moved, Refusal> {
+    pub(crate) fn gather(&self, group: &Path, tids: &dyn Fn() -> Vec<u32>) -> Result<Moved, Refusal> {
         self.gather_after(group, tids, &mut |_| Ok(()))
     }
 
@@ -139,6 +140,11 @@ impl Resctrl {
                     }
                     // It has exited.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                    // It has left meanwhile: nobody wants it here any more.
+                    Err(_) if !tids().contains(&tid) => {}
+                    // Born while its parent was moved, it is in the group that the parent was in: a monitoring group takes only what is in
+                    // its control group.
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.reach_by_control_group(group, tid) => stayed += 1,
                     Err(e) => return Err(self.refused(Attempt::Tasks, format!("{} <- {tid}", path.display()), &e)),
                 }
             }
@@ -148,5 +154,44 @@ impl Resctrl {
             }
         }
         Ok(moved)
+    }
+
+    /// A thread goes into the control group of a monitoring group; false for a group that is none, or where the kernel refuses.
+    fn reach_by_control_group(&self, group: &Path, tid: u32) -> bool {
+        let control = group.parent().filter(|p| p.ends_with("mon_groups")).and_then(Path::parent);
+        control.is_some_and(|c| self.files.write(&c.join("tasks"), &format!("{tid}\n")).is_ok())
+    }
+
+    /// Threads of a class that are in no cgroup of its services (`members`) any more: its ways are not theirs. They go back into the groups of
+    /// others that they came from (`former`), else into the default group. How many; none while another tool has the lock.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn let_leavers_go(
+        &self,
+        class: &str,
+        former: &BTreeMap<PathBuf, Vec<u32>>,
+        members: &dyn Fn() -> Vec<u32>,
+    ) -> Result<u32, Refusal> {
+        // Who is inside before who belongs there; and once more, since a thread is in its group before it is in its cgroup.
+        let inside = self.tasks(&self.class_dir(class));
+        let outside = |of: BTreeSet<u32>| -> BTreeSet<u32> { of.difference(&members().into_iter().collect()).copied().collect() };
+        let left = outside(inside);
+        if left.is_empty() {
+            return Ok(0);
+        }
+        let Turn::Now(_lock) = self.turn() else { return Ok(0) };
+        let left = outside(left);
+        let path = self.dir.join("tasks");
+        let mut gone = 0;
+        for tid in &left {
+            match self.files.write(&path, &format!("{tid}\n")) {
+                Ok(()) => gone += 1,
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(e) => return Err(self.refused(Attempt::Tasks, format!("{} <- {tid}", path.display()), &e)),
+            }
+        }
+        self.put_back(former, &left.into_iter().collect::<Vec<_>>())?;
+        Ok(gone)
     }
 }

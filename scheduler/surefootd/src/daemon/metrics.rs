@@ -60,6 +60,8 @@ pub struct Metrics {
     /// Services that have been here, and those of them of which something was set.
     come: BTreeSet<String>,
     placed: BTreeSet<String>,
+    /// Whether the disk of its state folder has no room for what it knows; None: no local server.
+    disk_behind: Option<bool>,
     /// Readers of these pages that were cut off.
     dropped: Arc<http::Dropped>,
 }
@@ -223,6 +225,7 @@ impl Metrics {
         let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
         let refusals = s.refusals().map(|(id, value, n)| (of(id, "value", value.name()), n as f64)).collect();
         self.limits = s.limits();
+        self.disk_behind = Some(s.is_disk_behind());
         self.host = vec![
             (
                 "surefoot_refusals_total",
@@ -381,6 +384,10 @@ impl Metrics {
             self.limits.iter().map(|l| format!("{{service=\"{}\",value=\"{}\"}}", escaped(&l.service), l.value.name())).collect();
         let bounded = bounded.into_iter().map(|labels| (labels, 1.0)).collect();
         family("surefoot_bounded", "gauge", "1 for what cannot be set of a service as a policy likes", bounded);
+        if let Some(behind) = self.disk_behind {
+            let help = "1 while the full disk of the state folder lacks something that only this process knows";
+            family("surefoot_state_behind", "gauge", help, vec![(String::new(), f64::from(u8::from(behind)))]);
+        }
         let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
         let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
         family("surefoot_expectations_total", "counter", "actions whose effect is known, by whether what was expected came", held);
