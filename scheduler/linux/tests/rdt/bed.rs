@@ -4,7 +4,6 @@ use crate::support::{read, write};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 pub const RESCTRL: &str = "/sys/fs/resctrl";
 
@@ -60,17 +59,6 @@ impl Machine {
         assert!(asked.as_deref().is_none_or(|a| a == name), "asked for {asked:?}, but this is {name}");
         MACHINES.into_iter().find(|m| m.name == name).unwrap()
     }
-
-    /// Mount options that this hardware takes, one set each.
-    pub fn mounts(&self) -> Vec<&'static str> {
-        let mbps = (self.bandwidth == Bandwidth::Percent).then_some("mba_MBps");
-        ["", "cdp"].into_iter().chain(mbps).collect()
-    }
-}
-
-fn run(command: &mut Command) {
-    let out = command.output().unwrap();
-    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
 /// Options that resctrl is mounted with, of those that change it; None where it is not mounted.
@@ -83,44 +71,22 @@ pub fn mounted() -> Option<String> {
     Some(options.split(',').filter(|o| ["cdp", "mba_MBps"].contains(o)).collect::<Vec<_>>().join(","))
 }
 
-pub fn unmount() {
-    run(Command::new("umount").arg(RESCTRL));
+/// Options that the runner mounted resctrl with.
+pub fn options() -> String {
+    mounted().expect("resctrl is not mounted")
 }
 
-pub fn mount(options: &str) {
-    let mut command = Command::new("mount");
-    command.args(["-t", "resctrl"]);
-    if !options.is_empty() {
-        command.args(["-o", options]);
-    }
-    run(command.args(["resctrl", RESCTRL]));
-    assert_eq!(mounted().as_deref(), Some(options));
-}
+/// Groups of the node that a test leaves when it fails are none of the next test's.
+pub struct NothingLeft;
 
-/// resctrl freshly mounted with these options; afterwards as it was, without groups.
-pub struct Mounted {
-    before: Option<String>,
-}
-
-impl Mounted {
-    pub fn with(options: &str) -> Mounted {
-        let before = mounted();
-        if before.is_some() {
-            unmount();
-        }
-        mount(options);
-        Mounted { before }
-    }
-}
-
-impl Drop for Mounted {
+impl Drop for NothingLeft {
     fn drop(&mut self) {
-        // A test that failed may have left it unmounted; its own words count.
-        if mounted().is_some() {
-            unmount();
-        }
-        if let Some(options) = &self.before {
-            mount(options);
+        for folder in [RESCTRL.to_string(), format!("{RESCTRL}/mon_groups")] {
+            for e in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if e.file_name().to_string_lossy().starts_with("surefoot.") {
+                    let _ = fs::remove_dir(e.path());
+                }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
 mod bed;
+mod models;
 mod placed;
 #[path = "../kernel/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the plain kernel, which use all of it")]
