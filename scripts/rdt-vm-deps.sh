@@ -61,7 +61,7 @@ Dir::Cache "$dir/apt/cache";
 APT::Sandbox::User "root";
 CONF
   export APT_CONFIG=$dir/apt/apt.conf
-  apt-get update -q || fail "apt cannot read Debian 12's archive (above). Give this machine a mirror of it, or name a folder that has the machine in SUREFOOT_RDT_VM."
+  apt-get update -q -o APT::Update::Error-Mode=any || fail "apt cannot read Debian 12's archive (above). Give this machine a mirror of it, or name a folder that has the machine in SUREFOOT_RDT_VM."
 }
 
 install_for_qemu() {

@@ -1,4 +1,4 @@
-"""A data set of a virtual server as a guest of scripts/rdt-vm.sh would have measured it: no performance counters, quotas instead of whole cores.
+"""A data set of a virtual server as a guest of scripts/rdt-vm.sh would have measured it: without counters, in tenths of a core.
 
 python scripts/rdt-vm/as_guest.py DATA OUT     DATA: the folder of one target of a campaign
 """
