@@ -3,8 +3,11 @@
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
+mod bed;
 mod hosts;
+mod models;
 mod named;
+mod placed;
 mod refusals;
 mod restored;
 #[path = "../kernel/support.rs"]
