@@ -119,7 +119,6 @@ impl LocalServer {
         self.record_or_owe_safe_layout(&classes)?;
         while let Err((n, refusal)) = self.run(&steps) {
             // The failed step too: a knob may be more than one file.
-            let cause = refusal.cause;
             let shortage = refusal.is_shortage() && matches!(steps[n], Step::Class(Op::Make { .. }));
             let made = steps[..n].iter().filter(|s| matches!(s, Step::Class(Op::Make { .. }))).count();
             let Refusal { cause, error } = refusal;

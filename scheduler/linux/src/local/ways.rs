@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use surefoot_server::order::Pass;
-use surefoot_server::{Allocation, Kind, ServerError, ServiceId};
+use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
 
 /// Counters of a service that is watched are looked for once in so many observations.
 pub(super) const FOLLOW_EVERY: u64 = 10;
