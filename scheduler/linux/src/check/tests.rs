@@ -385,7 +385,8 @@ fn the_rights_of_an_actuator_count() {
     let allow = Allow::new(&crate::cgroup::Mounts::read(&root), None, vec![pattern]);
     let services = ["redis", "other"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
     let socket = Path::new("/run/act.sock");
-    let node = |by_actuator| Node { state_dir: Path::new("/"), resctrl: None, actuator: socket, by_actuator, services: &services };
+    let node =
+        |by_actuator| Node { state_dir: Path::new("/"), resctrl: None, actuator: socket, by_actuator, services: &services, managed: None };
     let seen = |by_actuator, name: &str| of(&look(&root, &node(by_actuator), &no_probes()), name).clone();
     let alone = seen(None, "cgroup-writable");
     assert!(!alone.found && alone.remedy.as_deref().unwrap().contains("Run as root"), "{alone:?}");
