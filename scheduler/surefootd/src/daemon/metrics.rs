@@ -530,7 +530,7 @@ mod tests {
             window: None,
             instr_per_s: None,
         };
-        m.tick(t_ms, &Observation { t_ms, services: vec![web] }, Took::default());
+        m.tick(t_ms, &Observation { t_ms, services: vec![web], ..Observation::default() }, Took::default());
     }
 
     /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.
