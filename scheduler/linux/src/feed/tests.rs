@@ -82,11 +82,13 @@ fn a_flood_is_survived() {
     feed.expect(["m"].into_iter());
     let s = UnixDatagram::unbound().unwrap();
     s.set_nonblocking(true).unwrap();
-    let sent = (0..20_000).filter(|_| s.send_to(b"x", &path).is_ok()).count() as u64;
-    assert!(sent > 0);
-    // What is beyond its share is not read.
+    let mut sent = 0;
+    // What is beyond its share is not read, however long a busy machine takes to get there.
+    wait("a flood is read whole", || {
+        sent += (0..5000).filter(|_| s.send_to(b"x", &path).is_ok()).count() as u64;
+        feed.refused()["rate"] > 0
+    });
     wait("the flood was not taken", || feed.refused()["format"] + feed.refused()["rate"] == sent);
-    assert!(feed.refused()["rate"] > 0, "{:?}", feed.refused());
     s.set_nonblocking(false).unwrap();
     // The flood was this process: it has its share again after a second.
     wait("nothing arrives after a flood", || {
