@@ -44,7 +44,7 @@ TESTS = {
     "scheduler/mutate/src/watch.rs": 5,
     "scheduler/resctrlfs/tests/mounted.rs": 11,
     "scheduler/surefootd/tests/record_top.rs": 6,
-    "scheduler/surefootd/tests/stdio.rs": 2,
+    "scheduler/surefootd/tests/stdio.rs": 4,
     "scheduler/vserver/tests/no_allocation.rs": 5,
     "workloads/loadgen/src/output.rs": 2,
     "workloads/loadgen/tests/cli.rs": 2,
