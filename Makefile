@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -42,8 +42,8 @@ workloads-smoke: rust images ## every workload loaded: latency-load curves and m
 demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
 
-# With LINT=1 the linters run beside the suites, and nothing runs beside what measures real load.
-test: setup test-rust test-python $(if $(LINT),lint) ## every test
+# With LINT=1 the linters run beside the suites, with RDT=... a part of test-rdt; nothing runs beside what measures real load.
+test: setup test-rust test-python $(if $(LINT),lint) $(if $(RDT),test-rdt) ## every test
 	cargo test --release --locked --workspace --test memcached -- --ignored
 	@scripts/test-pqos.sh
 	@scripts/test-engine.sh "make test: all suites done"
@@ -101,6 +101,10 @@ audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; sa
 
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
 	@scripts/kernel-vm-test.sh
+
+RDT ?=
+test-rdt: deps ## the node on stock kernels 6.1 and 6.12 whose processors have RDT or AMD QoS (as root; builds a QEMU once); RDT='-k 6.12 -c one NAME' for a part
+	@scripts/rdt-vm-test.sh $(RDT)
 
 test-units-vm: deps ## the packaged units under systemd in a virtual machine: killed, hung, power cut, removed (as root; fetches 60 MB more once)
 	@scripts/units-vm-test.sh

@@ -164,6 +164,8 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             f"{about(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
             highlight=False,
         )
+        for warning in target.get("warnings", []):
+            console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
         preview = plain_table(
             [
                 ("first cases", False),

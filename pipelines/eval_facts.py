@@ -33,6 +33,7 @@ _MODELLESS = "parties"
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
 ALL_BE = "be-all"
 NOT_MEASURED = "not measured"
+NOT_RUN = "not run"
 # Units from which an interval makes a verdict sure: resampling fewer, or equal values, says little of what else there could be.
 ENOUGH = 5
 # What stands for a figure that was measured and is no number in any run.
@@ -44,6 +45,7 @@ _NULL = {
     "actions_per_min_settled": "never settled",
     "self_violation_settled_s": "never settled",
     "worst_slowdown": "latency never known",
+    "qos_violation_s": "latency never known",
 }
 _NULL_ELSE = "no value"
 # The same of a ratio.
@@ -474,8 +476,10 @@ def untruths(rows: pl.DataFrame, misled: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _untruth(told: Group, honest: Group, policy: str) -> dict[str, Any]:
     """One policy under one untruth, against itself and against parties, which has no models; on the runs that both have."""
-    mine, its = told.of(policy), honest.of(policy)
+    mine = told.of(policy)
     both = ["workload", "seed"]
+    its = honest.of(policy)
+    its_of_both = its.join(mine, on=both, how="semi")
     parties = told.of(_MODELLESS) if _MODELLESS in told.policies() else honest.of(_MODELLESS)
     over = None if policy == _MODELLESS else ratio(told, mine, parties, "qos_violation_s")
     judged = over if policy in OURS and not honest.unjudged() else None
@@ -483,9 +487,13 @@ def _untruth(told: Group, honest: Group, policy: str) -> dict[str, Any]:
         "policy": policy,
         "harm": told.harm(),
         "violation_s": _json(mean(told, mine, "qos_violation_s")),
-        "honest_violation_s": _json(mean(honest, its.join(mine, on=both, how="semi"), "qos_violation_s")),
+        "honest_violation_s": _json(mean(honest, its_of_both, "qos_violation_s")),
         "over_honest": _json(ratio(told, mine, its, "qos_violation_s")),
         "over_parties": _json(over),
+        "no_value": {
+            "violation_s": _NULL["qos_violation_s"],
+            "honest_violation_s": NOT_RUN if its_of_both.is_empty() else _NULL["qos_violation_s"],
+        },
         "parties": None if parties.is_empty() else "told the same" if _MODELLESS in told.policies() else "told the truth",
         "verdict": None if judged is None else "below parties" if judged.value < 1 else "not below parties",
         "sure": judged and _sure(judged, lambda x: x < 1),

@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines import eval_rows
 from pipelines import policy_charts as charts
-from pipelines.eval_facts import ALL_BE, Group
+from pipelines.eval_facts import ALL_BE, NOT_RUN, Group
 from pipelines.page import (
     Callout,
     Column,
@@ -39,7 +39,6 @@ _SURE = {True: "sure", False: "not sure", None: ""}
 _FEW = 12
 # combinations of loads that make a map
 _MAP_FROM = 30
-_NOT_RUN = "not run"
 # parts of the page that are drawn: what takes the time
 DRAWN = ("figures of convergence", "figures of EMU", "figures of BE jobs", "figures of churn")
 
@@ -357,9 +356,9 @@ def _untruths(facts: Facts) -> list[Section]:
         rows = []
         for c in u["costs"]:
             names = ("honest_violation_s", "violation_s")
-            cells: list[Any] = [c["policy"], c["harm"], *(figure(c[n]) if c[n] else _NOT_RUN for n in names)]
+            cells: list[Any] = [c["policy"], c["harm"], *(figure(c[n]) if c[n] else c["no_value"][n] for n in names)]
             cells.append(figure(c["over_honest"], "×") if c["over_honest"] else "–")
-            cells.append(figure(c["over_parties"], "×") if c["over_parties"] else "–" if c["parties"] else _NOT_RUN)
+            cells.append(figure(c["over_parties"], "×") if c["over_parties"] else "–" if c["parties"] else NOT_RUN)
             cells.append(badge(c["verdict"] == "below parties", c["verdict"], _SURE[c["sure"]]) if c["verdict"] else "–")
             rows.append(cells)
         section.blocks.append(Table(columns, rows))
@@ -547,7 +546,7 @@ def _best_effort(facts: Facts) -> list[Section]:
         if papers:
             columns.append(Column(f"published, {' or '.join(sorted({_unit(p) for p in papers.values()}))}", True))
         for policy, row in zip(policies, rows, strict=True):
-            row.append(figure(by[policy]["failures"], f"of {by[policy]['workloads']}") if policy in by else _NOT_RUN)
+            row.append(figure(by[policy]["failures"], f"of {by[policy]['workloads']}") if policy in by else NOT_RUN)
             if papers:
                 row.append(number(papers[policy]["value"]) if policy in papers else "–")
     section.blocks.append(Heading("Workloads that fail to converge, mean over seeds"))

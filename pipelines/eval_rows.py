@@ -56,7 +56,7 @@ _LINE: dict[str, Any] = {
     **dict.fromkeys(("p99_ms", "qos_target_ms", "load", "cores", "ways"), _NUMBER),
 }
 # columns without empty cells; in a time line the others are null where unknown
-_FILLED = ("workload", "policy", "platform", "seed", "converged", "qos_violation_s")
+_FILLED = ("workload", "policy", "platform", "seed", "converged")
 _LINE_FILLED = ("workload", "policy", "seed", "t_ms", "service", "kind")
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # what Parquet begins and ends with

@@ -12,7 +12,8 @@ cp packaging/systemd/* "$stage/systemd/"
 cp packaging/node.toml packaging/surefootd.env "$stage/etc/"
 cp packaging/install.sh LICENSE "$stage/"
 cp LICENSE "$stage/doc/"
-for doc in install-node node-config latency-feed privileges recovery record-and-top resctrlfs bundle-format workload-format oracle explain; do
-  [ ! -e "docs/$doc.md" ] || cp "docs/$doc.md" "$stage/doc/"
-done
+# All pages: messages name them, and they name each other.
+cp docs/*.md "$stage/doc/"
+# Entries of the catalogue: what they start is an image, which is built or pulled elsewhere.
+for entry in workloads/*/workload.toml; do install -D -m 644 "$entry" "$stage/share/$entry"; done
 chmod -R u=rwX,go=rX "$stage"

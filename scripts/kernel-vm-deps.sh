@@ -2,12 +2,14 @@
 # What `make test-kernel` needs besides scripts/deps.sh: QEMU, and in FOLDER (default out/kernel-vm) a stock Debian kernel with
 # its modules and a static busybox, unpacked from Debian's packages. Nothing of them is installed on this machine.
 #   scripts/kernel-vm-deps.sh [FOLDER]     SUREFOOT_KERNEL=PACKAGE picks another kernel, e.g. linux-image-6.12.43+deb12-amd64
+# SUREFOOT_VM_QEMU: another QEMU is used (scripts/kernel-vm-boot.sh), none is needed here
 set -euo pipefail
 dir=${1:-out/kernel-vm}
 
 fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 
 declare -A package_of=([qemu-system-x86_64]=qemu-system-x86 [modprobe]=kmod [dpkg-deb]=dpkg [xz]=xz-utils [zstd]=zstd)
+if [ -n "${SUREFOOT_VM_QEMU:-}" ]; then unset "package_of[qemu-system-x86_64]"; fi
 missing=()
 for command in "${!package_of[@]}"; do
   PATH=$PATH:/usr/sbin:/sbin command -v "$command" >/dev/null || missing+=("${package_of[$command]}")

@@ -6,8 +6,6 @@
 #   scripts/kernel-vm.sh PROGRAM [ARG...]     after scripts/kernel-vm-deps.sh; SUREFOOT_VM_TIMEOUT_S (default 600)
 set -euo pipefail
 dir=${SUREFOOT_VM_DIR:-out/kernel-vm}
-limit_s=${SUREFOOT_VM_TIMEOUT_S:-600}
-marker="surefoot-vm: status"
 
 fail() { printf 'surefoot: %s\n' "$1" >&2; exit 125; }
 
@@ -19,7 +17,6 @@ shift
 PATH=$PATH:/usr/sbin:/sbin
 dir=$(cd "$dir" && pwd)
 busybox=$dir/root/bin/busybox
-version=$(basename "$dir"/root/boot/vmlinuz-* | sed 's/^vmlinuz-//')
 
 # Each run has its own folder: two at once do not meet.
 work=$(mktemp -d "$dir/run.XXXXXX")
@@ -65,18 +62,7 @@ cp "$program" "$share/program"
 printf '%q ' /share/program "$@" >"$share/command"
 truncate -s 512M "$work/swap"
 
-status=0
-timeout --kill-after=10 "$limit_s" qemu-system-x86_64 \
-  -accel tcg,thread=multi -cpu max,vendor=GenuineIntel,l3-cache=on -smp 8,sockets=2,cores=2,threads=2 -m 1024 \
+scripts/kernel-vm-boot.sh "$dir" "$work" "" -cpu max,vendor=GenuineIntel,l3-cache=on -smp 8,sockets=2,cores=2,threads=2 -m 1024 \
   -object memory-backend-ram,id=m0,size=512M -object memory-backend-ram,id=m1,size=512M \
   -numa node,nodeid=0,cpus=0-3,memdev=m0 -numa node,nodeid=1,cpus=4-7,memdev=m1 \
-  -kernel "$dir/root/boot/vmlinuz-$version" -initrd "$work/initrd" \
-  -append "console=ttyS0 loglevel=3 panic=-1 random.trust_cpu=on mitigations=off no_timer_check" \
-  -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe" \
-  -virtfs "local,path=$share,mount_tag=share,security_model=none,readonly=on" \
-  -nodefaults -no-user-config -display none -serial stdio -monitor none -no-reboot </dev/null |
-  sed -u 's/\r$//' | tee "$work/console" || status=$?
-said=$(sed -n "s/^$marker \([0-9]*\)\$/\1/p" "$work/console" | tail -n 1)
-[ -z "$said" ] || exit "$said"
-[ "$status" != 124 ] || { printf 'surefoot: the machine took longer than %s s and was stopped\n' "$limit_s" >&2; exit 124; }
-fail "the machine ended without a status (see its console above)"
+  -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe"

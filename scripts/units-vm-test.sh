@@ -14,33 +14,21 @@ fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 
 [ "$(id -u)" = 0 ] || fail "make test-units-vm makes a Debian root with its owners: run it as root"
 scripts/kernel-vm-deps.sh "$dir"
-PATH=$PATH:/usr/sbin:/sbin
-command -v mke2fs >/dev/null || scripts/install-packages.sh "make test-units-vm" e2fsprogs
 binaries=${SUREFOOT_BINARIES:-}
 if [ -z "$binaries" ]; then
   cargo build --release --locked --workspace --bins
   binaries=target/release
 fi
 
-# A disk with systemd, once: nothing of Surefoot is on it.
+# A disk with systemd, once: nothing of Surefoot is on it. A machine id that is there makes no boot the first one. What nobody asks for
+# only takes time in emulation.
 disk=$dir/bookworm.ext4
-if [ ! -s "$disk" ]; then
-  echo "surefoot: making $disk from Debian's packages (some minutes)"
-  rm -rf "$dir/bookworm"
-  # A machine id that is there makes no boot the first one. What nobody asks for only takes time in emulation.
-  # shellcheck disable=SC2016  # the hook's own $1
-  scripts/debian-root.sh "$dir/bookworm" --include=systemd,systemd-sysv,dbus,procps \
-    --customize-hook='echo 0123456789abcdef0123456789abcdef >"$1/etc/machine-id"' \
-    --customize-hook='for u in getty@tty1.service serial-getty@ttyS0.service systemd-logind.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer e2scrub_all.timer e2scrub_reap.service systemd-pcrphase.service systemd-pcrphase-sysinit.service; do ln -sf /dev/null "$1/etc/systemd/system/$u"; done' \
-    >"$dir/bookworm.log" 2>&1 || { tail -n 5 "$dir/bookworm.log" >&2; fail "no Debian root; see $dir/bookworm.log"; }
-  truncate -s 1G "$disk.new"
-  mke2fs -q -F -t ext4 -d "$dir/bookworm" "$disk.new"
-  rm -rf "$dir/bookworm"
-  mv "$disk.new" "$disk"
-fi
+# shellcheck disable=SC2016  # the hook's own $1
+scripts/kernel-vm-disk.sh "$disk" --include=systemd,systemd-sysv,dbus,procps \
+  --customize-hook='echo 0123456789abcdef0123456789abcdef >"$1/etc/machine-id"' \
+  --customize-hook='for u in getty@tty1.service serial-getty@ttyS0.service systemd-logind.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer e2scrub_all.timer e2scrub_reap.service systemd-pcrphase.service systemd-pcrphase-sysinit.service; do ln -sf /dev/null "$1/etc/systemd/system/$u"; done'
 
 dir=$(cd "$dir" && pwd)
-version=$(basename "$dir"/root/boot/vmlinuz-* | sed 's/^vmlinuz-//')
 work=$(mktemp -d "$dir/run.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cp --sparse=always "$disk" "$work/disk"
@@ -54,20 +42,11 @@ cp scripts/units-vm/{guest.sh,feed.pl,platform.toml} "$work/share/"
 
 # boot PHASE CPUS: with fewer than 8 CPUs services get quotas (cpu.max), else whole cores (cpuset.cpus).
 boot() {
-  local status=0 said
   echo "surefoot: boot $1, $2 CPUs"
-  timeout --kill-after=10 "$limit_s" qemu-system-x86_64 \
-    -accel tcg,thread=multi -cpu max,vendor=GenuineIntel,l3-cache=on -smp "$2,sockets=1,cores=$2,threads=1" -m 1024 \
-    -kernel "$dir/root/boot/vmlinuz-$version" -initrd "$work/initrd" \
-    -append "console=ttyS0 loglevel=3 panic=-1 random.trust_cpu=on mitigations=off no_timer_check systemd.show_status=0 systemd.wants=guest.service phase=$1 slowness=$slowness" \
-    -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" \
-    -virtfs "local,path=$work/share,mount_tag=share,security_model=none,readonly=on" \
-    -nodefaults -no-user-config -display none -serial stdio -monitor none -no-reboot </dev/null |
-    sed -u 's/\r$//' | tee "$work/console" || status=$?
-  said=$(sed -n 's/^surefoot-vm: status \([0-9]*\)$/\1/p' "$work/console" | tail -n 1)
-  [ "$status" != 124 ] || fail "boot $1 took longer than $limit_s s and was stopped"
-  [ -n "$said" ] || fail "boot $1 ended without a status (see its console above)"
-  return "$said"
+  SUREFOOT_VM_TIMEOUT_S=$limit_s scripts/kernel-vm-boot.sh "$dir" "$work" \
+    "systemd.show_status=0 systemd.wants=guest.service phase=$1 slowness=$slowness" \
+    -cpu max,vendor=GenuineIntel,l3-cache=on -smp "$2,sockets=1,cores=$2,threads=1" -m 1024 \
+    -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe"
 }
 status=0
 boot 1 2 || status=1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.console import Console
 
-from collection import campaign, dataset, spec, verify
+from collection import campaign, console, dataset, spec, verify
 from collection.errors import Busy, CampaignError, DataSetError, ToolFailed, ToolMissing
 
 SMALL = """\
@@ -81,6 +83,16 @@ def test_plan_counts_and_changes_nothing(tmp_path: Path) -> None:
     assert target["estimated_duration_s"] > 0
     assert target["estimated_disk_bytes"] > 0
     assert [p.name for p in tmp_path.iterdir()] == ["campaign.toml"]
+
+
+def test_a_plan_says_what_is_not_alike(tmp_path: Path) -> None:
+    """A plan says of its target what a campaign takes for alike and is not; a virtual server has nothing of the kind."""
+    plan = campaign.plan(write(tmp_path, SMALL))
+    assert plan["targets"][0]["warnings"] == []
+    plan["targets"][0]["warnings"] = ["cores are of several kinds (performance: 0-7; efficiency: 8-15)"]
+    out = io.StringIO()
+    console.plan(Console(file=out, width=200), plan)
+    assert "warning: cores are of several kinds (performance: 0-7; efficiency: 8-15)" in out.getvalue()
 
 
 def test_run_ends_with_every_case_in_one_state(tmp_path: Path) -> None:

@@ -415,6 +415,25 @@ def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
         assert said in html, said
 
 
+def test_a_violation_that_was_never_known_is_not_zero(tmp_path: Path) -> None:
+    """A run in which some latency was never known has no seconds of violation: no mean counts it, and a table says so."""
+
+    def rows(first: float | None) -> list[dict[str, Any]]:
+        own = {"qos_violation_by_lc_s": json.dumps({"moses": first, "xapian": 1.0})}
+        known = [row("lc3-02", p, 1, 1.0, qos_violation_s=4.0) for p in ("osml-plus", "parties")]
+        return [row("lc3-01", p, 1, 1.0, qos_violation_s=first, **own) for p in ("osml-plus", "parties")] + known
+
+    some = facts_of(write(tmp_path / "lc3", rows(None)))["sets"][0]["policies"]
+    assert [p["qos_violation_s"]["value"] for p in some] == [4.0, 4.0]
+    write(tmp_path / "lc3", rows(None)[:2])
+    none = facts_of(tmp_path / "lc3")["sets"][0]
+    assert [p["qos_violation_s"] for p in none["policies"]] == [None, None]
+    assert {p["no_value"]["qos_violation_s"] for p in none["policies"]} == {"latency never known"}
+    assert none["ratios"][0]["violation_ratio"] is None
+    html = Path(eval_report.run([tmp_path / "lc3"], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "latency never known" in html
+
+
 def test_crossings_of_both_kinds_are_not_added_to_reclaims(tmp_path: Path) -> None:
     """An older surefootd's reclaim_crossings are the sum of both kinds: beside newer rows no total is given, no aim judged."""
     old = [row(f"lc3-{k:02}", "surefoot", 1, 1.0, reclaim_crossings=3) for k in (1, 2)]

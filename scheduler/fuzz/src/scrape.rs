@@ -8,7 +8,7 @@ use surefoot_linux::feed::prometheus::{parse, Wanted};
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (then, now) = text.split_once('\0').unwrap_or(("", &text));
-    let wanted = Wanted { histogram: "h".into(), labels: BTreeMap::new(), unit_ms: 1000.0 };
+    let wanted = Wanted { histogram: "h".into(), labels: BTreeMap::new(), unit: None };
     let mut read = vec![];
     for page in [then, now] {
         match parse(page, &wanted) {

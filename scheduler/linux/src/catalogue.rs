@@ -79,6 +79,24 @@ impl Loadgen {
     pub fn is_own(&self) -> bool {
         PROTOCOLS.contains(&self.protocol.as_str())
     }
+
+    fn check_connections(&self) -> Result<(), String> {
+        if !(1..=10_000).contains(&self.connections) {
+            return Err(format!("loadgen.connections = {}: give 1 to 10000", self.connections));
+        }
+        Ok(())
+    }
+
+    /// That surefoot-loadgen can be started with it.
+    ///
+    /// # Errors
+    /// The field and its remedy.
+    pub fn check_own(&self) -> Result<(), String> {
+        if !self.is_own() {
+            return Err(format!("protocol = \"{}\": a sweep loads with surefoot-loadgen. Give {}", self.protocol, PROTOCOLS.join(", ")));
+        }
+        self.check_connections()
+    }
 }
 
 fn one() -> u32 {
@@ -187,10 +205,7 @@ impl Entry {
             let known = format!("{} or, for another load generator, {}", PROTOCOLS.join(", "), ADAPTERS.join(", "));
             return Err(format!("loadgen.protocol = \"{}\": give {known}", l.protocol));
         }
-        if !(1..=10_000).contains(&l.connections) {
-            return Err(format!("loadgen.connections = {}: give 1 to 10000", l.connections));
-        }
-        Ok(())
+        l.check_connections()
     }
 }
 

@@ -15,6 +15,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use surefoot_server::CpuSet;
 
 /// Period of CPU quotas, microseconds.
@@ -125,10 +126,18 @@ pub fn least_weight(version: Version) -> &'static str {
     }
 }
 
+/// Lists of all CPUs and memory nodes that there can ever be on this host, those that are off line included; where sysfs says so.
+#[derive(Debug, Default)]
+struct Possible {
+    cpus: Option<String>,
+    nodes: Option<String>,
+}
+
 /// Where the controllers are mounted.
 #[derive(Clone, Debug)]
 pub struct Mounts {
     files: SharedFiles,
+    possible: Arc<Possible>,
     /// Mount point and the cgroup that it shows, of v2.
     v2: Option<(PathBuf, String)>,
     /// The same for each v1 controller.
@@ -144,7 +153,10 @@ pub enum Version {
 
 impl Mounts {
     pub fn read(root: &Root) -> Self {
-        let mut m = Mounts { files: root.files.clone(), v2: None, v1: BTreeMap::new() };
+        // Read with the mounts: a process that has given up its rights by then can look at nothing else.
+        let of = |kind: &str| root.read(format!("/sys/devices/system/{kind}/possible")).filter(|t| !t.is_empty());
+        let possible = Arc::new(Possible { cpus: of("cpu"), nodes: of("node") });
+        let mut m = Mounts { files: root.files.clone(), possible, v2: None, v1: BTreeMap::new() };
         for line in root.read("/proc/self/mountinfo").unwrap_or_default().lines() {
             // id parent dev ROOT MOUNTPOINT options... - TYPE source SUPER-OPTIONS
             let Some((left, right)) = line.split_once(" - ") else { continue };
@@ -266,7 +278,8 @@ impl Mounts {
             }),
         };
         let [cpu, cpuset, cpuacct, memory] = dirs.map(|d| d.filter(|d| self.files.is_dir(d)));
-        Some(Cgroup { files: self.files.clone(), version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })
+        let (files, possible) = (self.files.clone(), self.possible.clone());
+        Some(Cgroup { files, possible, version: self.version()?, cpu: cpu?, cpuset: cpuset?, cpuacct, memory })
     }
 }
 
@@ -287,6 +300,7 @@ pub(crate) fn paths_of(text: &str) -> BTreeMap<&str, &str> {
 #[derive(Clone, Debug)]
 pub struct Cgroup {
     files: SharedFiles,
+    possible: Arc<Possible>,
     pub version: Version,
     pub cpu: PathBuf,
     pub cpuset: PathBuf,
@@ -302,12 +316,17 @@ impl PartialEq for Cgroup {
 
 impl Cgroup {
     /// The part of a cgroup that lies in one folder: all of it on v2, one hierarchy's on v1.
-    pub(crate) fn of_folder(files: SharedFiles, version: Version, dir: &Path) -> Self {
-        Cgroup { files, version, cpu: dir.into(), cpuset: dir.into(), cpuacct: None, memory: Some(dir.into()) }
+    pub(crate) fn of_folder(files: SharedFiles, mounts: &Mounts, version: Version, dir: &Path) -> Self {
+        let possible = mounts.possible.clone();
+        Cgroup { files, possible, version, cpu: dir.into(), cpuset: dir.into(), cpuacct: None, memory: Some(dir.into()) }
     }
 
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         text(self.files.as_ref(), path)
+    }
+
+    pub(crate) fn files(&self) -> &SharedFiles {
+        &self.files
     }
 
     /// For a thread whose writes may block for long.
@@ -398,10 +417,10 @@ impl Cgroup {
             (Knob::Memory, Version::V1) if value == "max" => self.write(&path, "-1")?,
             // A write of no bytes never reaches the kernel. It refuses to empty the list of a group with processes (ENOSPC): what
             // the group inherits means the same.
-            (Knob::Cpus | Knob::Mems, Version::V2) if value.is_empty() => {
+            (Knob::Cpus | Knob::Mems, _) if value.is_empty() => {
                 if self.write(&path, "\n").is_err() {
                     let parent = self.inherited(&path);
-                    if !now.is_some_and(|n| knob.same(&n, &parent)) {
+                    if !parent.is_empty() && !now.is_some_and(|n| knob.same(&n, &parent)) {
                         self.write(&path, &parent)?;
                     }
                     return Ok(());
@@ -445,6 +464,23 @@ impl Cgroup {
             return Ok(());
         }
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: is \"{got}\", and was \"{value}\" before", file())))
+    }
+
+    /// Give a former value back and read it back. Of a list what cannot be had now is left out, and returned: CPUs that are off line or that
+    /// the group above has lost (v1), and those that a partition of somebody has taken (v2). None: all of it is in force.
+    ///
+    /// # Errors
+    /// As [`Cgroup::set`] and [`Cgroup::check_holds`].
+    pub fn give_back(&self, knob: Knob, value: &str) -> io::Result<Option<CpuSet>> {
+        let set = self.set(knob, value);
+        let Err(is) = self.check_holds(knob, value) else { return Ok(None) };
+        // Why it could not be set says more than what it is instead.
+        let why = set.err().unwrap_or(is);
+        let Some(path) = self.file(knob).filter(|_| matches!(knob, Knob::Cpus | Knob::Mems)) else { return Err(why) };
+        let whole = if value.is_empty() { self.inherited(&path) } else { value.into() };
+        let Some((fits, lacks)) = parted(self.files.as_ref(), &path, &whole) else { return Err(why) };
+        self.set(knob, &fits.to_string()).map_err(|_| why)?;
+        Ok(Some(lacks))
     }
 
     /// That the CPUs which were set are those in force: groups above may allow fewer, and the kernel does not say so.
@@ -498,10 +534,21 @@ impl Cgroup {
         self.write(&file, &bytes.to_string())
     }
 
-    /// What an empty list in `path` stands for: a group with processes refuses to have one written.
+    /// What an empty list in `path` stands for, which a group with processes refuses: the own list of the nearest group above that has one,
+    /// else all that there can be. Never what is in force at the moment: that leaves out what is off line, and what partitions have taken.
     fn inherited(&self, path: &Path) -> String {
-        let file = path.file_name().map(|f| format!("{}.effective", f.to_string_lossy())).unwrap_or_default();
-        self.cpuset.parent().and_then(|p| self.read(p.join(file))).unwrap_or_default()
+        let Some(file) = path.file_name().and_then(|f| f.to_str()) else { return String::new() };
+        let mut effective = None;
+        for dir in self.cpuset.ancestors().skip(1) {
+            let own = self.read(dir.join(file));
+            if let Some(own) = own.as_ref().filter(|t| !t.is_empty()) {
+                return own.clone();
+            }
+            effective = self.read(dir.join(format!("{file}.effective"))).or(effective);
+        }
+        // The root has no list of its own (v2).
+        let all = if file == "cpuset.mems" { &self.possible.nodes } else { &self.possible.cpus };
+        all.clone().or(effective).unwrap_or_default()
     }
 
     /// The plain writes that [`Cgroup::set`] makes of a value, for whoever has only files.
@@ -515,7 +562,8 @@ impl Cgroup {
                 vec![(path.clone(), "-1".into()), (period_file, period.into()), (path, quota.into())]
             }
             (Knob::Memory, Version::V1) if value == "max" => vec![(path, "-1".into())],
-            (Knob::Cpus | Knob::Mems, Version::V2) if value.is_empty() => vec![(path.clone(), self.inherited(&path))],
+            // The second is refused to a group with processes, which then keeps the first.
+            (Knob::Cpus | Knob::Mems, _) if value.is_empty() => vec![(path.clone(), self.inherited(&path)), (path, "\n".into())],
             (Knob::Partition, _) => vec![(path, value.split(' ').next().unwrap_or(value).into())],
             _ => vec![(path, value.into())],
         }
@@ -583,6 +631,16 @@ fn meaning(file: &str, errno: i32) -> Option<&'static str> {
         ("memory.reclaim", libc::EAGAIN) => "less than this could be reclaimed",
         _ => return None,
     })
+}
+
+/// A list for the file `path` of a cgroup: what the group above can give of it now, and what it cannot; None where that is all or nothing.
+pub(crate) fn parted(files: &dyn Files, path: &Path, list: &str) -> Option<(CpuSet, CpuSet)> {
+    let (above, file) = (path.parent()?.parent()?, path.file_name()?.to_str()?);
+    // v1 has its own list cut by the kernel; that of v2 may be empty.
+    let there = text(files, above.join(format!("{file}.effective"))).or_else(|| text(files, above.join(file)))?;
+    let (list, there) = (CpuSet::parse(list).ok()?, CpuSet::parse(&there).ok()?);
+    let (fits, lacks) = (list.intersection(there), list.difference(there));
+    (!fits.is_empty() && !lacks.is_empty()).then_some((fits, lacks))
 }
 
 /// True only where the kernel says that a path is not there.

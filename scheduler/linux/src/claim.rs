@@ -11,7 +11,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{fchown, geteuid, Gid};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use surefoot_server::{CpuSet, ServerError};
@@ -128,6 +128,32 @@ fn lock_place(path: &Path) -> io::Result<Folder> {
     }
 }
 
+/// Whether a name is that of a lock of an earlier version: a file for each CPU and each cgroup, which nobody took away.
+fn is_of_earlier_version(name: &str) -> bool {
+    let number = name.strip_suffix(".lock").and_then(|n| n.strip_prefix("cpu-").or_else(|| n.strip_prefix("cgroup-")));
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Take away what earlier versions left in the folder, but for what a process of theirs still holds. The folder is root's alone, so nobody
+/// else has put anything there.
+fn clear_earlier_versions(path: &Path) {
+    if !geteuid().is_root() || lock_place(path).is_err() {
+        return;
+    }
+    let names = fs::read_dir(path).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
+    for name in names.filter(|n| is_of_earlier_version(n)) {
+        let at = path.join(&name);
+        let plain = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let file = fs::OpenOptions::new().read(true).custom_flags(plain.bits()).open(&at);
+        let Ok(file) = file.and_then(|f| if f.metadata()?.is_file() { Ok(f) } else { Err(io::ErrorKind::InvalidInput.into()) }) else {
+            continue;
+        };
+        if let Ok(_held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            let _ = fs::remove_file(&at);
+        }
+    }
+}
+
 /// A file of locks in the folder at `path`.
 fn lock_file(path: &Path, name: &str) -> io::Result<File> {
     let folder = lock_place(path).map_err(|e| named(path, &e))?;
@@ -226,7 +252,17 @@ pub fn claim_resctrl(folder: &Path, device: u64) -> io::Result<Held> {
 /// CPUs that are ours as long as this lives.
 #[derive(Debug)]
 pub struct Claim {
-    _file: Option<File>,
+    file: Option<File>,
+    cpus: CpuSet,
+}
+
+impl Drop for Claim {
+    /// The lines that say whose they are go before the locks do: a process that gets our number later holds none of them.
+    fn drop(&mut self) {
+        let Some(file) = &self.file else { return };
+        let nobody = format!("{:>1$}\n", "", PID_BYTES as usize - 1);
+        self.cpus.iter().for_each(|cpu| drop(file.write_all_at(nobody.as_bytes(), u64::from(cpu) * PID_BYTES)));
+    }
 }
 
 /// Claim `cpus`, all or none.
@@ -235,12 +271,13 @@ pub struct Claim {
 /// [`ServerError::Unavailable`] names the CPU and the process that holds it. Where `folder` cannot be used at all there is
 /// nothing to claim with: that is logged, and the claim is empty.
 pub fn claim(folder: &Path, cpus: CpuSet, patience: Duration) -> Result<Claim, ServerError> {
+    clear_earlier_versions(folder);
     let unnoticed = |e: &io::Error| tracing::warn!("{e}: another controller of CPUs {cpus} would not be noticed");
     let file = match lock_file(folder, CPUS) {
         Ok(file) => file,
         Err(e) => {
             unnoticed(&e);
-            return Ok(Claim { _file: None });
+            return Ok(Claim { file: None, cpus: CpuSet::empty() });
         }
     };
     let path: PathBuf = folder.join(CPUS);
@@ -267,7 +304,7 @@ pub fn claim(folder: &Path, cpus: CpuSet, patience: Duration) -> Result<Claim, S
             Err(e) => unnoticed(&e),
         }
     }
-    Ok(Claim { _file: Some(file) })
+    Ok(Claim { file: Some(file), cpus })
 }
 
 #[cfg(test)]
@@ -290,6 +327,33 @@ mod tests {
             }
         }
         (dir, at)
+    }
+
+    /// Locks of earlier versions, a file each, go with the next claim; one that a process of theirs holds stays, and so does everything else.
+    /// Of a claim that has ended no process is named.
+    #[test]
+    fn nothing_stale_stays() {
+        if !geteuid().is_root() {
+            return eprintln!("NOT RUN: nothing_stale_stays: needs root, whose the folder is");
+        }
+        let (_dir, folder) = place();
+        drop(cpus(&folder, CpuSet::range(0, 1)).unwrap());
+        assert_eq!(fs::read_to_string(folder.join(CPUS)).unwrap().trim(), "");
+        for name in ["cpu-0.lock", "cgroup-12388.lock", "cgroup-7.lock", "cgroup-x.lock", "notes"] {
+            fs::write(folder.join(name), "4711").unwrap();
+        }
+        symlink("notes", folder.join("cpu-1.lock")).unwrap();
+        let held = Flock::lock(File::open(folder.join("cgroup-7.lock")).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let left = || {
+            let mut names: Vec<String> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        drop(cpus(&folder, CpuSet::range(0, 1)).unwrap());
+        assert_eq!(left(), ["cgroup-7.lock", "cgroup-x.lock", "cpu-1.lock", "cpus", "notes"]);
+        drop(held);
+        drop(cpus(&folder, CpuSet::range(0, 1)).unwrap());
+        assert_eq!(left(), ["cgroup-x.lock", "cpu-1.lock", "cpus", "notes"]);
     }
 
     /// Overlapping claims are refused with CPU and process, disjoint ones are not, and a claim ends with its holder.
@@ -354,7 +418,7 @@ mod tests {
             symlink(&victim, folder.join(name)).unwrap();
         }
         chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
-        assert!(cpus(&folder, CpuSet::range(0, 1)).unwrap()._file.is_none());
+        assert!(cpus(&folder, CpuSet::range(0, 1)).unwrap().file.is_none());
         let said = claim_group(&folder, 7, Duration::ZERO).unwrap_err().to_string();
         assert!(said.contains("belongs to user 65534") && said.contains(&format!("rm -r {}", folder.display())), "{said}");
         // A link in the folder's place, to a folder that is root's.
@@ -379,7 +443,7 @@ mod tests {
         fs::hard_link(&victim, folder.join(CGROUPS)).unwrap();
         nix::unistd::mkfifo(&folder.join(RESCTRL), Mode::S_IRWXU).unwrap();
         let held = cpus(&folder, CpuSet::range(0, 1)).unwrap();
-        assert!(held._file.is_some() && cpus(&folder, CpuSet::range(0, 1)).is_err());
+        assert!(held.file.is_some() && cpus(&folder, CpuSet::range(0, 1)).is_err());
         claim_group(&folder, 7, Duration::ZERO).unwrap();
         claim_resctrl(&folder, 7).unwrap();
         let mode = |p: &Path| p.symlink_metadata().unwrap().mode() & 0o7777;
@@ -426,11 +490,11 @@ mod tests {
             let said = cpus(&folder, CpuSet::range(0, 2)).unwrap_err().to_string();
             assert!(said.contains("CPU 0") && said.contains(&format!("pid {}", std::process::id())), "{said}");
             let own = cpus(&folder, CpuSet::range(1, 2)).unwrap();
-            assert!(own._file.is_some() && claim_group(&folder, 2, Duration::ZERO).is_ok());
+            assert!(own.file.is_some() && claim_group(&folder, 2, Duration::ZERO).is_ok());
             assert!(fs::write(folder.join("new"), "").is_err() && fs::remove_file(folder.join(CPUS)).is_err());
         });
         as_user(12_345, 12_345, &|| {
-            assert!(cpus(&folder, CpuSet::range(0, 1)).unwrap()._file.is_none());
+            assert!(cpus(&folder, CpuSet::range(0, 1)).unwrap().file.is_none());
             assert!(File::open(folder.join(CPUS)).is_err());
         });
         drop(root);

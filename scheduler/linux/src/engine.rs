@@ -89,7 +89,7 @@ fn last_line(out: &Output) -> String {
     line.trim_end_matches(". Is the docker daemon running?").trim_end_matches(['.', '?']).to_string()
 }
 
-const START: &str = "Start it: scripts/engine.sh";
+const START: &str = "Start it: systemctl start docker";
 
 /// What to do about an engine that cannot be reached; None for other causes.
 fn remedy_for(cause: &str, docker_host: Option<&str>) -> Option<String> {
@@ -129,7 +129,7 @@ impl Engine {
     /// # Errors
     /// [`ServerError::Unavailable`]: none installed, or none answers.
     pub fn find() -> Result<Self, ServerError> {
-        let start = "Run scripts/engine.sh";
+        let start = "Install and start Docker or Podman";
         let program = match std::env::var("SUREFOOT_ENGINE") {
             Ok(name) if !name.is_empty() => in_path(&name).ok_or_else(|| {
                 unavailable("container engine", format!("SUREFOOT_ENGINE={name} is not a program"), "Give docker, podman or a path")
@@ -157,7 +157,7 @@ impl Engine {
     /// [`ServerError::Unavailable`] where none does.
     pub fn version(&self) -> Result<String, ServerError> {
         let name = format!("container engine {}", self.program.display());
-        let out = self.raw(&["version", "--format", "{{.Server.Version}}"]).map_err(|e| unavailable(&name, e, "Run scripts/engine.sh"))?;
+        let out = self.raw(&["version", "--format", "{{.Server.Version}}"]).map_err(|e| unavailable(&name, e, START))?;
         if !out.status.success() {
             let cause = last_line(&out);
             let remedy = remedy_for(&cause, std::env::var("DOCKER_HOST").ok().as_deref()).unwrap_or_else(|| START.into());
@@ -211,7 +211,10 @@ impl Engine {
             return Err(unavailable(
                 format!("image {}", spec.image),
                 "it does not exist",
-                format!("Build it: scripts/images.sh {folder}, or mend image in workloads/{}/workload.toml", spec.service),
+                format!(
+                    "Build it from the sources (workloads/{folder}/Dockerfile) or pull it, or mend image in workloads/{}/workload.toml",
+                    spec.service
+                ),
             ));
         }
         let cpus = spec.cpus.to_string();
@@ -374,7 +377,7 @@ mod tests {
     #[test]
     fn a_silent_engine_is_one_clear_error() {
         let err = Engine::at("/bin/false").unwrap_err().to_string();
-        assert!(err.contains("/bin/false") && err.contains("scripts/engine.sh"), "{err}");
+        assert!(err.contains("/bin/false") && err.contains("systemctl start docker"), "{err}");
         let err = Engine::at("/nonexistent/docker").unwrap_err().to_string();
         assert!(err.contains("No such file") && err.lines().count() == 1, "{err}");
     }

@@ -14,12 +14,18 @@ pub struct Gauge {
     files: SharedFiles,
     path: PathBuf,
     open: Option<File>,
+    keep: bool,
 }
 
 impl Gauge {
     /// Opened at the first reading; it need not be there yet.
     pub fn new(files: SharedFiles, path: PathBuf) -> Self {
-        Gauge { files, path, open: None }
+        Gauge { files, path, open: None, keep: true }
+    }
+
+    /// Opened and closed at each reading: an open file would keep its file system from being unmounted.
+    pub fn unheld(files: SharedFiles, path: PathBuf) -> Self {
+        Gauge { keep: false, ..Gauge::new(files, path) }
     }
 
     /// What `f` finds in its trimmed text now; None where it cannot be read.
@@ -41,8 +47,10 @@ impl Gauge {
         if let Some(n) = self.open.as_ref().and_then(|f| f.read_at(buf, 0).ok()) {
             return Some(n);
         }
-        self.open = self.files.open(&self.path);
-        self.open.as_ref()?.read_at(buf, 0).ok()
+        let file = self.files.open(&self.path)?;
+        let read = file.read_at(buf, 0).ok();
+        self.open = Some(file).filter(|_| self.keep);
+        read
     }
 }
 
@@ -52,6 +60,22 @@ mod tests {
     use crate::files::HostFiles;
     use std::fs;
     use std::sync::Arc;
+
+    /// Of a file system that somebody may unmount nothing stays open between two readings; of others it does.
+    #[test]
+    fn what_is_not_held_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, "7\n").unwrap();
+        let open = || {
+            let links = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|e| fs::read_link(e.path()).ok());
+            links.filter(|l| l.starts_with(dir.path())).count()
+        };
+        let mut unheld = Gauge::unheld(Arc::new(HostFiles), path.clone());
+        assert_eq!((unheld.number(), open(), unheld.number(), open()), (Some(7), 0, Some(7), 0));
+        let mut held = Gauge::new(Arc::new(HostFiles), path.clone());
+        assert_eq!((held.number(), open()), (Some(7), 1));
+    }
 
     /// The present text each time, also of a file that came late, of one that is longer than the buffer, and of the kernel's.
     #[test]

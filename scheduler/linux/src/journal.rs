@@ -86,6 +86,14 @@ pub struct Journal {
     recalled: Recalled,
     /// Lines that a full disk did not take, and that are true anyhow: written with the next one.
     unwritten: Vec<u8>,
+    /// A full disk has not taken everything that is known here: the file is written anew once there is room.
+    behind: bool,
+}
+
+/// Whether a write failed for want of room: on the disk, of a quota, or of a file's greatest size.
+pub fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        || matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
 
 const WRITABLE: &str = "Give a state folder that can be written";
@@ -131,7 +139,16 @@ impl Journal {
         let file = file.map_err(|e| io(&e, WRITABLE))?;
         let name = name.to_string();
         Ok((
-            Journal { folder, name, file, path: path.clone(), bytes: whole as u64, recalled: recalled.clone(), unwritten: vec![] },
+            Journal {
+                folder,
+                name,
+                file,
+                path: path.clone(),
+                bytes: whole as u64,
+                recalled: recalled.clone(),
+                unwritten: vec![],
+                behind: false,
+            },
             recalled,
         ))
     }
@@ -141,21 +158,55 @@ impl Journal {
     /// # Errors
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn append(&mut self, entry: &Entry) -> Result<(), ServerError> {
-        let line = line(entry).map_err(|e| self.failed(&e))?;
-        let lines = [self.unwritten.as_slice(), &line].concat();
-        let result = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
-        if let Err(e) = result {
+        self.write(entry).map_err(|e| self.failed(&e))
+    }
+
+    fn write(&mut self, entry: &Entry) -> io::Result<()> {
+        if self.behind {
+            self.compact()?;
+        }
+        let lines = [self.unwritten.as_slice(), &line(entry)?].concat();
+        if let Err(e) = self.file.write_all(&lines).and_then(|()| self.file.sync_data()) {
             // Half a line must not run into the next.
             let _ = self.file.set_len(self.bytes);
-            return Err(self.failed(&e));
+            return Err(e);
         }
         self.unwritten.clear();
         self.bytes += lines.len() as u64;
         self.recalled.take(entry.clone());
-        if self.bytes > MOST_BYTES {
-            self.compact()?;
+        match if self.bytes > MOST_BYTES { self.compact() } else { Ok(()) } {
+            // It is long, and whole.
+            Err(e) if is_full(&e) => Ok(()),
+            done => done,
         }
-        Ok(())
+    }
+
+    /// As [`Journal::append`], where control must go on: what a full disk does not take is known to this process all the same, and written
+    /// by [`Journal::catch_up`].
+    ///
+    /// # Errors
+    /// [`ServerError::Unavailable`] for any other reason than a full disk.
+    pub fn append_or_owe(&mut self, entry: &Entry) -> Result<(), ServerError> {
+        match self.write(entry) {
+            Err(e) if is_full(&e) => {
+                self.behind = true;
+                self.recalled.take(entry.clone());
+                Ok(())
+            }
+            done => done.map_err(|e| self.failed(&e)),
+        }
+    }
+
+    /// Whether something is known here that the disk had no room for.
+    pub fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    /// Try again to write what the disk had no room for.
+    pub fn catch_up(&mut self) {
+        if self.behind {
+            let _ = self.compact();
+        }
     }
 
     /// As [`Journal::append`], of what every later process finds out again: no disk is needed for it to count here.
@@ -187,23 +238,18 @@ impl Journal {
     }
 
     /// Only what still counts, in a file of the same name.
-    fn compact(&mut self) -> Result<(), ServerError> {
+    fn compact(&mut self) -> io::Result<()> {
         let touched = self.recalled.touched.iter().map(|(id, former)| Entry::Touch { id: id.clone(), former: former.clone() });
         let in_force = self.recalled.in_force.clone();
         let changed = in_force.keys().cloned().collect();
         let apply = (!in_force.is_empty()).then_some(Entry::Apply { t_ms: 0, allocations: in_force, changed });
         let boot = self.recalled.boot_id.clone().map(|boot_id| Entry::Boot { boot_id });
-        let text: Vec<u8> = boot
-            .into_iter()
-            .chain(touched)
-            .chain(apply)
-            .map(|e| line(&e))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(|e| self.failed(&e))?
-            .concat();
-        let renewed = self.folder.replace(&self.name, &text).and_then(|()| self.folder.append(&self.name));
-        self.file = renewed.map_err(|e| self.failed(&e))?;
+        let text: Vec<u8> = boot.into_iter().chain(touched).chain(apply).map(|e| line(&e)).collect::<io::Result<Vec<_>>>()?.concat();
+        self.file = self.folder.replace(&self.name, &text).and_then(|()| self.folder.append(&self.name))?;
         self.bytes = text.len() as u64;
+        // What is known holds these too.
+        self.unwritten.clear();
+        self.behind = false;
         Ok(())
     }
 
@@ -251,6 +297,10 @@ impl Recalled {
                 let known = self.touched.entry(id).or_insert_with(|| Former { saved: BTreeMap::new(), ..former.clone() });
                 for (knob, value) in former.saved {
                     known.saved.entry(knob).or_insert(value);
+                }
+                // Threads may enter it from groups of others later: each line has all that are known by then.
+                if !former.threads.is_empty() {
+                    known.threads = former.threads;
                 }
             }
             Entry::Release { id } => {

@@ -13,6 +13,7 @@
 
 pub mod actuator;
 pub mod bench;
+pub mod bound;
 pub mod catalogue;
 pub mod cgroup;
 pub mod check;
@@ -37,10 +38,10 @@ pub mod safe;
 mod testing;
 pub mod unit;
 
-pub use bench::{BenchCase, BenchNeighbour, BenchResult, BenchSample, LocalBench, Sampling};
+pub use bench::{BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchSample, BenchService, LocalBench, Sampling};
 pub use catalogue::{Catalogue, Entry};
 pub use check::{check, Capability};
 pub use discover::discover;
 pub use engine::Engine;
-pub use local::{Found, LaunchSpec, LocalConfig, LocalServer, ResetReport, Target};
+pub use local::{CommandSpec, Found, LaunchSpec, LocalConfig, LocalServer, ResetReport, Target};
 pub use root::Root;

@@ -1,6 +1,6 @@
 //! Memory, frequency and process facts from procfs and cpufreq.
 
-#![allow(unsafe_code, reason = "sysconf and pidfd_open")]
+#![allow(unsafe_code, reason = "sysconf, pidfd_open and sched_getaffinity")]
 
 use crate::root::Root;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -23,6 +23,21 @@ pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
     sum
 }
 
+/// Bits of a set of CPUs as the kernel gives it: as many as any kernel has (NR_CPUS of x86-64). It refuses buffers that are too short.
+const MOST_CPUS: usize = 8192;
+
+/// CPUs on line that a process (0: this thread) may run on, by the kernel's own word; None where it does not tell.
+pub fn may_run_on(pid: u32) -> Option<CpuSet> {
+    let mut bits = [0u64; MOST_CPUS / 64];
+    let pid = libc::c_long::from(i32::try_from(pid).ok()?);
+    // SAFETY: plain bits, whose size is stated; the kernel says how many bytes it wrote.
+    let n = unsafe { libc::syscall(libc::SYS_sched_getaffinity, pid, std::mem::size_of_val(&bits), bits.as_mut_ptr()) };
+    if n <= 0 {
+        return None;
+    }
+    Some((0..CpuSet::CAPACITY).filter(|c| bits[*c as usize / 64] >> (c % 64) & 1 == 1).collect())
+}
+
 /// Frequencies at one instant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frequencies {
@@ -30,15 +45,15 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// Of all CPUs by `/proc/cpuinfo`, which is one read; where that has none (Arm), of `cpus` by cpufreq.
+    /// Of all CPUs by `/proc/cpuinfo`, which is one read; of those of `cpus` that it does not have (Arm; in a container lxcfs shows fewer)
+    /// by cpufreq.
     ///
     /// Some kernels (4.13 to 5.17) sleep 10 ms over each of cpufreq's files and once over the whole of `/proc/cpuinfo`.
     pub fn read(root: &Root, cpus: &CpuSet) -> Self {
         let mut mhz = cpuinfo_mhz(root);
-        if mhz.is_empty() {
-            let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
-            mhz.extend(cpus.iter().filter_map(|c| Some((c, khz(c)? / 1000.0))));
-        }
+        let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
+        let missing: Vec<u32> = cpus.iter().filter(|c| !mhz.contains_key(c)).collect();
+        mhz.extend(missing.into_iter().filter_map(|c| Some((c, khz(c)? / 1000.0))));
         Frequencies { mhz }
     }
 
@@ -71,6 +86,16 @@ pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Whether a process has ended and only waits for its parent to ask: a zombie, of whose threads none is left.
+pub fn is_zombie(root: &Root, pid: u32) -> bool {
+    let Some(stat) = root.read(format!("/proc/{pid}/stat")) else { return false };
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let state = fields.next();
+    // A first thread that has ended while others go on has this state too.
+    let threads: Option<u32> = fields.nth(16).and_then(|n| n.parse().ok());
+    matches!(state, Some("Z" | "X" | "x")) && threads.is_none_or(|n| n <= 1)
+}
+
 /// A process, named for good.
 #[derive(Debug)]
 pub struct Process {
@@ -81,8 +106,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// None where there is no such process.
+    /// None where there is no such process, or it has ended and its parent has not asked for it yet.
     pub fn find(root: &Root, pid: u32) -> Option<Self> {
+        if is_zombie(root, pid) {
+            return None;
+        }
         // SAFETY: the kernel returns a new descriptor or -1.
         let fd = if root.is_host() { unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } } else { -1 };
         // SAFETY: a descriptor of our own, just opened.
@@ -101,7 +129,9 @@ impl Process {
     }
 
     pub fn has_ended(&self, root: &Root) -> bool {
-        let Some(end) = &self.end else { return start_time(root, self.pid) != Some(self.start_ticks) };
+        let Some(end) = &self.end else {
+            return start_time(root, self.pid) != Some(self.start_ticks) || is_zombie(root, self.pid);
+        };
         let mut asked = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
         poll(&mut asked, PollTimeout::ZERO).is_ok_and(|n| n > 0)
     }
@@ -149,6 +179,20 @@ mod tests {
         let (_dir, root) = tree(&[("/proc/cpuinfo".into(), "processor\t: 0\nBogoMIPS\t: 50.00\n".into()), cpufreq("scaling_cur_freq")]);
         let f = Frequencies::read(&root, &CpuSet::range(0, 2));
         assert_eq!((f.mean_mhz(&CpuSet::range(0, 1)), f.mean_mhz(&CpuSet::range(1, 2))), (Some(1200.0), None));
+    }
+
+    /// A zombie has ended, also for whoever holds no descriptor of it; one whose other threads go on has not, and no more has one that sleeps.
+    #[test]
+    fn zombies_have_ended() {
+        let stat = |state: &str, threads: u32| format!("5 (a ) Z) {state} {}{threads} 0 4711 0", "0 ".repeat(16));
+        for (state, threads, ended) in [("Z", 1, true), ("Z", 0, true), ("X", 0, true), ("Z", 3, false), ("S", 1, false), ("R", 8, false)] {
+            let (_dir, root) = tree(&[("/proc/5/stat".into(), stat("S", 1))]);
+            let held = Process::find(&root, 5).unwrap();
+            std::fs::write(root.path("/proc/5/stat"), stat(state, threads)).unwrap();
+            assert_eq!(start_time(&root, 5), Some(4711));
+            assert_eq!(held.has_ended(&root), ended, "{state} {threads}");
+            assert_eq!((is_zombie(&root, 5), Process::find(&root, 5).is_none()), (ended, ended), "{state} {threads}");
+        }
     }
 
     /// The start time is found behind any command name.

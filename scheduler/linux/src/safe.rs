@@ -3,9 +3,10 @@
 //! Whoever puts it in force (`surefootd reset --safe` after a crash, the actuator when its client vanishes) needs no model, no
 //! policy and no knowledge of the services: only this file. LC services get everything back that they had before Surefoot
 //! came; BE jobs are held at the least, because nobody is left to watch what they do to the LC services. A full reset gives
-//! everything back, to BE jobs too. While one is under way the layout does so as well, so that whoever puts it in force ends what was begun.
+//! everything back, to BE jobs too. A list of CPUs that cannot be had whole is given back as far as it can, and named. While one is under way the layout does so as well, so that whoever puts it in force ends what was begun.
 
-use crate::files::{write_named, Files};
+use crate::cgroup::parted;
+use crate::files::{write_named, Files, HostFiles};
 use crate::own::{cause_and_remedy, Folder};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use surefoot_server::ServerError;
+use surefoot_server::{CpuSet, ServerError};
 
 /// Name of the file in the state folder. It is there exactly as long as something of ours is in force.
 pub const FILE: &str = "safe.json";
@@ -35,6 +36,24 @@ impl Op {
         match self {
             Op::Write { path, .. } | Op::RemoveDir { path } => path,
         }
+    }
+
+    fn list(&self) -> Option<&str> {
+        match self {
+            Op::Write { path, text } if path.ends_with("cpuset.cpus") || path.ends_with("cpuset.mems") => Some(text.trim_end()),
+            _ => None,
+        }
+    }
+
+    /// A group with processes refuses to have its list emptied.
+    fn empties_a_list(&self) -> bool {
+        self.list() == Some("")
+    }
+
+    /// Of a list that was refused: what the group above can give of it now, and what it lacks.
+    fn what_there_is(&self) -> Option<(Op, CpuSet)> {
+        let (fits, lacks) = parted(&HostFiles, self.path(), self.list()?)?;
+        Some((Op::Write { path: self.path().into(), text: fits.to_string() }, lacks))
     }
 
     fn execute(&self, files: &dyn Files) -> io::Result<()> {
@@ -98,14 +117,30 @@ impl SafeLayout {
             }
             match execute(op) {
                 Ok(()) => report.done += 1,
+                // It keeps the list that was written before.
+                Err(e) if op.empties_a_list() && e.kind() == io::ErrorKind::StorageFull => report.done += 1,
                 Err(e) if e.kind() == io::ErrorKind::NotFound || matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ESRCH)) => {
                     report.gone += 1
                 }
                 Err(_) if n == 0 => again.push(op),
-                Err(e) => report.failed.push(e.to_string()),
+                Err(e) => report.failed.push(match op.what_there_is() {
+                    Some((part, lacks)) if execute(&part).is_ok() => {
+                        format!("{e}: without {lacks}, which cannot be had now (off line, or not in the group above)")
+                    }
+                    _ => e.to_string(),
+                }),
             }
         }
         report
+    }
+
+    /// As [`SafeLayout::save`], with the disk's own word.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn store(&self, file: &Path) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        Folder::of(file).and_then(|(folder, name)| folder.replace(name, &text))
     }
 
     /// Write it to the disk, whole or not at all.
@@ -113,8 +148,7 @@ impl SafeLayout {
     /// # Errors
     /// [`ServerError::Unavailable`], for instance with a full disk.
     pub fn save(&self, file: &Path) -> Result<(), ServerError> {
-        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        Folder::of(file).and_then(|(folder, name)| folder.replace(name, &text)).map_err(|e| {
+        self.store(file).map_err(|e| {
             let (cause, remedy) = cause_and_remedy(&e, "Free disk space or give another state folder");
             ServerError::Unavailable { what: format!("safe layout {}", file.display()), cause, remedy }
         })

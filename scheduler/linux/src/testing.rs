@@ -378,3 +378,56 @@ impl<F: Fn(&Path, &str) + Send + Sync> Files for BeforeWrite<F> {
         self.0.writable(path)
     }
 }
+
+/// Lists of cpusets as the kernel takes them: a group with processes (every group here) keeps at least one CPU, and on v1 has no more than the
+/// group above.
+#[derive(Debug)]
+pub struct Cpusets {
+    pub inner: SharedFiles,
+    pub v1: bool,
+}
+
+impl Cpusets {
+    fn refuses(&self, path: &Path, text: &str) -> Option<i32> {
+        if !path.ends_with("cpuset.cpus") && !path.ends_with("cpuset.mems") {
+            return None;
+        }
+        let set = |t: &str| surefoot_server::CpuSet::parse(t.trim()).unwrap();
+        if text.trim().is_empty() {
+            return Some(libc::ENOSPC);
+        }
+        let above = path.parent()?.parent()?.join(path.file_name()?);
+        let above = crate::files::text(self.inner.as_ref(), above).filter(|_| self.v1)?;
+        (!set(text).is_subset(&set(&above))).then_some(libc::EACCES)
+    }
+}
+
+impl Files for Cpusets {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.inner.read(path)
+    }
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        self.refuses(path, text).map_or_else(|| self.inner.write(path, text), |errno| Err(io::Error::from_raw_os_error(errno)))
+    }
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.make_dir(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.inner.list(dir)
+    }
+    fn is_dir(&self, path: &Path) -> bool {
+        self.inner.is_dir(path)
+    }
+    fn is_file(&self, path: &Path) -> bool {
+        self.inner.is_file(path)
+    }
+    fn writable(&self, path: &Path) -> bool {
+        self.inner.writable(path)
+    }
+}

@@ -100,7 +100,7 @@ fn failed_launches_are_clear_and_leave_nothing() {
     let port = busy.local_addr().unwrap().port();
     let mut says = |l: LaunchSpec| s.launch(&l).unwrap_err().to_string();
     let err = says(spec("a", "missing", 0));
-    assert!(err.contains("surefoot/missing") && err.contains("scripts/images.sh"), "{err}");
+    assert!(err.contains("surefoot/missing") && err.contains("workloads/missing/Dockerfile"), "{err}");
     let err = says(spec("a", "memcached", port));
     assert!(err.contains(&port.to_string()) && err.contains("in use"), "{err}");
     assert!(says(spec("a", "nonsense", 0)).contains("ends, memcached, missing"));
@@ -217,7 +217,7 @@ fn nothing_is_left_after_kill_9() {
 fn a_campaigns_cases_run_on_one_container() {
     find_loadgen().unwrap();
     let state = tempfile::tempdir().unwrap();
-    let mut b = LocalBench::open(config(state.path())).unwrap();
+    let mut b = LocalBench::open(config(state.path()), vec![]).unwrap();
     let sampling = Sampling { warmup_ms: 500, interval_ms: 500, samples: 4 };
     let case = |cores: f64, threads: u32, rps: f64| BenchCase {
         service: "memcached".into(),

@@ -86,6 +86,8 @@ pub struct Books {
     crowd: Vec<ServiceId>,
     /// Services that had been placed at the last look.
     in_force: Vec<ServiceId>,
+    /// Most core units that a bounded service can make use of: more would be withheld from it, and nobody else's.
+    most: BTreeMap<ServiceId, u32>,
 }
 
 /// What came and went since the last look.
@@ -99,7 +101,9 @@ pub struct News {
 
 impl Books {
     pub fn new(platform: &Platform) -> Self {
-        Books { platform: platform.clone(), slots: vec![], commons: vec![], be: vec![], be_mba_pct: 100, crowd: vec![], in_force: vec![] }
+        let platform = platform.clone();
+        let (slots, commons, be, crowd, in_force, most) = Default::default();
+        Books { platform, slots, commons, be, be_mba_pct: 100, crowd, in_force, most }
     }
 
     /// The least that a service may hold.
@@ -175,6 +179,7 @@ impl Books {
         self.be.retain(|id| !gone(id));
         self.crowd.retain(|id| !gone(id));
         self.in_force = seen.services.iter().filter(|s| s.placed).map(|s| s.id.clone()).collect();
+        self.most = seen.bounds.iter().map(|(id, b)| (id.clone(), b.most_units(&self.platform))).collect();
         let (ended, kept): (Vec<_>, Vec<_>) = self.commons.drain(..).partition(|c| gone(&c.owner) || gone(&c.guest));
         self.commons = kept;
         for c in ended {
@@ -203,6 +208,10 @@ impl Books {
         news
     }
 
+    fn most_cores(&self, id: &str) -> u32 {
+        self.most.get(id).copied().unwrap_or(u32::MAX)
+    }
+
     /// Whether by quota a unit is left for one more slot, besides those of everybody in force without one.
     pub fn unit_is_left_for(&self, id: &str) -> bool {
         let others = self.in_force.iter().filter(|o| *o != id && self.slot(o).is_none()).count();
@@ -211,6 +220,7 @@ impl Books {
 
     /// Give a slot to an LC service that has none, from what is free. False (and nothing changed) if that is not there.
     pub fn admit(&mut self, id: &str, own: Amount) -> bool {
+        let own = Amount::new(own.cores.min(self.most_cores(id)), own.ways);
         if self.slot(id).is_some() || !self.least().fits_in(own) || !own.fits_in(self.free()) || !self.unit_is_left_for(id) {
             return false;
         }
@@ -237,7 +247,8 @@ impl Books {
 
     /// More for a service from what is free. False (and nothing changed) if that is not there.
     pub fn grow(&mut self, id: &str, by: Amount) -> bool {
-        if !by.fits_in(self.free()) {
+        let most = self.most_cores(id);
+        if !by.fits_in(self.free()) || by.cores > 0 && self.slot(id).is_some_and(|s| s.own.cores + by.cores > most) {
             return false;
         }
         match self.slot_mut(id) {
@@ -263,6 +274,7 @@ impl Books {
 
     /// Set what a service holds alone. False (and nothing changed) if it is too little, or more than is free.
     pub fn set(&mut self, id: &str, own: Amount) -> bool {
+        let own = Amount::new(own.cores.min(self.most_cores(id)), own.ways);
         let Some(old) = self.slot(id).map(|s| s.own) else { return false };
         if !self.least().fits_in(own) || !own.minus(old).fits_in(self.free()) {
             return false;

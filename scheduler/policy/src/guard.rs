@@ -1,7 +1,9 @@
-//! What no policy may do, whatever it thinks: take from a service whose latency is unknown.
+//! What no policy may do, whatever it thinks: take from a service whose latency is unknown, or ask for what the kernel is known to refuse.
 //!
-//! A silent feed says neither "met" nor "missed". Until it speaks again the service keeps every core, way, per cent of bandwidth
-//! and byte that it holds, and nobody joins it on them; it may be given more. A plan that breaks this is repaired: the service
+//! The latter is [`bounds`](surefoot_server::bounds)' affair: the plan is made anew around what bounds a service, before all else here.
+//!
+//! A silent feed says neither "met" nor "missed", and one that contradicts itself says nothing that can be believed. Until it speaks
+//! again the service keeps every core, way, per cent of bandwidth and byte that it holds, and nobody joins it on them; it may be given more. A plan that breaks this is repaired: the service
 //! keeps what it has, so do those who would have gained from it, and the rest of the plan goes on. Policies think in counts that
 //! they want, and ask again at every step: what is withheld here is only put off.
 //!
@@ -13,8 +15,9 @@
 
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
+use surefoot_server::bounds;
 use surefoot_server::validate::{compatible, validate};
-use surefoot_server::{Allocation, CpuSet, FeedState, Observation, Plan, Platform, Report, ServiceId, ServiceView};
+use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, ServiceId, ServiceView};
 
 type Layout<'a> = BTreeMap<&'a str, &'a Allocation>;
 
@@ -22,13 +25,33 @@ type Layout<'a> = BTreeMap<&'a str, &'a Allocation>;
 pub struct Guarded {
     inner: Box<dyn Policy>,
     platform: Platform,
-    /// Services of which a report was made since their feed fell silent.
-    told: BTreeSet<ServiceId>,
+    /// Services of which a report was made since their feed fell silent, or came into this doubt.
+    told: BTreeSet<(ServiceId, Option<Doubt>)>,
+    /// Bounds that were reported, by service.
+    bounded: BTreeMap<ServiceId, String>,
 }
 
 impl Guarded {
     pub fn new(inner: Box<dyn Policy>, platform: &Platform) -> Self {
-        Guarded { inner, platform: platform.clone(), told: BTreeSet::new() }
+        Guarded { inner, platform: platform.clone(), told: BTreeSet::new(), bounded: BTreeMap::new() }
+    }
+}
+
+impl Guarded {
+    /// What bounds a service is reported when it comes and when it changes.
+    fn tell_bounds(&mut self, seen: &Observation, left_out: &BTreeMap<ServiceId, String>, plan: &mut Plan) {
+        if seen.bounds.is_empty() {
+            self.bounded.clear();
+            return;
+        }
+        self.bounded.retain(|id, _| seen.bounds.contains_key(id));
+        for (id, b) in &seen.bounds {
+            let why = b.why.iter().chain(left_out.get(id)).map(String::as_str).collect::<Vec<_>>().join("; ");
+            if self.bounded.get(id) != Some(&why) {
+                plan.reports.push(Report::Withheld { service: id.clone(), why: why.clone() });
+                self.bounded.insert(id.clone(), why);
+            }
+        }
     }
 }
 
@@ -38,13 +61,17 @@ impl Policy for Guarded {
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
-        self.told.retain(|id| seen.get(id).is_some_and(ServiceView::latency_unknown));
+        self.told.retain(|(id, doubt)| seen.get(id).is_some_and(|s| s.latency_unknown() && s.feed.doubt() == *doubt));
         let wanted = self.inner.step(now_ms, seen);
+        let doubted: Vec<(&ServiceView, Doubt)> = seen.lc().filter_map(|s| Some((s, s.feed.doubt()?))).collect();
+        let bounds::Kept { plan: wanted, left_out } = bounds::keep(&self.platform, seen, wanted);
         let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
+        self.tell_bounds(seen, &left_out, &mut plan);
         for (id, what) in spared {
-            if self.told.insert(id.clone()) {
-                let view = seen.get(&id);
+            let view = seen.get(&id);
+            if self.told.insert((id.clone(), view.and_then(|s| s.feed.doubt()))) {
                 let since = match view.map(|s| s.feed) {
+                    Some(FeedState::Doubtful { why, .. }) => format!("({})", why.words()),
                     Some(FeedState::Unknown { heard: false, .. }) => "since it came".into(),
                     Some(FeedState::Unknown { since_ms, .. }) => format!("for {:.1} s", now_ms.saturating_sub(since_ms) as f64 / 1000.0),
                     _ => "at the feed's resolution".into(),
@@ -58,6 +85,13 @@ impl Policy for Guarded {
                     }
                 };
                 plan.reports.push(Report::Withheld { service: id, why });
+            }
+        }
+        // A doubt is told at once: it is the reason why the service is left alone, also where nothing was to be taken from it.
+        for (s, why) in doubted {
+            if self.told.insert((s.id.clone(), Some(why))) {
+                let why = format!("latency doubtful: {}: nothing is taken from it", why.words());
+                plan.reports.push(Report::Withheld { service: s.id.clone(), why });
             }
         }
         plan

@@ -109,6 +109,32 @@ fn quotas_stay_within_what_there_is() {
     assert_eq!(names(&got.plan.allocations), ["job"]);
 }
 
+/// Nothing is taken from a service whose feed is doubtful; the doubt is told at once and once, also where nothing was to be taken.
+#[test]
+fn a_doubtful_service_keeps_what_it_has() {
+    let p = Platform::regular("t", 12, 1, 12, 1.0);
+    let in_doubt = |why| ServiceView { feed: FeedState::Doubtful { since_ms: 0, why }, ..placed(lc("web"), hold(&p, 0, 4)) };
+    let seen = |why| observation(vec![in_doubt(why), placed(be("job"), hold(&p, 4, 12))]);
+    let got = protect(&p, &seen(Doubt::Workers), plan(&[("web", hold(&p, 0, 3)), ("job", hold(&p, 3, 12))]));
+    assert!(got.plan.allocations.is_empty() && got.spared == BTreeMap::from([("web".to_string(), "cores")]));
+    struct Content;
+    impl Policy for Content {
+        fn name(&self) -> &str {
+            "content"
+        }
+        fn step(&mut self, _: u64, _: &Observation) -> Plan {
+            Plan::default()
+        }
+    }
+    let mut policy = Guarded::new(Box::new(Content), &p);
+    let mut said = |t_ms, why| policy.step(t_ms, &seen(why)).reports;
+    let first = said(100, Doubt::Workers);
+    let Report::Withheld { service, why } = &first[0] else { panic!("{first:?}") };
+    assert!(service == "web" && why.starts_with("latency doubtful: its counts fall to and fro"), "{why}");
+    assert!(said(200, Doubt::Workers).is_empty());
+    assert_eq!(said(300, Doubt::Unit).len(), 1);
+}
+
 /// What is put off is told once, and again when the service falls silent again.
 #[test]
 fn a_report_is_made_once_a_silence() {
@@ -363,4 +389,53 @@ fn no_plan_shrinks_a_silent_service() {
     }
     // The guard had work, and did not end all work.
     assert!(spared > 100 && changed > 1000 && newcomers > 30, "{spared} {changed} {newcomers}");
+}
+
+/// Whatever bounds one service, under every policy: its neighbours are placed, it is given nothing outside its bounds, what is called
+/// exclusive is nobody else's (the plant refuses other plans), and the bound is told once.
+#[test]
+fn a_bounded_service_stops_nobody_else() {
+    use surefoot_server::Bounds;
+    let quota = Platform { core_step: 0.1, managed: CpuSet::range(0, 2), mba: None, ..Platform::regular("quota", 2, 1, 0, 0.0) };
+    let hosts = [Platform::regular("server", 8, 1, 11, 2.0), quota];
+    let cpus = |list: &str| CpuSet::parse(list).unwrap();
+    let cases = [
+        Bounds { cpus_at_least: cpus("0-1"), ..Bounds::default() },
+        Bounds { cpus_at_least: cpus("0-7"), ..Bounds::default() },
+        Bounds { cpus_at_most: Some(cpus("1")), ..Bounds::default() },
+        Bounds { cpus_at_most: Some(cpus("9")), ..Bounds::default() },
+        Bounds { quota_at_most: Some(0.5), ..Bounds::default() },
+        Bounds { quota_at_most: Some(0.05), ..Bounds::default() },
+        Bounds { quota_at_least: Some(1.5), ..Bounds::default() },
+        Bounds { no_quota: true, ..Bounds::default() },
+        Bounds { ways: Some(vec![0x7ff]), ..Bounds::default() },
+        Bounds { ways: Some(vec![0x3]), cpus_at_most: Some(cpus("0-1")), ..Bounds::default() },
+    ];
+    for p in &hosts {
+        for (name, bound) in crate::NAMES.iter().flat_map(|n| cases.iter().map(move |b| (n, b))) {
+            let of = format!("{name} on {}: {bound:?}", p.name);
+            let bound = Bounds { why: vec!["it is so".into()], ..bound.clone() };
+            let demand = 0.2 * p.cores(p.core_units());
+            let mut plant = Plant::new(p).lc("bad", demand, 10.0).lc("good", demand, 10.0).be("job");
+            let mut policy = crate::by_name(name, p, Perfect::of(&plant).set(), 1).unwrap();
+            let mut told = 0;
+            for _ in 0..150 {
+                plant.tick();
+                let mut seen = plant.observe();
+                seen.bounds.insert("bad".into(), bound.clone());
+                let plan = policy.step(plant.t_ms, &seen);
+                told += plan.reports.iter().filter(|r| matches!(r, Report::Withheld { service, .. } if service == "bad")).count();
+                if let Some(a) = plan.allocations.get("bad") {
+                    let within = Bounds { cpus_at_least: bound.cpus_at_least.intersection(p.managed), ..bound.clone() };
+                    assert!(within.allow_cpus(&a.cpus) && within.allow_quota(a.quota_cores), "{of}: {a:?}");
+                    assert!(p.llc.is_none() || bound.ways.as_ref().is_none_or(|w| *w == a.ways), "{of}: {a:?}");
+                }
+                plant.apply(&plan);
+            }
+            let seen = plant.observe();
+            assert!(seen.get("good").unwrap().placed && seen.get("job").unwrap().placed, "{of}");
+            assert_eq!(seen.get("bad").unwrap().placed, bound.cpus_at_most != Some(cpus("9")), "{of}");
+            assert_eq!(told, 1, "{of}");
+        }
+    }
 }

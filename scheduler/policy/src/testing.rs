@@ -32,7 +32,7 @@ pub fn be(id: &str) -> ServiceView {
 }
 
 pub fn observation(services: Vec<ServiceView>) -> Observation {
-    Observation { t_ms: 0, services }
+    Observation { t_ms: 0, services, ..Observation::default() }
 }
 
 /// Percentiles of an interval with this p99, in the proportions of an exponential law above a floor.
@@ -214,7 +214,7 @@ impl Plant {
                 }
             })
             .collect();
-        Observation { t_ms: self.t_ms, services }
+        Observation { t_ms: self.t_ms, services, ..Observation::default() }
     }
 
     /// As a server does: refuse a plan that breaks a rule (here: fail the test).

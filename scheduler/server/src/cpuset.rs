@@ -99,15 +99,27 @@ impl CpuSet {
     /// # Errors
     /// One line that names the bad part.
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::read(text, |hi| hi < Self::CAPACITY)
+    }
+
+    /// A list that the kernel wrote, which may have more CPUs than fit: those from [`CpuSet::CAPACITY`] on are left out.
+    ///
+    /// # Errors
+    /// One line that names the bad part.
+    pub fn of_kernel(text: &str) -> Result<Self, String> {
+        Self::read(text, |_| true)
+    }
+
+    fn read(text: &str, fits: impl Fn(u32) -> bool) -> Result<Self, String> {
         let mut set = Self::empty();
         for part in text.trim().split(',').filter(|p| !p.trim().is_empty()) {
             let bad = || format!("{part:?} is not a CPU or a range of CPUs below {}", Self::CAPACITY);
             let (lo, hi) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
             let (lo, hi): (u32, u32) = (lo.parse().map_err(|_| bad())?, hi.parse().map_err(|_| bad())?);
-            if lo > hi || hi >= Self::CAPACITY {
+            if lo > hi || !fits(hi) {
                 return Err(bad());
             }
-            (lo..=hi).for_each(|c| set.insert(c));
+            (lo..=hi.min(Self::CAPACITY - 1)).for_each(|c| set.insert(c));
         }
         Ok(set)
     }
@@ -188,6 +200,15 @@ mod tests {
         assert_eq!((difference.to_string().as_str(), difference.iter().collect::<Vec<_>>()), ("1023", vec![last]));
         assert!(most.is_subset(&all) && !all.is_subset(&most) && !difference.contains(1024));
         assert_eq!((difference.words().len() * 64, difference.words()[15]), (1024, 1 << 63));
+    }
+
+    /// A list of the kernel's may go beyond what fits, in part or as a whole; what is no list is refused all the same.
+    #[test]
+    fn lists_of_the_kernel_may_go_beyond() {
+        let of = |text| CpuSet::of_kernel(text).map(|s| s.to_string());
+        assert_eq!(of("0-3,1000-1151,2000\n"), Ok("0-3,1000-1023".into()));
+        assert_eq!((of("1024-1151"), of("0-4294967295")), (Ok(String::new()), Ok("0-1023".into())));
+        assert!(["x", "3-1", "4294967296", "1-"].iter().all(|t| CpuSet::of_kernel(t).is_err()));
     }
 
     /// A malformed list is refused and the part is named.

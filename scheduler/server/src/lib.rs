@@ -8,6 +8,7 @@
 
 pub mod allocation;
 pub mod because;
+pub mod bounds;
 pub mod cpuset;
 pub mod features;
 pub mod layout;
@@ -22,9 +23,10 @@ pub mod window;
 
 pub use allocation::Allocation;
 pub use because::{Because, Expected, HoldsIf, Rejected, Said, Seen, Text};
+pub use bounds::Bounds;
 pub use cpuset::CpuSet;
 pub use features::{Features, FEATURE_NAMES};
-pub use observation::{FeedState, Kind, Latency, Observation, ServiceView, Verdict};
+pub use observation::{Doubt, FeedState, Kind, Latency, Observation, ServiceView, Verdict};
 pub use plan::{Action, ActionKind, Plan, Report};
 pub use platform::{Llc, Mba, Platform};
 pub use server::{Applied, Server, ServerError, Tick};

@@ -1,9 +1,11 @@
 //! What a policy sees of a server every interval.
 
 use crate::allocation::Allocation;
+use crate::bounds::Bounds;
 use crate::features::Features;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Latency-critical service with a QoS target on p99, or best-effort job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +57,53 @@ pub struct Latency {
     pub verdict: Verdict,
 }
 
+/// What in a feed speaks against its own reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Doubt {
+    /// The histogram names another unit than the configuration, or two.
+    Unit,
+    /// Counts fall to and fro: several processes answer by turns.
+    Workers,
+    /// Some pages of the service are not read.
+    Pages,
+    /// A rate that is hundreds of times that of the minute before.
+    Rate,
+    /// Response times that no server has.
+    Slow,
+    /// Response times below what a system call takes.
+    Fast,
+    /// The sum of response times and their buckets cannot both be right.
+    Sum,
+}
+
+impl Doubt {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Doubt::Unit => "unit",
+            Doubt::Workers => "workers",
+            Doubt::Pages => "pages",
+            Doubt::Rate => "rate",
+            Doubt::Slow => "slow",
+            Doubt::Fast => "fast",
+            Doubt::Sum => "sum",
+        }
+    }
+
+    /// To follow "its latency is doubtful: ".
+    pub fn words(self) -> &'static str {
+        match self {
+            Doubt::Unit => "its histogram names another unit than the configuration, or two",
+            Doubt::Workers => "its counts fall to and fro, as where several processes answer by turns",
+            Doubt::Pages => "some of its pages are not read",
+            Doubt::Rate => "its rate is hundreds of times that of the minute before",
+            Doubt::Slow => "no server takes as long as it says",
+            Doubt::Fast => "no server answers as fast as it says",
+            Doubt::Sum => "the sum of its response times contradicts their buckets",
+        }
+    }
+}
+
 /// What a service's latency feed says now. Never to be told from a missing window: that has other reasons, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
@@ -75,6 +124,12 @@ pub enum FeedState {
         #[serde(default)]
         heard: bool,
     },
+    /// It speaks, and something in it speaks against it: nothing that it says is believed.
+    Doubtful {
+        /// Since when; ms on the observation's clock.
+        since_ms: u64,
+        why: Doubt,
+    },
 }
 
 impl FeedState {
@@ -85,6 +140,15 @@ impl FeedState {
             FeedState::Idle => "idle",
             FeedState::Coarse => "coarse",
             FeedState::Unknown { .. } => "unknown",
+            FeedState::Doubtful { .. } => "doubtful",
+        }
+    }
+
+    /// Why it is not believed; None where it is, or is silent.
+    pub fn doubt(&self) -> Option<Doubt> {
+        match self {
+            FeedState::Doubtful { why, .. } => Some(*why),
+            _ => None,
         }
     }
 
@@ -116,7 +180,7 @@ pub struct ServiceView {
     /// The last interval; None for BE jobs, for a silent feed and for an interval without completions.
     pub interval: Option<Latency>,
     /// The last second (or longer, at rates where a second has too few requests): what QoS is judged by. None where `feed` is
-    /// `NotNeeded`, `Idle` or `Unknown`.
+    /// `NotNeeded`, `Idle`, `Unknown` or `Doubtful`.
     pub window: Option<Latency>,
     /// Instructions per second, where known: the throughput of a BE job.
     pub instr_per_s: Option<f64>,
@@ -136,7 +200,7 @@ impl ServiceView {
 
     /// An LC service of which nobody can say whether it meets its target: policies take nothing away from it.
     pub fn latency_unknown(&self) -> bool {
-        self.is_lc() && matches!(self.feed, FeedState::Unknown { .. } | FeedState::Coarse)
+        self.is_lc() && matches!(self.feed, FeedState::Unknown { .. } | FeedState::Doubtful { .. } | FeedState::Coarse)
     }
 
     /// An LC service that has not been heard since it came.
@@ -168,6 +232,9 @@ impl ServiceView {
 pub struct Observation {
     pub t_ms: u64,
     pub services: Vec<ServiceView>,
+    /// What the kernel, or the groups around a service, let be set of it; nobody without a bound is named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bounds: BTreeMap<ServiceId, Bounds>,
 }
 
 impl Observation {

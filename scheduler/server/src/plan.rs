@@ -57,7 +57,8 @@ pub enum Report {
     ExpectedSlowdown { service: ServiceId, qos: f64 },
     /// This service, which runs here already, would best leave: it cannot be held.
     Migrate { service: ServiceId, why: String },
-    /// The plan would have taken from a service whose latency is unknown: that part of it is not carried out.
+    /// A part of the plan is not carried out: it would have taken from a service whose latency is unknown, or the kernel or the groups around
+    /// the service bound what may be set of it.
     Withheld { service: ServiceId, why: String },
 }
 

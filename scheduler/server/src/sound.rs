@@ -162,7 +162,9 @@ mod tests {
             window: None,
             instr_per_s: None,
         };
-        let says = |services: Vec<ServiceView>| Observation { t_ms: 0, services }.check(&p).err().map(|(field, _)| field);
+        let says = |services: Vec<ServiceView>| {
+            Observation { t_ms: 0, services, ..Observation::default() }.check(&p).err().map(|(field, _)| field)
+        };
         assert_eq!(says(vec![service()]), None);
         assert_eq!(says(vec![service(), service()]), Some("services.id"));
         let with = |a: Allocation| says(vec![ServiceView { allocation: a, ..service() }]);

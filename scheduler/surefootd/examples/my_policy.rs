@@ -51,7 +51,7 @@ fn main() -> surefootd::error::Result<()> {
         let books = Books::new(&at.platform);
         let mut policy = Guarded::new(Box::new(FollowsLoad { books }), &at.platform);
         let (row, _) = run(&at, &workload, &mut policy, 1, false)?;
-        let (emu, s) = (row.emu.unwrap_or(0.0), row.qos_violation_s);
+        let (emu, s) = (row.emu.unwrap_or(0.0), row.qos_violation_s.unwrap_or(f64::NAN));
         say::print(&format!("{}: {} EMU {emu:.2}, {s:.1} s of violation\n", row.workload, row.policy))?;
     }
     Ok(())

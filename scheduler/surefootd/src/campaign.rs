@@ -1,7 +1,8 @@
 //! campaign.toml: what to measure. The one place that reads the format (docs/campaign-format.md).
 
+use crate::daemon::config::{FeedConfig, ForCampaign, How, NodeConfig, NodeService, RawService};
 use crate::error::{nearest, Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,51 @@ pub struct Campaign {
     /// For [`Strategy::Random`] only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub random: Option<Draw>,
+    /// Services that the campaign itself names, in place of the catalogue's; none: the catalogue's.
+    #[serde(rename = "service", skip_serializing_if = "Vec::is_empty", serialize_with = "as_written")]
+    pub services: Vec<Service>,
+}
+
+/// A service that a campaign names, as node.toml would.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    pub node: NodeService,
+    pub more: ForCampaign,
+}
+
+impl Service {
+    /// What decides the results.
+    pub fn canonical(&self) -> serde_json::Value {
+        let (n, m) = (&self.node, &self.more);
+        let (target, kind) = match &n.how {
+            How::Adopt { target, kind } => (Some(target), Some(*kind)),
+            How::Launch { .. } => (None, m.kind),
+        };
+        serde_json::json!({
+            "id": n.id, "service": n.service, "threads": n.threads, "target": target, "command": m.command, "port": m.port,
+            "kind": kind.map(|k| format!("{k:?}")), "loadgen": m.loadgen, "rps_levels": m.rps_levels, "max_load_rps": m.max_load_rps,
+        })
+    }
+
+    /// What it is, in messages: "kv (pid 7)".
+    pub fn said(&self) -> String {
+        let what = match (&self.node.how, &self.more.command) {
+            (How::Adopt { target, .. }, _) => target.to_string(),
+            (How::Launch { .. }, Some(command)) => format!("command {}", command.join(" ")),
+            (How::Launch { .. }, None) => "of the catalogue".into(),
+        };
+        format!("\"{}\" ({what})", self.node.id)
+    }
+
+    /// Whether its number of threads is the sweep's to choose.
+    fn threads_can_be_chosen(&self) -> bool {
+        let filled_in = |command: &Vec<String>| command.iter().any(|a| a.contains("{threads}"));
+        matches!(self.node.how, How::Launch { .. }) && self.node.threads.is_none() && self.more.command.as_ref().is_none_or(filled_in)
+    }
+}
+
+fn as_written<S: Serializer>(services: &[Service], to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_seq(services.iter().map(Service::canonical))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +179,8 @@ struct Raw {
     sampling: RawSampling,
     #[serde(default)]
     random: Option<Spanned<RawRandom>>,
+    #[serde(default)]
+    service: Vec<Spanned<RawService>>,
 }
 
 #[derive(Deserialize)]
@@ -316,7 +364,11 @@ impl Campaign {
                 return wrong(&format!("{server:?} is no server. Write \"local\" or \"virtual:PLATFORM\""));
             }
         }
+        let named = NodeConfig::services(file, text, raw.service)?;
+        let named: Vec<Service> = named.into_iter().map(|(node, more)| Service { node, more }).collect();
+        check_services(&named, &raw.targets).map_err(|(span, field, what)| at(field, span, what))?;
         Ok(Campaign {
+            services: named,
             file: file.into(),
             text: text.into(),
             name,
@@ -337,6 +389,54 @@ impl Campaign {
             None => self.file.display().to_string(),
         };
         Error::BadInput(format!("{at}: {field}: {what}"))
+    }
+
+    /// As [`Campaign::wrong`], about a field of a service that the campaign names.
+    pub fn wrong_of(&self, service: &Service, field: &str, what: impl std::fmt::Display) -> Error {
+        Error::BadInput(format!("{}: {field}: {what}", place(&self.file, &self.text, &service.more.span)))
+    }
+
+    /// The service of this name that the campaign itself names.
+    pub fn service(&self, id: &str) -> Option<&Service> {
+        self.services.iter().find(|s| s.node.id == id)
+    }
+
+    /// Threads of a service that cannot be chosen; None where they are the sweep's to choose.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] where the sweep asks for others, or nobody says how many there are.
+    pub fn fixed_threads(&self, id: &str) -> Result<Option<u32>> {
+        let Some(s) = self.service(id).filter(|s| !s.threads_can_be_chosen()) else { return Ok(None) };
+        let why = match &s.node.how {
+            How::Adopt { .. } => "it runs already",
+            How::Launch { .. } if s.node.threads.is_some() => "its [[service]] names them",
+            How::Launch { .. } => "its command has no {threads}",
+        };
+        let cannot = |what: String| {
+            let said = s.said();
+            Err(self.wrong("sweep.threads", format!("{what} of {said} cannot be set: {why}")))
+        };
+        let asked = match (&self.sweep.threads, s.node.threads) {
+            (Axis::Text(_), Some(known)) if !self.sweep.spans.0.iter().any(|(f, _)| *f == "sweep.threads") => return Ok(Some(known)),
+            (Axis::Text(_), None) if !self.sweep.spans.0.iter().any(|(f, _)| *f == "sweep.threads") => {
+                let what = format!("is missing: {why}, so how many {} has is to be told. Write threads = N", s.said());
+                return Err(self.wrong_of(s, "service.threads", what));
+            }
+            (Axis::Text(t), known) => {
+                let known = known.map_or("its number".to_string(), |k| k.to_string());
+                return cannot(format!("\"{t}\"")).map_err(|e| with_remedy(&e, &format!("Leave threads out, or write {known}")));
+            }
+            (Axis::List(l), known) => (l, known),
+        };
+        match asked {
+            (l, Some(known)) if l.as_slice() == [f64::from(known)] => Ok(Some(known)),
+            (l, None) if l.len() == 1 && l[0].fract() == 0.0 && (1.0..=1024.0).contains(&l[0]) => Ok(Some(l[0] as u32)),
+            (l, known) => {
+                let all: Vec<String> = l.iter().map(f64::to_string).collect();
+                let remedy = known.map_or("Write the one number that it has".to_string(), |k| format!("Leave threads out, or write {k}"));
+                cannot(all.join(", ")).map_err(|e| with_remedy(&e, &remedy))
+            }
+        }
     }
 
     /// What the hash is of: every field that decides what is measured, as JSON.
@@ -365,6 +465,47 @@ impl Campaign {
             _ => Ok(()),
         }
     }
+}
+
+fn with_remedy(e: &Error, remedy: &str) -> Error {
+    Error::BadInput(format!("{e}. {remedy}"))
+}
+
+/// What `[[service]]` of a campaign may not say, whatever the target is: span, field, what and remedy.
+fn check_services(services: &[Service], targets: &Targets) -> std::result::Result<(), (Range<usize>, &'static str, String)> {
+    let mut ports = std::collections::BTreeMap::new();
+    for Service { node, more } in services {
+        let wrong = |field: &'static str, what: String| Err((more.span.clone(), field, what));
+        let on_virtual = targets.virtual_.first().cloned().or(targets.server.clone().filter(|s| s != "local"));
+        if let Some(server) = on_virtual {
+            return wrong(
+                "service",
+                format!("the virtual server {server} knows its profiles only. Give targets local = true or hosts alone"),
+            );
+        }
+        if node.prometheus.is_some() || node.feed != FeedConfig::default() {
+            let field = if node.prometheus.is_some() { "service.prometheus" } else { "service.feed" };
+            return wrong(field, "a campaign's load generator tells the latency. Remove it".into());
+        }
+        if let Some((port, other)) = more.port.and_then(|p| Some((p, ports.insert(p, node.id.clone())?))) {
+            return wrong("service.port", format!("{port} of \"{}\" is that of \"{other}\" too. Give each service its own port", node.id));
+        }
+        if let Some(r) = more.rps_levels.iter().chain(&more.max_load_rps).find(|r| !(r.is_finite() && **r > 0.0)) {
+            return wrong("service.rps_levels", format!("{r} is no rate (rps_levels, max_load_rps). Give requests per second above 0"));
+        }
+        if let Some(l) = &more.loadgen {
+            l.check_own().map_err(|what| (more.span.clone(), "service.loadgen", what))?;
+        }
+        let Some(command) = &more.command else { continue };
+        let program = command.first().map_or("", String::as_str);
+        if program.is_empty() || program.contains('/') && !program.starts_with('/') {
+            return wrong("service.command", format!("{program:?} is no program. Give an absolute path, or a name that is in PATH"));
+        }
+        if let Some(a) = command.iter().find(|a| a.replace("{threads}", "").replace("{port}", "").contains(['{', '}'])) {
+            return wrong("service.command", format!("\"{a}\" has an unknown placeholder. Known are {{threads}} and {{port}}"));
+        }
+    }
+    Ok(())
 }
 
 /// "file:line", for a span of the text.

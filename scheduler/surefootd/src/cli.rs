@@ -10,7 +10,8 @@ use std::path::PathBuf;
 #[command(
     name = "surefootd",
     version,
-    after_help = "Exit codes: 0 ok, 1 failed, 2 bad input. Logs go to stderr (SUREFOOT_LOG=debug for more)."
+    after_help = "Exit codes: 0 ok, 1 failed, 2 bad input. Logs go to stderr (SUREFOOT_LOG=debug for more). \
+                  Pages below docs/ are in /usr/share/doc/surefoot where Surefoot is installed."
 )]
 pub struct Cli {
     #[command(subcommand)]

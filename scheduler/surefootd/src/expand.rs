@@ -110,6 +110,8 @@ pub struct Expansion {
     /// Every service that can be a neighbour, and the RPS that it may have then.
     beside: BTreeMap<String, Vec<f64>>,
     threads: Threads,
+    /// Services whose threads are not the sweep's to choose.
+    fixed_threads: BTreeMap<String, u32>,
     cores: Vec<f64>,
     ways: Vec<u32>,
     mba_pct: Vec<u8>,
@@ -157,8 +159,11 @@ impl Expansion {
                 let hint = if target.jobs.contains(&name) {
                     "It is a BE job; a sweep measures LC services".to_string()
                 } else {
-                    let add =
-                        if target.is_virtual { "add a profile with --profiles" } else { "add a folder to workloads/ (docs/catalogue.md)" };
+                    let add = match (target.is_virtual, c.services.is_empty()) {
+                        (true, _) => "add a profile with --profiles",
+                        (false, true) => "add a folder to workloads/ (docs/catalogue.md)",
+                        (false, false) => "add a [[service]] to the campaign",
+                    };
                     format!("{} Mend the name, or {add}", suggest(&name, target.services.keys().map(String::as_str)))
                 };
                 return Err(c.wrong("sweep.services", format!("unknown service \"{name}\". {hint}")));
@@ -166,8 +171,11 @@ impl Expansion {
             let rps = match (&c.sweep.rps, &per_cent) {
                 (_, Some(shares)) => {
                     let none = || {
-                        let or =
-                            if target.is_virtual { String::new() } else { format!(", add max_load_rps to workloads/{name}/workload.toml") };
+                        let or = match (target.is_virtual, c.services.is_empty()) {
+                            (true, _) => String::new(),
+                            (false, true) => format!(", add max_load_rps to workloads/{name}/workload.toml"),
+                            (false, false) => ", add max_load_rps to its [[service]]".into(),
+                        };
                         c.wrong(
                             "sweep.rps",
                             format!("no max load of \"{name}\" on {} is known. Give RPS{or}, or leave that service out", p.name),
@@ -180,7 +188,8 @@ impl Expansion {
                 (Axis::List(l), None) => l.clone(),
             };
             if rps.is_empty() {
-                return Err(c.wrong("sweep.rps", format!("the catalogue has no RPS levels for \"{name}\". Give a list of RPS")));
+                let whose = if c.services.is_empty() { "the catalogue has" } else { "neither its [[service]] nor the catalogue has" };
+                return Err(c.wrong("sweep.rps", format!("{whose} no RPS levels for \"{name}\". Give a list of RPS")));
             }
             if let Some(x) = rps.iter().find(|x| !(**x > 0.0 && x.is_finite())) {
                 return Err(c.wrong("sweep.rps", format!("{x} is not above 0. Give requests per second above 0")));
@@ -255,6 +264,10 @@ impl Expansion {
             }
             no_twice(c, "sweep.threads", l)?;
         }
+        let mut fixed_threads = BTreeMap::new();
+        for (name, _) in &services {
+            fixed_threads.extend(c.fixed_threads(name)?.map(|t| (name.clone(), t)));
+        }
 
         let mba_pct = whole(c, "sweep.mba_pct", &numbers(c, "sweep.mba_pct", &c.sweep.mba_pct, 10.0, &[])?)?;
         for m in &mba_pct {
@@ -312,6 +325,7 @@ impl Expansion {
             services,
             beside,
             threads,
+            fixed_threads,
             cores,
             ways,
             mba_pct: mba_pct.iter().map(|m| *m as u8).collect(),
@@ -562,7 +576,7 @@ impl Expansion {
         }
         let (service, rps) = (self.services[at].0.as_str(), self.services[at].1[level as usize]);
         let threads = match &self.threads {
-            Threads::AsCores => None,
+            Threads::AsCores => self.fixed_threads.get(service).copied(),
             Threads::Counts(l) => Some(l[t as usize]),
         };
         let (count, draw) = self.neighbours[nb as usize];

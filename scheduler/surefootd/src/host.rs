@@ -13,8 +13,10 @@ pub fn facts() -> BTreeMap<String, Value> {
         out.insert("kernel".into(), u.release().to_string_lossy().into());
         out.insert("machine".into(), u.machine().to_string_lossy().into());
     }
-    if let Ok(n) = std::thread::available_parallelism() {
-        out.insert("cpus".into(), n.get().into());
+    // Those of the host, not what this process may use of them: it may be kept on few CPUs, or on a quota.
+    let online = surefoot_linux::discover::online(&surefoot_linux::Root::default()).map(|set| set.len() as usize);
+    if let Ok(n) = online.or_else(|_| std::thread::available_parallelism().map(usize::from)) {
+        out.insert("cpus".into(), n.into());
     }
     if let Some(m) = kernel("cpuinfo").and_then(|t| field(&t, "model name")) {
         out.insert("cpu_model".into(), m.into());

@@ -1,8 +1,8 @@
 //! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
 
-use crate::campaign::{sha256_hex, Campaign};
+use crate::campaign::{sha256_hex, Campaign, Service};
 use crate::cmd_sweep::{finish, print_plan, to_measure};
-use crate::daemon::config::NodeConfig;
+use crate::daemon::config::{How, NodeConfig};
 use crate::daemon::node::{check_senders, kernel_files};
 use crate::daemon::rights;
 use crate::error::{Error, Result};
@@ -17,13 +17,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use surefoot_linux::actuator::{self, Allow};
+use surefoot_linux::bench::look;
 use surefoot_linux::claim::{self, lock_folder};
+use surefoot_linux::discover::{discover_with, unlike};
 use surefoot_linux::files::Files;
 use surefoot_linux::local::{by_whom, BOOT_ID};
 use surefoot_linux::own::{self, plain_file, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::safe::{self, SafeLayout};
-use surefoot_linux::{discover, BenchCase, BenchNeighbour, BenchResult, Catalogue, LocalBench, LocalConfig, LocalServer, Root, Sampling};
+use surefoot_linux::{
+    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, LocalBench, LocalConfig, LocalServer, Root,
+    Sampling,
+};
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
 
@@ -99,32 +104,144 @@ pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, fea
     Ok(Target { is_virtual: false, platform, services, jobs, feature_set: feature_set.into(), sources })
 }
 
+/// As [`target`], of the services that the campaign itself names.
+fn target_of_named(campaign: &Campaign, named: &[Named], platform: Platform, feature_set: &str) -> Target {
+    let (mut services, mut jobs, mut sources) = (BTreeMap::new(), vec![], BTreeMap::new());
+    for n in named {
+        let id = n.bench.id.clone();
+        match n.bench.kind {
+            Kind::Lc { qos_target_ms } => {
+                let (max_load_rps, rps_levels) = (n.max_load_rps, n.rps_levels.clone());
+                services.insert(id.clone(), LcService { qos_target_ms, max_load_rps, rps_levels });
+            }
+            Kind::Be => jobs.push(id.clone()),
+        }
+        let of_catalogue = n.entry.clone().unwrap_or_default();
+        let own = campaign.service(&id).map(Service::canonical).unwrap_or_default();
+        sources.insert(id, sha256_hex(format!("{own} {of_catalogue}").as_bytes()));
+    }
+    Target { is_virtual: false, platform, services, jobs, feature_set: feature_set.into(), sources }
+}
+
+/// A service that the campaign names, with what the catalogue adds where it has one of that name.
+struct Named {
+    bench: BenchService,
+    rps_levels: Vec<f64>,
+    max_load_rps: Option<f64>,
+    /// What the catalogue says, where that was asked.
+    entry: Option<String>,
+}
+
+/// # Errors
+/// [`Error::BadInput`] for a service that nothing says how to load, or that is to be launched and is not in the catalogue.
+fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named>> {
+    let one = |s: &Service| {
+        let (n, m) = (&s.node, &s.more);
+        let entry = catalogue.and_then(|c| c.get(&n.service).ok());
+        let (how, kind) = match (&n.how, &m.command, m.kind) {
+            (How::Adopt { target, kind }, ..) => (BenchHow::Adopt(target.clone()), *kind),
+            (How::Launch { .. }, Some(command), kind) => (BenchHow::Run(command.clone()), kind.unwrap_or(Kind::Be)),
+            (How::Launch { .. }, None, _) => match (catalogue, entry) {
+                (_, Some(e)) => (BenchHow::Launch, e.server_kind()),
+                (Some(c), None) => {
+                    return Err(campaign.wrong_of(
+                        s,
+                        "service.service",
+                        server_error(c.get(&n.service).err().unwrap_or_else(|| ServerError::Invalid("no catalogue".into()))),
+                    ))
+                }
+                (None, None) => {
+                    let what =
+                        "is of the catalogue, and there is none. Name its container, cgroup, unit, pid or command, or give --catalogue";
+                    return Err(campaign.wrong_of(s, "service.service", what));
+                }
+            },
+        };
+        let loadgen = m.loadgen.clone().or_else(|| entry?.loadgen.clone().filter(|l| l.is_own()));
+        let port = m.port.or_else(|| entry?.port);
+        if kind != Kind::Be && (loadgen.is_none() || port.is_none()) {
+            let what = match (&loadgen, port) {
+                (None, _) => "service.loadgen",
+                _ => "service.port",
+            };
+            let remedy = "Write port = N and loadgen = { protocol = \"memcached\", connections = 8 }, or name a service of the catalogue";
+            return Err(campaign.wrong_of(s, what, format!("is missing: nothing says how {} is loaded. {remedy}", s.said())));
+        }
+        let rps_levels = if m.rps_levels.is_empty() { entry.map_or(vec![], |e| e.rps_levels.clone()) } else { m.rps_levels.clone() };
+        let max_load_rps = m.max_load_rps.or_else(|| entry?.max_load_rps_on("local"));
+        let threads = match (&how, n.threads) {
+            (BenchHow::Launch, t) => t,
+            _ => campaign.fixed_threads(&n.id).ok().flatten().or(n.threads),
+        };
+        let bench = BenchService { id: n.id.clone(), service: n.service.clone(), kind, threads, how, loadgen, port };
+        Ok(Named { bench, rps_levels, max_load_rps, entry: entry.map(|e| format!("{e:?}")) })
+    };
+    campaign.services.iter().map(one).collect()
+}
+
+/// What a campaign on this machine measures: the services that it names, else the catalogue's.
+struct Services {
+    catalogue: Option<Catalogue>,
+    named: Vec<Named>,
+}
+
+impl Services {
+    fn of(campaign: &Campaign, dir: &Path, given: bool) -> Result<Self> {
+        // A catalogue adds to what the campaign names; without one, what it says is enough.
+        let catalogue = match Catalogue::load(dir) {
+            Ok(c) => Some(c),
+            Err(_) if !given && !campaign.services.is_empty() => None,
+            Err(e) => return Err(server_error(e)),
+        };
+        Ok(Services { named: named(campaign, catalogue.as_ref())?, catalogue })
+    }
+
+    fn target(&self, campaign: &Campaign, platform: Platform, feature_set: &str) -> Result<Target> {
+        match &self.catalogue {
+            Some(c) if campaign.services.is_empty() => {
+                let names: Vec<String> = c.entries.keys().cloned().collect();
+                target(c, &names, platform, feature_set)
+            }
+            _ => Ok(target_of_named(campaign, &self.named, platform, feature_set)),
+        }
+    }
+
+    fn bench(&self) -> Vec<BenchService> {
+        self.named.iter().map(|n| n.bench.clone()).collect()
+    }
+}
+
 /// # Errors
 /// Bad input or a failure, on one line.
 pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     campaign.check_target(None)?;
     let managed = args.cpus.as_deref().map(CpuSet::parse).transpose().map_err(|e| Error::BadInput(format!("--cpus: {e}")))?;
     let dir = catalogue_dir(args.catalogue.as_deref());
-    let catalogue = Catalogue::load(&dir).map_err(server_error)?;
-    let names: Vec<String> = catalogue.entries.keys().cloned().collect();
+    let services = Services::of(campaign, &dir, args.catalogue.is_some())?;
+    if let Some(s) = campaign.services.iter().find(|s| args.relaunch && matches!(s.node.how, How::Adopt { .. })) {
+        return Err(Error::BadInput(format!("--relaunch: {} runs on its own and is not started here. Leave it out", s.said())));
+    }
     // Everything that the campaign itself can be wrong about is said before anything is started.
     let platform = discover(&Root::default(), managed).map_err(server_error)?;
-    let planned = Expansion::new(campaign, &target(&catalogue, &names, platform.clone(), "no-pmu")?)?.part(args.part)?;
+    let planned = Expansion::new(campaign, &services.target(campaign, platform.clone(), "no-pmu")?)?.part(args.part)?;
+    look(&Root::default(), &services.bench()).map_err(server_error)?;
     if args.plan {
-        let t = target(&catalogue, &names, platform, "no-pmu")?;
+        let t = services.target(campaign, platform, "no-pmu")?;
         let to_measure = to_measure(campaign, &planned);
         let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
-        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes);
+        let warnings = not_alike(&Root::default(), managed)?;
+        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes, &warnings);
     }
     if let Some(file) = &args.loadgen {
         std::env::set_var("SUREFOOT_LOADGEN", file);
     }
-    let config = LocalConfig { catalogue: Some(dir), managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
-    let mut bench = LocalBench::open(config).map_err(server_error)?;
+    let catalogue = services.catalogue.as_ref().map(|_| dir);
+    let config = LocalConfig { catalogue, managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
+    let mut bench = LocalBench::open(config, services.bench()).map_err(server_error)?;
     if args.relaunch {
         bench.relaunch_for_each_case();
     }
-    let t = target(&catalogue, &names, bench.server().platform().clone(), bench.server().feature_set().0)?;
+    let t = services.target(campaign, bench.server().platform().clone(), bench.server().feature_set().0)?;
     let cases = Expansion::new(campaign, &t)?.part(args.part)?;
     let s = &campaign.sampling;
     let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
@@ -149,9 +266,15 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
             Err(e) => {
                 // What fails for a lasting reason is recorded, or a resume would stop at the same place for ever. A campaign
                 // in which nothing has worked yet, or an engine that is gone, is the host's fault: nothing is recorded.
+                // So is a service that ran on its own and has gone.
                 let hopeless = measured == 0 && !measured_before;
-                if hopeless || crate::stop::requested() || surefoot_linux::Engine::find().is_err() {
+                let by_engine = services.named.is_empty() || services.named.iter().any(|n| n.bench.how == BenchHow::Launch);
+                if hopeless || crate::stop::requested() || by_engine && surefoot_linux::Engine::find().is_err() {
                     return Err(server_error(e));
+                }
+                let of_case = std::iter::once(&case.service).chain(case.neighbours.iter().map(|n| &n.service));
+                if let Some(gone) = bench.gone(of_case.map(String::as_str)) {
+                    return Err(server_error(gone));
                 }
                 tracing::warn!("case {} failed: {e}", case.case_id);
                 Ok(Measured::without_rows(case, State::Failed, e.to_string()))
@@ -160,8 +283,19 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     };
     let told = finish(args, campaign, &t, &cases, Bench::Serial(&mut measure))?;
     // The machine gets everything back before a word is said of it, which may have to wait.
-    drop(bench);
+    bench.finish().map_err(server_error)?;
     told.say()
+}
+
+/// What a campaign on this host takes for alike and is not: kinds of cores, caches; L3 domains that resctrl has otherwise; ways of others.
+fn not_alike(root: &Root, managed: Option<CpuSet>) -> Result<Vec<String>> {
+    let resctrl = Resctrl::find(root);
+    let found = discover_with(root, managed, resctrl.as_ref()).map_err(server_error)?;
+    let mut all: Vec<String> = found.differ.into_iter().collect();
+    all.extend(unlike(root, &found.platform.managed, resctrl.as_ref()).iter().map(ToString::to_string));
+    let left = found.offer.ways;
+    all.extend(found.offer.taken.iter().map(|t| format!("{t}: {left} ways are on offer, and the campaign measures within them")));
+    Ok(all)
 }
 
 /// Whether an earlier run measured anything; what is damaged is found later.
@@ -243,13 +377,18 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
     config.map_or(Ok(()), check_senders)?;
     let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
+    let root = Root::default();
+    let resctrl = config.and_then(|c| rights::resctrl(c, &root).ok()).flatten();
+    let allow = config.filter(|c| c.actuator.is_some()).map(|c| rights::allowed(c, &root, resctrl.as_ref()));
     let node = surefoot_linux::check::Node {
+        by_actuator: allow.as_ref(),
         resctrl: config.and_then(|c| c.resctrl.as_deref()),
         actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
         services: &services,
+        managed: config.and_then(|c| c.cpus),
         ..surefoot_linux::check::Node::at(&dir)
     };
-    Ok(surefoot_linux::check(&Root::default(), &node))
+    Ok(surefoot_linux::check(&root, &node))
 }
 
 /// A line for each item, by area; below a gap what it costs and what to do.
@@ -333,7 +472,8 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         crate::virtual_target::VirtualTarget::open(&name, None)?;
         if args.json {
             let nothing = serde_json::json!({
-                "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": []
+                "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": [],
+                "commands_ended": []
             });
             return say::json(&nothing);
         }
@@ -394,6 +534,9 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     line!(page, "gone: {}", list(&r.gone));
     line!(page, "resctrl groups removed: {}", list(&r.groups_removed));
     line!(page, "containers removed: {}", list(&r.containers_removed));
+    if !r.commands_ended.is_empty() {
+        line!(page, "commands ended: {}", list(&r.commands_ended));
+    }
     say::print(&page)
 }
 

@@ -276,7 +276,7 @@ mod tests {
             window: None,
             instr_per_s: None,
         };
-        Observation { t_ms, services: vec![view("a"), view("b")] }
+        Observation { t_ms, services: vec![view("a"), view("b")], ..Observation::default() }
     }
 
     /// However long a recording is, rows leave memory in groups; before its end the file has no name, without an end there is none.

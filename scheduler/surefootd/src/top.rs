@@ -182,6 +182,7 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> 
         (_, _, None) => ("", Color::Reset),
         ("idle", ..) => ("idle", Color::Reset),
         ("coarse", ..) => ("coarse", Color::Yellow),
+        ("doubtful", ..) => ("doubtful", Color::Yellow),
         ("unknown", ..) if s.never_heard => ("unheard", Color::Yellow),
         ("unknown", ..) | (_, None, Some(_)) => ("unknown", Color::Yellow),
         (_, Some(p99), Some(target)) if p99 <= target => ("met", Color::Green),
@@ -190,7 +191,7 @@ fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> 
     let (p99, target) = (number(s.p99_ms, 2), number(s.qos_target_ms, 1));
     let latency = if wide { format!("{p99:>9} / {target:>7} {state:<8}") } else { format!("{p99:>8}/{target:<6} {state:<8}") };
     let missed = match (wide, s.qos_target_ms) {
-        (true, Some(_)) => format!("{:>7.1}  ", s.violation_s),
+        (true, Some(_)) => format!("{:>7}  ", number(s.violation_s, 1)),
         (true, None) => " ".repeat(9),
         (false, _) => String::new(),
     };

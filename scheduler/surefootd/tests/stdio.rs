@@ -138,6 +138,16 @@ impl Host {
         c.args(["run", "--die-with-parent", "--server", "local", "--policy", "equal-share", "--config"]);
         c.arg(self.dir.path().join("node.toml"));
         c.env("SUREFOOT_LOG", "trace").stdin(Stdio::null());
+        // Tests that run under `nohup` hand on that it is ignored, which the daemon heeds.
+        let heard = || {
+            for s in [Signal::SIGHUP, Signal::SIGQUIT] {
+                // SAFETY: the default action is no handler of ours.
+                unsafe { nix::sys::signal::signal(s, nix::sys::signal::SigHandler::SigDfl) }?;
+            }
+            Ok(())
+        };
+        // SAFETY: signal is async-signal-safe.
+        unsafe { c.pre_exec(heard) };
         c
     }
 

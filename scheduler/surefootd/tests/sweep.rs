@@ -568,6 +568,6 @@ fn local_without_engine() {
     assert!(code == 1 && says.contains("/nowhere/docker"), "{says}");
     sweep.env("SUREFOOT_LOADGEN", "/nowhere/loadgen");
     let (code, says) = one_line(&sweep.output().unwrap());
-    assert!(code == 1 && says.contains("/nowhere/loadgen") && says.contains("cargo build"), "{says}");
+    assert!(code == 1 && says.contains("/nowhere/loadgen") && says.contains("the package has both"), "{says}");
     assert!(!out.exists());
 }

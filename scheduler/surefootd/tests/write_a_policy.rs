@@ -36,10 +36,10 @@ fn it_runs_on_the_bench() {
         let left_alone = row(workload, by_name("unmanaged", &at.platform, ModelSet::default(), 1).unwrap().as_mut(), &at);
         assert_eq!(got.refused_plans, 0);
         assert!(
-            got.qos_violation_s < 0.5 * left_alone.qos_violation_s,
+            got.qos_violation_s.unwrap() < 0.5 * left_alone.qos_violation_s.unwrap(),
             "{workload}: {} {}",
-            got.qos_violation_s,
-            left_alone.qos_violation_s
+            got.qos_violation_s.unwrap(),
+            left_alone.qos_violation_s.unwrap()
         );
         let again = row(workload, &mut mine(), &at);
         assert_eq!((got.qos_violation_s, got.actions, got.emu), (again.qos_violation_s, again.actions, again.emu));

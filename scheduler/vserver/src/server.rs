@@ -426,7 +426,11 @@ impl Server for VirtualServer {
 
     fn observe(&mut self) -> Observation {
         let tick_ms = (self.plant.tick_s() * 1e3).round() as u64;
-        Observation { t_ms: self.now_ms, services: self.entries.iter().map(|e| e.view(self.now_ms, tick_ms)).collect() }
+        Observation {
+            t_ms: self.now_ms,
+            services: self.entries.iter().map(|e| e.view(self.now_ms, tick_ms)).collect(),
+            ..Observation::default()
+        }
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {

@@ -111,13 +111,14 @@ fn preemptions_of_this_thread() -> u64 {
 
 /// Pin the calling thread, make its timers exact, and let it go first where that is allowed. Returns whether it does.
 fn settle_thread(cpu: Option<usize>, realtime: bool) -> Result<bool, LoadgenError> {
-    // SAFETY: plain system calls on this thread; the set is initialised by CPU_ZERO's equivalent, zeroed memory.
+    // SAFETY: plain system calls on this thread; the set lives through its call, and its size is stated.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         if let Some(cpu) = cpu {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            if libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set) != 0 {
+            // As long as it takes: libc's own set ends at CPU 1023.
+            let mut set = vec![0u64; cpu / 64 + 1];
+            set[cpu / 64] = 1 << (cpu % 64);
+            if libc::sched_setaffinity(0, std::mem::size_of_val(set.as_slice()), set.as_ptr().cast()) != 0 {
                 return Err(failed(format!(
                     "--cpu {cpu}: cannot pin a thread there: {}; is it within this process's cpuset?",
                     std::io::Error::last_os_error()

@@ -33,9 +33,12 @@ const CGROUP_FILES: [(&str, Grammar); 13] = [
 /// Only where the configuration says `partitions = true`: it takes CPUs from everybody else.
 pub(super) const PARTITION: &str = "cpuset.cpus.partition";
 
-/// Files of a control group of ours. Not its CPUs (whoever runs on one of them would be in the group), and not its mode (ways of an
-/// exclusive group can be given to nobody else).
-const RESCTRL_FILES: [(&str, Grammar); 2] = [("schemata", Grammar::Schemata), ("tasks", Grammar::Thread)];
+/// Files of a control group of ours. CPUs only to take them away (whoever runs on one of them would be in the group), and the mode only to end
+/// another (ways of an exclusive group can be given to nobody else).
+const RESCTRL_FILES: [(&str, Grammar); 4] =
+    [("schemata", Grammar::Schemata), ("tasks", Grammar::Thread), (MODE, Grammar::Shareable), (CPUS, Grammar::NoCpu)];
+const MODE: &str = "mode";
+const CPUS: &str = "cpus_list";
 
 const MON_GROUPS: &str = "mon_groups";
 const MAX_PATH: usize = 4095;
@@ -281,6 +284,7 @@ impl Allow {
                 // Threads go to monitoring groups of ours, and back to the default group.
                 [] if *file == "tasks" => Ok(Grammar::Thread),
                 _ if *file == "tasks" && monitoring(dirs) => Ok(Grammar::Thread),
+                _ if *file == CPUS && monitoring(dirs) => Ok(Grammar::NoCpu),
                 _ => refuse(format!("only resctrl groups named {PREFIX}* may be written")),
             },
         }
@@ -303,8 +307,8 @@ impl Allow {
             (Grammar::Thread, Ok(tid)) => Further::Thread(tid),
             (Grammar::Thread, Err(_)) => return refuse("the value is no thread id"),
             (Grammar::Schemata, _) => Further::Ways,
-            // An action, which leaves nothing behind.
-            (Grammar::Reclaim, _) => Further::Nothing,
+            // An action, which leaves nothing behind; and what every new group has.
+            (Grammar::Reclaim | Grammar::Shareable | Grammar::NoCpu, _) => Further::Nothing,
             _ => Further::Cgroup,
         })
     }
@@ -460,9 +464,10 @@ mod tests {
             "schemata",
             "mode",
             "cpus",
-            "surefoot.a/mode",
             "surefoot.a/cpus",
-            "surefoot.a/cpus_list",
+            "other/mode",
+            "other/cpus_list",
+            "mon_groups/m/cpus_list",
             "other/schemata",
             "surefoot./schemata",
             "surefoot/schemata",
@@ -478,6 +483,13 @@ mod tests {
             "surefoot.a b/schemata",
         ] {
             assert!(a.open(&at(bad)).is_err(), "{bad}");
+        }
+        // What somebody did to a group of ours is undone, and no more.
+        for (file, text) in [("surefoot.a/mode", "shareable"), ("surefoot.a/cpus_list", "\n"), ("mon_groups/surefoot.m/cpus_list", "\n")] {
+            assert_eq!(a.write(&at(file), text), Ok(Further::Nothing));
+            for other in ["exclusive", "pseudo-locksetup", "", "0", "0-3", "all", "shareable\nexclusive"] {
+                assert!(a.write(&at(file), other).is_err(), "{file} {other:?}");
+            }
         }
         for good in ["surefoot.a", "surefoot.a/mon_groups/m", "mon_groups/surefoot.m"] {
             a.group(&at(good)).unwrap();

@@ -62,7 +62,7 @@ pub fn knob_of(path: &Path, files: &SharedFiles, mounts: &Mounts) -> Option<(Key
 
 fn group_of(dir: &Path, files: &SharedFiles, mounts: &Mounts) -> Cgroup {
     let v1 = ["cpu", "cpuset", "memory"].iter().filter_map(|c| mounts.dir(c)).any(|m| dir.starts_with(m));
-    Cgroup::of_folder(files.clone(), if v1 { Version::V1 } else { Version::V2 }, dir)
+    Cgroup::of_folder(files.clone(), mounts, if v1 { Version::V1 } else { Version::V2 }, dir)
 }
 
 /// Values and groups.
@@ -370,8 +370,16 @@ impl Record {
             return Ok(false);
         }
         let value = hold.unwrap_or(&was.value);
-        let set = group.set(key.knob, value);
-        group.check_holds(key.knob, value).map_err(|e| set.err().unwrap_or(e)).map(|()| true)
+        match group.give_back(key.knob, value)? {
+            None => Ok(true),
+            Some(lacks) => {
+                let file = self.path(key).unwrap_or_default();
+                let why = format!(
+                    "{file}: had \"{value}\", and is without {lacks}, which cannot be had now (off line, or not in the group above)"
+                );
+                Err(io::Error::other(why))
+            }
+        }
     }
 
     /// The former value of one knob, where it is known.

@@ -28,6 +28,10 @@ pub enum Grammar {
     Schemata,
     /// One thread id.
     Thread,
+    /// The one mode of a group of ours: ways of an exclusive one can be given to nobody else.
+    Shareable,
+    /// No CPU at all: whoever runs on one of a group's CPUs is in the group.
+    NoCpu,
 }
 
 /// A decimal number in its one form: the kernel reads one that begins with 0 as octal in some files, and not in others.
@@ -74,6 +78,8 @@ impl Grammar {
             Grammar::Reclaim => "a number of bytes up to 67108864",
             Grammar::Schemata => "lines such as L3:0=7f;1=3",
             Grammar::Thread => "one thread id",
+            Grammar::Shareable => "shareable",
+            Grammar::NoCpu => "an empty list",
         }
     }
 
@@ -92,6 +98,8 @@ impl Grammar {
             Grammar::Reclaim => number(one) && one.parse::<u64>().is_ok_and(|bytes| bytes <= MOST_STEP_BYTES),
             Grammar::Schemata => one.split('\n').all(schemata_line),
             Grammar::Thread => digits(one, 10),
+            Grammar::Shareable => one == "shareable",
+            Grammar::NoCpu => text == "\n",
         }
     }
 }
@@ -104,7 +112,7 @@ mod tests {
     #[test]
     fn each_file_has_its_grammar() {
         use Grammar as G;
-        let taken: [(Grammar, &[&str]); 9] = [
+        let taken: [(Grammar, &[&str]); 11] = [
             (G::List, &["", "\n", "0", "0-3,8", "0-3,8\n", "65535"]),
             (G::Partition, &["member", "root\n", "isolated"]),
             (G::Quota, &["max", "max 10000", "1000 10000\n"]),
@@ -114,6 +122,8 @@ mod tests {
             (G::Reclaim, &["4096", "67108864\n"]),
             (G::Schemata, &["L3:0=7ff;1=3\nMB:0=40\n", "L3CODE:16=ff", "MB:0=4294967"]),
             (G::Thread, &["42\n", "4194304"]),
+            (G::Shareable, &["shareable", "shareable\n"]),
+            (G::NoCpu, &["\n"]),
         ];
         let long = format!("L3:{}0=1", "0=1;".repeat(2000));
         let hostile = [

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "kill of a child of its own")]
 
 use super::whole::Client;
+use crate::catalogue::Loadgen;
 use crate::child::{Guarded, Priority};
 use crate::engine::in_path;
 use crate::local::LocalServer;
@@ -52,7 +53,7 @@ pub(super) fn failed(what: impl Into<String>, cause: impl std::fmt::Display, rem
 /// [`ServerError::Unavailable`] that says how to build it.
 pub fn find_loadgen() -> Result<PathBuf, ServerError> {
     let name = "surefoot-loadgen";
-    let remedy = "Build it: cargo build --release -p surefoot-loadgen, or set SUREFOOT_LOADGEN";
+    let remedy = "Put it there (the package has both), name it with --loadgen, or set SUREFOOT_LOADGEN";
     if let Some(p) = std::env::var_os("SUREFOOT_LOADGEN").filter(|p| !p.is_empty()) {
         let p = PathBuf::from(p);
         return if p.is_file() { Ok(p) } else { Err(failed(name, format!("SUREFOOT_LOADGEN={} is no file", p.display()), remedy)) };
@@ -76,8 +77,10 @@ fn lag_limit_ms(qos_target_ms: Option<f64>) -> f64 {
 /// A load to be put on a service.
 pub(super) struct Load<'a> {
     pub id: &'a str,
-    /// Catalogue name.
-    pub service: &'a str,
+    pub loadgen: &'a Loadgen,
+    /// On 127.0.0.1.
+    pub port: u16,
+    pub qos_target_ms: Option<f64>,
     pub rps: f64,
     pub seed: u64,
     /// It ends by itself after this; [`Client`] speaks of the time after `aside_ms`.
@@ -88,22 +91,10 @@ pub(super) struct Load<'a> {
 }
 
 impl Load<'_> {
-    fn args(&self, server: &LocalServer) -> Result<(Vec<String>, f64), ServerError> {
-        let (id, service) = (self.id, self.service);
-        let catalogue = server.catalogue().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
-        let entry = catalogue.get(service)?;
-        let l = entry
-            .loadgen
-            .as_ref()
-            .ok_or_else(|| ServerError::Invalid(format!("{service}: rps given, but it is a BE job. Leave rps out")))?;
-        if !l.is_own() {
-            let what = format!("{service} is loaded with {}, which is not started here. Run it yourself: docs/workloads.md", l.protocol);
-            return Err(ServerError::Invalid(what));
-        }
-        let port = server.port(id).ok_or_else(|| ServerError::Invalid(format!("{id} was not launched here. Launch it first")))?;
-        let lag_limit_ms = lag_limit_ms(entry.qos_target_ms);
+    fn args(&self, server: &LocalServer) -> (Vec<String>, f64) {
+        let (l, lag_limit_ms) = (self.loadgen, lag_limit_ms(self.qos_target_ms));
         let mut args: Vec<String> = [
-            ("--target", format!("127.0.0.1:{port}")),
+            ("--target", format!("127.0.0.1:{}", self.port)),
             ("--protocol", l.protocol.clone()),
             ("--connections", l.connections.to_string()),
             ("--rps", self.rps.to_string()),
@@ -111,7 +102,7 @@ impl Load<'_> {
             ("--warmup", format!("{}ms", self.aside_ms)),
             ("--grace", GRACE.into()),
             ("--seed", self.seed.to_string()),
-            ("--service", id.to_string()),
+            ("--service", self.id.to_string()),
             ("--feed", server.feed_path().display().to_string()),
             ("--lag-limit-ms", lag_limit_ms.to_string()),
         ]
@@ -124,18 +115,18 @@ impl Load<'_> {
         if self.preloaded && !args.iter().any(|a| a == bare) {
             args.push(bare.into());
         }
-        Ok((args, lag_limit_ms))
+        (args, lag_limit_ms)
     }
 
     /// Start it; what the feed said of the service before is forgotten.
     pub fn begin(&self, server: &LocalServer, loadgen: &Path, cpus: CpuSet) -> Result<Running, ServerError> {
         let mut cmd = Command::new(loadgen);
-        let (args, lag_limit_ms) = self.args(server)?;
+        let (args, lag_limit_ms) = self.args(server);
         cmd.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let now_ms = server.feed().now_ms();
         server.feed().with(|w| w.begin(self.id, now_ms));
         let child = Guarded::spawn(cmd, cpus, Priority::Realtime);
-        let child = child.map_err(|e| failed(loadgen.display().to_string(), e, "Build it: cargo build --release -p surefoot-loadgen"))?;
+        let child = child.map_err(|e| failed(loadgen.display().to_string(), e, "Install it as surefootd is (the package has both)"))?;
         Ok(Running { child, lag_limit_ms })
     }
 }

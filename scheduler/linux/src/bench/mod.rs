@@ -1,12 +1,15 @@
-//! Cases of a campaign on this machine: a container under open-loop load with a given allocation.
+//! Cases of a campaign on this machine: a service under open-loop load with a given allocation. It is a container of the catalogue, or
+//! what the campaign names ([`named`]): a service that runs on its own, or a command.
 //!
-//! A service's container goes on running between cases and is started anew only for another number of threads. After a change of its
+//! What is started here goes on running between cases and is started anew only for another number of threads. What runs on its own is held
+//! while a case wants it, and has its former values in between. After a change of its
 //! allocation the windows of its load tell when it has settled ([`settle`]); a service that was just started gets the whole warm-up. The
 //! load generator ([`client`]) runs on the CPUs that are not managed, so that it takes nothing from what is measured. Latency and verdict
 //! of a case come from the windows of its samples ([`whole`]); what disturbed the host meanwhile is kept with them ([`disturbed`]).
 
 mod client;
 pub mod disturbed;
+mod named;
 pub mod settle;
 mod whole;
 
@@ -14,11 +17,11 @@ use self::client::{failed, Load};
 use self::disturbed::{Disturbance, Snapshot, LIMITS};
 use self::settle::{Settling, Window};
 use self::whole::whole;
-use crate::catalogue::EntryKind;
 use crate::discover::online;
 use crate::feed::Interval;
-use crate::local::{LaunchSpec, LocalConfig, LocalServer};
+use crate::local::{LocalConfig, LocalServer};
 pub use client::find_loadgen;
+pub use named::{look, BenchHow, BenchService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +38,7 @@ const SPARE_MS: u64 = 5000;
 /// A service or job beside the one that is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchNeighbour {
-    /// Catalogue name.
+    /// Catalogue name, or id of one that the campaign names.
     pub service: String,
     pub threads: Option<u32>,
     /// A multiple of `Platform::core_step`.
@@ -49,7 +52,7 @@ pub struct BenchNeighbour {
 /// One case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchCase {
-    /// Catalogue name.
+    /// Catalogue name, or id of one that the campaign names.
     pub service: String,
     pub threads: u32,
     /// None or 0 = no load (BE jobs).
@@ -107,6 +110,8 @@ pub struct BenchResult {
 #[derive(Debug)]
 pub struct LocalBench {
     server: LocalServer,
+    /// What the campaign names, in place of the catalogue's services.
+    named: BTreeMap<String, BenchService>,
     loadgen: PathBuf,
     client_cpus: CpuSet,
     /// Threads that each running service was started with.
@@ -148,19 +153,39 @@ struct Sampled {
 
 impl LocalBench {
     /// # Errors
-    /// As [`LocalServer::open`], and without a catalogue, an engine or the load generator.
-    pub fn open(config: LocalConfig) -> Result<Self, ServerError> {
-        if config.catalogue.is_none() {
+    /// As [`LocalServer::open`], and without the load generator, or a catalogue and an engine where containers are to be started.
+    pub fn open(config: LocalConfig, named: Vec<BenchService>) -> Result<Self, ServerError> {
+        let launches = named.is_empty() || named.iter().any(|s| s.how == BenchHow::Launch);
+        if launches && config.catalogue.is_none() {
             return Err(ServerError::Invalid("no catalogue. Give the workloads folder".into()));
         }
         let loadgen = find_loadgen()?;
-        crate::engine::Engine::find()?;
+        if launches {
+            crate::engine::Engine::find()?;
+        }
         let cpus = online(&config.root)?;
         let mut server = LocalServer::open(config)?;
-        // Of a campaign that was killed: its containers have been removed by now.
+        // Of a campaign that was killed: its containers and processes have gone by now, and others get back what they had.
         server.resume()?;
         let client_cpus = cpus.difference(server.platform().managed);
-        Ok(LocalBench { server, loadgen, client_cpus, running: BTreeMap::new(), preloaded: BTreeSet::new(), relaunch: false })
+        let named = named.into_iter().map(|s| (s.id.clone(), s)).collect();
+        Ok(LocalBench { server, named, loadgen, client_cpus, running: BTreeMap::new(), preloaded: BTreeSet::new(), relaunch: false })
+    }
+
+    /// The end: what was started here ends, and what runs on its own gets back what it had.
+    ///
+    /// # Errors
+    /// The first that could not be given back; all are tried, and the journal knows the others.
+    pub fn finish(mut self) -> Result<(), ServerError> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<(), ServerError> {
+        let mut first = Ok(());
+        for id in std::mem::take(&mut self.running).into_keys() {
+            first = first.and(self.server.stop(&id));
+        }
+        first.and(self.server.reset().map(|_| ()))
     }
 
     pub fn server(&self) -> &LocalServer {
@@ -177,10 +202,9 @@ impl LocalBench {
     /// # Errors
     /// [`ServerError::Invalid`]: field, value, remedy.
     pub fn check(&self, case: &BenchCase) -> Result<(), ServerError> {
-        let catalogue = self.server.catalogue().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
         let p = self.server.platform();
         let one = |service: &str, cores: f64, rps: Option<f64>| {
-            let job = catalogue.get(service)?.kind == EntryKind::Be;
+            let job = self.is_job(service)?;
             let units = p.units(cores);
             if units == 0 || (p.cores(units) - cores).abs() > 1e-6 {
                 return Err(ServerError::Invalid(format!(
@@ -218,7 +242,7 @@ impl LocalBench {
             .neighbours
             .iter()
             .enumerate()
-            .map(|(i, n)| (format!("nb{}-{}", i + 1, n.service), n.service.clone(), n.threads, load_of(n.rps)));
+            .map(|(i, n)| (self.neighbour_id(i, &n.service), n.service.clone(), n.threads, load_of(n.rps)));
         want.extend(slots);
         let launched = self.start(&want)?;
         self.place(case, &want)?;
@@ -228,7 +252,9 @@ impl LocalBench {
         let load = |(id, service, _, rps): &Wanted, seed, longest_ms| {
             let preloaded = self.preloaded.contains(id);
             rps.map(|rps| {
-                Load { id, service, rps, seed, longest_ms, aside_ms, preloaded }.begin(&self.server, &self.loadgen, self.client_cpus)
+                let (loadgen, port, qos_target_ms) = self.loaded(id, service)?;
+                let load = Load { id, loadgen, port, qos_target_ms, rps, seed, longest_ms, aside_ms, preloaded };
+                load.begin(&self.server, &self.loadgen, self.client_cpus)
             })
             .transpose()
         };
@@ -291,9 +317,9 @@ impl LocalBench {
 
     /// Stop what is not wanted, start what is missing or has another number of threads. True if anything was started.
     fn start(&mut self, want: &[Wanted]) -> Result<bool, ServerError> {
-        let default = |s: &str| self.server.catalogue().and_then(|c| c.get(s).ok()).map_or(1, |e| e.default_threads);
+        let default = |s: &str| self.default_threads(s);
         let want: Vec<(ServiceId, (String, u32))> =
-            want.iter().map(|(id, s, t, _)| (id.clone(), (s.clone(), t.unwrap_or(default(s))))).collect();
+            want.iter().map(|(id, s, t, _)| (id.clone(), (s.clone(), self.own_threads(s).or(*t).unwrap_or(default(s))))).collect();
         // A service that has ended is no longer there.
         let alive: BTreeSet<ServiceId> = self.server.observe().services.into_iter().map(|v| v.id).collect();
         self.running.retain(|id, _| alive.contains(id));
@@ -310,11 +336,7 @@ impl LocalBench {
             }
             launched = true;
             self.preloaded.remove(id);
-            let (service, threads) = what.clone();
-            let base = self.server.catalogue().and_then(|c| c.get(&service).ok()).and_then(|e| e.port);
-            // Neighbours of the same service get ports of their own.
-            let port = base.map(|p| p.saturating_add(slot as u16));
-            self.server.launch(&LaunchSpec { id: id.clone(), service, threads: Some(threads), port })?;
+            self.bring_in(slot, id, &what.0, what.1)?;
             self.running.insert(id.clone(), what.clone());
         }
         Ok(launched)
@@ -451,6 +473,14 @@ impl LocalBench {
             windows.extend(new);
         }
         Some(Sampled { samples, windows, before, after: self.snapshot() })
+    }
+}
+
+impl Drop for LocalBench {
+    fn drop(&mut self) {
+        if let Err(e) = self.give_back() {
+            tracing::error!("{e}");
+        }
     }
 }
 

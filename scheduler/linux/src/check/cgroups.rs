@@ -1,6 +1,6 @@
 //! Control groups: version, controllers, the right to write, partitions.
 
-use super::Area;
+use super::{Area, Node};
 use crate::cgroup::{Mounts, Version};
 use crate::files::text;
 use crate::root::Root;
@@ -24,7 +24,7 @@ const CONTROLLERS: [(&str, &str); 4] = [
     ("io", "reading how much a service waits for disks; nothing is decided by it"),
 ];
 
-pub(super) fn look(root: &Root) -> Area {
+pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
     const WHY: &str = "every CPU and quota that a service gets";
     let mut a = Area::new("cgroup");
     let mounts = Mounts::read(root);
@@ -47,7 +47,7 @@ pub(super) fn look(root: &Root) -> Area {
         ),
     }
     controllers(root, &mounts, version, &mut a);
-    writable(root, &mounts, version, &mut a);
+    writable(root, &mounts, version, node, &mut a);
     partitions(root, &mounts, version, &mut a);
     a
 }
@@ -99,15 +99,17 @@ fn boot_disabled(root: &Root, controller: &str) -> bool {
     super::boot_option(root, "cgroup_disable").is_some_and(|l| l.split(',').any(|c| c == controller))
 }
 
-fn writable(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
+fn writable(root: &Root, mounts: &Mounts, version: Version, node: &Node<'_>, a: &mut Area) {
     let dirs: Vec<PathBuf> = match version {
         Version::V2 => mounts.dir("").into_iter().map(Path::to_path_buf).collect(),
         Version::V1 => ["cpu", "cpuset"].iter().filter_map(|c| mounts.dir(c)).map(Path::to_path_buf).collect(),
     };
     let shut = dirs.iter().map(|d| d.join("cgroup.procs")).find(|f| !root.files.writable(f));
-    match shut {
-        None => a.have("cgroup-writable", WRITABLE, "CPUs and quotas of services can be set"),
-        Some(f) => a.lack(
+    match (shut, node.through_actuator(root)) {
+        (None, _) => a.have("cgroup-writable", WRITABLE, "CPUs and quotas of services can be set"),
+        (Some(_), Some(Ok(how))) => a.have("cgroup-writable", WRITABLE, how),
+        (Some(_), Some(Err(why))) => a.lack("cgroup-writable", WRITABLE, why, "See actuator"),
+        (Some(f), None) => a.lack(
             "cgroup-writable",
             WRITABLE,
             format!("{} cannot be written; for containers the engine's own update call is used instead, other services cannot be changed", f.display()),

@@ -4,7 +4,7 @@
 
 use super::{chosen, cpu_flag, Area};
 use crate::discover::online;
-use crate::perf::{self, NoCounters};
+use crate::perf::{self, Misses, NoCounters};
 use crate::procfs::Frequencies;
 use crate::root::Root;
 use std::collections::BTreeSet;
@@ -18,11 +18,13 @@ pub struct Pmu {
     pub works: Result<(), NoCounters>,
     /// Counters that programs can choose the event of; None where the processor does not say.
     pub counters: Option<u32>,
+    /// How misses of the last-level cache are counted.
+    pub misses: Misses,
 }
 
 impl Pmu {
     pub fn ask() -> Self {
-        Pmu { works: perf::probe(), counters: counters() }
+        Pmu { works: perf::probe(), counters: counters(), misses: Misses::of(perf::processor()) }
     }
 }
 
@@ -78,13 +80,19 @@ pub(super) fn look(root: &Root, pmu: &Pmu) -> Area {
             },
         ),
     }
-    const SHARE: &str = "counting without multiplexing: three events a service";
+    const MISSES: &str = "feature llc_misses_per_s";
+    match (&pmu.works, pmu.misses.events.len()) {
+        (Err(_), _) => a.lack("llc-misses", MISSES, "nothing can be counted", "See pmu"),
+        (Ok(()), 0) => a.lack("llc-misses", MISSES, pmu.misses.what, "None: the feature is null here, and models fall back on others"),
+        (Ok(()), _) => a.have("llc-misses", MISSES, pmu.misses.what),
+    }
+    const SHARE: &str = "counting without multiplexing: three or four events a service";
     const TURNS: &str = "None is needed: where there are too few, events take turns, which is corrected for";
     match (&pmu.works, pmu.counters) {
         // What the processor says of itself also holds where a virtual machine hides it.
         (Err(_), Some(n)) => a.lack("pmu-counters", SHARE, format!("{n} by the processor's word, of which none can be used"), "See pmu"),
         (Err(_), None) => a.lack("pmu-counters", SHARE, "none can be used", "See pmu"),
-        (Ok(()), Some(n)) if n >= 3 => a.have("pmu-counters", SHARE, format!("{n} programmable")),
+        (Ok(()), Some(n)) if n as usize >= 2 + pmu.misses.events.len() => a.have("pmu-counters", SHARE, format!("{n} programmable")),
         (Ok(()), Some(n)) => a.lack("pmu-counters", SHARE, format!("{n} programmable: events take turns"), TURNS),
         (Ok(()), None) => a.lack("pmu-counters", SHARE, "the processor does not say how many there are", TURNS),
     }

@@ -1,7 +1,9 @@
 //! Processors: how many, how they hang together, and which of them cannot be given.
 
-use super::{counted, Area};
-use crate::discover::{default_managed, discover, online, WHOLE_CORE_CPUS};
+use super::{counted, Area, Node};
+use crate::discover::{
+    default_managed, l3, online, siblings, unlike, L3Cache, Unlike, ALL_KNOWN, CACHES_ALIKE, CORES_ALIKE, WHOLE_CORE_CPUS,
+};
 use crate::root::Root;
 use std::collections::BTreeSet;
 use surefoot_server::CpuSet;
@@ -14,7 +16,11 @@ const NUMA: &str = "memory beside the CPUs that use it";
 const SPREAD: &str = "CPUs on which the scheduler spreads threads";
 const ALL: &str = "all the processors that are there";
 
-pub(super) fn look(root: &Root) -> Area {
+const ALIKE: &str = "counting each core as one";
+const CACHES: &str = "counting each way as one, whichever the cache";
+const KNOWN: &str = "giving every processor that is there";
+
+pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
     let mut a = Area::new("cpu");
     let set = match online(root) {
         Ok(set) => set,
@@ -24,6 +30,9 @@ pub(super) fn look(root: &Root) -> Area {
                 ("sockets", SOCKETS),
                 ("smt", SMT),
                 ("l3-domains", L3),
+                (CORES_ALIKE, ALIKE),
+                (CACHES_ALIKE, CACHES),
+                (ALL_KNOWN, KNOWN),
                 ("numa", NUMA),
                 ("no-isolated-cpus", SPREAD),
                 ("all-cpus-on-line", ALL),
@@ -35,11 +44,21 @@ pub(super) fn look(root: &Root) -> Area {
     };
     let managed = default_managed(&set);
     let step = if set.len() < WHOLE_CORE_CPUS { "0.1 core by quota, for want of cores" } else { "1 core" };
-    a.have("cpus", HOLD, format!("{} on line ({set}), managed by default {managed}, in steps of {step}", set.len()));
+    // In a container lxcfs makes up a list of its own.
+    let listed =
+        root.read("/proc/cpuinfo").map_or(0, |t| t.lines().filter(|l| l.split(':').next().map(str::trim) == Some("processor")).count());
+    let fewer = if listed > 0 && listed < set.len() as usize {
+        format!("; /proc/cpuinfo shows {listed} (lxcfs?), which is not gone by")
+    } else {
+        String::new()
+    };
+    a.have("cpus", HOLD, format!("{} on line ({set}), managed by default {managed}, in steps of {step}{fewer}", set.len()));
     topology(root, &set, &mut a);
+    alike(root, node, &managed, &mut a);
     numa(root, &mut a);
-    let list =
-        |file: &str| root.read(format!("/sys/devices/system/cpu/{file}")).and_then(|t| CpuSet::parse(&t).ok()).filter(|s| !s.is_empty());
+    let list = |file: &str| {
+        root.read(format!("/sys/devices/system/cpu/{file}")).and_then(|t| CpuSet::of_kernel(&t).ok()).filter(|s| !s.is_empty())
+    };
     match list("isolated") {
         None => a.have("no-isolated-cpus", SPREAD, "none is isolated"),
         Some(cut) => a.lack(
@@ -69,21 +88,11 @@ fn topology(root: &Root, set: &CpuSet, a: &mut Area) {
         a.lack("smt", SMT, "sysfs shows no topology: every CPU counts as a core", "Mount sysfs of the host on /sys");
     } else {
         a.have("sockets", SOCKETS, counted(packages.len(), "socket"));
-        let threads = set.iter().filter_map(|c| CpuSet::parse(&of(c, "core_cpus_list").or_else(|| of(c, "thread_siblings_list"))?).ok());
-        let most = threads.map(|s| s.len()).max().unwrap_or(1);
+        let most = set.iter().map(|c| siblings(root, c).intersection(*set).len()).max().unwrap_or(1);
         a.have("smt", SMT, if most > 1 { format!("{most} threads a core") } else { "one thread a core".into() });
     }
-    let l3: Vec<(String, String)> = set
-        .iter()
-        .filter_map(|cpu| {
-            (0..8).find_map(|i| {
-                let at = |file: &str| root.read(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{i}/{file}"));
-                (at("level")? == "3")
-                    .then(|| (at("id").or_else(|| at("shared_cpu_list")).unwrap_or_default(), at("size").unwrap_or_default()))
-            })
-        })
-        .collect();
-    let domains: BTreeSet<&(String, String)> = l3.iter().collect();
+    let l3: Vec<L3Cache> = set.iter().filter_map(|cpu| l3(root, cpu)).collect();
+    let domains: BTreeSet<&L3Cache> = l3.iter().collect();
     if domains.is_empty() {
         a.lack(
             "l3-domains",
@@ -92,16 +101,35 @@ fn topology(root: &Root, set: &CpuSet, a: &mut Area) {
             "None is needed where a socket has one cache; else have the virtual machine's host show it (QEMU: -cpu host,host-cache-info=on)",
         );
     } else {
-        let ids: Vec<&str> = domains.iter().map(|d| d.0.as_str()).collect();
-        let size = domains.iter().next().map_or("", |d| d.1.as_str());
-        let most = discover(root, None)
-            .map_or(String::new(), |p| format!(", {} CPUs in the first", p.l3_domain_of_cpu.iter().filter(|d| **d == 0).count()));
-        a.have("l3-domains", L3, format!("{} of {size} (ids {}){most}", counted(domains.len(), "cache"), ids.join(" ")));
+        let ids: Vec<String> = domains.iter().map(|d| d.id.to_string()).collect();
+        let first = domains.first().copied();
+        let size = first.and_then(|d| d.bytes).map_or("unknown size".into(), |b| format!("{}K", b / 1024));
+        let cpus = l3.iter().filter(|l| Some(*l) == first).count();
+        let what = format!("{} of {size} (ids {}), {cpus} CPUs in the first", counted(domains.len(), "cache"), ids.join(" "));
+        a.have("l3-domains", L3, what);
+    }
+}
+
+/// Whether the CPUs of a plan are what it takes them for.
+fn alike(root: &Root, node: &Node<'_>, managed: &CpuSet, a: &mut Area) {
+    let found = unlike(root, managed, node.resctrl(root).as_ref());
+    for (item, why, fine) in [
+        (CORES_ALIKE, ALIKE, "cores are of one kind, as far as the kernel tells"),
+        (CACHES_ALIKE, CACHES, "L3 caches are of one size, as far as the kernel tells"),
+        (ALL_KNOWN, KNOWN, "no CPU has a number that is too high"),
+    ] {
+        let of: Vec<&Unlike> = found.iter().filter(|u| u.item == item).collect();
+        let join = |part: fn(&Unlike) -> &String| of.iter().map(|u| part(u).as_str()).collect::<Vec<_>>().join("; ");
+        if of.is_empty() {
+            a.have(item, why, fine);
+        } else {
+            a.lack(item, why, join(|u| &u.what), join(|u| &u.remedy));
+        }
     }
 }
 
 fn numa(root: &Root, a: &mut Area) {
-    match root.read("/sys/devices/system/node/online").and_then(|t| CpuSet::parse(&t).ok()) {
+    match root.read("/sys/devices/system/node/online").and_then(|t| CpuSet::of_kernel(&t).ok()) {
         Some(nodes) => a.have("numa", NUMA, counted(nodes.len() as usize, "node")),
         None => a.lack(
             "numa",

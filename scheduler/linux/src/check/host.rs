@@ -31,14 +31,14 @@ pub(super) fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Area {
             "container-engine",
             ENGINE,
             why.clone(),
-            "Run scripts/engine.sh, or install Docker or Podman; services given by cgroup or pid need none",
+            "Install Docker or Podman and start it; services given by cgroup, unit or pid need none",
         ),
     }
     systemd(root, probes, &mut a);
     fuse(root, &mut a);
     clock(root, &mut a);
     writers(root, node, &mut a);
-    rights(root, &mut a);
+    rights(root, node, &mut a);
     a
 }
 
@@ -170,7 +170,7 @@ const RIGHTS: [(u32, &str, &str); 5] = [
     (19, "sys_ptrace", "reading what other users' processes use"),
 ];
 
-fn rights(root: &Root, a: &mut Area) {
+fn rights(root: &Root, node: &Node<'_>, a: &mut Area) {
     const WHY: &str = "doing by itself what the actuator does otherwise";
     let status = root.read("/proc/self/status").unwrap_or_default();
     let Some(bits) = procfs::capabilities(&status, "CapEff") else {
@@ -184,6 +184,8 @@ fn rights(root: &Root, a: &mut Area) {
     let held = if held.is_empty() { "none of those that matter".to_string() } else { held.join(", ") };
     if lost.is_empty() {
         a.have("capabilities", WHY, format!("{held} ({bits:#x})"));
+    } else if let Some(Ok(how)) = node.through_actuator(root) {
+        a.have("capabilities", WHY, format!("{held} ({bits:#x}), and none is needed: {how}"));
     } else {
         a.lack(
             "capabilities",

@@ -18,13 +18,13 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-use crate::actuator::SOCKET;
+use crate::actuator::{Allow, SOCKET};
 use crate::local::Target;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use serde::Serialize;
 use std::path::Path;
-use surefoot_server::ServiceId;
+use surefoot_server::{CpuSet, ServiceId};
 
 pub use counters::Pmu;
 
@@ -100,14 +100,29 @@ pub struct Node<'a> {
     pub resctrl: Option<&'a Path>,
     /// Socket of the actuator.
     pub actuator: &'a Path,
+    /// What the actuator changes for a daemon of this configuration; None: no actuator is configured.
+    pub by_actuator: Option<&'a Allow>,
     /// Services that run already, by id.
     pub services: &'a [(ServiceId, Target)],
+    /// CPUs for services; None = all but the last one.
+    pub managed: Option<CpuSet>,
 }
 
 impl<'a> Node<'a> {
     /// One without a configuration.
     pub fn at(state_dir: &'a Path) -> Self {
-        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), services: &[] }
+        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), by_actuator: None, services: &[], managed: None }
+    }
+
+    /// A right that this process lacks: whether the configured actuator has it in its place, or why not. None: no actuator is configured.
+    fn through_actuator(&self, root: &Root) -> Option<Result<String, String>> {
+        self.by_actuator?;
+        let socket = self.actuator.display();
+        Some(match node::reach(&root.path(self.actuator)) {
+            node::Reach::Here => Ok(format!("the actuator at {socket} does it for this user, within what node.toml names")),
+            node::Reach::NotForUs => Ok(format!("the actuator at {socket} does it for the daemon's user, within what node.toml names")),
+            node::Reach::Nobody => Err(format!("the actuator is to do it, and nobody listens on {socket}")),
+        })
     }
 
     /// Its resctrl, if that is there.
@@ -127,14 +142,14 @@ pub fn check(root: &Root, node: &Node<'_>) -> Vec<Capability> {
 /// [`check`] on a tree of files, with what was asked of the host.
 pub fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Vec<Capability> {
     let areas = [
-        cpu::look(root),
-        cgroups::look(root),
+        cpu::look(root, node),
+        cgroups::look(root, node),
         memory::look(root),
         rdt::look(root, node),
         counters::look(root, &probes.pmu),
         host::look(root, node, probes),
         node::look(root, node),
-        services::look(root, node.services),
+        services::look(root, node),
     ];
     areas.into_iter().flat_map(|a| a.all).collect()
 }

@@ -43,18 +43,30 @@ pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
     a
 }
 
+/// Whether an actuator can be reached. Not connected to: that would start it, or take the place of the daemon.
+pub(super) enum Reach {
+    Nobody,
+    NotForUs,
+    Here,
+}
+
+pub(super) fn reach(socket: &Path) -> Reach {
+    match (is_socket(socket), nix::unistd::access(socket, AccessFlags::W_OK)) {
+        (false, _) => Reach::Nobody,
+        (true, Err(_)) => Reach::NotForUs,
+        (true, Ok(())) => Reach::Here,
+    }
+}
+
 fn actuator(root: &Root, socket: &Path, a: &mut Area) {
     const WHY: &str = "a daemon without rights: one small process holds them (else surefootd itself must run as root)";
     const REMEDY: &str = "Start the actuator (docs/privileges.md) as root, for this user; a surefootd that runs as root needs none";
     let path = root.path(socket);
     let socket = socket.display();
-    // Not connected to: that would start it, or take the place of the daemon.
-    if !is_socket(&path) {
-        a.lack("actuator", WHY, format!("nobody listens on {socket}"), REMEDY);
-    } else if nix::unistd::access(&path, AccessFlags::W_OK).is_err() {
-        a.lack("actuator", WHY, format!("{socket} is there, but not for this user"), REMEDY);
-    } else {
-        a.have("actuator", WHY, format!("{socket} is there for this user"));
+    match reach(&path) {
+        Reach::Nobody => a.lack("actuator", WHY, format!("nobody listens on {socket}"), REMEDY),
+        Reach::NotForUs => a.lack("actuator", WHY, format!("{socket} is there, but not for this user"), REMEDY),
+        Reach::Here => a.have("actuator", WHY, format!("{socket} is there for this user")),
     }
 }
 

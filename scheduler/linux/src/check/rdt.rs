@@ -1,6 +1,7 @@
 //! resctrl: whether it can be had, what it offers, and how much of that is free.
 
 use super::{boot_option, counted, cpu_flag, cpuinfo, Area, Node};
+use crate::discover::discover_with;
 use crate::files::text;
 use crate::resctrl::info::Info;
 use crate::resctrl::mba::Unit;
@@ -9,6 +10,8 @@ use crate::root::Root;
 use std::path::Path;
 
 const WAYS: &str = "giving LLC ways to services";
+const OTHERS: &str = "all ways of the cache for services";
+const AGREE: &str = "masks of the caches that CPUs really use";
 const BANDWIDTH: &str = "throttling the memory bandwidth of BE jobs";
 const MBL: &str = "features mbl_mbps and nb_mbl_mbps, and seeing that memory is contended";
 
@@ -67,13 +70,16 @@ pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
                 "Use a physical host with Intel RDT or AMD QoS and a kernel with CONFIG_X86_CPU_RESCTRL; on Skylake and Cascade Lake boot with rdt=l3cat,mba",
             );
         }
-        for (name, why) in [("l3-cat", WAYS), ("mba", BANDWIDTH), ("l3-monitoring", MBL)] {
+        for (name, why) in
+            [("l3-cat", WAYS), ("ways-of-others", OTHERS), ("l3-domains-agree", AGREE), ("mba", BANDWIDTH), ("l3-monitoring", MBL)]
+        {
             a.lack(name, why, "resctrl is not there", "See resctrl");
         }
         return a;
     };
-    mounted(root, &r, &mut a);
+    mounted(root, &r, node, &mut a);
     cat(r.info(), &mut a);
+    left(root, &r, &mut a);
     cdp(root, r.info(), &mut a);
     mba(r.info(), &mut a);
     budget(root, &r, &mut a);
@@ -107,22 +113,23 @@ fn boot(root: &Root, a: &mut Area) {
     }
 }
 
-fn mounted(root: &Root, r: &Resctrl, a: &mut Area) {
+fn mounted(root: &Root, r: &Resctrl, node: &Node<'_>, a: &mut Area) {
     let groups = folders(root, r.dir());
     let ours = groups.iter().filter(|g| g.starts_with(PREFIX)).count();
     let fstab = root.read("/etc/fstab").is_some_and(|t| t.lines().any(|l| l.split_whitespace().nth(2) == Some("resctrl")));
     let by = if fstab { "by /etc/fstab" } else { "by hand or by a service: /etc/fstab does not name it" };
     let detail = format!("mounted {by} ({}); {} of ours, {} of others", r.info().options, counted(ours, "group"), groups.len() - ours);
     a.have("resctrl", WAYS, detail);
-    if root.files.writable(&r.dir().join("schemata")) {
-        a.have("resctrl-writable", WAYS, "groups can be set");
-    } else {
-        a.lack(
+    match (root.files.writable(&r.dir().join("schemata")), node.through_actuator(root)) {
+        (true, _) => a.have("resctrl-writable", WAYS, "groups can be set"),
+        (false, Some(Ok(how))) => a.have("resctrl-writable", WAYS, how),
+        (false, Some(Err(why))) => a.lack("resctrl-writable", WAYS, why, "See actuator"),
+        (false, None) => a.lack(
             "resctrl-writable",
             WAYS,
             "this user cannot write it",
             "Run as root, or reach the actuator. In a container: mount the host's /sys/fs/resctrl writable, with the host's pid namespace",
-        );
+        ),
     }
 }
 
@@ -138,6 +145,39 @@ fn cat(info: &Info, a: &mut Area) {
     let gaps = if l3.sparse_masks { "masks may have gaps" } else { "masks have no gaps" };
     let (ways, least) = (l3.cbm_mask.count_ones(), l3.min_cbm_bits);
     a.have("l3-cat", WAYS, format!("{ways} ways, at least {least} in a mask, {shared}, {gaps}"));
+}
+
+/// What others leave of the ways, and whether the domains are those of the CPUs.
+fn left(root: &Root, r: &Resctrl, a: &mut Area) {
+    let found = match discover_with(root, None, Some(r)) {
+        Ok(found) => found,
+        Err(e) => {
+            a.lack("ways-of-others", OTHERS, e.to_string(), "Mount sysfs on /sys");
+            a.lack("l3-domains-agree", AGREE, "sysfs is not there", "Mount sysfs on /sys");
+            return;
+        }
+    };
+    let on_offer = format!("{} of {} are on offer", found.offer.ways, r.cbm_bits().unwrap_or(0));
+    if found.offer.taken.is_empty() {
+        a.have("ways-of-others", OTHERS, format!("none: {on_offer}"));
+    } else {
+        let remedy =
+            "None is needed: they are kept off. To have them, make the group shareable (echo shareable > mode in its folder) or remove it";
+        a.lack("ways-of-others", OTHERS, format!("{}: {on_offer}", found.offer.taken.join("; ")), remedy);
+    }
+    match found.differ {
+        None => a.have("l3-domains-agree", AGREE, format!("{} of both", found.platform.l3_domains())),
+        Some(what) => a.lack(
+            "l3-domains-agree",
+            AGREE,
+            what,
+            if r.is_stand_in() {
+                "Give `surefootd resctrlfs` a platform with as many L3 caches as this host (llc.domains)"
+            } else {
+                "Compare: cat /sys/devices/system/cpu/cpu*/cache/index3/id, and the ids in schemata; in a virtual machine have its host show the caches"
+            },
+        ),
+    }
 }
 
 fn cdp(root: &Root, info: &Info, a: &mut Area) {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::perf::NoCounters;
+use crate::perf::{Misses, NoCounters, Processor};
 use crate::root::tests::tree;
 use crate::testing::{intel, ModelFiles};
 use std::collections::BTreeSet;
@@ -7,12 +7,12 @@ use std::os::unix::net::UnixDatagram;
 use surefoot_resctrlfs::hardware::{Hardware, Mba};
 
 fn no_probes() -> Probes {
-    let pmu = Pmu { works: Err(NoCounters::Absent), counters: None };
+    let pmu = Pmu { works: Err(NoCounters::Absent), counters: None, misses: Misses::of(Processor::Intel) };
     Probes { pmu, engine: Err("no engine".into()), notify: false, watchdog_us: None }
 }
 
 fn all_probes() -> Probes {
-    let pmu = Pmu { works: Ok(()), counters: Some(8) };
+    let pmu = Pmu { works: Ok(()), counters: Some(8), misses: Misses::of(Processor::Intel) };
     Probes { pmu, engine: Ok("27.0".into()), notify: true, watchdog_us: Some(2_000_000) }
 }
 
@@ -130,6 +130,10 @@ fn a_full_intel_host_has_no_gap() {
         ("resctrl", "mounted by /etc/fstab"),
         ("resctrl", "0 groups of ours, 0 of others"),
         ("l3-cat", "11 ways, at least 1 in a mask, none shared with devices, masks have no gaps"),
+        ("l3-domains-agree", "2 of both"),
+        ("ways-of-others", "none: 11 of 11 are on offer"),
+        ("cores-alike", "of one kind"),
+        ("llc-misses", "the architectural event"),
         ("l3-cdp", "possible (mount option cdp), not used"),
         ("mba", "10 to 100 % in steps of 10, linear delay, a throttled thread slows its sibling too"),
         ("classes", "8, 7 free"),
@@ -160,7 +164,7 @@ fn an_amd_host_has_its_own_units() {
     put(&plain, "/proc/4711/comm", "kubelet");
     std::fs::remove_file(plain.path("/etc/fstab")).unwrap();
     let mba = Mba { closids: 3, min: 1, step: 1, max: 2048, linear: true, throttle_mode: None };
-    let amd = Hardware { mba: Some(mba), cdp: false, shareable_bits: 0x3, sparse_masks: true, ..intel(4, 16) };
+    let amd = Hardware { mba: Some(mba), cdp: false, shareable_bits: 0x3, sparse_masks: true, ..intel(2, 16) };
     let (files, root) = ModelFiles::mount(&plain, amd, "");
     for group in ["surefoot.a", "other"] {
         root.files.make_dir(&root.path(format!("/sys/fs/resctrl/{group}"))).unwrap();
@@ -201,6 +205,52 @@ fn an_amd_host_has_its_own_units() {
     }
     assert!(of(&all, "perf-paranoid").remedy.as_ref().unwrap().contains("sysctl kernel.perf_event_paranoid=2"));
     assert!(of(&all, "time-source").remedy.as_ref().unwrap().contains("echo tsc"));
+}
+
+/// Which group of others holds which ways alone is said, and what is left; so is resctrl with other L3 domains than the CPUs have (a stand-in
+/// of another platform), cores and caches that are not alike, an L3 miss that cannot be counted, and a list of CPUs that is shorter.
+#[test]
+fn a_host_that_is_not_alike_is_told() {
+    let mut files = server();
+    files.retain(|(p, _)| !(p.contains("cpu4/cache") || p.contains("cpu5/cache")));
+    for (path, text) in [
+        ("/sys/devices/cpu_core/cpus", "0-3\n"),
+        ("/sys/devices/cpu_atom/cpus", "4-7\n"),
+        ("/sys/devices/system/cpu/cpu6/cache/index3/size", "8192K\n"),
+        ("/sys/devices/system/cpu/cpu7/cache/index3/size", "8192K\n"),
+        ("/proc/cpuinfo", "processor\t: 0\nvendor_id\t: x\n\nprocessor\t: 1\n"),
+    ] {
+        files.push((path.into(), text.into()));
+    }
+    let (_dir, plain) = tree(&files);
+    let (_files, root) = ModelFiles::mount(&plain, intel(1, 11), "");
+    let at = |p: &str| root.path(format!("/sys/fs/resctrl/{p}"));
+    root.files.write(&at("schemata"), "L3:0=7f0\n").unwrap();
+    root.files.make_dir(&at("kvm")).unwrap();
+    root.files.write(&at("kvm/schemata"), "L3:0=f\n").unwrap();
+    root.files.write(&at("kvm/mode"), "exclusive\n").unwrap();
+    let mut probes = all_probes();
+    probes.pmu.misses = Misses::of(Processor::Other);
+    let all = look(&root, &Node::at(Path::new("/")), &probes);
+    sound(&all);
+    for (name, said) in [
+        ("ways-of-others", "exclusive group kvm has ways 0xf of L3 domain 0: 7 of 11 are on offer"),
+        ("l3-domains-agree", "sysfs shows 2 L3 caches (ids 0 1), resctrl has 1 L3 domains (ids 0)"),
+        ("cores-alike", "performance: 0-3; efficiency: 4-6"),
+        ("caches-alike", "CPUs 4-5 have no L3 cache"),
+        ("llc-misses", "not known"),
+        ("no-foreign-writers", "kvm (exclusive)"),
+    ] {
+        let c = of(&all, name);
+        assert!(!c.found && c.detail.contains(said), "{c:?}");
+    }
+    assert!(of(&all, "cpus").detail.contains("/proc/cpuinfo shows 2"), "{:?}", of(&all, "cpus"));
+    // Everything is held alone: nothing is on offer.
+    root.files.write(&at("schemata"), "L3:0=400\n").unwrap();
+    root.files.write(&at("kvm/schemata"), "L3:0=3ff\n").unwrap();
+    root.files.write(&at("mode"), "exclusive\n").unwrap();
+    let all = look(&root, &Node::at(Path::new("/")), &probes);
+    assert!(of(&all, "ways-of-others").detail.contains("0 of 11 are on offer"), "{:?}", of(&all, "ways-of-others"));
 }
 
 /// With cdp and mba_MBps mounted the list speaks of both.
@@ -273,7 +323,9 @@ fn lines_do_not_contradict_each_other() {
     files.push(("/proc/self/mountinfo".into(), mounts));
     let (_dir, root) = tree(&files);
     put(&root, "/proc/sys/kernel/perf_event_paranoid", "2");
-    let look = |works| look(&root, &Node::at(Path::new("/")), &Probes { pmu: Pmu { works, counters: Some(4) }, ..all_probes() });
+    let look = |works| {
+        look(&root, &Node::at(Path::new("/")), &Probes { pmu: Pmu { works, counters: Some(4), ..all_probes().pmu }, ..all_probes() })
+    };
     let all = look(Err(NoCounters::Absent));
     sound(&all);
     for name in ["cgroup", "cgroup-io", "psi", "cpuset-partitions", "memory-high", "pmu", "pmu-counters", "perf-paranoid"] {
@@ -319,6 +371,36 @@ fn this_host_is_looked_at() {
     assert!(of(&all, "cpus").found && of(&all, "kernel").found, "{all:#?}");
 }
 
+/// What this user may not do itself is judged by the actuator that the configuration names: whether it can be reached, and whether a service
+/// is on its list.
+#[test]
+fn the_rights_of_an_actuator_count() {
+    let (_dir, root) = tree(&server());
+    for unit in ["redis", "other"] {
+        std::fs::create_dir_all(root.path(format!("/sys/fs/cgroup/system.slice/{unit}.service"))).unwrap();
+    }
+    // What is not there cannot be written, not even by root.
+    std::fs::remove_file(root.path("/sys/fs/cgroup/cgroup.procs")).unwrap();
+    let pattern = crate::actuator::Pattern::literal("/system.slice/redis.service").unwrap();
+    let allow = Allow::new(&crate::cgroup::Mounts::read(&root), None, vec![pattern]);
+    let services = ["redis", "other"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
+    let socket = Path::new("/run/act.sock");
+    let node =
+        |by_actuator| Node { state_dir: Path::new("/"), resctrl: None, actuator: socket, by_actuator, services: &services, managed: None };
+    let seen = |by_actuator, name: &str| of(&look(&root, &node(by_actuator), &no_probes()), name).clone();
+    let alone = seen(None, "cgroup-writable");
+    assert!(!alone.found && alone.remedy.as_deref().unwrap().contains("Run as root"), "{alone:?}");
+    let nobody = seen(Some(&allow), "cgroup-writable");
+    assert!(!nobody.found && nobody.remedy.as_deref() == Some("See actuator"), "{nobody:?}");
+    std::fs::create_dir_all(root.path("/run")).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(root.path(socket)).unwrap();
+    let by_it = seen(Some(&allow), "cgroup-writable");
+    assert!(by_it.found && by_it.detail.contains("the actuator at /run/act.sock does it for this user"), "{by_it:?}");
+    assert!(seen(Some(&allow), "service-redis").found && seen(None, "service-other").found);
+    let other = seen(Some(&allow), "service-other");
+    assert!(!other.found && other.detail.contains("not on the list") && other.remedy.unwrap().contains("actuator.cgroups"));
+}
+
 /// What a configuration names is looked for as a daemon would: services, its resctrl, its actuator.
 #[test]
 fn a_configuration_is_checked_against_the_host() {
@@ -330,7 +412,7 @@ fn a_configuration_is_checked_against_the_host() {
         ("all".to_string(), Target::Cgroup("/".into())),
     ];
     let (state, resctrl, actuator) = (Path::new("/"), Path::new("/mnt/stand-in"), Path::new("/run/other.sock"));
-    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, services: &services };
+    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, by_actuator: None, services: &services, managed: None };
     let all = look(&root, &node, &no_probes());
     sound(&all);
     for (name, found, said) in [

@@ -6,7 +6,9 @@
 
 pub mod buckets;
 pub mod datagram;
+pub mod doubt;
 mod intake;
+mod lanes;
 pub mod prometheus;
 pub mod scrape;
 mod sender;
@@ -16,7 +18,7 @@ mod socket;
 pub mod window;
 
 pub use datagram::{decode, Cell, Counts, Interval, Reason, Refused, MAX_DATAGRAM};
-pub use prometheus::Wanted;
+pub use prometheus::{Unit, Wanted};
 pub use scrape::{Scrape, Url};
 pub use sender::Trusted;
 pub use window::{Reading, Speaker, Windows};
@@ -87,6 +89,29 @@ impl Shared {
         if self.count(e.reason) && e.reason != Reason::Absent {
             tracing::warn!("{e}; further ones are only counted (surefoot_feed_refused_total)");
         }
+    }
+
+    /// What a scraper has to say of a page; false where it may end.
+    fn hear_page(&self, service: &str, page: usize, ended: &AtomicBool, turn: Turn) -> bool {
+        let mut windows = self.windows();
+        // Under the lock: what another thread has begun in its place is not its own.
+        if ended.load(Ordering::Relaxed) {
+            return false;
+        }
+        let kept = match turn {
+            Turn::Read(read) => windows.push_scrape(service, page, self.now_ms(), read),
+            Turn::Failed => {
+                // Said in the log already, with the page.
+                self.count(Reason::Page);
+                Ok(true)
+            }
+            Turn::Waited => Ok(true),
+        };
+        drop(windows);
+        kept.unwrap_or_else(|e| {
+            self.refuse(&e);
+            true
+        })
     }
 
     /// A sender speaks for a service without a right to: said once for each service.
@@ -171,18 +196,18 @@ impl Listener for Shared {
     }
 }
 
-/// A thread that scrapes one service, until this says that it may end.
+/// Threads that scrape the pages of one service, until this says that they may end.
 #[derive(Debug)]
 struct Scraper {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Scraper {
-    /// It ends by itself, at the latest after its present scrape: nobody waits for a service that does not answer.
+    /// They end by themselves, at the latest after their present scrape: nobody waits for a service that does not answer.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
+        self.threads.iter().for_each(|t| t.thread().unpark());
     }
 }
 
@@ -377,33 +402,16 @@ impl Feed {
 
     fn begin_to_scrape(&self, service: &str, what: Scrape) -> std::io::Result<Scraper> {
         let now_ms = self.now_ms();
-        self.with(|w| w.expect_scrapes(service, now_ms));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (shared, ended, id) = (self.shared.clone(), stop.clone(), service.to_string());
-        let thread = std::thread::Builder::new().name("latency-scrape".into()).spawn(move || {
-            scrape::run(&id, &what, |turn| {
-                let mut windows = shared.windows();
-                // Under the lock: what another thread has begun in its place is not its own.
-                if ended.load(Ordering::Relaxed) {
-                    return false;
-                }
-                let kept = match turn {
-                    Turn::Read(page) => windows.push_scrape(&id, shared.now_ms(), page),
-                    Turn::Failed => {
-                        // Said in the log already, with the page.
-                        shared.count(Reason::Page);
-                        Ok(true)
-                    }
-                    Turn::Waited => Ok(true),
-                };
-                drop(windows);
-                kept.unwrap_or_else(|e| {
-                    shared.refuse(&e);
-                    true
-                })
-            });
-        })?;
-        Ok(Scraper { stop, thread })
+        self.with(|w| w.expect_scrapes(service, what.urls.len(), now_ms));
+        let what = Arc::new(what);
+        // Those that were begun end with this value, also where another one cannot be.
+        let mut scraper = Scraper { stop: Arc::new(AtomicBool::new(false)), threads: vec![] };
+        for page in 0..what.urls.len() {
+            let (shared, ended, id, what) = (self.shared.clone(), scraper.stop.clone(), service.to_string(), what.clone());
+            let run = move || scrape::run(&id, &what.urls[page], &what, |turn| shared.hear_page(&id, page, &ended, turn));
+            scraper.threads.push(std::thread::Builder::new().name("latency-scrape".into()).spawn(run)?);
+        }
+        Ok(scraper)
     }
 
     /// For how long a service has been here without a word, once, when that is too long.
@@ -421,7 +429,10 @@ impl Feed {
         let r = self.with(|w| w.read(service, from_ms, now_ms, qos_target_ms));
         if let Some(silent_ms) = self.overdue(service, r.feed, now_ms) {
             let remedy = match self.scrapes.get(service) {
-                Some(what) => format!("Check that {} counts its requests", what.url.as_str()),
+                Some(what) => {
+                    let urls: Vec<&str> = what.urls.iter().map(Url::as_str).collect();
+                    format!("Check that {} counts its requests", urls.join(", "))
+                }
                 None => format!("Send its datagrams as \"{service}\" to {} (docs/latency-feed.md)", self.path.display()),
             };
             let s = silent_ms as f64 / 1000.0;
@@ -430,12 +441,16 @@ impl Feed {
             );
         }
         let before = self.states.get(service).copied();
-        if before.is_none_or(|b| b.as_str() != r.feed.as_str()) {
+        if before.is_none_or(|b| b.as_str() != r.feed.as_str() || b.doubt() != r.feed.doubt()) {
             self.states.insert(service.into(), r.feed);
             match (r.feed, before) {
                 (FeedState::Unknown { since_ms, .. }, Some(_)) => {
                     let s = now_ms.saturating_sub(since_ms) as f64 / 1000.0;
                     tracing::warn!("{service}: nothing heard of its latency for {s:.1} s: unknown, nothing is taken from it");
+                }
+                (FeedState::Doubtful { why, .. }, _) => {
+                    let said = self.with(|w| w.doubt(service, why).unwrap_or_default().to_string());
+                    tracing::warn!("{service}: its latency is doubtful ({}), nothing is taken from it: {said}", why.as_str());
                 }
                 (FeedState::Coarse, _) => {
                     let bound = |b: Option<f64>| b.map_or("more".into(), |b| format!("{b} ms"));

@@ -2,6 +2,9 @@
 //!
 //! Only the lines of the wanted histogram are looked at; whatever else is on the page may be as it likes. Every label set is a
 //! series of its own: they are told apart, because one alone may restart or appear, and added up later.
+//!
+//! Times are in the unit that the page names: in the histogram's `# UNIT` line, in its name, or in its help; in seconds, as the format asks,
+//! where it names none. A unit of the configuration counts where the page names no other one; else the page is contradicted, and is doubted.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +22,122 @@ pub struct Wanted {
     pub histogram: String,
     /// Series that carry all of these labels count.
     pub labels: BTreeMap<String, String>,
-    /// Milliseconds in the histogram's unit: 1000 for seconds.
-    pub unit_ms: f64,
+    /// As the configuration has it; None: as the page says.
+    pub unit: Option<Unit>,
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+    Nanoseconds,
+    Minutes,
+}
+
+impl Unit {
+    /// Those that a configuration may name, as it does.
+    pub const NAMED: [(&'static str, Unit); 4] =
+        [("s", Unit::Seconds), ("ms", Unit::Milliseconds), ("us", Unit::Microseconds), ("ns", Unit::Nanoseconds)];
+
+    fn ms(self) -> f64 {
+        match self {
+            Unit::Minutes => 60_000.0,
+            Unit::Seconds => 1000.0,
+            Unit::Milliseconds => 1.0,
+            Unit::Microseconds => 1e-3,
+            Unit::Nanoseconds => 1e-6,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Minutes => "minutes",
+            Unit::Seconds => "seconds",
+            Unit::Milliseconds => "milliseconds",
+            Unit::Microseconds => "microseconds",
+            Unit::Nanoseconds => "nanoseconds",
+        }
+    }
+
+    /// What a word in small letters means.
+    fn of_word(word: &str) -> Option<Unit> {
+        Some(match word {
+            "minutes" | "minute" | "mins" => Unit::Minutes,
+            "seconds" | "second" | "secs" | "sec" | "s" => Unit::Seconds,
+            "milliseconds" | "millisecond" | "millis" | "msecs" | "msec" | "ms" => Unit::Milliseconds,
+            "microseconds" | "microsecond" | "micros" | "usecs" | "usec" | "us" | "\u{b5}s" | "\u{3bc}s" => Unit::Microseconds,
+            "nanoseconds" | "nanosecond" | "nanos" | "nsecs" | "nsec" | "ns" => Unit::Nanoseconds,
+            _ => return None,
+        })
+    }
+
+    /// The last unit in a metric's name. A short word counts at the end alone: `us` may be a country.
+    fn in_name(name: &str) -> Option<Unit> {
+        let mut words: Vec<String> = vec![];
+        let mut before = '_';
+        for c in name.chars() {
+            if !c.is_ascii_alphanumeric() || words.is_empty() || c.is_ascii_uppercase() && before.is_ascii_lowercase() {
+                words.push(String::new());
+            }
+            if let Some(w) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
+                w.push(c.to_ascii_lowercase());
+            }
+            before = c;
+        }
+        words.retain(|w| !w.is_empty());
+        words.iter().rev().enumerate().filter(|(k, w)| *k == 0 || w.len() > 4).find_map(|(_, w)| Unit::of_word(w))
+    }
+
+    /// The one unit that a help names: "... in milliseconds", "... (ms)".
+    fn in_help(help: &str) -> Option<Unit> {
+        let mut found: Option<Unit> = None;
+        let mut before = String::new();
+        for word in help.split_ascii_whitespace() {
+            let bare = word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
+            let bracketed = word.starts_with(['(', '[']) && word.contains([')', ']']);
+            if let Some(u) = Unit::of_word(&bare).filter(|_| bracketed || before == "in") {
+                if found.is_some_and(|f| f != u) {
+                    return None;
+                }
+                found = Some(u);
+            }
+            before = bare;
+        }
+        found
+    }
+}
+
+/// The unit of a page's times, and what contradicts it.
+fn unit_of(page: &str, wanted: &Wanted) -> (Unit, Option<String>) {
+    let (mut line_unit, mut help) = (None, None);
+    for line in page.lines().map(str::trim) {
+        if line == "# EOF" {
+            break;
+        }
+        let Some(rest) = line.strip_prefix('#').map(str::trim_start) else { continue };
+        let about = |what: &str| {
+            let rest = rest.strip_prefix(what)?.trim_start().strip_prefix(wanted.histogram.as_str())?;
+            rest.starts_with([' ', '\t']).then(|| rest.trim())
+        };
+        line_unit = line_unit.or(about("UNIT "));
+        help = help.or(about("HELP "));
+    }
+    let shown = |text: &str| text.chars().filter(|c| !c.is_control()).take(40).collect::<String>();
+    let by_name = Unit::in_name(&wanted.histogram);
+    let by_line = line_unit.map(|text| (text, Unit::of_word(&text.to_lowercase())));
+    let configured = Unit::NAMED.iter().find(|(_, u)| Some(*u) == wanted.unit).map_or("", |(name, _)| name);
+    let contradiction = match (by_line, by_name, wanted.unit) {
+        (Some((text, None)), ..) => Some(format!("its # UNIT is {:?}, which is no unit of time", shown(text))),
+        (Some((_, Some(l))), Some(n), _) if l != n => Some(format!("its name says {} and its # UNIT {}", n.name(), l.name())),
+        (Some((_, Some(l))), _, Some(w)) if l != w => Some(format!("unit = \"{configured}\" in node.toml, and its # UNIT is {}", l.name())),
+        (_, Some(n), Some(w)) if n != w => Some(format!("unit = \"{configured}\" in node.toml, and its name says {}", n.name())),
+        _ => None,
+    };
+    let contradiction = contradiction.map(|why| format!("{why}. Leave `unit` out where the page is right, or correct the page"));
+    let by_page = by_line.and_then(|(_, u)| u).or(by_name).or_else(|| Unit::in_help(help?));
+    (wanted.unit.or(by_page).unwrap_or(Unit::Seconds), contradiction)
 }
 
 /// One series: how many requests so far took at most so long.
@@ -40,6 +157,10 @@ pub struct Series {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub series: BTreeMap<String, Series>,
+    /// When the process that answered began, where its page says so (`process_start_time_seconds`), s.
+    pub started: Option<f64>,
+    /// What on the page contradicts the unit that its times are taken to be in.
+    pub contradicts: Option<String>,
 }
 
 /// What has been read of a series, before it is complete.
@@ -67,12 +188,17 @@ enum Part {
 pub fn parse(page: &str, wanted: &Wanted) -> Result<Sample, String> {
     let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
     let mut summary = false;
+    let (unit, contradicts) = unit_of(page, wanted);
+    let mut started = None;
     for (i, line) in page.lines().enumerate() {
         let line = line.trim();
         let Some(rest) = line.strip_prefix(wanted.histogram.as_str()) else {
             if line == "# EOF" {
                 break;
             }
+            let of_process = line.strip_prefix("process_start_time_seconds").filter(|rest| rest.starts_with([' ', '\t']));
+            let value = || of_process?.split_ascii_whitespace().next()?.parse::<f64>().ok();
+            started = started.or_else(|| value().filter(|v| v.is_finite()));
             continue;
         };
         summary |= rest.starts_with('{') && rest.contains("quantile=");
@@ -84,7 +210,7 @@ pub fn parse(page: &str, wanted: &Wanted) -> Result<Sample, String> {
             "_created" => Part::Created,
             _ => continue,
         };
-        take(&mut drafts, part, &rest[name_end..], wanted).map_err(|e| format!("line {}: {e}", i + 1))?;
+        take(&mut drafts, part, &rest[name_end..], wanted, unit.ms()).map_err(|e| format!("line {}: {e}", i + 1))?;
     }
     if drafts.is_empty() {
         let labels: Vec<String> = wanted.labels.iter().map(|(k, v)| format!("{k}={v:?}")).collect();
@@ -99,10 +225,10 @@ pub fn parse(page: &str, wanted: &Wanted) -> Result<Sample, String> {
         });
     }
     let series = drafts.into_iter().map(|(k, d)| Ok((k.clone(), d.finish().map_err(|e| format!("{}{{{k}}}: {e}", wanted.histogram))?)));
-    Ok(Sample { series: series.collect::<Result<_, String>>()? })
+    Ok(Sample { series: series.collect::<Result<_, String>>()?, started, contradicts })
 }
 
-fn take(drafts: &mut BTreeMap<String, Draft>, part: Part, rest: &str, wanted: &Wanted) -> Result<(), String> {
+fn take(drafts: &mut BTreeMap<String, Draft>, part: Part, rest: &str, wanted: &Wanted, unit_ms: f64) -> Result<(), String> {
     let (mut labels, rest) = read_labels(rest)?;
     let bound = labels.iter().position(|(k, _)| k == "le").map(|i| labels.swap_remove(i).1);
     if !wanted.labels.iter().all(|(k, v)| labels.iter().any(|(l, w)| l == k && w == v)) {
@@ -121,21 +247,21 @@ fn take(drafts: &mut BTreeMap<String, Draft>, part: Part, rest: &str, wanted: &W
     match part {
         Part::Bucket => {
             let le = bound.ok_or("a bucket without le")?;
-            let may = |b: &f64| b.is_infinite() || b * wanted.unit_ms <= MOST_MS;
+            let may = |b: &f64| b.is_infinite() || b * unit_ms <= MOST_MS;
             let bound = number(&le).filter(|b| *b >= 0.0 && may(b)).ok_or_else(|| format!("le={le:?} is no bound of a time"))?;
             let n = whole(value)?;
             if bound.is_infinite() {
                 twice(d.infinite.is_some())?;
                 d.infinite = Some(n);
             } else {
-                d.buckets.push((bound * wanted.unit_ms, n));
+                d.buckets.push((bound * unit_ms, n));
             }
         }
         Part::Count => {
             twice(d.count.is_some())?;
             d.count = Some(whole(value)?);
         }
-        Part::Sum => d.sum = Some(value * wanted.unit_ms).filter(|v| (0.0..=MOST_SUM_MS).contains(v)),
+        Part::Sum => d.sum = Some(value * unit_ms).filter(|v| (0.0..=MOST_SUM_MS).contains(v)),
         Part::Created => d.created = Some(value).filter(|v| v.is_finite()),
     }
     Ok(())
@@ -225,7 +351,7 @@ mod tests {
 
     fn seconds(histogram: &str, labels: &[(&str, &str)]) -> Wanted {
         let labels = labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        Wanted { histogram: histogram.into(), labels, unit_ms: 1000.0 }
+        Wanted { histogram: histogram.into(), labels, unit: Some(Unit::Seconds) }
     }
 
     /// The example of the format's own documentation, among other metrics.
@@ -271,8 +397,65 @@ something_weird{problem="division by zero"} +Inf -3982045
     #[test]
     fn open_metrics_is_read() {
         let page = "# TYPE f histogram\n# UNIT f milliseconds\nf_bucket{le=\"1.0\"} 2.0\nf_bucket{le=\"+Inf\"} 2.0 123.4\nf_count 2.0\nf_sum 1.5\nf_created 1.7e9\n# EOF\n";
-        let s = parse(page, &Wanted { unit_ms: 1.0, ..seconds("f", &[]) }).unwrap();
+        let s = parse(page, &Wanted { unit: Some(Unit::Milliseconds), ..seconds("f", &[]) }).unwrap();
         assert_eq!(s.series[""], Series { buckets: vec![(1.0, 2)], count: 2, sum_ms: Some(1.5), created: Some(1.7e9) });
+    }
+
+    /// A page's times are in the unit that its # UNIT, its name or its help names, else in seconds; a unit of the configuration that the page
+    /// contradicts, and a page that contradicts itself, are said.
+    #[test]
+    fn units_are_the_pages_own() {
+        // The bound of 2 in ms, and whether something is contradicted.
+        let read = |name: &str, comments: &str, unit: Option<Unit>| {
+            let page = format!("{comments}{name}_bucket{{le=\"2\"}} 1\n{name}_count 1\n");
+            let s = parse(&page, &Wanted { histogram: name.into(), labels: BTreeMap::new(), unit }).unwrap();
+            if let Some(c) = &s.contradicts {
+                assert!(!c.contains('\n') && c.contains("Leave `unit` out"), "{c}");
+            }
+            (s.series[""].buckets[0].0, s.contradicts.is_some())
+        };
+        let (s, ms, us) = (Some(Unit::Seconds), Some(Unit::Milliseconds), Some(Unit::Microseconds));
+        for (name, want) in [
+            ("request_duration_seconds", 2000.0),
+            ("request_duration_milliseconds", 2.0),
+            ("request_ms", 2.0),
+            ("requestDurationMillis", 2.0),
+            ("latency_us", 0.002),
+            ("latency_microseconds_hist", 0.002),
+            ("rpc:latency_ns", 0.000_002),
+            ("job_minutes", 120_000.0),
+            ("request_duration", 2000.0),
+            // A country, and other words.
+            ("us_east_latency", 2000.0),
+            ("status_latency", 2000.0),
+            ("last_60_seconds_latency_ms", 2.0),
+        ] {
+            assert_eq!(read(name, "", None), (want, false), "{name}");
+        }
+        let unit = |u: &str| format!("# TYPE h histogram\n# UNIT h {u}\n# UNIT h_other days\n");
+        assert_eq!(read("h", &unit("milliseconds"), None), (2.0, false));
+        assert_eq!(read("h", &unit("milliseconds"), ms), (2.0, false));
+        assert_eq!(read("h", &unit("milliseconds"), s), (2000.0, true));
+        assert_eq!(read("h", &unit("bytes"), s), (2000.0, true));
+        assert_eq!(read("h_seconds", "# UNIT h_seconds milliseconds\n", None), (2.0, true));
+        assert_eq!(read("h_milliseconds", "", s), (2000.0, true));
+        assert_eq!(read("h_seconds", "", us), (0.002, true));
+        assert_eq!(read("h_us", "", us), (0.002, false));
+        // Prose counts where nothing else does.
+        for help in ["Time of requests in milliseconds.", "Time of requests (ms)"] {
+            assert_eq!(read("h", &format!("# HELP h {help}\n"), None), (2.0, false));
+            assert_eq!(read("h", &format!("# HELP h {help}\n"), s), (2000.0, false));
+            assert_eq!(read("h_us", &format!("# HELP h_us {help}\n"), None), (0.002, false));
+        }
+        assert_eq!(read("h", "# HELP h Requests of the last 60 seconds, ms and us\n", None), (2000.0, false));
+    }
+
+    /// When the process of a page began is read; the same name with labels is another's.
+    #[test]
+    fn a_page_says_when_its_process_began() {
+        let of = |line: &str| parse(&format!("h_bucket{{le=\"1\"}} 1\nh_count 1\n{line}\n"), &seconds("h", &[])).unwrap().started;
+        assert_eq!(of("process_start_time_seconds 1.7326e+09"), Some(1.7326e9));
+        assert_eq!([of("process_start_time_seconds{job=\"x\"} 1"), of("process_start_time_seconds NaN"), of("")], [None; 3]);
     }
 
     /// What is wrong is said in one line, with its place.

@@ -13,6 +13,10 @@ use surefoot_server::window::SILENT_MS;
 pub const INTERVAL_MS: u64 = 500;
 /// Least and most between two scrapes, ms: with the most a scrape may still take [`TIMEOUT`] before the feed is silent.
 pub const INTERVALS_MS: std::ops::RangeInclusive<u64> = 100..=500;
+/// The first scrapes come at once: whether several processes answer by turns is known before anything is made of what they say.
+const FIRST: (u32, u64) = (4, 100);
+/// Pages of one service.
+pub const MOST_URLS: usize = 64;
 /// A scrape takes so long at most.
 pub const TIMEOUT: Duration = Duration::from_millis(400);
 const _: () = assert!(*INTERVALS_MS.end() + TIMEOUT.as_millis() as u64 <= SILENT_MS);
@@ -24,7 +28,8 @@ const MOST_HEAD: usize = 16 << 10;
 /// What to scrape, and how often.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scrape {
-    pub url: Url,
+    /// Pages that count different requests of the service, as those of several processes do: they add up.
+    pub urls: Vec<Url>,
     pub wanted: Wanted,
     pub interval_ms: u64,
 }
@@ -194,26 +199,27 @@ pub enum Turn {
     Waited,
 }
 
-/// Scrape until `keep` says that it is enough; it hears of every page. One log line whenever reading begins or ends to work.
-pub fn run(service: &str, what: &Scrape, mut keep: impl FnMut(Turn) -> bool) {
-    let interval = Duration::from_millis(what.interval_ms);
+/// Scrape a page until `keep` says that it is enough; it hears of every answer. One log line whenever reading begins or ends to work.
+pub fn run(service: &str, url: &Url, what: &Scrape, mut keep: impl FnMut(Turn) -> bool) {
+    let mut first = FIRST.0;
     let mut worked: Option<bool> = None;
     let mut next = Instant::now();
     loop {
-        let read = get(&what.url, TIMEOUT).and_then(|page| parse(&page, &what.wanted));
+        let read = get(url, TIMEOUT).and_then(|page| parse(&page, &what.wanted));
         if worked != Some(read.is_ok()) {
             worked = Some(read.is_ok());
             match &read {
                 Ok(s) => {
-                    tracing::info!("{service}: {} of {} is read ({} series)", what.wanted.histogram, what.url.as_str(), s.series.len())
+                    tracing::info!("{service}: {} of {} is read ({} series)", what.wanted.histogram, url.as_str(), s.series.len())
                 }
-                Err(e) => tracing::warn!("{service}: {}: {e}; its latency is unknown until it can be read", what.url.as_str()),
+                Err(e) => tracing::warn!("{service}: {}: {e}; its latency is unknown until it can be read", url.as_str()),
             }
         }
         if !keep(read.map_or(Turn::Failed, Turn::Read)) {
             return;
         }
-        next += interval;
+        first = first.saturating_sub(1);
+        next += Duration::from_millis(if first > 0 { what.interval_ms.min(FIRST.1) } else { what.interval_ms });
         let now = Instant::now();
         if next < now {
             next = now;

@@ -147,8 +147,8 @@ fn a_service_is_scraped() {
     let mut feed = bind(&path, MODE);
     let page = |n: u64| ok(&format!("h_bucket{{le=\"0.01\"}} {n}\nh_bucket{{le=\"0.02\"}} {n}\nh_count {n}\nh_sum {}\n", n as f64 * 0.005));
     let (port, asked) = serve(vec![page(1000), page(1500), b"HTTP/1.1 500 x\r\n\r\n".to_vec()]);
-    let wanted = Wanted { histogram: "h".into(), labels: BTreeMap::new(), unit_ms: 1000.0 };
-    feed.scrape("web", Some(Scrape { url: url(port), wanted, interval_ms: 1 }));
+    let wanted = Wanted { histogram: "h".into(), labels: BTreeMap::new(), unit: None };
+    feed.scrape("web", Some(Scrape { urls: vec![url(port)], wanted, interval_ms: 1 }));
     feed.expect(["web"].into_iter());
     wait("no scrape", || {
         let now_ms = feed.now_ms();

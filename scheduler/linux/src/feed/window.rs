@@ -1,12 +1,14 @@
 //! What was heard of each service in the last seconds. Holds no clock: every question says what time it is.
 //!
-//! Percentiles come from merged counts, never from averaged percentiles.
+//! Percentiles come from merged counts, never from averaged percentiles. What speaks against itself is doubted ([`super::doubt`]).
 
-use super::buckets::Scraped;
+use super::buckets::{self, Scraped};
 use super::datagram::{shown, Cell, Interval, Reason, Refused, MOST_PER_S, MOST_WINDOW_MS};
+use super::doubt::{self, Custom, Doubts, Evidence};
+use super::lanes::{self, Besides};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
-use surefoot_server::{FeedState, Latency, Verdict};
+use surefoot_server::{Doubt, FeedState, Latency, Verdict};
 
 /// At rates where a second has too few requests for a p99 the window grows up to this, ms.
 pub const LONGEST_WINDOW_MS: u64 = 10_000;
@@ -37,11 +39,20 @@ pub struct Speaker {
     pub started_us: u64,
 }
 
+/// A datagram, and its sender where that can be told.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub i: Interval,
+    pub from: Option<Speaker>,
+}
+
 /// How much time a sender's windows may still speak of: what has passed, and some more.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     left_ms: u64,
     at_ms: u64,
+    /// Datagrams that were taken.
+    times: u64,
 }
 
 impl Clock {
@@ -53,7 +64,7 @@ impl Clock {
 
     /// The first window speaks of a time before the first look, so it may be of any length.
     fn new(now_ms: u64) -> Self {
-        Clock { left_ms: Clock::MOST_MS, at_ms: now_ms }
+        Clock { left_ms: Clock::MOST_MS, at_ms: now_ms, times: 0 }
     }
 
     fn fill(&mut self, now_ms: u64) {
@@ -69,6 +80,7 @@ impl Clock {
     }
 
     fn take(&mut self, window_ms: u64, is_first: bool) {
+        self.times += 1;
         self.left_ms = if is_first { Clock::SLACK_MS } else { self.left_ms.saturating_sub(window_ms) };
     }
 }
@@ -76,7 +88,7 @@ impl Clock {
 /// What was sent of one service.
 #[derive(Debug, Default)]
 struct Sent {
-    recent: VecDeque<Interval>,
+    recent: VecDeque<Heard>,
     /// Cells in `recent`, and requests.
     cells: usize,
     total: u64,
@@ -102,18 +114,67 @@ impl Sent {
         }
         self.cells += i.counts.cells.len();
         self.total += i.counts.total;
-        self.recent.push_back(i);
+        self.recent.push_back(Heard { i, from });
         self.drop_while(|sent, _| sent.recent.len() > MOST_INTERVALS || sent.cells > MOST_CELLS && sent.recent.len() > 1);
         Ok(())
     }
 
     fn drop_while(&mut self, too_much: impl Fn(&Self, &Interval) -> bool) {
-        while self.recent.front().is_some_and(|first| too_much(self, first)) {
-            if let Some(first) = self.recent.pop_front() {
-                self.cells -= first.counts.cells.len();
-                self.total -= first.counts.total;
+        while self.recent.front().is_some_and(|first| too_much(self, &first.i)) {
+            if let Some(Heard { i, .. }) = self.recent.pop_front() {
+                self.cells -= i.counts.cells.len();
+                self.total -= i.counts.total;
             }
         }
+    }
+
+    /// What arrived after `from_ms`, oldest first.
+    fn since(&self, from_ms: u64) -> Vec<&Heard> {
+        let newer = self.recent.iter().rev().take_while(|h| h.i.arrived_ms > from_ms).count();
+        self.recent.range(self.recent.len() - newer..).collect()
+    }
+
+    /// The last second, longer at low rates; None without completions.
+    ///
+    /// A server that answers nothing while requests wait has a window too: overloaded, with the time that it has been
+    /// silent as the least that its p99 can be.
+    fn window(&self, scratch: &mut Scratch, now_ms: u64) -> Option<Latency> {
+        let longest = self.since(now_ms.saturating_sub(LONGEST_WINDOW_MS));
+        let newer = |span: u64| &longest[longest.partition_point(|h| h.i.arrived_ms <= now_ms.saturating_sub(span))..];
+        let last = newer(WINDOW_MS);
+        let stuck = stuck(now_ms, &longest, last);
+        if !stuck.is_empty() && last.iter().all(|h| h.i.counts.total == 0) {
+            return Some(stalled(&stuck, last));
+        }
+        let mut span = WINDOW_MS;
+        while span < LONGEST_WINDOW_MS && newer(span).iter().map(|h| h.i.counts.total).fold(0, u64::saturating_add) < MIN_COUNT_P99 {
+            span += WINDOW_MS;
+        }
+        let mut of = self.longer(&longest, now_ms, span);
+        of.extend(newer(span));
+        self.summary(scratch, &of, now_ms.saturating_sub(span), &stuck)
+    }
+
+    /// The last datagrams of senders whose windows are longer than this span: they speak until the next one is due.
+    fn longer<'a>(&self, longest: &[&'a Heard], now_ms: u64, span: u64) -> Vec<&'a Heard> {
+        let speaks = |h: &Heard| h.i.arrived_ms <= now_ms.saturating_sub(span) && h.i.arrived_ms + h.i.window_ms * 5 / 4 > now_ms;
+        let is_last = |k: usize, h: &Heard| longest[k + 1..].iter().all(|later| later.from != h.from);
+        longest.iter().enumerate().filter(|(k, h)| h.i.window_ms > span && speaks(h) && is_last(*k, h)).map(|(_, h)| *h).collect()
+    }
+
+    /// Latency of some datagrams taken together, oldest first, and of what is stuck besides; None without completions.
+    fn summary(&self, scratch: &mut Scratch, of: &[&Heard], from_ms: u64, stuck: &[Stuck]) -> Option<Latency> {
+        let unknown = of.iter().find(|h| h.from.is_none()).map(|h| h.i.arrived_ms);
+        let before = |t: u64| self.recent.iter().rev().find(|h| h.from.is_none() && h.i.arrived_ms < t).map(|h| h.i.arrived_ms);
+        let besides = Besides {
+            from_ms,
+            last_ms: self.recent.back().map_or(0, |h| h.i.arrived_ms),
+            before_ms: unknown.and_then(before),
+            once: |from: Speaker| self.clocks.get(&from).is_some_and(|c| c.times <= 1),
+        };
+        let waiting: Vec<Cell> = stuck.iter().map(|s| Cell { ns: (s.least_ms * 1e6) as u64, count: s.outstanding }).collect();
+        let intervals: Vec<&Interval> = of.iter().map(|h| &h.i).collect();
+        summarise(scratch, &intervals, lanes::rate(of, &besides), &waiting)
     }
 
     /// Windows of one sender follow one another: together they are no longer than the time that passed.
@@ -139,7 +200,8 @@ impl Sent {
 #[derive(Debug)]
 enum From {
     Datagrams(Sent),
-    Scrape(Scraped),
+    /// Each of its pages.
+    Scrape(Vec<Scraped>),
 }
 
 /// One expected service.
@@ -147,38 +209,55 @@ enum From {
 struct Source {
     came_ms: u64,
     heard_ms: Option<u64>,
+    /// Until when it has not been silent for too long.
+    until_ms: u64,
     from: From,
+    custom: Custom,
+    doubts: Doubts,
 }
 
 impl Source {
-    /// What arrived after `from_ms`, oldest first.
-    fn since(&self, from_ms: u64) -> Vec<&Interval> {
+    fn new(came_ms: u64, from: From) -> Self {
+        Source { came_ms, heard_ms: None, until_ms: 0, from, custom: Custom::default(), doubts: Doubts::default() }
+    }
+
+    /// A sign of life. A sender of longer windows than the time after which a feed is silent speaks as often as they end.
+    fn hears(&mut self, now_ms: u64, window_ms: u64) {
+        let due_ms = if (SILENT_MS..=LONGEST_WINDOW_MS).contains(&window_ms) { window_ms } else { 0 };
+        self.heard_ms = Some(now_ms);
+        self.until_ms = self.until_ms.max(now_ms.saturating_add(due_ms + SILENT_MS));
+    }
+
+    /// As it is said, without a doubt.
+    fn read(&self, scratch: &mut Scratch, from_ms: u64, now_ms: u64, qos_target_ms: f64) -> Reading {
+        let silent = self.heard_ms.is_none() || now_ms > self.until_ms;
+        let unknown = FeedState::Unknown { since_ms: self.heard_ms.unwrap_or(self.came_ms), heard: self.heard_ms.is_some() };
         match &self.from {
-            From::Datagrams(Sent { recent, .. }) => {
-                let newer = recent.iter().rev().take_while(|i| i.arrived_ms > from_ms).count();
-                recent.range(recent.len() - newer..).collect()
+            From::Datagrams(sent) => {
+                let interval = sent.summary(scratch, &sent.since(from_ms), from_ms, &[]);
+                if silent {
+                    return Reading { feed: unknown, interval, window: None };
+                }
+                let window = sent.window(scratch, now_ms);
+                Reading { feed: FeedState::heard(window.as_ref()), interval, window }
             }
-            From::Scrape(_) => vec![],
+            From::Scrape(_) if silent => Reading { feed: unknown, interval: None, window: None },
+            From::Scrape(pages) => buckets::read(pages, self.came_ms, from_ms, now_ms, qos_target_ms),
         }
     }
 
-    /// The last second, longer at low rates; None without completions.
-    ///
-    /// A server that answers nothing while requests wait has a window too: overloaded, with the time that it has been
-    /// silent as the least that its p99 can be.
-    fn window(&self, scratch: &mut Scratch, now_ms: u64) -> Option<Latency> {
-        let longest = self.since(now_ms.saturating_sub(LONGEST_WINDOW_MS));
-        let newer = |span: u64| &longest[longest.partition_point(|i| i.arrived_ms <= now_ms.saturating_sub(span))..];
-        let last = newer(WINDOW_MS);
-        let waiting = last.last().is_some_and(|i| i.outstanding > 0);
-        if waiting && last.iter().all(|i| i.counts.total == 0) {
-            return Some(stalled(now_ms, &longest, last));
+    /// What speaks against a reading that is neither silent nor idle.
+    fn doubt(&mut self, r: &Reading, now_ms: u64) {
+        let mut found: Vec<Evidence> = r.window.iter().filter_map(doubt::of_times).collect();
+        if !matches!(r.feed, FeedState::Unknown { .. }) {
+            found.extend(self.custom.see(now_ms, r.window.as_ref()));
         }
-        let mut span = WINDOW_MS;
-        while span < LONGEST_WINDOW_MS && newer(span).iter().map(|i| i.counts.total).fold(0, u64::saturating_add) < MIN_COUNT_P99 {
-            span += WINDOW_MS;
+        if let From::Scrape(pages) = &self.from {
+            if self.heard_ms.is_some() && now_ms <= self.until_ms {
+                found.extend(buckets::unread(pages, self.came_ms, now_ms));
+            }
         }
-        summarise(scratch, newer(span))
+        found.into_iter().for_each(|e| self.doubts.see(now_ms, e));
     }
 }
 
@@ -214,9 +293,10 @@ impl Windows {
         gone
     }
 
-    /// From now on this service's latency comes from scrapes.
-    pub fn expect_scrapes(&mut self, service: &str, now_ms: u64) {
-        self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: From::Scrape(Scraped::default()) });
+    /// From now on this service's latency comes from scrapes of so many pages.
+    pub fn expect_scrapes(&mut self, service: &str, pages: usize, now_ms: u64) {
+        let pages = (0..pages).map(|_| Scraped::default()).collect();
+        self.sources.insert(service.into(), Source::new(now_ms, From::Scrape(pages)));
     }
 
     /// Whether datagrams of this service are taken now.
@@ -241,12 +321,13 @@ impl Windows {
     /// See [`Windows::hears`]; and for what contradicts itself.
     pub fn push(&mut self, mut i: Interval, from: Option<Speaker>) -> Result<(), Refused> {
         self.hears(&i.service)?;
-        let Some(Source { heard_ms, from: From::Datagrams(sent), .. }) = self.sources.get_mut(&i.service) else { return Ok(()) };
+        let Some(source) = self.sources.get_mut(&i.service) else { return Ok(()) };
         // A clock that went back would bring the order of arrival into disorder.
-        i.arrived_ms = i.arrived_ms.max(heard_ms.unwrap_or(0));
-        let (service, arrived_ms) = (i.service.clone(), i.arrived_ms);
+        i.arrived_ms = i.arrived_ms.max(source.heard_ms.unwrap_or(0));
+        let (service, arrived_ms, window_ms) = (i.service.clone(), i.arrived_ms, i.window_ms);
+        let From::Datagrams(sent) = &mut source.from else { return Ok(()) };
         sent.push(i, from).map_err(|(reason, why)| Refused { reason, why: format!("{}: {why}", shown(&service)) })?;
-        *heard_ms = Some(arrived_ms);
+        source.hears(arrived_ms, window_ms);
         *self.taken.entry(service).or_default() += 1;
         Ok(())
     }
@@ -256,49 +337,56 @@ impl Windows {
         &self.taken
     }
 
-    /// Take what a scrape of an expected service read. False where it is no longer expected.
+    /// Take what a scrape of an expected service's page read. False where it is no longer expected.
     ///
     /// # Errors
     /// A count that cannot have come since the scrape before.
-    pub fn push_scrape(&mut self, service: &str, now_ms: u64, read: super::prometheus::Sample) -> Result<bool, Refused> {
-        let Some(Source { heard_ms, from: From::Scrape(s), .. }) = self.sources.get_mut(service) else { return Ok(false) };
-        s.push(now_ms, read).map_err(|why| Refused { reason: Reason::Page, why: format!("{}: {why}", shown(service)) })?;
-        *heard_ms = Some(now_ms);
-        Ok(true)
+    pub fn push_scrape(&mut self, service: &str, page: usize, now_ms: u64, read: super::prometheus::Sample) -> Result<bool, Refused> {
+        let Some(source) = self.sources.get_mut(service) else { return Ok(false) };
+        let From::Scrape(pages) = &mut source.from else { return Ok(false) };
+        let Some(s) = pages.get_mut(page) else { return Ok(false) };
+        let kept = s.push(now_ms, read);
+        let found = s.take_evidence();
+        let believed = kept.is_ok();
+        found.into_iter().for_each(|e| source.doubts.see(now_ms, e));
+        if believed {
+            source.hears(now_ms, 0);
+        }
+        kept.map(|()| true).map_err(|why| Refused { reason: Reason::Page, why: format!("{}: {why}", shown(service)) })
     }
 
     fn since(&self, service: &str, from_ms: u64) -> Vec<&Interval> {
-        self.sources.get(service).map(|s| s.since(from_ms)).unwrap_or_default()
+        match self.sources.get(service).map(|s| &s.from) {
+            Some(From::Datagrams(sent)) => sent.since(from_ms).into_iter().map(|h| &h.i).collect(),
+            _ => vec![],
+        }
     }
 
     /// Everything about a service, from when it was last looked at.
     pub fn read(&mut self, service: &str, from_ms: u64, now_ms: u64, qos_target_ms: f64) -> Reading {
-        let Some(source) = self.sources.get(service) else {
+        let Some(source) = self.sources.get_mut(service) else {
             return Reading { feed: FeedState::Unknown { since_ms: now_ms, heard: false }, interval: None, window: None };
         };
-        let heard = source.heard_ms.unwrap_or(source.came_ms);
-        if source.heard_ms.is_none() || now_ms.saturating_sub(heard) > SILENT_MS {
-            let interval = summarise(&mut self.scratch, &source.since(from_ms));
-            return Reading { feed: FeedState::Unknown { since_ms: heard, heard: source.heard_ms.is_some() }, interval, window: None };
-        }
-        match &source.from {
-            From::Datagrams(_) => {
-                let window = source.window(&mut self.scratch, now_ms);
-                let interval = summarise(&mut self.scratch, &source.since(from_ms));
-                Reading { feed: FeedState::heard(window.as_ref()), interval, window }
-            }
-            From::Scrape(s) => s.read(source.came_ms, from_ms, now_ms, qos_target_ms),
-        }
+        let r = source.read(&mut self.scratch, from_ms, now_ms, qos_target_ms);
+        source.doubt(&r, now_ms);
+        source.doubts.state(now_ms).map_or(r, |feed| Reading { feed, interval: None, window: None })
+    }
+
+    /// What was found and is to be done where a service's latency is doubtful.
+    pub fn doubt(&self, service: &str, why: Doubt) -> Option<&str> {
+        self.sources.get(service)?.doubts.said(why)
     }
 
     /// Percentiles of one datagram; None without completions.
     pub fn summary(&mut self, of: &Interval) -> Option<Latency> {
-        summarise(&mut self.scratch, &[of])
+        let rps = of.counts.total as f64 / (of.window_ms.max(1) as f64 * 1e-3);
+        summarise(&mut self.scratch, &[of], rps, &[])
     }
 
     /// What arrived after `from_ms`; None without completions.
     pub fn interval(&mut self, service: &str, from_ms: u64) -> Option<Latency> {
-        summarise(&mut self.scratch, &self.sources.get(service)?.since(from_ms))
+        let From::Datagrams(sent) = &self.sources.get(service)?.from else { return None };
+        sent.summary(&mut self.scratch, &sent.since(from_ms), from_ms, &[])
     }
 
     /// Datagrams of a service that arrived after `from_ms`, oldest first.
@@ -313,7 +401,7 @@ impl Windows {
 
     /// Expect datagrams of a service; what it has said so far counts no more.
     pub fn begin(&mut self, service: &str, now_ms: u64) {
-        self.sources.insert(service.into(), Source { came_ms: now_ms, heard_ms: None, from: From::Datagrams(Sent::default()) });
+        self.sources.insert(service.into(), Source::new(now_ms, From::Datagrams(Sent::default())));
     }
 
     /// Expect nothing more of a service.
@@ -402,43 +490,68 @@ impl Scratch {
     }
 }
 
-/// Latency of some intervals taken together; None without completions.
-fn summarise(scratch: &mut Scratch, of: &[&Interval]) -> Option<Latency> {
-    let n = of.iter().map(|i| i.counts.total).fold(0, u64::saturating_add);
-    if n == 0 {
+/// Latency of some intervals taken together, and of requests that wait besides; None without completions.
+fn summarise(scratch: &mut Scratch, of: &[&Interval], achieved_rps: f64, waiting: &[Cell]) -> Option<Latency> {
+    let count = of.iter().map(|i| i.counts.total).fold(0, u64::saturating_add);
+    if count == 0 {
         return None;
     }
+    let n = waiting.iter().map(|c| c.count).fold(count, u64::saturating_add);
     let (few, most) = exceedances(n);
     let rank = |q: f64| ((q * n as f64).ceil() as u64).clamp(1, n);
     let (p50, p95, p99) = (rank(0.5), rank(0.95), rank(0.99));
     let (low, high) = (most.map_or(p99, |e| n - e), few.map_or(p99, |e| n - e));
     let mut ranks = [p50, p95, low, p99, high];
     ranks.sort_unstable();
-    let found = scratch.at(of.iter().flat_map(|i| i.counts.cells.iter()), ranks);
+    let found = scratch.at(of.iter().flat_map(|i| i.counts.cells.iter()).chain(waiting), ranks);
     let ms = |r: u64| ranks.iter().position(|x| *x == r).map_or(0.0, |i| found[i] as f64 * 1e-6);
-    let span_ms: u64 = of.iter().map(|i| i.window_ms).sum();
     let worst = [Verdict::ClientLimited, Verdict::ServerOverloaded].into_iter().find(|v| of.iter().any(|i| i.verdict == *v));
     // One interval rarely has enough samples for a p99 of its own; together they may, so that is counted again.
-    let enough = if n >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable };
+    let enough = if count >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable };
+    let sum_ns = of.iter().map(|i| i.counts.sum_ns).sum::<f64>() + waiting.iter().map(|c| c.ns as f64 * c.count as f64).sum::<f64>();
     Some(Latency {
-        count: n,
-        mean_ms: of.iter().map(|i| i.counts.sum_ns).sum::<f64>() / n as f64 * 1e-6,
+        count,
+        mean_ms: sum_ns / n as f64 * 1e-6,
         p50_ms: ms(p50),
         p95_ms: ms(p95),
         p99_ms: ms(p99),
         // The fewer samples lie above the p99, the higher it lies.
         p99_low_ms: most.map(|_| ms(low)),
         p99_high_ms: few.map(|_| ms(high)),
-        achieved_rps: n as f64 / (span_ms as f64 * 1e-3),
+        achieved_rps,
         errors: of.iter().map(|i| i.errors).fold(0, u64::saturating_add),
         verdict: worst.unwrap_or(enough),
     })
 }
 
+/// Requests of one sender that has answered none in the last second.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    outstanding: u64,
+    /// They have waited for so long at least.
+    least_ms: f64,
+}
+
+/// Senders whose requests wait while they answer none: one of several says nothing of the others'.
+fn stuck(now_ms: u64, longest: &[&Heard], last: &[&Heard]) -> Vec<Stuck> {
+    let mut found = vec![];
+    for (k, h) in last.iter().enumerate().filter(|(_, h)| h.i.outstanding > 0) {
+        let its = |of: &&&Heard| of.from == h.from;
+        if last[k + 1..].iter().any(|later| later.from == h.from) || last.iter().filter(its).any(|h| h.i.counts.total > 0) {
+            continue;
+        }
+        let answered = longest.iter().rev().filter(its).find(|h| h.i.counts.total > 0);
+        let since_ms = answered.or(longest.iter().find(its)).map_or(now_ms, |h| h.i.arrived_ms);
+        let oldest_ms = last.iter().filter(its).filter_map(|h| h.i.oldest_ms);
+        let least_ms = oldest_ms.fold(now_ms.saturating_sub(since_ms) as f64, f64::max);
+        found.push(Stuck { outstanding: h.i.outstanding, least_ms });
+    }
+    found
+}
+
 /// A window in which nothing was answered though requests wait.
-fn stalled(now_ms: u64, longest: &[&Interval], last: &[&Interval]) -> Latency {
-    let answered = longest.iter().rev().find(|i| i.counts.total > 0).or(longest.first()).map_or(now_ms, |i| i.arrived_ms);
-    let least = last.iter().filter_map(|i| i.oldest_ms).fold(now_ms.saturating_sub(answered) as f64, f64::max);
+fn stalled(stuck: &[Stuck], last: &[&Heard]) -> Latency {
+    let least = stuck.iter().map(|s| s.least_ms).fold(0.0, f64::max);
     Latency {
         count: 0,
         mean_ms: least,
@@ -448,14 +561,14 @@ fn stalled(now_ms: u64, longest: &[&Interval], last: &[&Interval]) -> Latency {
         p99_low_ms: Some(least),
         p99_high_ms: None,
         achieved_rps: 0.0,
-        errors: last.iter().map(|i| i.errors).fold(0, u64::saturating_add),
+        errors: last.iter().map(|h| h.i.errors).fold(0, u64::saturating_add),
         verdict: Verdict::ServerOverloaded,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::datagram::{decode, tests::datagram};
+    use super::super::datagram::{decode, tests::datagram, Counts};
     use super::*;
 
     fn expecting(service: &str) -> Windows {
@@ -514,7 +627,7 @@ mod tests {
                     i
                 })
                 .collect();
-            let l = summarise(&mut scratch, &intervals.iter().collect::<Vec<_>>()).unwrap();
+            let l = summarise(&mut scratch, &intervals.iter().collect::<Vec<_>>(), 1.0, &[]).unwrap();
             let n = all.len();
             let at = |q: f64| all.value_at_quantile(q) as f64 * 1e-6;
             assert_eq!((l.count, l.p50_ms, l.p95_ms, l.p99_ms), (n, at(0.5), at(0.95), at(0.99)));
@@ -646,11 +759,11 @@ mod tests {
             let stranger = Interval { service: format!("stranger {i}"), ..one.clone() };
             assert_eq!(w.push(stranger, None).unwrap_err().reason, Reason::Service);
         }
-        w.expect_scrapes("s", 0);
+        w.expect_scrapes("s", 1, 0);
         assert_eq!(w.push(Interval { service: "s".into(), ..one.clone() }, None).unwrap_err().reason, Reason::Scraped);
         assert_eq!(w.sources.len(), 2);
         assert_eq!(w.expect(["m"].into_iter(), 0), ["s"]);
-        assert!(!w.push_scrape("s", 0, Default::default()).unwrap() && w.sources.len() == 1);
+        assert!(!w.push_scrape("s", 0, 0, Default::default()).unwrap() && w.sources.len() == 1);
     }
 
     /// Windows of one sender add up to no more time than passes: claims of a minute every 100 ms are refused. Honest windows are not, whether
@@ -704,7 +817,7 @@ mod tests {
         let most = Interval {
             window_ms: 60_000,
             errors: 6_000_000_000,
-            counts: super::super::Counts { cells: [Cell { ns: 1, count: 6_000_000_000 }].into(), total: 6_000_000_000, sum_ns: 6e9 },
+            counts: Counts { cells: [Cell { ns: 2000, count: 6_000_000_000 }].into(), total: 6_000_000_000, sum_ns: 1.2e13 },
             ..decode(&datagram("m", &[1], ""), 0).unwrap()
         };
         let got: Vec<_> = (0..10).map(|t| w.push(Interval { arrived_ms: 1000 + t, ..most.clone() }, None).map_err(|e| e.reason)).collect();
@@ -715,6 +828,167 @@ mod tests {
         assert_eq!(w.read("m", 0, 2100, 10.0).feed, FeedState::Unknown { since_ms: 1000, heard: true });
         assert!(w.push(Interval { arrived_ms: 11_001, ..most }, None).is_ok());
         assert_eq!(w.taken()["m"], 2);
+    }
+
+    /// What a sender of these windows counts: 1 answer a ms of its window, of 2 ms each.
+    fn say(w: &mut Windows, at: u64, pid: u32, window_ms: u64) {
+        let counts = Counts { cells: [Cell { ns: 2_000_000, count: window_ms }].into(), total: window_ms, sum_ns: 2e6 * window_ms as f64 };
+        let i = Interval { arrived_ms: at, window_ms, counts, ..decode(&datagram("m", &[1], ""), 0).unwrap() };
+        w.push(i, Some(Speaker { socket: 0, pid, started_us: 7 })).unwrap();
+    }
+
+    /// Senders of one service add up in rate and histogram, whether in phase or not and however long their windows are; a restart, a sender for
+    /// each window and one that goes are not counted twice.
+    #[test]
+    fn senders_add_up() {
+        // Rates over the second and over the interval at each tick from 3 s on, of datagrams (when, of whom, how long).
+        let rates = |said: &mut Vec<(u64, u32, u64)>| {
+            said.sort_unstable();
+            let (mut w, mut next, mut got) = (expecting("m"), said.iter().peekable(), vec![]);
+            for now in (100..=8000).step_by(100) {
+                while let Some((at, pid, window_ms)) = next.next_if(|s| s.0 <= now) {
+                    say(&mut w, *at, *pid, *window_ms);
+                }
+                let r = w.read("m", now - 100, now, 10.0);
+                if now > 3000 {
+                    let of = |l: Option<Latency>| l.map_or(0.0, |l| l.achieved_rps);
+                    assert_eq!(r.feed, FeedState::Fresh, "{now}");
+                    got.push((now, of(r.window), of(r.interval)));
+                }
+            }
+            got
+        };
+        let every = |pid: u32, from: u64, to: u64, ms: u64| (1..).map(move |n| (from + n * ms, pid, ms)).take_while(move |s| s.0 <= to);
+        let all = |got: &[(u64, f64, f64)], want: f64, off: f64| {
+            got.iter().for_each(|(now, rps, _)| assert!((rps / want - 1.0).abs() <= off, "{now}: {rps}, not {want}"));
+        };
+        // In phase: exactly, also in each interval.
+        let got = rates(&mut (0..3).flat_map(|pid| every(pid, 0, 8000, 100)).collect());
+        assert!(got.iter().all(|(_, w, i)| (*w, *i) == (3000.0, 3000.0)), "{got:?}");
+        // Out of phase, each by another part of a window.
+        let got = rates(&mut (0..7).flat_map(|pid| every(pid, 13 * u64::from(pid), 8000, 100)).collect());
+        all(&got, 7000.0, 1e-9);
+        got.iter().for_each(|(now, _, i)| assert!((i / 7000.0 - 1.0).abs() < 1e-9, "{now}: {i}"));
+        // Windows of other lengths, also longer than the second.
+        let lengths = [(1, 0, 100), (2, 30, 250), (3, 10, 1000), (4, 70, 2500)];
+        let got = rates(&mut lengths.iter().flat_map(|(pid, from, ms)| every(*pid, *from, 8000, *ms)).collect());
+        all(&got, 4000.0, 0.01);
+        // A restart: the new process takes the old one's place.
+        let got = rates(&mut every(1, 0, 5000, 100).chain(every(2, 5000, 8000, 100)).chain(every(3, 50, 8000, 100)).collect());
+        all(&got, 2000.0, 0.11);
+        // Another process for each window.
+        let got = rates(&mut (1..=80).map(|n| (100 * n, n as u32, 100)).collect());
+        all(&got, 1000.0, 1e-9);
+        // One goes at 5 s: two until then, one a second later, and never more than two.
+        let got = rates(&mut every(1, 0, 5000, 100).chain(every(2, 40, 8000, 100)).collect());
+        for (now, rps, _) in got {
+            let (least, most) = if now <= 5000 {
+                (1999.0, 2001.0)
+            } else if now > 6000 {
+                (999.0, 1001.0)
+            } else {
+                (999.0, 2001.0)
+            };
+            assert!((least..=most).contains(&rps), "{now}: {rps}");
+        }
+    }
+
+    /// Senders that cannot be told apart add up too; one of them alone is what its windows say, also where they come late and together.
+    #[test]
+    fn senders_without_a_number_add_up() {
+        let rps = |arrivals: &[u64]| {
+            let mut w = expecting("m");
+            arrivals.iter().for_each(|at| push(&mut w, *at, &[1; 100], ""));
+            let now = *arrivals.last().unwrap();
+            window(&mut w, now).unwrap().achieved_rps
+        };
+        let steady: Vec<u64> = (1..=50).map(|n| 100 * n).collect();
+        assert_eq!(rps(&steady), 1000.0);
+        assert_eq!(rps(&steady.iter().flat_map(|t| [*t; 5]).collect::<Vec<_>>()), 5000.0);
+        // Twenty at once after two seconds.
+        let late: Vec<u64> = (1..=2).flat_map(|n| [2000 * n; 20]).collect();
+        assert_eq!(rps(&late), 1000.0);
+    }
+
+    /// Of several senders one that answers nothing while its requests wait is not drowned out: they count with the time that they have waited.
+    #[test]
+    fn a_stuck_sender_of_several_is_seen() {
+        let mut w = expecting("m");
+        let stuck = |at| Interval { arrived_ms: at, outstanding: 50, ..decode(&datagram("m", &[], ""), 0).unwrap() };
+        for t in 1..=30 {
+            say(&mut w, 100 * t, 1, 100);
+            w.push(stuck(100 * t), Some(Speaker { socket: 0, pid: 2, started_us: 7 })).unwrap();
+        }
+        let l = window(&mut w, 3000).unwrap();
+        // 50 of 1050 wait since the first datagram.
+        assert_eq!((l.count, l.achieved_rps), (1000, 1000.0));
+        assert!((l.p99_ms / 2900.0 - 1.0).abs() < 1e-3 && l.p50_ms < 2.1, "{l:?}");
+    }
+
+    /// A sender of windows longer than a second is silent when the next one is overdue, not in between.
+    #[test]
+    fn long_windows_have_their_own_pace() {
+        let mut w = expecting("m");
+        let state = |w: &mut Windows, now| w.read("m", now, now, 10.0).feed.as_str();
+        say(&mut w, 5000, 1, 5000);
+        say(&mut w, 10_000, 1, 5000);
+        assert_eq!([10_100, 12_500, 15_900, 16_001].map(|t| state(&mut w, t)), ["fresh", "fresh", "fresh", "unknown"]);
+        assert_eq!(window(&mut w, 14_000).unwrap().achieved_rps, 1000.0);
+    }
+
+    /// The pages of a service's processes add up, whatever they count and however often they are made anew; one that is not read any more is a doubt,
+    /// none that is read is silence.
+    #[test]
+    fn pages_add_up() {
+        use super::super::prometheus::{Sample, Series};
+        let page = |n: u64| {
+            let s = Series { buckets: vec![(5.0, n), (10.0, n)], count: n, sum_ms: None, created: None };
+            Sample { series: [(String::new(), s)].into(), ..Sample::default() }
+        };
+        let mut w = expecting("m");
+        w.expect_scrapes("m", 2, 0);
+        let mut at = |t: u64, second: bool| {
+            // 200 a second, and 100 of a page that is made anew every two seconds.
+            w.push_scrape("m", 0, t, page(1_000_000 + t / 5)).unwrap();
+            if second {
+                w.push_scrape("m", 1, t + 20, page(700 + t / 2000 * 200)).unwrap();
+            }
+            w.read("m", t - 100, t + 40, 10.0)
+        };
+        assert_eq!(at(500, false).feed.as_str(), "unknown");
+        for t in (1000..=12_000).step_by(500) {
+            let r = at(t, true);
+            if t > 6000 {
+                let rps = r.window.unwrap().achieved_rps;
+                assert!(r.feed == FeedState::Fresh && (rps - 300.0).abs() < 5.0, "{t}: {:?} {rps}", r.feed);
+            }
+        }
+        let states = [12_500, 13_000].map(|t| at(t, false).feed.as_str());
+        assert_eq!(states, ["fresh", "doubtful"]);
+        assert!(w.doubt("m", Doubt::Pages).unwrap().contains("1 of its 2 pages"));
+        assert_eq!(w.read("m", 0, 30_000, 10.0).feed.as_str(), "unknown");
+    }
+
+    /// What no server has is doubted, nothing of it is shown, and it is believed again by itself.
+    #[test]
+    fn a_doubt_hides_what_is_said() {
+        let mut w = expecting("m");
+        let ns = |w: &mut Windows, at: u64, ns: u64| {
+            let counts = Counts { cells: [Cell { ns, count: 100 }].into(), total: 100, sum_ns: ns as f64 * 100.0 };
+            w.push(Interval { arrived_ms: at, counts, ..decode(&datagram("m", &[1], ""), 0).unwrap() }, None).unwrap();
+        };
+        for t in 1..=150 {
+            // 2 ms sent in the place of ns.
+            ns(&mut w, 100 * t, if t <= 20 { 2 } else { 2_000_000 });
+            let r = w.read("m", 100 * t - 100, 100 * t, 10.0);
+            // The window held some of them until 3 s.
+            let doubted = t < 130;
+            let want = if doubted { FeedState::Doubtful { since_ms: 100, why: Doubt::Fast } } else { FeedState::Fresh };
+            if !(120..130).contains(&t) {
+                assert_eq!((r.feed, r.window.is_some(), r.interval.is_some()), (want, !doubted, !doubted), "{t}");
+            }
+        }
+        assert!(w.doubt("m", Doubt::Fast).is_none());
     }
 
     /// A clock that goes back leaves the order of arrival as it is.

@@ -2,15 +2,18 @@
 //! when one fails. What cannot even be undone is kept and tried again before anything else is done.
 
 use super::control::Control;
+use super::limits::{is_refusal, Value, FIRST_PAUSE};
 use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{quota_cores, quota_value, Knob};
 use crate::journal::{Entry as Event, Former};
 use crate::resctrl::lock::{Lock, Turn};
 use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::Op;
+use crate::resctrl::Resctrl;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::time::Instant;
 use surefoot_server::order::{order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
@@ -79,13 +82,20 @@ impl LocalServer {
             .iter()
             .filter(|(id, a)| {
                 let s = &self.services[*id];
-                !s.placed || s.allocation != **a
+                // What was refused stays: to ask for it again changes nothing, until it is due.
+                !s.placed || s.allocation != self.with_what_stays(id, a)
             })
             .map(|(id, a)| (id.clone(), a.clone()))
             .collect();
+        if let Some(why) = new.iter().find_map(|(id, a)| self.breaks(id, a)) {
+            return Err(ServerError::Invalid(why));
+        }
         let (turn, lock) = self.turn(&new, wait);
         if new.is_empty() && turn == ClassTurn::NotNeeded {
             return Ok(Applied::default());
+        }
+        if turn == ClassTurn::Now {
+            self.short_of = None;
         }
         let threads = self.threads_of_others(&new);
         // Ways that must not be asked for are refused with the plan, whoever has the lock.
@@ -97,36 +107,53 @@ impl LocalServer {
                 (vec![], self.layout.clone())
             }
         };
-        let mut steps = self.steps(&new, ops)?;
+        let mut steps = match self.steps(&new, ops) {
+            Ok(steps) => steps,
+            Err(e) => {
+                self.learn_missing(&new, &e);
+                return Err(e);
+            }
+        };
         self.touch(&new, threads)?;
         self.open_partitions(&new);
-        self.record_safe_layout(&classes)?;
+        self.record_or_owe_safe_layout(&classes)?;
         while let Err((n, refusal)) = self.run(&steps) {
             // The failed step too: a knob may be more than one file.
             let shortage = refusal.is_shortage() && matches!(steps[n], Step::Class(Op::Make { .. }));
             let made = steps[..n].iter().filter(|s| matches!(s, Step::Class(Op::Make { .. }))).count();
-            let why = self.roll_back(&steps[..=n], refusal.error);
-            if !shortage || !self.unsettled.is_empty() {
+            let Refusal { cause, error } = refusal;
+            let why = self.roll_back(&steps[..=n], error);
+            if !self.unsettled.is_empty() {
                 return Err(why);
+            }
+            if !shortage {
+                // One service is refused something: the next plan is made around that.
+                return Err(self.learn(&steps[n], &classes, Refusal { cause, error: why }));
             }
             // Fewer classes than the processor says, or no monitoring id for another: what there is must do.
             tracing::debug!("{why}");
-            (ops, classes) = self.class_steps(&all, self.layout.classes.len() + made)?;
+            self.short_of = Some(cause);
+            let of_rmids = matches!(cause, Cause::OutOfRmids | Cause::RmidsInLimbo);
+            let freed = of_rmids && self.resctrl.as_ref().is_some_and(Resctrl::give_up_monitors);
+            let most = if freed { usize::MAX } else { self.layout.classes.len() + made };
+            (ops, classes) = self.class_steps(&all, most)?;
             steps = self.steps(&new, ops)?;
-            self.record_safe_layout(&classes)?;
+            self.record_or_owe_safe_layout(&classes)?;
         }
         let changed: Vec<ServiceId> = new.keys().cloned().collect();
         let event = Event::Apply { t_ms: self.feed.now_ms(), allocations: new.clone(), changed: changed.clone() };
-        if let Err(e) = if new.is_empty() { Ok(()) } else { self.journal.append(&event) } {
+        if let Err(e) = if new.is_empty() { Ok(()) } else { self.journal.append_or_owe(&event) } {
             return Err(self.roll_back(&steps, e));
         }
         for (id, a) in &new {
+            let allocation = self.with_what_stays(id, a);
             if let Some(s) = self.services.get_mut(id) {
-                s.allocation = a.clone();
+                s.allocation = allocation;
                 s.placed = true;
             }
         }
         drop(lock);
+        self.tried_again(new.keys());
         match turn {
             ClassTurn::NotNeeded => {}
             ClassTurn::Now => {
@@ -181,7 +208,7 @@ impl LocalServer {
     ) -> Result<(), ServerError> {
         if !self.given.is_empty() {
             // What a service had before it was given back is not what it has now.
-            self.forget_given()?;
+            self.forget_given().or_else(|e| self.owe_given(e))?;
         }
         for (id, a) in new {
             let s = &self.services[id];
@@ -205,7 +232,7 @@ impl LocalServer {
                 threads: threads.remove(id).unwrap_or_default(),
                 saved,
             };
-            self.journal.append(&Event::Touch { id: id.clone(), former: former.clone() })?;
+            self.journal.append_or_owe(&Event::Touch { id: id.clone(), former: former.clone() })?;
             match self.touched.get_mut(id) {
                 Some(known) => known.saved.extend(former.saved),
                 None => drop(self.touched.insert(id.clone(), former)),
@@ -241,9 +268,19 @@ impl LocalServer {
         let before: Vec<String> = ids.iter().map(|id| now(id, Knob::Cpus)).collect::<Result<_, _>>()?;
         // An empty list is that of the group above it.
         let set = |t: &String| CpuSet::parse(t).ok().filter(|s| !s.is_empty()).unwrap_or(everything);
-        let cpus: Vec<(CpuSet, CpuSet)> = ids.iter().zip(&before).map(|(id, b)| (set(b), new[*id].cpus)).collect();
+        // What stays as it is, is not written.
+        let to = |id: &ServiceId, b: &String| {
+            if self.limits.keeps(id, Value::Knob(Knob::Cpus)) {
+                set(b)
+            } else {
+                self.cpus_to_set(id, new[id].cpus)
+            }
+        };
+        let cpus: Vec<(CpuSet, CpuSet)> = ids.iter().zip(&before).map(|(id, b)| (set(b), to(id, b))).collect();
         let mut is = before;
-        for (i, id) in ids.iter().enumerate().filter(|(i, _)| is[*i].is_empty() && cpus[*i].0 == cpus[*i].1) {
+        let by_name = |i: usize| is[i].is_empty() && cpus[i].0 == cpus[i].1 && !self.limits.keeps(ids[i], Value::Knob(Knob::Cpus));
+        let unnamed: Vec<usize> = (0..ids.len()).filter(|i| by_name(*i)).collect();
+        for (i, id) in unnamed.into_iter().map(|i| (i, ids[i])) {
             // The same CPUs, but by name.
             steps.push((Pass::Shrink, knob_step(id, Knob::Cpus, String::new(), cpus[i].1.to_string())));
         }
@@ -255,6 +292,9 @@ impl LocalServer {
         for (id, a) in new {
             let s = &self.services[id];
             let mut knob = |pass: Option<Pass>, knob: Knob, to: String| -> Result<(), ServerError> {
+                if self.limits.keeps(id, Value::Knob(knob)) {
+                    return Ok(());
+                }
                 let from = now(id, knob)?;
                 // What the kernel has made of a quota is in force already.
                 if from != to && !(knob == Knob::Quota && knob.same(&to, &from)) {
@@ -307,6 +347,7 @@ impl LocalServer {
                 let set = control.set(*knob, if undo { from } else { to });
                 let set = if undo { set } else { set.and_then(|()| control.check_in_force(*knob, to)) };
                 set.map_err(|e| {
+                    let cause = if is_refusal(&e) { Cause::Other } else { Cause::Away };
                     let error = ServerError::Write {
                         what: control.describe(id, *knob),
                         cause: e.to_string(),
@@ -316,7 +357,7 @@ impl LocalServer {
                             _ => "Check what else writes to this cgroup".into(),
                         },
                     };
-                    Refusal { cause: Cause::Other, error }
+                    Refusal { cause, error }
                 })
             }
             Step::Class(op) if undo => self.do_class_step(&op.inverse()),
@@ -357,6 +398,10 @@ impl LocalServer {
                 }
             };
             if let Err(e) = undone {
+                if self.gives_up(&step, &e) {
+                    self.unsettled.pop();
+                    continue;
+                }
                 let (what, cause) = match e.error {
                     ServerError::Write { what, cause, .. } => (what, cause),
                     other => ("undoing the last plan".into(), other.to_string()),
@@ -365,7 +410,19 @@ impl LocalServer {
             }
             self.unsettled.pop();
         }
+        self.unsettled_since = None;
         Ok(())
+    }
+
+    /// A former value that is refused for longer than that is not to be had: the service keeps what it has, and the others need not wait.
+    fn gives_up(&mut self, step: &Step, refusal: &Refusal) -> bool {
+        let since = *self.unsettled_since.get_or_insert_with(Instant::now);
+        let Step::Knob { id, knob, .. } = step else { return false };
+        let gives_up = refusal.cause == Cause::Other && since.elapsed() >= FIRST_PAUSE;
+        if gives_up {
+            self.learn_kept(id, Value::Knob(*knob), &refusal.error);
+        }
+        gives_up
     }
 }
 

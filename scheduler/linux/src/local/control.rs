@@ -4,6 +4,7 @@ use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{least_weight, quota_cores, Cgroup, Knob, Mounts, Version, PERIOD_US};
 use crate::discover::online;
 use crate::engine::Engine;
+use crate::procfs;
 use crate::root::Root;
 use crate::unit;
 use std::io;
@@ -14,7 +15,7 @@ use surefoot_server::{Allocation, CpuSet, Platform, ServerError};
 #[derive(Clone, Debug)]
 pub(super) enum Control {
     Files(Cgroup),
-    /// `all` are the CPUs on line: an engine cannot go back to its default, an empty list, and these mean the same.
+    /// `all` are the CPUs of this host, also those off line: an engine cannot go back to its default, an empty list, and these mean the same.
     Engine {
         engine: Engine,
         container: String,
@@ -79,6 +80,26 @@ impl Control {
         }
     }
 
+    /// A former value is in force again, and read back. What could not be had of a list of CPUs (`on_line`: those that there are now); None:
+    /// nothing is missing.
+    pub(super) fn give_back(&self, knob: Knob, value: &str, on_line: CpuSet) -> io::Result<Option<CpuSet>> {
+        let all = match self {
+            Control::Files(c) => return c.give_back(knob, value),
+            Control::Engine { all, .. } => *all,
+            Control::Watched(_) => CpuSet::empty(),
+        };
+        let set = self.set(knob, value);
+        let Err(is) = self.check_holds(knob, value) else { return Ok(None) };
+        let why = set.err().unwrap_or(is);
+        let whole = if value.is_empty() { all } else { CpuSet::parse(value).unwrap_or_default() };
+        let (fits, lacks) = (whole.intersection(on_line), whole.difference(on_line));
+        if knob != Knob::Cpus || fits.is_empty() || lacks.is_empty() {
+            return Err(why);
+        }
+        self.set(knob, &fits.to_string()).map_err(|_| why)?;
+        Ok(Some(lacks))
+    }
+
     /// That a knob has this value.
     pub(super) fn check_holds(&self, knob: Knob, value: &str) -> io::Result<()> {
         let error = |kind, why: String| Err(io::Error::new(kind, why));
@@ -123,6 +144,12 @@ impl Control {
     }
 }
 
+/// CPUs that there are, those off line included.
+pub(super) fn present(root: &Root) -> Result<CpuSet, ServerError> {
+    let said = root.read("/sys/devices/system/cpu/present").and_then(|t| CpuSet::parse(&t).ok()).filter(|c| !c.is_empty());
+    said.map_or_else(|| online(root), Ok)
+}
+
 impl LocalServer {
     /// How a target is controlled, its cgroup and its first process.
     pub(super) fn control(&mut self, id: &str, target: &Target) -> Result<(Control, Option<Cgroup>, Option<u32>), ServerError> {
@@ -130,7 +157,7 @@ impl LocalServer {
         self.allowed(&said(id, target), cgroup.as_ref())?;
         let control = match (&cgroup, container) {
             (Some(g), _) if g.writable() => Control::Files(g.clone()),
-            (_, Some(container)) => Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? },
+            (_, Some(container)) => Control::Engine { engine: self.engine()?, container, all: present(&self.config.root)? },
             _ => {
                 return Err(unavailable(
                     said(id, target),
@@ -227,6 +254,10 @@ pub(crate) fn locate(
             Ok((Some(g), None, None))
         }
         Target::Pid(pid) => {
+            if procfs::is_zombie(root, *pid) {
+                let cause = "it has ended, and its parent has not asked for it yet";
+                return Err(unavailable(&name, cause, "Name the process that serves now, or its cgroup or unit"));
+            }
             let g = mounts
                 .of_pid(root, *pid)
                 .ok_or_else(|| unavailable(&name, "it is not there, or has no cpu and cpuset cgroup", "Check the process id"))?;
@@ -254,7 +285,7 @@ pub(super) fn said(id: &str, target: &Target) -> String {
 pub(super) fn confined(p: &Platform, cpus: Option<String>, quota: Option<String>) -> Allocation {
     let mut a = Allocation::everything(p);
     // All managed CPUs and more mean no bound: what a service that nobody has placed holds.
-    if let Some(cpus) = cpus.and_then(|t| CpuSet::parse(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
+    if let Some(cpus) = cpus.and_then(|t| CpuSet::of_kernel(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
         (a.cpus, a.shared_cpus) = (cpus, cpus);
     }
     a.quota_cores = quota.as_deref().and_then(quota_cores);

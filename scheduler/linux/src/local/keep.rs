@@ -9,6 +9,7 @@
 //! ([`crate::memory`]). A plan counts as applied before they have ended.
 
 use super::control::Control;
+use super::limits::Value;
 use super::LocalServer;
 use crate::cgroup::{quota_value, Cgroup, Knob};
 use crate::memory::{Lowering, Pace};
@@ -33,11 +34,25 @@ struct Held {
 }
 
 /// Somebody else who writes what we do.
-#[derive(Debug)]
-struct Contest {
-    count: u64,
-    last: Instant,
+#[derive(Debug, Default)]
+pub(super) struct Contest {
+    pub(super) count: u64,
+    last: Option<Instant>,
     pause: Duration,
+}
+
+impl Contest {
+    /// Another value of somebody else was found: how many there were so far; None while this one is to be left alone.
+    pub(super) fn answer(&mut self, now: Instant) -> Option<u64> {
+        if let Some(since) = self.last.map(|last| now.duration_since(last)) {
+            if since < self.pause {
+                return None;
+            }
+            self.pause = pause(self.pause, since);
+        }
+        (self.count, self.last) = (self.count + 1, Some(now));
+        Some(self.count)
+    }
 }
 
 /// A write that takes its time.
@@ -136,6 +151,11 @@ impl LocalServer {
         if new.iter().all(|(id, a)| place(&self.services[id].allocation) == place(a)) {
             return;
         }
+        self.end_partitions();
+    }
+
+    /// All of ours. [`LocalServer::keep`] and [`LocalServer::tend`] make them again where they can be.
+    pub(super) fn end_partitions(&mut self) {
         for (id, held) in &mut self.keeper.held {
             if held.remove(&Knob::Partition).is_some() {
                 if let Some(Err(e)) = self.services.get(id).map(|s| s.control.set(Knob::Partition, "member")) {
@@ -150,7 +170,8 @@ impl LocalServer {
         for (id, a) in new {
             let Some(s) = self.services.get(id) else { continue };
             let Control::Files(group) = &s.control else { continue };
-            let mut values = vec![(Knob::Cpus, a.cpus.to_string(), true), (Knob::Quota, quota_value(a.quota_cores), true)];
+            let mut values =
+                vec![(Knob::Cpus, self.cpus_to_set(id, a.cpus).to_string(), true), (Knob::Quota, quota_value(a.quota_cores), true)];
             if s.kind == Kind::Be && a.quota_cores.is_some() && group.get(Knob::Weight).is_some() {
                 values.push((Knob::Weight, s.control.least_weight().into(), true));
             }
@@ -163,6 +184,7 @@ impl LocalServer {
             if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
                 values.push((Knob::Mems, nodes.to_string(), false));
             }
+            values.retain(|(knob, ..)| !self.limits.keeps(id, Value::Knob(*knob)));
             // What was on its way for the former plan ends first.
             self.keeper.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory);
             let held = values.into_iter().map(|(knob, value, settled)| (knob, Held { value, settled })).collect();
@@ -204,7 +226,12 @@ impl LocalServer {
                 continue;
             }
             let Control::Files(group) = &s.control else { continue };
-            match group.set(Knob::Partition, "root") {
+            // One that has CPUs of its own besides (cpuset.cpus.exclusive) would get those instead.
+            let made = group.set(Knob::Partition, "root").and_then(|()| {
+                let as_asked = group.check_in_force(&s.allocation.cpus.to_string());
+                as_asked.inspect_err(|_| drop(group.set(Knob::Partition, "member")))
+            });
+            match made {
                 Ok(()) => {
                     held.insert(Knob::Partition, Held { value: "root".into(), settled: true });
                 }
@@ -249,16 +276,9 @@ impl LocalServer {
                     continue;
                 }
                 if held.settled {
-                    let now = Instant::now();
-                    let c = contests.entry(key.clone()).or_insert(Contest { count: 0, last: now, pause: Duration::ZERO });
-                    let since = now.duration_since(c.last);
-                    if c.count > 0 && since < c.pause {
-                        continue;
-                    }
-                    c.pause = if c.count > 0 { pause(c.pause, since) } else { Duration::ZERO };
-                    (c.count, c.last) = (c.count + 1, now);
+                    let Some(count) = contests.entry(key.clone()).or_default().answer(Instant::now()) else { continue };
                     let what = group.file(*knob).map_or_else(String::new, |f| f.display().to_string());
-                    tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{}\" ({} times so far)", held.value, c.count);
+                    tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{}\" ({count} times so far)", held.value);
                 }
                 let bytes = held.value.parse::<u64>().unwrap_or(u64::MAX);
                 let done = match knob {

@@ -4,29 +4,41 @@
 //! in the journal with what was there before, so [`LocalServer::reset`] gives it back, also in a new process after a crash.
 
 mod apply;
+mod command;
 mod control;
 #[cfg(test)]
 mod faults;
 mod keep;
 mod latency;
+mod limits;
+#[cfg(test)]
+mod limits_tests;
 mod observe;
 mod recover;
+#[cfg(test)]
+mod restored_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod unit_tests;
+mod watch;
+#[cfg(test)]
+mod watch_tests;
 mod ways;
 
 use self::apply::Wait;
+pub use self::command::CommandSpec;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
+use self::limits::Limits;
+pub use self::limits::{Limit, Value};
 use crate::actuator::Allow;
 use crate::catalogue::Catalogue;
 use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
 use crate::child::pin;
 use crate::claim::{self, Claim, Held};
-use crate::discover::{discover_with, online};
+use crate::discover::{discover_with, online, unlike};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Journal, Touched};
@@ -36,6 +48,8 @@ use crate::procfs::{Frequencies, Process};
 use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::{DeadCounter, Traffic};
+use crate::resctrl::offer::Offer;
+use crate::resctrl::refusal::Cause;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
@@ -110,15 +124,26 @@ impl LocalConfig {
 pub struct Found {
     pub platform: Platform,
     resctrl: Option<Resctrl>,
+    offer: Offer,
+    l3_of_id: BTreeMap<u32, usize>,
     no_pmu: Option<String>,
     online: CpuSet,
 }
 
 impl Found {
+    /// Ways of the hardware, of which the platform has those that others leave; 0 where none can be given.
+    pub fn ways_of_all(&self) -> u32 {
+        ways_of_all(&self.platform, self.resctrl.as_ref())
+    }
+
     /// "full" or "no-pmu".
     pub fn feature_set(&self) -> &'static str {
         feature_set(self.no_pmu.as_ref())
     }
+}
+
+fn ways_of_all(platform: &Platform, resctrl: Option<&Resctrl>) -> u32 {
+    platform.llc.and(resctrl).and_then(Resctrl::cbm_bits).unwrap_or_else(|| platform.ways())
 }
 
 fn feature_set(no_pmu: Option<&String>) -> &'static str {
@@ -141,6 +166,17 @@ pub enum Target {
     Unit(String),
     /// The cgroup of this process; it is controlled as a whole.
     Pid(u32),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Target::Container(name) => write!(f, "container {name}"),
+            Target::Cgroup(path) => write!(f, "cgroup {}", path.display()),
+            Target::Unit(unit) => write!(f, "unit {unit}"),
+            Target::Pid(pid) => write!(f, "process {pid}"),
+        }
+    }
 }
 
 /// A service of the catalogue to start.
@@ -173,6 +209,8 @@ pub struct ResetReport {
     pub groups_removed: Vec<String>,
     /// Containers of a killed run that were removed.
     pub containers_removed: Vec<String>,
+    /// Services of a killed run that were processes of its own, and were ended.
+    pub commands_ended: Vec<ServiceId>,
 }
 
 #[derive(Debug)]
@@ -190,6 +228,8 @@ struct Service {
     process: Option<Process>,
     /// Full id of a container that we started and will remove.
     launched: Option<String>,
+    /// A process that we started and will end.
+    started: Option<command::Started>,
     port: Option<u16>,
     allocation: Allocation,
     placed: bool,
@@ -220,15 +260,24 @@ pub struct LocalServer {
     platform: Platform,
     mounts: Mounts,
     resctrl: Option<Resctrl>,
-    /// Classes in force, and what the default group is set to.
+    /// Ways that it has left for us, for how many looks it has been others, and the platform's domain of each of its own.
+    offer: Offer,
+    other_offer: u32,
+    l3_of_id: BTreeMap<u32, usize>,
+    /// Classes in force, and what the default group is set to, with the ids of the domains that their masks are of.
     layout: Layout,
     default_group: Setting,
+    group_domains: Vec<u32>,
     /// Observation from which on classes are planned anew although no allocation changes: while some are shared there may be room again.
     replan_at: Option<u64>,
     /// Classes wait for another tool's lock of resctrl.
     ways_late: bool,
-    /// It was mounted anew with another offer.
+    /// It was mounted anew with another offer, or only after the start, or others hold other ways alone.
     resctrl_changed: Option<String>,
+    /// Another controller has it.
+    resctrl_left: bool,
+    /// Why the kernel made no further class in the last plan.
+    short_of: Option<Cause>,
     observations: u64,
     engine: Option<Engine>,
     catalogue: Option<Catalogue>,
@@ -241,8 +290,14 @@ pub struct LocalServer {
     in_force: BTreeMap<ServiceId, Allocation>,
     /// The safe layout on disk.
     safe: Option<SafeLayout>,
+    /// The disk had no room for the safe layout.
+    layout_owed: bool,
+    /// That the disk is full has been said.
+    told_full: bool,
     /// Services that keep the ways of a group of somebody else, who put their threads there: this process could not put them back.
-    elsewhere: BTreeMap<ServiceId, Setting>,
+    elsewhere: BTreeMap<ServiceId, (PathBuf, Setting)>,
+    /// Classes as they were left.
+    watch: watch::Watch,
     /// Services that are being given back now: no layout holds them at less than they had.
     giving: BTreeSet<ServiceId>,
     /// Those that have everything again: no longer in `touched`, and in the journal until no layout on disk speaks of them.
@@ -255,9 +310,14 @@ pub struct LocalServer {
     left: Vec<String>,
     left_unknown: Option<ServerError>,
     orphans_removed: Vec<String>,
+    /// Services that a run left as processes, and that were ended.
+    commands_ended: Vec<ServiceId>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
     unsettled: Vec<apply::Step>,
+    /// Since when some of them could not be.
+    unsettled_since: Option<Instant>,
     keeper: Keeper,
+    limits: Limits,
     feed: Feed,
     /// And when they were read.
     frequencies: (Option<Instant>, Frequencies),
@@ -323,9 +383,19 @@ impl LocalServer {
             None => Resctrl::find(&config.root),
         };
         let resctrl = resctrl.map(|r| r.with_peak(config.mem_bw_mbps));
-        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..discover_with(&config.root, config.managed, resctrl.as_ref())? };
+        let found = discover_with(&config.root, config.managed, resctrl.as_ref())?;
+        let platform = Platform { mem_bw_mbps: config.mem_bw_mbps, ..found.platform };
+        let unlike = unlike(&config.root, &platform.managed, resctrl.as_ref());
+        for what in found.differ.into_iter().chain(unlike.iter().map(ToString::to_string)) {
+            tracing::warn!("{what}");
+        }
+        if let Some(r) = resctrl.as_ref().filter(|_| !found.offer.taken.is_empty()) {
+            let of = r.cbm_bits().unwrap_or(0);
+            tracing::warn!("{}: {}: {} of {of} ways are on offer", r.dir().display(), ways::said(&found.offer), found.offer.ways);
+        }
         let online = online(&config.root)?;
-        Ok(Found { platform, resctrl, no_pmu: perf::probe().err().map(|e| e.to_string()), online })
+        let (offer, l3_of_id) = (found.offer, found.l3_of_id);
+        Ok(Found { platform, resctrl, offer, l3_of_id, no_pmu: perf::probe().err().map(|e| e.to_string()), online })
     }
 
     /// Take control of this machine. The calling thread moves to the CPUs that are not managed. Containers that a killed run of
@@ -349,6 +419,7 @@ impl LocalServer {
             server.claim = Some(claim::claim(Path::new(claim::FOLDER), server.platform.managed, claim::PATIENCE)?);
             server.claim_resctrl();
             server.find_left()?;
+            server.commands_ended = server.end_left_commands()?;
             if !server.config.resume {
                 server.remove_left()?;
             }
@@ -385,7 +456,7 @@ impl LocalServer {
         found: Found,
         feed: impl FnOnce(&Path, &Mounts) -> Result<Feed, ServerError>,
     ) -> Result<Self, ServerError> {
-        let Found { platform, resctrl, no_pmu, online: online_now } = found;
+        let Found { platform, resctrl, offer, l3_of_id, no_pmu, online: online_now } = found;
         let dir = config.state_dir.clone();
         let fail = |e: &io::Error, remedy: &str| {
             let (cause, remedy) = cause_and_remedy(e, remedy);
@@ -420,11 +491,17 @@ impl LocalServer {
         }
         Ok(LocalServer {
             resctrl,
+            offer,
+            other_offer: 0,
+            l3_of_id,
             layout: Layout::default(),
             default_group: Setting::default(),
+            group_domains: vec![],
             replan_at: None,
             ways_late: false,
             resctrl_changed: None,
+            resctrl_left: false,
+            short_of: None,
             observations: 0,
             owner: owner_of(&dir),
             config,
@@ -437,7 +514,10 @@ impl LocalServer {
             touched: recalled.touched,
             in_force: recalled.in_force,
             safe: None,
+            layout_owed: false,
+            told_full: false,
             elsewhere: BTreeMap::new(),
+            watch: watch::Watch::default(),
             giving: BTreeSet::new(),
             given: BTreeSet::new(),
             strangers: BTreeMap::new(),
@@ -445,8 +525,11 @@ impl LocalServer {
             left: vec![],
             left_unknown: None,
             orphans_removed: vec![],
+            commands_ended: vec![],
             unsettled: vec![],
+            unsettled_since: None,
             keeper: Keeper::default(),
+            limits: Limits::default(),
             feed,
             no_pmu,
             last_observed_ms: 0,
@@ -478,12 +561,17 @@ impl LocalServer {
         if self.engine.is_none() {
             self.engine = Some(Engine::find()?);
         }
-        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Run scripts/engine.sh"))
+        self.engine.clone().ok_or_else(|| unavailable("container engine", "none", "Start it: systemctl start docker"))
     }
 
     /// "full", or "no-pmu" with the reason.
     pub fn feature_set(&self) -> (&'static str, Option<&str>) {
         (feature_set(self.no_pmu.as_ref()), self.no_pmu.as_deref())
+    }
+
+    /// Ways of the hardware, see [`Found::ways_of_all`].
+    pub fn ways_of_all(&self) -> u32 {
+        ways_of_all(&self.platform, self.resctrl.as_ref())
     }
 
     /// Socket that load generators send their windows to.
@@ -573,7 +661,7 @@ impl LocalServer {
                 self.left.retain(|id| *id != c.id);
                 Ok(c)
             }
-            None => self.free(&name).and_then(|()| port_free(port, spec)).and_then(|()| engine.run(&run)),
+            None => self.free(&name).and_then(|()| port_free(port, &spec.id, &fields(spec))).and_then(|()| engine.run(&run)),
         };
         let started = container.and_then(|c| {
             wait_ready(&engine, &c, port).and_then(|()| {
@@ -635,7 +723,7 @@ impl LocalServer {
         let allocation = match (&cgroup, container) {
             (Some(g), _) => confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota)),
             (None, Some(container)) => {
-                let control = Control::Engine { engine: self.engine()?, container, all: online(&self.config.root)? };
+                let control = Control::Engine { engine: self.engine()?, container, all: control::present(&self.config.root)? };
                 confined(&self.platform, control.get(Knob::Cpus), control.get(Knob::Quota))
             }
             (None, None) => Allocation::everything(&self.platform),
@@ -683,6 +771,7 @@ impl LocalServer {
     }
 
     fn hold(&mut self, id: &str, service: &str, kind: Kind, threads: u32, target: Target, found: (Control, Option<Cgroup>, Option<u32>)) {
+        self.limits.forget(id);
         let (control, cgroup, pid) = found;
         let process = pid.and_then(|p| Process::find(&self.config.root, p));
         let usage = cgroup.as_ref().and_then(Cgroup::usage);
@@ -699,6 +788,7 @@ impl LocalServer {
             claim: None,
             process,
             launched: None,
+            started: None,
             port: None,
             allocation: Allocation::everything(&self.platform),
             placed: false,
@@ -725,6 +815,10 @@ impl LocalServer {
         match self.container(id).map(str::to_string) {
             Some(container) => {
                 self.engine()?.remove(&container)?;
+                self.forget(id)?;
+            }
+            None if self.services[id].started.is_some() => {
+                self.end_command(id)?;
                 self.forget(id)?;
             }
             None => self.let_go(id)?,
@@ -758,13 +852,17 @@ pub fn check_id_form(id: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Asked before the container runs: inside it the failure would be a line in a log.
-fn port_free(port: Option<u16>, spec: &LaunchSpec) -> Result<(), ServerError> {
+/// Where the port of a service of the catalogue is set.
+fn fields(spec: &LaunchSpec) -> String {
+    format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service)
+}
+
+/// Asked before it runs: inside a container the failure would be a line in a log.
+fn port_free(port: Option<u16>, id: &str, fields: &str) -> Result<(), ServerError> {
     let Some(p) = port else { return Ok(()) };
-    TcpListener::bind((Ipv4Addr::LOCALHOST, p)).map(|_| ()).map_err(|e| {
-        let fields = format!("port in workloads/{}/workload.toml or service.port in node.toml", spec.service);
-        unavailable(format!("port {p} for {}", spec.id), e, format!("Stop what listens there, or give another: {fields}"))
-    })
+    TcpListener::bind((Ipv4Addr::LOCALHOST, p))
+        .map(|_| ())
+        .map_err(|e| unavailable(format!("port {p} for {id}"), e, format!("Stop what listens there, or give another: {fields}")))
 }
 
 /// Until the port answers, or the container has ended.
@@ -801,8 +899,10 @@ impl Server for LocalServer {
         let now_ms = self.feed.now_ms();
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
+        self.watch_resctrl();
         self.follow_threads(&ids);
         self.look_around();
+        self.look_at_limits();
         let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
@@ -829,7 +929,7 @@ impl Server for LocalServer {
                 }
             })
             .collect();
-        Observation { t_ms: now_ms, services }
+        Observation { t_ms: now_ms, services, bounds: self.bounds() }
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {
@@ -850,9 +950,10 @@ impl Server for LocalServer {
 }
 
 impl Drop for LocalServer {
-    /// Containers that we started end with us. Values of other services stay until [`LocalServer::reset`].
+    /// Containers and processes that we started end with us. Values of other services stay until [`LocalServer::reset`].
     fn drop(&mut self) {
-        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.launched.is_some()).map(|(id, _)| id.clone()).collect();
+        let ours = |s: &Service| s.launched.is_some() || s.started.is_some();
+        let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| ours(s)).map(|(id, _)| id.clone()).collect();
         for id in launched {
             if let Err(e) = self.stop(&id) {
                 tracing::error!("{e}");

@@ -14,7 +14,7 @@ use std::time::Instant;
 use surefoot_server::{Allocation, CpuSet, Features};
 
 /// CPUs go and come one after another (SMT switched off).
-const STEADY_LOOKS: u32 = 3;
+pub(super) const STEADY_LOOKS: u32 = 3;
 
 impl LocalServer {
     pub(super) fn counters(&self, cgroup: Option<&Cgroup>, pid: Option<u32>) -> Option<Counters> {
@@ -44,9 +44,8 @@ impl LocalServer {
         let every = self.config.look_every;
         let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= every);
         if due(self.frequencies.0) {
-            let all = CpuSet::range(0, self.platform.logical_cpus());
-            self.frequencies = (Some(Instant::now()), Frequencies::read(&self.config.root, &all));
-            self.look_at_resctrl();
+            self.frequencies = (Some(Instant::now()), Frequencies::read(&self.config.root, &self.online));
+            self.look_at_offer();
             let now = online(&self.config.root).unwrap_or(self.online);
             let (seen, looks) = self.other_online;
             self.other_online = (

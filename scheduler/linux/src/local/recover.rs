@@ -16,8 +16,9 @@ use super::apply::Wait;
 use super::control::Control;
 use super::{unavailable, LocalServer, ResetReport, Service, Target};
 use crate::cgroup::{absent, quota_value, Cgroup, Knob, Mounts};
+use crate::discover::online;
 use crate::engine::Engine;
-use crate::journal::Former;
+use crate::journal::{is_full, Entry, Former};
 use crate::own::Folder;
 use crate::procfs;
 use crate::resctrl::classes::Layout;
@@ -28,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
-use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
+use surefoot_server::{Allocation, CpuSet, Kind, Plan, ServerError, ServiceId};
 
 /// What may wait for the kernel to move or reclaim memory: nothing else waits for these.
 const SLOW: [Knob; 3] = [Knob::High, Knob::Memory, Knob::Mems];
@@ -57,12 +58,35 @@ enum Where {
     Gone,
 }
 
+/// A former list of CPUs or memory nodes that nobody can have whole now.
+#[derive(Clone, Debug)]
+struct InPart {
+    what: String,
+    cause: String,
+}
+
+impl InPart {
+    fn new(what: String, value: &str, lacks: CpuSet) -> Self {
+        let had = if value.is_empty() { "all".to_string() } else { format!("\"{value}\"") };
+        let why = "off line, lost by the group above when it went off line, or in a CPU partition";
+        InPart { what, cause: format!("it had {had}, and has that again but for {lacks}, which cannot be had now: {why}") }
+    }
+
+    fn error(&self) -> ServerError {
+        let remedy =
+            "Switch it on, give it to the group above where that lacks it, and run surefootd reset: the journal keeps what is missing";
+        unavailable(&self.what, &self.cause, remedy)
+    }
+}
+
 /// What giving back came to, service by service.
 #[derive(Default)]
 struct Returned {
     /// In force, and read back.
     restored: Vec<ServiceId>,
     gone: Vec<ServiceId>,
+    /// In force, but for CPUs or memory nodes that nobody can have now: owed to them.
+    short: Vec<(ServiceId, InPart)>,
     failed: Vec<(ServiceId, ServerError)>,
 }
 
@@ -124,7 +148,7 @@ impl LocalServer {
             Ok(applied) => resumed.adopted = applied.changed,
             Err(e) => {
                 tracing::warn!("the last plan of the run before this one does not fit any more and is given back: {e}");
-                resumed.given_back = self.reset()?;
+                resumed.given_back = self.reset_in_part()?.0;
                 resumed.refused = Some(e.to_string());
             }
         }
@@ -144,11 +168,69 @@ impl LocalServer {
             return Ok(());
         }
         self.safe = None;
-        layout.save(&self.config.state_dir.join(safe::FILE))?;
+        let file = self.config.state_dir.join(safe::FILE);
+        if let Err(e) = layout.store(&file) {
+            self.layout_owed = is_full(&e);
+            return Err(unavailable(format!("safe layout {}", file.display()), e, "Free disk space or give another state folder"));
+        }
+        self.layout_owed = false;
         let files = &self.config.root.files;
         files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))?;
         self.safe = Some(layout);
         Ok(())
+    }
+
+    /// As [`LocalServer::record_safe_layout`], where control must go on: a full disk is said once, and what it had no room for is written as
+    /// soon as there is some. An actuator keeps the layout at once.
+    pub(super) fn record_or_owe_safe_layout(&mut self, classes: &Layout) -> Result<(), ServerError> {
+        let Err(e) = self.record_safe_layout(classes) else { return Ok(()) };
+        if !self.layout_owed {
+            return Err(e);
+        }
+        let layout = self.layout_without_us(classes);
+        self.config.root.files.keep_safe(&layout).map_err(|e| unavailable("safe layout", e, "See the log of the actuator"))
+    }
+
+    /// What a full disk keeps from being forgotten is forgotten here, and there with whatever is written next.
+    pub(super) fn owe_given(&mut self, why: ServerError) -> Result<(), ServerError> {
+        for id in std::mem::take(&mut self.given) {
+            self.journal.append_or_owe(&Entry::Release { id })?;
+        }
+        if self.is_disk_behind() {
+            Ok(())
+        } else {
+            Err(why)
+        }
+    }
+
+    /// Whether the disk of the state folder had no room for all that is known here.
+    pub fn is_disk_behind(&self) -> bool {
+        self.layout_owed || self.journal.is_behind()
+    }
+
+    /// Say once that the disk is full, try again now and then, and say when everything is on it.
+    pub(super) fn catch_up_on_disk(&mut self) {
+        let dir = self.config.state_dir.clone();
+        if self.is_disk_behind() && self.told_full && self.observations.is_multiple_of(OWED_EVERY) {
+            // The layout first: the journal forgets nothing that one on disk speaks of.
+            if self.layout_owed {
+                let _ = self.record_safe_layout(&self.layout.clone());
+            }
+            if !self.layout_owed {
+                self.journal.catch_up();
+            }
+        }
+        if self.is_disk_behind() != self.told_full {
+            self.told_full = !self.told_full;
+            match self.told_full {
+                true => tracing::warn!(
+                    "{}: its disk is full. Control goes on, but what services had before is known to this process alone until there is room: \
+                     free some space before it is killed",
+                    dir.display()
+                ),
+                false => tracing::info!("{}: its disk has room again, and everything is on it", dir.display()),
+            }
+        }
     }
 
     /// LC services have what they had before, BE jobs the least; those that are being given back, or are not here any more, what they
@@ -240,8 +322,14 @@ impl LocalServer {
         Ok(())
     }
 
-    /// Steps 4 and 5 of a way out. Those that failed stay known, and are named.
+    /// Steps 4 and 5 of a way out. Those that failed stay known, and are named; so are those that something is owed to.
     fn settle_accounts(&mut self, returned: Returned) -> Result<(), ServerError> {
+        for (id, part) in returned.short {
+            // Once: it is tried again and again.
+            if self.owed.insert(id) {
+                tracing::warn!("{}", part.error());
+            }
+        }
         for id in returned.restored.into_iter().chain(returned.gone) {
             self.touched.remove(&id);
             self.strangers.remove(&id);
@@ -284,7 +372,11 @@ impl LocalServer {
         if let Err(e) = self.record_safe_layout(&classes) {
             tracing::warn!("{e}. What is given back does not depend on it");
         }
-        // Before anything else: while one has CPUs for itself no other gets back a list with them.
+        // Before anything else: while one has CPUs for itself no other gets back a list with them. A partition of one that stays would make the
+        // kernel refuse such a list, or be made invalid by it.
+        if here.iter().any(|(id, former, _)| former.saved.contains_key(&Knob::Cpus) && !self.owed.contains(id)) {
+            self.end_partitions();
+        }
         for (id, former, control) in &here {
             if let Some(value) = former.saved.get(&Knob::Partition) {
                 if let Err(e) = control.set(Knob::Partition, value) {
@@ -301,24 +393,30 @@ impl LocalServer {
         }
         for (id, former, control) in here {
             self.keeper.end_work(&id);
-            match self.restore(&id, &former, &control, &|_| true) {
-                Ok(()) => returned.restored.push(id),
-                Err(e) => self.failed_or_gone(id, &former, e, &mut returned),
-            }
+            let done = self.restore(&id, &former, &control, &|_| true);
+            self.came_to(id, &former, done, &mut returned);
         }
         for (id, former) in by_engine {
             match self.whereabouts(&id, &former) {
                 Ok(Where::Gone) => returned.gone.push(id),
-                Ok(Where::Here(control)) => match self.restore(&id, &former, &control, &|_| true) {
-                    Ok(()) => returned.restored.push(id),
-                    Err(e) => self.failed_or_gone(id, &former, e, &mut returned),
-                },
+                Ok(Where::Here(control)) => {
+                    let done = self.restore(&id, &former, &control, &|_| true);
+                    self.came_to(id, &former, done, &mut returned);
+                }
                 Err(e) => returned.failed.push((id, e)),
             }
         }
         returned.restored.sort();
         returned.gone.sort();
         returned
+    }
+
+    fn came_to(&mut self, id: ServiceId, former: &Former, done: Result<Option<InPart>, ServerError>, returned: &mut Returned) {
+        match done {
+            Ok(None) => returned.restored.push(id),
+            Ok(Some(short)) => returned.short.push((id, short)),
+            Err(e) => self.failed_or_gone(id, former, e, returned),
+        }
     }
 
     fn failed_or_gone(&mut self, id: ServiceId, former: &Former, e: ServerError, returned: &mut Returned) {
@@ -331,24 +429,32 @@ impl LocalServer {
         }
     }
 
-    /// Former values of these knobs: each is tried, and all are read back in the end, when none can change another any more.
-    fn restore(&mut self, id: &str, former: &Former, control: &Control, of: &dyn Fn(Knob) -> bool) -> Result<(), ServerError> {
+    /// Former values of these knobs: each is tried, and all are read back in the end, when none can change another any more. Returns what
+    /// could be given back in part alone.
+    fn restore(&mut self, id: &str, former: &Former, control: &Control, of: &dyn Fn(Knob) -> bool) -> Result<Option<InPart>, ServerError> {
         self.keeper.let_go(id);
+        let on_line = online(&self.config.root).unwrap_or(self.online);
         let of_these = || former.saved.iter().filter(|(knob, _)| of(**knob));
-        let set: Vec<(Knob, io::Result<()>)> = of_these().map(|(knob, value)| (*knob, control.set(*knob, value))).collect();
-        let held = of_these().map(|(knob, value)| (*knob, control.check_holds(*knob, value)));
+        let mut short = None;
+        let mut set: BTreeMap<Knob, io::Error> = BTreeMap::new();
+        for (knob, value) in of_these() {
+            match control.give_back(*knob, value, on_line) {
+                Ok(None) => {}
+                Ok(Some(lacks)) => short = short.or(Some((*knob, value, lacks))),
+                Err(e) => drop(set.insert(*knob, e)),
+            }
+        }
+        let whole = of_these().filter(|(knob, _)| short.is_none_or(|s| s.0 != **knob));
+        let held = whole.map(|(knob, value)| (*knob, control.check_holds(*knob, value)));
         // Why it could not be set says more than what it is instead.
-        let wrong = held.filter_map(|(knob, held)| {
-            let why = held.err()?;
-            Some((knob, set.iter().find(|s| s.0 == knob).and_then(|s| s.1.as_ref().err()).map_or(why.to_string(), |e| e.to_string())))
-        });
+        let wrong = held.filter_map(|(knob, held)| Some((knob, held.err().map(|is| set.remove(&knob).unwrap_or(is).to_string())?)));
         let all: Vec<(Knob, String)> = wrong.collect();
         all.iter().skip(1).for_each(|(knob, e)| tracing::error!("{}: {e}", control.describe(id, *knob)));
         let back = self.threads_go_back(id, former, control);
-        match all.into_iter().next() {
-            None => back,
-            Some((knob, e)) => Err(unavailable(control.describe(id, knob), e, "Run surefootd reset again, as root")),
+        if let Some((knob, e)) = all.into_iter().next() {
+            return Err(unavailable(control.describe(id, knob), e, "Run surefootd reset again, as root"));
         }
+        back.map(|()| short.map(|(knob, value, lacks)| InPart::new(control.describe(id, knob), value, lacks)))
     }
 
     /// Into the groups of others that they were in.
@@ -419,9 +525,18 @@ impl LocalServer {
     /// # Errors
     /// The first thing that could not be given back; the journal still knows it, and the log has the others. Everything else was given back.
     pub fn reset(&mut self) -> Result<ResetReport, ServerError> {
+        let (report, short) = self.reset_in_part()?;
+        short.first().map_or(Ok(report), |part| Err(part.error()))
+    }
+
+    /// The same, with what could be given back in part alone, for now.
+    fn reset_in_part(&mut self) -> Result<(ResetReport, Vec<InPart>), ServerError> {
         let mut report = ResetReport::default();
         // Former values are older than anything that is left to undo.
         self.unsettled.clear();
+        // What another user's folder is called ends nobody's processes.
+        let bounded = self.config.allow.is_some() || !self.config.root.is_host();
+        let commands = if bounded { Ok(vec![]) } else { self.end_left_commands() };
         let all: BTreeSet<ServiceId> = self.touched.keys().cloned().collect();
         let mut returned = self.give_back(&all);
         match self.clear_classes() {
@@ -432,7 +547,13 @@ impl LocalServer {
             returned.failed.push(("containers".into(), e));
         }
         report.containers_removed = std::mem::take(&mut self.orphans_removed);
+        report.commands_ended = std::mem::take(&mut self.commands_ended);
+        match commands {
+            Ok(ended) => report.commands_ended.extend(ended),
+            Err(e) => returned.failed.push(("commands".into(), e)),
+        }
         (report.restored, report.gone) = (returned.restored.clone(), returned.gone.clone());
+        let short = returned.short.iter().map(|(_, part)| part.clone()).collect();
         let done = self.settle_accounts(returned);
         self.in_force.clear();
         let everything = Allocation::everything(&self.platform);
@@ -440,7 +561,7 @@ impl LocalServer {
             s.placed = false;
             s.allocation = everything.clone();
         }
-        done.map(|()| report)
+        done.map(|()| (report, short))
     }
 
     /// One service leaves, with its former values where it goes on running.
@@ -463,8 +584,11 @@ impl LocalServer {
             let failed = std::mem::take(&mut returned.failed);
             return self.settle_accounts(Returned { failed, ..Returned::default() });
         }
-        self.services.remove(id);
+        if let Some(s) = self.services.remove(id).filter(|_| !returned.short.is_empty()) {
+            self.strangers.insert(id.into(), s.control);
+        }
         self.elsewhere.remove(id);
+        self.watch.forget(id);
         self.settle_accounts(returned)
     }
 
@@ -473,6 +597,7 @@ impl LocalServer {
         self.keeper.forget(id);
         self.services.remove(id);
         self.elsewhere.remove(id);
+        self.watch.forget(id);
         let left = self.leave_class(id, &[]);
         let gone = self.touched.contains_key(id).then(|| id.into());
         self.settle_accounts(Returned { gone: gone.into_iter().collect(), ..Returned::default() }).and(left)
@@ -491,13 +616,14 @@ impl LocalServer {
 
     /// Services that have ended by themselves leave.
     pub(super) fn drop_ended(&mut self) {
+        self.catch_up_on_disk();
         self.pay_what_is_owed();
         let root = self.config.root.clone();
         let ended: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.has_ended(&root)).map(|(id, _)| id.clone()).collect();
         for id in ended {
             let said = match (self.container(&id), &self.engine) {
                 (Some(c), Some(e)) => e.last_log(c),
-                _ => String::new(),
+                _ => self.services[&id].started.as_ref().map(super::command::Started::last_line).unwrap_or_default(),
             };
             tracing::warn!("{id} has ended{said}");
             if matches!(self.services[&id].control, Control::Watched(_)) {
@@ -510,7 +636,11 @@ impl LocalServer {
             if let (Some(c), Some(e)) = (&launched, self.engine.clone()) {
                 let _ = e.remove(c);
             }
-            if let Err(e) = if launched.is_some() { self.forget(&id) } else { self.drop_with_former_values(&id) } {
+            let started = self.services[&id].started.is_some();
+            if let Err(e) = self.end_command(&id) {
+                tracing::error!("{e}");
+            }
+            if let Err(e) = if launched.is_some() || started { self.forget(&id) } else { self.drop_with_former_values(&id) } {
                 tracing::error!("{e}");
             }
         }
@@ -520,11 +650,14 @@ impl LocalServer {
     /// container that has stopped: both would keep what was set here. What cannot be given back stays in the journal.
     fn drop_with_former_values(&mut self, id: &str) -> Result<(), ServerError> {
         let returned = self.give_back(&BTreeSet::from([id.into()]));
-        if let Some(s) = self.services.remove(id).filter(|_| !returned.failed.is_empty()) {
+        if let Some(s) = self.services.remove(id).filter(|_| !returned.failed.is_empty() || !returned.short.is_empty()) {
             self.strangers.insert(id.into(), s.control);
-            self.owed.insert(id.into());
+            if !returned.failed.is_empty() {
+                self.owed.insert(id.into());
+            }
         }
         self.elsewhere.remove(id);
+        self.watch.forget(id);
         let left = self.leave_class(id, &[]);
         self.settle_accounts(returned).and(left)
     }

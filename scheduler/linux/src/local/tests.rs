@@ -338,6 +338,7 @@ fn held(platform: &Platform, control: Control) -> Service {
         claim: None,
         process: None,
         launched: None,
+        started: None,
         port: None,
         allocation: Allocation::everything(platform),
         placed: false,
@@ -690,6 +691,151 @@ fn ways_go_through_resctrl() {
     assert!(s.layout.in_default.contains("c") && s.observe().get("c").unwrap().allocation.ways == [0x7ff]);
 }
 
+/// A host with resctrl: `c` has threads 42 and 43, `d` thread 50; and a plan that gives each ways of its own.
+fn with_resctrl(hardware: surefoot_resctrlfs::hardware::Hardware) -> (Host, crate::testing::ModelFiles, LocalServer, Plan) {
+    let mut host = Host::new();
+    let (files, root) = crate::testing::ModelFiles::mount(&host.root, hardware, "");
+    [42, 43, 50].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+    host.root = root;
+    fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/d/tasks"), "50\n").unwrap();
+    let s = host.server();
+    let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+    for (id, ways) in [("c", 0x38), ("d", 0x7)] {
+        let a = plan.allocations.get_mut(id).unwrap();
+        (a.ways, a.shared_ways) = (vec![ways], vec![0]);
+    }
+    (host, files, s, plan)
+}
+
+/// A thread that leaves the cgroup of its service leaves its class too, for the group of others that it came from or the default one; one
+/// that is in the cgroup stays.
+#[test]
+fn who_leaves_a_cgroup_leaves_its_class() {
+    for came_from_vm in [false, true] {
+        let (host, files, mut s, plan) = with_resctrl(crate::testing::intel(1, 11));
+        if came_from_vm {
+            let vm = host.root.path("/sys/fs/resctrl/vm");
+            files.make_dir(&vm).unwrap();
+            [42, 43].iter().for_each(|t| files.write(&vm.join("tasks"), &format!("{t}\n")).unwrap());
+        }
+        s.apply(&plan).unwrap();
+        let group = |t: u32| files.machine().task_groups(t).unwrap().lines().next().unwrap().to_string();
+        assert_eq!([42, 43, 50].map(group), ["res:surefoot.c", "res:surefoot.c", "res:surefoot.d"]);
+        fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/tasks"), "42\n").unwrap();
+        (0..20).for_each(|_| drop(s.observe()));
+        assert_eq!([42, 43, 50].map(group), ["res:surefoot.c", if came_from_vm { "res:vm" } else { "res:/" }, "res:surefoot.d"]);
+    }
+}
+
+/// Where monitoring ids have run out it is they that are told, not classes: monitoring groups of services are given up for classes, and what
+/// is short until the cache has forgotten their ids is shared until then.
+#[test]
+fn ids_that_run_out_are_told_as_ids() {
+    assert!(super::ways::shortage(Some(Cause::OutOfRmids)).contains("monitoring ids (RMIDs) have run out"));
+    assert!(super::ways::shortage(Some(Cause::RmidsInLimbo)).contains("not free yet"));
+    assert!(super::ways::shortage(None).contains("classes"));
+    let mut hardware = crate::testing::intel(1, 11);
+    // The default group's, one for a class and one for its service.
+    hardware.monitoring.as_mut().unwrap().rmids = 3;
+    let (host, files, mut s, plan) = with_resctrl(hardware);
+    let monitors = |class: &str| host.root.files.folders(&host.root.path(format!("/sys/fs/resctrl/surefoot.{class}/mon_groups")));
+    let first = Plan { allocations: plan.allocations.clone().into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
+    s.apply(&first).unwrap();
+    assert_eq!((monitors("c"), s.short_of), (vec!["c".to_string()], None));
+    s.apply(&plan).unwrap();
+    assert!(matches!(s.short_of, Some(Cause::OutOfRmids | Cause::RmidsInLimbo)), "{:?}", s.short_of);
+    assert!(monitors("c").is_empty());
+    files.machine().advance(10_000);
+    (0..60).for_each(|_| drop(s.observe()));
+    s.apply(&Plan::default()).unwrap();
+    assert_eq!((s.layout.classes.len(), s.short_of, monitors("c").len() + monitors("d").len()), (2, None, 0));
+}
+
+/// A thread that is born while its parent is moved joins a monitoring group by way of the control group, and fails nothing.
+#[test]
+fn a_child_that_is_born_meanwhile_is_no_failure() {
+    let (host, files, mut s, plan) = with_resctrl(crate::testing::intel(1, 11));
+    s.apply(&plan).unwrap();
+    // As the kernel leaves it: in the cgroup, with the group that its parent was in before.
+    files.machine().spawn(44, 44, 1, 0);
+    fs::write(host.root.path("/sys/fs/cgroup/cpuset/docker/c/tasks"), "42\n43\n44\n").unwrap();
+    let r = s.resctrl.clone().unwrap();
+    let moved = r.gather(&host.root.path("/sys/fs/resctrl/surefoot.c/mon_groups/c"), &|| vec![42, 43, 44]).map_err(|r| r.error);
+    assert!(moved.is_ok_and(|m| m.settled), "a child in another control group");
+    assert_eq!(files.machine().task_groups(44).unwrap().lines().next(), Some("res:surefoot.c"));
+    // One that has gone elsewhere since it was listed is nobody's to move.
+    let listed = std::cell::Cell::new(false);
+    let tids = || if listed.replace(true) { vec![] } else { vec![4711] };
+    assert!(r.gather(&host.root.path("/sys/fs/resctrl/surefoot.c"), &tids).is_ok());
+}
+
+/// resctrl that is mounted after the start is told, so that the server is opened anew with it; where another controller has it nothing is.
+#[test]
+fn a_late_mount_of_resctrl_is_told() {
+    let mut host = Host::new();
+    let (_files, root) = crate::testing::ModelFiles::mount(&host.root, crate::testing::intel(1, 11), "");
+    host.root = root;
+    let mounts = host.root.path("/proc/mounts");
+    let line = fs::read_to_string(&mounts).unwrap();
+    fs::write(&mounts, "").unwrap();
+    let mut s = host.server();
+    s.observe();
+    assert_eq!((s.platform().ways(), s.resctrl_changed()), (0, None));
+    fs::write(&mounts, &line).unwrap();
+    s.observe();
+    assert!(s.resctrl_changed().unwrap().contains("was mounted at") && s.resctrl_changed().unwrap().contains("after the start"));
+    s.resctrl_changed = None;
+    s.resctrl_left = true;
+    s.observe();
+    assert_eq!(s.resctrl_changed(), None);
+    drop(s);
+    assert_eq!(host.open().platform().ways(), 11);
+}
+
+/// A full disk of the state folder stops no plan: it is in force, that is known and told, and once there is room everything is on the disk: a
+/// process that comes after a kill gives back what was there before.
+#[test]
+fn a_full_disk_stops_no_control() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("NOT RUN: a_full_disk_stops_no_control: needs root, to mount a small tmpfs");
+    }
+    let mut host = Host::new();
+    let small = host.state.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let run = |program: &str, args: &[&str]| std::process::Command::new(program).args(args).arg(&small).status().is_ok_and(|s| s.success());
+    assert!(run("mount", &["-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs"]));
+    struct Unmount(PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _unmount = Unmount(small.clone());
+    let state = std::mem::replace(&mut host.state, tempfile::tempdir_in(&small).unwrap());
+    let mut s = host.server();
+    let stuffing = small.join("stuffing");
+    // Until nothing fits any more, whatever is left of the last page.
+    let full = fs::write(&stuffing, vec![7u8; 1 << 20]).unwrap_err();
+    assert!(crate::journal::is_full(&full), "{full}");
+    for cores in [0.5, 0.4, 0.3] {
+        s.apply(&quota(&s, &[("c", cores), ("d", cores)])).unwrap();
+        s.observe();
+    }
+    assert_eq!(host.values("c"), ["0-2", "3000", "10000"]);
+    assert!(s.is_disk_behind() && s.told_full);
+    fs::remove_file(&stuffing).unwrap();
+    (0..=OWED_EVERY).for_each(|_| drop(s.observe()));
+    assert!(!s.is_disk_behind() && !s.told_full);
+    // As after a kill.
+    drop(s);
+    let mut later = host.server();
+    assert_eq!(later.resume().unwrap().adopted, ["c", "d"]);
+    assert_eq!(host.values("d"), ["0-2", "3000", "10000"]);
+    assert_eq!(later.reset().unwrap().restored, ["c", "d"]);
+    assert_eq!(host.values("c"), ["0-3", "-1", "100000"]);
+    drop((later, std::mem::replace(&mut host.state, state)));
+}
+
 /// resctrl is unmounted and mounted anew: classes are made again at the next look, with what it offers now (CDP halves the classes and
 /// doubles the lines); where ways or steps are others, the server says that it must be opened anew.
 #[test]
@@ -736,6 +882,149 @@ fn a_remount_of_resctrl_is_followed() {
     fs::write(host.root.path("/proc/mounts"), "").unwrap();
     s.observe();
     assert!(s.resctrl.is_some());
+}
+
+/// A host with two L3 caches of four CPUs, and resctrl of `hardware` on it.
+fn two_caches(hardware: surefoot_resctrlfs::Hardware) -> (Host, crate::testing::ModelFiles) {
+    let mut host = Host::new();
+    for cpu in 0..4u32 {
+        for (file, text) in [("level", "3".to_string()), ("id", (cpu / 2).to_string()), ("size", "22528K".to_string())] {
+            let p = host.root.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/{file}"));
+            fs::create_dir_all(p.parent().unwrap()).unwrap();
+            fs::write(p, format!("{text}\n")).unwrap();
+        }
+    }
+    let (files, root) = crate::testing::ModelFiles::mount(&host.root, hardware, "");
+    [42, 43].iter().for_each(|t| files.machine().spawn(*t, *t, 1, 0));
+    host.root = root;
+    (host, files)
+}
+
+/// Somebody's group that has these ways of each of `domains` domains alone.
+fn exclusive(host: &Host, group: &str, mask: u32, domains: u32, default: u32) {
+    let at = |p: &str| host.root.path(format!("/sys/fs/resctrl/{p}"));
+    let line = |mask: u32| format!("L3:{}\n", (0..domains).map(|d| format!("{d}={mask:x}")).collect::<Vec<_>>().join(";"));
+    host.root.files.write(&at("schemata"), &line(default)).unwrap();
+    host.root.files.make_dir(&at(group)).unwrap();
+    host.root.files.write(&at(&format!("{group}/schemata")), &line(mask)).unwrap();
+    host.root.files.write(&at(&format!("{group}/mode")), "exclusive\n").unwrap();
+}
+
+/// Beside an exclusive group the platform offers the ways that are left, and whatever a plan makes of them comes in force there, is told in
+/// the plan's own words, and is gone after a reset; the group keeps what it has.
+#[test]
+fn ways_beside_an_exclusive_group_are_placed() {
+    for domains in [1, 2] {
+        let (host, _files) = two_caches(crate::testing::intel(domains, 11));
+        exclusive(&host, "kvm", 0x00f, domains, 0x7f0);
+        let mut s = host.server();
+        let p = s.platform().clone();
+        assert_eq!((p.ways(), p.l3_domains(), p.mb_per_way()), (7, domains, 2.0));
+        let n = domains as usize;
+        let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
+        for (id, mask) in [("c", 0x03), ("d", 0x7c)] {
+            let a = plan.allocations.get_mut(id).unwrap();
+            (a.ways, a.shared_ways) = (vec![mask; n], vec![0; n]);
+        }
+        s.apply(&plan).unwrap();
+        let line = |group: &str| host.root.read(format!("/sys/fs/resctrl/{group}/schemata")).unwrap();
+        let shown = |mask: &str| (0..domains).map(|d| format!("{d}={mask}")).collect::<Vec<_>>().join(";");
+        for (group, mask) in [("surefoot.c", "030"), ("surefoot.d", "7c0"), ("kvm", "00f")] {
+            assert!(line(group).ends_with(&format!("L3:{}", shown(mask))), "{}", line(group));
+        }
+        for _ in 0..30 {
+            let seen = s.observe();
+            assert_eq!(seen.get("c").unwrap().allocation.ways, vec![0x03; n]);
+            assert_eq!((seen.check(&p), s.resctrl_changed()), (Ok(()), None));
+            assert_eq!(s.apply(&plan).unwrap(), Applied::default());
+        }
+        // Who comes next goes on from there.
+        drop(s);
+        let mut s = host.server();
+        assert_eq!(s.resume().unwrap().adopted, ["c", "d"]);
+        assert!(line("surefoot.d").ends_with(&format!("L3:{}", shown("7c0"))));
+        assert_eq!(s.reset().unwrap().groups_removed, ["c", "d"]);
+        assert!(line("kvm").ends_with(&format!("L3:{}", shown("00f"))));
+    }
+}
+
+/// An exclusive group that comes or goes changes what is on offer: where fewer or more ways are left the server says so after some looks,
+/// who takes what, and no plan is refused for ever; where as many are left, only others, the classes move there.
+#[test]
+fn an_exclusive_group_that_comes_later_is_told() {
+    let (host, _files) = two_caches(crate::testing::intel(2, 11));
+    let mut s = host.server();
+    let put = |s: &mut LocalServer, mask: u32| {
+        let mut plan = quota(s, &[("c", 0.5)]);
+        let a = plan.allocations.get_mut("c").unwrap();
+        (a.ways, a.shared_ways) = (vec![mask; 2], vec![0; 2]);
+        s.apply(&plan)
+    };
+    put(&mut s, 0x030).unwrap();
+    let class = || host.root.read("/sys/fs/resctrl/surefoot.c/schemata").unwrap();
+    exclusive(&host, "kvm", 0x00f, 2, 0x7f0);
+    // It is not asked for against the kernel, which would refuse.
+    let said = put(&mut s, 0x0ff).unwrap_err().to_string();
+    assert!(said.contains("exclusive group kvm") && class().ends_with("L3:0=030;1=030"), "{said} {}", class());
+    (0..3).for_each(|_| drop(s.observe()));
+    let said = s.resctrl_changed().unwrap().to_string();
+    assert!(
+        said.contains("11 ways were on offer and 7 are now") && said.contains("exclusive group kvm has ways 0xf of L3 domain 0"),
+        "{said}"
+    );
+    drop(s);
+    // Opened anew it goes by what is left. What was in force had other numbers: it is placed anew.
+    let mut s = host.server();
+    s.resume().unwrap();
+    put(&mut s, 0x07f).unwrap();
+    assert!(class().ends_with("L3:0=7f0;1=7f0"), "{}", class());
+    // As many ways, but others: four at the top instead of four at the bottom.
+    put(&mut s, 0x007).unwrap();
+    let at = |p: &str| host.root.path(format!("/sys/fs/resctrl/{p}"));
+    host.root.files.remove_dir(&at("kvm")).unwrap();
+    exclusive(&host, "vm", 0x780, 2, 0x07f);
+    s.observe();
+    assert!(class().ends_with("L3:0=007;1=007") && s.resctrl_changed().is_none(), "{}", class());
+    assert_eq!(s.observe().get("c").unwrap().allocation.ways, [0x7, 0x7]);
+    host.root.files.remove_dir(&at("vm")).unwrap();
+    (0..3).for_each(|_| drop(s.observe()));
+    assert!(s.resctrl_changed().unwrap().contains("7 ways were on offer and 11 are now (nobody holds ways alone)"));
+}
+
+/// Where others hold every way there are no classes, and services are placed all the same: their CPUs are theirs.
+#[test]
+fn without_a_way_left_cpus_are_placed() {
+    let (host, _files) = two_caches(crate::testing::intel(2, 11));
+    exclusive(&host, "kvm", 0x3ff, 2, 0x400);
+    let at = |p: &str| host.root.path(format!("/sys/fs/resctrl/{p}"));
+    host.root.files.write(&at("mode"), "exclusive\n").unwrap();
+    let mut s = host.server();
+    assert_eq!((s.platform().ways(), s.platform().mba), (0, None));
+    let plan = quota(&s, &[("c", 0.5)]);
+    s.apply(&plan).unwrap();
+    (0..5).for_each(|_| drop(s.observe()));
+    assert_eq!((host.values("c")[1].as_str(), s.resctrl_changed()), ("5000", None));
+    assert!(!host.root.files.is_dir(&at("surefoot.c")));
+    s.reset().unwrap();
+}
+
+/// resctrl with one L3 domain on a host with two caches (the documented stand-in of server-1), or with two on a host that shows one: plans
+/// go by what both can tell apart, and every domain that resctrl has gets its mask.
+#[test]
+fn other_domains_than_the_cpus_have_are_managed() {
+    for (domains, shown) in [(1, "L3:0=038"), (3, "L3:0=038;1=038;2=038")] {
+        let (host, _files) = two_caches(crate::testing::intel(domains, 11));
+        let mut s = host.server();
+        let n = s.platform().l3_domains() as usize;
+        let mut plan = quota(&s, &[("c", 0.5)]);
+        let a = plan.allocations.get_mut("c").unwrap();
+        (a.ways, a.shared_ways) = (vec![0x38; n], vec![0; n]);
+        s.apply(&plan).unwrap();
+        let line = host.root.read("/sys/fs/resctrl/surefoot.c/schemata").unwrap();
+        assert!(line.ends_with(shown), "{line}");
+        assert_eq!(s.observe().get("c").unwrap().allocation.ways, vec![0x38; n]);
+        s.reset().unwrap();
+    }
 }
 
 /// Ticks stay on one grid, also after a step that took longer than a tick.

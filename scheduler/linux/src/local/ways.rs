@@ -2,12 +2,16 @@
 
 use super::apply::GroupsOfOthers;
 use super::control::Control;
+use super::limits::Value;
+use super::observe::STEADY_LOOKS;
+use super::watch::control_group;
 use super::{LocalServer, Service};
 use crate::cgroup::Cgroup;
 use crate::claim;
 use crate::resctrl::classes::{plan, Layout, Need, Place, Setting};
 use crate::resctrl::monitor::Event;
-use crate::resctrl::refusal::Refusal;
+use crate::resctrl::offer::Offer;
+use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::{steps, Op};
 use crate::resctrl::Resctrl;
 use crate::safe;
@@ -17,8 +21,8 @@ use std::path::Path;
 use surefoot_server::order::Pass;
 use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
 
-/// A service's threads are compared with its class once in so many observations.
-const FOLLOW_EVERY: u64 = 10;
+/// Counters of a service that is watched are looked for once in so many observations.
+pub(super) const FOLLOW_EVERY: u64 = 10;
 /// While classes are shared: whether there is room again is looked at once in so many observations.
 const REPLAN_EVERY: u64 = 50;
 
@@ -26,8 +30,25 @@ fn is_lc(s: &Service) -> bool {
     matches!(s.kind, Kind::Lc { .. })
 }
 
+/// Who holds what is not on offer.
+pub(super) fn said(offer: &Offer) -> String {
+    if offer.taken.is_empty() {
+        return "nobody holds ways alone".into();
+    }
+    offer.taken.join("; ")
+}
+
 fn is_watched(s: &Service) -> bool {
     matches!(s.control, Control::Watched(_))
+}
+
+/// What has run out where services share a class, in words.
+pub(super) fn shortage(of: Option<Cause>) -> &'static str {
+    match of {
+        Some(Cause::OutOfRmids) => "monitoring ids (RMIDs) have run out, and each class needs one",
+        Some(Cause::RmidsInLimbo) => "monitoring ids (RMIDs) of removed groups are not free yet, and each class needs one",
+        _ => "classes have run out",
+    }
 }
 
 impl LocalServer {
@@ -40,34 +61,53 @@ impl LocalServer {
             Ok(held) => self.resctrl_claim = Some(held),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 tracing::warn!("{}: {e}: ways and bandwidth are not controlled here", r.dir().display());
-                self.resctrl = None;
+                (self.resctrl, self.offer) = (None, Offer::default());
+                self.resctrl_left = true;
                 (self.platform.llc, self.platform.mba) = (None, None);
             }
             Err(e) => tracing::warn!("{e}: another controller of resctrl would not be noticed"),
         }
     }
 
-    /// resctrl may be unmounted and mounted anew, with other options: our classes are made again there. Where it offers something else
-    /// than the policy goes by, [`LocalServer::resctrl_changed`] says so.
-    pub(super) fn look_at_resctrl(&mut self) {
-        let Some(r) = &self.resctrl else { return };
-        let Some(anew) = r.mounted_anew(&self.config.root, self.layout.classes.keys()) else { return };
-        let offers = |r: &Resctrl| (r.cbm_bits(), r.min_cbm_bits(), r.mba_steps());
-        let (at, before, now) = (r.dir().display().to_string(), offers(r), offers(&anew));
-        self.resctrl = Some(anew);
-        self.layout = Layout::default();
-        if before != now {
-            self.resctrl_changed = Some(format!("resctrl at {at} was mounted anew and offers other ways or steps of bandwidth"));
-        } else if self.unsettled.is_empty() && self.services.values().any(|s| s.placed) {
-            tracing::warn!("{at}: was mounted anew, or somebody removed a class of ours: the classes are made again");
+    /// Others may take ways for themselves alone, or free them. Where as many are left, only others, classes are made again there; where
+    /// fewer or more are, for some looks, [`LocalServer::resctrl_changed`] says so.
+    pub(super) fn look_at_offer(&mut self) {
+        let Some(r) = self.resctrl.as_ref().filter(|_| !self.watch.unmounted) else { return };
+        let Ok(survey) = r.survey() else { return };
+        let now = r.offer(&survey, &self.l3_of_id);
+        if now.ways == self.offer.ways {
+            self.other_offer = 0;
+            if now.same_place(&self.offer) {
+                return;
+            }
+            tracing::warn!("{}: others hold other ways alone now ({}): the classes are made again", r.dir().display(), said(&now));
+            self.offer = now;
             self.replan_at = Some(self.observations);
             if let Err(e) = self.put_in_force(&Plan::default(), self.wait()) {
                 tracing::warn!("{e}");
             }
+            return;
+        }
+        self.other_offer += 1;
+        if self.other_offer >= STEADY_LOOKS && self.resctrl_changed.is_none() {
+            let at = r.dir().display();
+            let (before, ways) = (self.offer.ways, now.ways);
+            self.resctrl_changed = Some(format!("resctrl at {at}: {before} ways were on offer and {ways} are now ({})", said(&now)));
         }
     }
 
-    /// Why this server's platform is no longer this host's, where resctrl was mounted anew: its owner has to open it anew.
+    /// It may be mounted after the start. One that another controller has is nothing to us.
+    pub(super) fn look_for_resctrl(&mut self) {
+        if self.resctrl_left || self.resctrl_changed.is_some() || self.config.resctrl.is_some() {
+            return;
+        }
+        if let Some(r) = Resctrl::find(&self.config.root) {
+            self.resctrl_changed = Some(format!("resctrl was mounted at {} after the start", r.dir().display()));
+        }
+    }
+
+    /// Why this server's platform is no longer this host's, where resctrl was mounted anew or others hold other ways alone: its owner has
+    /// to open it anew.
     pub fn resctrl_changed(&self) -> Option<&str> {
         self.resctrl_changed.as_deref()
     }
@@ -89,8 +129,9 @@ impl LocalServer {
                 tracing::warn!(
                     "{id}: threads of it are in resctrl group {name} of somebody else, where they could not be put back: they stay"
                 );
-                let control = first.iter().next().filter(|n| *n != "mon_groups").map(Path::new).unwrap_or(Path::new(""));
-                self.elsewhere.insert(id.clone(), r.setting_of(control));
+                let control = control_group(first);
+                let setting = r.setting_of(&control);
+                self.elsewhere.insert(id.clone(), (control, setting));
             }
         }
         all
@@ -101,16 +142,23 @@ impl LocalServer {
         if self.services.get(id).is_some_and(is_watched) {
             return asked.clone();
         }
-        if let Some(s) = self.elsewhere.get(id).filter(|s| s.ways.len() == asked.ways.len()) {
-            return Allocation { ways: s.ways.clone(), shared_ways: s.ways.clone(), ..asked.clone() };
+        let ids = &self.group_domains;
+        if let Some((_, s)) = self.elsewhere.get(id).filter(|(_, s)| !asked.ways.is_empty() && s.ways.len() == ids.len()) {
+            let ways = self.offer.to_platform(ids, &s.ways);
+            return Allocation { shared_ways: ways.clone(), ways, ..asked.clone() };
         }
-        let Some((ways, shared_ways)) = self.layout.held(id, &asked.shared_ways, &self.default_group) else {
-            // Until it has a class it is where everybody is.
-            let open = &self.default_group.ways;
-            let waits = self.ways_late && asked.ways.len() == open.len();
-            let with = |a: &Allocation| Allocation { ways: open.clone(), shared_ways: open.clone(), ..a.clone() };
-            return if waits { with(asked) } else { asked.clone() };
+        let asked = &self.with_what_stays(id, asked);
+        let shared = self.offer.to_hardware(ids, &asked.shared_ways);
+        let Some((ways, shared_ways)) = self.layout.held(id, &shared, &self.default_group) else {
+            // Without a class, for whatever reason, it is where everybody is.
+            let Setting { ways: open, mba_pct } = &self.default_group;
+            let open = self.offer.to_platform(ids, open);
+            if open.is_empty() || asked.ways.len() != open.len() {
+                return asked.clone();
+            }
+            return Allocation { ways: open.clone(), shared_ways: open, mba_pct: mba_pct.unwrap_or(asked.mba_pct), ..asked.clone() };
         };
+        let (ways, shared_ways) = (self.offer.to_platform(ids, &ways), self.offer.to_platform(ids, &shared_ways));
         if asked.ways.len() != ways.len() {
             return asked.clone();
         }
@@ -127,23 +175,46 @@ impl LocalServer {
         all: &BTreeMap<ServiceId, Allocation>,
         limit: usize,
     ) -> Result<(Vec<(Pass, Op)>, Layout), ServerError> {
-        let Some(r) = &self.resctrl else { return Ok((vec![], Layout::default())) };
+        // CPUs go on where it is not mounted any more.
+        let Some(r) = self.resctrl.clone().filter(|_| !self.watch.unmounted) else { return Ok((vec![], Layout::default())) };
         let survey = r.survey()?;
+        self.note_foreign(&survey);
         let mba = self.platform.mba.is_some();
-        let mut needs = BTreeMap::new();
+        let before = survey.with_members(&self.layout);
+        let stays = |id: &ServiceId| self.limits.keeps(id, Value::Ways);
+        let (mut needs, mut wrong) = (BTreeMap::new(), None);
         for (id, a) in all.iter().filter(|(id, _)| !self.elsewhere.contains_key(*id)) {
-            let setting = Setting { ways: a.ways.clone(), mba_pct: mba.then_some(a.mba_pct) };
-            survey.check(r.info(), id, &setting)?;
+            let setting = match before.place(id).filter(|_| stays(id)) {
+                Some(Place::Class(c)) => before.classes[&c].setting.clone(),
+                _ if stays(id) => continue,
+                _ => Setting { ways: self.offer.to_hardware(&survey.domains, &a.ways), mba_pct: mba.then_some(a.mba_pct) },
+            };
+            if let Err(e) = survey.check(r.info(), id, &setting).or_else(|e| if stays(id) { Ok(()) } else { Err(e) }) {
+                wrong = Some((id.clone(), e));
+                break;
+            }
             needs.insert(id.clone(), Need { setting, lc: is_lc(&self.services[id]) });
         }
-        let before = survey.with_members(&self.layout);
+        if let Some((id, e)) = wrong {
+            (self.default_group, self.group_domains) = (survey.bounds.default, survey.domains);
+            self.layout = before;
+            self.learn_ways(vec![id], &e);
+            return Err(e);
+        }
         let mut bounds = survey.bounds;
         bounds.classes = bounds.classes.min(limit);
-        let after = plan(&needs, &before, &bounds);
+        // A class needs ways of its own where there are any, and without ways and bandwidth (L2 alone) there is nothing to give by one.
+        if self.platform.llc.is_none() && (self.platform.mba.is_none() || r.info().l3.is_some()) {
+            bounds.classes = 0;
+        }
+        let mut after = plan(&needs, &before, &bounds);
+        after.in_default.extend(before.in_default.iter().filter(|id| stays(id)).cloned());
         let services = &self.services;
         let lc = |id: &str| services.get(id).is_some_and(is_lc);
-        let ops = steps(&before, &after, r.min_cbm_bits(), lc);
-        self.default_group = bounds.default;
+        let mut ops = steps(&before, &after, r.min_cbm_bits(), lc);
+        // Its threads were refused: they stay where they are.
+        ops.retain(|(_, op)| !matches!(op, Op::Move { id, .. } if stays(id)));
+        (self.default_group, self.group_domains) = (bounds.default, survey.domains);
         self.layout = before;
         Ok((ops, after))
     }
@@ -160,31 +231,33 @@ impl LocalServer {
     /// `layout` is in force. What a service holds otherwise than it asked for is said once for each change.
     pub(super) fn classes_are(&mut self, layout: Layout) {
         let before = std::mem::replace(&mut self.layout, layout);
+        if let Some(r) = self.resctrl.as_ref().filter(|_| !self.watch.unmounted) {
+            self.watch.leave(r, &self.layout);
+        }
         let sharing = !self.layout.in_default.is_empty() || self.layout.classes.values().any(|c| c.members.len() > 1);
         self.replan_at = (sharing && self.platform.ways() > 0).then_some(self.observations + REPLAN_EVERY);
+        let out = shortage(self.short_of);
         for (id, s) in self.services.iter().filter(|(_, s)| s.placed) {
             let (with, place) = (self.layout.companions(id), self.layout.place(id));
             if before.companions(id) != with || before.place(id) != place {
                 match place {
                     Some(Place::Default) if self.platform.ways() > 0 => {
-                        tracing::warn!("{id}: classes have run out: it is in the default group, with ways {:x?}", self.default_group.ways);
+                        tracing::warn!("{id}: {out}: it is in the default group, with ways {:x?}", self.default_group.ways);
                     }
                     Some(Place::Class(c)) if !with.is_empty() => {
                         let with: Vec<&str> = with.iter().map(String::as_str).collect();
                         let ways = &self.layout.classes[&c].setting.ways;
-                        tracing::warn!("{id}: classes have run out: it shares ways {ways:x?} with {}", with.join(", "));
+                        tracing::warn!("{id}: {out}: it shares ways {ways:x?} with {}", with.join(", "));
                     }
                     _ => {}
                 }
             }
             let contended = self.resctrl.as_ref().and_then(|r| r.info().l3.as_ref()).map_or(0, |l| l.shareable_bits);
-            if is_lc(s) && s.allocation.ways.iter().any(|w| w & contended != 0) && self.platform.ways() > contended.count_ones() {
+            let ways = self.offer.to_hardware(&self.group_domains, &s.allocation.ways);
+            if is_lc(s) && ways.iter().any(|w| w & contended != 0) && self.platform.ways() > contended.count_ones() {
                 if let Some(r) = &self.resctrl {
                     r.say_once(format!("contended {id}"), || {
-                        format!(
-                            "{id}: some of its ways {:x?} are shared with devices ({contended:x}): others would be steadier",
-                            s.allocation.ways
-                        )
+                        format!("{id}: some of its ways {ways:x?} are shared with devices ({contended:x}): others would be steadier")
                     });
                 }
             }
@@ -223,16 +296,18 @@ impl LocalServer {
     pub(super) fn clear_classes(&mut self) -> Result<Vec<String>, ServerError> {
         let Some(r) = &self.resctrl else { return Ok(vec![]) };
         let (services, known) = (&self.services, std::mem::take(&mut self.layout));
+        let left: BTreeSet<String> = self.watch.names().chain(known.classes.keys()).cloned().collect();
+        self.watch.clear();
         self.ways_late = false;
         if !r.is_mounted(&self.config.root) {
-            if known != Layout::default() {
+            if known != Layout::default() || !left.is_empty() {
                 tracing::warn!(
                     "{}: is not mounted any more: classes of ours have gone with it, or are where else it is mounted",
                     r.dir().display()
                 );
             }
             // Whoever changes files for us may have had the folder open all along.
-            let dirs = known.classes.keys().map(|c| r.class_dir(c)).chain(known.in_default.iter().map(|id| r.monitor(id, &Place::Default)));
+            let dirs = left.iter().map(|c| r.class_dir(c)).chain(known.in_default.iter().map(|id| r.monitor(id, &Place::Default)));
             dirs.for_each(|dir| drop(self.config.root.files.remove_dir(&dir)));
             return Ok(vec![]);
         }
@@ -265,30 +340,8 @@ impl LocalServer {
         }
         drop(lock);
         self.layout = after;
+        self.watch.leave(r, &self.layout);
         Ok(())
-    }
-
-    /// Threads that entered a service's cgroup from elsewhere (`docker exec`) join its class; those born in it have inherited that.
-    pub(super) fn follow_threads(&mut self, ids: &[ServiceId]) {
-        self.observations += 1;
-        let Some(r) = &self.resctrl else { return };
-        let turn = |n: &usize| (self.observations + *n as u64).is_multiple_of(FOLLOW_EVERY);
-        // Only to find their counters: a service that is watched is somebody else's to move.
-        if self.observations % FOLLOW_EVERY == 1 && self.services.values().any(is_watched) {
-            self.layout = r.survey().map(|s| s.layout).unwrap_or_default();
-        }
-        for n in (0..ids.len()).filter(turn) {
-            let id = &ids[n];
-            if is_watched(&self.services[id]) {
-                continue;
-            }
-            let (Some(place), Some(cgroup)) = (self.layout.place(id), &self.services[id].cgroup) else { continue };
-            match r.follow(id, &place, &|| cgroup.tids()) {
-                Ok(0) => {}
-                Ok(n) => tracing::info!("{id}: {n} threads that had entered its cgroup were moved to its class"),
-                Err(e) => r.say_once(format!("follow {id}"), || format!("{id}: {e}")),
-            }
-        }
     }
 
     /// Local memory traffic of a service so far, bytes.

@@ -136,7 +136,7 @@ fn block(mask: u32, sparse: bool) -> bool {
 }
 
 /// The widest block of a mask, of equal ones the lowest.
-fn widest(mask: u32) -> u32 {
+pub(super) fn widest(mask: u32) -> u32 {
     let (mut best, mut rest) = (0u32, mask);
     while rest != 0 {
         let low = rest.trailing_zeros();

@@ -5,14 +5,18 @@ use super::info::Info;
 use super::lock::Turn;
 use super::masks::{check, marked, Reserved};
 use super::mba::MbaInfo;
+use super::offer::Offer;
 use super::refusal::{Attempt, Refusal};
 use super::schemata::{text, Entry, Schemata};
 use super::steps::Op;
+use super::tasks::{Before, Moved};
 use super::{Resctrl, PREFIX};
 use crate::safe;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
+use surefoot_server::allocation::full_mask;
 use surefoot_server::{ServerError, ServiceId};
 
 /// Folders of the root that are no control groups.
@@ -69,10 +73,10 @@ impl Resctrl {
         let gone = |e: &dyn std::fmt::Display| unavailable(&self.dir, e);
         let root = Schemata::parse(&self.read(self.dir.join("schemata")).ok_or_else(|| gone(&"schemata cannot be read"))?);
         let names = self.files.list(&self.dir).map_err(|e| gone(&e))?;
-        let domains: Vec<u32> = self.info.domain_line().and_then(|l| root.line(l)).map(|l| l.keys().copied().collect()).unwrap_or_default();
+        let domains = self.l3_domains();
         let mut layout = Layout::default();
         let mut foreign = vec![];
-        let mut reserved = self.pseudo_locked(&domains);
+        let mut reserved = vec![];
         if let Some(names) = self.files.list(&self.dir.join("mon_groups")).ok().filter(|_| self.info.monitoring.is_some()) {
             layout.in_default = names.iter().filter_map(|n| n.strip_prefix(PREFIX)).map(str::to_string).collect();
         }
@@ -84,14 +88,22 @@ impl Resctrl {
                 layout.classes.insert(ours.into(), Class { setting: setting(), members: members.into_iter().collect() });
                 continue;
             }
-            foreign.push(name.clone());
-            if self.read(dir.join("mode")).as_deref() == Some("exclusive") {
-                reserved.extend(reserve(&setting(), &format!("exclusive group {name}")));
+            let held = || self.masks(&Schemata::parse(&self.read(dir.join("schemata")).unwrap_or_default()), &domains);
+            match self.read(dir.join("mode")).as_deref() {
+                // Once its ways are locked it has no class any more.
+                Some("pseudo-locked") => {
+                    reserved.extend(reserve(&held(), &format!("pseudo-locked group {name}")));
+                    continue;
+                }
+                Some("exclusive") => reserved.extend(reserve(&held(), &format!("exclusive group {name}"))),
+                _ => {}
             }
+            foreign.push(name.clone());
         }
+        reserved.extend(self.pseudo_locked(&domains, &reserved));
         let default = self.setting(&root, &domains);
         if self.read(self.dir.join("mode")).as_deref() == Some("exclusive") {
-            reserved.extend(reserve(&default, "the default group, which is exclusive"));
+            reserved.extend(reserve(&self.masks(&root, &domains), "the default group, which is exclusive,"));
         }
         let classes = (self.info.num_closids as usize).saturating_sub(1 + foreign.len());
         let sparse = self.info.l3.as_ref().is_some_and(|l| l.sparse_masks);
@@ -106,14 +118,29 @@ impl Resctrl {
         self.setting(&schemata, &domains)
     }
 
-    fn pseudo_locked(&self, domains: &[u32]) -> Vec<Reserved> {
-        let Some(l3) = &self.info.l3 else { return vec![] };
-        let usage = self.read(self.dir.join(format!("info/{}/bit_usage", l3.lines[0]))).unwrap_or_default();
+    /// Ways that the kernel calls pseudo-locked and that are of no group in `known`.
+    fn pseudo_locked(&self, domains: &[u32], known: &[Reserved]) -> Vec<Reserved> {
+        let lines = self.info.l3.as_ref().map_or(&[][..], |l| l.lines);
+        let usage = |line: &&str| self.read(self.dir.join(format!("info/{line}/bit_usage"))).unwrap_or_default();
         let at = |(id, mask): (u32, u32)| {
-            let domain = domains.iter().position(|d| *d == id).filter(|_| mask != 0)?;
-            Some(Reserved { domain, mask, by: "a pseudo-locked region".into() })
+            let domain = domains.iter().position(|d| *d == id)?;
+            let mask = mask & !known.iter().filter(|r| r.domain == domain).fold(0, |m, r| m | r.mask);
+            (mask != 0).then(|| Reserved { domain, mask, by: "a pseudo-locked region".into() })
         };
-        marked(&usage, 'P').into_iter().filter_map(at).collect()
+        let mut all: Vec<Reserved> = lines.iter().flat_map(|l| marked(&usage(l), 'P')).filter_map(at).collect();
+        all.dedup();
+        all
+    }
+
+    /// Ways that a group has in each domain, for code or for data.
+    fn masks(&self, s: &Schemata, domains: &[u32]) -> Vec<u32> {
+        let lines = self.info.l3.as_ref().map_or(&[][..], |l| l.lines);
+        domains.iter().map(|id| lines.iter().fold(0, |m, l| m | s.mask(l, *id).unwrap_or(0))).collect()
+    }
+
+    /// What is left for us by a survey, for a platform with these domains.
+    pub fn offer(&self, survey: &Survey, of_id: &BTreeMap<u32, usize>) -> Offer {
+        self.info.l3.as_ref().map_or_else(Offer::default, |l3| Offer::new(l3, &survey.domains, of_id, &survey.reserved))
     }
 
     /// A group's setting in the words of plans. A mask that CDP's two lines do not agree on is 0, which no service asks for.
@@ -132,7 +159,7 @@ impl Resctrl {
             if values.len() != 1 {
                 return None;
             }
-            m.percent(values.first()?.parse().ok()?, self.peak_mbps)
+            m.percent(values.first()?.parse().ok()?, self.domain_peak_mbps())
         };
         Setting { ways, mba_pct: self.mba_steps().and(self.info.mba.as_ref()).and_then(of) }
     }
@@ -183,7 +210,7 @@ impl Resctrl {
         }
         // After L3: under mba_MBps values are in force while the rest is still being parsed.
         if let Some((mba, pct)) = self.info.mba.as_ref().zip(to.mba_pct) {
-            if let Some(value) = mba.value(pct, self.peak_mbps) {
+            if let Some(value) = mba.value(pct, self.domain_peak_mbps()) {
                 let ids = now.line("MB").into_iter().flatten().map(|(id, _)| *id);
                 let differ = ids.filter(|id| now.number("MB", *id) != Some(value));
                 entries.extend(differ.map(|domain| Entry { resource: "MB", domain, value: value.to_string() }));
@@ -256,6 +283,14 @@ impl Resctrl {
         let all = || -> Vec<u32> {
             let mut all: BTreeSet<u32> = tids().into_iter().collect();
             all.extend(old.iter().filter(|d| new.as_ref() != Some(d)).flat_map(|d| self.tasks(d)));
+            if to.is_none() {
+                // It leaves: threads that are in groups of others are where they belong.
+                let inside = match from {
+                    Some(Place::Class(c)) => self.tasks(&self.class_dir(c)),
+                    _ => old.iter().flat_map(|d| self.tasks(d)).collect(),
+                };
+                all.retain(|t| inside.contains(t));
+            }
             all.into_iter().collect()
         };
         let moved = self.gather(&class, &all)?;
@@ -274,7 +309,7 @@ impl Resctrl {
     /// A monitoring group for a service, with all its threads. Without one it has no counters: that is said once, and nothing
     /// else depends on it.
     fn watch_threads(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) {
-        if self.info.monitoring.is_none() {
+        if self.info.monitoring.is_none() || matches!(place, Place::Class(_)) && self.no_monitors.load(Ordering::Relaxed) {
             return;
         }
         let dir = self.monitor(id, place);
@@ -289,29 +324,45 @@ impl Resctrl {
         }
     }
 
-    /// Threads that entered a service's cgroup from elsewhere since it was placed; how many were moved. Waits for no
-    /// lock: while another tool has it nothing is moved.
+    /// Threads of a service that are not where it is placed: those that entered its cgroup from elsewhere, and those that somebody moved. Waits
+    /// for no lock: while another tool has it nothing is moved (None). `before` hears of those that are to be moved.
     ///
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
-    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) -> Result<u32, ServerError> {
+    pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>, before: Before<'_>) -> Result<Option<Moved>, ServerError> {
+        // Whoever is in its monitoring group is in the group above that one too.
+        let all: BTreeSet<u32> = tids().into_iter().collect();
+        if !all.is_empty() && all.is_subset(&self.tasks(&self.monitor(id, place))) {
+            return Ok(Some(Moved { all, settled: true, ..Moved::default() }));
+        }
         // The next look is soon enough.
-        let Turn::Now(_lock) = self.turn() else { return Ok(0) };
-        let threads = match place {
-            Place::Class(c) => self.gather(&self.class_dir(c), tids)?.threads,
-            Place::Default => 0,
+        let Turn::Now(_lock) = self.turn() else { return Ok(None) };
+        let moved = match place {
+            Place::Class(c) => self.gather_after(&self.class_dir(c), tids, before)?,
+            // A list of all threads of the host, but for those that have counters of their own.
+            Place::Default => {
+                let counted = self.tasks(&self.monitor(id, place));
+                let found = self.gather_after(&self.dir, &|| tids().into_iter().filter(|t| !counted.contains(t)).collect(), before)?;
+                Moved { all: found.all.union(&counted).copied().collect(), ..found }
+            }
         };
         self.watch_threads(id, place, tids);
-        Ok(threads)
+        Ok(Some(moved))
     }
 
     /// What leaves a class of BE jobs the least without us; None without ways.
     pub fn least_op(&self, class: &str) -> Option<safe::Op> {
         let l3 = self.info.l3.as_ref()?;
         let now = Schemata::parse(&self.read(self.dir.join("schemata")).unwrap_or_default());
-        let least = format!("{:x}", (1u32 << l3.min_cbm_bits) - 1);
+        // The kernel refuses ways that others hold alone.
+        let usage: Vec<String> = l3.lines.iter().filter_map(|l| self.read(self.dir.join(format!("info/{l}/bit_usage")))).collect();
+        let alone = |id: u32| {
+            let marks = usage.iter().flat_map(|u| ['E', 'P'].into_iter().flat_map(|mark| marked(u, mark)));
+            marks.filter(|(of, _)| *of == id).fold(0, |m, (_, mask)| m | mask)
+        };
+        let least = |id: u32| format!("{:x}", lowest(l3.cbm_mask & !alone(id), l3.min_cbm_bits));
         let ids = |line: &'static str| now.line(line).into_iter().flatten().map(move |(id, _)| (line, *id));
-        let all = l3.lines.iter().flat_map(|l| ids(l)).map(|(resource, domain)| Entry { resource, domain, value: least.clone() });
+        let all = l3.lines.iter().flat_map(|l| ids(l)).map(|(resource, domain)| Entry { resource, domain, value: least(domain) });
         Some(safe::Op::Write { path: self.class_dir(class).join("schemata"), text: text(&all.collect::<Vec<_>>()) })
     }
 
@@ -358,6 +409,12 @@ fn unavailable(dir: &Path, e: &dyn std::fmt::Display) -> ServerError {
     }
 }
 
-fn reserve(s: &Setting, by: &str) -> Vec<Reserved> {
-    s.ways.iter().enumerate().filter(|(_, m)| **m != 0).map(|(domain, mask)| Reserved { domain, mask: *mask, by: by.into() }).collect()
+fn reserve(masks: &[u32], by: &str) -> Vec<Reserved> {
+    masks.iter().enumerate().filter(|(_, m)| **m != 0).map(|(domain, mask)| Reserved { domain, mask: *mask, by: by.into() }).collect()
+}
+
+/// The lowest block of `n` ways that are free; the lowest ways of all where there is none.
+fn lowest(free: u32, n: u32) -> u32 {
+    let block = full_mask(n);
+    (0..32u32).filter_map(|at| block.checked_shl(at)).find(|b| b & !free == 0 && b.count_ones() == n).unwrap_or(block)
 }

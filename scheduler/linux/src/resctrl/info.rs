@@ -3,7 +3,7 @@
 //! Folders of `info` differ by processor, kernel and mount options: each value is looked up by name, and a file that is not
 //! there means what it meant before the kernel had it.
 
-use super::mba::{MbaInfo, Unit, NO_LIMIT_EIGHTHS};
+use super::mba::{MbaInfo, Unit, MOST_EIGHTHS, NO_LIMIT_EIGHTHS};
 use super::schemata::Schemata;
 use crate::files::{text, Files};
 use std::path::Path;
@@ -69,8 +69,11 @@ impl Info {
                 step: step.max(1),
                 linear: number("MB/delay_linear") == Some(1),
                 throttle_mode: info("MB/thread_throttle_mode"),
+                domains: root.line("MB").map_or(1, |l| l.len() as u32).max(1),
+                no_limit_eighths: NO_LIMIT_EIGHTHS,
             };
             m.unit = unit(&m, options, &root);
+            m.no_limit_eighths = no_limit_eighths(&root);
             m
         });
         let resources = files.list(&dir.join("info")).unwrap_or_default();
@@ -103,11 +106,21 @@ impl Info {
     }
 }
 
+fn most(root: &Schemata) -> u32 {
+    root.line("MB").into_iter().flatten().filter_map(|(_, v)| v.parse::<u32>().ok()).max().unwrap_or(0)
+}
+
+/// AMD's value for no limit, which is the greatest that the field takes: 2048, or more on processors with a wider one. The default group
+/// shows it where nobody has set a limit.
+fn no_limit_eighths(root: &Schemata) -> u32 {
+    Some(most(root)).filter(|m| m.is_power_of_two()).map_or(NO_LIMIT_EIGHTHS, |m| m.clamp(NO_LIMIT_EIGHTHS, MOST_EIGHTHS))
+}
+
 /// The unit of `MB` lines. The mount option says it on a kernel; elsewhere (a stand-in shows no options) and for AMD the values do:
-/// only MB/s go beyond AMD's 2048, only AMD's beyond 100.
+/// only MB/s go beyond the greatest of AMD's, only AMD's beyond 100.
 fn unit(m: &MbaInfo, options: &str, root: &Schemata) -> Unit {
-    let most = root.line("MB").into_iter().flatten().filter_map(|(_, v)| v.parse::<u32>().ok()).max().unwrap_or(0);
-    if options.split(',').any(|o| o == "mba_MBps") || most > NO_LIMIT_EIGHTHS {
+    let most = most(root);
+    if options.split(',').any(|o| o == "mba_MBps") || most > MOST_EIGHTHS {
         Unit::MbPerS
     } else if most > 100 || (m.step == 1 && !m.linear && m.throttle_mode.is_none()) {
         Unit::EighthGbPerS

@@ -4,8 +4,10 @@ use surefoot_server::Mba;
 
 /// MB/s under `mba_MBps` that mean no limit.
 pub const NO_LIMIT_MBPS: u32 = u32::MAX;
-/// AMD's value for no limit.
+/// AMD's value for no limit, where no greater one is seen.
 pub const NO_LIMIT_EIGHTHS: u32 = 2048;
+/// What no processor's field for it reaches: 8 TB/s of one L3 cache.
+pub const MOST_EIGHTHS: u32 = 1 << 16;
 /// Steps of plans where the hardware's are finer than per cent: those of Intel's MBA.
 const PLAN_STEP_PCT: u8 = 10;
 
@@ -30,10 +32,14 @@ pub struct MbaInfo {
     pub linear: bool,
     /// "max": a throttled thread slows its sibling down.
     pub throttle_mode: Option<String>,
+    /// Domains on the `MB` line: absolute limits are for each.
+    pub domains: u32,
+    /// [`NO_LIMIT_EIGHTHS`] of this processor.
+    pub no_limit_eighths: u32,
 }
 
 impl MbaInfo {
-    /// Steps that plans may use; None where per cent of the peak bandwidth cannot be computed.
+    /// Steps that plans may use; None where per cent of the peak bandwidth cannot be computed. Peaks are those of one domain.
     pub fn steps(&self, peak_mbps: Option<f64>) -> Option<Mba> {
         let known = peak_mbps.is_some_and(|p| p > 0.0);
         match self.unit {
@@ -45,15 +51,15 @@ impl MbaInfo {
         }
     }
 
-    /// The number to write for `pct` of the peak bandwidth (MB/s, MB = 10^6), rounded up as the kernel does; 100 is no limit.
+    /// The number to write for `pct` of a domain's peak bandwidth (MB/s, MB = 10^6), rounded up as the kernel does; 100 is no limit.
     pub fn value(&self, pct: u8, peak_mbps: Option<f64>) -> Option<u32> {
         let bytes_per_s = || peak_mbps.filter(|p| *p > 0.0).map(|p| p * 1e4 * f64::from(pct));
         match self.unit {
             Unit::Percent => Some(self.rounded(u32::from(pct))),
             Unit::MbPerS if pct >= 100 => Some(NO_LIMIT_MBPS),
-            Unit::EighthGbPerS if pct >= 100 => Some(NO_LIMIT_EIGHTHS),
+            Unit::EighthGbPerS if pct >= 100 => Some(self.no_limit_eighths),
             Unit::MbPerS => Some(up(bytes_per_s()? / f64::from(1 << 20)).max(1)),
-            Unit::EighthGbPerS => Some(self.rounded(up(bytes_per_s()? / 125e6).clamp(1, NO_LIMIT_EIGHTHS))),
+            Unit::EighthGbPerS => Some(self.rounded(up(bytes_per_s()? / 125e6).clamp(1, self.no_limit_eighths))),
         }
     }
 
@@ -84,7 +90,7 @@ mod tests {
     use super::*;
 
     fn info(unit: Unit, min: u32, step: u32) -> MbaInfo {
-        MbaInfo { unit, min, step, linear: true, throttle_mode: None }
+        MbaInfo { unit, min, step, linear: true, throttle_mode: None, domains: 1, no_limit_eighths: NO_LIMIT_EIGHTHS }
     }
 
     /// Per cent pass as they are and need no peak; between two steps the kernel takes the upper one.

@@ -2,7 +2,8 @@
 //!
 //! Map: [`info`] what the kernel offers · [`schemata`] its lines · [`mba`] units of bandwidth · [`masks`] which masks are legal ·
 //! [`classes`] who shares a class · [`steps`] from one layout to another · [`groups`] what is there, and how it is changed · [`tasks`]
-//! threads follow their service · [`monitor`] counters · [`lock`] the protocol between tools · [`refusal`] what errors mean.
+//! threads follow their service · [`watch`] what others change · [`monitor`] counters · [`offer`] what others leave · [`lock`] the protocol
+//! between tools · [`refusal`] what errors mean.
 //!
 //! Ids of domains come from `schemata`, never from counting. L3 and MB go in one write, which the kernel parses whole before it
 //! applies any of it. Groups without our prefix are never changed, and neither is the default group's setting.
@@ -14,13 +15,17 @@ pub mod lock;
 pub mod masks;
 pub mod mba;
 pub mod monitor;
+pub mod offer;
 pub mod refusal;
 pub mod schemata;
 pub mod steps;
 mod tasks;
-pub use tasks::held_by_others;
+pub mod watch;
+pub use tasks::{held_by_others, Before, Moved};
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trees;
 
 use self::info::Info;
 use self::lock::{Lock, Patience, Turn, PATIENCE};
@@ -31,6 +36,7 @@ use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use surefoot_server::{Mba, ServerError};
@@ -48,12 +54,14 @@ pub struct Resctrl {
     info: Arc<Info>,
     /// Not the kernel's: a mount that was named (docs/resctrlfs.md).
     stand_in: bool,
-    /// Peak memory bandwidth, MB/s (10^6): what per cent are of where MBA is in absolute units.
+    /// Peak memory bandwidth of the platform, MB/s (10^6): what per cent are of where MBA is in absolute units.
     peak_mbps: Option<f64>,
     /// Messages that were logged and are not to be again.
     said: Arc<Mutex<BTreeSet<String>>>,
     /// With whoever else holds the lock.
     patience: Arc<Mutex<Patience>>,
+    /// Services have no monitoring groups of their own in classes: their ids (RMIDs) are needed for the classes.
+    no_monitors: Arc<AtomicBool>,
 }
 
 /// Mount point, type and options of a line of `/proc/mounts`.
@@ -125,6 +133,7 @@ impl Resctrl {
             peak_mbps: None,
             said: Arc::default(),
             patience: Arc::default(),
+            no_monitors: Arc::default(),
         }
     }
 
@@ -135,10 +144,10 @@ impl Resctrl {
     }
 
     /// What is there instead where it was mounted anew: its options are others, or one of `classes`, which were ours, has gone (an
-    /// unmount takes all groups). None where all is as it was, and where nothing is mounted now. Cheap: one file and a look at each class.
-    pub fn mounted_anew<'a>(&self, root: &Root, mut classes: impl Iterator<Item = &'a String>) -> Option<Self> {
+    /// unmount takes all groups), or it was found not to be mounted (`was_unmounted`). None where all is as it was, and where nothing is mounted now. Cheap: one file and a look at each class.
+    pub fn mounted_anew<'a>(&self, root: &Root, was_unmounted: bool, mut classes: impl Iterator<Item = &'a String>) -> Option<Self> {
         let (_, _, options) = mounts(root).into_iter().rev().find(|m| m.0 == self.at)?;
-        let same = options == self.info.options && classes.all(|c| self.files.is_dir(&self.class_dir(c)));
+        let same = !was_unmounted && options == self.info.options && classes.all(|c| self.files.is_dir(&self.class_dir(c)));
         if same || !self.files.is_file(&self.dir.join("schemata")) {
             return None;
         }
@@ -203,20 +212,40 @@ impl Resctrl {
         self.info.l3.as_ref().map_or(1, |l| l.min_cbm_bits)
     }
 
-    /// Bytes that all bits of the first domain stand for.
+    /// Bytes that all bits of a domain stand for, by its id; of domains whose size is not told nothing.
+    pub fn domain_bytes(&self) -> BTreeMap<u32, u64> {
+        let read = |file: &str| Schemata::parse(&self.read(self.dir.join(file)).unwrap_or_default());
+        let (size, schemata) = (read("size"), read("schemata"));
+        let Some((line, l3)) = self.info.domain_line().zip(self.info.l3.as_ref()) else { return BTreeMap::new() };
+        let bytes = |domain: u32| {
+            // A bit's worth: the default group need not hold all bits.
+            let held = schemata.mask(line, domain)?.count_ones();
+            let bytes: u64 = size.value(line, domain)?.parse().ok()?;
+            bytes.checked_mul(u64::from(l3.cbm_mask.count_ones()))?.checked_div(u64::from(held))
+        };
+        size.line(line).into_iter().flatten().filter_map(|(id, _)| Some((*id, bytes(*id)?))).collect()
+    }
+
+    /// Bytes that all bits of a domain stand for, of the smallest: a way is worth no less anywhere.
     pub fn root_bytes(&self) -> Option<u64> {
-        let size = Schemata::parse(&self.read(self.dir.join("size"))?);
-        // A bit's worth: the default group need not hold all bits.
-        let (line, domain) = (self.info.domain_line()?, *size.line(self.info.domain_line()?)?.keys().next()?);
-        let l3 = self.info.l3.as_ref()?;
-        let held = Schemata::parse(&self.read(self.dir.join("schemata"))?).mask(line, domain)?.count_ones();
-        let bytes: u64 = size.value(line, domain)?.parse().ok()?;
-        bytes.checked_mul(u64::from(l3.cbm_mask.count_ones()))?.checked_div(u64::from(held))
+        self.domain_bytes().into_values().min()
+    }
+
+    /// Ids of the L3 domains that are on line.
+    pub fn l3_domains(&self) -> Vec<u32> {
+        let schemata = Schemata::parse(&self.read(self.dir.join("schemata")).unwrap_or_default());
+        self.info.domain_line().and_then(|l| schemata.line(l)).map(|l| l.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// Peak memory bandwidth of one L3 domain, MB/s: an equal part of the platform's. Limits in absolute units are for each domain.
+    fn domain_peak_mbps(&self) -> Option<f64> {
+        let domains = self.info.mba.as_ref().map_or(1, |m| m.domains.max(1));
+        self.peak_mbps.map(|p| p / f64::from(domains))
     }
 
     /// Steps of bandwidth in per cent; None without MBA, or where its unit is absolute and the peak is not known.
     pub fn mba_steps(&self) -> Option<Mba> {
-        self.info.mba.as_ref()?.steps(self.peak_mbps)
+        self.info.mba.as_ref()?.steps(self.domain_peak_mbps())
     }
 
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
@@ -236,6 +265,24 @@ impl Resctrl {
 
     fn refused(&self, attempt: Attempt, what: String, e: &io::Error) -> Refusal {
         Refusal::new(attempt, what, e, &self.read(self.dir.join("info/last_cmd_status")).unwrap_or_default())
+    }
+
+    /// Give up the monitoring groups of services in our classes, of which each has an id (RMID) that a class may need; false where that was
+    /// done before. A service that is alone in its class is counted by the class's own.
+    pub fn give_up_monitors(&self) -> bool {
+        if self.info.monitoring.is_none() || self.no_monitors.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        tracing::warn!(
+            "{}: monitoring ids (RMIDs) have run out: services go on without monitoring groups of their own. Remove monitoring groups that \
+             nobody needs, and start this again",
+            self.dir.display()
+        );
+        for class in self.files.folders(&self.dir).iter().filter(|n| n.starts_with(PREFIX)) {
+            let monitors = self.dir.join(class).join("mon_groups");
+            self.files.folders(&monitors).iter().for_each(|m| drop(self.files.remove_dir(&monitors.join(m))));
+        }
+        true
     }
 
     /// Log `message` as a warning, the first time for this `key`.

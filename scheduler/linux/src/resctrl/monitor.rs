@@ -54,7 +54,7 @@ impl Resctrl {
             }
         };
         let domains = names.iter().filter(|n| n.starts_with("mon_L3_"));
-        Some(domains.map(|d| Gauge::new(self.files.clone(), data.join(d).join(event.file()))).collect())
+        Some(domains.map(|d| Gauge::unheld(self.files.clone(), data.join(d).join(event.file()))).collect())
     }
 
     /// A counter of a service, summed over the L3 domains. None where any domain has no figure: "Unavailable", "Error" and
@@ -81,7 +81,8 @@ impl Traffic {
     /// Bytes so far, as [`Resctrl::counter`].
     pub fn bytes(&mut self, r: &Resctrl, id: &str, place: Place, alone: bool) -> Option<u64> {
         let of = Some((place, alone));
-        if self.of == of {
+        let same = self.of == of;
+        if same {
             if let Some(sum) = sum(&mut self.domains) {
                 return Some(sum);
             }
@@ -90,6 +91,10 @@ impl Traffic {
         let (place, alone) = of.as_ref()?;
         self.domains = r.domains(id, place, *alone, Event::MbmLocal).unwrap_or_default();
         self.of = of;
+        // Where somebody removed the group the figure is of another one now: no rate leads from one to the other.
+        if same {
+            return None;
+        }
         sum(&mut self.domains)
     }
 }

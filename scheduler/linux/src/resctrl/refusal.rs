@@ -24,6 +24,8 @@ pub enum Cause {
     Gone,
     NoRight,
     ReadOnly,
+    /// No word of the kernel on the value: whoever carries it out is away, or cannot.
+    Away,
     Other,
 }
 
@@ -66,6 +68,7 @@ fn cause(attempt: Attempt, e: &io::Error, status: &str) -> Cause {
         (_, libc::ENOENT | libc::ENODEV) => Cause::Gone,
         (_, libc::EACCES | libc::EPERM) => Cause::NoRight,
         (_, libc::EROFS) => Cause::ReadOnly,
+        (_, 0 | libc::EIO | libc::ENOMEM | libc::EINTR | libc::EAGAIN | libc::EPIPE | libc::ECONNABORTED | libc::ETIMEDOUT) => Cause::Away,
         _ => Cause::Other,
     }
 }
@@ -81,6 +84,7 @@ fn remedy(attempt: Attempt, cause: Cause) -> &'static str {
         (Cause::NoRight, Attempt::Tasks) => "Run as root in the host's pid namespace",
         (Cause::NoRight, _) => "Run as root",
         (Cause::ReadOnly, _) => "Mount resctrl for writing: mount -o remount,rw",
+        (Cause::Away, _) => "Look in the log for what keeps it from being written",
         (Cause::Other, Attempt::Schemata) => "Check the values against info/L3 and info/MB, and for exclusive groups of others",
         (Cause::Other, Attempt::Remove) => "Remove what other tools made in it",
         (Cause::Other, _) => "Look at info/last_cmd_status",

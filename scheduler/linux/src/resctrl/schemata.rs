@@ -39,6 +39,30 @@ impl Schemata {
     pub fn number(&self, resource: &str, domain: u32) -> Option<u32> {
         self.value(resource, domain)?.parse().ok()
     }
+
+    /// What `now` has other than this, as it is here. What only one of them has counts for nothing: a domain without a CPU on line is not shown.
+    pub fn lost_in(&self, now: &Self) -> Self {
+        let differs = |name: &String, id: u32, v: &String| now.value(name, id).is_some_and(|n| n != v);
+        let line = |(name, line): (&String, &Line)| {
+            let lost: Line = line.iter().filter(|(id, v)| differs(name, **id, v)).map(|(id, v)| (*id, v.clone())).collect();
+            (!lost.is_empty()).then(|| (name.clone(), lost))
+        };
+        Schemata(self.0.iter().filter_map(line).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text of one write of all of it. Bandwidth comes last: under `mba_MBps` it is in force while the rest is still being parsed.
+    pub fn to_write(&self) -> String {
+        let line = |(name, line): (&String, &Line)| {
+            let values: Vec<String> = line.iter().map(|(id, v)| format!("{id}={v}")).collect();
+            format!("{name}:{}\n", values.join(";"))
+        };
+        let (mb, others): (Vec<_>, Vec<_>) = self.0.iter().partition(|(name, _)| *name == "MB");
+        others.into_iter().chain(mb).map(line).collect()
+    }
 }
 
 /// One value to write.

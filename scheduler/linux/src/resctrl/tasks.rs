@@ -5,6 +5,7 @@
 //! says at that moment.
 
 use super::groups::NO_GROUPS;
+use super::lock::Turn;
 use super::refusal::{Attempt, Refusal};
 use super::{Resctrl, PREFIX};
 use crate::files::{text, Files};
@@ -16,12 +17,19 @@ use std::path::{Path, PathBuf};
 const MAX_LOOKS: u32 = 16;
 
 /// What a loop over the threads did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     pub threads: u32,
+    /// Ids of those that were moved.
+    pub moved: BTreeSet<u32>,
+    /// All that there were at the last look.
+    pub all: BTreeSet<u32>,
     /// The last look found none outside.
     pub settled: bool,
 }
+
+/// Hears of threads before they are moved; an error keeps them where they are.
+pub type Before<'a> = &'a mut dyn FnMut(&[u32]) -> Result<(), Refusal>;
 
 /// Ids in the `tasks` of a group; nothing where it cannot be read.
 fn tasks(files: &dyn Files, group: &Path) -> BTreeSet<u32> {
@@ -62,11 +70,14 @@ impl Resctrl {
     /// The writes that put a service's threads back into groups of others: path and text, in order. `now` are the threads that it has.
     pub fn writes_back(&self, groups: &BTreeMap<PathBuf, Vec<u32>>, now: &[u32]) -> Vec<(PathBuf, String)> {
         let mut writes = vec![];
+        // All of them, but for those that came from elsewhere later.
+        let named: BTreeSet<u32> = groups.values().flatten().copied().collect();
         for (group, tids) in groups {
             let monitor = group.parent().filter(|p| p.ends_with("mon_groups"));
             // A thread is in a monitoring group of its control group only.
             let control = monitor.and_then(Path::parent);
-            for tid in now.iter().filter(|t| tids.is_empty() || tids.contains(t)) {
+            let here = |t: &u32| if tids.is_empty() { !named.contains(t) } else { tids.contains(t) };
+            for tid in now.iter().filter(|t| here(t)) {
                 let into = control.into_iter().chain([group.as_path()]);
                 writes.extend(into.map(|g| (self.dir.join(g).join("tasks"), format!("{tid}\n"))));
             }
@@ -102,23 +113,38 @@ impl Resctrl {
     }
 
     /// Put every thread of `tids` into `group`, one id a write: a list would stop at the first that has exited.
-    pub(super) fn gather(&self, group: &Path, tids: &dyn Fn() -> Vec<u32>) -> Result<Moved, Refusal> {
+    pub(crate) fn gather(&self, group: &Path, tids: &dyn Fn() -> Vec<u32>) -> Result<Moved, Refusal> {
+        self.gather_after(group, tids, &mut |_| Ok(()))
+    }
+
+    /// The same, with a word of those that are to be moved before any of them is: where they are is known only then.
+    pub(super) fn gather_after(&self, group: &Path, tids: &dyn Fn() -> Vec<u32>, before: Before<'_>) -> Result<Moved, Refusal> {
         let path = group.join("tasks");
         let mut moved = Moved::default();
         for _ in 0..MAX_LOOKS {
             // Who is to be in before who is: a child born in between is inside already, and not a straggler.
             let all = tids();
+            moved.all = all.iter().copied().collect();
             let inside = if all.is_empty() { BTreeSet::new() } else { self.tasks(group) };
             let outside: Vec<u32> = all.into_iter().filter(|t| !inside.contains(t)).collect();
+            if !outside.is_empty() {
+                before(&outside)?;
+            }
             let mut stayed = 0;
             for tid in outside {
                 match self.files.write(&path, &format!("{tid}\n")) {
                     Ok(()) => {
                         moved.threads += 1;
+                        moved.moved.insert(tid);
                         stayed += 1;
                     }
                     // It has exited.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                    // It has left meanwhile: nobody wants it here any more.
+                    Err(_) if !tids().contains(&tid) => {}
+                    // Born while its parent was moved, it is in the group that the parent was in: a monitoring group takes only what is in
+                    // its control group.
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.reach_by_control_group(group, tid) => stayed += 1,
                     Err(e) => return Err(self.refused(Attempt::Tasks, format!("{} <- {tid}", path.display()), &e)),
                 }
             }
@@ -128,5 +154,44 @@ impl Resctrl {
             }
         }
         Ok(moved)
+    }
+
+    /// A thread goes into the control group of a monitoring group; false for a group that is none, or where the kernel refuses.
+    fn reach_by_control_group(&self, group: &Path, tid: u32) -> bool {
+        let control = group.parent().filter(|p| p.ends_with("mon_groups")).and_then(Path::parent);
+        control.is_some_and(|c| self.files.write(&c.join("tasks"), &format!("{tid}\n")).is_ok())
+    }
+
+    /// Threads of a class that are in no cgroup of its services (`members`) any more: its ways are not theirs. They go back into the groups of
+    /// others that they came from (`former`), else into the default group. How many; none while another tool has the lock.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn let_leavers_go(
+        &self,
+        class: &str,
+        former: &BTreeMap<PathBuf, Vec<u32>>,
+        members: &dyn Fn() -> Vec<u32>,
+    ) -> Result<u32, Refusal> {
+        // Who is inside before who belongs there; and once more, since a thread is in its group before it is in its cgroup.
+        let inside = self.tasks(&self.class_dir(class));
+        let outside = |of: BTreeSet<u32>| -> BTreeSet<u32> { of.difference(&members().into_iter().collect()).copied().collect() };
+        let left = outside(inside);
+        if left.is_empty() {
+            return Ok(0);
+        }
+        let Turn::Now(_lock) = self.turn() else { return Ok(0) };
+        let left = outside(left);
+        let path = self.dir.join("tasks");
+        let mut gone = 0;
+        for tid in &left {
+            match self.files.write(&path, &format!("{tid}\n")) {
+                Ok(()) => gone += 1,
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(e) => return Err(self.refused(Attempt::Tasks, format!("{} <- {tid}", path.display()), &e)),
+            }
+        }
+        self.put_back(former, &left.into_iter().collect::<Vec<_>>())?;
+        Ok(gone)
     }
 }

@@ -161,14 +161,14 @@ fn services_come_and_go_everywhere() {
             let schemata = h.show("surefoot.web/schemata");
             let lines: &[&str] = if options == "cdp" { &["L3CODE", "L3DATA"] } else { &["L3"] };
             assert!(lines.iter().all(|l| schemata.contains(&format!("{l}:{l3}"))), "{said}");
-            // 50 % of 100 GB/s: 400 eighths of a GB/s, or 50e9 / 2^20 = 47683.7 MB/s.
+            // 50 % of 100 GB/s: 400 eighths of a GB/s, or 50e9 / 2^20 = 47683.7 MB/s; of two domains each has half of that.
             let job = Schemata::parse(&h.r.read(h.r.dir.join("surefoot.job/schemata")).unwrap());
             let expected = h.r.info.mba.as_ref().map(|m| match m.unit {
                 mba::Unit::Percent => 50,
-                mba::Unit::EighthGbPerS => 400,
-                mba::Unit::MbPerS => 47_684,
+                mba::Unit::EighthGbPerS => 400 / n as u32,
+                mba::Unit::MbPerS => 47_684 / n as u32,
             });
-            assert_eq!(job.number("MB", 0), expected, "{said}");
+            assert!((0..n as u32).all(|d| job.number("MB", d) == expected), "{said}");
             assert_eq!(h.groups_of(11), "res:surefoot.web mon:web", "{said}");
             // Nothing differs: nothing is done. Then only what differs is written, and a shrinking class comes first.
             assert_eq!(h.apply(&needs(0x0f, 0x30, half), &threads).unwrap(), [], "{said}");
@@ -244,9 +244,9 @@ fn threads_follow_their_service() {
     h.layout.classes.entry("a".into()).or_default().members.insert("a".into());
     // A process that enters the cgroup later is not in the class until it is looked for; without news nothing is written.
     h.spawn(&[7]);
-    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7]).unwrap(), 1);
+    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7], &mut |_| Ok(())).unwrap().unwrap().threads, 1);
     assert_eq!(h.groups_of(7), "res:surefoot.a mon:a");
-    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7]).unwrap(), 0);
+    assert_eq!(h.r.follow("a", &place, &|| vec![41, 42, 43, 7], &mut |_| Ok(())).unwrap().unwrap().threads, 0);
     // One that enters at every look does not keep the plan waiting.
     let next = std::cell::Cell::new(100);
     let endless = || {
@@ -254,7 +254,7 @@ fn threads_follow_their_service() {
         machine.machine().spawn(next.get(), next.get(), 1, 0);
         vec![next.get()]
     };
-    assert!(h.r.follow("a", &place, &endless).unwrap() > 10);
+    assert!(h.r.follow("a", &place, &endless, &mut |_| Ok(())).unwrap().unwrap().threads > 10);
 }
 
 /// Refusals carry path, value, the kernel's errno and its words; what was begun is taken back.
@@ -297,7 +297,57 @@ fn ways_of_others_are_kept_off() {
     e5.r.files.write(&e5.r.dir.join("locked/mode"), "pseudo-locksetup\n").unwrap();
     e5.r.files.write(&e5.r.dir.join("locked/schemata"), "L3:0=3\n").unwrap();
     let survey = e5.r.survey().unwrap();
-    assert_eq!(survey.reserved.iter().map(|r| (r.mask, r.by.as_str())).collect::<Vec<_>>(), [(0x3, "a pseudo-locked region")]);
+    assert_eq!(survey.reserved.iter().map(|r| (r.mask, r.by.as_str())).collect::<Vec<_>>(), [(0x3, "pseudo-locked group locked")]);
+}
+
+/// Ways that an exclusive group has for code or for data only are its own, with CDP; what takes the least of a class keeps off them, too.
+#[test]
+fn halves_of_an_exclusive_group_are_kept_off() {
+    let h = Host::recorded("6.12-one", "cdp");
+    h.r.files.write(&h.r.dir.join("schemata"), "L3CODE:0=fff00\nL3DATA:0=fff00\n").unwrap();
+    h.r.files.make_dir(&h.r.dir.join("kvm")).unwrap();
+    h.r.files.write(&h.r.dir.join("kvm/schemata"), "L3CODE:0=3\nL3DATA:0=3c\n").unwrap();
+    h.r.files.write(&h.r.dir.join("kvm/mode"), "exclusive\n").unwrap();
+    let survey = h.r.survey().unwrap();
+    assert_eq!(survey.reserved.iter().map(|r| (r.mask, r.by.as_str())).collect::<Vec<_>>(), [(0x3f, "exclusive group kvm")]);
+    let offer = h.r.offer(&survey, &BTreeMap::from([(0, 0)]));
+    assert_eq!((offer.ways, offer.to_hardware(&[0], &[0x3])), (14, vec![0xc0]));
+    let crate::safe::Op::Write { text, .. } = h.r.least_op("a").unwrap() else { panic!() };
+    assert_eq!(text, "L3CODE:0=40\nL3DATA:0=40\n");
+    h.r.execute(&Op::Make { class: "a".into(), setting: Setting { ways: vec![0xc0], mba_pct: None } }, &|| vec![]).unwrap();
+    h.r.files.write(&h.r.class_dir("a").join("schemata"), &text).unwrap();
+    // The default group may be exclusive, too: what it does not have is left.
+    let h = Host::recorded("6.12-one", "");
+    h.r.files.write(&h.r.dir.join("schemata"), "L3:0=3ffff\n").unwrap();
+    h.r.files.write(&h.r.dir.join("mode"), "exclusive\n").unwrap();
+    let offer = h.r.offer(&h.r.survey().unwrap(), &BTreeMap::from([(0, 0)]));
+    assert_eq!((offer.ways, offer.to_hardware(&[0], &[0x1])), (2, vec![0x40000]));
+    assert!(offer.taken[0].contains("default group") && offer.taken[0].contains("0x3ffff"), "{:?}", offer.taken);
+}
+
+/// A share of the machine's bandwidth is written to each L3 domain as the same share of its own part, on AMD and under mba_MBps; and it is
+/// read back as that share. AMD's field may be wider than 2048 eighths, and its greatest value is no limit.
+#[test]
+fn a_share_of_bandwidth_is_each_domains_share() {
+    for (run, options, half) in
+        [("6.1-two", "mba_MBps", 23_842), ("6.12-two", "mba_MBps", 23_842), ("6.1-amd", "", 200), ("6.12-amd", "", 200)]
+    {
+        let mut h = Host::recorded(run, options);
+        let needs = |pct| BTreeMap::from([("job".to_string(), need(false, &[0x3, 0x3], Some(pct)))]);
+        h.apply(&needs(50), &BTreeMap::new()).unwrap();
+        let schemata = Schemata::parse(&h.r.read(h.r.class_dir("job").join("schemata")).unwrap());
+        assert_eq!([0, 1].map(|d| schemata.number("MB", d)), [Some(half); 2], "{run}");
+        assert_eq!(h.r.survey().unwrap().layout.classes["job"].setting.mba_pct, Some(50), "{run}");
+        h.apply(&needs(100), &BTreeMap::new()).unwrap();
+        let free = Schemata::parse(&h.r.read(h.r.class_dir("job").join("schemata")).unwrap());
+        let root = Schemata::parse(&h.r.read(h.r.dir.join("schemata")).unwrap());
+        assert_eq!(free.line("MB"), root.line("MB"), "{run}");
+    }
+    let mut wide = Hardware::recorded("6.12-amd").unwrap();
+    wide.mba.iter_mut().for_each(|m| m.max = 4096);
+    let h = Host::with(wide, "");
+    let m = h.r.info().mba.clone().unwrap();
+    assert_eq!((m.unit, m.value(100, Some(5e4)), m.domains), (mba::Unit::EighthGbPerS, Some(4096), 2));
 }
 
 /// A value between two steps comes out as the next one up, which is no error; a mask that is widened is one.
@@ -335,7 +385,7 @@ fn no_monitoring_id_means_no_counter_and_no_error() {
         assert_eq!((r.counter("a", &place, true, Event::MbmLocal), r.counter("a", &place, false, Event::MbmLocal)), (Some(0), None));
         // It gets its own as soon as there is one.
         faulty.arm(BTreeMap::new());
-        r.follow("a", &place, &|| vec![5]).unwrap();
+        r.follow("a", &place, &|| vec![5], &mut |_| Ok(())).unwrap();
         assert_eq!(h.groups_of(5), "res:surefoot.a mon:a");
     }
 }

@@ -233,12 +233,70 @@ fn helper() {
                 }
             }
         }
+        "serve" => serve(n, words[2], words[3]),
         other => panic!("no role {other}"),
     }
     println!("ready");
     // Until the parent closes the pipe or is gone.
     let _ = std::io::stdin().read_line(&mut line);
     std::hint::black_box(held.len());
+}
+
+/// A service that answers `rps` requests a second, for ten seconds out of twenty four times as many, with two threads, from the intended
+/// send time on; its latency goes to the feed's socket at `feed` ten times a second.
+fn serve(rps: u64, service: &str, feed: &str) {
+    use base64::Engine;
+    use hdrhistogram::serialization::{Serializer, V2Serializer};
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Condvar, Mutex};
+    type Shared = Arc<(Mutex<(VecDeque<Instant>, hdrhistogram::Histogram<u64>)>, Condvar)>;
+    let shared: Shared = Arc::new((Mutex::new((VecDeque::new(), hdrhistogram::Histogram::new(3).unwrap())), Condvar::new()));
+    for _ in 0..2 {
+        let shared = shared.clone();
+        std::thread::spawn(move || loop {
+            let mut held = shared.0.lock().unwrap();
+            let sent = loop {
+                match held.0.pop_front() {
+                    Some(sent) => break sent,
+                    None => held = shared.1.wait(held).unwrap(),
+                }
+            };
+            drop(held);
+            (0..200_000).for_each(|i: u32| {
+                std::hint::black_box(i);
+            });
+            let took = sent.elapsed().as_nanos() as u64;
+            shared.0.lock().unwrap().1.record(took.max(1)).unwrap();
+        });
+    }
+    let (service, feed) = (service.to_string(), feed.to_string());
+    std::thread::spawn(move || {
+        let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        let (began, mut next, mut window) = (Instant::now(), Instant::now(), Instant::now());
+        loop {
+            let rate = if began.elapsed().as_secs() % 20 < 10 { rps } else { 4 * rps };
+            while next <= Instant::now() {
+                shared.0.lock().unwrap().0.push_back(next);
+                shared.1.notify_one();
+                next += Duration::from_nanos(1_000_000_000 / rate);
+            }
+            if window.elapsed() >= Duration::from_millis(100) {
+                let mut held = shared.0.lock().unwrap();
+                let (waiting, done) = (held.0.len(), std::mem::replace(&mut held.1, hdrhistogram::Histogram::new(3).unwrap()));
+                drop(held);
+                let mut bytes = vec![];
+                V2Serializer::new().serialize(&done, &mut bytes).unwrap();
+                let text = base64::engine::general_purpose::STANDARD.encode(bytes);
+                let (ms, count) = (window.elapsed().as_millis(), done.len());
+                let said =
+                    format!(r#"{{"service":"{service}","window_ms":{ms},"count":{count},"histogram":"{text}","outstanding":{waiting}}}"#);
+                window = Instant::now();
+                // The daemon may not be there yet, or any more.
+                let _ = socket.send_to(said.as_bytes(), &feed);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
 }
 
 /// What is set in every group below the mount: each file that can be written, its counters and commands apart.

@@ -9,7 +9,8 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Component, Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{self, Pattern};
-use surefoot_linux::feed::{scrape, Scrape, Url, Wanted, MODE};
+use surefoot_linux::catalogue::Loadgen;
+use surefoot_linux::feed::{scrape, Scrape, Unit, Url, Wanted, MODE};
 use surefoot_linux::Target;
 use surefoot_server::{CpuSet, Kind};
 use toml::Spanned;
@@ -204,9 +205,38 @@ struct RawUpper {
     group: Option<String>,
 }
 
+/// What a service says for a campaign besides: how it comes to run, and how it is loaded (docs/campaign-format.md).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ForCampaign {
+    /// Where the file stands that says it, for messages.
+    pub span: Range<usize>,
+    pub kind: Option<Kind>,
+    /// Argument vector of a process to start; `{threads}` and `{port}` are filled in.
+    pub command: Option<Vec<String>>,
+    /// Where it is loaded, on 127.0.0.1.
+    pub port: Option<u16>,
+    pub loadgen: Option<Loadgen>,
+    pub rps_levels: Vec<f64>,
+    pub max_load_rps: Option<f64>,
+}
+
+impl ForCampaign {
+    /// The first field that says nothing to a node.
+    fn beyond_a_node(&self) -> Option<&'static str> {
+        let given = [
+            ("command", self.command.is_some()),
+            ("loadgen", self.loadgen.is_some()),
+            ("rps_levels", !self.rps_levels.is_empty()),
+            ("max_load_rps", self.max_load_rps.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(field, _)| field)
+    }
+}
+
+/// `[[service]]` as it is written: of a node.toml, and of a campaign.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawService {
+pub struct RawService {
     service: String,
     id: Option<String>,
     threads: Option<i64>,
@@ -219,6 +249,11 @@ struct RawService {
     pid: Option<u32>,
     prometheus: Option<RawPrometheus>,
     feed: Option<RawFeed>,
+    command: Option<Vec<String>>,
+    loadgen: Option<Loadgen>,
+    #[serde(default)]
+    rps_levels: Vec<f64>,
+    max_load_rps: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -276,7 +311,8 @@ fn not_octal(text: &str) -> String {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPrometheus {
-    url: String,
+    #[serde(alias = "urls")]
+    url: RawUrls,
     histogram: String,
     #[serde(default)]
     labels: BTreeMap<String, String>,
@@ -284,29 +320,54 @@ struct RawPrometheus {
     interval_ms: Option<u64>,
 }
 
+/// A page, or one of each process.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "give a URL in quotes, or a list of such")]
+enum RawUrls {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl RawUrls {
+    fn checked(self) -> std::result::Result<Vec<Url>, String> {
+        let texts = match self {
+            RawUrls::One(text) => vec![text],
+            RawUrls::Several(texts) => texts,
+        };
+        if !(1..=scrape::MOST_URLS).contains(&texts.len()) {
+            return Err(format!("has {} URLs. Give 1 to {}, one for each process", texts.len(), scrape::MOST_URLS));
+        }
+        if let Some((k, twice)) = texts.iter().enumerate().find(|(k, text)| texts[..*k].contains(text)) {
+            return Err(format!(
+                "{twice:?} stands there twice (the second time in place {}): what it counts would count twice. Remove one",
+                k + 1
+            ));
+        }
+        texts.iter().map(|text| Url::parse(text)).collect()
+    }
+}
+
 impl RawPrometheus {
     /// # Errors
     /// The field and what is wrong with it.
     fn checked(self) -> std::result::Result<Scrape, (&'static str, String)> {
-        let url = Url::parse(&self.url).map_err(|e| ("url", e))?;
+        let urls = self.url.checked().map_err(|e| ("url", e))?;
         let named = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         if self.histogram.is_empty() || !self.histogram.chars().all(named) || self.histogram.ends_with("_bucket") {
             let what = format!("is {:?}. Give the metric's name without _bucket, e.g. \"request_duration_seconds\"", self.histogram);
             return Err(("histogram", what));
         }
-        let unit_ms = match self.unit.as_deref().unwrap_or("s") {
-            "s" => 1e3,
-            "ms" => 1.0,
-            "us" => 1e-3,
-            "ns" => 1e-6,
-            other => return Err(("unit", format!("is {other:?}. Write \"s\", \"ms\", \"us\" or \"ns\""))),
+        let of_name = |name: &String| Unit::NAMED.iter().find(|(n, _)| n == name).map(|(_, unit)| *unit);
+        let unit = match &self.unit {
+            None => None,
+            Some(name) => Some(of_name(name).ok_or_else(|| ("unit", format!("is {name:?}. Write \"s\", \"ms\", \"us\" or \"ns\"")))?),
         };
         let interval_ms = self.interval_ms.unwrap_or(scrape::INTERVAL_MS);
         if !scrape::INTERVALS_MS.contains(&interval_ms) {
             let (least, most) = (scrape::INTERVALS_MS.start(), scrape::INTERVALS_MS.end());
             return Err(("interval_ms", format!("{interval_ms} is out of range. Give {least} to {most}: a second of silence is unknown")));
         }
-        Ok(Scrape { url, wanted: Wanted { histogram: self.histogram, labels: self.labels, unit_ms }, interval_ms })
+        Ok(Scrape { urls, wanted: Wanted { histogram: self.histogram, labels: self.labels, unit }, interval_ms })
     }
 }
 
@@ -385,81 +446,13 @@ impl NodeConfig {
             s => s.map(Spanned::into_inner),
         };
         let port = whole("metrics_port", raw.metrics_port, i64::from(METRICS_PORT), 0..65_536)? as u16;
-        let mut services = vec![];
-        let mut ids = BTreeSet::new();
-        let mut ports = BTreeMap::new();
-        for entry in raw.service {
-            let span = entry.span();
-            let s = entry.into_inner();
-            let id = s.id.clone().unwrap_or_else(|| s.service.clone());
-            // Without an id of its own it is the service's name that has to be one.
-            if let Err(e) = surefoot_linux::local::check_id_form(&id) {
-                return Err(wrong(&span, if s.id.is_some() { "service.id" } else { "service.service" }, e));
-            }
-            if !ids.insert(id.clone()) {
-                return Err(wrong(&span, "service.id", format!("\"{id}\" stands there twice. Give each service its own id")));
-            }
-            let threads = match s.threads {
-                Some(t) if !(1..=1024).contains(&t) => {
-                    return Err(wrong(&span, "service.threads", format!("{t} is out of range. Give 1 to 1024")));
-                }
-                t => t.map(|t| t as u32),
-            };
-            if let Some(Err(e)) = s.unit.as_deref().map(surefoot_linux::unit::check_name) {
-                return Err(wrong(&span, "service.unit", e));
-            }
-            let targets =
-                [s.container.map(Target::Container), s.cgroup.map(Target::Cgroup), s.unit.map(Target::Unit), s.pid.map(Target::Pid)];
-            let targets: Vec<Target> = targets.into_iter().flatten().collect();
-            let kind = match (s.kind.as_deref(), s.qos_target_ms) {
-                (Some("lc"), Some(t)) if t > 0.0 && t.is_finite() => Some(Kind::Lc { qos_target_ms: t }),
-                (Some("lc"), _) => {
-                    return Err(wrong(&span, "service.qos_target_ms", "is missing or not above 0. Give the p99 target in ms".into()))
-                }
-                (Some("be"), None) => Some(Kind::Be),
-                (Some("be"), Some(_)) => return Err(wrong(&span, "service.qos_target_ms", "a BE job has none. Remove it".into())),
-                (None, None) => None,
-                (None, Some(_)) => return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\"".into())),
-                (Some(k), _) => return Err(wrong(&span, "service.kind", format!("is \"{k}\". Write \"lc\" or \"be\""))),
-            };
-            let how = match (targets.len(), kind) {
-                (0, None) => {
-                    if let Some((p, other)) = s.port.and_then(|p| Some((p, ports.insert(p, id.clone())?))) {
-                        let what = format!("{p} of \"{id}\" is that of \"{other}\" too. Give each service its own port");
-                        return Err(wrong(&span, "service.port", what));
-                    }
-                    How::Launch { port: s.port }
-                }
-                (0, Some(_)) => {
-                    let what =
-                        "goes with a service that runs already. Name its container, cgroup, unit or pid, or leave kind out".to_string();
-                    return Err(wrong(&span, "service.kind", what));
-                }
-                (1, Some(kind)) => How::Adopt { kind, target: targets[0].clone() },
-                (1, None) => {
-                    return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\" with qos_target_ms, or \"be\"".into()))
-                }
-                _ => return Err(wrong(&span, "service", "names more than one of container, cgroup, unit and pid. Keep one".into())),
-            };
-            let prometheus = match s.prometheus.map(RawPrometheus::checked).transpose() {
-                Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
-                    return Err(wrong(&span, "service.prometheus", "a BE job has no latency to judge. Remove it".into()))
-                }
-                Ok(p) => p,
-                Err((field, what)) => return Err(wrong(&span, &format!("service.prometheus.{field}"), what)),
-            };
-            let feed = match s.feed.map(RawFeed::checked).transpose() {
-                Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
-                    return Err(wrong(&span, "service.feed", "a BE job has no latency to send. Remove it".into()))
-                }
-                Ok(Some(_)) if prometheus.is_some() => {
-                    return Err(wrong(&span, "service.feed", "its histogram is scraped. Remove feed, or prometheus".into()))
-                }
-                Ok(f) => f.unwrap_or_default(),
-                Err((field, what)) => return Err(wrong(&span, &format!("service.feed.{field}"), what)),
-            };
-            services.push(NodeService { id, service: s.service, threads, how, prometheus, feed });
+        let read = Self::services(file, text, raw.service)?;
+        let of_campaigns = read.iter().find_map(|(_, more)| Some((more.beyond_a_node()?, &more.span)));
+        if let Some((field, span)) = of_campaigns {
+            let what = "is for campaigns (docs/campaign-format.md): a node starts what its catalogue has. Remove it".to_string();
+            return Err(wrong(span, &format!("service.{field}"), what));
         }
+        let services = read.into_iter().map(|(service, _)| service).collect();
         let actuator = match raw.actuator {
             None => None,
             Some(a) => {
@@ -512,6 +505,105 @@ impl NodeConfig {
             upper,
             services,
         })
+    }
+
+    /// What `[[service]]` entries say: the one reading of them.
+    ///
+    /// # Errors
+    /// See [`NodeConfig::read`].
+    pub fn services(file: &Path, text: &str, raw: Vec<Spanned<RawService>>) -> Result<Vec<(NodeService, ForCampaign)>> {
+        let wrong =
+            |span: &Range<usize>, field: &str, what: String| Error::BadInput(format!("{}: {field}: {what}", place(file, text, span)));
+        let mut services = vec![];
+        let mut ids = BTreeSet::new();
+        let mut ports = BTreeMap::new();
+        for entry in raw {
+            let span = entry.span();
+            let s = entry.into_inner();
+            let id = s.id.clone().unwrap_or_else(|| s.service.clone());
+            // Without an id of its own it is the service's name that has to be one.
+            if let Err(e) = surefoot_linux::local::check_id_form(&id) {
+                return Err(wrong(&span, if s.id.is_some() { "service.id" } else { "service.service" }, e));
+            }
+            if !ids.insert(id.clone()) {
+                return Err(wrong(&span, "service.id", format!("\"{id}\" stands there twice. Give each service its own id")));
+            }
+            let threads = match s.threads {
+                Some(t) if !(1..=1024).contains(&t) => {
+                    return Err(wrong(&span, "service.threads", format!("{t} is out of range. Give 1 to 1024")));
+                }
+                t => t.map(|t| t as u32),
+            };
+            if let Some(Err(e)) = s.unit.as_deref().map(surefoot_linux::unit::check_name) {
+                return Err(wrong(&span, "service.unit", e));
+            }
+            let targets =
+                [s.container.map(Target::Container), s.cgroup.map(Target::Cgroup), s.unit.map(Target::Unit), s.pid.map(Target::Pid)];
+            let targets: Vec<Target> = targets.into_iter().flatten().collect();
+            let kind = match (s.kind.as_deref(), s.qos_target_ms) {
+                (Some("lc"), Some(t)) if t > 0.0 && t.is_finite() => Some(Kind::Lc { qos_target_ms: t }),
+                (Some("lc"), _) => {
+                    return Err(wrong(&span, "service.qos_target_ms", "is missing or not above 0. Give the p99 target in ms".into()))
+                }
+                (Some("be"), None) => Some(Kind::Be),
+                (Some("be"), Some(_)) => return Err(wrong(&span, "service.qos_target_ms", "a BE job has none. Remove it".into())),
+                (None, None) => None,
+                (None, Some(_)) => return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\"".into())),
+                (Some(k), _) => return Err(wrong(&span, "service.kind", format!("is \"{k}\". Write \"lc\" or \"be\""))),
+            };
+            let how = match (targets.len() + usize::from(s.command.is_some()), kind) {
+                (0, None) => {
+                    if let Some((p, other)) = s.port.and_then(|p| Some((p, ports.insert(p, id.clone())?))) {
+                        let what = format!("{p} of \"{id}\" is that of \"{other}\" too. Give each service its own port");
+                        return Err(wrong(&span, "service.port", what));
+                    }
+                    How::Launch { port: s.port }
+                }
+                (0, Some(_)) => {
+                    let what =
+                        "goes with a service that runs already. Name its container, cgroup, unit or pid, or leave kind out".to_string();
+                    return Err(wrong(&span, "service.kind", what));
+                }
+                (1, Some(kind)) => match targets.into_iter().next() {
+                    Some(target) => How::Adopt { kind, target },
+                    None => How::Launch { port: s.port },
+                },
+                (1, None) => {
+                    return Err(wrong(&span, "service.kind", "is missing. Write kind = \"lc\" with qos_target_ms, or \"be\"".into()))
+                }
+                _ => {
+                    return Err(wrong(&span, "service", "names more than one of container, cgroup, unit, pid and command. Keep one".into()))
+                }
+            };
+            let prometheus = match s.prometheus.map(RawPrometheus::checked).transpose() {
+                Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
+                    return Err(wrong(&span, "service.prometheus", "a BE job has no latency to judge. Remove it".into()))
+                }
+                Ok(p) => p,
+                Err((field, what)) => return Err(wrong(&span, &format!("service.prometheus.{field}"), what)),
+            };
+            let feed = match s.feed.map(RawFeed::checked).transpose() {
+                Ok(Some(_)) if matches!(how, How::Adopt { kind: Kind::Be, .. }) => {
+                    return Err(wrong(&span, "service.feed", "a BE job has no latency to send. Remove it".into()))
+                }
+                Ok(Some(_)) if prometheus.is_some() => {
+                    return Err(wrong(&span, "service.feed", "its histogram is scraped. Remove feed, or prometheus".into()))
+                }
+                Ok(f) => f.unwrap_or_default(),
+                Err((field, what)) => return Err(wrong(&span, &format!("service.feed.{field}"), what)),
+            };
+            let more = ForCampaign {
+                span,
+                kind,
+                command: s.command,
+                port: s.port,
+                loadgen: s.loadgen,
+                rps_levels: s.rps_levels,
+                max_load_rps: s.max_load_rps,
+            };
+            services.push((NodeService { id, service: s.service, threads, how, prometheus, feed }, more));
+        }
+        Ok(services)
     }
 }
 
@@ -575,6 +667,37 @@ mod tests {
         assert!(said.starts_with("node.toml:4") && said.contains("service.port: 7 of \"b\" is that of \"a\" too"), "{said}");
     }
 
+    /// A service may have a page of each of its processes; the unit is the page's own where none is given.
+    #[test]
+    fn a_service_may_have_several_pages() {
+        let node = |url: &str| {
+            let text = format!("[[service]]\nservice = \"web\"\nprometheus = {{ url = {url}, histogram = \"h\" }}\n");
+            NodeConfig::parse(Path::new("node.toml"), &text)
+        };
+        let urls = |url: &str| -> Vec<String> {
+            let p = node(url).unwrap().services[0].prometheus.clone().unwrap();
+            assert_eq!(p.wanted.unit, None);
+            p.urls.iter().map(|u| u.as_str().to_string()).collect()
+        };
+        let (a, b) = ("http://localhost:1/", "http://localhost:2/");
+        assert_eq!(urls(&format!("{a:?}")), [a]);
+        assert_eq!(urls(&format!("[{a:?}, {b:?}]")), [a, b]);
+        let text = format!("[[service]]\nservice = \"web\"\nprometheus = {{ urls = [{a:?}, {b:?}], histogram = \"h\" }}\n");
+        assert_eq!(NodeConfig::parse(Path::new("node.toml"), &text).unwrap().services[0].prometheus.as_ref().unwrap().urls.len(), 2);
+        let many: Vec<String> = (1..=65).map(|port| format!("\"http://localhost:{port}/\"")).collect();
+        for (url, why) in [
+            ("[]".to_string(), "service.prometheus.url: has 0 URLs. Give 1 to 64"),
+            (format!("[{}]", many.join(", ")), "service.prometheus.url: has 65 URLs. Give 1 to 64"),
+            (format!("[{a:?}, {b:?}, {a:?}]"), "stands there twice (the second time in place 3)"),
+            (format!("[{a:?}, \"http://10.0.0.1/\"]"), "not on this machine"),
+            ("7".into(), "give a URL in quotes, or a list of such"),
+            ("[7]".into(), "give a URL in quotes, or a list of such"),
+        ] {
+            let said = node(&url).unwrap_err().to_string();
+            assert!(said.contains(why) && !said.trim_end().contains('\n'), "{url}: {said}");
+        }
+    }
+
     /// What to scrape is checked while reading; a wrong field is named.
     #[test]
     fn what_to_scrape_is_checked() {
@@ -587,7 +710,7 @@ mod tests {
         let lc = "kind = \"lc\"\nqos_target_ms = 5.0";
         let good = node(lc, "unit = \"ms\"\ninterval_ms = 250\nlabels = { path = \"/x\" }").unwrap();
         let p = good.services[0].prometheus.clone().unwrap();
-        assert_eq!((p.url.as_str(), p.interval_ms, p.wanted.unit_ms), ("http://localhost:9121/metrics", 250, 1.0));
+        assert_eq!((p.urls[0].as_str(), p.interval_ms, p.wanted.unit), ("http://localhost:9121/metrics", 250, Some(Unit::Milliseconds)));
         assert_eq!((p.wanted.labels["path"].as_str(), good.feed_mode), ("/x", 0o666));
         let says = |kind: &str, more: &str, why: &str| {
             let said = node(kind, more).unwrap_err().to_string();

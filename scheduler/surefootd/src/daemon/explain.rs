@@ -297,7 +297,7 @@ pub(crate) mod tests {
         };
         let mut services: Vec<ServiceView> = p99s.iter().map(|(id, p99)| view(id, Some(*p99))).collect();
         services.push(view("job", None));
-        Observation { t_ms, services }
+        Observation { t_ms, services, ..Observation::default() }
     }
 
     pub(crate) fn action(service: &str, kind: ActionKind, holds_if: HoldsIf) -> Plan {

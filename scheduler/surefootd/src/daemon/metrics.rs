@@ -9,11 +9,13 @@ use super::status::{ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
 use super::upper::{socket::DROPPED, What};
 use crate::error::{Error, Result};
 use crate::tally::{Shadowed, Tally};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use surefoot_io::{out, shown};
+use surefoot_linux::cgroup::Knob;
+use surefoot_linux::local::{Limit, Value};
 use surefoot_linux::LocalServer;
 use surefoot_policy::Opinion;
 use surefoot_server::{FeedState, Observation, Platform};
@@ -30,7 +32,8 @@ pub struct Metrics {
     decision_s: f64,
     decision_worst_s: f64,
     phases: Phases,
-    violation_ms: BTreeMap<String, u64>,
+    /// None of a service of which it was never known whether it meets its target.
+    violation_ms: BTreeMap<String, Option<u64>>,
     seen: Observation,
     policy: String,
     platform: String,
@@ -52,6 +55,13 @@ pub struct Metrics {
     inputs: Vec<String>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
+    /// What bounds services there.
+    limits: Vec<Limit>,
+    /// Services that have been here, and those of them of which something was set.
+    come: BTreeSet<String>,
+    placed: BTreeSet<String>,
+    /// Whether the disk of its state folder has no room for what it knows; None: no local server.
+    disk_behind: Option<bool>,
     /// Readers of these pages that were cut off.
     dropped: Arc<http::Dropped>,
 }
@@ -125,8 +135,11 @@ impl Metrics {
         self.decision_s += decision_s;
         self.decision_worst_s = self.decision_worst_s.max(decision_s);
         for s in seen.lc() {
-            // Who never misses its target has 0, not nothing.
-            *self.violation_ms.entry(s.id.clone()).or_insert(0) += if s.qos_met() == Some(false) { since_ms } else { 0 };
+            // A service that never misses its target has 0; one that was never heard has nothing, which is not 0.
+            let ms = self.violation_ms.entry(s.id.clone()).or_default();
+            if !s.latency_unknown() {
+                *ms.get_or_insert(0) += if s.qos_met() == Some(false) { since_ms } else { 0 };
+            }
         }
         self.recent_p99_ms.retain(|id, _| seen.get(id).is_some());
         for s in seen.lc() {
@@ -140,7 +153,45 @@ impl Metrics {
                 recent.push_back(s.window.filter(|_| !s.latency_unknown()).map(|w| w.p99_ms));
             }
         }
+        for s in &seen.services {
+            if !self.come.contains(&s.id) {
+                self.come.insert(s.id.clone());
+            }
+            if s.placed && !self.placed.contains(&s.id) && !self.nothing_can_be_set_of(&s.id) {
+                self.placed.insert(s.id.clone());
+            }
+        }
         self.seen = seen.clone();
+    }
+
+    /// All that a plan sets first was refused: it has what it had before.
+    fn nothing_can_be_set_of(&self, id: &str) -> bool {
+        let kept = |knob: Knob| self.limits.iter().any(|l| l.service == id && l.kept && l.value == Value::Knob(knob));
+        kept(Knob::Cpus) && kept(Knob::Quota)
+    }
+
+    /// A plan has set something of these services.
+    pub fn placed(&mut self, ids: Vec<String>) {
+        for id in ids {
+            if !self.nothing_can_be_set_of(&id) {
+                self.placed.insert(id);
+            }
+        }
+    }
+
+    /// What bounds services of the local server.
+    pub fn limits(&mut self, limits: Vec<Limit>) {
+        self.limits = limits;
+    }
+
+    /// What bounds services, for the end of a run.
+    pub fn bounded(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Services that were here and of which nothing was ever set.
+    pub fn never_placed(&self) -> Vec<&str> {
+        self.come.difference(&self.placed).map(String::as_str).collect()
     }
 
     /// Services of the configuration that are waited for.
@@ -168,9 +219,19 @@ impl Metrics {
         let refused = s.refused_datagrams().into_iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), n as f64)).collect();
         let taken = s.taken_datagrams().into_iter().map(|(id, n)| (format!("{{service=\"{}\"}}", escaped(&id)), n as f64)).collect();
         let of = |id: &str, key: &str, value: &str| format!("{{service=\"{}\",{key}=\"{value}\"}}", escaped(id));
-        let foreign = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64)).collect();
+        let values = s.foreign_changes().into_iter().map(|((id, knob), n)| (of(id, "value", knob.name()), n as f64));
+        let classes = s.foreign_class_changes().into_iter().map(|((id, part), n)| (of(id, "value", part), n as f64));
+        let foreign = values.chain(classes).collect();
         let stalled = s.stalled_s().map(|(id, r, t)| (of(id, "resource", r.name()), t)).collect();
+        let refusals = s.refusals().map(|(id, value, n)| (of(id, "value", value.name()), n as f64)).collect();
+        self.limits = s.limits();
+        self.disk_behind = Some(s.is_disk_behind());
         self.host = vec![
+            (
+                "surefoot_refusals_total",
+                "values that the kernel refused, or that the groups around a service did not let come into force",
+                refusals,
+            ),
             ("surefoot_feed_taken_total", "latency datagrams that were taken", taken),
             ("surefoot_feed_refused_total", "latency datagrams, and pages of scraped services, that were not taken", refused),
             ("surefoot_foreign_changes_total", "values of ours that somebody else changed", foreign),
@@ -216,8 +277,8 @@ impl Metrics {
         }
     }
 
-    /// Milliseconds of QoS violation by service.
-    pub fn violation_ms(&self) -> &BTreeMap<String, u64> {
+    /// Milliseconds of QoS violation by service; None where its latency was never known.
+    pub fn violation_ms(&self) -> &BTreeMap<String, Option<u64>> {
         &self.violation_ms
     }
 
@@ -235,12 +296,13 @@ impl Metrics {
                 _ => None,
             },
             never_heard: s.never_heard(),
+            doubt: s.feed.doubt().map(|d| d.as_str().into()),
             verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             cores: s.allocation.cores(),
             ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
             mba_pct: s.allocation.mba_pct,
-            violation_s: self.violation_ms.get(&s.id).map_or(0.0, |ms| *ms as f64 / 1000.0),
+            violation_s: self.violation_ms.get(&s.id).and_then(|ms| Some((*ms)? as f64 / 1000.0)),
             recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
         };
         let shadow = |name: &str, s: &Shadow| ShadowStatus {
@@ -298,17 +360,33 @@ impl Metrics {
         family("surefoot_latency_known", "gauge", "0 where nobody can say whether the p99 is within the target", each(known));
         let heard = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(!s.never_heard())));
         family("surefoot_latency_heard", "gauge", "0 for a service whose latency has not been heard of since it came", each(heard));
+        let doubtful = |s: &surefoot_server::ServiceView| s.is_lc().then(|| f64::from(u8::from(s.feed.doubt().is_some())));
+        family("surefoot_latency_doubtful", "gauge", "1 where something in the latency feed speaks against what it says", each(doubtful));
+        let why = |s: &surefoot_server::ServiceView| {
+            let labels = format!("{{service=\"{}\",why=\"{}\"}}", escaped(&s.id), s.feed.doubt()?.as_str());
+            Some((labels, 1.0))
+        };
+        let doubts = self.seen.services.iter().filter_map(why).collect();
+        family("surefoot_latency_doubt_info", "gauge", "what speaks against a latency feed (docs/latency-feed.md)", doubts);
         family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
         family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
         family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));
         family("surefoot_mba_pct", "gauge", "memory bandwidth allocation", each(|s| Some(f64::from(s.allocation.mba_pct))));
         family("surefoot_instructions_per_second", "gauge", "instructions per second", each(|s| s.instr_per_s));
-        let violation = self.violation_ms.iter().map(|(id, ms)| (label(id), *ms as f64 / 1000.0)).collect();
+        let violation = self.violation_ms.iter().filter_map(|(id, ms)| Some((label(id), (*ms)? as f64 / 1000.0))).collect();
         family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
         let actions = self.actions.iter().map(|(k, n)| (format!("{{kind=\"{k}\"}}"), *n as f64)).collect();
         family("surefoot_actions_total", "counter", "steps that the policy took", actions);
         for (name, help, lines) in &self.host {
             family(name, "counter", help, lines.clone());
+        }
+        let bounded: BTreeSet<String> =
+            self.limits.iter().map(|l| format!("{{service=\"{}\",value=\"{}\"}}", escaped(&l.service), l.value.name())).collect();
+        let bounded = bounded.into_iter().map(|labels| (labels, 1.0)).collect();
+        family("surefoot_bounded", "gauge", "1 for what cannot be set of a service as a policy likes", bounded);
+        if let Some(behind) = self.disk_behind {
+            let help = "1 while the full disk of the state folder lacks something that only this process knows";
+            family("surefoot_state_behind", "gauge", help, vec![(String::new(), f64::from(u8::from(behind)))]);
         }
         let held = ["yes", "no", "unknown"].iter().zip(self.expectations);
         let held = held.map(|(held, n)| (format!("{{held=\"{held}\"}}"), n as f64)).collect();
@@ -430,4 +508,45 @@ pub fn serve(port: u16, metrics: Arc<Mutex<Metrics>>) -> Result<u16> {
     http::serve(port, pages, dropped).map_err(|e| {
         Error::Failed(format!("metrics_port: 127.0.0.1:{port}: {e}. Stop what listens there, give another metrics_port, or 0 for none"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use surefoot_server::{Allocation, Doubt, Features, Kind, Platform, ServiceView};
+
+    fn tick(m: &mut Metrics, t_ms: u64, feed: FeedState) {
+        let p = Platform::regular("p", 4, 1, 4, 1.0);
+        let web = ServiceView {
+            id: "web".into(),
+            service: "web".into(),
+            kind: Kind::Lc { qos_target_ms: 10.0 },
+            threads: 1,
+            allocation: Allocation::everything(&p),
+            placed: true,
+            features: Features::default(),
+            feed,
+            interval: None,
+            window: None,
+            instr_per_s: None,
+        };
+        m.tick(t_ms, &Observation { t_ms, services: vec![web], ..Observation::default() }, Took::default());
+    }
+
+    /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.
+    #[test]
+    fn never_known_is_not_zero() {
+        let mut m = Metrics::default();
+        let says = |m: &Metrics, line: &str| m.text_with((None, None)).lines().any(|l| l == line);
+        let violation = "surefoot_qos_violation_seconds_total{service=\"web\"} 0";
+        tick(&mut m, 0, FeedState::Unknown { since_ms: 0, heard: false });
+        tick(&mut m, 100, FeedState::Doubtful { since_ms: 100, why: Doubt::Workers });
+        assert_eq!((m.violation_ms()["web"], m.status().services[0].violation_s), (None, None));
+        assert!(!says(&m, violation) && says(&m, "surefoot_latency_doubtful{service=\"web\"} 1"));
+        assert!(says(&m, "surefoot_latency_doubt_info{service=\"web\",why=\"workers\"} 1"));
+        assert_eq!((m.status().services[0].doubt.as_deref(), m.status().services[0].feed.as_str()), (Some("workers"), "doubtful"));
+        tick(&mut m, 200, FeedState::Idle);
+        assert_eq!((m.violation_ms()["web"], m.status().services[0].violation_s), (Some(0), Some(0.0)));
+        assert!(says(&m, violation) && says(&m, "surefoot_latency_doubtful{service=\"web\"} 0"));
+    }
 }

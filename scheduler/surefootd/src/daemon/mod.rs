@@ -41,6 +41,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
+use surefoot_linux::local::Limit;
 use surefoot_policy::{check_name, Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
 use upper::{socket::Hello, Upper};
@@ -93,7 +94,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         }
         cli::Server::Local => {
             let (mut server, state, bundle) = local_server(&config, Purpose::Control, |found| {
-                let bundle = bundle(args, Expect::platform(&found.platform), found.feature_set())?;
+                let bundle = bundle(args, this_host(&found.platform, found.ways_of_all()), found.feature_set())?;
                 if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
                     Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
                 }
@@ -103,7 +104,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             })?;
             // Who else controls resctrl takes the ways away, and is met only now.
             if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
-                let expected = Expect::platform(server.platform()).feature_set(server.feature_set().0);
+                let expected = this_host(server.platform(), server.ways_of_all()).feature_set(server.feature_set().0);
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
             let platform = server.platform().clone();
@@ -146,9 +147,23 @@ pub fn run(args: &cli::Run) -> Result<()> {
     if let Some(l) = &mut learning {
         l.end();
     }
-    let summary = looped?;
+    let (summary, unplaced) = looped?;
     let said = say::json(&summary);
-    restored.and(recorded).and(said)
+    restored.and(recorded).and(said).and(unplaced)
+}
+
+/// A service of which nothing could be set in all the time: the run has not done what it was for.
+fn none_unplaced(m: &Metrics) -> Result<()> {
+    let never = m.never_placed();
+    let refused = m.bounded().iter().find(|l| never.contains(&l.service.as_str()));
+    refused.map_or(Ok(()), |l| {
+        Err(Error::Failed(format!("service \"{}\" was never placed: {}: {}. {}", l.service, l.value.name(), l.cause, l.remedy)))
+    })
+}
+
+/// A bundle for this host: its models are of the hardware, and policies work within what others leave of the ways.
+fn this_host(platform: &Platform, ways_of_all: u32) -> Expect {
+    Expect { ways: Some(ways_of_all), ..Expect::platform(platform) }
 }
 
 fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option<Bundle>> {
@@ -361,7 +376,7 @@ fn control(
     mut learning: Option<&mut Learning>,
     story: &mut Story,
     beside: &mut Beside,
-) -> Result<serde_json::Value> {
+) -> Result<(serde_json::Value, Result<()>)> {
     let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
@@ -379,6 +394,7 @@ fn control(
             let (applied, took) = timed(|| node.server().apply(&plan));
             (applied, Some(took))
         };
+        let changed = applied.as_ref().map_or(vec![], |a| a.changed.clone());
         let refused = applied.err().map(|e| e.to_string());
         // The same words every tick say nothing new: /metrics counts them.
         if refused != said {
@@ -399,8 +415,15 @@ fn control(
                 }
                 story.metrics.lock().unwrap_or_else(PoisonError::into_inner).host(s);
             }
+            // What was refused is known before what is placed is counted.
+            if refused.is_some() || !seen.bounds.is_empty() {
+                story.metrics.lock().unwrap_or_else(PoisonError::into_inner).limits(s.limits());
+            }
         }
         story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
+        if !changed.is_empty() {
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
+        }
         if let Some(l) = &mut learning {
             l.tick(now, story.metrics);
         }
@@ -423,13 +446,18 @@ fn control(
     }
     notifier.stopping();
     let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-    let violation_s: serde_json::Map<_, _> = m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(*ms as f64 / 1000.0))).collect();
+    let violation_s: serde_json::Map<_, _> =
+        m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(ms.map(|ms| ms as f64 / 1000.0)))).collect();
     let (cpu_s, rss_bytes) = own_cost();
-    Ok(json!({
+    let bounded = |l: &Limit| json!({ "service": l.service, "value": l.value.name(), "cause": l.cause, "remedy": l.remedy });
+    let bounded: Vec<serde_json::Value> = m.bounded().iter().map(bounded).collect();
+    let unplaced = none_unplaced(&m);
+    let summary = json!({
         "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
         "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
-        "shadows": m.shadowed(),
-    }))
+        "shadows": m.shadowed(), "bounded": bounded, "never_placed": m.never_placed(),
+    });
+    Ok((summary, unplaced))
 }
 
 /// One line per service: what the report draws.
@@ -438,7 +466,7 @@ fn write_moments(e: &mut Recorder, t_ms: u64, seen: &Observation, load: impl Fn(
         e.line(&json!({
             "t_ms": t_ms, "service": m.service, "kind": if m.is_lc { "lc" } else { "be" }, "p99_ms": m.p99_ms, "qos_target_ms": m.qos_target_ms,
             "load": m.load, "achieved_rps": s.window.map(|w| w.achieved_rps), "count": s.window.map(|w| w.count), "cores": m.cores,
-            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "features": s.features,
+            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "doubt": s.feed.doubt().map(|d| d.as_str()), "features": s.features,
         }))?;
     }
     // Ten times a second is often enough for whoever follows the file.

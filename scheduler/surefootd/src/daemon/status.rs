@@ -46,13 +46,16 @@ pub struct ServiceStatus {
     /// Over the last second (or longer, at rates where a second has too few requests).
     pub p99_ms: Option<f64>,
     pub qos_target_ms: Option<f64>,
-    /// What the latency feed says: "fresh", "idle", "coarse", "unknown", or "not-needed" (docs/latency-feed.md).
+    /// What the latency feed says: "fresh", "idle", "coarse", "unknown", "doubtful", or "not-needed" (docs/latency-feed.md).
     pub feed: String,
     /// For how long nothing has been heard, where it is unknown.
     pub silent_s: Option<f64>,
     /// It has not been heard since it came: a feed that was never set up rather than one that has stopped.
     #[serde(default)]
     pub never_heard: bool,
+    /// What speaks against its feed, where that is doubtful: "unit", "workers", ... (docs/latency-feed.md).
+    #[serde(default)]
+    pub doubt: Option<String>,
     /// How far that p99 can be trusted: "valid", "client-limited", ...; None without one.
     #[serde(default)]
     pub verdict: Option<String>,
@@ -60,7 +63,8 @@ pub struct ServiceStatus {
     pub cores: f64,
     pub ways: Option<f64>,
     pub mba_pct: u8,
-    pub violation_s: f64,
+    /// None where its latency was never known.
+    pub violation_s: Option<f64>,
     /// p99 at each of the last intervals, oldest first.
     pub recent_p99_ms: Vec<Option<f64>>,
 }

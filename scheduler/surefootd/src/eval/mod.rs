@@ -46,7 +46,7 @@ pub fn row_schema() -> Schema {
         f("actions", Int64, false),
         f("emu", Float64, true),
         f("be_throughput", Float64, true),
-        f("qos_violation_s", Float64, false),
+        f("qos_violation_s", Float64, true),
         f("worst_slowdown", Float64, true),
         f("cores_used", Float64, true),
         f("ways_used", Float64, true),
@@ -256,7 +256,7 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         int(|r| r.actions),
         opt(|r| r.emu),
         opt(|r| r.be_throughput),
-        Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.qos_violation_s))),
+        opt(|r| r.qos_violation_s),
         opt(|r| r.worst_slowdown),
         opt(|r| r.cores_used),
         opt(|r| r.ways_used),
@@ -292,7 +292,7 @@ fn csv(rows: &[EvalRow]) -> String {
             r.actions.to_string(),
             opt(r.emu),
             opt(r.be_throughput),
-            r.qos_violation_s.to_string(),
+            opt(r.qos_violation_s),
             opt(r.worst_slowdown),
             opt(r.cores_used),
             opt(r.ways_used),
@@ -365,7 +365,8 @@ struct Summary {
     convergence_s_worst: Option<f64>,
     emu_mean: Option<f64>,
     be_throughput_mean: Option<f64>,
-    qos_violation_s_mean: f64,
+    /// Of runs in which the latency of every LC service was known.
+    qos_violation_s_mean: Option<f64>,
     self_violation_s_mean: f64,
     self_violation_settled_s_mean: Option<f64>,
     reclaim_crossings: i64,
@@ -393,7 +394,7 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
             convergence_s_worst: most(all(|r| r.convergence_s)),
             emu_mean: mean(&all(|r| r.emu)),
             be_throughput_mean: mean(&all(|r| r.be_throughput)),
-            qos_violation_s_mean: mean(&all(|r| Some(r.qos_violation_s))).unwrap_or(0.0),
+            qos_violation_s_mean: mean(&all(|r| r.qos_violation_s)),
             self_violation_s_mean: mean(&all(|r| Some(r.self_violation_s))).unwrap_or(0.0),
             self_violation_settled_s_mean: mean(&all(|r| r.self_violation_settled_s)),
             reclaim_crossings: mine.iter().map(|r| r.reclaim_crossings).sum(),
@@ -431,11 +432,11 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
         let (emu, be) = (show(r.emu, 2), show(r.be_throughput, 2));
         line!(
             page,
-            "{:<24} {:<14} {:>4} {converged:>10} {emu:>6} {be:>6} {:>12.1} {:>8}",
+            "{:<24} {:<14} {:>4} {converged:>10} {emu:>6} {be:>6} {:>12} {:>8}",
             r.workload,
             r.policy,
             r.seed,
-            r.qos_violation_s,
+            show(r.qos_violation_s, 1),
             r.actions
         );
     }
@@ -460,7 +461,7 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
     for s in summary {
         line!(
             page,
-            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12.1} {:>6.1} {:>9} {:>9} {:>8} {:>8}",
+            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6.1} {:>9} {:>9} {:>8} {:>8}",
             s.policy,
             s.runs,
             s.converged,
@@ -468,7 +469,7 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
             show(s.convergence_s_worst, 1),
             show(s.emu_mean, 2),
             show(s.be_throughput_mean, 2),
-            s.qos_violation_s_mean,
+            show(s.qos_violation_s_mean, 1),
             s.self_violation_s_mean,
             show(s.self_violation_settled_s_mean, 2),
             format!("{}+{}", s.reclaim_crossings, s.deprive_crossings),

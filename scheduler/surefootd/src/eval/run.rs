@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use surefoot_policy::Policy;
-use surefoot_server::{Observation, Server, Tick};
+use surefoot_server::{Observation, Server, ServiceView, Tick};
 use surefoot_vserver::{Profile, Steady, Tenant, VirtualServer, HORIZON_S};
 
 pub const TICK_MS: u64 = 100;
@@ -33,7 +33,8 @@ pub struct EvalRow {
     pub actions: i64,
     pub emu: Option<f64>,
     pub be_throughput: Option<f64>,
-    pub qos_violation_s: f64,
+    /// None where some LC service's latency was never known: a sum without one of its parts is none.
+    pub qos_violation_s: Option<f64>,
     pub worst_slowdown: Option<f64>,
     pub cores_used: Option<f64>,
     pub ways_used: Option<f64>,
@@ -41,7 +42,7 @@ pub struct EvalRow {
     pub decision_us_p50: Option<f64>,
     pub decision_us_p99: Option<f64>,
     pub oracle_emu: Option<f64>,
-    pub qos_violation_by_lc_s: BTreeMap<String, f64>,
+    pub qos_violation_by_lc_s: BTreeMap<String, Option<f64>>,
     pub offered_load: Option<f64>,
     /// Plans that the server refused.
     pub refused_plans: i64,
@@ -150,6 +151,26 @@ struct Settled {
     mbw: f64,
 }
 
+/// Ticks of QoS violation by LC service; None of one whose latency was never known.
+struct Violations(BTreeMap<String, Option<u64>>);
+
+impl Violations {
+    /// Whether the service misses its target at this tick.
+    fn see(&mut self, s: &ServiceView) -> bool {
+        let missed = s.qos_met() == Some(false);
+        let ticks = self.0.entry(s.id.clone()).or_default();
+        if !s.latency_unknown() {
+            *ticks.get_or_insert(0) += u64::from(missed);
+        }
+        missed
+    }
+
+    /// Of all together: a sum without one of its parts is none.
+    fn total(&self) -> Option<u64> {
+        self.0.values().copied().sum()
+    }
+}
+
 /// Instructions/s of a job alone on the whole server.
 pub fn alone_instr_per_s(at: &VirtualTarget, job: &Arc<Profile>) -> f64 {
     let full = surefoot_server::allocation::full_mask(at.platform.ways());
@@ -176,7 +197,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let mut settled = Settled::default();
     let mut timeline = vec![];
     let mut decision_us: Vec<f64> = vec![];
-    let mut violation_ticks: BTreeMap<String, u64> = w.lc.iter().map(|l| (l.id.clone(), 0)).collect();
+    let mut violations = Violations(w.lc.iter().map(|l| (l.id.clone(), None)).collect());
     let mut worst: Option<f64> = None;
     let (mut actions, mut refused, mut settled_actions) = (0, 0, 0);
     let mut blame = Blame::new(at);
@@ -198,9 +219,8 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         if within && now > 0 {
             // This observation is of the tick that ended now.
             for s in seen.lc() {
-                if s.qos_met() == Some(false) {
+                if violations.see(s) {
                     blame.violated(&s.id);
-                    *violation_ticks.entry(s.id.clone()).or_insert(0) += 1;
                 }
                 if let Some(q) = s.qos() {
                     worst = Some(worst.unwrap_or(0.0).max(1.0 / q));
@@ -259,7 +279,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         actions,
         emu: per_tick(settled.emu, settled.ticks),
         be_throughput: per_tick(settled.be, settled.be_ticks),
-        qos_violation_s: seconds(violation_ticks.values().sum()),
+        qos_violation_s: violations.total().map(seconds),
         worst_slowdown: worst,
         cores_used: per_tick(settled.cores, settled.ticks),
         ways_used: per_tick(settled.ways, settled.ticks),
@@ -267,7 +287,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         decision_us_p50: quantile(0.5),
         decision_us_p99: quantile(0.99),
         oracle_emu: None,
-        qos_violation_by_lc_s: violation_ticks.into_iter().map(|(id, n)| (id, seconds(n))).collect(),
+        qos_violation_by_lc_s: violations.0.into_iter().map(|(id, n)| (id, n.map(seconds))).collect(),
         offered_load: per_tick(settled.offered, settled.ticks),
         refused_plans: refused,
         self_violation_s: seconds(blame.ticks),
@@ -314,7 +334,7 @@ pub fn check_platform(w: &Workload, platform: &str) {
 mod tests {
     use super::*;
     use surefoot_policy::books::{Amount, Books};
-    use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Plan, Platform, ServiceView, Verdict};
+    use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Plan, Platform, Verdict};
 
     fn seen(t_ms: u64, p99_ms: &[Option<f64>]) -> Observation {
         let p = Platform::regular("p", 4, 1, 4, 1.0);
@@ -342,7 +362,7 @@ mod tests {
             }),
             instr_per_s: None,
         };
-        Observation { t_ms, services: p99_ms.iter().enumerate().map(view).collect() }
+        Observation { t_ms, services: p99_ms.iter().enumerate().map(view).collect(), ..Observation::default() }
     }
 
     fn converge(from_ms: u64, p99_at: impl Fn(u64) -> Vec<Option<f64>>) -> Option<u64> {
@@ -368,6 +388,21 @@ mod tests {
     fn before_the_last_change_and_unknown_do_not_count() {
         assert_eq!(converge(4000, |_| vec![Some(1.0)]), Some(4000));
         assert_eq!(converge(4000, |t| vec![Some(1.0), (t >= 6000).then_some(2.0)]), Some(6000));
+    }
+
+    /// A service whose latency was never known has no time of violation, nor have all together; one that was heard and met its target has 0.
+    #[test]
+    fn never_known_is_not_zero() {
+        let mut v = Violations(["s0", "s1", "s2"].map(|id| (id.to_string(), None)).into());
+        for (t, p99) in [(0, [None, Some(9.0), None]), (100, [None, Some(9.0), Some(11.0)]), (200, [None, None, Some(11.0)])] {
+            for s in &seen(t, &p99).services {
+                v.see(s);
+            }
+        }
+        assert_eq!(v.0, BTreeMap::from([("s0", None), ("s1", Some(0)), ("s2", Some(2))].map(|(id, n)| (id.to_string(), n))));
+        assert_eq!(v.total(), None);
+        v.0.remove("s0");
+        assert_eq!((v.total(), Violations(BTreeMap::new()).total()), (Some(2), Some(0)));
     }
 
     /// One service on 16 core units and all ways, but for a while on a single unit.

@@ -189,7 +189,8 @@ fn over(o: &mut Open, t_ms: u64, seen: &Observation) -> Option<String> {
     };
     o.here = true;
     if o.told.event == What::Withheld {
-        return (!s.latency_unknown()).then(|| "its latency is known again".into());
+        let over = !s.latency_unknown() && !seen.bounds.contains_key(&s.id);
+        return over.then(|| "its latency is known, and nothing bounds what may be set of it".into());
     }
     let idle = matches!(s.feed, FeedState::Idle | FeedState::NotNeeded);
     if !idle && s.qos_met() != Some(true) {
