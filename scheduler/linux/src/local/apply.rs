@@ -133,8 +133,11 @@ impl LocalServer {
             // Fewer classes than the processor says, or no monitoring id for another: what there is must do.
             tracing::debug!("{why}");
             self.short_of = Some(cause);
-            let of_rmids = matches!(cause, Cause::OutOfRmids | Cause::RmidsInLimbo);
-            let freed = of_rmids && self.resctrl.as_ref().is_some_and(Resctrl::give_up_monitors);
+            let freed = cause.of_rmids() && self.resctrl.as_ref().is_some_and(Resctrl::give_up_monitors);
+            if freed {
+                // It was not somebody else.
+                self.watch.counted.clear();
+            }
             let most = if freed { usize::MAX } else { self.layout.classes.len() + made };
             (ops, classes) = self.class_steps(&all, most)?;
             steps = self.steps(&new, ops)?;
@@ -159,6 +162,9 @@ impl LocalServer {
             ClassTurn::Now => {
                 self.ways_late = false;
                 self.classes_are(classes);
+                if let Some(r) = self.resctrl.as_ref().filter(|_| !self.short_of.is_some_and(Cause::of_rmids)) {
+                    r.take_up_monitors();
+                }
             }
             ClassTurn::Later => self.ways_late = true,
         }

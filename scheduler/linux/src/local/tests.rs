@@ -745,10 +745,37 @@ fn ids_that_run_out_are_told_as_ids() {
     s.apply(&plan).unwrap();
     assert!(matches!(s.short_of, Some(Cause::OutOfRmids | Cause::RmidsInLimbo)), "{:?}", s.short_of);
     assert!(monitors("c").is_empty());
+    assert_eq!(s.foreign_class_changes(), BTreeMap::new(), "given up, not taken away");
     files.machine().advance(10_000);
     (0..60).for_each(|_| drop(s.observe()));
     s.apply(&Plan::default()).unwrap();
     assert_eq!((s.layout.classes.len(), s.short_of, monitors("c").len() + monitors("d").len()), (2, None, 0));
+    assert_eq!(s.foreign_class_changes(), BTreeMap::new(), "given up, not taken away");
+}
+
+/// Once there are enough ids a service has its counters again, though its class came first.
+#[test]
+fn monitors_come_back_with_the_ids() {
+    let mut hardware = crate::testing::intel(1, 11);
+    hardware.monitoring.as_mut().unwrap().rmids = 4;
+    let (host, files, mut s, plan) = with_resctrl(hardware);
+    let at = |name: &str| host.root.path(format!("/sys/fs/resctrl/{name}"));
+    ["x", "y", "z"].iter().for_each(|name| files.make_dir(&at(&format!("mon_groups/{name}"))).unwrap());
+    let one = Plan { allocations: plan.allocations.into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
+    s.apply(&one).unwrap();
+    assert!(s.short_of.is_some() && s.layout.classes.is_empty());
+    // As much as a class needs, and later the rest: what was looked for in between found nothing.
+    let mut freed = |name: &str, ticks: usize| {
+        files.remove_dir(&at(&format!("mon_groups/{name}"))).unwrap();
+        files.machine().advance(10_000);
+        for _ in 0..ticks {
+            drop(s.observe());
+            s.apply(&Plan::default()).unwrap();
+        }
+        let monitored = host.root.files.folders(&at("surefoot.c/mon_groups"));
+        (s.layout.classes.len(), monitored.len())
+    };
+    assert_eq!((freed("x", 60), freed("y", 60)), ((1, 0), (1, 1)));
 }
 
 /// A thread that is born while its parent is moved joins a monitoring group by way of the control group, and fails nothing.

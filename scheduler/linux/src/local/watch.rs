@@ -41,7 +41,7 @@ pub(super) struct Watch {
     /// Threads of each service that were in its place at the last look.
     inside: BTreeMap<ServiceId, BTreeSet<u32>>,
     /// Services that had counters of their own then.
-    counted: BTreeSet<ServiceId>,
+    pub(super) counted: BTreeSet<ServiceId>,
     looked: Option<Instant>,
     followed: BTreeMap<ServiceId, Instant>,
     /// resctrl was found not to be mounted: no class is in force.

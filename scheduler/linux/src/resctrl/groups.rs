@@ -309,7 +309,7 @@ impl Resctrl {
     /// A monitoring group for a service, with all its threads. Without one it has no counters: that is said once, and nothing
     /// else depends on it.
     fn watch_threads(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>) {
-        if self.info.monitoring.is_none() || matches!(place, Place::Class(_)) && self.no_monitors.load(Ordering::Relaxed) {
+        if self.info.monitoring.is_none() || self.no_monitors.load(Ordering::Relaxed) {
             return;
         }
         let dir = self.monitor(id, place);

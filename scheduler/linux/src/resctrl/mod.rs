@@ -60,7 +60,7 @@ pub struct Resctrl {
     said: Arc<Mutex<BTreeSet<String>>>,
     /// With whoever else holds the lock.
     patience: Arc<Mutex<Patience>>,
-    /// Services have no monitoring groups of their own in classes: their ids (RMIDs) are needed for the classes.
+    /// Services have no monitoring groups of their own: their ids (RMIDs) are needed for the classes.
     no_monitors: Arc<AtomicBool>,
 }
 
@@ -267,22 +267,30 @@ impl Resctrl {
         Refusal::new(attempt, what, e, &self.read(self.dir.join("info/last_cmd_status")).unwrap_or_default())
     }
 
-    /// Give up the monitoring groups of services in our classes, of which each has an id (RMID) that a class may need; false where that was
-    /// done before. A service that is alone in its class is counted by the class's own.
+    /// Give up the monitoring groups of services, of which each has an id (RMID) that a class may need; false where that was done before.
+    /// A service that is alone in its class is counted by the class's own.
     pub fn give_up_monitors(&self) -> bool {
         if self.info.monitoring.is_none() || self.no_monitors.swap(true, Ordering::Relaxed) {
             return false;
         }
         tracing::warn!(
-            "{}: monitoring ids (RMIDs) have run out: services go on without monitoring groups of their own. Remove monitoring groups that \
-             nobody needs, and start this again",
+            "{}: monitoring ids (RMIDs) have run out: services go on without monitoring groups of their own until there are enough. \
+             Remove monitoring groups that nobody needs",
             self.dir.display()
         );
         for class in self.files.folders(&self.dir).iter().filter(|n| n.starts_with(PREFIX)) {
             let monitors = self.dir.join(class).join("mon_groups");
             self.files.folders(&monitors).iter().for_each(|m| drop(self.files.remove_dir(&monitors.join(m))));
         }
+        let monitors = self.dir.join("mon_groups");
+        let ours = self.files.folders(&monitors).into_iter().filter(|n| n.starts_with(PREFIX));
+        ours.for_each(|m| drop(self.files.remove_dir(&monitors.join(m))));
         true
+    }
+
+    /// Services may have monitoring groups of their own again: no class lacks an id.
+    pub fn take_up_monitors(&self) {
+        self.no_monitors.store(false, Ordering::Relaxed);
     }
 
     /// Log `message` as a warning, the first time for this `key`.

@@ -29,6 +29,13 @@ pub enum Cause {
     Other,
 }
 
+impl Cause {
+    /// Monitoring ids are short.
+    pub fn of_rmids(self) -> bool {
+        matches!(self, Cause::OutOfRmids | Cause::RmidsInLimbo)
+    }
+}
+
 /// A refusal, and its words.
 #[derive(Debug)]
 pub struct Refusal {
@@ -49,7 +56,7 @@ impl Refusal {
 
     /// True where sharing what there is helps.
     pub fn is_shortage(&self) -> bool {
-        matches!(self.cause, Cause::OutOfClasses | Cause::OutOfRmids | Cause::RmidsInLimbo)
+        self.cause == Cause::OutOfClasses || self.cause.of_rmids()
     }
 }
 

@@ -109,7 +109,7 @@ fn what_the_groups_above_bound_stops_one_service() {
         assert!(PathBuf::from(RESCTRL).join("surefoot.good").is_dir() && PathBuf::from(RESCTRL).join("surefoot.bad").is_dir());
     }
     // The cause goes, and the bound with it.
-    write(above.file("cpuset.cpus"), "0-3").unwrap();
+    write(above.file("cpuset.cpus"), &read("/sys/devices/system/cpu/online")).unwrap();
     write(above.file("cpu.max"), "max 100000").unwrap();
     two.server.observe();
     assert!(two.server.limits().iter().all(|l| l.service != "bad"), "{}", two.why());
