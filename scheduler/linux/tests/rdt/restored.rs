@@ -5,6 +5,7 @@ use crate::watched::{at, inside, place, switch};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use surefoot_linux::safe::{SafeLayout, FILE};
 use surefoot_linux::{LocalConfig, LocalServer, Root, Target};
 use surefoot_server::{Allocation, CpuSet, Kind, Plan, Server};
@@ -159,15 +160,20 @@ impl Drop for Covered {
         if std::thread::panicking() {
             return;
         }
-        // A hierarchy whose groups were not gone for good stays until it is unmounted once more.
+        // A hierarchy whose groups were not gone for good stays until it is unmounted once more. It goes a while after that: a mount in
+        // between would be a new one.
+        const A_WHILE: Duration = Duration::from_secs(5);
         let elsewhere = tempfile::tempdir().unwrap();
         let at = elsewhere.path().to_str().unwrap();
         for c in ["cpuset", "cpu"] {
+            let mut unmounted = Instant::now();
             until("the controller is version 2's again", || {
-                back(c) || {
+                let is = back(c);
+                if !is && unmounted.elapsed() > A_WHILE {
                     let _ = run(&["mount", "-t", "cgroup", "-o", c, "none", at]) && run(&["umount", at]);
-                    back(c)
+                    unmounted = Instant::now();
                 }
+                is
             });
         }
     }
