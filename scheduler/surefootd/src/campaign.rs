@@ -494,7 +494,7 @@ fn check_services(services: &[Service], targets: &Targets) -> std::result::Resul
             return wrong("service.rps_levels", format!("{r} is no rate (rps_levels, max_load_rps). Give requests per second above 0"));
         }
         if let Some(l) = &more.loadgen {
-            l.check_own().map_err(|what| (more.span.clone(), "service.loadgen", what))?;
+            l.check_run_here().map_err(|what| (more.span.clone(), "service.loadgen", what))?;
         }
         let Some(command) = &more.command else { continue };
         let program = command.first().map_or("", String::as_str);

@@ -157,9 +157,10 @@ fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named
                 }
             },
         };
-        let loadgen = m.loadgen.clone().or_else(|| entry?.loadgen.clone().filter(|l| l.is_own()));
+        let loadgen = m.loadgen.clone().or_else(|| entry?.loadgen.clone().filter(|l| l.is_run_here()));
         let port = m.port.or_else(|| entry?.port);
-        if kind != Kind::Be && (loadgen.is_none() || port.is_none()) {
+        let needs_port = loadgen.as_ref().is_none_or(|l| l.is_own() || l.asks_for("{port}"));
+        if kind != Kind::Be && (loadgen.is_none() || port.is_none() && needs_port) {
             let what = match (&loadgen, port) {
                 (None, _) => "service.loadgen",
                 _ => "service.port",
