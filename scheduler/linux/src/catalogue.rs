@@ -37,7 +37,7 @@ pub struct Loadgen {
     #[serde(default)]
     pub args: Vec<String>,
     /// Of [`EXEC`]: argument vector with [`PLACEHOLDERS`]. A program that begins with "./" lies in the entry's folder.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
 }
 
@@ -45,11 +45,11 @@ pub struct Loadgen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Ready {
-    /// Its port takes a connection.
+    /// Somebody listens on its port. It is not tried: some services take the first connection for their client.
     Port,
     /// It has written this.
     Log(String),
-    /// It serves once it runs: for those that take a connection for their client.
+    /// It serves once it runs.
     Runs,
 }
 

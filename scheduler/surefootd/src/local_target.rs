@@ -174,7 +174,8 @@ fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named
             (BenchHow::Launch, t) => t,
             _ => campaign.fixed_threads(&n.id).ok().flatten().or(n.threads),
         };
-        let bench = BenchService { id: n.id.clone(), service: n.service.clone(), kind, threads, how, loadgen, port };
+        let restart = m.restart || matches!(how, BenchHow::Launch) && entry.is_some_and(|e| e.restart);
+        let bench = BenchService { id: n.id.clone(), service: n.service.clone(), kind, threads, how, loadgen, port, restart };
         Ok(Named { bench, rps_levels, max_load_rps, entry: entry.map(|e| format!("{e:?}")) })
     };
     campaign.services.iter().map(one).collect()

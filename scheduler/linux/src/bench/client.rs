@@ -192,7 +192,7 @@ impl Running {
                 return Ok(t);
             }
             if self.child.0.try_wait().ok().flatten().is_some() || Instant::now() > deadline {
-                return Err(failed(format!("load on {id}"), self.said(), REMEDY));
+                return Err(failed(format!("load on {id}"), self.said(), self.remedy()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -202,7 +202,11 @@ impl Running {
     pub fn still_there(mut self, id: &str) -> Result<(), ServerError> {
         match self.child.0.try_wait() {
             Ok(None) => Ok(()),
-            _ => Err(failed(format!("load on {id}, a neighbour"), format!("it ended before the samples did: {}", self.said()), REMEDY)),
+            _ => Err(failed(
+                format!("load on {id}, a neighbour"),
+                format!("it ended before the samples did: {}", self.said()),
+                self.remedy(),
+            )),
         }
     }
 
@@ -226,7 +230,7 @@ impl Running {
             return if ended {
                 Ok(Client { limited: None, lag_p99_ms: None, lag_limit_ms: self.lag_limit_ms })
             } else {
-                Err(failed("load generator", cause(self.said()), "Run loadgen.command by hand to see more"))
+                Err(failed("load generator", cause(self.said()), self.remedy()))
             };
         }
         if !status.success() {
@@ -235,6 +239,14 @@ impl Running {
         let said = self.child.0.stdout.take().map_or_else(|| Ok(vec![]), |o| input::all(o, SUMMARY_BYTES));
         let text = said.and_then(input::utf8).map_err(|e| failed("load generator", e, REMEDY))?;
         client(&text, self.lag_limit_ms).map_err(|e| failed("report of the load generator", e, "Build both programs from the same source"))
+    }
+
+    fn remedy(&self) -> &'static str {
+        if self.own {
+            REMEDY
+        } else {
+            "Run loadgen.command by hand to see more"
+        }
     }
 
     /// What it wrote to stderr, one line; kills it if it still runs.

@@ -33,6 +33,8 @@ pub struct BenchService {
     pub loadgen: Option<Loadgen>,
     /// Where it answers on 127.0.0.1.
     pub port: Option<u16>,
+    /// Each case begins with a new process or container of it.
+    pub restart: bool,
 }
 
 fn unavailable(what: String, cause: &str, remedy: &str) -> ServerError {
@@ -119,9 +121,10 @@ impl LocalBench {
 
     /// Whether it is started anew for each case.
     pub(super) fn is_restarted(&self, service: &str) -> bool {
-        let launched = self.named.get(service).is_none_or(|s| s.how == BenchHow::Launch);
-        let name = self.named.get(service).map_or(service, |s| s.service.as_str());
-        launched && self.server.catalogue().and_then(|c| c.get(name).ok()).is_some_and(|e| e.restart)
+        match self.named.get(service) {
+            Some(s) => s.restart,
+            None => self.server.catalogue().and_then(|c| c.get(service).ok()).is_some_and(|e| e.restart),
+        }
     }
 
     /// How a running service is loaded: generator, port, QoS target.

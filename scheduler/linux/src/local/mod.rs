@@ -44,7 +44,7 @@ use crate::feed::{self, Feed};
 use crate::journal::{Journal, Touched};
 use crate::own::{cause_and_remedy, Author, Folder};
 use crate::perf::{self, Counters, Counts};
-use crate::procfs::{Frequencies, Process};
+use crate::procfs::{listens, Frequencies, Process};
 use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::{DeadCounter, Traffic};
@@ -877,18 +877,21 @@ fn port_free(port: Option<u16>, id: &str, fields: &str) -> Result<(), ServerErro
 }
 
 /// Until the port answers, or the container has ended.
+/// Whether a port takes connections. Only where the kernel does not say who listens it is tried.
+fn serves(port: u16) -> bool {
+    let tried = || TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), Duration::from_millis(200)).is_ok();
+    listens(&Root::default(), port).unwrap_or_else(tried)
+}
+
 fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>, ready: &Ready) -> Result<(), ServerError> {
     let deadline = Instant::now() + READY;
     loop {
-        let (serves, awaited) = match (ready, port) {
+        let (is_ready, awaited) = match (ready, port) {
             (Ready::Runs, _) | (Ready::Port, None) => (true, String::new()),
-            (Ready::Port, Some(p)) => {
-                let answers = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, p).into(), Duration::from_millis(200)).is_ok();
-                (answers, format!("port {p} did not answer"))
-            }
+            (Ready::Port, Some(p)) => (serves(p), format!("nothing listened on port {p}")),
             (Ready::Log(text), _) => (engine.has_written(&c.id, text), format!("it did not write \"{text}\"")),
         };
-        if serves {
+        if is_ready {
             return engine.inspect(&c.id).map(|_| ());
         }
         engine.inspect(&c.name)?;
