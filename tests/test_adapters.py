@@ -623,6 +623,9 @@ def test_go_ycsb(tmp_path: Path) -> None:
     assert _read(tmp_path, "ycsb", text.replace("Run finished", f"{progress}{progress}Run finished")) == read(
         "ycsb", KINDS / "go-ycsb.txt"
     )
+    second = text.replace("Run finished", f"{progress}{progress}Run finished").replace("91021.4", "80000.0")
+    rows = _read(tmp_path, "ycsb", text + second)
+    assert [(r.run, r.achieved_rps) for r in rows] == [("1", 91021.4)] * 2 + [("2", 80000.0)] * 2
     failing = lines[-2].replace("READ  ", "READ_ERROR").replace("500110", "{}")
     rows = _read(tmp_path, "ycsb", text + failing.format(6000))
     assert [(r.operation, r.errors, r.verdict) for r in rows] == [

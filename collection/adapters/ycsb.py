@@ -51,6 +51,7 @@ _BROKEN = re.compile(
 _NO_REQUEST = ("OVERALL", "CLEANUP")
 _GO_LINE = re.compile(r"^([A-Z_]{1,80})[ \t]+- (Takes\(s\): [^\n]{1,2000})$", re.MULTILINE)
 _GO_END = "Run finished, takes"
+_GO_BEGIN = "***** properties *****"
 _GO_LEVELS = {0.5: "50th(us)", 0.95: "95th(us)", 0.99: "99th(us)", 0.999: "99.9th(us)"}
 _GO_TABLE = "Takes(s)"
 
@@ -244,7 +245,8 @@ def _row(
 
 
 def _go(text: str, known: Known) -> list[Found]:
-    blocks = text.split(_GO_END)[1:] or [text]
+    # what a further run prints before its end is none of this one's
+    blocks = [block.split(_GO_BEGIN)[0] for block in text.split(_GO_END)[1:]] or [text]
     found: list[Found] = []
     for i, block in enumerate(blocks):
         rows: dict[str, dict[str, float]] = {}
