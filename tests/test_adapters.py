@@ -811,6 +811,21 @@ def test_a_file_that_nobody_knows(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("memtier_benchmark", "ALL STATS\nType Ops/sec\nSets 1\nTotals 1\n"),
+        ("mutilate", "#type avg std 99th\nread 1 2 3\nTotal QPS = 10.0 (100 / 10.0s)\n"),
+        ("ycsb", "[OVERALL], Throughput(ops/sec), 1\n[READ], Operations, 1\n[READ], AverageLatency(us), 1\n"),
+        ("ycsb", "Run finished, takes 1s\nREAD - Takes(s): 1, Count: 1, OPS: 1, Avg(us): 1\n"),
+    ],
+)
+def test_a_log_of_very_many_runs(tmp_path: Path, tool: str, text: str) -> None:
+    """Thousands of runs are read in time that grows with their number, and refused beyond a bound."""
+    assert len(_read(tmp_path, tool, text * 3000)) in (3000, 6000)
+    _refused(tmp_path, tool, text * 10001, "more than 10000 rows")
+
+
 def test_two_tools_in_one_file(tmp_path: Path) -> None:
     """Nobody guesses which of two tools was meant."""
     _refused(tmp_path, ANY, (DATA / "wrk2.txt").read_text() + (DATA / "ycsb.txt").read_text(), "marks of wrk2 and ycsb")

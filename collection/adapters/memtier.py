@@ -67,13 +67,13 @@ def parse(text: str, known: Known) -> list[Found]:
     found: list[Found] = []
     start = 0
     seen: set[str] = set()
+    many = sum(section.run() is None for section in sections)
     for section in sections:
         run = section.run()
         if run is None or run in seen or not found:
             start, seen = start + 1, set()
         if run is not None:
             seen.add(run)
-        many = sum(s.run() is None for s in sections)
         name = str(start) if run is None else run if many == 0 and start == 1 else f"{start}: {run}"
         found += _of(section, name, known)
     return found
@@ -83,6 +83,7 @@ def _text(text: str) -> list[_Section]:
     sections: list[_Section] = []
     told: dict[str, int] = {}
     title, section, columns = "", None, list[str]()
+    names: dict[str, int] = {}
     in_table = in_cdf = False
     for raw in text.splitlines():
         line = raw.rstrip()
@@ -101,7 +102,7 @@ def _text(text: str) -> list[_Section]:
             sections.append(section)
             if section.run() is None:
                 told = {}
-            columns, in_table, in_cdf = _COLUMN.findall(line), True, False
+            columns, names, in_table, in_cdf = _COLUMN.findall(line), {}, True, False
         elif line.startswith("Type") and "<= msec" in line:
             in_table, in_cdf = False, section is not None
         elif line.startswith(("---", "===")):
@@ -115,7 +116,9 @@ def _text(text: str) -> list[_Section]:
                     f"row `{words[0][:30]}` has {len(words)} cells, its header {len(columns)}: it is cut. Give all of it"
                 )
             else:
-                name = _unused(words[0], section.rows)
+                # two commands of one name have a row each
+                names[words[0]] = names.get(words[0], 0) + 1
+                name = words[0] if names[words[0]] == 1 else f"{words[0]} #{names[words[0]]}"
                 section.rows[name] = dict(zip(columns[1:], map(number, words[1:]), strict=True))
                 if words[0] == "Totals":
                     section.closed, in_table = True, False
@@ -126,11 +129,6 @@ def _text(text: str) -> list[_Section]:
     if open_one := next((s for s in sections if not s.closed), None):
         raise Unclear(f"table `{open_one.title}` has no row `Totals`: it is cut. Give the whole output")
     return sections
-
-
-def _unused(name: str, rows: dict[str, Any]) -> str:
-    # two commands of one name have a row each
-    return name if name not in rows else next(f"{name} #{k}" for k in range(2, len(rows) + 3) if f"{name} #{k}" not in rows)
 
 
 def _json(text: str) -> list[_Section]:

@@ -76,9 +76,11 @@ def parse(text: str, known: Known) -> list[Found]:
     if not tables:
         raise Unrecognised("no table that begins with `#type`")
     found: list[Found] = []
+    runs = 0
     for table in tables:
-        runs = len({f.run for f in found})
-        found += _points(table, known, runs) if "QPS" in table.header else _run(table, known, str(runs + 1))
+        more = _points(table, known, runs) if "QPS" in table.header else _run(table, known, str(runs + 1))
+        found += more
+        runs += len({f.run for f in more})
     return found
 
 

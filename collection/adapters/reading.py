@@ -16,6 +16,8 @@ _TEXT = {m.TOOL: m for m in (memtier, mutilate, parsec, wrk2, ycsb)}
 TOOLS = tuple(sorted([*_TEXT, tailbench.TOOL]))
 ANY = "any"
 """In a tool's place: whichever's the file is."""
+MOST_ROWS = 10_000
+"""Of one file: no honest log comes near it."""
 _LOOKS = {tool: m.LOOKS for tool, m in _TEXT.items()} | {tailbench.TOOL: tailbench.LOOKS}
 
 
@@ -64,7 +66,10 @@ def _rows(tool: str, raw: bytes, known: Known) -> list[Measured]:
     if tool == parsec.TOOL:
         return parsec.parse(text)
     parser = {memtier.TOOL: memtier.parse, mutilate.TOOL: mutilate.parse, wrk2.TOOL: wrk2.parse, ycsb.TOOL: ycsb.parse}[tool]
-    return [judged(found) for found in parser(text, known)]
+    found = parser(text, known)
+    if len(found) > MOST_ROWS:
+        raise Unclear(f"it holds more than {MOST_ROWS} rows. Give fewer runs a file")
+    return [judged(row) for row in found]
 
 
 def _is_cut(tool: str, raw: bytes, known: Known, rows: list[Measured]) -> bool:

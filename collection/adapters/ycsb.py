@@ -134,6 +134,7 @@ def _of(run: _Run, name: str, target: float | None, known: Known) -> list[Found]
     span_s = runtime_ms / 1000 if runtime_ms else None
     offered = target or known.offered_rps
     found, broken, ended = [], 0.0, 0.0
+    apart = _apart(run)
     for operation, row in run.items():
         base = operation.removeprefix(_INTENDED)
         if operation in _NO_REQUEST or base in _NO_REQUEST or operation.startswith("TOTAL_GC") or _BROKEN.search(operation):
@@ -141,7 +142,7 @@ def _of(run: _Run, name: str, target: float | None, known: Known) -> list[Found]
         count = row.get("Operations", row.get("Total Operations"))
         if count is None:
             continue
-        errors = _errors(run, base, row if operation == base else run.get(base, row))
+        errors = _errors(apart.get(base, 0.0), row if operation == base else run.get(base, row))
         good = sum(value or 0 for key, value in row.items() if key.removeprefix("Return=") in _GOOD and key.startswith("Return="))
         # up to 0.1.4 failed operations are among the others
         n = max(count, good + errors) if good + errors <= count else count + errors
@@ -188,12 +189,18 @@ def _with_rate(f: Found, offered: float | None) -> Found:
     return f if offered is None else replace(f, offered_rps=offered)
 
 
-def _errors(run: _Run, operation: str, row: dict[str, float | None]) -> float:
+def _apart(run: _Run) -> dict[str, float]:
+    """Failed operations that have rows of their own, by the operation."""
+    found: dict[str, float] = {}
+    for operation, row in run.items():
+        if _BROKEN.search(operation):
+            base = _BROKEN.sub("", operation)
+            found[base] = found.get(base, 0.0) + (row.get("Operations", row.get("Total Operations")) or 0.0)
+    return found
+
+
+def _errors(apart: float, row: dict[str, float | None]) -> float:
     told = sum(v or 0 for k, v in row.items() if k.startswith("Return=") and k.removeprefix("Return=") not in _GOOD)
-    apart = 0.0
-    for other, below in run.items():
-        if _BROKEN.search(other) and _BROKEN.sub("", other) == operation:
-            apart += below.get("Operations", below.get("Total Operations")) or 0.0
     return max(told, apart)
 
 
