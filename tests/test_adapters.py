@@ -310,6 +310,13 @@ def test_mutilate_scan_knows_its_rates(tmp_path: Path) -> None:
     ]
 
 
+def test_mutilate_that_skipped_requests(tmp_path: Path) -> None:
+    """Requests that were not sent because earlier ones were late have no latency, and the others' is too good."""
+    (row,) = _read(tmp_path, "mutilate", TABLE + "Skipped TXs = 500 (5.3%)\n")
+    assert (row.verdict, "500 requests were not sent" in str(row.reason)) == ("server-overloaded", True)
+    assert _read(tmp_path, "mutilate", TABLE + "Skipped TXs = 0 (0.0%)\n")[0].verdict == "valid"
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -704,6 +711,14 @@ def test_tailbench_of_an_overloaded_server(tmp_path: Path, threads: int, excess:
     whole = _read(tmp_path, "tailbench", _lats(queue, 1000 * threads))[0]
     assert whole.verdict == "server-overloaded"
     assert "ever longer" in str(whole.reason)
+
+
+def test_tailbench_of_a_server_that_was_behind_before(tmp_path: Path) -> None:
+    """A queue as long as the run, be it level or shrinking, is an overload that began in the warm-up."""
+    rng = random.Random(31)
+    for queue in ([5_000_000 + rng.randrange(100_000) for _ in range(5000)], [(5000 - i) * 1000 for i in range(5000)]):
+        whole = _read(tmp_path, "tailbench", _lats(queue))[0]
+        assert (whole.verdict, "waited" in str(whole.reason)) == ("server-overloaded", True)
 
 
 def test_tailbench_of_a_busy_server_is_not_called_overloaded(tmp_path: Path) -> None:

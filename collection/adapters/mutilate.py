@@ -5,6 +5,7 @@ Source: leverich/mutilate, `ConnectionStats.h` and the end of `main` in mutilate
 - `--scan` and mcperf's `--search` print a row a rate, with QPS at its end and no count.
 - The total is a 32-bit number: beyond 2^31 requests it is negative and rate and count are lost.
 - One total is printed of reads and updates together. Where both were sent the count of each is unknown, unless the share is told.
+- With `--skip` requests are left out while those before them are late: what the server would have done with them is unknown.
 - With agents (`-a`) the rate and the total are of all of them, the latencies of the first alone: the file does not show it.
 """
 
@@ -26,6 +27,7 @@ _TOTAL = re.compile(rf"^Total QPS = ({NUMBER}) \((-?\d{{1,18}}) / ({NUMBER})s\)"
 _MISSES = re.compile(r"^Misses = (\d{1,18}) \((\S{1,40})%\)", re.ASCII)
 _VALUE = re.compile(rf"{NUMBER}|-?nan", re.ASCII)
 _LEVELS = {0.5: ("50th", "p50"), 0.95: ("95th", "p95"), 0.99: ("99th", "p99"), 0.999: ("99.9th", "p999", "p99.9")}
+_SKIPPED = re.compile(r"^Skipped TXs = (\d{1,18}) \(", re.ASCII)
 _ALL_MISSED = 99.0
 
 
@@ -38,6 +40,7 @@ class _Table:
         self.points: list[dict[str, float | None]] = []
         self.totals: list[tuple[float, float, float]] = []
         self.misses: tuple[int | None, float | None] = (None, None)
+        self.skipped = 0
 
     def add(self, words: list[str]) -> None:
         if len(words) != len(self.header) + 1:
@@ -73,6 +76,8 @@ def parse(text: str, known: Known) -> list[Found]:
             tables[-1].totals.append((surely(total[1]), surely(total[2]), surely(total[3])))
         elif tables and (missed := _MISSES.match(line)):
             tables[-1].misses = (int(missed[1]), number(missed[2]))
+        elif tables and (skipped := _SKIPPED.match(line)):
+            tables[-1].skipped = int(skipped[1])
     if not tables:
         raise Unrecognised("no table that begins with `#type`")
     found: list[Found] = []
@@ -130,6 +135,7 @@ def _run(table: _Table, known: Known, run: str) -> list[Found]:
     if not requests:
         raise Failed("no request was answered (`Total QPS` has 0 requests)")
     misses, missed_pct = table.misses
+    skipped = f"{table.skipped} requests were not sent, as those before them were late (--skip)" if table.skipped else None
     asked = {operation: row for operation, row in table.rows.items() if row.get("avg")}
     if not asked:
         raise Failed("all latencies are 0: nothing was measured")
@@ -155,11 +161,24 @@ def _run(table: _Table, known: Known, run: str) -> list[Found]:
                 step_ms=1e-4,
                 span_s=seconds or None,
                 latency_from="actual",
+                overloaded=skipped,
                 why_no_count="reads and updates are counted as one: give the share of updates as --update-frac",
             )
         )
     if len(asked) > 1:
-        found.append(Found(TOOL, "all", run, whole(requests), None, None, misses, known.offered_rps, qps, span_s=seconds or None))
+        found.append(
+            Found(
+                TOOL,
+                "all",
+                run,
+                whole(requests),
+                misses=misses,
+                offered_rps=known.offered_rps,
+                achieved_rps=qps,
+                span_s=seconds or None,
+                overloaded=skipped,
+            )
+        )
     return found
 
 

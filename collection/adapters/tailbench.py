@@ -28,6 +28,8 @@ _CLOCK_NS = 1000
 _TREND = 0.8
 """Kendall's tau of the batches' mean queueing time, from where it is taken as growing throughout: by chance below one in 10^9."""
 
+_WAITING_SHARE = 0.05
+"""Requests that wait at once, of all: beyond it the queue was there before the run, or grew in its first moments."""
 _SIDE = 4
 """Batches on either side of a change: fewer are a burst, which the interval allows for."""
 
@@ -135,6 +137,9 @@ def _growing(queue: np.ndarray, service: np.ndarray) -> str | None:
     if rise > limit * mean or (tau >= _TREND and rise > mean):
         waits = f"{max(0.0, means[0]) / 1e6:.3g} ms at the beginning, {means[-1] / 1e6:.3g} ms at the end"
         return f"requests waited ever longer: {waits}; such latencies grow with the run"
+    waiting = float(means.mean()) / mean
+    if waiting > _WAITING_SHARE * n + BACKLOG_CHANCE * float(np.sqrt(max(1.0, waiting))):
+        return f"on average {waiting:.0f} of {n} requests waited at once; such latencies are of the run's length"
     return None
 
 
