@@ -20,16 +20,88 @@ pub const PROTOCOLS: [&str; 3] = ["memcached", "resp", "http"];
 /// Load generators of others: a user runs them, `python -m collection.adapters` reads what they write (docs/workloads.md).
 pub const ADAPTERS: [&str; 5] = ["mutilate", "memtier_benchmark", "wrk2", "ycsb", "tailbench"];
 
+/// Any other program that loads a service and tells the feed of it (docs/latency-feed.md): `loadgen.command` says how it is started.
+pub const EXEC: &str = "exec";
+/// What is filled in there.
+pub const PLACEHOLDERS: [&str; 7] = ["{rps}", "{seed}", "{port}", "{duration_ms}", "{feed}", "{service}", "{connections}"];
+
 /// How the load generator speaks to a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loadgen {
-    /// One of [`PROTOCOLS`], or of [`ADAPTERS`].
+    /// One of [`PROTOCOLS`], [`EXEC`], or one of [`ADAPTERS`].
     pub protocol: String,
+    #[serde(default = "one")]
     pub connections: u32,
     /// Further arguments of surefoot-loadgen, one element each.
     #[serde(default)]
     pub args: Vec<String>,
+    /// Of [`EXEC`]: argument vector with [`PLACEHOLDERS`]. A program that begins with "./" lies in the entry's folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+}
+
+/// How to know that a service that was started serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Ready {
+    /// Somebody listens on its port. It is not tried: some services take the first connection for their client.
+    Port,
+    /// It has written this.
+    Log(String),
+    /// It serves once it runs.
+    Runs,
+}
+
+impl TryFrom<String> for Ready {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "port" => Ok(Ready::Port),
+            "none" => Ok(Ready::Runs),
+            _ => match text.strip_prefix("log:").filter(|t| !t.is_empty()) {
+                Some(t) => Ok(Ready::Log(t.into())),
+                None => Err(format!("ready = \"{text}\": give \"port\", \"log:TEXT\" or \"none\"")),
+            },
+        }
+    }
+}
+
+impl From<Ready> for String {
+    fn from(r: Ready) -> String {
+        match r {
+            Ready::Port => "port".into(),
+            Ready::Log(t) => format!("log:{t}"),
+            Ready::Runs => "none".into(),
+        }
+    }
+}
+
+/// A folder or file of the host that a container may read: "HOST:CONTAINER", both absolute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Volume {
+    pub host: String,
+    pub container: String,
+}
+
+impl TryFrom<String> for Volume {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let whole = |p: &str| p.starts_with('/') && p.len() > 1 && !p.contains([',', ':']) && !p.chars().any(char::is_control);
+        match text.split_once(':').filter(|(h, c)| whole(h) && whole(c)) {
+            Some((host, container)) => Ok(Volume { host: host.into(), container: container.into() }),
+            None => Err(format!("volumes: \"{text}\". Give \"/HOST/PATH:/CONTAINER/PATH\", without commas; it is read-only")),
+        }
+    }
+}
+
+impl From<Volume> for String {
+    fn from(v: Volume) -> String {
+        format!("{}:{}", v.host, v.container)
+    }
 }
 
 /// One entry. Fields as in the file; `name` is also the folder's name.
@@ -58,6 +130,19 @@ pub struct Entry {
     pub default_threads: u32,
     /// Memory limit of the container, MB (2^20 bytes).
     pub memory_mb: Option<u64>,
+    /// Environment of the command; placeholders as there.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Data of the host that it may read.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
+    /// Folder in the container that the command is run in; None: the image's own.
+    pub working_dir: Option<String>,
+    /// None: its port where it has one.
+    pub ready: Option<Ready>,
+    /// Whether each case of a campaign begins with a new container.
+    #[serde(default)]
+    pub restart: bool,
     pub loadgen: Option<Loadgen>,
     /// QoS target on p99, ms.
     pub qos_target_ms: Option<f64>,
@@ -87,20 +172,70 @@ impl Loadgen {
         Ok(())
     }
 
-    /// That surefoot-loadgen can be started with it.
+    /// Whether a sweep can start it.
+    pub fn is_run_here(&self) -> bool {
+        self.is_own() || self.protocol == EXEC
+    }
+
+    /// That a sweep can start it.
     ///
     /// # Errors
     /// The field and its remedy.
-    pub fn check_own(&self) -> Result<(), String> {
-        if !self.is_own() {
-            return Err(format!("protocol = \"{}\": a sweep loads with surefoot-loadgen. Give {}", self.protocol, PROTOCOLS.join(", ")));
+    pub fn check_run_here(&self) -> Result<(), String> {
+        if !self.is_run_here() {
+            let known = PROTOCOLS.join(", ");
+            return Err(format!(
+                "protocol = \"{}\": a sweep does not start it. Give {known}, or {EXEC} with the command of a program that tells the feed",
+                self.protocol
+            ));
         }
-        self.check_connections()
+        self.check()
+    }
+
+    /// Whether a placeholder is in its command.
+    pub fn asks_for(&self, placeholder: &str) -> bool {
+        self.command.iter().any(|a| a.contains(placeholder))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_connections()?;
+        if self.protocol != EXEC {
+            return if self.command.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("loadgen.command: only for protocol = \"{EXEC}\". Remove it, or give that protocol"))
+            };
+        }
+        if !self.args.is_empty() {
+            return Err("loadgen.args are surefoot-loadgen's. Write them into loadgen.command".into());
+        }
+        let program = self.command.first().map_or("", String::as_str);
+        if program.is_empty() || program.contains('/') && !program.starts_with('/') {
+            return Err(format!(
+                "loadgen.command: \"{program}\" is no program. Give an absolute path, a name that is in PATH, or ./FILE of the entry's folder"
+            ));
+        }
+        unknown_placeholder("loadgen.command", &self.command, &PLACEHOLDERS)?;
+        // What says nothing of the rate measures one load whatever it is asked for.
+        for needed in ["{rps}", "{feed}"] {
+            if !self.asks_for(needed) {
+                return Err(format!("loadgen.command: has no {needed}, which is filled in with what the case says. Add it"));
+            }
+        }
+        Ok(())
     }
 }
 
 fn one() -> u32 {
     1
+}
+
+fn unknown_placeholder(field: &str, args: &[String], known: &[&str]) -> Result<(), String> {
+    let rest = |a: &String| known.iter().fold(a.clone(), |a, p| a.replace(p, ""));
+    match args.iter().find(|a| rest(a).contains(['{', '}'])) {
+        Some(a) => Err(format!("{field}: \"{a}\" has an unknown placeholder. Known are {}", known.join(", "))),
+        None => Ok(()),
+    }
 }
 
 impl Entry {
@@ -113,7 +248,17 @@ impl Entry {
 
     /// The command with its placeholders filled in.
     pub fn command_line(&self, threads: u32, port: u16) -> Vec<String> {
-        self.command.iter().map(|a| a.replace("{threads}", &threads.to_string()).replace("{port}", &port.to_string())).collect()
+        self.command.iter().map(|a| filled(a, threads, port)).collect()
+    }
+
+    /// The environment with its placeholders filled in.
+    pub fn environment(&self, threads: u32, port: u16) -> Vec<(String, String)> {
+        self.env.iter().map(|(k, v)| (k.clone(), filled(v, threads, port))).collect()
+    }
+
+    /// How to know that it serves.
+    pub fn ready(&self) -> Ready {
+        self.ready.clone().unwrap_or(if self.port.is_some() { Ready::Port } else { Ready::Runs })
     }
 
     /// Max load on `platform`, else the figure for "local".
@@ -128,11 +273,17 @@ impl Entry {
     pub fn load(path: &Path) -> Result<Self, ServerError> {
         let bad = |m: String| ServerError::Invalid(format!("{}: {m}", path.display()));
         let text = input::text(path, WRITTEN_BYTES).map_err(|e| bad(format!("{e}. Give a folder that has a workload.toml")))?;
-        let entry: Entry = toml::from_str(&text).map_err(|e| {
+        let mut entry: Entry = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
             bad(format!("line {line}: {}. See docs/catalogue.md for the fields", e.message().replace('\n', ", ")))
         })?;
         let folder = path.parent().and_then(|p| p.file_name()).and_then(|n| n.to_str());
+        if let Some(program) = entry.loadgen.as_mut().and_then(|l| l.command.first_mut()) {
+            if let Some(file) = program.strip_prefix("./") {
+                let at = path.parent().unwrap_or(Path::new("")).join(file);
+                *program = std::path::absolute(&at).unwrap_or(at).display().to_string();
+            }
+        }
         entry.check(folder).map_err(bad)?;
         Ok(entry)
     }
@@ -154,11 +305,22 @@ impl Entry {
         if self.licence.is_empty() {
             return Err("licence = \"\": name the licence of what runs".into());
         }
-        for a in &self.command {
-            let rest = a.replace("{threads}", "").replace("{port}", "");
-            if rest.contains(['{', '}']) {
-                return Err(format!("command: \"{a}\" has an unknown placeholder. Known are {{threads}} and {{port}}"));
+        unknown_placeholder("command", &self.command, &["{threads}", "{port}"])?;
+        for (key, value) in &self.env {
+            let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !key.starts_with(|c: char| c.is_ascii_digit());
+            if key.is_empty() || !plain {
+                return Err(format!("env: \"{key}\" is no name of a variable. Use letters, digits and '_'"));
             }
+            if value.contains(['\n', '\0']) {
+                return Err(format!("env.{key}: a value is one line"));
+            }
+            unknown_placeholder(&format!("env.{key}"), std::slice::from_ref(value), &["{threads}", "{port}"])?;
+        }
+        if let Some(dir) = self.working_dir.as_ref().filter(|d| !d.starts_with('/') || d.chars().any(char::is_control)) {
+            return Err(format!("working_dir = \"{dir}\": give an absolute path in the container"));
+        }
+        if self.ready == Some(Ready::Port) && self.port.is_none() {
+            return Err("ready = \"port\", but there is no port. Give one, or ready = \"log:TEXT\"".into());
         }
         if !(1..=1024).contains(&self.default_threads) {
             return Err(format!("default_threads = {}: give 1 to 1024", self.default_threads));
@@ -198,15 +360,19 @@ impl Entry {
             return Err("[loadgen] is missing. An LC service needs protocol and connections".into());
         };
         // TailBench's integrated programs make their load within.
-        if self.port.map_or(l.is_own(), |p| p < 1024) {
+        if self.port.map_or(l.is_own() || l.asks_for("{port}"), |p| p < 1024) {
             return Err("port: an LC service needs one, 1024 to 65535".into());
         }
-        if !l.is_own() && !ADAPTERS.contains(&l.protocol.as_str()) {
-            let known = format!("{} or, for another load generator, {}", PROTOCOLS.join(", "), ADAPTERS.join(", "));
+        if !l.is_run_here() && !ADAPTERS.contains(&l.protocol.as_str()) {
+            let known = format!("{}, {EXEC} or, for another load generator, {}", PROTOCOLS.join(", "), ADAPTERS.join(", "));
             return Err(format!("loadgen.protocol = \"{}\": give {known}", l.protocol));
         }
-        l.check_connections()
+        l.check()
     }
+}
+
+fn filled(text: &str, threads: u32, port: u16) -> String {
+    text.replace("{threads}", &threads.to_string()).replace("{port}", &port.to_string())
 }
 
 /// All entries below one folder, by name.
@@ -279,6 +445,21 @@ connections = 8
         assert_eq!(e.server_kind(), Kind::Lc { qos_target_ms: 10.0 });
     }
 
+    /// An original: its data, environment, folder and generator are said; a generator of the entry's own lies beside the file.
+    #[test]
+    fn originals_say_how_they_run() {
+        let more = "env = { TBENCH_PORT = \"{port}\" }\nvolumes = [\"/srv/tailbench:/data\"]\nworking_dir = \"/app\"\nready = \"none\"\n";
+        let text = GOOD.replace("licence", &format!("{more}restart = true\nlicence"));
+        let run = "protocol = \"exec\"\ncommand = [\"./drive\", \"{rps}\", \"{feed}\"]";
+        let e = load(&text.replace("protocol = \"memcached\"", run)).unwrap();
+        assert_eq!(e.environment(2, 4000), [("TBENCH_PORT".to_string(), "4000".to_string())]);
+        assert_eq!((e.volumes[0].host.as_str(), e.volumes[0].container.as_str()), ("/srv/tailbench", "/data"));
+        assert_eq!((e.ready(), e.restart, e.working_dir.as_deref()), (Ready::Runs, true, Some("/app")));
+        let l = e.loadgen.unwrap();
+        assert!(l.command[0].starts_with('/') && l.command[0].ends_with("memcached/drive") && l.is_run_here() && !l.is_own());
+        assert_eq!(load(GOOD).unwrap().ready(), Ready::Port);
+    }
+
     /// Each wrong field is named, with the file and a remedy.
     #[test]
     fn wrong_fields_are_named() {
@@ -292,6 +473,17 @@ connections = 8
             ("\"{threads}\"", "\"{cores}\"", "unknown placeholder"),
             ("connections = 8", "connections = 0", "loadgen.connections = 0"),
             ("protocol = \"memcached\"", "protocol = \"smtp\"", "loadgen.protocol"),
+            ("licence", "volumes = [\"data:/x\"]\nlicence", "volumes: \"data:/x\""),
+            ("licence", "volumes = [\"/a,b:/x\"]\nlicence", "without commas"),
+            ("licence", "working_dir = \"x\"\nlicence", "working_dir = \"x\""),
+            ("licence", "ready = \"soon\"\nlicence", "ready = \"soon\""),
+            ("licence", "env = { \"A B\" = \"1\" }\nlicence", "env: \"A B\""),
+            ("licence", "env = { A = \"{rps}\" }\nlicence", "env.A: \"{rps}\""),
+            ("connections = 8", "connections = 8\ncommand = [\"x\"]", "only for protocol"),
+            ("protocol = \"memcached\"", "protocol = \"exec\"", "is no program"),
+            ("protocol = \"memcached\"", "protocol = \"exec\"\ncommand = [\"bin/x\"]", "\"bin/x\" is no program"),
+            ("protocol = \"memcached\"", "protocol = \"exec\"\ncommand = [\"x\", \"{feed}\"]", "has no {rps}"),
+            ("protocol = \"memcached\"", "protocol = \"exec\"\ncommand = [\"x\", \"{rate}\"]", "unknown placeholder"),
             ("name = \"memcached\"", "name = \"redis\"", "the folder is \"memcached\""),
         ];
         for (from, to, want) in cases {

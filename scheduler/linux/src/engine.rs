@@ -1,5 +1,6 @@
 //! The container engine (Docker or Podman) through its command line, always with argument vectors.
 
+use crate::catalogue::Volume;
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -52,12 +53,19 @@ pub struct RunSpec<'a> {
     pub command: &'a [String],
     pub cpus: &'a CpuSet,
     pub memory_mb: Option<u64>,
+    pub env: &'a [(String, String)],
+    /// Read-only.
+    pub volumes: &'a [Volume],
+    pub working_dir: Option<&'a str>,
 }
 
 impl RunSpec<'_> {
-    /// Equal for what is run alike: image, command, memory.
+    /// Equal for what is run alike: image, command, memory, and what it is given to see.
     fn fingerprint(&self) -> String {
-        let text = format!("{}\0{}\0{}", self.image, self.command.join("\0"), self.memory_mb.unwrap_or(0));
+        let mut text = format!("{}\0{}\0{}", self.image, self.command.join("\0"), self.memory_mb.unwrap_or(0));
+        self.env.iter().for_each(|(k, v)| text += &format!("\0env {k}={v}"));
+        self.volumes.iter().for_each(|v| text += &format!("\0volume {}:{}", v.host, v.container));
+        self.working_dir.iter().for_each(|d| text += &format!("\0in {d}"));
         format!("{:016x}", fnv1a(text.as_bytes()))
     }
 }
@@ -232,6 +240,15 @@ impl Engine {
         if let Some(m) = &memory {
             args.extend(["--memory", m, "--memory-swap", m]);
         }
+        let env: Vec<String> = spec.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        env.iter().for_each(|e| args.extend(["--env", e]));
+        // Unlike --volume it makes no folder where there is none.
+        let mount = |v: &Volume| format!("type=bind,source={},target={},readonly", v.host, v.container);
+        let mounts: Vec<String> = spec.volumes.iter().map(mount).collect();
+        mounts.iter().for_each(|m| args.extend(["--mount", m]));
+        if let Some(dir) = spec.working_dir {
+            args.extend(["--workdir", dir]);
+        }
         args.push(spec.image);
         args.extend(spec.command.iter().map(String::as_str));
         let id = self.call(&format!("start of {}", spec.id), &args, "See the engine's message")?;
@@ -278,6 +295,12 @@ impl Engine {
         self.raw(&["logs", "--tail", &n, name])
             .map(|o| String::from_utf8_lossy(&o.stdout).lines().map(str::to_string).collect())
             .unwrap_or_default()
+    }
+
+    /// Whether a container has written this in its last 1000 lines.
+    pub fn has_written(&self, name: &str, text: &str) -> bool {
+        let has = |o: Output| [o.stdout, o.stderr].iter().any(|s| String::from_utf8_lossy(s).contains(text));
+        self.raw(&["logs", "--tail", "1000", name]).is_ok_and(has)
     }
 
     /// Ids of all containers of an owner, running or not; of every owner with `None`.

@@ -144,10 +144,53 @@ pub fn capabilities(status: &str, set: &str) -> Option<u64> {
     status.lines().find_map(hex)
 }
 
+/// Whether somebody listens on a TCP port for connections to 127.0.0.1; None where the kernel does not say.
+pub fn listens(root: &Root, port: u16) -> Option<bool> {
+    const LISTEN: &str = "0A";
+    // 127.0.0.1 and any address; of IPv6 any address and mapped ones, as 32-bit words of this machine's byte order.
+    const REACHED: [&str; 4] = ["0100007F", "00000000", "00000000000000000000000000000000", "0000000000000000FFFF00000100007F"];
+    let of = |file: &str| {
+        let text = root.read(file)?;
+        let line = |l: &str| {
+            let mut words = l.split_whitespace().skip(1);
+            let (address, at) = words.next()?.split_once(':')?;
+            let state = words.nth(1)?;
+            Some(state == LISTEN && REACHED.contains(&address) && u16::from_str_radix(at, 16) == Ok(port))
+        };
+        Some(text.lines().skip(1).any(|l| line(l) == Some(true)))
+    };
+    match (of("/proc/net/tcp"), of("/proc/net/tcp6")) {
+        (None, None) => None,
+        (four, six) => Some(four == Some(true) || six == Some(true)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::root::tests::tree;
+
+    /// Listeners on 127.0.0.1 and on any address count, of both versions; connections, other ports and other addresses do not.
+    #[test]
+    fn listeners_are_found() {
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue\n";
+        let line = |local: &str, state: &str| format!("   0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 0 0 1\n");
+        let of = |four: &str, six: &str| {
+            let file = |name: &str, lines: &str| (format!("proc/net/{name}"), format!("{head}{lines}"));
+            let (_dir, root) = tree(&[file("tcp", four), file("tcp6", six)]);
+            listens(&root, 0x1234)
+        };
+        let any = "00000000000000000000000000000000:1234";
+        assert_eq!([of(&line("0100007F:1234", "0A"), ""), of(&line("00000000:1234", "0A"), ""), of("", &line(any, "0A"))], [Some(true); 3]);
+        let others = [line("0100007F:1234", "01"), line("0100007F:1235", "0A"), line("0101A8C0:1234", "0A"), "cut".into()].concat();
+        assert_eq!(of(&others, &others), Some(false));
+        assert_eq!(listens(&tree(&[]).1, 0x1234), None);
+        let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = here.local_addr().unwrap().port();
+        assert_eq!(listens(&Root::default(), port), Some(true));
+        drop(here);
+        assert_eq!(listens(&Root::default(), port), Some(false));
+    }
 
     /// Each set by its name, 64 bits of it; a line that is cut off, or another set whose name begins alike, is none.
     #[test]

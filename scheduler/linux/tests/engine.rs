@@ -165,6 +165,9 @@ impl Foreign {
             command: &entry.command_line(1, 0),
             cpus: &CpuSet::range(0, 1),
             memory_mb: entry.memory_mb,
+            env: &[],
+            volumes: &[],
+            working_dir: None,
         };
         Foreign(Engine::find().unwrap().run(&run).unwrap().id)
     }

@@ -46,10 +46,15 @@ impl Service {
             How::Adopt { target, kind } => (Some(target), Some(*kind)),
             How::Launch { .. } => (None, m.kind),
         };
-        serde_json::json!({
+        let mut all = serde_json::json!({
             "id": n.id, "service": n.service, "threads": n.threads, "target": target, "command": m.command, "port": m.port,
             "kind": kind.map(|k| format!("{k:?}")), "loadgen": m.loadgen, "rps_levels": m.rps_levels, "max_load_rps": m.max_load_rps,
-        })
+        });
+        // Only where it is said: a campaign that was begun before there was such a field is the same.
+        if let Some(all) = all.as_object_mut().filter(|_| m.restart) {
+            all.insert("restart".into(), true.into());
+        }
+        all
     }
 
     /// What it is, in messages: "kv (pid 7)".
@@ -487,6 +492,9 @@ fn check_services(services: &[Service], targets: &Targets) -> std::result::Resul
             let field = if node.prometheus.is_some() { "service.prometheus" } else { "service.feed" };
             return wrong(field, "a campaign's load generator tells the latency. Remove it".into());
         }
+        if more.restart && matches!(node.how, How::Adopt { .. }) {
+            return wrong("service.restart", "it runs on its own and is not started here. Remove it, or give its command".into());
+        }
         if let Some((port, other)) = more.port.and_then(|p| Some((p, ports.insert(p, node.id.clone())?))) {
             return wrong("service.port", format!("{port} of \"{}\" is that of \"{other}\" too. Give each service its own port", node.id));
         }
@@ -494,7 +502,7 @@ fn check_services(services: &[Service], targets: &Targets) -> std::result::Resul
             return wrong("service.rps_levels", format!("{r} is no rate (rps_levels, max_load_rps). Give requests per second above 0"));
         }
         if let Some(l) = &more.loadgen {
-            l.check_own().map_err(|what| (more.span.clone(), "service.loadgen", what))?;
+            l.check_run_here().map_err(|what| (more.span.clone(), "service.loadgen", what))?;
         }
         let Some(command) = &more.command else { continue };
         let program = command.first().map_or("", String::as_str);

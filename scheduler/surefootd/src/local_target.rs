@@ -157,9 +157,10 @@ fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named
                 }
             },
         };
-        let loadgen = m.loadgen.clone().or_else(|| entry?.loadgen.clone().filter(|l| l.is_own()));
+        let loadgen = m.loadgen.clone().or_else(|| entry?.loadgen.clone().filter(|l| l.is_run_here()));
         let port = m.port.or_else(|| entry?.port);
-        if kind != Kind::Be && (loadgen.is_none() || port.is_none()) {
+        let needs_port = loadgen.as_ref().is_none_or(|l| l.is_own() || l.asks_for("{port}"));
+        if kind != Kind::Be && (loadgen.is_none() || port.is_none() && needs_port) {
             let what = match (&loadgen, port) {
                 (None, _) => "service.loadgen",
                 _ => "service.port",
@@ -173,7 +174,8 @@ fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named
             (BenchHow::Launch, t) => t,
             _ => campaign.fixed_threads(&n.id).ok().flatten().or(n.threads),
         };
-        let bench = BenchService { id: n.id.clone(), service: n.service.clone(), kind, threads, how, loadgen, port };
+        let restart = m.restart || matches!(how, BenchHow::Launch) && entry.is_some_and(|e| e.restart);
+        let bench = BenchService { id: n.id.clone(), service: n.service.clone(), kind, threads, how, loadgen, port, restart };
         Ok(Named { bench, rps_levels, max_load_rps, entry: entry.map(|e| format!("{e:?}")) })
     };
     campaign.services.iter().map(one).collect()

@@ -39,7 +39,7 @@ fn what_cannot_be_is_refused_in_the_plan() {
     let command = format!("{LC}\ncommand = [\"memcached\", \"-p\", \"{{port}}\"]\nport = 21290\n{LOADED}");
     let of_pid = format!("{LC}\npid = 1\nport = 21290\n{LOADED}");
     let one = "services = [\"kv\"]\nrps = [100]\nways = \"all\"";
-    let cases: [(String, String, i32, &str); 16] = [
+    let cases: [(String, String, i32, &str); 18] = [
         (one.into(), kv(&of_pid), 2, "service.threads: is missing: it runs already"),
         (
             format!("{one}\nthreads = [1, 2]"),
@@ -81,6 +81,23 @@ fn what_cannot_be_is_refused_in_the_plan() {
             kv(&command.replace("\"memcached\", connections", "\"wrk2\", connections")),
             2,
             "service.loadgen: protocol = \"wrk2\"",
+        ),
+        (
+            one.into(),
+            kv(&command
+                .replace("\"memcached\", connections", "\"exec\", command = [\"x\", \"{rate}\"], connections")
+                .replace(", args = [\"--key-space\", \"100\"]", "")),
+            2,
+            "service.loadgen: loadgen.command: \"{rate}\" has an unknown placeholder",
+        ),
+        (
+            one.into(),
+            kv(&command
+                .replace("\"memcached\", connections", "\"exec\", command = [\"no-such-generator\", \"{rps}{feed}\"], connections")
+                .replace(", args = [\"--key-space\", \"100\"]", "")
+                .replace("\"-p\"", "\"-t\", \"{threads}\", \"-p\"")),
+            1,
+            "load generator no-such-generator of kv",
         ),
         (
             one.into(),
@@ -174,8 +191,8 @@ struct Bed {
     command: String,
 }
 
-/// A service in a cgroup, and one that is a command with threads, beside each other.
-fn bed(test: &str) -> Option<Bed> {
+/// A service in a cgroup, and one that is a command with threads, beside each other; `loaded`: how the command is.
+fn bed(test: &str, loaded: &str) -> Option<Bed> {
     let hierarchies = may_run(test)?;
     if Command::new("memcached").arg("-V").stdout(Stdio::null()).status().is_err() {
         eprintln!("NOT RUN: {test}: needs memcached");
@@ -190,7 +207,7 @@ fn bed(test: &str) -> Option<Bed> {
     let more = format!(
         "[[service]]\nservice = \"kv\"\n{LC}\ncgroup = \"/{}\"\nthreads = 1\nport = {port}\nrps_levels = [200]\n{LOADED}\n\
          [[service]]\nservice = \"{command}\"\n{LC}\ncommand = [\"memcached\", \"-u\", \"root\", \"-l\", \"127.0.0.1\", \"-t\", \"{{threads}}\", \"-p\", \
-         \"{{port}}\"]\nport = {other}\nrps_levels = [200]\n{LOADED}\n",
+         \"{{port}}\"]\nport = {other}\nrps_levels = [200]\n{loaded}\n",
         cgroup.name
     );
     let sweep = "services = \"all\"\ncores = [0.3, 0.6]\nneighbours = { count = [0, 1] }";
@@ -241,7 +258,7 @@ fn loadgen() -> PathBuf {
 /// rows with the threads, cores and neighbours that it says; at the end the one has what it had, and nothing of the other is left.
 #[test]
 fn services_without_containers_are_swept() {
-    let Some(bed) = bed("named-sweep") else { return };
+    let Some(bed) = bed("named-sweep", LOADED) else { return };
     let before = bed.before();
     let out = bed.sweep("out", false).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -259,11 +276,40 @@ fn services_without_containers_are_swept() {
     assert!(rows >= 18, "{rows}");
 }
 
+/// Any program that tells the feed loads a service: it is given rate, seed, port, time, service and socket, and its windows come to the
+/// same rows. One that fails, or tells nothing, is said to, in its own last words.
+#[test]
+fn another_generator_loads_a_service() {
+    let exec =
+        |program: &str, args: &str| format!("loadgen = {{ protocol = \"exec\", connections = 2, command = [\"{program}\", {args}] }}");
+    let args =
+        "\"--protocol\", \"memcached\", \"--key-space\", \"100\", \"--target\", \"127.0.0.1:{port}\", \"--rps\", \"{rps}\", \"--seed\", \
+                \"{seed}\", \"--duration\", \"{duration_ms}ms\", \"--warmup\", \"0s\", \"--service\", \"{service}\", \"--feed\", \"{feed}\", \"--connections\", \
+                \"{connections}\"";
+    let Some(bed) = bed("named-exec", &exec(path(&loadgen()), args)) else { return };
+    let before = bed.before();
+    let out = bed.sweep("out", false).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    bed.is_as_before(&before);
+    let states: Vec<String> = bed.journal().iter().map(|l| l["state"].as_str().unwrap().to_string()).collect();
+    assert!(states.iter().filter(|s| *s == "measured").count() >= 4 && !states.iter().any(|s| s == "failed"), "{:?}", bed.journal());
+    // The same command with a generator that only complains.
+    let text = fs::read_to_string(&bed.file).unwrap();
+    let at = text.rfind("loadgen = ").unwrap();
+    let complains = exec("/bin/sh", "\"-c\", \"echo no {rps} for {feed} >&2; exit 3\"");
+    fs::write(&bed.file, format!("{}{complains}\n", &text[..at])).unwrap();
+    let out = bed.sweep("second", false).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned()
+        + &fs::read_to_string(bed.dir.path().join("second/journal.jsonl")).unwrap_or_default();
+    assert!(said.contains("no 200 for /"), "{said}");
+    bed.is_as_before(&before);
+}
+
 /// A sweep that is killed leaves no process of a command for long: the first one ends with it, and the next sweep of the same state folder
 /// ends what that one had started, gives the others what they had, and measures what was missing.
 #[test]
 fn a_killed_sweep_of_named_services_goes_on() {
-    let Some(bed) = bed("named-kill") else { return };
+    let Some(bed) = bed("named-kill", LOADED) else { return };
     let before = bed.before();
     let mut sweep = bed.sweep("out", false).stdout(Stdio::null()).spawn().unwrap();
     // In the middle of the cases: something of ours is in force, and the command runs.

@@ -3,13 +3,16 @@
 #![allow(unsafe_code, reason = "kill of a child of its own")]
 
 use super::whole::Client;
-use crate::catalogue::Loadgen;
+use crate::catalogue::{Loadgen, PLACEHOLDERS};
 use crate::child::{Guarded, Priority};
 use crate::engine::in_path;
 use crate::local::LocalServer;
 use serde::Deserialize;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::{CpuSet, ServerError, Verdict};
@@ -38,6 +41,8 @@ struct ReportVerdict {
 }
 
 const REMEDY: &str = "Run surefoot-loadgen by hand to see more";
+/// Of what a load generator wrote to stderr so much is kept.
+const LAST_BYTES: usize = 4096;
 /// Unanswered requests are waited for so long when the samples are complete.
 const GRACE: &str = "20ms";
 /// Longest time from its start to its first word, and from the end of the samples to its report.
@@ -78,8 +83,8 @@ fn lag_limit_ms(qos_target_ms: Option<f64>) -> f64 {
 pub(super) struct Load<'a> {
     pub id: &'a str,
     pub loadgen: &'a Loadgen,
-    /// On 127.0.0.1.
-    pub port: u16,
+    /// On 127.0.0.1; None where the generator needs none.
+    pub port: Option<u16>,
     pub qos_target_ms: Option<f64>,
     pub rps: f64,
     pub seed: u64,
@@ -91,10 +96,25 @@ pub(super) struct Load<'a> {
 }
 
 impl Load<'_> {
+    /// The command of another generator, filled in.
+    fn command(&self, feed: &Path) -> Vec<String> {
+        let values = [
+            ("{rps}", self.rps.to_string()),
+            ("{seed}", self.seed.to_string()),
+            ("{port}", self.port.unwrap_or(0).to_string()),
+            ("{duration_ms}", self.longest_ms.to_string()),
+            ("{feed}", feed.display().to_string()),
+            ("{service}", self.id.to_string()),
+            ("{connections}", self.loadgen.connections.to_string()),
+        ];
+        debug_assert!(values.iter().map(|v| v.0).eq(PLACEHOLDERS));
+        self.loadgen.command.iter().map(|a| values.iter().fold(a.clone(), |a, (name, value)| a.replace(name, value))).collect()
+    }
+
     fn args(&self, server: &LocalServer) -> (Vec<String>, f64) {
         let (l, lag_limit_ms) = (self.loadgen, lag_limit_ms(self.qos_target_ms));
         let mut args: Vec<String> = [
-            ("--target", format!("127.0.0.1:{}", self.port)),
+            ("--target", format!("127.0.0.1:{}", self.port.unwrap_or(0))),
             ("--protocol", l.protocol.clone()),
             ("--connections", l.connections.to_string()),
             ("--rps", self.rps.to_string()),
@@ -120,14 +140,25 @@ impl Load<'_> {
 
     /// Start it; what the feed said of the service before is forgotten.
     pub fn begin(&self, server: &LocalServer, loadgen: &Path, cpus: CpuSet) -> Result<Running, ServerError> {
-        let mut cmd = Command::new(loadgen);
+        let own = self.loadgen.is_own();
         let (args, lag_limit_ms) = self.args(server);
-        cmd.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let args = if own { args } else { self.command(server.feed_path()) };
+        let (program, args) = match (own, args.split_first()) {
+            (false, Some((program, rest))) => (PathBuf::from(program), rest.to_vec()),
+            _ => (loadgen.to_path_buf(), args),
+        };
+        let mut cmd = Command::new(&program);
+        cmd.args(args).stdin(Stdio::null()).stderr(Stdio::piped());
+        // A pipe that nobody reads would stop what writes much.
+        cmd.stdout(if own { Stdio::piped() } else { Stdio::null() });
         let now_ms = server.feed().now_ms();
         server.feed().with(|w| w.begin(self.id, now_ms));
-        let child = Guarded::spawn(cmd, cpus, Priority::Realtime);
-        let child = child.map_err(|e| failed(loadgen.display().to_string(), e, "Install it as surefootd is (the package has both)"))?;
-        Ok(Running { child, lag_limit_ms })
+        // What another program does with real time is not known: it may never sleep.
+        let priority = if own { Priority::Realtime } else { Priority::Normal };
+        let remedy = if own { "Install it as surefootd is (the package has both)" } else { "Mend loadgen.command" };
+        let mut child = Guarded::spawn(cmd, cpus, priority).map_err(|e| failed(program.display().to_string(), e, remedy))?;
+        let last = child.0.stderr.take().map(|e| std::thread::spawn(move || last_words(e)));
+        Ok(Running { child, lag_limit_ms, own, last })
     }
 }
 
@@ -136,6 +167,20 @@ impl Load<'_> {
 pub(super) struct Running {
     child: Guarded,
     lag_limit_ms: f64,
+    /// It is surefoot-loadgen.
+    own: bool,
+    /// The end of what it wrote to stderr.
+    last: Option<JoinHandle<Vec<u8>>>,
+}
+
+/// The end of a stream, which is read so that its writer never waits.
+fn last_words(mut stream: impl Read) -> Vec<u8> {
+    let (mut all, mut block) = (vec![], [0; 4096]);
+    while let Ok(n @ 1..) = stream.read(&mut block) {
+        all.extend_from_slice(&block[..n]);
+        all.drain(..all.len().saturating_sub(LAST_BYTES));
+    }
+    all
 }
 
 impl Running {
@@ -147,7 +192,7 @@ impl Running {
                 return Ok(t);
             }
             if self.child.0.try_wait().ok().flatten().is_some() || Instant::now() > deadline {
-                return Err(failed(format!("load on {id}"), self.said(), REMEDY));
+                return Err(failed(format!("load on {id}"), self.said(), self.remedy()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -157,7 +202,11 @@ impl Running {
     pub fn still_there(mut self, id: &str) -> Result<(), ServerError> {
         match self.child.0.try_wait() {
             Ok(None) => Ok(()),
-            _ => Err(failed(format!("load on {id}, a neighbour"), format!("it ended before the samples did: {}", self.said()), REMEDY)),
+            _ => Err(failed(
+                format!("load on {id}, a neighbour"),
+                format!("it ended before the samples did: {}", self.said()),
+                self.remedy(),
+            )),
         }
     }
 
@@ -174,6 +223,16 @@ impl Running {
                 Err(e) => return Err(failed("load generator", e, REMEDY)),
             }
         };
+        if !self.own {
+            // It may have been done, or ended as it was told.
+            let ended = status.success() || status.signal() == Some(libc::SIGTERM);
+            let cause = |said| format!("{status}: {said}");
+            return if ended {
+                Ok(Client { limited: None, lag_p99_ms: None, lag_limit_ms: self.lag_limit_ms })
+            } else {
+                Err(failed("load generator", cause(self.said()), self.remedy()))
+            };
+        }
         if !status.success() {
             return Err(failed("load generator", self.said(), REMEDY));
         }
@@ -182,10 +241,18 @@ impl Running {
         client(&text, self.lag_limit_ms).map_err(|e| failed("report of the load generator", e, "Build both programs from the same source"))
     }
 
+    fn remedy(&self) -> &'static str {
+        if self.own {
+            REMEDY
+        } else {
+            "Run loadgen.command by hand to see more"
+        }
+    }
+
     /// What it wrote to stderr, one line; kills it if it still runs.
     fn said(&mut self) -> String {
         let _ = self.child.0.kill();
-        let said = self.child.0.stderr.take().and_then(|e| input::all(e, SUMMARY_BYTES).ok()).unwrap_or_default();
+        let said = self.last.take().and_then(|t| t.join().ok()).unwrap_or_default();
         let text = String::from_utf8_lossy(&said);
         text.lines().last().map_or_else(|| "the load generator sent nothing".into(), str::to_string)
     }

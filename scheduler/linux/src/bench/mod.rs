@@ -323,7 +323,9 @@ impl LocalBench {
         // A service that has ended is no longer there.
         let alive: BTreeSet<ServiceId> = self.server.observe().services.into_iter().map(|v| v.id).collect();
         self.running.retain(|id, _| alive.contains(id));
-        let wanted = |id: &ServiceId, what: &(String, u32)| !self.relaunch && want.iter().any(|(w, x)| w == id && x == what);
+        let wanted = |id: &ServiceId, what: &(String, u32)| {
+            !self.relaunch && !self.is_restarted(&what.0) && want.iter().any(|(w, x)| w == id && x == what)
+        };
         let stale: Vec<ServiceId> = self.running.iter().filter(|(id, what)| !wanted(id, what)).map(|(id, _)| id.clone()).collect();
         for id in stale {
             self.server.stop(&id)?;

@@ -33,6 +33,8 @@ pub struct BenchService {
     pub loadgen: Option<Loadgen>,
     /// Where it answers on 127.0.0.1.
     pub port: Option<u16>,
+    /// Each case begins with a new process or container of it.
+    pub restart: bool,
 }
 
 fn unavailable(what: String, cause: &str, remedy: &str) -> ServerError {
@@ -48,6 +50,13 @@ pub fn look(root: &Root, services: &[BenchService]) -> Result<(), ServerError> {
     let own = mounts.of_pid(root, std::process::id());
     let mut seen: Vec<(&str, Cgroup)> = vec![];
     for s in services {
+        if let Some(l) = s.loadgen.as_ref().filter(|l| !l.is_own()) {
+            let program = l.command.first().map_or("", String::as_str);
+            if in_path(program).is_none() {
+                let remedy = "Install it, or give its absolute path (loadgen.command)";
+                return Err(unavailable(format!("load generator {program} of {}", s.id), "there is no such program", remedy));
+            }
+        }
         match &s.how {
             BenchHow::Launch => {}
             BenchHow::Run(command) => {
@@ -110,15 +119,27 @@ impl LocalBench {
         self.server.catalogue().and_then(|c| c.get(service).ok()).map_or(1, |e| e.default_threads)
     }
 
+    /// Whether it is started anew for each case.
+    pub(super) fn is_restarted(&self, service: &str) -> bool {
+        match self.named.get(service) {
+            Some(s) => s.restart,
+            None => self.server.catalogue().and_then(|c| c.get(service).ok()).is_some_and(|e| e.restart),
+        }
+    }
+
     /// How a running service is loaded: generator, port, QoS target.
-    pub(super) fn loaded(&self, id: &str, service: &str) -> Result<(&Loadgen, u16, Option<f64>), ServerError> {
+    pub(super) fn loaded(&self, id: &str, service: &str) -> Result<(&Loadgen, Option<u16>, Option<f64>), ServerError> {
         if let Some(s) = self.named.get(service) {
             let nothing = || ServerError::Invalid(format!("{service}: nothing says how it is loaded. Give it port and loadgen"));
             let qos_target_ms = match s.kind {
                 Kind::Lc { qos_target_ms } => Some(qos_target_ms),
                 Kind::Be => None,
             };
-            return Ok((s.loadgen.as_ref().ok_or_else(nothing)?, s.port.ok_or_else(nothing)?, qos_target_ms));
+            let l = s.loadgen.as_ref().ok_or_else(nothing)?;
+            if s.port.is_none() && l.is_own() {
+                return Err(nothing());
+            }
+            return Ok((l, s.port, qos_target_ms));
         }
         let catalogue = self.server.catalogue().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
         let entry = catalogue.get(service)?;
@@ -126,11 +147,14 @@ impl LocalBench {
             .loadgen
             .as_ref()
             .ok_or_else(|| ServerError::Invalid(format!("{service}: rps given, but it is a BE job. Leave rps out")))?;
-        if !l.is_own() {
+        if !l.is_run_here() {
             let what = format!("{service} is loaded with {}, which is not started here. Run it yourself: docs/workloads.md", l.protocol);
             return Err(ServerError::Invalid(what));
         }
-        let port = self.server.port(id).ok_or_else(|| ServerError::Invalid(format!("{id} was not launched here. Launch it first")))?;
+        let port = self.server.port(id);
+        if port.is_none() && l.is_own() {
+            return Err(ServerError::Invalid(format!("{id} was not launched here. Launch it first")));
+        }
         Ok((l, port, entry.qos_target_ms))
     }
 

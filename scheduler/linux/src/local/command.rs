@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code, reason = "what a child does between fork and exec, and signals to processes of a cgroup of ours")]
 
-use super::{port_free, unavailable, LocalServer, Target, READY};
+use super::{port_free, serves, unavailable, LocalServer, Target, READY};
 use crate::cgroup::{Mounts, Version};
 use crate::child::{Guarded, Priority};
 use crate::engine::in_path;
@@ -13,7 +13,6 @@ use crate::files::Files;
 use crate::procfs::Process;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -294,11 +293,11 @@ fn wait_ready(started: &mut Started, spec: &CommandSpec) -> Result<(), ServerErr
             return Err(unavailable(what(), cause, "Start it by hand to see more. It is not to put itself in the background"));
         }
         let Some(p) = spec.port else { return Ok(()) };
-        if TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, p).into(), Duration::from_millis(200)).is_ok() {
+        if serves(p) {
             return Ok(());
         }
         if Instant::now() > deadline {
-            let cause = format!("port {p} did not answer within {} s{}", READY.as_secs(), started.last_line());
+            let cause = format!("nothing listened on port {p} within {} s{}", READY.as_secs(), started.last_line());
             return Err(unavailable(what(), cause, "Check service.port, or give it more CPU"));
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -34,7 +34,7 @@ use self::keep::Keeper;
 use self::limits::Limits;
 pub use self::limits::{Limit, Value};
 use crate::actuator::Allow;
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Ready};
 use crate::cgroup::{Cgroup, Knob, Mounts, Usage};
 use crate::child::pin;
 use crate::claim::{self, Claim, Held};
@@ -44,7 +44,7 @@ use crate::feed::{self, Feed};
 use crate::journal::{Journal, Touched};
 use crate::own::{cause_and_remedy, Author, Folder};
 use crate::perf::{self, Counters, Counts};
-use crate::procfs::{Frequencies, Process};
+use crate::procfs::{listens, Frequencies, Process};
 use crate::psi::{Pressure, Resource};
 use crate::resctrl::classes::{Layout, Setting};
 use crate::resctrl::monitor::{DeadCounter, Traffic};
@@ -641,6 +641,14 @@ impl LocalServer {
         }
         let port = entry.port.map(|p| spec.port.unwrap_or(p));
         let command = entry.command_line(threads, port.unwrap_or(0));
+        let env = entry.environment(threads, port.unwrap_or(0));
+        if let Some(v) = entry.volumes.iter().find(|v| !Path::new(&v.host).exists()) {
+            return Err(unavailable(
+                format!("volume {} of {}", v.host, spec.id),
+                "there is no such file or folder",
+                "Put it there, or mend volumes in its workload.toml",
+            ));
+        }
         let engine = self.engine()?;
         let name = format!("surefoot-{}-{}", &self.owner[..8], spec.id);
         let (owner, cpus) = (self.owner.clone(), self.platform.managed);
@@ -653,6 +661,9 @@ impl LocalServer {
             command: &command,
             cpus: &cpus,
             memory_mb: entry.memory_mb,
+            env: &env,
+            volumes: &entry.volumes,
+            working_dir: entry.working_dir.as_deref(),
         };
         let left = engine.left_of(&self.left, &run)?;
         let container = match left {
@@ -664,7 +675,7 @@ impl LocalServer {
             None => self.free(&name).and_then(|()| port_free(port, &spec.id, &fields(spec))).and_then(|()| engine.run(&run)),
         };
         let started = container.and_then(|c| {
-            wait_ready(&engine, &c, port).and_then(|()| {
+            wait_ready(&engine, &c, port, &entry.ready()).and_then(|()| {
                 self.add(&spec.id, &spec.service, entry.server_kind(), threads, Target::Container(c.id.clone()))?;
                 Ok(c)
             })
@@ -866,16 +877,26 @@ fn port_free(port: Option<u16>, id: &str, fields: &str) -> Result<(), ServerErro
 }
 
 /// Until the port answers, or the container has ended.
-fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>) -> Result<(), ServerError> {
+/// Whether a port takes connections. Only where the kernel does not say who listens it is tried.
+fn serves(port: u16) -> bool {
+    let tried = || TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), Duration::from_millis(200)).is_ok();
+    listens(&Root::default(), port).unwrap_or_else(tried)
+}
+
+fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>, ready: &Ready) -> Result<(), ServerError> {
     let deadline = Instant::now() + READY;
     loop {
-        let Some(p) = port else { return engine.inspect(&c.id).map(|_| ()) };
-        if TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, p).into(), Duration::from_millis(200)).is_ok() {
+        let (is_ready, awaited) = match (ready, port) {
+            (Ready::Runs, _) | (Ready::Port, None) => (true, String::new()),
+            (Ready::Port, Some(p)) => (serves(p), format!("nothing listened on port {p}")),
+            (Ready::Log(text), _) => (engine.has_written(&c.id, text), format!("it did not write \"{text}\"")),
+        };
+        if is_ready {
             return engine.inspect(&c.id).map(|_| ());
         }
         engine.inspect(&c.name)?;
         if Instant::now() > deadline {
-            let cause = format!("port {p} did not answer within {} s{}", READY.as_secs(), engine.last_log(&c.id));
+            let cause = format!("{awaited} within {} s{}", READY.as_secs(), engine.last_log(&c.id));
             return Err(unavailable(format!("container {}", c.name), cause, "Look at its log, or give it more CPU"));
         }
         std::thread::sleep(Duration::from_millis(20));

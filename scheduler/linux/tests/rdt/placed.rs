@@ -222,7 +222,8 @@ fn rmids_that_run_out_cost_counters_alone() {
     until("it has its class and counters", || {
         node.apply(&[("web", node.hold(0x7, 100))]);
         let seen = node.server.observe();
-        groups_of(p.pid()).is_some_and(|g| g == "res:surefoot.web mon:web") && seen.get("web").unwrap().features.mbl_mbps.is_some_and(|b| b > 0.0)
+        groups_of(p.pid()).is_some_and(|g| g == "res:surefoot.web mon:web")
+            && seen.get("web").unwrap().features.mbl_mbps.is_some_and(|b| b > 0.0)
     });
     assert_in(&p, "res:surefoot.web mon:web");
     assert_told(&mut node, "web", &p);

@@ -151,7 +151,8 @@ struct Covered(&'static str);
 impl Drop for Covered {
     fn drop(&mut self) {
         let run = |args: &[&str]| Command::new(args[0]).args(&args[1..]).status().is_ok_and(|s| s.success());
-        let back = |c: &str| fs::read_to_string(format!("{}/cgroup.controllers", self.0)).is_ok_and(|t| t.split_whitespace().any(|w| w == c));
+        let back =
+            |c: &str| fs::read_to_string(format!("{}/cgroup.controllers", self.0)).is_ok_and(|t| t.split_whitespace().any(|w| w == c));
         // Not `umount -R`: to it the covered mount is one of those that go.
         let below = ["cpuset", "cpu"].map(|c| format!("{}/{c}", self.0));
         for at in below.iter().map(String::as_str).chain([self.0]) {

@@ -215,6 +215,8 @@ pub struct ForCampaign {
     pub command: Option<Vec<String>>,
     /// Where it is loaded, on 127.0.0.1.
     pub port: Option<u16>,
+    /// Whether each case begins with a new process or container.
+    pub restart: bool,
     pub loadgen: Option<Loadgen>,
     pub rps_levels: Vec<f64>,
     pub max_load_rps: Option<f64>,
@@ -225,6 +227,7 @@ impl ForCampaign {
     fn beyond_a_node(&self) -> Option<&'static str> {
         let given = [
             ("command", self.command.is_some()),
+            ("restart", self.restart),
             ("loadgen", self.loadgen.is_some()),
             ("rps_levels", !self.rps_levels.is_empty()),
             ("max_load_rps", self.max_load_rps.is_some()),
@@ -250,6 +253,8 @@ pub struct RawService {
     prometheus: Option<RawPrometheus>,
     feed: Option<RawFeed>,
     command: Option<Vec<String>>,
+    #[serde(default)]
+    restart: bool,
     loadgen: Option<Loadgen>,
     #[serde(default)]
     rps_levels: Vec<f64>,
@@ -597,6 +602,7 @@ impl NodeConfig {
                 kind,
                 command: s.command,
                 port: s.port,
+                restart: s.restart,
                 loadgen: s.loadgen,
                 rps_levels: s.rps_levels,
                 max_load_rps: s.max_load_rps,

@@ -1,0 +1,77 @@
+"""One row: one operation of one run of one tool."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the one who started the tool knows and the file may lack.
+
+    duration_s: length of each run, seconds. offered_rps: rate asked for, requests per second. update_frac: share of updates (0 to
+    1; mutilate's `--update`), as mutilate does not count its operations apart.
+    """
+
+    duration_s: float | None = None
+    offered_rps: float | None = None
+    update_frac: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a file says of one operation in one run. None: it does not say.
+
+    Attributes:
+        operation: what the latencies are of, e.g. `read`; `all` for every request.
+        run: which run of the file: its number, or the tool's own word for it (`best`, `worst`, `average of 3`).
+        count: requests that mean and percentiles are of (without either, those of the operation). Where the tool prints a rate
+        and
+            a duration only, their product.
+        errors: requests that failed, or the tool's count of failures. lost: requests without a reply, counted as slower than all.
+        misses: replies that held no value.
+        offered_rps, achieved_rps: rate asked for, and of usable replies to this operation; requests per second.
+        mean_ms to p999_ms: latency, ms. p99_low_ms, p99_high_ms: 95 % interval of the p99.
+        runtime_s: of a job without requests (PARSEC), seconds in its region of interest.
+        loop: `open` (requests are sent by a schedule), `closed` (after the reply to the one before) or None.
+        latency_from: `intended` or `actual` send, or `service` (when a server took the request up).
+        verdict: as in a sweep's samples: valid, not-resolvable or server-overloaded. `client-limited` cannot be told from these
+            files: none holds the tool's own delay. None: a row without latencies. reason: why, in one sentence.
+    """
+
+    tool: str
+    operation: str = "all"
+    run: str = "1"
+    count: int | None = None
+    errors: int | None = None
+    lost: int | None = None
+    misses: int | None = None
+    offered_rps: float | None = None
+    achieved_rps: float | None = None
+    mean_ms: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    p999_ms: float | None = None
+    p99_low_ms: float | None = None
+    p99_high_ms: float | None = None
+    runtime_s: float | None = None
+    loop: str | None = None
+    latency_from: str | None = None
+    verdict: str | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, int | float) and not (math.isfinite(value) and 0 <= value < 1e18):
+                raise ValueError(f"{name} is {value}")
+        shown = [p for p in (self.p50_ms, self.p95_ms, self.p99_ms, self.p999_ms) if p is not None]
+        if shown != sorted(shown):
+            raise ValueError(f"percentiles that fall: {', '.join(f'{p:g}' for p in shown)} ms")
+        if shown and (self.count is None or self.verdict is None):
+            raise ValueError("percentiles without count or verdict")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
