@@ -24,7 +24,7 @@ from typing import IO, Any, Protocol
 from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
 
-from . import card, dataset, lab, spec, tools
+from . import card, dataset, lab, spec, standing, tools, worth
 from .errors import Busy, CampaignError, DataSetError, InputError, ToolFailed
 from .standing import COPY, PROGRESS, SCHEMA_VERSION, each, is_running, read_note, read_summary, status
 
@@ -45,6 +45,8 @@ __all__ = [
 
 # how often the progress file is written at most
 _PROGRESS_EVERY_S = 0.5
+# how often rows are counted at most while they come, and how many times as long as the count took
+_COUNT_EVERY_S, _COUNT_SHARE = 2.0, 20.0
 # the longest orderly end of a sweep: as `tools.follow_json` grants it
 _LAST_SWEEP_S = 30.0
 
@@ -145,8 +147,9 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         copy = out / COPY
         if not copy.exists():
             write_bytes(copy, read_bytes(file))
-        _write_summary(campaign, out, plans)
-        note = _Note(out / PROGRESS)
+        rows = _Rows(out)
+        _write_summary(campaign, out, plans, rows)
+        note = _Note(out / PROGRESS, rows)
         try:
             for target in campaign.targets:
                 if inventory is not None and target.name in splits:
@@ -159,7 +162,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
                         inventory,
                         planned,
                         report,
-                        lambda: _write_summary(campaign, out, plans),
+                        lambda: _write_summary(campaign, out, plans, rows),
                     )
                     continue
                 report.start(target.name, int(plans[target.name]["cases"]))
@@ -167,13 +170,12 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
                 args += ["--resume", "--progress", "json", f"--die-with-parent={os.getpid()}"]
                 _wait_for_last_sweep(out / target.name)
                 for line in tools.follow_json(tools.SUREFOOTD, args):
-                    report.update(target.name, line)
-                    note.take(target.name, line)
+                    report.update(target.name, note.take(target.name, line))
         except ToolFailed as e:
             raise ToolFailed(e.tool, _in_our_words(str(e), campaign, target), e.code) from e
         finally:
             note.write()
-            _write_summary(campaign, out, plans)
+            _write_summary(campaign, out, plans, rows)
         if not card.is_current(out):
             card.write(out)
     return status(out)
@@ -186,18 +188,62 @@ def _wait_for_last_sweep(folder: Path) -> None:
         time.sleep(0.05)
 
 
+class _Rows:
+    """Counts what the rows of a campaign's targets are worth, shard by shard as they come."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._tallies: dict[str, worth.Tally] = {}
+        self._told: dict[str, standing.Worth] = {}
+        try:
+            kept = standing.summed_up(read_summary(out))
+        except DataSetError:
+            kept = {}
+        self._told = {name: found for name, found in kept.items() if found is not None}
+
+    def count(self, target: str) -> standing.Worth:
+        """Of what the target's manifest lists now.
+
+        Raises:
+            DataSetError: the manifest is damaged.
+        """
+        folder = self._out / target
+        now = standing.digest(folder)
+        known = self._told.get(target)
+        if known is None or known.of != now:
+            tally = self._tallies.setdefault(target, worth.Tally(folder))
+            found = tally.count(dataset.read_manifest(folder)) if now else {"usable": 0}
+            known = self._told[target] = standing.Worth(found, now)
+        return known
+
+
 class _Note:
-    """Keeps the newest progress line of each target in a file, for `status`."""
+    """Keeps the newest progress line of each target in a file, for `status`, and adds to each how many rows are usable so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: _Rows) -> None:
         self._path = path
-        self._told = read_note(path)
+        self._rows = rows
+        kept = read_note(path)
+        self._told = {name: {**note, "worth": note["worth"].as_json() if note["worth"] else None} for name, note in kept.items()}
         self._written = 0.0
+        self._count_at = 0.0
 
-    def take(self, target: str, line: dict[str, Any]) -> None:
-        self._told[target] = {"rate_per_s": line.get("rate_per_s"), "eta_s": line.get("eta_s")}
+    def take(self, target: str, line: dict[str, Any]) -> dict[str, Any]:
+        """The line, with `usable_rows` and `rows` as they were counted last."""
+        told = self._told.setdefault(target, {})
+        told |= {"rate_per_s": line.get("rate_per_s"), "eta_s": line.get("eta_s")}
+        begun = time.monotonic()
+        if begun >= self._count_at or line.get("event") == "end":
+            with suppress(DataSetError):  # the manifest is damaged: `verify` says how
+                told["worth"] = self._rows.count(target).as_json()
+            took_s = time.monotonic() - begun
+            self._count_at = begun + max(_COUNT_EVERY_S, _COUNT_SHARE * took_s)
         if time.monotonic() - self._written > _PROGRESS_EVERY_S:
             self.write()
+        counted = told.get("worth")
+        return (
+            {**line, "usable_rows": counted["usable_rows"], "rows": sum(counted["rows_by_worth"].values())} if counted else line
+        )
 
     def write(self) -> None:
         write_json(self._path, self._told)
@@ -322,7 +368,7 @@ def _times(out: Path, done: bool) -> dict[str, str]:
     return times if done or "ended_utc" in kept else {"started_utc": times["started_utc"]}
 
 
-def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str, Any]]) -> None:
+def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str, Any]], known: _Rows) -> None:
     """DIR/manifest.json."""
     targets: list[dict[str, Any]] = []
     for t in campaign.targets:
@@ -334,6 +380,7 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
             counts = dataset.count(out / t.name, planned)
             rows, shards = manifest.rows, len(manifest.shards)
         entry = {"name": t.name, "server": t.server, "folder": t.name, "cases": counts.as_json(), "rows": rows, "shards": shards}
+        entry["worth"] = known.count(t.name).as_json()
         targets.append(entry)
     summary = {
         "schema_version": SCHEMA_VERSION,
@@ -342,4 +389,6 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
         "targets": targets,
         **_times(out, all(entry["cases"]["pending"] == 0 for entry in targets)),
     }
+    summary["rows"] = sum(entry["rows"] for entry in targets)
+    summary["usable_rows"] = sum(entry["worth"]["usable_rows"] for entry in targets)
     write_json(out / dataset.MANIFEST, summary)

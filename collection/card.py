@@ -19,7 +19,7 @@ from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
 
-from . import dataset, standing
+from . import dataset, standing, worth
 from .errors import DataSetError
 
 CARD = "data-card.md"
@@ -27,7 +27,7 @@ _RANGES = (*SAMPLE_FEATURES, "latency_p50_ms", "latency_p99_ms", "achieved_rps",
 _REASONS = 12
 _SOURCES = 40
 _STATES = {
-    "measured": "samples of a service that met or missed its target",
+    "measured": "the service met or missed its target; how many of its rows are usable stands above",
     "overloaded": "completed less than 99 % of what was offered; samples are kept, their latency grows with the case",
     "client-limited": "the load generator could not keep its schedule; samples are kept and marked",
     "infeasible": "cannot be set up: neighbours leave no room",
@@ -138,8 +138,9 @@ def _target(path: Path, planned: int) -> list[str]:
     more: dict[str, Any] = manifest.model_extra or {}
     counts = manifest.cases.by_state()
     found = _scan(_shards(path, manifest))
+    rows = worth.of(path, manifest)
     return [
-        *_what(manifest, more, found),
+        *_what(manifest, more, found, rows),
         "",
         "### Where and with what",
         "",
@@ -154,14 +155,15 @@ def _target(path: Path, planned: int) -> list[str]:
         "### Ranges",
         "",
         *_ranges(found),
+        f"Rows by worth: {standing.usable_in_words(rows)}. Usable rows are valid, and nothing disturbed their cases.",
         "",
         "### Known gaps",
         "",
-        *(f"- {gap}" for gap in _gaps(manifest, more, counts, found)),
+        *(f"- {gap}" for gap in _gaps(manifest, more, counts, found, rows)),
     ]
 
 
-def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any], rows: dict[str, int]) -> Iterator[str]:
     spec = more.get("spec") if isinstance(more.get("spec"), dict) else {}
     sweep = json.dumps(spec.get("sweep"), sort_keys=True)  # type: ignore[union-attr]
     sampling = json.dumps(spec.get("sampling"), sort_keys=True)  # type: ignore[union-attr]
@@ -173,6 +175,7 @@ def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any
             ["strategy", str(more.get("strategy", "unknown"))],
             ["seed", str(spec.get("seed", "unknown"))],  # type: ignore[union-attr]
             ["size", f"{standing.counted(manifest.rows, 'row')} in {standing.counted(len(manifest.shards), 'shard')}"],
+            ["usable rows", standing.usable_in_words(rows)],
             ["services", ", ".join(f"{n} (p99 <= {s.qos_target_ms:g} ms)" for n, s in sorted(manifest.services.items()))],
             ["services with samples", ", ".join(found["services"]) or "none"],
             ["sweep", sweep],
@@ -242,7 +245,11 @@ def _ranges(found: dict[str, Any]) -> Iterator[str]:
     yield f"Rows by verdict: {verdicts or 'none'}."
 
 
-def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, int], found: dict[str, Any]) -> Iterator[str]:
+def _gaps(
+    manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, int], found: dict[str, Any], rows: dict[str, int]
+) -> Iterator[str]:
+    if lost := {name: n for name, n in rows.items() if name not in ("usable", "server-overloaded") and n}:
+        yield f"rows that teach no latency: {', '.join(f'{n:,} {name}' for name, n in lost.items())}"
     ranked = sorted(dataset.reasons(manifest), key=lambda r: (-r[2], *r[:2]))
     for state, reason, cases in [r for r in ranked if r[0] != "measured"][:_REASONS]:
         yield f"{plain(state)}: {cases:,} x {plain(reason)}"
@@ -262,5 +269,5 @@ def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, in
         yield "cells were drawn at random; labels are bounds"
     if any(name.startswith("platform ") for name in manifest.sources):
         yield "simulated: a virtual server, not a machine (docs/virtual-server.md); `machine` above is what ran the simulation"
-    if not sum(counts.values()) - counts["measured"] and not empty:
-        yield "every planned case was measured"
+    if not sum(counts.values()) - counts["measured"] and not empty and not lost:
+        yield "every planned case was measured, and all rows are usable"

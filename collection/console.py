@@ -135,11 +135,15 @@ def verification(console: Console, result: Result) -> None:
         console.print(f"{mark} {escape(finding.file)}: {escape(finding.what)}", highlight=False, soft_wrap=True)
         console.print(f"    {escape(finding.remedy)}", style="dim", highlight=False, soft_wrap=True)
     if result.ok:
+        worth = result.rows_by_worth
         console.print(
             f"[green]ok[/] {escape(str(result.folder))}: {counted(result.shards, 'shard')}, {counted(result.rows, 'row')}, "
             f"{counted(result.cases, 'case')}, all add up",
             highlight=False,
         )
+        if result.rows:
+            colour = standing.usable_colour(worth)
+            console.print(f"    [{colour}]{escape(standing.usable_in_words(worth))}[/]", highlight=False, soft_wrap=True)
         return
     console.print(f"{counted(len(result.findings), 'finding')} in {escape(str(result.folder))}", highlight=False)
 
@@ -234,7 +238,7 @@ def onboarded(out: Console, result: dict[str, Any]) -> None:
         out.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     planes, cases = result["planes"], result["collected"]["cases"]
     begun = result["begun_from"]["name"] if result["begun_from"] else NOTHING
-    samples = f"{result['collected']['rows']:,} samples"
+    samples = standing.usable_in_words(result["collected"]["rows_by_worth"])
     rows = (
         ("collected", f"{counted(cases['planned'], 'case')} ({cases['overloaded']:,} overloaded), {samples}"),
         ("planes", f"{planes['all']} ({planes['no_feasible_cell']} never meet QoS; {planes['test']} held out)"),

@@ -16,7 +16,7 @@ from models.features import SAMPLE_FEATURES
 from pipelines import stdio, tables
 from pipelines.io import sha256_file
 
-from . import campaign, card, checks, dataset, mirror, spec
+from . import campaign, card, checks, dataset, mirror, spec, standing, worth
 from .errors import CampaignError, DataSetError
 from .findings import MOST_NAMED, Finding, some
 
@@ -52,6 +52,7 @@ class Result:
     shards: int = 0
     rows: int = 0
     cases: int = 0
+    rows_by_worth: dict[str, int] = field(default_factory=lambda: {"usable": 0})
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -65,6 +66,8 @@ class Result:
             "ok": self.ok,
             "shards": self.shards,
             "rows": self.rows,
+            "usable_rows": self.rows_by_worth["usable"],
+            "rows_by_worth": self.rows_by_worth,
             "cases": self.cases,
             "findings": [f.as_json() for f in self.findings],
         }
@@ -101,8 +104,13 @@ def verify(folder: Path) -> Result:
         known |= {path.name for path in campaign.temporaries(folder)}
     for stray in sorted(p for p in folder.iterdir() if p.name not in known):
         result.findings.append(Finding(str(stray), "belongs to nothing in this data set", "remove it"))
+    summed_up = _summed_up(folder)
     for name, path, planned in targets:
-        _target(path, planned if planned >= 0 else None, result)
+        before = len(result.findings)
+        found = _target(path, planned if planned >= 0 else None, result)
+        # a shard that is lost or another now is told already, and changes the count
+        sound = not running and len(result.findings) == before
+        result.findings.extend(_as_summed_up(folder, path, summed_up.get(name), found, sound))
         result.findings.extend(_another_platform(folder, path, servers.get(name, "")))
         if (path / dataset.MANIFEST).exists():
             remedy = (
@@ -114,6 +122,29 @@ def verify(folder: Path) -> Result:
         what, remedy = "is of other data than are here", f"write it anew: surefoot campaign card {folder}"
         result.findings.append(Finding(str(folder / card.CARD), what, remedy, "warning"))
     return result
+
+
+def _summed_up(folder: Path) -> dict[str, standing.Worth | None]:
+    """What the campaign's manifest says of its targets' rows; nothing if that cannot be read, which is told already."""
+    try:
+        return standing.summed_up(standing.read_summary(folder))
+    except DataSetError:
+        return {}
+
+
+def _as_summed_up(
+    folder: Path, path: Path, kept: standing.Worth | None, found: dict[str, int] | None, sound: bool
+) -> Iterator[Finding]:
+    """Where the campaign's manifest counts a target's rows otherwise. What it counted before the data changed is only late."""
+    if kept is None or found is None or kept.rows_by_worth == found:
+        return
+    late = kept.of != standing.digest(path)
+    if not sound and (late or "unknown" in found):
+        return
+    told, now = (standing.usable_in_words(c) for c in (kept.rows_by_worth, found))
+    what = f"counts {told} of {path.name}, {'before its data changed' if late else 'and its rows say otherwise'}: {now}"
+    remedy = f"count them anew: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    yield Finding(str(folder / dataset.MANIFEST), what, remedy, "warning" if late else "error")
 
 
 def _servers(folder: Path) -> dict[str, str]:
@@ -142,7 +173,8 @@ def _without(e: Exception, path: Path) -> str:
     return str(e).removeprefix(f"{path}: ").split("; ")[0]
 
 
-def _target(folder: Path, planned: int | None, result: Result) -> None:
+def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int] | None:
+    """Check one target; what its rows are worth, where its manifest can be read."""
     if (folder.parent / campaign.COPY).exists():
         again = f"surefoot campaign run {folder.parent}/campaign.toml --out {folder.parent}"
     else:  # made by `surefootd sweep` alone
@@ -151,19 +183,36 @@ def _target(folder: Path, planned: int | None, result: Result) -> None:
         result.findings.append(
             Finding(str(folder / dataset.MANIFEST), "is missing", _RESTORE if any(folder.glob("*")) else f"go on: {again}")
         )
-        return
+        return None
     try:
         manifest = dataset.read_manifest(folder)
     except DataSetError as e:
         # the journal and the shards cannot be judged without it
         result.findings.append(Finding(str(folder / dataset.MANIFEST), _without(e, folder / dataset.MANIFEST), _RESTORE))
-        return
+        return None
     journal = dataset.read_journal(folder)
     result.findings.extend(_journal(folder, journal, manifest, planned, again))
     result.findings.extend(_Rows(folder, manifest, journal, again).check())
     result.cases += journal.cases
     result.shards += len(manifest.shards)
     result.rows += manifest.rows
+    found = worth.of(folder, manifest)
+    for name, rows in found.items():
+        result.rows_by_worth[name] = result.rows_by_worth.get(name, 0) + rows
+    result.findings.extend(_worth(folder, manifest, found, again))
+    return found
+
+
+def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], again: str) -> Iterator[Finding]:
+    """A data set that teaches nothing; marks that the manifest does not count."""
+    if manifest.rows and not found["usable"]:
+        what = f"{standing.usable_in_words(found)}: nothing can be learnt from it"
+        remedy = f"measure it again on a quiet host, or where the loads can be met: remove {folder}, then {again}"
+        yield Finding(str(folder), what, remedy, "warning")
+    marked = len(worth.disturbed_cases(folder))
+    if manifest.complete and marked != manifest.cases.disturbed:
+        what = f"{marked:,} cases are marked as disturbed, {folder / dataset.MANIFEST} counts {manifest.cases.disturbed:,}"
+        yield Finding(str(folder / dataset.JOURNAL), what, f"go on, which counts again: {again}")
 
 
 def _journal(

@@ -117,9 +117,10 @@ def _shared_out(folder: Path) -> None:
         (at / "manifest.json").write_text(json.dumps({"schema_version": 1, "campaign": "c", **more}), "utf-8")
 
     states = dict.fromkeys(("measured", "infeasible", "client_limited", "overloaded", "failed"), 0)
-    manifest(folder, targets=[{"name": "lab", "folder": "lab", "cases": {"planned": 5}}])
     of_lab = {**states, "planned": 5, "measured": 2}
     manifest(folder / "lab", complete=False, feature_set="full", shards=[shard(1, 2)], cases=of_lab)
+    worth = standing.Worth({"usable": 2}, standing.digest(folder / "lab")).as_json()
+    manifest(folder, targets=[{"name": "lab", "folder": "lab", "cases": {"planned": 5}, "worth": worth}])
     of_b = {**states, "planned": 3, "measured": 3}
     manifest(folder / "hosts" / "b", complete=True, feature_set="full", shards=[shard(0, 2), shard(1, 1)], cases=of_b)
     split = {"schema_version": 1, "job": "c-1", "group": "lab", "hosts": ["a", "b"]}
@@ -157,7 +158,7 @@ def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
     assert done.stderr.strip() == "[]"
     state = json.loads(done.stdout)
     assert state["state"] == "stopped"
-    assert (state["cases"]["measured"], state["cases"]["pending"]) == (2, 3)
+    assert (state["cases"]["measured"], state["cases"]["pending"], state["usable_rows"]) == (2, 3, 2)
     # b's second shard is not here yet; nothing was heard of a
     assert state["targets"][0]["hosts"] == [
         {"host": "a", "part": "1/2", "done": 0, "planned": None, "complete": False, "shards": 0, "shards_there": 0},
@@ -257,7 +258,7 @@ def test_every_error_is_exported_and_has_an_exit_code() -> None:
     assert errors.ToolFailed("surefootd", "bad", -9).exit_code == 1
 
 
-def test_brackets_in_reasons_are_printed():
+def test_brackets_in_reasons_are_printed() -> None:
     """What a campaign's data say is no markup: a reason in brackets stands there whole."""
     out = Console(record=True, width=200)
     why = "memcached [red]: too few answers [a: 1 x 2022 samples]"
@@ -274,6 +275,7 @@ def test_brackets_in_reasons_are_printed():
             "pending": 0,
         },
         "rows": 0,
+        "rows_by_worth": {"usable": 0},
         "shards": 0,
         "rate_per_s": None,
         "eta_s": None,
