@@ -28,7 +28,7 @@ PATIENCE_S = 3600.0
 """Without a word of a host for so long, the run ends; the host's sweep goes on."""
 # between two looks at the hosts: short while shards come, longer while none does
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 20.0
-# a host that refuses the collect play so many times will do so the next time
+# a host that refuses a play so many times in a row will do so the next time
 _MOST_REFUSALS = 3
 _PACK_TASK = "Look how the sweep stands and pack what is finished"
 
@@ -46,19 +46,26 @@ class Standing:
     trouble: str | None = None
     failed: str | None = None
 
+    def refuses(self, why: str, what: str) -> None:
+        """A play failed there, which is no matter of the connection. The third time in a row is the last."""
+        self.refusals += 1
+        self.trouble = f"{what}: {why}"
+        if self.refusals >= _MOST_REFUSALS:
+            self.failed = self.trouble
+
     @property
     def pending(self) -> bool:
         return self.failed is None and not self.mirror.complete
 
 
-def split_for(out: Path, campaign: spec.Campaign, target: spec.Target, inventory: Path) -> Split:
-    """Who measures what: as before if there was a before, else the inventory's hosts in their order.
+def split_for(out: Path | None, campaign: spec.Campaign, target: spec.Target, inventory: Path) -> Split:
+    """Who measures what: as before if there was a before in `out`, else the inventory's hosts in their order.
 
     Raises:
         CampaignError: the inventory's group has other hosts now.
     """
     hosts = playbooks.hosts(inventory, target.name)
-    before = Split.read(out)
+    before = Split.read(out) if out is not None else None
     if before is None:
         return Split(f"{campaign.name}-{secrets.token_hex(4)}", target.name, shares(hosts))
     known = [s.host for s in before.shares]
@@ -110,6 +117,7 @@ def run(
     pause_s = _PAUSE_S
     while any(s.pending for s in standings):
         _collect(out, campaign, target, split, inventory, [s for s in standings if s.pending and not s.collected])
+        _tell_troubles(standings, report)
         news = _fetch(out, split, inventory, [s for s in standings if s.pending and s.collected], report)
         if news:
             merge(out, split, planned)
@@ -118,6 +126,7 @@ def run(
             silent_s = time.monotonic() - s.heard_s
             if s.pending and silent_s > patience_s:
                 s.failed = f"was not heard of for {silent_s:.0f} s ({s.trouble or 'no reason known'}); its sweep goes on"
+        _tell_troubles(standings, report)
         if any(s.more for s in standings):
             continue
         pause_s = _PAUSE_S if news else min(2 * pause_s, _MOST_PAUSE_S)
@@ -137,7 +146,7 @@ def _collect(
     # one archive each: Ansible copies folders file by file
     folder = Path(tempfile.mkdtemp(prefix=".fetch-", dir=out / HOSTS))
     is_local = target.server == "local"
-    sources = [tools.repo_root() / "workloads"] if is_local else tools.profile_folders()
+    sources = [campaign.catalogue or tools.repo_root() / "workloads"] if is_local else tools.profile_folders()
     archive = _archive(sources, folder)
     variables = {
         "surefoot_group": split.group,
@@ -157,11 +166,11 @@ def _collect(
         h = heard[s.share.host]
         s.trouble = h.problem
         if h.problem is None and h.results:
-            s.collected, s.refusals, s.heard_s = True, 0, time.monotonic()
-        elif not h.unreachable:
-            s.refusals += 1
-            if s.refusals >= _MOST_REFUSALS:
-                s.failed = f"cannot be set up: {h.problem or 'the playbook did nothing there'}"
+            s.collected, s.heard_s = True, time.monotonic()
+        elif h.unreachable:
+            s.trouble = f"cannot be reached, and is tried again: {h.problem}"
+        else:
+            s.refuses(h.problem or "the playbook did nothing there", "cannot be set up")
 
 
 def _archive(sources: list[Path], folder: Path) -> Path:
@@ -200,8 +209,12 @@ def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], repor
             if h.problem or packed is None:
                 # a target that was set up anew has no job: then it is shipped again, which does no harm elsewhere
                 s.collected = h.unreachable
+                if h.unreachable:
+                    s.trouble = f"cannot be reached, and is tried again; its sweep goes on: {h.problem}"
+                else:
+                    s.refuses(h.problem or "the playbook did nothing there", "takes the campaign, and gives nothing back")
                 continue
-            s.heard_s = time.monotonic()
+            s.heard_s, s.refusals = time.monotonic(), 0
             told[s.share.host] = packed["status"]
             if packed["packed"]:
                 try:
@@ -210,7 +223,8 @@ def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], repor
                 except HostFailed as e:
                     s.failed = str(e).removeprefix(f"{s.share.host}: ")
             ended = packed["status"].get("ended") or {}
-            if ended.get("code", 0) != 0 and not s.more and not s.mirror.complete:
+            # what was refused here is the cause of what comes after it
+            if s.failed is None and ended.get("code", 0) != 0 and not s.more and not s.mirror.complete:
                 s.failed = f"its sweep ended: {ended.get('message')}"
             elif packed["status"].get("message"):
                 s.trouble = str(packed["status"]["message"])
@@ -224,6 +238,13 @@ def _packed(heard: playbooks.Heard) -> dict[str, Any] | None:
     """What `surefoot-sweep pack` said."""
     result = heard.results.get(_PACK_TASK)
     return tools.json_object(str(result.get("stdout"))) if result else None
+
+
+def _tell_troubles(standings: list[Standing], report: Report) -> None:
+    """What is wrong with hosts, at once: also with those of which nothing was fetched yet."""
+    for s in standings:
+        if what := s.failed or s.trouble:
+            report.trouble(s.share.host, what)
 
 
 def _tell(standings: list[Standing], report: Report, told: dict[str, dict[str, Any]]) -> None:
