@@ -138,7 +138,7 @@ def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, 
     Args:
         file: campaign file.
         out: folder that `run` will be given, to check it.
-        inventory: as for `run`; without it the hosts of a group are not looked for.
+        inventory: as for `run`; without it the hosts of a group are not looked for. Hosts that measure themselves are asked.
         catalogue: as for `run`.
     Returns:
         Each target has `refusals`: why a run cannot start there as it stands. `cases` is None where only hosts can tell.
@@ -150,14 +150,18 @@ def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, 
     targets = []
     for t in found.campaign.targets:
         known = found.plans[t.name]
-        split = found.splits.get(t.name)
+        split, refusals, away = found.splits.get(t.name), found.refusals[t.name], []
+        if t.server == "local" and split is not None and inventory is not None and not refusals:
+            told = lab.plans_of_hosts(found.campaign, t, split, inventory)
+            known, refusals, away = told.plan, told.refusals, told.away
         entry: dict[str, Any] = {"target": t.name, "server": t.server, **(known or {"cases": None})}
         if t.on_hosts:
             entry["hosts"] = [s.host for s in split.shares] if split else None
+            entry["warnings"] = [*entry.get("warnings", []), *away]
         if t.is_local and known:
             folder = preflight.catalogue(catalogue)
             entry["warnings"] = [*known.get("warnings", []), *preflight.warnings(file, known["by_service"], folder)]
-        targets.append({**entry, "refusals": found.refusals[t.name]})
+        targets.append({**entry, "refusals": refusals})
     return {
         "campaign": found.campaign.name,
         "file": str(file),

@@ -215,11 +215,10 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             console.print(f"{escape(target['target'])}: its hosts are looked for with --inventory INV", highlight=False)
         if target["cases"] is None:
             console.print(
-                f"[bold]{escape(target['target'])}[/]: how many cases, only its hosts know. On one of them: "
-                f"surefootd sweep {escape(found['file'])} --server local --plan",
-                highlight=False,
-                soft_wrap=True,
+                f"[bold]{escape(target['target'])}[/]: how many cases, only its hosts know", highlight=False, soft_wrap=True
             )
+            for warning in target.get("warnings", []):
+                console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
             continue
         infeasible = target["infeasible"]
         console.print(

@@ -7,6 +7,7 @@ moment, and the same command goes on. Nothing that is decided here is needed by 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import tarfile
@@ -30,6 +31,7 @@ PATIENCE_S = 3600.0
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 20.0
 # a host that refuses a play so many times in a row will do so the next time
 _MOST_REFUSALS = 3
+_PLAN_TASK = "Plan the campaign"
 _PACK_TASK = "Look how the sweep stands and pack what is finished"
 
 
@@ -75,6 +77,62 @@ def split_for(out: Path | None, campaign: spec.Campaign, target: spec.Target, in
             "The parts are shared out: give those hosts, or another --out"
         )
     return before
+
+
+@dataclass(frozen=True)
+class HostPlans:
+    """What hosts that measure themselves plan. plan: the first host's, of all cases, with the time that they take together.
+
+    refusals: of hosts that cannot run it, or not as the others. away: hosts that were not heard, which a run waits for.
+    """
+
+    plan: dict[str, Any] | None
+    refusals: list[str]
+    away: list[str]
+
+
+def plans_of_hosts(campaign: spec.Campaign, target: spec.Target, split: Split, inventory: Path) -> HostPlans:
+    """Ask the hosts of a target for the plan of a campaign. Nothing stays there.
+
+    Raises:
+        ToolFailed: Ansible itself failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="surefoot-plan-") as scratch:
+        variables = {
+            "surefoot_group": split.group,
+            "programs_surefootd": str(tools.find(tools.SUREFOOTD)),
+            "collect_campaign": str(campaign.path.resolve()),
+            "collect_catalogue": str(_archive(_workloads(campaign), Path(scratch))),
+        }
+        heard = playbooks.play("plan.yml", inventory, [s.host for s in split.shares], variables)
+    plans: dict[str, dict[str, Any]] = {}
+    refusals, away = [], []
+    for host in (s.host for s in split.shares):
+        h = heard[host]
+        found = tools.json_object(str(h.results.get(_PLAN_TASK, {}).get("stdout")))
+        if found is not None:
+            plans[host] = found
+        elif h.unreachable:
+            away.append(f"{host}: cannot be reached: {h.problem}")
+        else:
+            why = (h.problem or "the playbook did nothing there").removeprefix(f"{_PLAN_TASK}: ").removeprefix("surefootd: ")
+            # the host's copy, in the words of whoever wrote it
+            refusals.append(f"{host}: " + re.sub(r"\S*/surefoot-plan\.[^/ ]*/campaign\.toml", str(campaign.path), why))
+    if not plans:
+        return HostPlans(None, refusals, away)
+    (first, one), *others = plans.items()
+    differ = [
+        host for host, other in others if any(other.get(key) != one.get(key) for key in ("cases", "by_service", "infeasible"))
+    ]
+    refusals += [f"{host}: plans other cases than {first}: hosts that share a campaign are of one platform" for host in differ]
+    seconds = one.get("estimated_duration_s")
+    if isinstance(seconds, int | float):
+        one = {**one, "estimated_duration_s": seconds / len(split.shares)}
+    return HostPlans(one, refusals, away)
+
+
+def _workloads(campaign: spec.Campaign) -> list[Path]:
+    return [campaign.catalogue or tools.repo_root() / "workloads"]
 
 
 def run(
@@ -146,7 +204,7 @@ def _collect(
     # one archive each: Ansible copies folders file by file
     folder = Path(tempfile.mkdtemp(prefix=".fetch-", dir=out / HOSTS))
     is_local = target.server == "local"
-    sources = [campaign.catalogue or tools.repo_root() / "workloads"] if is_local else tools.profile_folders()
+    sources = _workloads(campaign) if is_local else tools.profile_folders()
     archive = _archive(sources, folder)
     variables = {
         "surefoot_group": split.group,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -275,16 +277,81 @@ def test_a_campaign_that_goes_on_is_its_sweeps_to_judge(tmp_path: Path, busy: in
 
 
 def test_hosts_that_measure_themselves_can_be_planned(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many cases such hosts have only they know; what can be checked here is, and the hosts are named."""
+    """How many cases such hosts have only they know; without an inventory what can be checked here is checked."""
     text = LOCAL.replace("local = true", 'hosts = "lab"').replace("[0.5]", "[5000]")
-    case = Case(text, "", {"inv": "[lab]\nnode-1\nnode-2\n", **catalogue()}, {"inventory": "inv", **CAT})
-    options = set_up(case, tmp_path, busy, monkeypatch)
+    options = set_up(Case(text, "", catalogue(), CAT), tmp_path, busy, monkeypatch)
     (target,) = campaign.plan(tmp_path / "campaign.toml", **options)["targets"]
-    assert (target["cases"], target["hosts"], target["refusals"]) == (None, ["node-1", "node-2"], [])
+    assert (target["cases"], target["hosts"], target["refusals"]) == (None, None, [])
     args = ["campaign", "plan", str(tmp_path / "campaign.toml"), "--catalogue", str(options["catalogue"])]
     done = CliRunner().invoke(commands.surefoot, args)
     assert done.exit_code == 0
     assert "its hosts are looked for with --inventory INV" in done.output
+
+
+def hosts_said(monkeypatch: pytest.MonkeyPatch, **said: playbooks.Heard) -> None:
+    """Hosts answer the plan's playbook with these words."""
+
+    def play(playbook: str, _inventory: Path, only: list[str], _variables: Any) -> dict[str, playbooks.Heard]:
+        assert playbook == "plan.yml"
+        return {host: said[host.replace("-", "_")] for host in only}
+
+    monkeypatch.setattr(playbooks, "play", play)
+
+
+def test_what_hosts_refuse_is_named_by_host(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges that a host does not have, a host that plans other cases, and one that cannot be reached are each named."""
+    case = Case(
+        LOCAL.replace("local = true", 'hosts = "lab"'),
+        "",
+        {"inv": "[lab]\nnode-1\nnode-2\nnode-3\nnode-4\n", **catalogue()},
+        {"inventory": "inv", **CAT},
+    )
+    options = set_up(case, tmp_path, busy, monkeypatch)
+    file = tmp_path / "campaign.toml"
+    one = {
+        "cases": 4,
+        "by_service": {"kv": 4},
+        "infeasible": {"cases": 0, "rules": []},
+        "estimated_duration_s": 40.0,
+        "warnings": [],
+    }
+    wrong = "surefootd: /var/tmp/surefoot-plan.x1/campaign.toml:8: sweep.cores: 16 is more than the 8 cores"
+    hosts_said(
+        monkeypatch,
+        node_1=playbooks.Heard({"Plan the campaign": {"stdout": json.dumps(one)}}),
+        node_2=playbooks.Heard({}, f"Plan the campaign: {wrong}"),
+        node_3=playbooks.Heard({"Plan the campaign": {"stdout": json.dumps({**one, "cases": 5})}}),
+        node_4=playbooks.Heard({}, "no route to host", unreachable=True),
+    )
+    (target,) = campaign.plan(file, **options)["targets"]
+    assert target["refusals"] == [
+        f"node-2: {file}:8: sweep.cores: 16 is more than the 8 cores",
+        "node-3: plans other cases than node-1: hosts that share a campaign are of one platform",
+    ]
+    assert target["warnings"] == ["node-4: cannot be reached: no route to host"]
+    # four hosts share 40 s
+    assert (target["cases"], target["estimated_duration_s"]) == (4, 10.0)
+
+
+@pytest.mark.parametrize(("cores", "says"), [("[0.5]", ""), ("[5000]", "sweep.cores")])
+def test_a_host_is_asked_and_keeps_nothing(
+    cores: str, says: str, tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible asks a real host, this machine: it plans, or names the range that it does not have, and nothing stays there."""
+    inventory = f"[lab]\nnode-1 ansible_connection=local ansible_become=false ansible_python_interpreter={sys.executable}\n"
+    text = LOCAL.replace("local = true", 'hosts = "lab"').replace("[0.5]", cores)
+    case = Case(text, "", {"inv": inventory, **catalogue()}, {"inventory": "inv", **CAT})
+    options = set_up(case, tmp_path, busy, monkeypatch)
+    before = set(Path("/var/tmp").glob("surefoot-plan.*"))
+    (target,) = campaign.plan(tmp_path / "campaign.toml", **options)["targets"]
+    assert target["warnings"] == [] or not says
+    if says:
+        (refusal_of_host,) = target["refusals"]
+        assert refusal_of_host.startswith(f"node-1: {tmp_path / 'campaign.toml'}:")
+        assert says in refusal_of_host
+    else:
+        assert (target["refusals"], target["cases"]) == ([], 1)
+    assert set(Path("/var/tmp").glob("surefoot-plan.*")) == before
 
 
 def test_the_catalogue_goes_to_the_sweep_and_to_the_hosts(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
