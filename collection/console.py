@@ -129,7 +129,7 @@ class Progress:
             if first:
                 self._tasks[target] = self._bar.add_task(target, total=planned, usable="", rate="", left="", trouble="")
         elif first:
-            self._write(target, f"{target}: {planned:,} cases planned")
+            self._write(target, f"{target}: {counted(planned, 'case')} planned")
 
     def update(self, target: str, line: dict[str, Any]) -> None:
         """A progress line."""

@@ -200,7 +200,8 @@ def _run(program: Path, *args: str) -> tuple[int, str]:
     except OSError as e:
         return 1, str(e.strerror)
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip() and not line.startswith("See '")]
-    return done.returncode, lines[-1].rstrip(".?") if lines else "no message"
+    # the cause stands before the engine's question
+    return done.returncode, lines[-1].removesuffix(". Is the docker daemon running?").rstrip(".?") if lines else "no message"
 
 
 def _has_image(engine: Path, image: str) -> bool:

@@ -211,7 +211,8 @@ def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], agai
         yield Finding(str(folder), what, remedy, "warning")
     marked = len(worth.disturbed_cases(folder))
     if manifest.complete and marked != manifest.cases.disturbed:
-        what = f"{marked:,} cases are marked as disturbed, {folder / dataset.MANIFEST} counts {manifest.cases.disturbed:,}"
+        counts = f"{folder / dataset.MANIFEST} counts {manifest.cases.disturbed:,}"
+        what = f"{standing.counted(marked, 'case')} marked as disturbed, {counts}"
         yield Finding(str(folder / dataset.JOURNAL), what, f"go on, which counts again: {again}")
 
 

@@ -369,7 +369,7 @@ def test_run_writes_lines_into_a_pipe(tmp_path: Path) -> None:
     done = run("campaign", "run", str(file), "--out", str(tmp_path / "out"))
     assert done.returncode == 0
     first, *_, last = done.stderr.splitlines()
-    assert first == "server-1: 1 cases planned"
+    assert first == "server-1: 1 case planned"
     assert last.startswith("server-1: 1 of 1 cases, ")
     assert "of 2 rows usable" in last
     assert done.stdout.startswith(f"c in {tmp_path / 'out'}: done")

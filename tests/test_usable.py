@@ -212,7 +212,7 @@ def test_marks_that_the_manifest_does_not_count_are_found(clean: Path, tmp_path:
     value["cases"]["disturbed"] = 2
     path.write_text(json.dumps(value), "utf-8")
     assert [f.what for f in verify.verify(out).findings if "marked as disturbed" in f.what] == [
-        f"1 cases are marked as disturbed, {path} counts 2"
+        f"1 case marked as disturbed, {path} counts 2"
     ]
 
 
