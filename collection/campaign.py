@@ -25,7 +25,7 @@ from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
 
 from . import card, dataset, lab, spec, tools
-from .errors import Busy, CampaignError, DataSetError, InputError, ToolFailed
+from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, ToolFailed
 from .standing import COPY, PROGRESS, SCHEMA_VERSION, each, is_running, read_note, read_summary, status
 
 __all__ = [
@@ -126,6 +126,7 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         CampaignError: the file, or `out` holds another campaign.
         Busy: another run works in `out`.
         ToolFailed: a sweep failed; the same call goes on where it was.
+        HostFailed: hosts of an inventory failed; all else is here.
     """
     report = report or Silent()
     campaign = spec.load(file)
@@ -147,20 +148,24 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
             write_bytes(copy, read_bytes(file))
         _write_summary(campaign, out, plans)
         note = _Note(out / PROGRESS)
+        failed: list[str] = []
         try:
             for target in campaign.targets:
                 if inventory is not None and target.name in splits:
                     planned = int(plans[target.name]["cases"]) if target.name in plans else None
-                    lab.run(
-                        campaign,
-                        target,
-                        splits[target.name],
-                        out,
-                        inventory,
-                        planned,
-                        report,
-                        lambda: _write_summary(campaign, out, plans),
-                    )
+                    try:
+                        lab.run(
+                            campaign,
+                            target,
+                            splits[target.name],
+                            out,
+                            inventory,
+                            planned,
+                            report,
+                            lambda: _write_summary(campaign, out, plans),
+                        )
+                    except HostFailed as e:
+                        failed.append(str(e))  # the other targets have no part in it
                     continue
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
@@ -174,6 +179,8 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         finally:
             note.write()
             _write_summary(campaign, out, plans)
+        if failed:
+            raise HostFailed("; ".join(failed))
         if not card.is_current(out):
             card.write(out)
     return status(out)
