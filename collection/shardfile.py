@@ -31,6 +31,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "verdict": pl.String(),
 }
 """Columns of a shard, in order."""
+_LARGEST = 1e15  # of what is measured: bytes a second, and all else
 # of a shard when it is read: a hundred times what 60 s of measuring come to
 _MOST_DECODED_BYTES = 1 << 30
 
@@ -45,6 +46,28 @@ def differences(schema: Mapping[str, Any]) -> Iterator[str]:
     for name in schema:
         if name not in SCHEMA:
             yield f"column {name} is not part of the format"
+
+
+def unreadable(path: Path) -> str | None:
+    """Why a file cannot be read as a shard, whatever its rows say; None if it can. All of it is read."""
+    try:
+        with stdio.Quiet():
+            if other := next(differences(pl.read_parquet_schema(path)), None):
+                return other
+            pl.read_parquet(path)
+    except (Exception, *tables.DAMAGED) as e:  # whatever its Parquet reader raises
+        return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
+    return None
+
+
+def impossible() -> pl.Expr:
+    """Rows that no sweep writes: without what says whose they are, or with a number that is none or below 0."""
+    known = ("service", "case_id", "verdict", "threads", "rps", "mba_pct", "neighbours")
+    numbers = [name for name, kind in SCHEMA.items() if kind.is_float()]
+    nameless = [pl.col(name).is_null() for name in known]
+    # what is missing is no wrong number
+    wrong_numbers = [~pl.col(name).is_between(0, _LARGEST).fill_null(True) for name in numbers]
+    return pl.any_horizontal(*nameless, *wrong_numbers)
 
 
 def wrong(path: Path, rows: int, cases: Mapping[str, int]) -> str | None:
@@ -71,7 +94,7 @@ def wrong(path: Path, rows: int, cases: Mapping[str, int]) -> str | None:
     except (Exception, *tables.DAMAGED, ArrowException) as e:  # whatever a reader of Parquet raises: it cannot be read
         return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
     found: dict[str | None, int] = dict(here.iter_rows())
-    told: dict[str | None, int] = dict(cases)
+    told: dict[str | None, int] = {**cases}
     case = next((c for c in {**told, **found} if found.get(c) != told.get(c)), "")
     if found == told:
         return None
