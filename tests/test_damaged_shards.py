@@ -10,8 +10,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 
-from collection import campaign, card, cli
+from collection import campaign, card, cli, verified
 from pipelines import label, rows
 
 PARAMS = str(Path(__file__).parent.parent / "params.yaml")
@@ -133,6 +134,24 @@ def test_features_that_are_none(whole: Path, tmp_path: Path, capsys: pytest.Capt
     assert stage(rows.main, capsys, **out) == (0, "")
     assert json.loads((tmp_path / "rows" / "rows.json").read_bytes())["rows_left_out"]["feature_missing"] == 8
     assert (pl.read_parquet(tmp_path / "rows" / "rows.parquet")["ipc"] >= 0).all()
+
+
+def test_the_pipeline_verifies_first(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dvc repro` ends before `label` where `surefoot campaign verify` finds damage, and goes on where it finds none."""
+    stages = yaml.safe_load((Path(PARAMS).parent / "dvc.yaml").read_text("utf-8"))["stages"]
+    (made,) = stages["verify"]["do"]["outs"]
+    assert made in stages["label"]["do"]["deps"]
+    assert verified.main(["--data", str(whole / "server-1"), "--out", str(tmp_path / "good")]) == 0
+    assert json.loads((tmp_path / "good" / "verify.json").read_bytes())["warnings"] == []
+    data = damaged(whole, tmp_path / "data", DAMAGE["negative"][0])
+    capsys.readouterr()
+    assert verified.main(["--data", str(data / "server-1"), "--out", str(tmp_path / "bad")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {data}/server-1/{SHARD}: ")
+    assert err.count("\n") == 1
+    assert "surefoot campaign verify" in err
+    assert not (tmp_path / "bad").exists()
+    assert verified.main(["--data", str(tmp_path / "none"), "--out", str(tmp_path / "bad")]) == 2
 
 
 @pytest.mark.parametrize("kind", ["cut", "no Parquet", "damaged inside"])
