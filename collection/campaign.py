@@ -26,7 +26,7 @@ from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
 
 from . import card, dataset, lab, preflight, spec, standing, tools, worth
-from .errors import Busy, CampaignError, DataSetError, InputError, NotReady, ToolFailed
+from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed
 from .mirror import Split
 from .standing import COPY, PROGRESS, SCHEMA_VERSION, counted, each, is_running, read_note, read_summary, status
 
@@ -223,6 +223,7 @@ def run(
         NotReady: this machine cannot run it as it stands; nothing was started.
         Busy: another run works in `out`.
         ToolFailed: a sweep failed; the same call goes on where it was.
+        HostFailed: hosts of an inventory failed; all else is here.
     """
     report = report or Silent()
     # a bad campaign must not leave a folder behind
@@ -243,20 +244,24 @@ def run(
         rows = _Rows(out)
         _write_summary(campaign, out, plans, rows)
         note = _Note(out / PROGRESS, rows)
+        failed: list[str] = []
         try:
             for target in campaign.targets:
                 if inventory is not None and target.name in splits:
                     planned = int(plans[target.name]["cases"]) if target.name in plans else None
-                    lab.run(
-                        campaign,
-                        target,
-                        splits[target.name],
-                        out,
-                        inventory,
-                        planned,
-                        report,
-                        lambda: _write_summary(campaign, out, plans, rows),
-                    )
+                    try:
+                        lab.run(
+                            campaign,
+                            target,
+                            splits[target.name],
+                            out,
+                            inventory,
+                            planned,
+                            report,
+                            lambda: _write_summary(campaign, out, plans, rows),
+                        )
+                    except HostFailed as e:
+                        failed.append(str(e))  # the other targets have no part in it
                     continue
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
@@ -272,6 +277,8 @@ def run(
         finally:
             note.write()
             _write_summary(campaign, out, plans, rows)
+        if failed:
+            raise HostFailed("; ".join(failed))
         if not card.is_current(out):
             card.write(out)
     return status(out)

@@ -19,7 +19,7 @@ from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
 
-from . import dataset, standing, worth
+from . import dataset, shardfile, standing, worth
 from .errors import DataSetError
 
 CARD = "data-card.md"
@@ -81,11 +81,21 @@ def _draw(path: Path, name: str) -> str:
 
     manifest = dataset.read_manifest(path)
     targets_ms = {n: s.qos_target_ms for n, s in manifest.services.items() if s.qos_target_ms}
-    return card_plots.draw(_shards(path, manifest), targets_ms, name)
+    return card_plots.draw(_shards(path, manifest)[0], targets_ms, name)
 
 
-def _shards(path: Path, manifest: dataset.Manifest) -> list[Path]:
-    return [path / s.file for s in manifest.shards if s.rows and (path / s.file).exists()]
+def _shards(path: Path, manifest: dataset.Manifest) -> tuple[list[Path], dict[str, str]]:
+    """Shards that can be read, and those that are listed and cannot: file and why."""
+    sound: list[Path] = []
+    bad: dict[str, str] = {}
+    for s in manifest.shards:
+        own = standing.shard_number(s.file)
+        why = "is no shard's name" if own is None else shardfile.unreadable(path / s.file) if s.rows else None
+        if why:
+            bad[s.file] = why
+        elif s.rows:
+            sound.append(path / s.file)
+    return sound, bad
 
 
 def stamp(folder: Path) -> str:
@@ -137,7 +147,8 @@ def _target(path: Path, planned: int) -> list[str]:
     manifest = dataset.read_manifest(path)
     more: dict[str, Any] = manifest.model_extra or {}
     counts = manifest.cases.by_state()
-    found = _scan(_shards(path, manifest))
+    sound, bad = _shards(path, manifest)
+    found = _scan(sound)
     rows = worth.of(path, manifest)
     return [
         *_what(manifest, more, found, rows),
@@ -159,6 +170,7 @@ def _target(path: Path, planned: int) -> list[str]:
         "",
         "### Known gaps",
         "",
+        *(f"- {gap}" for gap in _damage(bad, found)),
         *(f"- {gap}" for gap in _gaps(manifest, more, counts, found, rows)),
     ]
 
@@ -209,7 +221,7 @@ def _where(manifest: dataset.Manifest, more: dict[str, Any], path: Path) -> Iter
 def _scan(shards: list[Path]) -> dict[str, Any]:
     """Least, greatest and nulls of each column: out of core, whatever the number of rows."""
     if not shards:
-        return {"columns": {}, "services": [], "verdicts": {}}
+        return {"columns": {}, "services": [], "verdicts": {}, "impossible": 0, "doubled": 0}
     with tables.reading(shards[0], dataset.SHARD_REMEDY):
         return _extents(pl.scan_parquet(shards))
 
@@ -218,14 +230,20 @@ def _extents(frame: pl.LazyFrame) -> dict[str, Any]:
     known = frame.collect_schema().names()
     names = [n for n in _RANGES if n in known]
     each = [e.alias(f"{n}{mark}") for n in names for e, mark in _extent(n)]
+    asked = frame.select(shardfile.impossible().sum()).collect(engine="streaming").item()
+    twice = frame.group_by("case_id").agg(n=pl.len() - pl.col("t_ms").n_unique()).select(pl.col("n").sum())
+    doubled = twice.collect(engine="streaming").item()
+    frame = frame.filter(~shardfile.impossible())
     seen = frame.select(*each, pl.len().alias("rows")).collect(engine="streaming").row(0, named=True)
     verdicts = (
         frame.group_by("service", "verdict").agg(pl.len().alias("n")).collect(engine="streaming").sort("service", "verdict")
     )
     return {
-        "columns": {n: (seen[f"{n}<"], seen[f"{n}>"], seen[f"{n}?"] / seen["rows"]) for n in names},
+        "columns": {n: (seen[f"{n}<"], seen[f"{n}>"], seen[f"{n}?"] / max(1, seen["rows"])) for n in names},
         "services": verdicts["service"].unique(maintain_order=True).to_list(),
         "verdicts": dict(verdicts.group_by("verdict").agg(pl.col("n").sum()).sort("verdict").iter_rows()),
+        "impossible": int(asked or 0),
+        "doubled": int(doubled or 0),
     }
 
 
@@ -243,6 +261,19 @@ def _ranges(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     verdicts = ", ".join(f"{n:,} {verdict}" for verdict, n in found["verdicts"].items())
     yield f"Rows by verdict: {verdicts or 'none'}."
+
+
+def _damage(bad: dict[str, str], found: dict[str, Any]) -> Iterator[str]:
+    """What the rest of the card leaves out, a line each."""
+    named = "`surefoot campaign verify` says more"
+    for file, why in [*bad.items()][:_REASONS]:
+        yield f"{plain(file)}: {plain(why)}; left out here, {named}"
+    if len(bad) > _REASONS:
+        yield f"{len(bad) - _REASONS:,} more shards that cannot be read"
+    if n := found["impossible"]:
+        yield f"{standing.counted(n, 'row')} without a name, or with a number that none measures; left out here, {named}"
+    if n := found["doubled"]:
+        yield f"{standing.counted(n, 'row')} with case and time of another row; {named}"
 
 
 def _gaps(

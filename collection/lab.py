@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import playbooks, spec, tools
+from . import intake, playbooks, spec, tools
 from .errors import CampaignError, HostFailed
-from .mirror import HOSTS, Mirror, Share, Split, merge, shares, temporaries
+from .mirror import HOSTS, Mirror, Share, Split, damaged, merge, shares, strangers, temporaries
 
 if TYPE_CHECKING:
     from .campaign import Report
@@ -29,21 +29,31 @@ PATIENCE_S = 3600.0
 """Without a word of a host for so long, the run ends; the host's sweep goes on."""
 # between two looks at the hosts: short while shards come, longer while none does
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 20.0
-# a host that refuses a play so many times in a row will do so the next time
+# what a host has done so many times in a row it will do the next time: refuse a play, answer nonsense, have nothing more
 _MOST_REFUSALS = 3
+_STRANGER = (
+    "its host key is not the one in known_hosts, so nothing was sent. Compare it with the host's own "
+    "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there), then put it into known_hosts"
+)
 _PLAN_TASK = "Plan the campaign"
 _PACK_TASK = "Look how the sweep stands and pack what is finished"
 
 
 @dataclass
 class Standing:
-    """How one host stands. heard_s: when it last answered (monotonic)."""
+    """How one host stands. heard_s: when it last answered (monotonic).
+
+    refusals: of the collect play, one after the other. nonsense: answers that were none. idle: times that it said its sweep had
+    ended, with nothing more to fetch and its part not whole.
+    """
 
     share: Share
     mirror: Mirror
     heard_s: float
     collected: bool = False
     refusals: int = 0
+    nonsense: int = 0
+    idle: int = 0
     more: bool = False
     trouble: str | None = None
     failed: str | None = None
@@ -156,7 +166,7 @@ def run(
         patience_s: see PATIENCE_S.
     Raises:
         CampaignError: the hosts cannot share this campaign.
-        HostFailed: a host gave up or was not heard of; what the others measured is here.
+        HostFailed: a host gave up, was not heard of, or sent what cannot be taken; what the others measured is here.
     """
     # what a kill left
     for path in temporaries(out, split.group):
@@ -166,7 +176,10 @@ def run(
     split.write(out)
     now = time.monotonic()
     standings = [Standing(s, Mirror(out, split.group, s), now) for s in split.shares]
+    aside = damaged(out, split)
+    aside |= strangers(out, split)
     for standing in standings:
+        standing.trouble = aside.get(standing.share.host)
         for path in standing.mirror.repair():
             standing.trouble = f"{path.name} was damaged here and is fetched again"
     if merge(out, split, planned):
@@ -176,8 +189,11 @@ def run(
     while any(s.pending for s in standings):
         _collect(out, campaign, target, split, inventory, [s for s in standings if s.pending and not s.collected])
         _tell_troubles(standings, report)
-        news = _fetch(out, split, inventory, [s for s in standings if s.pending and s.collected], report)
+        news = _fetch(out, split, inventory, [s for s in standings if s.pending and s.collected], report, planned)
         if news:
+            aside = strangers(out, split)
+            for s in standings:
+                s.failed = aside.get(s.share.host, s.failed)
             merge(out, split, planned)
             merged()
         for s in standings:
@@ -223,7 +239,9 @@ def _collect(
     for s in todo:
         h = heard[s.share.host]
         s.trouble = h.problem
-        if h.problem is None and h.results:
+        if h.stranger:
+            s.failed = _STRANGER
+        elif h.problem is None and h.results:
             s.collected, s.heard_s = True, time.monotonic()
         elif h.unreachable:
             s.trouble = f"cannot be reached, and is tried again: {h.problem}"
@@ -245,8 +263,8 @@ def _archive(sources: list[Path], folder: Path) -> Path:
     return made.resolve()
 
 
-def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], report: Report) -> bool:
-    """Fetch what is finished. True if anything new came."""
+def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], report: Report, planned: int | None) -> bool:
+    """Fetch what is finished. True if anything new came. What a host sends amiss is that host's failure alone."""
     if not todo:
         return False
     news = False
@@ -258,13 +276,15 @@ def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], repor
             "fetch_to": str(folder.resolve()),
             "surefoot_have": {s.share.host: s.mirror.have() for s in todo},
         }
-        heard = playbooks.play("fetch.yml", inventory, [s.share.host for s in todo], variables)
+        heard = playbooks.play(playbooks.FETCH, inventory, [s.share.host for s in todo], variables)
         told: dict[str, dict[str, Any]] = {}
         for s in todo:
             h = heard[s.share.host]
-            packed = _packed(h)
             s.trouble, s.more = h.problem, False
-            if h.problem or packed is None:
+            if h.stranger:
+                s.failed = _STRANGER
+                continue
+            if h.problem or _PACK_TASK not in h.results:
                 # a target that was set up anew has no job: then it is shipped again, which does no harm elsewhere
                 s.collected = h.unreachable
                 if h.unreachable:
@@ -273,29 +293,35 @@ def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], repor
                     s.refuses(h.problem or "the playbook did nothing there", "takes the campaign, and gives nothing back")
                 continue
             s.heard_s, s.refusals = time.monotonic(), 0
-            told[s.share.host] = packed["status"]
-            if packed["packed"]:
+            try:
+                answer = intake.answer(str(h.results[_PACK_TASK].get("stdout")))
+            except intake.Refused as e:
+                s.nonsense, s.trouble = s.nonsense + 1, str(e)
+                s.failed = s.trouble if s.nonsense >= _MOST_REFUSALS else None
+                continue
+            told[s.share.host] = answer.progress
+            if answer.packed:
                 try:
-                    s.mirror.take(folder / f"{s.share.host}.tar", int(packed["journal_from"]))
-                    s.more, news = bool(packed["more"]), True
+                    before = s.mirror.manifest()
+                    new = s.mirror.take(folder / f"{s.share.host}.tar", answer.journal_from, planned)
+                    # what brings nothing new brings no more either, whatever the host says
+                    s.more = answer.more and new > 0
+                    news |= new > 0 or s.mirror.manifest() != before
                 except HostFailed as e:
                     s.failed = str(e).removeprefix(f"{s.share.host}: ")
-            ended = packed["status"].get("ended") or {}
-            # what was refused here is the cause of what comes after it
-            if s.failed is None and ended.get("code", 0) != 0 and not s.more and not s.mirror.complete:
-                s.failed = f"its sweep ended: {ended.get('message')}"
-            elif packed["status"].get("message"):
-                s.trouble = str(packed["status"]["message"])
+            if answer.ended and not s.failed and not s.more and not s.mirror.complete:
+                code, why = answer.ended
+                s.idle += 1
+                if code != 0:
+                    s.failed = f"its sweep ended: {why}"
+                elif s.idle >= _MOST_REFUSALS:
+                    s.failed = "says that its sweep has ended, and has not all of its part"
+            elif answer.message:
+                s.trouble = answer.message
         _tell(todo, report, told)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return news
-
-
-def _packed(heard: playbooks.Heard) -> dict[str, Any] | None:
-    """What `surefoot-sweep pack` said."""
-    result = heard.results.get(_PACK_TASK)
-    return tools.json_object(str(result.get("stdout"))) if result else None
 
 
 def _tell_troubles(standings: list[Standing], report: Report) -> None:
@@ -312,7 +338,7 @@ def _tell(standings: list[Standing], report: Report, told: dict[str, dict[str, A
         if manifest is None:
             continue
         report.start(s.share.host, manifest.cases.planned)
-        line: dict[str, Any] = dict((told.get(s.share.host) or {}).get("progress") or {})
+        line: dict[str, Any] = dict(told.get(s.share.host) or {})
         here = sum(manifest.cases.by_state().values())
         line["done"] = here if manifest.complete else max(here, int(line.get("done") or 0))
         if s.trouble or s.failed:

@@ -43,6 +43,9 @@ _MOST_ROWS = 1 << 48
 # of a journal in memory at a time
 _BLOCK_BYTES = 16 << 20
 _SHARD = re.compile(r"shards/part-([0-9]{5,9})\.parquet")
+# of a folder, and of one host alone where Ansible takes patterns
+_HOST = re.compile(r"\w[\w.:%+@-]*")
+_MOST_HOST_BYTES = 200
 # a line that stands for several cases, which were not measured (docs/sweep-output.md)
 _TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d{1,18})(?!\d)')
 
@@ -299,6 +302,11 @@ def common_number(own: int, number: int, of: int) -> int:
     return own * of + number - 1
 
 
+def is_host_name(name: str) -> bool:
+    """Whether a host of an inventory can have a folder of its name, and be named alone."""
+    return _HOST.fullmatch(name) is not None and len(name.encode()) <= _MOST_HOST_BYTES
+
+
 def read_split(folder: Path) -> tuple[str, str, list[str]] | None:
     """DIR/hosts/hosts.json: the job's name, the group, and its hosts by their parts; None if there is none.
 
@@ -312,7 +320,10 @@ def read_split(folder: Path) -> tuple[str, str, list[str]] | None:
     try:
         if value["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version {value['schema_version']!r} is not {SCHEMA_VERSION}")
-        return str(value["job"]), str(value["group"]), [str(h) for h in value["hosts"]]
+        hosts = [str(h) for h in value["hosts"]]
+        if bad := [h for h in hosts if not is_host_name(h)]:
+            raise ValueError(f"{shown(bad[0])[:100]!r} cannot be the name of a host")
+        return str(value["job"]), str(value["group"]), hosts
     except (KeyError, TypeError, ValueError) as e:
         raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
 

@@ -12,34 +12,12 @@ from typing import Any
 
 import polars as pl
 
-from models.features import SAMPLE_FEATURES
 from pipelines import stdio, tables
 from pipelines.io import sha256_file
 
-from . import campaign, card, checks, dataset, mirror, spec, standing, worth
+from . import campaign, card, checks, dataset, mirror, shardfile, spec, standing, worth
 from .errors import CampaignError, DataSetError
 from .findings import MOST_NAMED, Finding, some
-
-_LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
-SCHEMA: dict[str, pl.DataType] = {
-    "campaign": pl.String(),
-    "platform": pl.String(),
-    "service": pl.String(),
-    "case_id": pl.String(),
-    "threads": pl.Int32(),
-    "rps": pl.Float64(),
-    "mba_pct": pl.Int32(),
-    "neighbours": pl.List(pl.Struct({"service": pl.String(), "cores": pl.Float64(), "ways": pl.Int32(), "rps": pl.Float64()})),
-    "repeat": pl.Int32(),
-    "t_ms": pl.Int64(),
-    **{name: pl.Float64() for name in SAMPLE_FEATURES},
-    **{f"latency_{name}_ms": pl.Float64() for name in _LATENCY},
-    "achieved_rps": pl.Float64(),
-    "errors": pl.Int64(),
-    "count": pl.Int64(),
-    "verdict": pl.String(),
-}
-"""Columns of a shard, in order (docs/sweep-output.md)."""
 
 _RESTORE = "restore it from a copy, or remove that target's folder and measure again"
 
@@ -316,7 +294,7 @@ class _Rows:
             reason = str(e).splitlines()[0] if str(e) else type(e).__name__
             yield Finding(str(path), "; ".join([*wrong, f"truncated or damaged, not readable as Parquet: {reason}"]), remedy)
             return
-        wrong += _schema_differences(schema)
+        wrong += shardfile.differences(schema)
         if frame is not None:
             if frame.height != shard.rows:
                 wrong.append(f"has {frame.height:,} rows, the manifest says {shard.rows:,}")
@@ -350,14 +328,3 @@ class _Rows:
         if unequal.height:
             here, told = unequal.select("here", "rows").row(0)
             yield f"{some(unequal['case_id'].to_list(), 'case')}: {here} rows, the journal says {told}"
-
-
-def _schema_differences(schema: Any) -> Iterator[str]:
-    for name, kind in SCHEMA.items():
-        if name not in schema:
-            yield f"column {name} is missing"
-        elif schema[name] != kind:
-            yield f"column {name} is {schema[name]}, want {kind}"
-    for name in schema:
-        if name not in SCHEMA:
-            yield f"column {name} is not part of the format"

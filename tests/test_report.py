@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from collection import charts, report
-from collection.verify import SCHEMA
+from collection.shardfile import SCHEMA
 from pipelines import eval_rows, page, policy_charts
 
 TARGET_MS = 10.0
