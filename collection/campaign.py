@@ -18,15 +18,17 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
 
-from . import card, dataset, lab, spec, tools
-from .errors import Busy, CampaignError, DataSetError, InputError, ToolFailed
-from .standing import COPY, PROGRESS, SCHEMA_VERSION, each, is_running, read_note, read_summary, status
+from . import card, dataset, lab, preflight, spec, standing, tools, worth
+from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed
+from .mirror import Split
+from .standing import COPY, PROGRESS, SCHEMA_VERSION, counted, each, is_running, read_note, read_summary, status
 
 __all__ = [
     "COPY",
@@ -35,6 +37,7 @@ __all__ = [
     "is_running",
     "locked",
     "plan",
+    "prepare",
     "read_summary",
     "run",
     "status",
@@ -45,6 +48,8 @@ __all__ = [
 
 # how often the progress file is written at most
 _PROGRESS_EVERY_S = 0.5
+# how often rows are counted at most while they come, and how many times as long as the count took
+_COUNT_EVERY_S, _COUNT_SHARE = 2.0, 20.0
 # the longest orderly end of a sweep: as `tools.follow_json` grants it
 _LAST_SWEEP_S = 30.0
 
@@ -56,7 +61,10 @@ class Report(Protocol):
         """A target starts, or goes on."""
 
     def update(self, target: str, line: dict[str, Any]) -> None:
-        """A progress line of `surefootd sweep`."""
+        """A progress line of `surefootd sweep`, with `usable_rows` of `rows` so far where they were counted."""
+
+    def trouble(self, target: str, what: str) -> None:
+        """What is wrong with a target, as soon as it is known: a host that cannot be reached, or gave up."""
 
 
 class Silent:
@@ -68,38 +76,123 @@ class Silent:
     def update(self, target: str, line: dict[str, Any]) -> None:
         pass
 
+    def trouble(self, target: str, what: str) -> None:
+        pass
 
-def plan(file: Path) -> dict[str, Any]:
-    """Count and preview the cases of each target. Changes nothing.
 
+@dataclass(frozen=True)
+class Prepared:
+    """What `run` knows before it starts anything. plans: by target, None where only its hosts can tell.
+
+    splits: of targets on hosts, where an inventory was given. refusals: by target, why a run cannot start there.
+    """
+
+    campaign: spec.Campaign
+    plans: dict[str, dict[str, Any] | None]
+    splits: dict[str, Split]
+    refusals: dict[str, list[str]]
+
+
+def prepare(
+    file: Path, *, out: Path | None, inventory: Path | None, catalogue: Path | None, needs_inventory: bool = True
+) -> Prepared:
+    """Everything that `run` may refuse, looked at before anything is written or started: `plan` is this and no more.
+
+    Raises:
+        CampaignError: the file, an option, the inventory or the folder cannot be used.
+        ToolFailed: `surefootd` refuses the sweep; its message names file, field and remedy.
+    """
+    campaign = spec.load(file, catalogue)
+    on_hosts = [t for t in campaign.targets if t.on_hosts]
+    if inventory is not None and not on_hosts:
+        raise CampaignError(f"--inventory {inventory}: {file} has no targets.hosts that it could be for. Leave it out")
+    if inventory is None and on_hosts and needs_inventory:
+        raise CampaignError(f"{file}: targets.hosts: {on_hosts[0].name} is a group of an inventory. Name it: --inventory INV")
+    if catalogue is not None:
+        if all(t.server != "local" for t in campaign.targets):
+            raise CampaignError(f"--catalogue {catalogue}: {file} has virtual targets only, which have profiles. Leave it out")
+        preflight.check_catalogue(catalogue)
+    plans = {t.name: _plan(campaign, t) for t in campaign.targets}
+    refusals = {t.name: list(_refusals(campaign, t, plans[t.name])) for t in campaign.targets}
+    splits = {t.name: lab.split_for(out, campaign, t, inventory) for t in on_hosts} if inventory else {}
+    if out is not None:
+        _check_folder(campaign, out)
+    return Prepared(campaign, plans, splits, refusals)
+
+
+def _refusals(campaign: spec.Campaign, target: spec.Target, found: dict[str, Any] | None) -> Iterator[str]:
+    """What `surefootd sweep --plan` does not look at."""
+    if target.on_hosts:
+        for tool in (tools.SUREFOOTD, tools.LOADGEN):
+            tools.find(tool)
+        if target.server == "local":
+            folder = campaign.catalogue or tools.repo_root() / "workloads"
+            yield from preflight.foreign(campaign.path, preflight.of_file(campaign.path, folder), folder)
+    elif target.is_local and found is not None:
+        yield from preflight.refusals(campaign.path, found["by_service"], preflight.catalogue(campaign.catalogue))
+
+
+def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, catalogue: Path | None = None) -> dict[str, Any]:
+    """Count and preview the cases of each target, and say what `run` would refuse. Changes nothing.
+
+    Args:
+        file: campaign file.
+        out: folder that `run` will be given, to check it.
+        inventory: as for `run`; without it the hosts of a group are not looked for. Hosts that measure themselves are asked.
+        catalogue: as for `run`.
+    Returns:
+        Each target has `refusals`: why a run cannot start there as it stands. `cases` is None where only hosts can tell.
     Raises:
         CampaignError: the file or a target cannot be used.
         ToolFailed: `surefootd` refuses the sweep; its message names file, field and remedy.
     """
-    campaign = spec.load(file)
-    targets = [{"target": t.name, "server": t.server, **_plan(campaign, t)} for t in campaign.targets]
+    found = prepare(file, out=out, inventory=inventory, catalogue=catalogue, needs_inventory=False)
+    targets = []
+    for t in found.campaign.targets:
+        known = found.plans[t.name]
+        split, refusals, away = found.splits.get(t.name), found.refusals[t.name], []
+        if t.server == "local" and split is not None and inventory is not None and not refusals:
+            told = lab.plans_of_hosts(found.campaign, t, split, inventory)
+            known, refusals, away = told.plan, told.refusals, told.away
+        entry: dict[str, Any] = {"target": t.name, "server": t.server, **(known or {"cases": None})}
+        if t.on_hosts:
+            entry["hosts"] = [s.host for s in split.shares] if split else None
+            entry["warnings"] = [*entry.get("warnings", []), *away]
+        if t.is_local and known:
+            folder = preflight.catalogue(catalogue)
+            entry["warnings"] = [*known.get("warnings", []), *preflight.warnings(file, known["by_service"], folder)]
+        targets.append({**entry, "refusals": refusals})
     return {
-        "campaign": campaign.name,
+        "campaign": found.campaign.name,
         "file": str(file),
-        "sha256": campaign.sha256,
-        "cases": sum(int(t["cases"]) for t in targets),
+        "sha256": found.campaign.sha256,
+        "cases": sum(int(t["cases"] or 0) for t in targets),
         "targets": targets,
     }
 
 
-def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any]:
-    if target.on_hosts and target.server == "local":
-        raise CampaignError(
-            f"{campaign.path}: targets.hosts: what the hosts of {target.name} can do is known only there. "
-            "Plan on one of them: surefootd sweep CAMPAIGN.toml --server local --plan"
-        )
+# of a campaign for hosts: what this machine cannot judge for them
+_OF_THE_HOST = ("sweep.cores", "sweep.ways", "sweep.mba_pct", "max load")
+
+
+def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any] | None:
+    """The plan of a target; None where only its hosts can tell, and nothing is wrong that is wrong everywhere."""
+    if target.server.startswith("virtual:"):
+        tools.profile_folders()  # said in our words if one is not there
+    args: list[str | Path] = ["sweep", campaign.path, "--server", target.server, "--plan", "--json"]
+    if target.server == "local" and campaign.catalogue is not None:
+        args += ["--catalogue", campaign.catalogue]
     try:
-        found = tools.run_json(tools.SUREFOOTD, ["sweep", campaign.path, "--server", target.server, "--plan", "--json"])
+        found = tools.run_json(tools.SUREFOOTD, args)
     except ToolFailed as e:
+        if target.on_hosts and target.server == "local":
+            of_the_file = e.code == 2 and str(campaign.path) in str(e)
+            if not of_the_file or any(f in str(e) for f in _OF_THE_HOST):
+                return None
         raise ToolFailed(e.tool, _in_our_words(str(e), campaign, target), e.code) from e
     if not isinstance(found, dict):
         raise CampaignError(f"{campaign.path}: the plan for {target.server} is not an object. Rebuild surefootd: make setup")
-    return found
+    return None if target.on_hosts and target.server == "local" else found
 
 
 def _in_our_words(message: str, campaign: spec.Campaign, target: spec.Target) -> str:
@@ -112,32 +205,35 @@ def _in_our_words(message: str, campaign: spec.Campaign, target: spec.Target) ->
     return message.replace("--resume", "the same command")
 
 
-def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report | None = None) -> dict[str, Any]:
+def run(
+    file: Path, out: Path, *, inventory: Path | None = None, catalogue: Path | None = None, report: Report | None = None
+) -> dict[str, Any]:
     """Run a campaign, or go on with the one that `out` holds.
 
     Args:
         file: campaign file.
         out: folder of the data set.
         inventory: Ansible inventory, for `targets.hosts`.
+        catalogue: folder of workloads, for `targets.local` and hosts, in place of the default one.
         report: where progress goes.
     Returns:
         The state, as `status` gives it.
     Raises:
         CampaignError: the file, or `out` holds another campaign.
+        NotReady: this machine cannot run it as it stands; nothing was started.
         Busy: another run works in `out`.
         ToolFailed: a sweep failed; the same call goes on where it was.
+        HostFailed: hosts of an inventory failed; all else is here.
     """
     report = report or Silent()
-    campaign = spec.load(file)
-    on_hosts = [t for t in campaign.targets if t.on_hosts]
-    if inventory is not None and not on_hosts:
-        raise CampaignError(f"--inventory {inventory}: {file} has no targets.hosts that it could be for. Leave it out")
-    if inventory is None and on_hosts:
-        raise CampaignError(f"{file}: targets.hosts: {on_hosts[0].name} is a group of an inventory. Name it: --inventory INV")
     # a bad campaign must not leave a folder behind
-    plans = {t.name: _plan(campaign, t) for t in campaign.targets if not (t.on_hosts and t.server == "local")}
-    splits = {t.name: lab.split_for(out, campaign, t, inventory) for t in on_hosts} if inventory else {}
-    _check_folder(campaign, out)
+    found = prepare(file, out=out, inventory=inventory, catalogue=catalogue)
+    campaign, splits = found.campaign, found.splits
+    plans = {name: known for name, known in found.plans.items() if known is not None}
+    refused = [what for all_of_it in found.refusals.values() for what in all_of_it]
+    if refused and not _goes_on(out):
+        more = f". And {counted(len(refused) - 1, 'more refusal')}: surefoot campaign plan {file}" if len(refused) > 1 else ""
+        raise NotReady(refused[0] + more)
     with working_in(out):
         # a killed run leaves them; nobody else writes here now (surefootd clears the targets' folders in the same way)
         for file_left in temporaries(out):
@@ -145,38 +241,52 @@ def run(file: Path, out: Path, *, inventory: Path | None = None, report: Report 
         copy = out / COPY
         if not copy.exists():
             write_bytes(copy, read_bytes(file))
-        _write_summary(campaign, out, plans)
-        note = _Note(out / PROGRESS)
+        rows = _Rows(out)
+        _write_summary(campaign, out, plans, rows)
+        note = _Note(out / PROGRESS, rows)
+        failed: list[str] = []
         try:
             for target in campaign.targets:
                 if inventory is not None and target.name in splits:
                     planned = int(plans[target.name]["cases"]) if target.name in plans else None
-                    lab.run(
-                        campaign,
-                        target,
-                        splits[target.name],
-                        out,
-                        inventory,
-                        planned,
-                        report,
-                        lambda: _write_summary(campaign, out, plans),
-                    )
+                    try:
+                        lab.run(
+                            campaign,
+                            target,
+                            splits[target.name],
+                            out,
+                            inventory,
+                            planned,
+                            report,
+                            lambda: _write_summary(campaign, out, plans, rows),
+                        )
+                    except HostFailed as e:
+                        failed.append(str(e))  # the other targets have no part in it
                     continue
                 report.start(target.name, int(plans[target.name]["cases"]))
                 args: list[str | Path] = ["sweep", file, "--server", target.server, "--out", out / target.name]
                 args += ["--resume", "--progress", "json", f"--die-with-parent={os.getpid()}"]
+                if target.server == "local" and catalogue is not None:
+                    args += ["--catalogue", catalogue]
                 _wait_for_last_sweep(out / target.name)
                 for line in tools.follow_json(tools.SUREFOOTD, args):
-                    report.update(target.name, line)
-                    note.take(target.name, line)
+                    report.update(target.name, note.take(target.name, line))
+                report.update(target.name, note.end(target.name))
         except ToolFailed as e:
             raise ToolFailed(e.tool, _in_our_words(str(e), campaign, target), e.code) from e
         finally:
             note.write()
-            _write_summary(campaign, out, plans)
+            _write_summary(campaign, out, plans, rows)
+        if failed:
+            raise HostFailed("; ".join(failed))
         if not card.is_current(out):
             card.write(out)
     return status(out)
+
+
+def _goes_on(out: Path) -> bool:
+    """Whether a local sweep has begun there: what it left, its next sweep takes over, and that says itself what is missing."""
+    return (out / "local" / dataset.MANIFEST).exists()
 
 
 def _wait_for_last_sweep(folder: Path) -> None:
@@ -186,18 +296,70 @@ def _wait_for_last_sweep(folder: Path) -> None:
         time.sleep(0.05)
 
 
+class _Rows:
+    """Counts what the rows of a campaign's targets are worth, shard by shard as they come."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._tallies: dict[str, worth.Tally] = {}
+        self._told: dict[str, standing.Worth] = {}
+        try:
+            kept = standing.summed_up(read_summary(out))
+        except DataSetError:
+            kept = {}
+        self._told = {name: found for name, found in kept.items() if found is not None}
+
+    def count(self, target: str) -> standing.Worth:
+        """Of what the target's manifest lists now.
+
+        Raises:
+            DataSetError: the manifest is damaged.
+        """
+        folder = self._out / target
+        now = standing.digest(folder)
+        known = self._told.get(target)
+        if known is None or known.of != now:
+            tally = self._tallies.setdefault(target, worth.Tally(folder))
+            found = tally.count(dataset.read_manifest(folder)) if now else {"usable": 0}
+            known = self._told[target] = standing.Worth(found, now)
+        return known
+
+
 class _Note:
-    """Keeps the newest progress line of each target in a file, for `status`."""
+    """Keeps the newest progress line of each target in a file, for `status`, and adds to each how many rows are usable so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: _Rows) -> None:
         self._path = path
-        self._told = read_note(path)
+        self._rows = rows
+        kept = read_note(path)
+        self._told = {name: {**note, "worth": note["worth"].as_json() if note["worth"] else None} for name, note in kept.items()}
         self._written = 0.0
+        self._count_at = 0.0
+        self._last: dict[str, Any] = {}
 
-    def take(self, target: str, line: dict[str, Any]) -> None:
-        self._told[target] = {"rate_per_s": line.get("rate_per_s"), "eta_s": line.get("eta_s")}
+    def take(self, target: str, line: dict[str, Any]) -> dict[str, Any]:
+        """The line, with `usable_rows` and `rows` as they were counted last."""
+        told = self._told.setdefault(target, {})
+        told |= {"rate_per_s": line.get("rate_per_s"), "eta_s": line.get("eta_s")}
+        self._last = line
+        return self._counted(target, line, time.monotonic() >= self._count_at)
+
+    def end(self, target: str) -> dict[str, Any]:
+        """The last line again, now that the sweep has ended and all of its rows are there."""
+        return self._counted(target, self._last, True)
+
+    def _counted(self, target: str, line: dict[str, Any], anew: bool) -> dict[str, Any]:
+        told = self._told.setdefault(target, {})
+        if anew:
+            begun = time.monotonic()
+            with suppress(DataSetError):  # the manifest is damaged: `verify` says how
+                told["worth"] = self._rows.count(target).as_json()
+            took_s = time.monotonic() - begun
+            self._count_at = begun + max(_COUNT_EVERY_S, _COUNT_SHARE * took_s)
         if time.monotonic() - self._written > _PROGRESS_EVERY_S:
             self.write()
+        found = told.get("worth")
+        return {**line, "usable_rows": found["usable_rows"], "rows": sum(found["rows_by_worth"].values())} if found else line
 
     def write(self) -> None:
         write_json(self._path, self._told)
@@ -322,7 +484,7 @@ def _times(out: Path, done: bool) -> dict[str, str]:
     return times if done or "ended_utc" in kept else {"started_utc": times["started_utc"]}
 
 
-def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str, Any]]) -> None:
+def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str, Any]], known: _Rows) -> None:
     """DIR/manifest.json."""
     targets: list[dict[str, Any]] = []
     for t in campaign.targets:
@@ -334,6 +496,7 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
             counts = dataset.count(out / t.name, planned)
             rows, shards = manifest.rows, len(manifest.shards)
         entry = {"name": t.name, "server": t.server, "folder": t.name, "cases": counts.as_json(), "rows": rows, "shards": shards}
+        entry["worth"] = known.count(t.name).as_json()
         targets.append(entry)
     summary = {
         "schema_version": SCHEMA_VERSION,
@@ -342,4 +505,6 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
         "targets": targets,
         **_times(out, all(entry["cases"]["pending"] == 0 for entry in targets)),
     }
+    summary["rows"] = sum(entry["rows"] for entry in targets)
+    summary["usable_rows"] = sum(entry["worth"]["usable_rows"] for entry in targets)
     write_json(out / dataset.MANIFEST, summary)

@@ -19,7 +19,7 @@ from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
 
-from . import dataset, standing
+from . import dataset, shardfile, standing, worth
 from .errors import DataSetError
 
 CARD = "data-card.md"
@@ -27,7 +27,7 @@ _RANGES = (*SAMPLE_FEATURES, "latency_p50_ms", "latency_p99_ms", "achieved_rps",
 _REASONS = 12
 _SOURCES = 40
 _STATES = {
-    "measured": "samples of a service that met or missed its target",
+    "measured": "the service met or missed its target; how many of its rows are usable stands above",
     "overloaded": "completed less than 99 % of what was offered; samples are kept, their latency grows with the case",
     "client-limited": "the load generator could not keep its schedule; samples are kept and marked",
     "infeasible": "cannot be set up: neighbours leave no room",
@@ -81,11 +81,21 @@ def _draw(path: Path, name: str) -> str:
 
     manifest = dataset.read_manifest(path)
     targets_ms = {n: s.qos_target_ms for n, s in manifest.services.items() if s.qos_target_ms}
-    return card_plots.draw(_shards(path, manifest), targets_ms, name)
+    return card_plots.draw(_shards(path, manifest)[0], targets_ms, name)
 
 
-def _shards(path: Path, manifest: dataset.Manifest) -> list[Path]:
-    return [path / s.file for s in manifest.shards if s.rows and (path / s.file).exists()]
+def _shards(path: Path, manifest: dataset.Manifest) -> tuple[list[Path], dict[str, str]]:
+    """Shards that can be read, and those that are listed and cannot: file and why."""
+    sound: list[Path] = []
+    bad: dict[str, str] = {}
+    for s in manifest.shards:
+        own = standing.shard_number(s.file)
+        why = "is no shard's name" if own is None else shardfile.unreadable(path / s.file) if s.rows else None
+        if why:
+            bad[s.file] = why
+        elif s.rows:
+            sound.append(path / s.file)
+    return sound, bad
 
 
 def stamp(folder: Path) -> str:
@@ -137,9 +147,11 @@ def _target(path: Path, planned: int) -> list[str]:
     manifest = dataset.read_manifest(path)
     more: dict[str, Any] = manifest.model_extra or {}
     counts = manifest.cases.by_state()
-    found = _scan(_shards(path, manifest))
+    sound, bad = _shards(path, manifest)
+    found = _scan(sound)
+    rows = worth.of(path, manifest)
     return [
-        *_what(manifest, more, found),
+        *_what(manifest, more, found, rows),
         "",
         "### Where and with what",
         "",
@@ -154,14 +166,16 @@ def _target(path: Path, planned: int) -> list[str]:
         "### Ranges",
         "",
         *_ranges(found),
+        f"Rows by worth: {standing.usable_in_words(rows)}. Usable rows are valid, and nothing disturbed their cases.",
         "",
         "### Known gaps",
         "",
-        *(f"- {gap}" for gap in _gaps(manifest, more, counts, found)),
+        *(f"- {gap}" for gap in _damage(bad, found)),
+        *(f"- {gap}" for gap in _gaps(manifest, more, counts, found, rows)),
     ]
 
 
-def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any], rows: dict[str, int]) -> Iterator[str]:
     spec = more.get("spec") if isinstance(more.get("spec"), dict) else {}
     sweep = json.dumps(spec.get("sweep"), sort_keys=True)  # type: ignore[union-attr]
     sampling = json.dumps(spec.get("sampling"), sort_keys=True)  # type: ignore[union-attr]
@@ -173,6 +187,7 @@ def _what(manifest: dataset.Manifest, more: dict[str, Any], found: dict[str, Any
             ["strategy", str(more.get("strategy", "unknown"))],
             ["seed", str(spec.get("seed", "unknown"))],  # type: ignore[union-attr]
             ["size", f"{standing.counted(manifest.rows, 'row')} in {standing.counted(len(manifest.shards), 'shard')}"],
+            ["usable rows", standing.usable_in_words(rows)],
             ["services", ", ".join(f"{n} (p99 <= {s.qos_target_ms:g} ms)" for n, s in sorted(manifest.services.items()))],
             ["services with samples", ", ".join(found["services"]) or "none"],
             ["sweep", sweep],
@@ -206,7 +221,7 @@ def _where(manifest: dataset.Manifest, more: dict[str, Any], path: Path) -> Iter
 def _scan(shards: list[Path]) -> dict[str, Any]:
     """Least, greatest and nulls of each column: out of core, whatever the number of rows."""
     if not shards:
-        return {"columns": {}, "services": [], "verdicts": {}}
+        return {"columns": {}, "services": [], "verdicts": {}, "impossible": 0, "doubled": 0}
     with tables.reading(shards[0], dataset.SHARD_REMEDY):
         return _extents(pl.scan_parquet(shards))
 
@@ -215,14 +230,20 @@ def _extents(frame: pl.LazyFrame) -> dict[str, Any]:
     known = frame.collect_schema().names()
     names = [n for n in _RANGES if n in known]
     each = [e.alias(f"{n}{mark}") for n in names for e, mark in _extent(n)]
+    asked = frame.select(shardfile.impossible().sum()).collect(engine="streaming").item()
+    twice = frame.group_by("case_id").agg(n=pl.len() - pl.col("t_ms").n_unique()).select(pl.col("n").sum())
+    doubled = twice.collect(engine="streaming").item()
+    frame = frame.filter(~shardfile.impossible())
     seen = frame.select(*each, pl.len().alias("rows")).collect(engine="streaming").row(0, named=True)
     verdicts = (
         frame.group_by("service", "verdict").agg(pl.len().alias("n")).collect(engine="streaming").sort("service", "verdict")
     )
     return {
-        "columns": {n: (seen[f"{n}<"], seen[f"{n}>"], seen[f"{n}?"] / seen["rows"]) for n in names},
+        "columns": {n: (seen[f"{n}<"], seen[f"{n}>"], seen[f"{n}?"] / max(1, seen["rows"])) for n in names},
         "services": verdicts["service"].unique(maintain_order=True).to_list(),
         "verdicts": dict(verdicts.group_by("verdict").agg(pl.col("n").sum()).sort("verdict").iter_rows()),
+        "impossible": int(asked or 0),
+        "doubled": int(doubled or 0),
     }
 
 
@@ -242,7 +263,24 @@ def _ranges(found: dict[str, Any]) -> Iterator[str]:
     yield f"Rows by verdict: {verdicts or 'none'}."
 
 
-def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, int], found: dict[str, Any]) -> Iterator[str]:
+def _damage(bad: dict[str, str], found: dict[str, Any]) -> Iterator[str]:
+    """What the rest of the card leaves out, a line each."""
+    named = "`surefoot campaign verify` says more"
+    for file, why in [*bad.items()][:_REASONS]:
+        yield f"{plain(file)}: {plain(why)}; left out here, {named}"
+    if len(bad) > _REASONS:
+        yield f"{len(bad) - _REASONS:,} more shards that cannot be read"
+    if n := found["impossible"]:
+        yield f"{standing.counted(n, 'row')} without a name, or with a number that none measures; left out here, {named}"
+    if n := found["doubled"]:
+        yield f"{standing.counted(n, 'row')} with case and time of another row; {named}"
+
+
+def _gaps(
+    manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, int], found: dict[str, Any], rows: dict[str, int]
+) -> Iterator[str]:
+    if lost := {name: n for name, n in rows.items() if name not in ("usable", "server-overloaded") and n}:
+        yield f"rows that teach no latency: {', '.join(f'{n:,} {name}' for name, n in lost.items())}"
     ranked = sorted(dataset.reasons(manifest), key=lambda r: (-r[2], *r[:2]))
     for state, reason, cases in [r for r in ranked if r[0] != "measured"][:_REASONS]:
         yield f"{plain(state)}: {cases:,} x {plain(reason)}"
@@ -262,5 +300,5 @@ def _gaps(manifest: dataset.Manifest, more: dict[str, Any], counts: dict[str, in
         yield "cells were drawn at random; labels are bounds"
     if any(name.startswith("platform ") for name in manifest.sources):
         yield "simulated: a virtual server, not a machine (docs/virtual-server.md); `machine` above is what ran the simulation"
-    if not sum(counts.values()) - counts["measured"] and not empty:
-        yield "every planned case was measured"
+    if not sum(counts.values()) - counts["measured"] and not empty and not lost:
+        yield "every planned case was measured, and all rows are usable"

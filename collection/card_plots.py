@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from pipelines import tables
 from pipelines.drawing import SERIES, STYLE, svg_file
 
-from . import charts, dataset
+from . import charts, dataset, shardfile
 
 _ROW_IN = 2.5
 _NEVER_TO_ALWAYS = LinearSegmentedColormap.from_list("share", ["#7f0d1f", "#f5ac84", "#e3eef9", "#0b3c7d"], bad="#eceef2")
@@ -41,7 +41,7 @@ def draw(shards: list[Path], targets_ms: Mapping[str, float], name: str) -> str:
     if not shards:
         return ""
     with tables.reading(shards[0], dataset.SHARD_REMEDY):
-        cells = _cells(pl.scan_parquet(shards), targets_ms)
+        cells = _cells(pl.scan_parquet(shards).filter(~shardfile.impossible()), targets_ms)
     services = cells["service"].unique().sort().to_list()
     if not services:
         return ""

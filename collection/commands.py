@@ -41,31 +41,48 @@ def campaign() -> None:
     """Plan, run, watch and verify campaigns."""
 
 
+_inventory = click.option("--inventory", type=click.Path(path_type=Path), help="Ansible inventory, for targets.hosts.")
+_catalogue = click.option(
+    "--catalogue",
+    type=click.Path(path_type=Path),
+    help="Folder of workloads, for targets.local and hosts (default: that of this repository).",
+)
+
+
 @campaign.command("plan")
 @click.argument("file", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder that `run` will be given: checked too.")
+@_inventory
+@_catalogue
 @_json
-def campaign_plan(file: Path, as_json: bool) -> None:
-    """Count and preview the cases of each target; estimate duration and disk. Changes nothing."""
+def campaign_plan(file: Path, out: Path | None, inventory: Path | None, catalogue: Path | None, as_json: bool) -> None:
+    """Count and preview the cases of each target; estimate duration and disk; say what `run` will refuse. Changes nothing.
+
+    Exit code 1 if a run could not start as things stand.
+    """
     from . import campaign as campaigns
 
-    plan = campaigns.plan(file)
+    plan = campaigns.plan(file, out=out, inventory=inventory, catalogue=catalogue)
     if as_json:
         _print_json(plan)
     else:
         show.plan(Console(), plan)
+    if any(target["refusals"] for target in plan["targets"]):
+        sys.exit(1)
 
 
 @campaign.command("run")
 @click.argument("file", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the data set.")
-@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible inventory, for targets.hosts.")
+@_inventory
+@_catalogue
 @_json
-def campaign_run(file: Path, out: Path, inventory: Path | None, as_json: bool) -> None:
+def campaign_run(file: Path, out: Path, inventory: Path | None, catalogue: Path | None, as_json: bool) -> None:
     """Run a campaign on its targets; goes on where it was if DIR holds a started one."""
     from . import campaign as campaigns
 
     with show.Progress(Console(stderr=True)) as progress:
-        summary = campaigns.run(file, out, inventory=inventory, report=progress)
+        summary = campaigns.run(file, out, inventory=inventory, catalogue=catalogue, report=progress)
     if as_json:
         _print_json(summary)
     else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -81,45 +82,99 @@ class Teller:
 
 
 class Progress:
-    """A bar for each target: cases done of those planned, rate and time left, from `surefootd`'s progress lines."""
+    """Cases done of those planned, usable rows, rate and time left of each target, from `surefootd`'s progress lines.
 
-    def __init__(self, console: Console) -> None:
+    On a terminal a bar for each target. Elsewhere (a log, a pipe) a line now and then: the first and the last of a target, and
+    between them one in EVERY_S. What is wrong with a host is told at once, once, in both.
+    """
+
+    EVERY_S = 10.0
+
+    def __init__(self, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._now_s = now_s
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[usable]}"),
             TextColumn("{task.fields[rate]}"),
             TextColumn("{task.fields[left]}"),
             TextColumn("[yellow]{task.fields[trouble]}", markup=True),
             console=console,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._planned: dict[str, int] = {}
+        # of each target the newest line, and when one was last written
+        self._newest: dict[str, str] = {}
+        self._written: dict[str, tuple[float, str]] = {}
+        self._troubles: dict[str, str] = {}
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        for target, line in self._newest.items():
+            if self._written.get(target, (0.0, ""))[1] != line:
+                self._write(target, line)
         if self._tasks:
             self._bar.stop()
 
     def start(self, target: str, planned: int) -> None:
         """A target starts, or goes on. Hosts of a group have a line each."""
-        self._bar.start()
-        if target not in self._tasks:
-            self._tasks[target] = self._bar.add_task(target, total=planned, rate="", left="", trouble="")
+        first = target not in self._planned
+        self._planned[target] = planned
+        if self._console.is_terminal:
+            self._bar.start()
+            if first:
+                self._tasks[target] = self._bar.add_task(target, total=planned, usable="", rate="", left="", trouble="")
+        elif first:
+            self._write(target, f"{target}: {counted(planned, 'case')} planned")
 
     def update(self, target: str, line: dict[str, Any]) -> None:
         """A progress line."""
-        done, eta = line.get("done"), line.get("eta_s")
+        done, eta, usable = line.get("done"), line.get("eta_s"), line.get("usable_rows")
         if not isinstance(done, int):
             return
-        self._bar.update(
-            self._tasks[target],
-            completed=done,
-            rate=rate(line.get("rate_per_s")) if line.get("rate_per_s") else "",
-            left=f"{duration(eta)} left" if eta else "",
-            trouble=escape(str(line.get("trouble") or "")),
-        )
+        trouble = str(line.get("trouble") or "")
+        if trouble:
+            self.trouble(target, trouble)
+        else:
+            self._troubles.pop(target, None)
+        parts = {
+            "usable": f"{usable:,} of {line.get('rows', 0):,} rows usable" if isinstance(usable, int) else "",
+            "rate": rate(line.get("rate_per_s")) if line.get("rate_per_s") else "",
+            "left": f"{duration(eta)} left" if eta else "",
+        }
+        if self._console.is_terminal:
+            self._bar.update(
+                self._tasks[target],
+                completed=done,
+                trouble=escape(trouble),
+                usable=parts["usable"],
+                rate=parts["rate"],
+                left=parts["left"],
+            )
+            return
+        told = [f"{done:,} of {self._planned[target]:,} cases", *(text for text in parts.values() if text)]
+        self._newest[target] = f"{target}: {', '.join(told)}"
+        at_s, before = self._written.get(target, (-math.inf, ""))
+        # hundreds of hosts do not fill a log either
+        every_s = max(self.EVERY_S, float(len(self._planned)))
+        if self._now_s() - at_s >= every_s and before != self._newest[target]:
+            self._write(target, self._newest[target])
+
+    def trouble(self, target: str, what: str) -> None:
+        """What is wrong with a target; said once until it changes."""
+        if self._troubles.get(target) == what:
+            return
+        self._troubles[target] = what
+        self._console.print(f"[yellow]{escape(target)}: {escape(what)}[/]", highlight=False, soft_wrap=True)
+
+    def _write(self, target: str, line: str) -> None:
+        self._written[target] = (self._now_s(), line)
+        if not self._console.is_terminal:
+            self._console.print(escape(line), highlight=False, soft_wrap=True)
 
 
 def status(console: Console, state: dict[str, Any]) -> None:
@@ -135,11 +190,15 @@ def verification(console: Console, result: Result) -> None:
         console.print(f"{mark} {escape(finding.file)}: {escape(finding.what)}", highlight=False, soft_wrap=True)
         console.print(f"    {escape(finding.remedy)}", style="dim", highlight=False, soft_wrap=True)
     if result.ok:
+        worth = result.rows_by_worth
         console.print(
             f"[green]ok[/] {escape(str(result.folder))}: {counted(result.shards, 'shard')}, {counted(result.rows, 'row')}, "
             f"{counted(result.cases, 'case')}, all add up",
             highlight=False,
         )
+        if result.rows:
+            colour = standing.usable_colour(worth)
+            console.print(f"    [{colour}]{escape(standing.usable_in_words(worth))}[/]", highlight=False, soft_wrap=True)
         return
     console.print(f"{counted(len(result.findings), 'finding')} in {escape(str(result.folder))}", highlight=False)
 
@@ -148,6 +207,19 @@ def plan(console: Console, found: dict[str, Any]) -> None:
     """Print what `campaign.plan` found."""
     console.print(f"[bold]{escape(found['campaign'])}[/]: {found['cases']:,} cases; nothing was changed", highlight=False)
     for target in found["targets"]:
+        for refusal in target["refusals"]:
+            console.print(f"[red]run will refuse:[/] {escape(refusal)}", highlight=False, soft_wrap=True)
+        if target.get("hosts"):
+            console.print(f"{escape(target['target'])}: shared by {escape(', '.join(target['hosts']))}", highlight=False)
+        elif "hosts" in target:
+            console.print(f"{escape(target['target'])}: its hosts are looked for with --inventory INV", highlight=False)
+        if target["cases"] is None:
+            console.print(
+                f"[bold]{escape(target['target'])}[/]: how many cases, only its hosts know", highlight=False, soft_wrap=True
+            )
+            for warning in target.get("warnings", []):
+                console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+            continue
         infeasible = target["infeasible"]
         console.print(
             f"\n[bold]{escape(target['target'])}[/] (platform {escape(target['platform'])}, {target['strategy']})",
@@ -234,7 +306,7 @@ def onboarded(out: Console, result: dict[str, Any]) -> None:
         out.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     planes, cases = result["planes"], result["collected"]["cases"]
     begun = result["begun_from"]["name"] if result["begun_from"] else NOTHING
-    samples = f"{result['collected']['rows']:,} samples"
+    samples = standing.usable_in_words(result["collected"]["rows_by_worth"])
     rows = (
         ("collected", f"{counted(cases['planned'], 'case')} ({cases['overloaded']:,} overloaded), {samples}"),
         ("planes", f"{planes['all']} ({planes['no_feasible_cell']} never meet QoS; {planes['test']} held out)"),

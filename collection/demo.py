@@ -31,7 +31,7 @@ from rich.console import Console
 from pipelines.inputs import SUMMARY_BYTES, read_bytes, read_text, said
 from pipelines.io import make_folder, open_anew, sha256_file, write_json
 
-from . import campaign, closed_loop, console, dataset, report, tools, verify
+from . import campaign, closed_loop, console, dataset, report, standing, tools, verify, worth
 from .errors import StepFailed, SurefootError
 from .steps import STEPS, Story, holds_story, key_of
 
@@ -168,6 +168,8 @@ class Demo:
                 "feature_set": target["feature_set"],
                 "cases": state["cases"],
                 "rows": result.rows,
+                "usable_rows": state["usable_rows"],
+                "rows_by_worth": target["rows_by_worth"],
                 "shards": result.shards,
                 "failed": target["failed"],
                 "verified": True,
@@ -176,6 +178,10 @@ class Demo:
 
         key = key_of(file, self.surefootd, *inputs)
         found: dict[str, Any] = self.story.step(name, title, key, work, outputs=[folder / dataset.MANIFEST])
+        if "rows_by_worth" not in found:  # remembered by a version that did not count them
+            found |= {"rows_by_worth": worth.of(Path(found["folder"]), dataset.read_manifest(Path(found["folder"])))}
+        if standing.usable_colour(found["rows_by_worth"]) != "green":
+            self.warnings.append(f"{name}: {standing.usable_in_words(found['rows_by_worth'])}")
         limited = found["cases"]["client-limited"]
         if limited * 10 > found["cases"]["planned"]:
             self.warnings.append(

@@ -8,6 +8,7 @@ SurefootError              exit code 1: something failed; the message says what 
 ├── ToolMissing            a binary of this repository is not built
 ├── ToolFailed             a binary ran and failed; carries its own message and exit code
 ├── HostFailed         a host of a campaign gave up, is silent, or sent what it should not have
+├── NotReady               a machine or a host cannot run a campaign as it stands; nothing was started
 ├── Busy                   another process works in the same folder
 ├── VerifyFailed           a data set does not add up; carries the findings
 └── StepFailed             a step of the demo failed; carries the step's name
@@ -82,6 +83,10 @@ class ToolFailed(SurefootError):
 
 class HostFailed(SurefootError):
     """A host of a campaign gave up, was not heard of, or sent something else than its manifest says."""
+
+
+class NotReady(SurefootError):
+    """A target cannot run the campaign as it stands: no image, no engine, a port in use. Nothing was started."""
 
 
 class Busy(SurefootError):

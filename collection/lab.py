@@ -7,6 +7,7 @@ moment, and the same command goes on. Nothing that is decided here is needed by 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import tarfile
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import playbooks, spec, tools
+from . import intake, playbooks, spec, tools
 from .errors import CampaignError, HostFailed
-from .mirror import HOSTS, Mirror, Share, Split, merge, shares, temporaries
+from .mirror import HOSTS, Mirror, Share, Split, damaged, merge, shares, strangers, temporaries
 
 if TYPE_CHECKING:
     from .campaign import Report
@@ -28,37 +29,55 @@ PATIENCE_S = 3600.0
 """Without a word of a host for so long, the run ends; the host's sweep goes on."""
 # between two looks at the hosts: short while shards come, longer while none does
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 20.0
-# a host that refuses the collect play so many times will do so the next time
+# what a host has done so many times in a row it will do the next time: refuse a play, answer nonsense, have nothing more
 _MOST_REFUSALS = 3
+_STRANGER = (
+    "its host key is not the one in known_hosts, so nothing was sent. Compare it with the host's own "
+    "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there), then put it into known_hosts"
+)
+_PLAN_TASK = "Plan the campaign"
 _PACK_TASK = "Look how the sweep stands and pack what is finished"
 
 
 @dataclass
 class Standing:
-    """How one host stands. heard_s: when it last answered (monotonic)."""
+    """How one host stands. heard_s: when it last answered (monotonic).
+
+    refusals: of the collect play, one after the other. nonsense: answers that were none. idle: times that it said its sweep had
+    ended, with nothing more to fetch and its part not whole.
+    """
 
     share: Share
     mirror: Mirror
     heard_s: float
     collected: bool = False
     refusals: int = 0
+    nonsense: int = 0
+    idle: int = 0
     more: bool = False
     trouble: str | None = None
     failed: str | None = None
+
+    def refuses(self, why: str, what: str) -> None:
+        """A play failed there, which is no matter of the connection. The third time in a row is the last."""
+        self.refusals += 1
+        self.trouble = f"{what}: {why}"
+        if self.refusals >= _MOST_REFUSALS:
+            self.failed = self.trouble
 
     @property
     def pending(self) -> bool:
         return self.failed is None and not self.mirror.complete
 
 
-def split_for(out: Path, campaign: spec.Campaign, target: spec.Target, inventory: Path) -> Split:
-    """Who measures what: as before if there was a before, else the inventory's hosts in their order.
+def split_for(out: Path | None, campaign: spec.Campaign, target: spec.Target, inventory: Path) -> Split:
+    """Who measures what: as before if there was a before in `out`, else the inventory's hosts in their order.
 
     Raises:
         CampaignError: the inventory's group has other hosts now.
     """
     hosts = playbooks.hosts(inventory, target.name)
-    before = Split.read(out)
+    before = Split.read(out) if out is not None else None
     if before is None:
         return Split(f"{campaign.name}-{secrets.token_hex(4)}", target.name, shares(hosts))
     known = [s.host for s in before.shares]
@@ -68,6 +87,62 @@ def split_for(out: Path, campaign: spec.Campaign, target: spec.Target, inventory
             "The parts are shared out: give those hosts, or another --out"
         )
     return before
+
+
+@dataclass(frozen=True)
+class HostPlans:
+    """What hosts that measure themselves plan. plan: the first host's, of all cases, with the time that they take together.
+
+    refusals: of hosts that cannot run it, or not as the others. away: hosts that were not heard, which a run waits for.
+    """
+
+    plan: dict[str, Any] | None
+    refusals: list[str]
+    away: list[str]
+
+
+def plans_of_hosts(campaign: spec.Campaign, target: spec.Target, split: Split, inventory: Path) -> HostPlans:
+    """Ask the hosts of a target for the plan of a campaign. Nothing stays there.
+
+    Raises:
+        ToolFailed: Ansible itself failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="surefoot-plan-") as scratch:
+        variables = {
+            "surefoot_group": split.group,
+            "programs_surefootd": str(tools.find(tools.SUREFOOTD)),
+            "collect_campaign": str(campaign.path.resolve()),
+            "collect_catalogue": str(_archive(_workloads(campaign), Path(scratch))),
+        }
+        heard = playbooks.play("plan.yml", inventory, [s.host for s in split.shares], variables)
+    plans: dict[str, dict[str, Any]] = {}
+    refusals, away = [], []
+    for host in (s.host for s in split.shares):
+        h = heard[host]
+        found = tools.json_object(str(h.results.get(_PLAN_TASK, {}).get("stdout")))
+        if found is not None:
+            plans[host] = found
+        elif h.unreachable:
+            away.append(f"{host}: cannot be reached: {h.problem}")
+        else:
+            why = (h.problem or "the playbook did nothing there").removeprefix(f"{_PLAN_TASK}: ").removeprefix("surefootd: ")
+            # the host's copy, in the words of whoever wrote it
+            refusals.append(f"{host}: " + re.sub(r"\S*/surefoot-plan\.[^/ ]*/campaign\.toml", str(campaign.path), why))
+    if not plans:
+        return HostPlans(None, refusals, away)
+    (first, one), *others = plans.items()
+    differ = [
+        host for host, other in others if any(other.get(key) != one.get(key) for key in ("cases", "by_service", "infeasible"))
+    ]
+    refusals += [f"{host}: plans other cases than {first}: hosts that share a campaign are of one platform" for host in differ]
+    seconds = one.get("estimated_duration_s")
+    if isinstance(seconds, int | float):
+        one = {**one, "estimated_duration_s": seconds / len(split.shares)}
+    return HostPlans(one, refusals, away)
+
+
+def _workloads(campaign: spec.Campaign) -> list[Path]:
+    return [campaign.catalogue or tools.repo_root() / "workloads"]
 
 
 def run(
@@ -91,7 +166,7 @@ def run(
         patience_s: see PATIENCE_S.
     Raises:
         CampaignError: the hosts cannot share this campaign.
-        HostFailed: a host gave up or was not heard of; what the others measured is here.
+        HostFailed: a host gave up, was not heard of, or sent what cannot be taken; what the others measured is here.
     """
     # what a kill left
     for path in temporaries(out, split.group):
@@ -101,7 +176,10 @@ def run(
     split.write(out)
     now = time.monotonic()
     standings = [Standing(s, Mirror(out, split.group, s), now) for s in split.shares]
+    aside = damaged(out, split)
+    aside |= strangers(out, split)
     for standing in standings:
+        standing.trouble = aside.get(standing.share.host)
         for path in standing.mirror.repair():
             standing.trouble = f"{path.name} was damaged here and is fetched again"
     if merge(out, split, planned):
@@ -110,14 +188,19 @@ def run(
     pause_s = _PAUSE_S
     while any(s.pending for s in standings):
         _collect(out, campaign, target, split, inventory, [s for s in standings if s.pending and not s.collected])
-        news = _fetch(out, split, inventory, [s for s in standings if s.pending and s.collected], report)
+        _tell_troubles(standings, report)
+        news = _fetch(out, split, inventory, [s for s in standings if s.pending and s.collected], report, planned)
         if news:
+            aside = strangers(out, split)
+            for s in standings:
+                s.failed = aside.get(s.share.host, s.failed)
             merge(out, split, planned)
             merged()
         for s in standings:
             silent_s = time.monotonic() - s.heard_s
             if s.pending and silent_s > patience_s:
                 s.failed = f"was not heard of for {silent_s:.0f} s ({s.trouble or 'no reason known'}); its sweep goes on"
+        _tell_troubles(standings, report)
         if any(s.more for s in standings):
             continue
         pause_s = _PAUSE_S if news else min(2 * pause_s, _MOST_PAUSE_S)
@@ -137,7 +220,7 @@ def _collect(
     # one archive each: Ansible copies folders file by file
     folder = Path(tempfile.mkdtemp(prefix=".fetch-", dir=out / HOSTS))
     is_local = target.server == "local"
-    sources = [tools.repo_root() / "workloads"] if is_local else tools.profile_folders()
+    sources = _workloads(campaign) if is_local else tools.profile_folders()
     archive = _archive(sources, folder)
     variables = {
         "surefoot_group": split.group,
@@ -156,12 +239,14 @@ def _collect(
     for s in todo:
         h = heard[s.share.host]
         s.trouble = h.problem
-        if h.problem is None and h.results:
-            s.collected, s.refusals, s.heard_s = True, 0, time.monotonic()
-        elif not h.unreachable:
-            s.refusals += 1
-            if s.refusals >= _MOST_REFUSALS:
-                s.failed = f"cannot be set up: {h.problem or 'the playbook did nothing there'}"
+        if h.stranger:
+            s.failed = _STRANGER
+        elif h.problem is None and h.results:
+            s.collected, s.heard_s = True, time.monotonic()
+        elif h.unreachable:
+            s.trouble = f"cannot be reached, and is tried again: {h.problem}"
+        else:
+            s.refuses(h.problem or "the playbook did nothing there", "cannot be set up")
 
 
 def _archive(sources: list[Path], folder: Path) -> Path:
@@ -178,8 +263,8 @@ def _archive(sources: list[Path], folder: Path) -> Path:
     return made.resolve()
 
 
-def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], report: Report) -> bool:
-    """Fetch what is finished. True if anything new came."""
+def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], report: Report, planned: int | None) -> bool:
+    """Fetch what is finished. True if anything new came. What a host sends amiss is that host's failure alone."""
     if not todo:
         return False
     news = False
@@ -191,39 +276,59 @@ def _fetch(out: Path, split: Split, inventory: Path, todo: list[Standing], repor
             "fetch_to": str(folder.resolve()),
             "surefoot_have": {s.share.host: s.mirror.have() for s in todo},
         }
-        heard = playbooks.play("fetch.yml", inventory, [s.share.host for s in todo], variables)
+        heard = playbooks.play(playbooks.FETCH, inventory, [s.share.host for s in todo], variables)
         told: dict[str, dict[str, Any]] = {}
         for s in todo:
             h = heard[s.share.host]
-            packed = _packed(h)
             s.trouble, s.more = h.problem, False
-            if h.problem or packed is None:
+            if h.stranger:
+                s.failed = _STRANGER
+                continue
+            if h.problem or _PACK_TASK not in h.results:
                 # a target that was set up anew has no job: then it is shipped again, which does no harm elsewhere
                 s.collected = h.unreachable
+                if h.unreachable:
+                    s.trouble = f"cannot be reached, and is tried again; its sweep goes on: {h.problem}"
+                else:
+                    s.refuses(h.problem or "the playbook did nothing there", "takes the campaign, and gives nothing back")
                 continue
-            s.heard_s = time.monotonic()
-            told[s.share.host] = packed["status"]
-            if packed["packed"]:
+            s.heard_s, s.refusals = time.monotonic(), 0
+            try:
+                answer = intake.answer(str(h.results[_PACK_TASK].get("stdout")))
+            except intake.Refused as e:
+                s.nonsense, s.trouble = s.nonsense + 1, str(e)
+                s.failed = s.trouble if s.nonsense >= _MOST_REFUSALS else None
+                continue
+            told[s.share.host] = answer.progress
+            if answer.packed:
                 try:
-                    s.mirror.take(folder / f"{s.share.host}.tar", int(packed["journal_from"]))
-                    s.more, news = bool(packed["more"]), True
+                    before = s.mirror.manifest()
+                    new = s.mirror.take(folder / f"{s.share.host}.tar", answer.journal_from, planned)
+                    # what brings nothing new brings no more either, whatever the host says
+                    s.more = answer.more and new > 0
+                    news |= new > 0 or s.mirror.manifest() != before
                 except HostFailed as e:
                     s.failed = str(e).removeprefix(f"{s.share.host}: ")
-            ended = packed["status"].get("ended") or {}
-            if ended.get("code", 0) != 0 and not s.more and not s.mirror.complete:
-                s.failed = f"its sweep ended: {ended.get('message')}"
-            elif packed["status"].get("message"):
-                s.trouble = str(packed["status"]["message"])
+            if answer.ended and not s.failed and not s.more and not s.mirror.complete:
+                code, why = answer.ended
+                s.idle += 1
+                if code != 0:
+                    s.failed = f"its sweep ended: {why}"
+                elif s.idle >= _MOST_REFUSALS:
+                    s.failed = "says that its sweep has ended, and has not all of its part"
+            elif answer.message:
+                s.trouble = answer.message
         _tell(todo, report, told)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return news
 
 
-def _packed(heard: playbooks.Heard) -> dict[str, Any] | None:
-    """What `surefoot-sweep pack` said."""
-    result = heard.results.get(_PACK_TASK)
-    return tools.json_object(str(result.get("stdout"))) if result else None
+def _tell_troubles(standings: list[Standing], report: Report) -> None:
+    """What is wrong with hosts, at once: also with those of which nothing was fetched yet."""
+    for s in standings:
+        if what := s.failed or s.trouble:
+            report.trouble(s.share.host, what)
 
 
 def _tell(standings: list[Standing], report: Report, told: dict[str, dict[str, Any]]) -> None:
@@ -233,7 +338,7 @@ def _tell(standings: list[Standing], report: Report, told: dict[str, dict[str, A
         if manifest is None:
             continue
         report.start(s.share.host, manifest.cases.planned)
-        line: dict[str, Any] = dict((told.get(s.share.host) or {}).get("progress") or {})
+        line: dict[str, Any] = dict(told.get(s.share.host) or {})
         here = sum(manifest.cases.by_state().values())
         line["done"] = here if manifest.complete else max(here, int(line.get("done") or 0))
         if s.trouble or s.failed:

@@ -5,7 +5,10 @@ DIR/hosts/<host>/manifest.json  the host's own, as last fetched
 DIR/hosts/<host>/journal.jsonl  the host's own, as last fetched
 DIR/<group>/                    the data set: shards of all hosts, one journal, one manifest (docs/sweep-output.md)
 
-A shard enters the data set once its SHA-256 is that of its host's manifest. Shard n of part i of N is shard n x N + i - 1 of
+DIR/hosts/.aside/<host>/        a part that could not be used, and why.txt; it is fetched anew
+
+What a host sends is checked as a whole (collection/intake.py) before any of it enters. Shards enter once their SHA-256 is that of
+their host's manifest. Shard n of part i of N is shard n x N + i - 1 of
 the data set, so numbers never move, whatever comes first. The data set's journal holds the lines of the shards that are
 there and of those that have no rows; so it is whole at any moment, and a merge can be done again from what is here.
 """
@@ -15,24 +18,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tarfile
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, parse_json, read_bytes, shown
+import polars as pl
+
+from pipelines.inputs import Unreadable, message, read_bytes
 from pipelines.io import fsync_folder, leftovers, make_folder, sha256_file, write_bytes, write_json
 
-from . import dataset, standing
+from . import dataset, intake, shardfile, standing
 from .errors import CampaignError, DataSetError, HostFailed
 from .standing import HOSTS, HOSTS_FILE, MARKS
 
-_BLOCK_BYTES = 1 << 20
+ASIDE = ".aside"
 _TEMPORARY = ".tmp"
-# of a host: a hundred times what 60 s of measuring come to, and a line for each of ten million cases
-_MOST_SHARD_BYTES = 256 << 20
-_MOST_JOURNAL_BYTES = 1 << 30
+# of the reasons of a data set's cases, most frequent first; the rest are told as one
+_MOST_REASONS = 1000
 
 
 @dataclass(frozen=True)
@@ -154,135 +158,196 @@ class Mirror:
         manifest = self.manifest()
         return manifest is not None and manifest.complete and len(self.held()) == len(manifest.shards)
 
-    def take(self, tar: Path, journal_from: int) -> int:
-        """Take in what `surefoot-sweep pack` made. Killed half-way, the same is fetched again.
+    def take(self, tar: Path, journal_from: int, planned: int | None = None) -> int:
+        """Take in what `surefoot-sweep pack` made: all of it, or nothing. Killed half-way, the same is fetched again.
 
         Args:
             tar: the tar.
             journal_from: where its rest of the journal begins.
+            planned: cases of the whole campaign, where that is known.
         Returns:
             Shards that are new here.
         Raises:
-            HostFailed: it is not what the host's manifest says, or is of another campaign or part.
+            HostFailed: it is not what a host of this campaign and part may send; nothing of it is kept.
         """
-        host, placed = self.share.host, 0
+        # beside the data set, so that shards are renamed into it
+        staging = self.data.parent / HOSTS / f".fetch-unpacked-{self.share.number}"
+        shutil.rmtree(staging, ignore_errors=True)
+        make_folder(staging)
         try:
-            with tarfile.open(tar, "r:") as packed:
-                manifest_bytes = _member(packed, dataset.MANIFEST)
-                rest = _member(packed, "journal.rest")
-                manifest = self._checked(manifest_bytes)
-                digests = {s.file: s.sha256 for s in manifest.shards}
-                for member in packed:
-                    if member.name in (dataset.MANIFEST, "journal.rest"):
-                        continue
-                    if not member.isreg() or member.name not in digests:
-                        raise HostFailed(f"{host}: sent {shown(member.name)!r}, which its manifest does not list")
-                    if member.size > _MOST_SHARD_BYTES:
-                        raise HostFailed(
-                            f"{host}: {member.name} has {member.size} bytes, more than any shard ({_MOST_SHARD_BYTES})"
-                        )
-                    self._place(packed, member, digests[member.name])
-                    placed += 1
-        # a header that was changed makes tarfile raise more than its own
-        except (tarfile.TarError, KeyError, EOFError, ValueError, OverflowError) as e:
-            raise HostFailed(f"{host}: what was fetched is no whole tar ({message(e)}); it is fetched again") from e
-        _checked_lines(host, rest)
-        journal = _bytes(self.folder / dataset.JOURNAL)[:journal_from] + rest
+            with tar.open("rb") as file:
+                return self._take(file, journal_from, planned, staging)
+        except FileNotFoundError as e:
+            raise HostFailed(f"{self.share.host}: says that it has packed, and there is nothing to fetch") from e
+        except intake.Refused as e:
+            raise HostFailed(f"{self.share.host}: {e}") from e
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _take(self, file: IO[bytes], journal_from: int, planned: int | None, staging: Path) -> int:
+        first, rest, *sent = intake.members(file)
+        manifest_bytes, before = first.read(file), _bytes(self.folder / dataset.JOURNAL)
+        manifest = intake.manifest(manifest_bytes, self.share.number, self.share.of)
+        if planned is not None and manifest.cases.planned > planned:
+            raise intake.Refused(f"plans {manifest.cases.planned} cases of a campaign of {planned}")
+        self._check_goes_on(manifest)
+        if journal_from not in (0, len(before)) or journal_from + rest.size > intake.MOST_JOURNAL_BYTES:
+            raise intake.Refused(f"its journal's rest begins at byte {journal_from} of {len(before)} that are here")
+        journal = before[:journal_from] + rest.read(file)
+        told = intake.journal(journal, manifest)
+        listed = {s.file: s for s in manifest.shards}
+        places: list[tuple[Path, Path]] = []
+        for member in sent:
+            if member.name not in listed:
+                raise intake.Refused(f"sent {message(member.name)[:100]!r}, which its manifest does not list")
+            own = standing.shard_number(member.name) or 0
+            unpacked = staging / str(own)
+            self._check_shard(member.copy(file, unpacked), unpacked, listed[member.name], told.rows.get(own, {}))
+            places.append((unpacked, self.place(member.name)))
+        make_folder(self.data / dataset.SHARDS)
+        for unpacked, place in places:
+            os.replace(unpacked, place)
+        fsync_folder(self.data / dataset.SHARDS)
         write_bytes(self.folder / dataset.JOURNAL, journal)
         write_bytes(self.folder / dataset.MANIFEST, manifest_bytes)
-        return placed
+        return len(places)
 
-    def _checked(self, data: bytes) -> dataset.Manifest:
-        """The host's manifest, if it may be what we have fetched of the host so far."""
-        host = self.share.host
-        try:
-            manifest = dataset.Manifest.model_validate_json(data)
-        except ValueError as e:
-            raise HostFailed(f"{host}: its manifest cannot be read: {message(e)}") from e
-        if manifest.part != {"number": self.share.number, "of": self.share.of}:
-            raise HostFailed(f"{host}: measured part {manifest.part}, was given {self.share.part}. Start with another --out")
+    def _check_goes_on(self, manifest: dataset.Manifest) -> None:
+        """
+        Raises:
+            Refused: what the host has now is not what was fetched of it, and more.
+        """
         before = self.manifest()
         again = f"If it was set up anew, remove {self.folder}: then its part is fetched from the beginning"
         if before and before.campaign_hash != manifest.campaign_hash:
-            raise HostFailed(f"{host}: its campaign is not the one that was fetched before. {again}")
+            raise intake.Refused(f"its campaign is not the one that was fetched before. {again}")
         told = {s.file: s.sha256 for s in manifest.shards}
         for file, sha256 in self.held().items():
             if told.get(file) != sha256:
-                raise HostFailed(f"{host}: no longer has {file} as it was fetched. {again}")
-        return manifest
+                raise intake.Refused(f"no longer has {file} as it was fetched. {again}")
 
-    def _place(self, packed: tarfile.TarFile, member: tarfile.TarInfo, sha256: str) -> None:
-        path = self.place(member.name)
-        make_folder(path.parent)
-        temporary = path.with_name(f".{path.name}{_TEMPORARY}")
-        source = packed.extractfile(member)
-        assert source is not None  # a regular file has content
-        digest = hashlib.sha256()
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:
-            while block := source.read(_BLOCK_BYTES):
-                digest.update(block)
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        if digest.hexdigest() != sha256:
-            temporary.unlink()
-            raise HostFailed(
-                f"{self.share.host}: {member.name}: SHA-256 is {digest.hexdigest()[:16]}…, its manifest says {sha256[:16]}…. "
-                "The shard is damaged there: remove it on the host, its cases are then measured again"
-            )
-        os.replace(temporary, path)
-        fsync_folder(path.parent)
+    @staticmethod
+    def _check_shard(sha256: str, path: Path, listed: dataset.Shard, cases: dict[str, int]) -> None:
+        """
+        Raises:
+            Refused: it is not the shard that manifest and journal speak of.
+        """
+        remedy = "The shard is damaged there: remove it on the host, its cases are then measured again"
+        if sha256 != listed.sha256:
+            raise intake.Refused(f"{listed.file}: SHA-256 is {sha256[:16]}…, its manifest says {listed.sha256[:16]}…. {remedy}")
+        if why := shardfile.wrong(path, listed.rows, cases):
+            raise intake.Refused(f"{listed.file}: {message(why)}. {remedy}")
+
+    def damage(self) -> str | None:
+        """Why what is here of the host cannot be used; None if it can, or if nothing is here."""
+        try:
+            journal = _bytes(self.folder / dataset.JOURNAL)
+            if not (self.folder / dataset.MANIFEST).exists():
+                return None  # a run was killed while it took the host's first part, which is fetched again
+            intake.journal(journal, intake.manifest(_bytes(self.folder / dataset.MANIFEST), self.share.number, self.share.of))
+        except (intake.Refused, DataSetError) as e:
+            return str(e)
+        return None
+
+    def set_aside(self, why: str) -> str:
+        """Take what is here of the host out of the data set, so that its part is fetched anew. One earlier part is kept so.
+
+        Returns:
+            Why, and where it is now, in one line.
+        """
+        aside = self.data.parent / HOSTS / ASIDE / self.share.host
+        if (self.folder / dataset.MANIFEST).exists():  # else a run was killed here
+            shutil.rmtree(aside, ignore_errors=True)
+        make_folder(aside / dataset.SHARDS)
+        write_bytes(aside / "why.txt", f"{why}\n".encode())
+        # the manifest goes first: what is left of a host without one is replaced when its part comes again
+        for path in (self.folder / dataset.MANIFEST, self.folder / dataset.JOURNAL, *self._shards_here()):
+            if path.exists():
+                os.replace(path, aside / (f"{dataset.SHARDS}/{path.name}" if path.parent.name == dataset.SHARDS else path.name))
+        return f"{message(why)}. What was here of it is in {aside} now, and its part is fetched anew by the same command"
+
+    def _shards_here(self) -> Iterator[Path]:
+        """Shards of the host in the data set, by their numbers."""
+        for path in sorted((self.data / dataset.SHARDS).glob("*.parquet")):
+            number = standing.shard_number(f"{dataset.SHARDS}/{path.name}")
+            if number is not None and number % self.share.of == self.share.number - 1:
+                yield path
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        return read_bytes(path, _MOST_JOURNAL_BYTES)
+        return read_bytes(path, intake.MOST_JOURNAL_BYTES)
     except FileNotFoundError:
         return b""
     except Unreadable as e:
         raise DataSetError(f"{path}: cannot be read: {e}; remove its folder: it is then fetched again") from e
 
 
-def _member(packed: tarfile.TarFile, name: str) -> bytes:
-    member = packed.getmember(name)
-    if member.size > (most := SUMMARY_BYTES if name == dataset.MANIFEST else _MOST_JOURNAL_BYTES):
-        raise KeyError(f"{name} has {member.size} bytes, more than {most}")
-    source = packed.extractfile(member)
-    if source is None:
-        raise KeyError(f"{name} is no file")
-    return source.read()
+def damaged(out: Path, split: Split) -> dict[str, str]:
+    """Set aside what is here of hosts and cannot be used: by host, why."""
+    found = {}
+    for share in split.shares:
+        mirror = Mirror(out, split.group, share)
+        if why := mirror.damage():
+            found[share.host] = mirror.set_aside(why)
+    return found
 
 
-def _line(text: bytes) -> dict[str, Any]:
-    """A line of a host's journal, as far as it is looked at here.
+def strangers(out: Path, split: Split) -> dict[str, str]:
+    """Set aside the parts of hosts that cannot be of one data set with the others: by host, why.
 
-    Raises:
-        Unreadable: it is none.
+    Most hosts are believed about what the campaign is, and about who measured a case; of as many, those with the lower parts.
     """
-    line = parse_json(text)
-    if not isinstance(line, dict) or line.get("state") not in dataset.STATES:
-        raise Unreadable("is no line of a journal")
-    numbers = {"shard": line.get("shard"), "rows": line.get("rows"), "cases": line.get("cases", 1)}
-    for name, number in numbers.items():
-        if type(number) is not int or not 0 <= number < 1 << 32:
-            raise Unreadable(f"{name} is no number of a journal")
-    return line
+    mirrors = {s.host: Mirror(out, split.group, s) for s in split.shares}
+    manifests = {host: manifest for host, m in mirrors.items() if (manifest := m.manifest()) is not None}
+    why = _other_campaigns(manifests)
+    journals = {host: dataset.read_journal(mirrors[host].folder) for host in manifests if host not in why}
+    why |= _cases_of_others({host: journal.lines["case_id"] for host, journal in journals.items()})
+    return {host: mirrors[host].set_aside(text) for host, text in why.items()}
 
 
-def _checked_lines(host: str, journal: bytes) -> None:
-    """
-    Raises:
-        HostFailed: a line that is whole is none of a journal. What a host is in the middle of writing is.
-    """
-    for number, text in enumerate(journal.split(b"\n")[:-1], start=1):
-        try:
-            _line(text)
-        except Unreadable as e:
-            raise HostFailed(
-                f"{host}: line {number} of what was fetched of its journal cannot be used: {e}. "
-                "The journal is damaged there: restore it, or set the host up anew"
-            ) from e
+_IN_COMMON = ("platform", "feature_set", "sources", "services", "spec", "axes", "strategy", "campaign", "campaign_hash")
+
+
+def _other_campaigns(manifests: Mapping[str, dataset.Manifest]) -> dict[str, str]:
+    """Hosts whose manifest is of another campaign or platform than that of most."""
+    said = {host: m.model_dump(mode="json") for host, m in manifests.items()}
+    kinds: dict[str, list[str]] = {}
+    for host, value in said.items():
+        kinds.setdefault(json.dumps({n: value.get(n) for n in _IN_COMMON}, sort_keys=True), []).append(host)
+    if len(kinds) < 2:
+        return {}
+    believed = max(kinds.values(), key=len)  # the first of equals
+    found = {}
+    for host in (h for h in said if h not in believed):
+        what = next(n for n in _IN_COMMON if said[host].get(n) != said[believed[0]].get(n))
+        a, b = (_short(said[h].get(what)) for h in (believed[0], host))
+        found[host] = (
+            f"differs from {believed[0]} in {what} ({a}; {b}). Hosts that share a campaign are of one platform: "
+            "give each kind a group and a campaign of its own"
+        )
+    return found
+
+
+def _cases_of_others(cases: Mapping[str, pl.Series]) -> dict[str, str]:
+    """Hosts that say they measured cases which others have."""
+    found: dict[str, str] = {}
+    order = list(cases)
+    while True:
+        left = [pl.DataFrame({"case": ids, "host": [h] * len(ids)}) for h, ids in cases.items() if h not in found]
+        frame = pl.concat(left) if left else None
+        if frame is None or not (twice := frame.filter(pl.col("case").is_duplicated())).height:
+            return found
+        by_case = twice.join(twice, on="case", suffix="_other").filter(pl.col("host") != pl.col("host_other"))
+        if by_case.is_empty():
+            return found
+        others = by_case.group_by("host").agg(pl.col("host_other").n_unique().alias("hosts"), pl.col("host_other").min())
+        worst = max(others.iter_rows(), key=lambda row: (row[1], order.index(row[0])))
+        of = by_case.filter(pl.col("host") == worst[0])
+        found[worst[0]] = (
+            f"has {standing.counted(of['case'].n_unique(), 'case')} that {of['host_other'][0]} has, e.g. {of['case'][0]}: "
+            "they were shared out, each to one host"
+        )
 
 
 def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | None:
@@ -298,9 +363,13 @@ def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | No
     mirrors = [Mirror(out, split.group, s) for s in split.shares]
     manifests = {m.share.host: manifest for m in mirrors if (manifest := m.manifest()) is not None}
     if not manifests:
+        # what there was is set aside
+        for name in (dataset.MANIFEST, dataset.JOURNAL):
+            (out / split.group / name).unlink(missing_ok=True)
         return None
     _one_platform(split.group, manifests)
     lines: list[bytes] = []
+    counts = _Counts()
     shards: list[dict[str, Any]] = []
     for mirror in mirrors:
         if mirror.share.host in manifests:
@@ -309,10 +378,11 @@ def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | No
             for file, sha256 in held.items():
                 name = mirror.place(file).relative_to(mirror.data).as_posix()
                 shards.append({"file": name, "rows": by_file[file].rows, "sha256": sha256})
-            lines += _lines(mirror, set(held))
+            for line, text in _lines(mirror, set(held)):
+                counts.add(line)
+                lines.append(text)
     data = out / split.group
     first = next(iter(manifests.values()))
-    counts = _counts(lines)
     whole = len(manifests) == len(mirrors) and all(m.complete for m in mirrors)
     total = sum(m.cases.planned for m in manifests.values()) if planned is None else planned
     value = first.model_dump(mode="json", exclude={"part"})
@@ -321,7 +391,7 @@ def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | No
         "host": _in_common([m.host for m in manifests.values()]),
         "journal_bytes": sum(len(line) + 1 for line in lines),
         "shards": sorted(shards, key=lambda s: str(s["file"])),
-        "cases": {"planned": total, **counts, "reasons": _reasons(list(manifests.values()))},
+        "cases": {"planned": total, **counts.as_json(), "reasons": _reasons(list(manifests.values()))},
         "hosts": [_told(m.share, manifests.get(m.share.host)) for m in mirrors],
     }
     make_folder(data / dataset.SHARDS)
@@ -338,29 +408,34 @@ def _told(share: Share, manifest: dataset.Manifest | None) -> dict[str, Any]:
     return value
 
 
-def _lines(mirror: Mirror, held: set[str]) -> Iterator[bytes]:
+def _lines(mirror: Mirror, held: set[str]) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The host's journal lines of shards that are here or have no rows, with the data set's numbers of shards."""
     path = mirror.folder / dataset.JOURNAL
     try:
-        own = [_line(line) for line in _bytes(path).split(b"\n")[:-1]]
+        own = [intake.line(line) for line in _bytes(path).split(b"\n")[:-1]]
     except Unreadable as e:
-        raise DataSetError(f"{path}: a line {e}; remove its folder: it is then fetched again") from e
+        raise DataSetError(f"{path}: a line cannot be used: {e}; remove its folder: it is then fetched again") from e
     with_rows = {line["shard"] for line in own if line["rows"] > 0}
     for line in own:
         if line["shard"] not in with_rows or dataset.shard_file(line["shard"]) in held:
             line["shard"] = mirror.share.shard(line["shard"])
-            yield json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
+            yield line, json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _counts(lines: list[bytes]) -> dict[str, int]:
-    by_state = dict.fromkeys(dataset.STATES, 0)
-    marks = dict.fromkeys(MARKS, 0)
-    for line in lines:
-        found = _line(line)
-        by_state[found["state"]] += found.get("cases", 1)
+class _Counts:
+    """Cases of a data set's journal by state, and lines by mark."""
+
+    def __init__(self) -> None:
+        self.by_state = dict.fromkeys(dataset.STATES, 0)
+        self.marks = dict.fromkeys(MARKS, 0)
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.by_state[line["state"]] += line.get("cases", 1)
         for mark in MARKS:
-            marks[mark] += mark in found
-    return {s.replace("-", "_"): n for s, n in by_state.items()} | {mark: n for mark, n in marks.items() if n}
+            self.marks[mark] += mark in line
+
+    def as_json(self) -> dict[str, int]:
+        return {s.replace("-", "_"): n for s, n in self.by_state.items()} | {mark: n for mark, n in self.marks.items() if n}
 
 
 def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:
@@ -368,7 +443,13 @@ def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:
     for manifest in manifests:
         for state, reason, cases in dataset.reasons(manifest):
             found[state, reason] = found.get((state, reason), 0) + cases
-    return [{"state": state, "reason": reason, "cases": n} for (state, reason), n in found.items()]
+    ranked = sorted(found.items(), key=lambda item: -item[1])  # of equals the first stays first
+    rest: dict[tuple[str, str], int] = {}
+    for (state, _), n in ranked[_MOST_REASONS:]:
+        rest[state, "reasons that are rarer"] = rest.get((state, "reasons that are rarer"), 0) + n
+    frequent = {key for key, _ in ranked[:_MOST_REASONS]}
+    kept = [*(item for item in found.items() if item[0] in frequent), *rest.items()]
+    return [{"state": state, "reason": reason, "cases": n} for (state, reason), n in kept]
 
 
 def _in_common(facts: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from rich.console import Console
 from pipelines.inputs import Unreadable, read_bytes, read_toml
 from pipelines.io import make_folder, write_bytes, write_json
 
-from . import campaign, console, dataset, spec, tools, verify
+from . import campaign, console, dataset, spec, tools, verify, worth
 from .errors import CampaignError, InputError, StepFailed, ToolFailed
 from .steps import STEPS, Story, holds_story, key_of
 
@@ -260,12 +260,15 @@ class Onboarding:
                 "feature_set": target["feature_set"],
                 "cases": state["cases"],
                 "rows": result.rows,
+                "rows_by_worth": target["rows_by_worth"],
                 "failed": target["failed"],
             }
 
         title = f"collect: {self.group or 'virtual server'} {'' if self.group else self.platform.name}".rstrip()
         key = key_of(file, *[Path(p) for p in profiles.split(os.pathsep)], self.group)
         found: dict[str, Any] = self.story.step("collect", title, key, work, outputs=[self.data / dataset.MANIFEST])
+        if "rows_by_worth" not in found:  # remembered by a version that did not count them
+            found |= {"rows_by_worth": worth.of(Path(found["folder"]), dataset.read_manifest(Path(found["folder"])))}
         if found["cases"]["failed"]:
             reasons = "; ".join(f"{f['cases']} × {f['reason']}" for f in found["failed"])
             self.warnings.append(f"{found['cases']['failed']} cases failed: {reasons}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -18,9 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.inputs import message, shown
+
+from . import intake, standing
 from .errors import CampaignError, ToolFailed, ToolMissing
 from .tools import repo_root
 
+FETCH = "fetch.yml"
+# the last words of OpenSSH where it does not know a host's key
+_NO_KEY = "host key verification failed"
 _MISSING = "ansible-runner is not installed. Install it: pip install 'surefoot[ansible]', or make setup"
 
 
@@ -28,12 +35,14 @@ _MISSING = "ansible-runner is not installed. Install it: pip install 'surefoot[a
 class Heard:
     """What a playbook said of a host. results: by the name of the task.
 
-    problem: why the host fell out, in one line; unreachable: whether that was the connection.
+    problem: why the host fell out, in one line; unreachable: whether that was the connection; stranger: whether it showed another
+    key than known_hosts has of it, or is not known there, so that nothing was sent to it.
     """
 
     results: dict[str, dict[str, Any]]
     problem: str | None = None
     unreachable: bool = False
+    stranger: bool = False
 
 
 def folder() -> Path:
@@ -41,9 +50,32 @@ def folder() -> Path:
     return repo_root() / "playbooks"
 
 
+# What a configuration of the user's own may say otherwise, and what is heard here would then be lost, or wait for a terminal.
+# What a play needs of its own stands in the play.
+_SETTINGS = {
+    "ANSIBLE_STDOUT_CALLBACK": "default",
+    "ANSIBLE_NO_LOG": "False",
+    "ANSIBLE_DISPLAY_OK_HOSTS": "True",
+    "ANSIBLE_DIFF_ALWAYS": "False",
+    "ANSIBLE_RUN_TAGS": "all",
+    "ANSIBLE_SKIP_TAGS": "surefoot-skips-nothing",
+    "ANSIBLE_ENABLE_TASK_DEBUGGER": "False",
+    "ANSIBLE_ASK_PASS": "False",
+    "ANSIBLE_ASK_VAULT_PASS": "False",
+    "ANSIBLE_BECOME_ASK_PASS": "False",
+}
+
+
 def _environment() -> dict[str, str]:
-    # a configuration of the user's own wins
-    return {"ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG", str(folder() / "ansible.cfg"))}
+    """Ansible's settings: the user's configuration if there is one, and what has to be as it is here.
+
+    Host keys are checked unless the environment says otherwise: ansible-runner turns that off where it is not told.
+    """
+    told = {
+        "ANSIBLE_CONFIG": str(folder() / "ansible.cfg"),
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+    }
+    return {**_SETTINGS, **{name: os.environ.get(name, value) for name, value in told.items()}}
 
 
 def _runner() -> Any:
@@ -81,6 +113,11 @@ def hosts(inventory: Path, group: str) -> list[str]:
         known = ", ".join(sorted(k for k in found if k not in ("_meta", "all", "ungrouped"))) or "none"
         raise CampaignError(
             f"--inventory {inventory}: group {group} has no hosts; its groups: {known}. Mend targets.hosts, or the inventory"
+        )
+    if bad := [name for name in names if not standing.is_host_name(name)]:
+        raise CampaignError(
+            f"--inventory {inventory}: host {shown(bad[0])[:100]!r} of {group} cannot be a folder's name. "
+            "Name it with letters, digits and .-_ alone, and give its address as ansible_host"
         )
     return names
 
@@ -135,9 +172,10 @@ def play(playbook: str, inventory: Path, only: list[str], variables: Mapping[str
                     heard[host].problem = f"{data.get('task')}: {_reason(result)}"
                 case "runner_on_unreachable":
                     heard[host].problem, heard[host].unreachable = _reason(result), True
+                    heard[host].stranger = _NO_KEY in str(result.get("msg")).lower()
         return False  # nothing is kept on disk
 
-    with _scratch() as scratch, _signals():
+    with _scratch() as scratch, _signals(), _files_of_at_most(intake.MOST_TAR_BYTES if playbook == FETCH else None):
         done = runner.run(
             private_data_dir=scratch,
             project_dir=str(folder()),
@@ -174,6 +212,18 @@ def _scratch() -> Iterator[str]:
 
 
 @contextmanager
+def _files_of_at_most(size_bytes: int | None) -> Iterator[None]:
+    """Files that this process and its children write have an end: what a host sends may have none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    most = soft if size_bytes is None else size_bytes if soft == resource.RLIM_INFINITY else min(size_bytes, soft)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
 def _signals() -> Iterator[None]:
     """ansible-runner takes the signals over and does not give them back."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -189,7 +239,7 @@ def _reason(result: Mapping[str, Any]) -> str:
         text = str(result.get(key) or "").strip()
         # "non-zero return code" says less than what the program said
         if text and not (key == "msg" and text == "non-zero return code"):
-            return text.splitlines()[-1]
+            return message(text.splitlines()[-1])
     return "it gave no reason"
 
 

@@ -37,7 +37,7 @@ from pipelines.page import (
     render,
 )
 
-from . import charts, closed_loop, console, dataset
+from . import charts, closed_loop, console, dataset, standing
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
@@ -46,7 +46,7 @@ VERDICTS = {
     "client-limited": "the load generator could not keep its schedule; dropped",
 }
 STATES = {
-    "measured": "rows with latency",
+    "measured": "samples were taken; how many of their rows are usable stands below",
     "infeasible": "cannot be set up: the drawn neighbours leave too little",
     "client-limited": "the load generator was too slow",
     "overloaded": "the service completes less than 99 % of the offered load",
@@ -117,6 +117,12 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _tone(found: Mapping[str, Any]) -> str:
+    """Of a campaign's tile."""
+    bad = found["cases"]["failed"] or standing.usable_colour(found["rows_by_worth"]) == "red"
+    return "failed" if bad else "" if standing.usable_colour(found["rows_by_worth"]) == "green" else "missing"
+
+
 def _tiles(result: Mapping[str, Any]) -> list[Tile]:
     virtual = result["campaigns"]["demo-virtual"]
     local = result["campaigns"].get("demo-local")
@@ -125,8 +131,9 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
         Tile(
             "cases on the virtual server",
             f"{virtual['cases']['planned']:,}",
-            f"{virtual['cases']['measured']:,} measured, {virtual['cases']['failed']:,} failed; every shard verified",
-            "failed" if virtual["cases"]["failed"] else "",
+            f"{standing.usable_in_words(virtual['rows_by_worth'])}; "
+            f"{virtual['cases']['failed']:,} cases failed; every shard verified",
+            _tone(virtual),
         )
     ]
     if local is None:
@@ -134,11 +141,10 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
             Tile("cases on real containers", "none", _why_not_local(result), "failed" if result["failed"] else "missing")
         )
     else:
-        cases = local["cases"]
-        done = cases["measured"] + cases["overloaded"]
-        more = f"{cases['measured']:,} measured, {cases['overloaded']:,} overloaded, {cases['client-limited']:,} client-limited, "
-        more += f"{cases['failed']:,} failed"
-        tiles.append(Tile("cases on real containers", f"{done:,}", more, "failed" if cases["failed"] else ""))
+        cases, rows = local["cases"], local["rows_by_worth"]
+        more = f"{standing.usable_in_words(rows)}; of {cases['planned']:,} cases {cases['overloaded']:,} overloaded, "
+        more += f"{cases['client-limited']:,} client-limited, {cases['failed']:,} failed"
+        tiles.append(Tile("usable rows of real containers", f"{rows['usable']:,}", more, _tone(local)))
     noop = dvc["second_run_did_nothing"]
     tiles.append(
         Tile(
@@ -194,6 +200,23 @@ def _campaign_table(found: Mapping[str, Any]) -> Table:
     return Table([Column("state"), Column("cases", True), Column("share", True), Column("meaning")], rows)
 
 
+WORTH = {
+    "usable": "valid, and nothing disturbed the case",
+    "disturbed": "something else ran on the host, or changed it, during the case",
+    **{name: why for name, why in VERDICTS.items() if name != "valid"},
+    "unknown": "a verdict that nobody knows, or a shard that cannot be read",
+}
+
+
+def _worth_table(found: Mapping[str, Any]) -> Table:
+    """What the rows are worth; the counts add up to them."""
+    counts, all_rows = found["rows_by_worth"], sum(found["rows_by_worth"].values())
+    told = [name for name in WORTH if counts.get(name) or name == "usable"]
+    rows = [[name, f"{counts[name]:,}", per_cent(counts[name] / (all_rows or 1)), WORTH[name]] for name in told]
+    rows.append(["all", f"{all_rows:,}", per_cent(1.0), "a row for each sample"])
+    return Table([Column("rows"), Column("number", True), Column("share", True), Column("meaning")], rows)
+
+
 def shards(folder: Path) -> list[Path]:
     return sorted((folder / "shards").glob("*.parquet"))
 
@@ -208,6 +231,7 @@ def _virtual(found: Mapping[str, Any], outputs: Mapping[str, str] | None) -> Sec
         )
     )
     section.blocks.append(_campaign_table(found))
+    section.blocks.append(_worth_table(found))
     if outputs is None:
         return section
     maps = heat_maps(Path(found["folder"]), Path(outputs["labels"]))
@@ -317,6 +341,7 @@ def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Sectio
         )
     )
     section.blocks.append(_campaign_table(found))
+    section.blocks.append(_worth_table(found))
     curves = quota_curves(Path(found["folder"]))
     section.blocks.append(Figures([Drawing(charts.quota_curve(c), quota_caption(c)) for c in curves]))
     section.blocks.append(

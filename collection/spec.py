@@ -40,15 +40,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign file as far as the lab side needs it. `sha256` is of the file's bytes."""
+    """A campaign file as far as the lab side needs it. `sha256` is of the file's bytes.
+
+    catalogue: folder of workloads that local targets and hosts take in place of the default one.
+    """
 
     path: Path
     name: str
     targets: tuple[Target, ...]
     sha256: str
+    catalogue: Path | None = None
 
 
-def load(path: Path) -> Campaign:
+def load(path: Path, catalogue: Path | None = None) -> Campaign:
     """Read a campaign file.
 
     Raises:
@@ -69,7 +73,7 @@ def load(path: Path) -> Campaign:
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise CampaignError(f'{path}: name is missing. Give the campaign one, e.g. name = "server-1-common"')
-    return Campaign(path, name, _targets(path, data.get("targets")), hashlib.sha256(raw).hexdigest())
+    return Campaign(path, name, _targets(path, data.get("targets")), hashlib.sha256(raw).hexdigest(), catalogue)
 
 
 def _targets(path: Path, table: Any) -> tuple[Target, ...]:

@@ -37,9 +37,15 @@ MARKS = ("disturbed", "unsettled")
 # how many failed cases a reason names
 _EXAMPLES = 5
 _RESTORE = "restore it from a copy, or remove the folder and measure again"
+# of the rows that are not overloaded, on a quiet machine
+_GOOD_SHARE = 0.8
+_MOST_ROWS = 1 << 48
 # of a journal in memory at a time
 _BLOCK_BYTES = 16 << 20
 _SHARD = re.compile(r"shards/part-([0-9]{5,9})\.parquet")
+# of a folder, and of one host alone where Ansible takes patterns
+_HOST = re.compile(r"\w[\w.:%+@-]*")
+_MOST_HOST_BYTES = 200
 # a line that stands for several cases, which were not measured (docs/sweep-output.md)
 _TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d{1,18})(?!\d)')
 
@@ -177,6 +183,75 @@ def failures(folder: Path) -> list[dict[str, Any]]:
     return [{"reason": reason, "cases": n, "examples": examples[reason]} for reason, n in ordered]
 
 
+class Worth(namedtuple("Worth", ["rows_by_worth", "of"])):
+    """What the rows of a target are worth (worth.py). rows_by_worth: they add up to its rows. of: digest of what was counted."""
+
+    __slots__ = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As DIR/manifest.json and DIR/progress.json keep it."""
+        return {"usable_rows": self.rows_by_worth["usable"], "rows_by_worth": self.rows_by_worth, "counted_of": self.of}
+
+
+def digest(folder: Path) -> str:
+    """Of a target's manifest, which names every shard's and says how much of the journal it has counted; "" if there is none."""
+    try:
+        data = inputs.read_bytes(folder / MANIFEST, inputs.SUMMARY_BYTES)
+    except (OSError, Unreadable):
+        return ""
+    from hashlib import sha256
+
+    return sha256(data).hexdigest()
+
+
+def kept_worth(value: Any) -> Worth | None:
+    """What `Worth.as_json` made; None if it is nothing of the kind."""
+    found = value.get("rows_by_worth") if isinstance(value, dict) else None
+    if not isinstance(found, dict) or "usable" not in found or not isinstance(value.get("counted_of"), str):
+        return None
+    numbers = list(found.values())
+    if not all(type(n) is int and 0 <= n < _MOST_ROWS for n in numbers) or value.get("usable_rows") != found["usable"]:
+        return None
+    return Worth({str(name): n for name, n in found.items()}, value["counted_of"])
+
+
+def _worth(folder: Path, kept: list[Worth | None], running: bool) -> dict[str, int]:
+    """What the rows of a target are worth: as kept, else counted anew. While a run works here the last count is good enough."""
+    known = [k for k in kept if k is not None]
+    if not (folder / MANIFEST).exists():
+        return {"usable": 0}
+    now = digest(folder)
+    for k in known:
+        if k.of == now:
+            return k.rows_by_worth
+    if running and known:
+        return known[0].rows_by_worth
+    from . import dataset, worth
+
+    return worth.of(folder, dataset.read_manifest(folder))
+
+
+def usable_in_words(rows_by_worth: dict[str, int]) -> str:
+    """How many rows are usable, and what the others are: "600 of 800 rows usable (75 %); 150 disturbed, 50 server-overloaded"."""
+    usable, rows = rows_by_worth["usable"], sum(rows_by_worth.values())
+    if not rows:
+        return "no rows"
+    # 999 of 1,000 are not all of them
+    share = 100 * usable // rows if usable else 0
+    others = ", ".join(f"{n:,} {name}" for name, n in rows_by_worth.items() if n and name != "usable")
+    return f"{usable:,} of {counted(rows, 'row')} usable ({share} %)" + (f"; {others}" if others else "")
+
+
+def usable_colour(rows_by_worth: dict[str, int]) -> str:
+    """red where no row is usable, yellow where the measuring lost too many, green else. What is overloaded was measured well."""
+    rows, overloaded = sum(rows_by_worth.values()), rows_by_worth.get("server-overloaded", 0)
+    if not rows:
+        return ""
+    if not rows_by_worth["usable"]:
+        return "red"
+    return "green" if rows_by_worth["usable"] >= _GOOD_SHARE * (rows - overloaded) else "yellow"
+
+
 class _Facts(namedtuple("_Facts", ["rows", "files", "feature_set", "journal_bytes", "planned", "cases", "marks", "complete"])):
     """What `status` takes from a target's or a host's manifest. files: of its shards. cases: by state. marks: cases by mark."""
 
@@ -227,6 +302,11 @@ def common_number(own: int, number: int, of: int) -> int:
     return own * of + number - 1
 
 
+def is_host_name(name: str) -> bool:
+    """Whether a host of an inventory can have a folder of its name, and be named alone."""
+    return _HOST.fullmatch(name) is not None and len(name.encode()) <= _MOST_HOST_BYTES
+
+
 def read_split(folder: Path) -> tuple[str, str, list[str]] | None:
     """DIR/hosts/hosts.json: the job's name, the group, and its hosts by their parts; None if there is none.
 
@@ -240,7 +320,10 @@ def read_split(folder: Path) -> tuple[str, str, list[str]] | None:
     try:
         if value["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version {value['schema_version']!r} is not {SCHEMA_VERSION}")
-        return str(value["job"]), str(value["group"]), [str(h) for h in value["hosts"]]
+        hosts = [str(h) for h in value["hosts"]]
+        if bad := [h for h in hosts if not is_host_name(h)]:
+            raise ValueError(f"{shown(bad[0])[:100]!r} cannot be the name of a host")
+        return str(value["job"]), str(value["group"]), hosts
     except (KeyError, TypeError, ValueError) as e:
         raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
 
@@ -272,8 +355,8 @@ def _hosts(folder: Path, target: str) -> list[dict[str, Any]]:
     return told
 
 
-def read_note(path: Path) -> dict[str, dict[str, float | None]]:
-    """Rate and time left of each target. A hint only: what is missing or no number is unknown."""
+def read_note(path: Path) -> dict[str, dict[str, Any]]:
+    """Rate, time left and worth of each target. A hint only: what is missing or no number is unknown."""
     try:
         value = inputs.read_json(path)
     except (OSError, Unreadable):
@@ -282,10 +365,10 @@ def read_note(path: Path) -> dict[str, dict[str, float | None]]:
     return {target: _numbers(note) for target, note in notes.items() if isinstance(note, dict)}
 
 
-def _numbers(note: dict[str, Any]) -> dict[str, float | None]:
+def _numbers(note: dict[str, Any]) -> dict[str, Any]:
     found = {name: note.get(name) for name in ("rate_per_s", "eta_s")}
     known = {name: n for name, n in found.items() if isinstance(n, int | float) and 0 <= n < 1e12}
-    return {name: known.get(name) for name in found}
+    return {**{name: known.get(name) for name in found}, "worth": kept_worth(note.get("worth"))}
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -318,6 +401,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
+def summed_up(summary: dict[str, Any]) -> dict[str, Worth | None]:
+    """What DIR/manifest.json says of each target's rows; None where it says nothing that can be used."""
+    entries = [t for t in summary["targets"] if isinstance(t, dict)]
+    return {str(t.get("name")): kept_worth(t.get("worth")) for t in entries}
+
+
 def each(folder: Path) -> Iterator[tuple[str, Path, int]]:
     """Name, folder and planned cases of each target of a data set."""
     for target in read_summary(folder)["targets"]:
@@ -328,14 +417,14 @@ def each(folder: Path) -> Iterator[tuple[str, Path, int]]:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Cases by state, rate and ETA of each target, and the failed cases with their reasons.
+    """Cases by state, usable rows, rate and ETA of each target, and the failed cases with their reasons.
 
     Raises:
         DataSetError: `folder` is not a campaign's.
     """
     summary = read_summary(folder)
     running = is_running(folder)
-    told = read_note(folder / PROGRESS)
+    told, kept = read_note(folder / PROGRESS), summed_up(summary)
     targets, counts = [], []
     for name, path, planned in each(folder):
         started = (path / MANIFEST).exists()
@@ -346,13 +435,16 @@ def status(folder: Path) -> dict[str, Any]:
             known = None  # a merge writes another journal, which does not begin as the one that this manifest counted
         found = count(path, planned, known)
         note = told.get(name, {})
+        rows = _worth(path, [note.get("worth"), kept.get(name)], running)
         counts.append(found)
         targets.append(
             {
                 "target": name,
                 "folder": str(path),
                 "cases": found.as_json(),
-                "rows": manifest.rows if manifest else 0,
+                "rows": sum(rows.values()),
+                "usable_rows": rows["usable"],
+                "rows_by_worth": rows,
                 "shards": len(manifest.files) if manifest else 0,
                 # as of the last checkpoint, which is seconds ago
                 "marks": manifest.marks if manifest else dict.fromkeys(MARKS, 0),
@@ -369,6 +461,8 @@ def status(folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "state": "running" if running else "done" if total.pending == 0 else "stopped",
         "cases": total.as_json(),
+        "rows": sum(t["rows"] for t in targets),
+        "usable_rows": sum(t["usable_rows"] for t in targets),
         "targets": targets,
     }
 
@@ -422,7 +516,7 @@ def rate(per_s: float | None) -> str:
 
 
 _COLOURS = {
-    "measured": "green",
+    "measured": "",  # what it is worth, its rows say
     "infeasible": "dim",
     "client-limited": "yellow",
     "overloaded": "yellow",
@@ -444,7 +538,9 @@ def lines(state: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
                 word = "to do" if name == "pending" else name
                 line.append((f", {cases[name]:,} {word}", colour if cases[name] else ""))
         yield line
-        facts = [f"{counted(target['rows'], 'row')} in {counted(target['shards'], 'shard')}"]
+        worth = target["rows_by_worth"]
+        yield [("    ", ""), (usable_in_words(worth), usable_colour(worth))]
+        facts = [counted(target["shards"], "shard")]
         if target["rate_per_s"]:
             facts.append(rate(target["rate_per_s"]))
         if target["eta_s"] is not None:

@@ -50,6 +50,11 @@ def find(tool: str) -> Path:
     raise ToolMissing(f"{tool} is not built (looked at ${variable}, target/release and PATH). Build it: make setup")
 
 
+def is_named(tool: str) -> bool:
+    """Whether the environment says which one to take."""
+    return bool(os.environ.get(_VARIABLES[tool]))
+
+
 def environment() -> dict[str, str]:
     """Environment for child processes: the binaries under the names they look each other up by."""
     env = dict(os.environ)

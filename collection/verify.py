@@ -12,34 +12,12 @@ from typing import Any
 
 import polars as pl
 
-from models.features import SAMPLE_FEATURES
 from pipelines import stdio, tables
 from pipelines.io import sha256_file
 
-from . import campaign, card, checks, dataset, mirror, spec
+from . import campaign, card, checks, dataset, mirror, shardfile, spec, standing, worth
 from .errors import CampaignError, DataSetError
 from .findings import MOST_NAMED, Finding, some
-
-_LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
-SCHEMA: dict[str, pl.DataType] = {
-    "campaign": pl.String(),
-    "platform": pl.String(),
-    "service": pl.String(),
-    "case_id": pl.String(),
-    "threads": pl.Int32(),
-    "rps": pl.Float64(),
-    "mba_pct": pl.Int32(),
-    "neighbours": pl.List(pl.Struct({"service": pl.String(), "cores": pl.Float64(), "ways": pl.Int32(), "rps": pl.Float64()})),
-    "repeat": pl.Int32(),
-    "t_ms": pl.Int64(),
-    **{name: pl.Float64() for name in SAMPLE_FEATURES},
-    **{f"latency_{name}_ms": pl.Float64() for name in _LATENCY},
-    "achieved_rps": pl.Float64(),
-    "errors": pl.Int64(),
-    "count": pl.Int64(),
-    "verdict": pl.String(),
-}
-"""Columns of a shard, in order (docs/sweep-output.md)."""
 
 _RESTORE = "restore it from a copy, or remove that target's folder and measure again"
 
@@ -52,6 +30,7 @@ class Result:
     shards: int = 0
     rows: int = 0
     cases: int = 0
+    rows_by_worth: dict[str, int] = field(default_factory=lambda: {"usable": 0})
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -65,6 +44,8 @@ class Result:
             "ok": self.ok,
             "shards": self.shards,
             "rows": self.rows,
+            "usable_rows": self.rows_by_worth["usable"],
+            "rows_by_worth": self.rows_by_worth,
             "cases": self.cases,
             "findings": [f.as_json() for f in self.findings],
         }
@@ -101,8 +82,13 @@ def verify(folder: Path) -> Result:
         known |= {path.name for path in campaign.temporaries(folder)}
     for stray in sorted(p for p in folder.iterdir() if p.name not in known):
         result.findings.append(Finding(str(stray), "belongs to nothing in this data set", "remove it"))
+    summed_up = _summed_up(folder)
     for name, path, planned in targets:
-        _target(path, planned if planned >= 0 else None, result)
+        before = len(result.findings)
+        found = _target(path, planned if planned >= 0 else None, result)
+        # a shard that is lost or another now is told already, and changes the count
+        sound = not running and len(result.findings) == before
+        result.findings.extend(_as_summed_up(folder, path, summed_up.get(name), found, sound))
         result.findings.extend(_another_platform(folder, path, servers.get(name, "")))
         if (path / dataset.MANIFEST).exists():
             remedy = (
@@ -114,6 +100,29 @@ def verify(folder: Path) -> Result:
         what, remedy = "is of other data than are here", f"write it anew: surefoot campaign card {folder}"
         result.findings.append(Finding(str(folder / card.CARD), what, remedy, "warning"))
     return result
+
+
+def _summed_up(folder: Path) -> dict[str, standing.Worth | None]:
+    """What the campaign's manifest says of its targets' rows; nothing if that cannot be read, which is told already."""
+    try:
+        return standing.summed_up(standing.read_summary(folder))
+    except DataSetError:
+        return {}
+
+
+def _as_summed_up(
+    folder: Path, path: Path, kept: standing.Worth | None, found: dict[str, int] | None, sound: bool
+) -> Iterator[Finding]:
+    """Where the campaign's manifest counts a target's rows otherwise. What it counted before the data changed is only late."""
+    if kept is None or found is None or kept.rows_by_worth == found:
+        return
+    late = kept.of != standing.digest(path)
+    if not sound and (late or "unknown" in found):
+        return
+    told, now = (standing.usable_in_words(c) for c in (kept.rows_by_worth, found))
+    what = f"counts {told} of {path.name}, {'before its data changed' if late else 'and its rows say otherwise'}: {now}"
+    remedy = f"count them anew: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    yield Finding(str(folder / dataset.MANIFEST), what, remedy, "warning" if late else "error")
 
 
 def _servers(folder: Path) -> dict[str, str]:
@@ -142,7 +151,8 @@ def _without(e: Exception, path: Path) -> str:
     return str(e).removeprefix(f"{path}: ").split("; ")[0]
 
 
-def _target(folder: Path, planned: int | None, result: Result) -> None:
+def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int] | None:
+    """Check one target; what its rows are worth, where its manifest can be read."""
     if (folder.parent / campaign.COPY).exists():
         again = f"surefoot campaign run {folder.parent}/campaign.toml --out {folder.parent}"
     else:  # made by `surefootd sweep` alone
@@ -151,19 +161,37 @@ def _target(folder: Path, planned: int | None, result: Result) -> None:
         result.findings.append(
             Finding(str(folder / dataset.MANIFEST), "is missing", _RESTORE if any(folder.glob("*")) else f"go on: {again}")
         )
-        return
+        return None
     try:
         manifest = dataset.read_manifest(folder)
     except DataSetError as e:
         # the journal and the shards cannot be judged without it
         result.findings.append(Finding(str(folder / dataset.MANIFEST), _without(e, folder / dataset.MANIFEST), _RESTORE))
-        return
+        return None
     journal = dataset.read_journal(folder)
     result.findings.extend(_journal(folder, journal, manifest, planned, again))
     result.findings.extend(_Rows(folder, manifest, journal, again).check())
     result.cases += journal.cases
     result.shards += len(manifest.shards)
     result.rows += manifest.rows
+    found = worth.of(folder, manifest)
+    for name, rows in found.items():
+        result.rows_by_worth[name] = result.rows_by_worth.get(name, 0) + rows
+    result.findings.extend(_worth(folder, manifest, found, again))
+    return found
+
+
+def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], again: str) -> Iterator[Finding]:
+    """A data set that teaches nothing; marks that the manifest does not count."""
+    if manifest.rows and not found["usable"]:
+        what = f"{standing.usable_in_words(found)}: nothing can be learnt from it"
+        remedy = f"measure it again on a quiet host, or where the loads can be met: remove {folder}, then {again}"
+        yield Finding(str(folder), what, remedy, "warning")
+    marked = len(worth.disturbed_cases(folder))
+    if manifest.complete and marked != manifest.cases.disturbed:
+        counts = f"{folder / dataset.MANIFEST} counts {manifest.cases.disturbed:,}"
+        what = f"{standing.counted(marked, 'case')} marked as disturbed, {counts}"
+        yield Finding(str(folder / dataset.JOURNAL), what, f"go on, which counts again: {again}")
 
 
 def _journal(
@@ -266,7 +294,7 @@ class _Rows:
             reason = str(e).splitlines()[0] if str(e) else type(e).__name__
             yield Finding(str(path), "; ".join([*wrong, f"truncated or damaged, not readable as Parquet: {reason}"]), remedy)
             return
-        wrong += _schema_differences(schema)
+        wrong += shardfile.differences(schema)
         if frame is not None:
             if frame.height != shard.rows:
                 wrong.append(f"has {frame.height:,} rows, the manifest says {shard.rows:,}")
@@ -300,14 +328,3 @@ class _Rows:
         if unequal.height:
             here, told = unequal.select("here", "rows").row(0)
             yield f"{some(unequal['case_id'].to_list(), 'case')}: {here} rows, the journal says {told}"
-
-
-def _schema_differences(schema: Any) -> Iterator[str]:
-    for name, kind in SCHEMA.items():
-        if name not in schema:
-            yield f"column {name} is missing"
-        elif schema[name] != kind:
-            yield f"column {name} is {schema[name]}, want {kind}"
-    for name in schema:
-        if name not in SCHEMA:
-            yield f"column {name} is not part of the format"

@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 import unicodedata
@@ -34,6 +35,7 @@ from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
 from pipelines import bundle_rules
 from pipelines.bundle_rules import Refused, limit, rules
 from pipelines.errors import BadInput, BundleError, TooLarge
+from pipelines.inputs import message
 from pipelines.io import canonical_json, check_output, fsync_folder, make_folder, read_json, read_plain, sha256_bytes, write_bytes
 from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
@@ -969,7 +971,7 @@ def now() -> int:
 def run(
     data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None = None, overwrite: bool = False
 ) -> dict[str, Any]:
-    """Build the bundle of one data set and log it to the MLflow run it came from."""
+    """Build the bundle of one data set and log it to the MLflow run it came from, where that is to be found."""
     from pipelines import tracking
 
     given = (("--data", data), ("--models", models), ("--metrics", metrics), ("--key", key))
@@ -978,9 +980,10 @@ def run(
     spec = from_pipeline(data, models, metrics)
     spec.serial = now()
     checked = build(spec, out, signer, overwrite)
-    runs = tracking.Runs(str(spec.provenance["mlflow_run_id"]))
-    runs.log_file(out.with_name(out.name + ".tar"), "bundle")
-    runs.client.set_tag(runs.run_id, "bundle_manifest_sha256", checked.manifest_sha256)
+    run_id = str(spec.provenance["mlflow_run_id"])
+    tags = {"bundle_manifest_sha256": checked.manifest_sha256}
+    if why := tracking.keep(run_id, out.with_name(out.name + ".tar"), "bundle", tags):
+        print(message(f"note: the bundle is whole, and is not logged to MLflow's run {run_id}: {why}"), file=sys.stderr)
     return inspect(out, trusted=[signer.public_key()])
 
 

@@ -389,7 +389,8 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
     splits = dict(labels["split"].value_counts().iter_rows())
     metrics = {
         "data_sha256": data.sha256,
-        "rows": {verdict.replace("-", "_"): n for verdict, n in rows.items()},
+        "rows": {verdict.replace("-", "_"): rows[verdict] for verdict in samples.VERDICTS},
+        "rows_without_latency": rows[reduce.NO_LATENCY],
         "rows_dropped": rows["client-limited"],
         "cells": {name: int(status.get(name, 0)) for name in ("measured", "overloaded", "unknown")},
         "planes": {

@@ -12,7 +12,7 @@ and means of floats, text made of numbers, rounding to decimals, the type of an 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 _LARGEST = 1e308  # above: infinite or not a number, which both engines order last
 _PER_UNIT = float(2**20)  # bandwidth is summed in whole parts of this: exact to 2^-21 MB/s a sample
 _PER_CORE = 1e6  # cores are told apart to so many parts
+
+
+NO_LATENCY = "valid, without a latency"
+_REMEDY = "`surefoot campaign verify` says which cases, and what to do"
+_TEXTS = ("campaign", "service", "case_id", "verdict")
+_MOST_MBPS = 1e9  # bandwidth of no server; in whole parts it still fits 64 bits, for a million samples
 
 
 def _number(value: ir.NumericColumn) -> ir.BooleanValue:
@@ -43,22 +49,82 @@ def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | 
     table = engine.samples(shards)
     if missing := [name for name in samples.NEEDED if name not in table.columns]:
         raise BadInput(f"{shards[0]}: column {missing[0]} is missing; collect the data set again")
+    for name in samples.NEEDED:
+        kind = table[name].type()
+        want, right = ("text", kind.is_string()) if name in _TEXTS else ("numbers", kind.is_numeric() or kind.is_null())
+        if name == "neighbours":
+            of = set(getattr(getattr(kind, "value_type", None), "names", ()))
+            want, right = "a list of services", {"service", "rps", "cores", "ways"} <= of
+        if not right:
+            raise BadInput(f"{shards[0]}: column {name} is {kind}, want {want}; collect the data set again")
     return table
 
 
 def verdict_counts(data: samples.DataSet, engine: Engine) -> dict[str, int]:
-    """Rows of each verdict; an unknown verdict, or a row that does not say what the service held, is an error."""
+    """Rows of each verdict; an unknown verdict, or a row that does not say what the service held, is an error.
+
+    Raises:
+        BadInput: rows are none of a sweep's; names a shard.
+    """
     table = open_samples(data, engine)
+    refuse_impossible(data, table, engine)
     unplaced = table.alloc_cores.isnull()
     if data.platform.ways > 0:
         unplaced |= table.alloc_ways.isnull()
-    counts = engine.collect(table.group_by("verdict").agg(rows=table.count(), unplaced=unplaced.cast("int64").sum()))
+    no_latency = (table.verdict == "valid") & measured_p99_ms(table).isnull()
+    asked = {"unplaced": unplaced.cast("int64").sum(), "no_latency": no_latency.cast("int64").sum()}
+    counts = engine.collect(table.group_by("verdict").agg(rows=table.count(), **asked))
     found = {str(verdict): int(n) for verdict, n in counts.select("verdict", "rows").iter_rows()}
     if unknown := sorted(set(found) - set(samples.VERDICTS)):
         raise BadInput(f"{data.folder}: verdict {unknown[0]!r} is unknown; known: {', '.join(samples.VERDICTS)}")
     if n := int(counts.filter(pl.col("verdict") != "client-limited")["unplaced"].sum()):
         raise BadInput(f"{data.folder}: {n} rows have no alloc_cores or alloc_ways; measure their cases again")
-    return {verdict: found.get(verdict, 0) for verdict in samples.VERDICTS}
+    return {verdict: found.get(verdict, 0) for verdict in samples.VERDICTS} | {NO_LATENCY: int(counts["no_latency"].sum())}
+
+
+def refuse_impossible(data: samples.DataSet, table: ir.Table, engine: Engine) -> None:
+    """What says which cell a row is of must be there and possible on the platform, and no row may stand there twice.
+
+    What was measured may be missing: a latency or counter that is no number counts as none.
+
+    Raises:
+        BadInput: rows are otherwise; names the first shard, how many, and what they say.
+    """
+    t, p = table, data.platform
+    nameless = t.verdict.isnull()
+    for name in ("service", "case_id", "rps", "threads", "mba_pct"):
+        nameless |= t[name].isnull()
+    ways = t.alloc_ways > p.ways if p.ways else t.alloc_ways > _LARGEST
+    wrong = {
+        "no service, case_id, rps, threads, mba_pct or verdict": nameless,
+        "an rps below 0, or none": (t.rps < 0) | ~_number(t.rps),
+        f"alloc_cores that is not above 0 and at most {p.cores:g}": (t.alloc_cores <= 0) | (t.alloc_cores > p.cores + 1e-6),
+        f"alloc_ways that is not from 0 to {p.ways}": (t.alloc_ways < 0) | ways,
+        "an mbl_mbps below 0, or of no server": (t.mbl_mbps < 0) | (_number(t.mbl_mbps) & (t.mbl_mbps > _MOST_MBPS)),
+    }
+    said = list(wrong)
+    counts = t.group_by("shard").agg(**{f"n{k}": t.count(where=wrong[what]) for k, what in enumerate(said)})
+    found = [(str(row["shard"]), row[f"n{k}"], what) for row in _rows(engine, counts) for k, what in enumerate(said)]
+    if "t_ms" in t.columns:
+        cases = t.group_by("shard", "case_id").agg(n=t.t_ms.count(), times=t.t_ms.nunique())
+        twice = cases.filter(cases.n > cases.times)
+        doubled = twice.group_by("shard").agg(n=(twice.n - twice.times).sum())
+        found += [(str(row["shard"]), row["n"], "the case_id and t_ms of another row") for row in _rows(engine, doubled)]
+    bad = min(((shard, what, n) for shard, n, what in found if n), default=None)
+    if bad:
+        raise BadInput(f"{bad[0]}: {bad[2]} rows have {bad[1]}. {_REMEDY}")
+
+
+def _rows(engine: Engine, table: ir.Table) -> list[dict[str, Any]]:
+    return engine.collect(table).to_dicts()
+
+
+def measured_p99_ms(table: ir.Table) -> ir.Value:
+    """p99 of a valid row; null where it is no number, or not above 0, which no latency is."""
+    import ibis
+
+    p99_ms = table.latency_p99_ms
+    return ibis.ifelse((table.verdict == "valid") & _number(p99_ms) & (p99_ms > 0), p99_ms, None)
 
 
 def cases(table: ir.Table) -> ir.Table:
@@ -69,7 +135,7 @@ def cases(table: ir.Table) -> ir.Table:
     mbl = ibis.ifelse(valid & _number(table.mbl_mbps), table.mbl_mbps, None)
     t = table.filter(table.verdict != "client-limited").mutate(
         cores_parts=(table.alloc_cores * _PER_CORE + 0.5).floor().cast("int64"),
-        p99=ibis.ifelse(valid & _number(table.latency_p99_ms), table.latency_p99_ms, None),
+        p99=measured_p99_ms(table),
         mbl_parts=(mbl * _PER_UNIT + 0.5).floor().cast("int64"),
     )
     found = t.group_by("service", "rps", "threads", "mba_pct", "neighbours", "cores_parts", "alloc_ways", "case_id").agg(
@@ -144,11 +210,16 @@ def _cells(cases: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _usable(table: ir.Table, features: Sequence[str]) -> ir.BooleanValue:
-    """True: all features are numbers. Their sum is one exactly then, and a quarter of the work of asking each."""
+    """True: all features are numbers and none is below 0, which nothing that is measured is.
+
+    The sum is a number exactly if all are, and a quarter of the work of asking each.
+    """
+    import ibis
+
     total = table[features[0]].cast("float64")
     for name in features[1:]:
         total += table[name].cast("float64")
-    return _number(total)
+    return _number(total) & (ibis.least(*(table[name].cast("float64") for name in features)) >= 0)
 
 
 def tally(table: ir.Table, features: Sequence[str]) -> ir.Table:
@@ -192,6 +263,6 @@ def chosen(
         "row",
         "neighbours",
         *plain,
-        p99_ms=ibis.ifelse(t.verdict == "valid", t.latency_p99_ms, None),
+        p99_ms=measured_p99_ms(t),
         **{f"x_{name}": t[name].cast("float64") for name in features},
     )

@@ -9,10 +9,14 @@ A row whose verdict is not `valid` never counts as a measured latency:
     not-resolvable      too few requests for a percentile: the cell is unknown
 
 How many rows each rule touched is part of the metrics of the label stage.
+
+A *usable* row is valid, and nothing disturbed its case (`worth`). What a campaign is worth is its usable rows: every count that
+people see is of these, wherever it is shown.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,8 @@ from pipelines.io import read_json, sha256_file
 
 SCHEMA_VERSION = 1
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
+# what a row is worth, one of these: the verdict stands for rows that nothing disturbed
+WORTH = ("usable", "disturbed", "server-overloaded", "client-limited", "not-resolvable", "unknown")
 PLANE_KEY = ("service", "rps", "threads", "mba_pct", "nb_key")
 CELL_KEY = (*PLANE_KEY, "alloc_cores", "alloc_ways")
 NEEDED = (
@@ -39,6 +45,29 @@ NEEDED = (
     "latency_p99_ms",
     "verdict",
 )
+
+
+def is_disturbed(line: Mapping[str, Any]) -> bool:
+    """Whether a line of a journal says that something disturbed the host during its case (docs/sweep-output.md)."""
+    return line.get("disturbed") is not None
+
+
+def worth(disturbed: Collection[str]) -> pl.Expr:
+    """What each row is worth, as one of WORTH; `unknown`: a verdict that nobody knows.
+
+    Args:
+        disturbed: case ids whose line in the journal `is_disturbed`.
+    """
+    verdict = pl.col("verdict")
+    return (
+        pl.when(~verdict.is_in(list(VERDICTS)).fill_null(False))
+        .then(pl.lit("unknown"))
+        .when(pl.col("case_id").is_in(list(disturbed)).fill_null(False))
+        .then(pl.lit("disturbed"))
+        .when(verdict == "valid")
+        .then(pl.lit("usable"))
+        .otherwise(verdict)
+    )
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,31 @@ def quiet(*libraries: str) -> None:
     warnings.filterwarnings("ignore", module=r"lightning\..*")
 
 
+def keep(run_id: str, file: Path, folder: str, tags: dict[str, str]) -> str | None:
+    """Log a file and tags to a run, which may be on another machine: then nothing is logged, and no store is made.
+
+    Returns:
+        Why it was not logged; None if it was.
+    """
+    where = f"MLFLOW_TRACKING_URI is {tracking_uri()}; name the store that has the run, to log it"
+    path = tracking_uri().removeprefix("sqlite:///")
+    if path != tracking_uri() and not Path(path).exists():
+        return f"there is no store ({where})"
+    # a server that is away is asked twice, not for minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    try:
+        runs = Runs(run_id)
+        runs.client.get_run(run_id)
+        runs.log_file(file, folder)
+        for name, value in tags.items():
+            runs.client.set_tag(run_id, name, value)
+    except ImportError:
+        return "mlflow is not installed here"
+    except Exception as e:  # of the store, of its data base, of where its files are
+        return f"{next(iter(str(e).splitlines()), type(e).__name__)} ({where})"
+    return None
+
+
 class Runs:
     """The runs of one pass of the pipeline over one data set."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +119,10 @@ def _shared_out(folder: Path) -> None:
         (at / "manifest.json").write_text(json.dumps({"schema_version": 1, "campaign": "c", **more}), "utf-8")
 
     states = dict.fromkeys(("measured", "infeasible", "client_limited", "overloaded", "failed"), 0)
-    manifest(folder, targets=[{"name": "lab", "folder": "lab", "cases": {"planned": 5}}])
     of_lab = {**states, "planned": 5, "measured": 2}
     manifest(folder / "lab", complete=False, feature_set="full", shards=[shard(1, 2)], cases=of_lab)
+    worth = standing.Worth({"usable": 2}, standing.digest(folder / "lab")).as_json()
+    manifest(folder, targets=[{"name": "lab", "folder": "lab", "cases": {"planned": 5}, "worth": worth}])
     of_b = {**states, "planned": 3, "measured": 3}
     manifest(folder / "hosts" / "b", complete=True, feature_set="full", shards=[shard(0, 2), shard(1, 1)], cases=of_b)
     split = {"schema_version": 1, "job": "c-1", "group": "lab", "hosts": ["a", "b"]}
@@ -157,7 +160,7 @@ def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
     assert done.stderr.strip() == "[]"
     state = json.loads(done.stdout)
     assert state["state"] == "stopped"
-    assert (state["cases"]["measured"], state["cases"]["pending"]) == (2, 3)
+    assert (state["cases"]["measured"], state["cases"]["pending"], state["usable_rows"]) == (2, 3, 2)
     # b's second shard is not here yet; nothing was heard of a
     assert state["targets"][0]["hosts"] == [
         {"host": "a", "part": "1/2", "done": 0, "planned": None, "complete": False, "shards": 0, "shards_there": 0},
@@ -257,7 +260,7 @@ def test_every_error_is_exported_and_has_an_exit_code() -> None:
     assert errors.ToolFailed("surefootd", "bad", -9).exit_code == 1
 
 
-def test_brackets_in_reasons_are_printed():
+def test_brackets_in_reasons_are_printed() -> None:
     """What a campaign's data say is no markup: a reason in brackets stands there whole."""
     out = Console(record=True, width=200)
     why = "memcached [red]: too few answers [a: 1 x 2022 samples]"
@@ -274,6 +277,7 @@ def test_brackets_in_reasons_are_printed():
             "pending": 0,
         },
         "rows": 0,
+        "rows_by_worth": {"usable": 0},
         "shards": 0,
         "rate_per_s": None,
         "eta_s": None,
@@ -285,3 +289,87 @@ def test_brackets_in_reasons_are_printed():
     text = out.export_text()
     for said in (why, "cases c[x]", "in data[a]", "1 case disturbed"):
         assert said in text
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def log_of(progress: Callable[[console.Progress, Clock], None]) -> list[str]:
+    """What a progress wrote where there is no terminal."""
+    out, clock = io.StringIO(), Clock()
+    with console.Progress(Console(file=out, width=200), clock) as bar:
+        progress(bar, clock)
+    return out.getvalue().splitlines()
+
+
+def test_a_log_gets_a_line_now_and_then() -> None:
+    """Without a terminal a target's first and last line come, and one in ten seconds between, with the usable rows so far."""
+
+    def run(bar: console.Progress, clock: Clock) -> None:
+        bar.start("server-1", 1000)
+        for done in range(0, 1001, 10):
+            clock.now_s = done / 40
+            bar.update(
+                "server-1",
+                {"done": done, "rate_per_s": 40.0, "eta_s": (1000 - done) / 40, "usable_rows": 2 * done, "rows": 3 * done},
+            )
+
+    # 1,000 cases at 40 a second: the plan, lines at 10 and 20 s, the end
+    assert log_of(run) == [
+        "server-1: 1,000 cases planned",
+        "server-1: 400 of 1,000 cases, 800 of 1,200 rows usable, 40 cases/s, 15 s left",
+        "server-1: 800 of 1,000 cases, 1,600 of 2,400 rows usable, 40 cases/s, 5 s left",
+        "server-1: 1,000 of 1,000 cases, 2,000 of 3,000 rows usable, 40 cases/s",
+    ]
+
+
+def test_what_is_wrong_with_a_host_is_said_at_once_and_once() -> None:
+    """Trouble needs no progress line of the host; the same is not said again until the host was well in between."""
+
+    def run(bar: console.Progress, _clock: Clock) -> None:
+        for _ in range(3):
+            bar.trouble("node-2", "cannot be reached: no route to host")
+        bar.start("node-2", 5)
+        bar.update("node-2", {"done": 0})
+        bar.trouble("node-2", "cannot be reached: no route to host")
+        bar.update("node-2", {"done": 0, "trouble": "its sweep ended: no [bold]image[/]\x1b[2J"})
+
+    said = log_of(run)
+    assert [line for line in said if "route" in line] == 2 * ["node-2: cannot be reached: no route to host"]
+    assert [line for line in said if "image" in line] == ["node-2: its sweep ended: no [bold]image[/]\\u{1b}[2J"]
+
+
+def test_many_hosts_do_not_fill_a_log() -> None:
+    """Three hundred hosts write three hundred lines in five minutes, not in ten seconds."""
+
+    def run(bar: console.Progress, clock: Clock) -> None:
+        for host in range(300):
+            bar.start(f"node-{host}", 1000)
+        for second in range(100):
+            clock.now_s = float(second)
+            for host in range(300):
+                bar.update(f"node-{host}", {"done": second})
+
+    # the plans, and the last lines
+    assert len(log_of(run)) == 300 + 300
+
+
+def test_run_writes_lines_into_a_pipe(tmp_path: Path) -> None:
+    """`campaign run` whose stderr is no terminal says what is planned and how it ended, and stdout is the state alone."""
+    file = tmp_path / "c.toml"
+    sweep = '[sweep]\nservices = ["moses"]\nrps = [600]\nthreads = [8]\ncores = [8]\nways = [6]\n[sampling]\nsamples = 2\n'
+    file.write_text(f'name = "c"\n[targets]\nvirtual = ["server-1"]\n{sweep}', "utf-8")
+    done = run("campaign", "run", str(file), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0
+    first, *_, last = done.stderr.splitlines()
+    assert first == "server-1: 1 case planned"
+    assert last.startswith("server-1: 1 of 1 cases, ")
+    assert "of 2 rows usable" in last
+    assert done.stdout.startswith(f"c in {tmp_path / 'out'}: done")

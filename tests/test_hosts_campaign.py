@@ -173,6 +173,72 @@ def test_patience_ends(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert campaign.status(tmp_path / "out")["cases"]["pending"] > 0
 
 
+class Heard(campaign.Silent):
+    """Troubles as they are told."""
+
+    def __init__(self) -> None:
+        self.troubles: list[tuple[str, str]] = []
+
+    def trouble(self, target: str, what: str) -> None:
+        self.troubles.append((target, what))
+
+
+def test_a_host_that_cannot_be_reached_is_named_at_once(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first play, before anything is fetched of the others, the run says which host is away, and why."""
+    hosts.down = {"node-3"}
+    heard = Heard()
+    before = playbooks.play
+    first: list[tuple[str, str]] = []
+
+    class Stopped(Exception):
+        pass
+
+    def play(playbook: str, *args: Any) -> dict[str, playbooks.Heard]:
+        if playbook == "fetch.yml":
+            first.extend(heard.troubles)
+            raise Stopped
+        return before(playbook, *args)
+
+    monkeypatch.setattr(playbooks, "play", play)
+    with pytest.raises(Stopped):
+        campaign.run(write(tmp_path, TEXT), tmp_path / "out", inventory=tmp_path, report=heard)
+    assert first == [("node-3", "cannot be reached, and is tried again: Failed to connect to the host via ssh")]
+
+
+def test_a_host_that_gives_nothing_back_ends_with_the_reason(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that takes the campaign and whose every fetch fails is given up after three, with what the fetch said."""
+    before = playbooks.play
+
+    def play(playbook: str, inventory: Path, only: list[str], variables: Any) -> dict[str, playbooks.Heard]:
+        found = before(playbook, inventory, only, variables)
+        if playbook == "fetch.yml" and "node-2" in found:
+            found["node-2"] = playbooks.Heard({}, "Pack: No space left on device")
+        return found
+
+    monkeypatch.setattr(playbooks, "play", play)
+    heard = Heard()
+    with pytest.raises(HostFailed, match=r"^node-2: takes the campaign, and gives nothing back: Pack: No space left on device"):
+        campaign.run(write(tmp_path, TEXT), tmp_path / "out", inventory=tmp_path, report=heard)
+    assert ("node-2", "takes the campaign, and gives nothing back: Pack: No space left on device") in heard.troubles
+
+
+def test_the_first_cause_is_told(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a host sent cannot be used, and its sweep ended, too: the run names what came first."""
+    take = mirror.Mirror.take
+
+    def refused(self: mirror.Mirror, tar: Path, *more: Any) -> int:
+        if self.share.host == "node-1":
+            raise HostFailed("node-1: shards/part-00000.parquet: SHA-256 is not that of its manifest")
+        return take(self, tar, *more)
+
+    monkeypatch.setattr(mirror.Mirror, "take", refused)
+    monkeypatch.setattr(surefoot_sweep, "status", lambda _: {"ended": {"code": 1, "message": "stopped"}})
+    with pytest.raises(HostFailed, match=r"node-1: shards/part-00000.parquet: SHA-256"):
+        campaign.run(write(tmp_path, TEXT), tmp_path / "out", inventory=tmp_path)
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_killed_between_any_two_plays(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Path, stop: int

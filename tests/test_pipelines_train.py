@@ -204,6 +204,24 @@ def test_the_bundle_of_the_pipeline_verifies(
     assert all(np.array_equal(checked.weights("a")[k], v) for k, v in weights.items())
 
 
+@pytest.mark.parametrize("store", ["sqlite:///none.db", "sqlite:///other.db", "http://127.0.0.1:9"])
+def test_a_bundle_is_built_where_the_run_is_not(
+    store: str, trained: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow's store may be on the machine that trained: the bundle is whole, one line says what was not logged, none is made."""
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.replace("///", f"///{tmp_path}/"))
+    (tmp_path / "other.db").write_bytes(b"no data base" * 100)
+    before = set(tmp_path.iterdir())
+    bundle.run(trained["data"], trained["base"] / "train", None, tmp_path / "bundles" / "toy")
+    bundle.verify(tmp_path / "bundles" / "toy.tar", expect_platform="toy-12x6")
+    told = [line for line in capsys.readouterr().err.splitlines() if "MLflow" in line]
+    assert len(told) == 1
+    assert told[0].startswith("note: the bundle is whole, and is not logged to MLflow's run ")
+    assert "MLFLOW_TRACKING_URI" in told[0]
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "bundles", tmp_path / "keys"}
+
+
 def test_a_damaged_summary_is_named_with_its_field(trained: dict[str, Any], tmp_path: Path) -> None:
     summary = json.loads((trained["base"] / "train" / "b" / "model.json").read_text())
     del summary["inputs"][3]["max"]

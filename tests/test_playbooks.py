@@ -18,7 +18,7 @@ KINDS = {"str": str, "path": str, "int": int, "bool": bool, "list": list, "dict"
 def test_syntax() -> None:
     """Ansible reads every playbook with its roles, and the example inventory."""
     files = sorted(p.name for p in PLAYBOOKS.glob("*.yml"))
-    assert files == ["collect.yml", "deploy.yml", "fetch.yml", "onboard.yml", "prepare.yml", "teardown.yml"]
+    assert files == ["collect.yml", "deploy.yml", "fetch.yml", "onboard.yml", "plan.yml", "prepare.yml", "teardown.yml"]
     command = [str(Path(sys.executable).parent / "ansible-playbook"), "--syntax-check", "-i", "inventories/example", *files]
     env = {**os.environ, "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg")}
     done = subprocess.run(command, cwd=PLAYBOOKS, capture_output=True, text=True, env=env)

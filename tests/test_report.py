@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from collection import charts, report
-from collection.verify import SCHEMA
+from collection.shardfile import SCHEMA
 from pipelines import eval_rows, page, policy_charts
 
 TARGET_MS = 10.0
@@ -178,6 +178,7 @@ def recorded(file: Path, p99_ms: float) -> Path:
     return file
 
 
+WORTH = {"usable": 70, "disturbed": 5, "server-overloaded": 15}
 CASES = {"planned": 90, "measured": 75, "infeasible": 5, "client-limited": 0, "overloaded": 10, "failed": 0, "pending": 0}
 
 
@@ -185,7 +186,7 @@ CASES = {"planned": 90, "measured": 75, "infeasible": 5, "client-limited": 0, "o
 def result(tmp_path: Path, virtual: Path, local: Path, labels: Path, metrics: Path, evaluated: Path) -> dict[str, Any]:
     """What a demo returns, made from the fixtures above."""
     outputs = {"labels": str(labels), "models": "", "metrics": str(metrics)}
-    one = {"rows": 90, "shards": 1, "seconds": 2.0, "cases": CASES, "feature_set": "full"}
+    one = {"rows": 90, "shards": 1, "seconds": 2.0, "cases": CASES, "feature_set": "full", "rows_by_worth": WORTH}
     summary = {"runs": 2, "convergence_s_mean": 2.0, "convergence_s_worst": 2.5, "emu_mean": 1.2, "be_throughput_mean": 0.4}
     summary |= {"qos_violation_s_mean": 1.5, "actions_mean": 12.0, "decision_us_p50": 4.0, "decision_us_p99": 30.0}
     tampering = [{"file": "manifest.json", "offset": 7, "rejected": True, "message": "manifest.json: was <changed>"}]

@@ -20,6 +20,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -132,6 +133,9 @@ def start(job):
             with open(os.devnull, "r+b") as null:
                 for fd in (0, 1, 2):
                     os.dup2(null.fileno(), fd)
+            # the controller bounds what a fetch writes, also where it fetches from itself; a sweep is not bounded
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             supervise(job)
         os._exit(0)
     os.wait()
@@ -216,13 +220,17 @@ def pack(job, have, most_bytes, out):
     if same and not chosen and first == len(journal):
         return {"packed": False, "shards": 0, "more": False}
     temporary = out + ".part"
-    with tarfile.open(temporary, "w") as tar:
+    # plain headers, one a file: a controller takes nothing else (collection/intake.py)
+    with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in (("manifest.json", manifest_bytes), ("journal.rest", journal[first:])):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
         for name in chosen:
-            tar.add(os.path.join(folder, name), arcname=name, recursive=False)
+            with open(os.path.join(folder, name), "rb") as content:
+                info = tarfile.TarInfo(name)
+                info.size = os.fstat(content.fileno()).st_size
+                tar.addfile(info, content)
     os.chmod(temporary, 0o644)  # the user of the connection fetches it, who need not be root
     os.replace(temporary, out)
     return {"packed": True, "shards": len(chosen), "more": len(chosen) < len(wanted), "journal_from": first}
