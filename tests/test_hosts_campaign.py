@@ -228,10 +228,10 @@ def test_the_first_cause_is_told(hosts: Hosts, tmp_path: Path, monkeypatch: pyte
     """What a host sent cannot be used, and its sweep ended, too: the run names what came first."""
     take = mirror.Mirror.take
 
-    def refused(self: mirror.Mirror, tar: Path, journal_from: int) -> int:
+    def refused(self: mirror.Mirror, tar: Path, *more: Any) -> int:
         if self.share.host == "node-1":
             raise HostFailed("node-1: shards/part-00000.parquet: SHA-256 is not that of its manifest")
-        return take(self, tar, journal_from)
+        return take(self, tar, *more)
 
     monkeypatch.setattr(mirror.Mirror, "take", refused)
     monkeypatch.setattr(surefoot_sweep, "status", lambda _: {"ended": {"code": 1, "message": "stopped"}})
