@@ -94,7 +94,7 @@ def wrong(path: Path, rows: int, cases: Mapping[str, int]) -> str | None:
     except (Exception, *tables.DAMAGED, ArrowException) as e:  # whatever a reader of Parquet raises: it cannot be read
         return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
     found: dict[str | None, int] = dict(here.iter_rows())
-    told: dict[str | None, int] = {**cases}
+    told: Mapping[Any, int] = cases
     case = next((c for c in {**told, **found} if found.get(c) != told.get(c)), "")
     if found == told:
         return None

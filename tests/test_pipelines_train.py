@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 import yaml
 from synthetic import Campaign, write
 
+from collection import dataset, shardfile
 from models import export, features
 from pipelines import bundle, compare, evaluate, fit_ddpg, fitted, label, params, rows, tensors, train
 from pipelines.card import model_card
 from pipelines.errors import BadInput
+from pipelines.io import sha256_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -350,7 +353,7 @@ def workspace(tmp_path: Path) -> Path:
     """The repository's pipeline over one small data set, in a folder of its own."""
     folder = tmp_path / "repo"
     folder.mkdir()
-    for name in ("pipelines", "models"):
+    for name in ("pipelines", "models", "collection"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".dvc").mkdir()
     for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".gitignore"):
@@ -365,8 +368,26 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
+def as_a_sweep_writes(folder: Path) -> None:
+    """Make the data set one that `surefoot campaign verify` takes: names and types of shards, a journal, counts that add up."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["shards"], lines = [], []
+    for k, old in enumerate(sorted((folder / "shards").iterdir())):
+        frame = pl.read_parquet(old).select(pl.col(name).cast(kind) for name, kind in shardfile.SCHEMA.items())
+        # 64 bytes a miss: `synthetic` has a thousand times as many
+        frame = frame.with_columns(pl.col("mbl_mbps") / 1000)
+        old.unlink()
+        path = folder / dataset.shard_file(k)
+        frame.write_parquet(path)
+        manifest["shards"].append({"file": dataset.shard_file(k), "rows": frame.height, "sha256": sha256_file(path)})
+        for case in frame["case_id"]:
+            lines.append(json.dumps({"case_id": case, "state": "measured", "shard": k, "rows": 1}) + "\n")
+    (folder / "journal.jsonl").write_text("".join(lines))
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"complete": True}))
+
+
 def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path) -> None:
-    write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1))
+    as_a_sweep_writes(write(workspace / "data" / "toy" / "box", Campaign(loads=(800.0, 1600.0), samples=1)))
     wanted = ("repro", "register@toy", "report@toy")
     first = dvc(workspace, *wanted)
     assert first.returncode == 0, first.stdout + first.stderr

@@ -6,9 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from collection import tools
 
 PLAYBOOKS = Path(__file__).parent.parent / "playbooks"
 ROLES = sorted(p.name for p in (PLAYBOOKS / "roles").iterdir())
@@ -80,7 +85,7 @@ def test_only_a_public_key_is_deployed(tmp_path: Path, name: str, text: str, goo
 def test_the_way_back_is_an_option_of_the_daemon(tmp_path: Path, allowed: bool) -> None:
     """`deploy_allow_older` becomes --allow-older, and is off unless given."""
     template = {"src": str(PLAYBOOKS / "roles/deploy/templates/surefootd.env.j2"), "dest": str(tmp_path / "env"), "mode": "0644"}
-    given = {"deploy_policy": "osml-plus", "deploy_bundle": "b.tar", "deploy_allow_older": allowed}
+    given = {"deploy_policy": "osml-plus", "deploy_bundle": "b.tar", "deploy_allow_older": allowed, "deploy_dir": "/etc/surefoot"}
     done = play(tmp_path, [{"ansible.builtin.template": template}], **given)
     assert done.returncode == 0, done.stdout + done.stderr
     option = " --allow-older" if allowed else ""
@@ -88,6 +93,110 @@ def test_the_way_back_is_an_option_of_the_daemon(tmp_path: Path, allowed: bool) 
         "SUREFOOT_POLICY=osml-plus",
         f"SUREFOOT_OPTIONS=--bundle /etc/surefoot/bundle.tar{option}",
     ]
+
+
+VECTORS = Path(__file__).parent / "vectors"
+NODE = """\
+[[service]]
+service = "web"
+kind = "lc"
+qos_target_ms = 10.0
+cgroup = "/system.slice/web.service"
+"""
+
+
+def deploy(tmp_path: Path, tasks: list[str], *, bundle: bytes | None = None, key: Path | None = None, node: str = NODE) -> str:
+    """Try to deploy into a folder that has a configuration already; what Ansible said, with "FAILED" if it failed."""
+    folder = tmp_path / "node"
+    (folder / "keys" / "trusted").mkdir(parents=True)
+    for name in ("node.toml", "bundle.tar", "surefootd.env"):
+        (folder / name).write_text("old", "utf-8")
+    (tmp_path / "new.toml").write_text(node, "utf-8")
+    (tmp_path / "new.tar").write_bytes((VECTORS / "bundle-small.tar").read_bytes() if bundle is None else bundle)
+    steps: list[dict[str, object]] = [
+        {"ansible.builtin.include_role": {"name": "deploy", "tasks_from": name, "rolespec_validate": False}} for name in tasks
+    ]
+    given = {
+        "deploy_dir": str(folder),
+        "deploy_surefootd": str(tools.find(tools.SUREFOOTD)),
+        "deploy_key": str(key or VECTORS / "keys" / "trusted" / "TEST-ONLY.pub.pem"),
+        "deploy_bundle": str(tmp_path / "new.tar"),
+        "deploy_config": str(tmp_path / "new.toml"),
+        "deploy_package": "none",
+        "deploy_policy": "osml-plus",
+        "deploy_started": False,
+    }
+    done = play(tmp_path, steps, **given)
+    # long lines are folded there
+    return " ".join((done.stdout + done.stderr).split()) + ("FAILED" if done.returncode else "")
+
+
+def in_force(tmp_path: Path) -> set[str]:
+    return {
+        p.read_text("utf-8", errors="replace")[:3] for p in (tmp_path / "node").iterdir() if p.name in ("node.toml", "bundle.tar")
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("damaged bundle", "Fetch the bundle again"),
+        ("bundle cut off", "bundle"),
+        ("another signer", "is not trusted here"),
+        ("bad configuration", "unknown field"),
+        ("no configuration", "incoming.node.toml"),
+    ],
+)
+def test_what_the_daemon_would_refuse_replaces_nothing(what: str, says: str, tmp_path: Path) -> None:
+    """Bundle, signer and configuration are tried on the node; where the daemon would not take one, the old ones stay."""
+    good = (VECTORS / "bundle-small.tar").read_bytes()
+    key = tmp_path / "other.pub.pem"
+    public = Ed25519PrivateKey.generate().public_key()
+    key.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    given: dict[str, Any] = {
+        "damaged bundle": {"bundle": good[:3000] + b"x" + good[3001:]},
+        "bundle cut off": {"bundle": good[:20_000]},
+        "another signer": {"key": key},
+        "bad configuration": {"node": NODE + "surprise = 1\n"},
+        "no configuration": {"node": "[["},
+    }[what]
+    said = deploy(tmp_path, ["prove", "configure"], **given)
+    assert said.endswith("FAILED"), said
+    assert says in said
+    assert in_force(tmp_path) == {"old"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of the daemon are root's: run as root")
+def test_what_the_daemon_takes_replaces_the_old(tmp_path: Path) -> None:
+    """What was tried is what is in force then, and nothing of the trial is left."""
+    said = deploy(tmp_path, ["prove", "configure"])
+    assert not said.endswith("FAILED"), said
+    assert (tmp_path / "node" / "bundle.tar").read_bytes() == (VECTORS / "bundle-small.tar").read_bytes()
+    assert (tmp_path / "node" / "node.toml").read_text("utf-8") == NODE
+    assert (tmp_path / "node" / "keys" / "trusted" / "TEST-ONLY.pub.pem").exists()
+    assert not list((tmp_path / "node").glob("incoming.trial*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of the daemon are root's: run as root")
+def test_what_was_there_is_put_back(tmp_path: Path) -> None:
+    """Where the daemon does not run afterwards, the old files are in force again, what was not there is gone, and it fails."""
+    said = deploy(tmp_path, ["prove", "configure", "back"])
+    assert said.endswith("FAILED"), said
+    assert "What was there before is in force again" in said
+    assert in_force(tmp_path) == {"old"}
+    assert (tmp_path / "node" / "surefootd.env").read_text("utf-8") == "old"
+    assert not (tmp_path / "node" / "keys" / "trusted" / "TEST-ONLY.pub.pem").exists()
+
+
+@pytest.mark.parametrize("file", sorted(p.name for p in PLAYBOOKS.glob("*.yml")))
+def test_plays_say_what_a_configuration_may_say_otherwise(file: str) -> None:
+    """Strategy, facts, user and errors stand in every play: ansible.cfg of a user's own changes none of them."""
+    for one in yaml.safe_load((PLAYBOOKS / file).read_text("utf-8")):
+        if "ansible.builtin.import_playbook" in one:
+            continue
+        assert (one["strategy"], one["become_user"], one["any_errors_fatal"]) == ("linear", "root", False)
+        assert one["gather_facts"] is (file != "fetch.yml")
+        assert one.get("gather_subset") == (["all"] if one["gather_facts"] else None)
 
 
 def test_programs_of_targets_are_standard_library_only() -> None:
