@@ -2,9 +2,9 @@
 """How late the daemon's ticks are while something stands in its way.
 
 `surefootd run` with three LC services, each a cgroup of its own, classes in a stand-in for resctrl, and honest senders of ten
-datagrams a second. One scenario after another: the lock of resctrl is held by somebody else, the disk of the state folder is full,
-a feed and a metrics page fall silent, all of it at once. A tick's lateness is how much later it came than an interval after the one
-before. Needs root, /dev/fuse.
+datagrams a second. One scenario after another: the lock of resctrl is held by somebody else, the disk of the state folder is
+full, a feed and a metrics page fall silent, all of it at once. A tick's lateness is how much later it came than an interval
+after the one before. Needs root, /dev/fuse.
 
     scripts/bench_ticks.py BIN_DIR OUT_DIR [SECONDS]
 """

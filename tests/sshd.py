@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,7 @@ class Sshd:
         child = await asyncio.create_subprocess_shell(process.command or ":", stdin=pipe, stdout=pipe, stderr=pipe)
         await process.redirect(child.stdin, child.stdout, child.stderr)
         process.exit(await child.wait())
+        await process.wait_closed()
 
     def _call(self, what: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
@@ -82,7 +85,19 @@ class Sshd:
         async def end() -> None:
             self._listener.close()
             await self._listener.wait_closed()
+            # What still runs is of connections that the client has left.
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
 
         self._call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
+        self._loop.close()
+        del self._listener
+        # asyncssh makes coroutines for connections that were cut, and never waits for them. Their warnings are told here, not in
+        # whatever runs when they are collected.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            gc.collect()
