@@ -94,7 +94,6 @@ class Sshd:
         self._call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
-        self._loop.close()
         del self._listener
         # asyncssh makes coroutines for connections that were cut, and never waits for them. Their warnings are told here, not in
         # whatever runs when they are collected.
