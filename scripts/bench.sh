@@ -46,6 +46,7 @@ fi
 echo "== a flood of the latency socket (needs root)"
 if [ "$(id -u)" = 0 ]; then
   python3 scripts/bench_feed.py "$bin" "$out/feed" | tee "$out/feed.txt"
+  python3 scripts/bench_ticks.py "$bin" "$out/ticks" | tee "$out/ticks.txt"
 else
   echo "NOT RUN: floods are sent as another user; run it as root" | tee "$out/feed.txt"
 fi
