@@ -5,6 +5,7 @@ a terminal. 60 of each format; SUREFOOT_MUTATIONS=10000 (make test-mutations) fo
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import json
 import os
@@ -528,7 +529,7 @@ def test_a_campaign_is_whole_whoever_reads_of_it(tmp_path: Path) -> None:
     assert pl.read_parquet(sorted((tmp_path / "out/server-1/shards").glob("*.parquet"))).height > 0
 
 
-def test_readers_go_by_the_one_helper() -> None:
+def test_readers_go_by_the_one_helper(request: pytest.FixtureRequest) -> None:
     """No module reads a file or a text of others past `pipelines.inputs`, but those that read what is shipped with them."""
     shipped = {
         "pipelines/page.py",
@@ -541,6 +542,10 @@ def test_readers_go_by_the_one_helper() -> None:
     own = {"pipelines/inputs.py", "pipelines/bundle_rules.py"} | shipped
     names = {"read_text", "read_bytes"}
     found = []
+    # A warning of what another test left, told while a tree is made, is an error of the interpreter.
+    gc.collect()
+    gc.disable()
+    request.addfinalizer(gc.enable)
     for path in sorted(p for folder in ("collection", "pipelines", "models") for p in (ROOT / folder).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if name not in own else ():
