@@ -31,7 +31,8 @@ pub const PLACEHOLDERS: [&str; 7] = ["{rps}", "{seed}", "{port}", "{duration_ms}
 pub struct Loadgen {
     /// One of [`PROTOCOLS`], [`EXEC`], or one of [`ADAPTERS`].
     pub protocol: String,
-    #[serde(default = "one")]
+    /// Of [`EXEC`] it may be left out where its command has no such placeholder.
+    #[serde(default)]
     pub connections: u32,
     /// Further arguments of surefoot-loadgen, one element each.
     #[serde(default)]
@@ -198,7 +199,9 @@ impl Loadgen {
     }
 
     fn check(&self) -> Result<(), String> {
-        self.check_connections()?;
+        if self.protocol != EXEC || self.connections != 0 || self.asks_for("{connections}") {
+            self.check_connections()?;
+        }
         if self.protocol != EXEC {
             return if self.command.is_empty() {
                 Ok(())
@@ -472,6 +475,8 @@ connections = 8
             ("[1000, 2000]", "[1000, -5]", "rps_levels: -5"),
             ("\"{threads}\"", "\"{cores}\"", "unknown placeholder"),
             ("connections = 8", "connections = 0", "loadgen.connections = 0"),
+            ("connections = 8", "", "loadgen.connections = 0"),
+            ("connections = 8", "command = [\"x\"]", "loadgen.connections = 0"),
             ("protocol = \"memcached\"", "protocol = \"smtp\"", "loadgen.protocol"),
             ("licence", "volumes = [\"data:/x\"]\nlicence", "volumes: \"data:/x\""),
             ("licence", "volumes = [\"/a,b:/x\"]\nlicence", "without commas"),
