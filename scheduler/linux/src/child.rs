@@ -2,9 +2,12 @@
 
 #![allow(unsafe_code, reason = "what a child does between fork and exec")]
 
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStderr, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use surefoot_server::CpuSet;
 
 /// How a child competes for its CPUs.
@@ -68,6 +71,45 @@ impl Guarded {
     }
 }
 
+/// So much of what a child says is kept.
+const SAID_BYTES: usize = 4096;
+
+/// The end of what a child writes to stderr. It is read all the time, so that the child never waits for a reader.
+#[derive(Debug)]
+pub struct Said {
+    kept: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Said {
+    /// Its reader ends with the last process that holds the other end.
+    pub fn of(mut from: ChildStderr) -> Self {
+        let kept = Arc::new(Mutex::new(vec![]));
+        let to = kept.clone();
+        let reader = std::thread::spawn(move || {
+            let mut buf = [0; SAID_BYTES];
+            while let Ok(n @ 1..) = from.read(&mut buf) {
+                let mut kept = to.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&buf[..n]);
+                let more = kept.len().saturating_sub(SAID_BYTES);
+                kept.drain(..more);
+            }
+        });
+        Said { kept, reader }
+    }
+
+    /// Its last line that is not empty. A child that has ended is heard to its end, but no longer than this: a process that it
+    /// started may live on and hold the other end.
+    pub fn last_line(&self, patience: Duration) -> Option<String> {
+        let deadline = Instant::now() + patience;
+        while !self.reader.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&kept).lines().map(str::trim).rfind(|l| !l.is_empty()).map(str::to_string)
+    }
+}
+
 impl Drop for Guarded {
     fn drop(&mut self) {
         // Already dead is fine.
@@ -81,6 +123,26 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::process::Stdio;
+
+    /// The last words of a child that has ended are had, also while a process that it left behind holds the other end.
+    #[test]
+    fn last_words_are_had() {
+        let run = |script: &str| {
+            let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let said = Said::of(child.stderr.take().unwrap());
+            let mut out = String::new();
+            child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+            child.wait().unwrap();
+            (said.last_line(Duration::from_millis(500)), out)
+        };
+        assert_eq!(run("echo first >&2; echo ' last ' >&2; echo >&2").0.as_deref(), Some("last"));
+        assert_eq!(run("true").0, None);
+        // Far more than a pipe holds.
+        assert_eq!(run("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done >&2").0.as_deref(), Some("line 19999"));
+        let (said, pid) = run("sleep 60 >/dev/null & echo $!; echo held >&2");
+        let killed = Command::new("kill").arg(pid.trim()).status().unwrap().success();
+        assert_eq!((said.as_deref(), killed), (Some("held"), true), "it is still there");
+    }
 
     /// A child runs only where it was put, and is gone once its guard is.
     #[test]

@@ -3,16 +3,14 @@
 #![allow(unsafe_code, reason = "kill of a child of its own")]
 
 use super::whole::Client;
-use crate::catalogue::{Loadgen, PLACEHOLDERS};
-use crate::child::{Guarded, Priority};
+use crate::catalogue::Loadgen;
+use crate::child::{Guarded, Priority, Said};
 use crate::engine::in_path;
 use crate::local::LocalServer;
 use serde::Deserialize;
-use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_server::{CpuSet, ServerError, Verdict};
@@ -41,8 +39,8 @@ struct ReportVerdict {
 }
 
 const REMEDY: &str = "Run surefoot-loadgen by hand to see more";
-/// Of what a load generator wrote to stderr so much is kept.
-const LAST_BYTES: usize = 4096;
+/// What a generator said is waited for so long once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Unanswered requests are waited for so long when the samples are complete.
 const GRACE: &str = "20ms";
 /// Longest time from its start to its first word, and from the end of the samples to its report.
@@ -96,7 +94,7 @@ pub(super) struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// The command of another generator, filled in.
+    /// The command of another generator, with all of [`crate::catalogue::PLACEHOLDERS`] filled in.
     fn command(&self, feed: &Path) -> Vec<String> {
         let values = [
             ("{rps}", self.rps.to_string()),
@@ -107,12 +105,12 @@ impl Load<'_> {
             ("{service}", self.id.to_string()),
             ("{connections}", self.loadgen.connections.to_string()),
         ];
-        debug_assert!(values.iter().map(|v| v.0).eq(PLACEHOLDERS));
         self.loadgen.command.iter().map(|a| values.iter().fold(a.clone(), |a, (name, value)| a.replace(name, value))).collect()
     }
 
-    fn args(&self, server: &LocalServer) -> (Vec<String>, f64) {
-        let (l, lag_limit_ms) = (self.loadgen, lag_limit_ms(self.qos_target_ms));
+    /// Arguments of surefoot-loadgen.
+    fn args(&self, feed: &Path) -> Vec<String> {
+        let l = self.loadgen;
         let mut args: Vec<String> = [
             ("--target", format!("127.0.0.1:{}", self.port.unwrap_or(0))),
             ("--protocol", l.protocol.clone()),
@@ -123,8 +121,8 @@ impl Load<'_> {
             ("--grace", GRACE.into()),
             ("--seed", self.seed.to_string()),
             ("--service", self.id.to_string()),
-            ("--feed", server.feed_path().display().to_string()),
-            ("--lag-limit-ms", lag_limit_ms.to_string()),
+            ("--feed", feed.display().to_string()),
+            ("--lag-limit-ms", lag_limit_ms(self.qos_target_ms).to_string()),
         ]
         .into_iter()
         .flat_map(|(k, v)| [k.to_string(), v])
@@ -135,20 +133,16 @@ impl Load<'_> {
         if self.preloaded && !args.iter().any(|a| a == bare) {
             args.push(bare.into());
         }
-        (args, lag_limit_ms)
+        args
     }
 
     /// Start it; what the feed said of the service before is forgotten.
     pub fn begin(&self, server: &LocalServer, loadgen: &Path, cpus: CpuSet) -> Result<Running, ServerError> {
-        let own = self.loadgen.is_own();
-        let (args, lag_limit_ms) = self.args(server);
-        let args = if own { args } else { self.command(server.feed_path()) };
-        let (program, args) = match (own, args.split_first()) {
-            (false, Some((program, rest))) => (PathBuf::from(program), rest.to_vec()),
-            _ => (loadgen.to_path_buf(), args),
-        };
+        let (own, feed) = (self.loadgen.is_own(), server.feed_path());
+        let mut words = if own { self.args(feed) } else { self.command(feed) }.into_iter();
+        let program = if own { loadgen.to_path_buf() } else { words.next().unwrap_or_default().into() };
         let mut cmd = Command::new(&program);
-        cmd.args(args).stdin(Stdio::null()).stderr(Stdio::piped());
+        cmd.args(words).stdin(Stdio::null()).stderr(Stdio::piped());
         // A pipe that nobody reads would stop what writes much.
         cmd.stdout(if own { Stdio::piped() } else { Stdio::null() });
         let now_ms = server.feed().now_ms();
@@ -157,8 +151,8 @@ impl Load<'_> {
         let priority = if own { Priority::Realtime } else { Priority::Normal };
         let remedy = if own { "Install it as surefootd is (the package has both)" } else { "Mend loadgen.command" };
         let mut child = Guarded::spawn(cmd, cpus, priority).map_err(|e| failed(program.display().to_string(), e, remedy))?;
-        let last = child.0.stderr.take().map(|e| std::thread::spawn(move || last_words(e)));
-        Ok(Running { child, lag_limit_ms, own, last })
+        let said = child.0.stderr.take().map(Said::of);
+        Ok(Running { child, lag_limit_ms: lag_limit_ms(self.qos_target_ms), own, said })
     }
 }
 
@@ -169,18 +163,7 @@ pub(super) struct Running {
     lag_limit_ms: f64,
     /// It is surefoot-loadgen.
     own: bool,
-    /// The end of what it wrote to stderr.
-    last: Option<JoinHandle<Vec<u8>>>,
-}
-
-/// The end of a stream, which is read so that its writer never waits.
-fn last_words(mut stream: impl Read) -> Vec<u8> {
-    let (mut all, mut block) = (vec![], [0; 4096]);
-    while let Ok(n @ 1..) = stream.read(&mut block) {
-        all.extend_from_slice(&block[..n]);
-        all.drain(..all.len().saturating_sub(LAST_BYTES));
-    }
-    all
+    said: Option<Said>,
 }
 
 impl Running {
@@ -223,18 +206,14 @@ impl Running {
                 Err(e) => return Err(failed("load generator", e, REMEDY)),
             }
         };
-        if !self.own {
-            // It may have been done, or ended as it was told.
-            let ended = status.success() || status.signal() == Some(libc::SIGTERM);
-            let cause = |said| format!("{status}: {said}");
-            return if ended {
-                Ok(Client { limited: None, lag_p99_ms: None, lag_limit_ms: self.lag_limit_ms })
-            } else {
-                Err(failed("load generator", cause(self.said()), self.remedy()))
-            };
+        // Another program may end as it was told, without a word of its own.
+        if !status.success() && (self.own || status.signal() != Some(libc::SIGTERM)) {
+            let said = self.said();
+            let cause = if self.own { said } else { format!("{status}: {said}") };
+            return Err(failed("load generator", cause, self.remedy()));
         }
-        if !status.success() {
-            return Err(failed("load generator", self.said(), REMEDY));
+        if !self.own {
+            return Ok(Client { limited: None, lag_p99_ms: None, lag_limit_ms: self.lag_limit_ms });
         }
         let said = self.child.0.stdout.take().map_or_else(|| Ok(vec![]), |o| input::all(o, SUMMARY_BYTES));
         let text = said.and_then(input::utf8).map_err(|e| failed("load generator", e, REMEDY))?;
@@ -252,9 +231,8 @@ impl Running {
     /// What it wrote to stderr, one line; kills it if it still runs.
     fn said(&mut self) -> String {
         let _ = self.child.0.kill();
-        let said = self.last.take().and_then(|t| t.join().ok()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&said);
-        text.lines().last().map_or_else(|| "the load generator sent nothing".into(), str::to_string)
+        let said = self.said.as_ref().and_then(|s| s.last_line(LAST_WORDS));
+        said.unwrap_or_else(|| "the load generator sent nothing".into())
     }
 }
 
@@ -267,6 +245,26 @@ fn client(report: &str, lag_limit_ms: f64) -> serde_json::Result<Client> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::PLACEHOLDERS;
+
+    /// Every placeholder that a command may have is filled in.
+    #[test]
+    fn commands_are_filled_in() {
+        let command = PLACEHOLDERS.iter().map(|p| format!("a{p}b")).collect();
+        let loadgen = Loadgen { protocol: "exec".into(), connections: 3, args: vec![], command };
+        let load = Load {
+            id: "web",
+            loadgen: &loadgen,
+            port: Some(80),
+            qos_target_ms: None,
+            rps: 1.5,
+            seed: 7,
+            longest_ms: 900,
+            aside_ms: 0,
+            preloaded: false,
+        };
+        assert_eq!(load.command(Path::new("/f")), ["a1.5b", "a7b", "a80b", "a900b", "a/fb", "awebb", "a3b"]);
+    }
 
     /// Only the client's own word is taken from a report: that it was late, and its lag. What else is in it does not matter.
     #[test]

@@ -41,6 +41,14 @@ fn unavailable(what: String, cause: &str, remedy: &str) -> ServerError {
     ServerError::Unavailable { what, cause: cause.into(), remedy: remedy.into() }
 }
 
+fn there_is(command: &[String], what: &str, of: &BenchService, field: &str) -> Result<(), ServerError> {
+    let program = command.first().map_or("", String::as_str);
+    in_path(program).map(drop).ok_or_else(|| {
+        let remedy = format!("Install it, or give its absolute path ({field})");
+        unavailable(format!("{what} {program} of {}", of.id), "there is no such program", &remedy)
+    })
+}
+
 /// That all of these can be had here, and are apart from each other and from this process. Looks only.
 ///
 /// # Errors
@@ -51,20 +59,12 @@ pub fn look(root: &Root, services: &[BenchService]) -> Result<(), ServerError> {
     let mut seen: Vec<(&str, Cgroup)> = vec![];
     for s in services {
         if let Some(l) = s.loadgen.as_ref().filter(|l| !l.is_own()) {
-            let program = l.command.first().map_or("", String::as_str);
-            if in_path(program).is_none() {
-                let remedy = "Install it, or give its absolute path (loadgen.command)";
-                return Err(unavailable(format!("load generator {program} of {}", s.id), "there is no such program", remedy));
-            }
+            there_is(&l.command, "load generator", s, "loadgen.command")?;
         }
         match &s.how {
             BenchHow::Launch => {}
             BenchHow::Run(command) => {
-                let program = command.first().map_or("", String::as_str);
-                if in_path(program).is_none() {
-                    let remedy = "Install it, or give its absolute path (service.command)";
-                    return Err(unavailable(format!("command {program} of {}", s.id), "there is no such program", remedy));
-                }
+                there_is(command, "command", s, "service.command")?;
                 if mounts.version().is_none() {
                     let remedy = "Mount cgroups with cpu and cpuset";
                     return Err(unavailable(format!("a cgroup for {}", s.id), "this host offers no cpu and cpuset cgroups", remedy));

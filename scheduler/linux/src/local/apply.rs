@@ -134,11 +134,13 @@ impl LocalServer {
             tracing::debug!("{why}");
             self.short_of = Some(cause);
             let freed = cause.of_rmids() && self.resctrl.as_ref().is_some_and(Resctrl::give_up_monitors);
-            if freed {
+            let most = if freed {
                 // It was not somebody else.
                 self.watch.counted.clear();
-            }
-            let most = if freed { usize::MAX } else { self.layout.classes.len() + made };
+                usize::MAX
+            } else {
+                self.layout.classes.len() + made
+            };
             (ops, classes) = self.class_steps(&all, most)?;
             steps = self.steps(&new, ops)?;
             self.record_or_owe_safe_layout(&classes)?;

@@ -7,25 +7,22 @@
 
 use super::{port_free, serves, unavailable, LocalServer, Target, READY};
 use crate::cgroup::{Mounts, Version};
-use crate::child::{Guarded, Priority};
+use crate::child::{Guarded, Priority, Said};
 use crate::engine::in_path;
 use crate::files::Files;
 use crate::procfs::Process;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStderr, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use surefoot_server::{CpuSet, Kind, ServerError, ServiceId};
 
 /// How long processes that were killed may take to go.
 const END: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
-/// What is kept of what a service says.
-const SAID_BYTES: usize = 4096;
 /// Controllers that a service's group is made in, where they are hierarchies of their own (v1).
 const V1: [&str; 5] = ["cpuset", "cpu", "cpuacct", "memory", "perf_event"];
 
@@ -48,15 +45,13 @@ pub struct CommandSpec {
 pub(super) struct Started {
     child: Guarded,
     group: Group,
-    said: Arc<Mutex<Vec<u8>>>,
+    said: Option<Said>,
 }
 
 impl Started {
     /// The last line that it wrote to stderr, for messages.
     pub(super) fn last_line(&self) -> String {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(&said).into_owned();
-        text.lines().map(str::trim).rfind(|l| !l.is_empty()).map_or_else(String::new, |l| format!(": {l}"))
+        self.said.as_ref().and_then(|s| s.last_line(Duration::ZERO)).map_or_else(String::new, |l| format!(": {l}"))
     }
 }
 
@@ -165,22 +160,6 @@ fn end(files: &dyn Files, group: &Group) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Keeps the end of what a service says; it ends with the last process that holds the other end.
-fn listen(mut from: ChildStderr) -> Arc<Mutex<Vec<u8>>> {
-    let said = Arc::new(Mutex::new(vec![]));
-    let kept = said.clone();
-    std::thread::spawn(move || {
-        let mut buf = [0; SAID_BYTES];
-        while let Ok(n @ 1..) = from.read(&mut buf) {
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.extend_from_slice(&buf[..n]);
-            let more = kept.len().saturating_sub(SAID_BYTES);
-            kept.drain(..more);
-        }
-    });
-    said
-}
-
 /// Start it inside the group, on any CPU: this process keeps off the services' CPUs, and a child would inherit that.
 fn spawn(spec: &CommandSpec, group: &Group, cpus: CpuSet) -> io::Result<Guarded> {
     let port = spec.port.unwrap_or(0).to_string();
@@ -230,7 +209,7 @@ impl LocalServer {
         let started = spawn(spec, &group, self.online).map_err(|e| unavailable(what(), e, "Start it by hand to see more"));
         let mut started = match started {
             Ok(mut child) => {
-                let said = child.0.stderr.take().map(listen).unwrap_or_default();
+                let said = child.0.stderr.take().map(Said::of);
                 Started { child, group: group.clone(), said }
             }
             Err(e) => {
