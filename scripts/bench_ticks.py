@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from bench_feed import INTERVAL_MS, SERVICES, end, make, start
+from bench_feed import INTERVAL_MS, SERVICES, end, lateness_ms, make, start
 
 BINS_MS = [1, 2, 5, 10, 20]
 START_S = 60
@@ -97,17 +97,11 @@ def silence(page: Page, senders: list[subprocess.Popen[str]]) -> Iterator[None]:
             p.send_signal(signal.SIGCONT)
 
 
-def late_ms(events: Path, from_line: int) -> tuple[list[float], int]:
-    lines = events.read_text("utf-8").splitlines()
-    t = [e["t_ms"] for e in map(json.loads, lines[from_line:]) if e["service"] == SERVICES[0]]
-    return [max(0.0, b - a - INTERVAL_MS) for a, b in pairwise(t)], len(lines)
-
-
 def row(name: str, late: list[float]) -> dict[str, object]:
     edges = [(float("-inf"), BINS_MS[0]), *pairwise(BINS_MS), (BINS_MS[-1], float("inf"))]
     names = [f"<= {b} ms" for b in BINS_MS] + [f"> {BINS_MS[-1]} ms"]
     counts = {n: sum(lo < x <= hi for x in late) for n, (lo, hi) in zip(names, edges, strict=True)}
-    return {"scenario": name, "ticks": len(late), **counts, "longest_ms": max(late)}
+    return {"scenario": name, "ticks": len(late), **counts, "longest_ms": late[-1]}
 
 
 def wait_for(what: str, it_is: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -168,12 +162,12 @@ def measure(binaries: Path, out: Path, seconds: float) -> None:
         seen = 0
         for name, ways in scenarios:
             time.sleep(2.0)
-            _, seen = late_ms(events, seen)
+            _, seen = lateness_ms(events, seen)
             with ExitStack() as now:
                 for way in ways:
                     now.enter_context(way())
                 time.sleep(seconds)
-            late, seen = late_ms(events, seen)
+            late, seen = lateness_ms(events, seen)
             print(json.dumps(row(name, late)), flush=True)
 
 
