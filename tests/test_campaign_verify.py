@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from campaigns import measured
 
 from collection import campaign, dataset, standing, verify
 from collection.errors import DataSetError
@@ -33,10 +34,7 @@ samples = 12
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whole")
-    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    return root / "out"
+    return measured(tmp_path_factory.mktemp("whole"), CAMPAIGN)
 
 
 @pytest.fixture
@@ -282,10 +280,7 @@ FRONTIER = (
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("few")
-    (root / "campaign.toml").write_text(FRONTIER, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    return root / "out"
+    return measured(tmp_path_factory.mktemp("few"), FRONTIER)
 
 
 def test_a_frontier_campaign_adds_up(few: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from campaigns import measured
 from click.testing import CliRunner
 
 from collection import campaign, card, commands, errors, verify
@@ -30,10 +31,7 @@ samples = 5
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("carded")
-    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    return root / "out"
+    return measured(tmp_path_factory.mktemp("carded"), CAMPAIGN)
 
 
 def test_card_of_a_campaign(whole: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from campaigns import measured
 from test_hosts_campaign import HOSTS, TEXT, Hosts
 
 from collection import campaign, card, mirror, verify
@@ -38,12 +39,10 @@ samples = 12
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound")
-    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    cut(root / "out/server-1", 12)
-    card.write(root / "out")
-    return root / "out"
+    out = measured(tmp_path_factory.mktemp("sound"), CAMPAIGN)
+    cut(out / "server-1", 12)
+    card.write(out)
+    return out
 
 
 def cut(folder: Path, count: int) -> None:

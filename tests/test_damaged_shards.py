@@ -11,8 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
+from campaigns import measured
 
-from collection import campaign, card, cli, verified
+from collection import card, cli, verified
 from pipelines import label, rows
 
 PARAMS = str(Path(__file__).parent.parent / "params.yaml")
@@ -74,10 +75,7 @@ DAMAGE: dict[str, tuple[Callable[[pl.DataFrame], pl.DataFrame], str, str | None]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whole")
-    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    return root / "out"
+    return measured(tmp_path_factory.mktemp("whole"), CAMPAIGN)
 
 
 def damaged(whole: Path, folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame] | bytes) -> Path:

@@ -24,8 +24,9 @@ import numpy as np
 import polars as pl
 import pytest
 import synthetic
+from campaigns import measured
 
-from collection import adapters, campaign, cli, closed_loop, derive, mirror, playbooks, standing
+from collection import adapters, cli, closed_loop, derive, mirror, playbooks, standing
 from collection.errors import SurefootError
 from pipelines import eval_rows, fitted, inputs, params, samples
 from pipelines.errors import BadInput, PipelineError
@@ -91,10 +92,7 @@ def test_campaigns(tmp_path: Path, keep: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whole")
-    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    return root / "out"
+    return measured(tmp_path_factory.mktemp("whole"), CAMPAIGN)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from campaigns import measured
 from click.testing import CliRunner
 
 from collection import campaign, card, commands, console, dataset, report, standing, verify, worth
@@ -37,10 +38,7 @@ MARK = "steal time of the managed CPUs 4.0 % (limit 2.0 %)"
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight cases of three rows each, all of them usable."""
-    root = tmp_path_factory.mktemp("worth")
-    (root / "campaign.toml").write_text(CAMPAIGN, "utf-8")
-    campaign.run(root / "campaign.toml", root / "out")
-    return root / "out"
+    return measured(tmp_path_factory.mktemp("worth"), CAMPAIGN)
 
 
 def spoil(out: Path, disturbed: set[int], verdicts: dict[int, str]) -> None:
