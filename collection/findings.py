@@ -15,7 +15,7 @@ class Finding:
     """One thing that is wrong: the file, what, and what to do.
 
     severity: an `error` makes a data set unfit for use; a `warning` names cases that may be measured again.
-    cases: ids of all cases concerned, where it is about cases.
+    cases: ids of all cases concerned, where it is about cases. unfinished: what is there is whole, more is to come.
     """
 
     file: str
@@ -23,6 +23,7 @@ class Finding:
     remedy: str
     severity: Severity = "error"
     cases: tuple[str, ...] = ()
+    unfinished: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return {

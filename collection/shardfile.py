@@ -56,8 +56,12 @@ def unreadable(path: Path) -> str | None:
                 return other
             pl.read_parquet(path)
     except (Exception, *tables.DAMAGED) as e:  # whatever its Parquet reader raises
-        return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
+        return _unreadable(e)
     return None
+
+
+def _unreadable(e: BaseException) -> str:
+    return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
 
 
 def impossible() -> pl.Expr:
@@ -92,7 +96,7 @@ def wrong(path: Path, rows: int, cases: Mapping[str, int]) -> str | None:
                 return other
             here = pl.read_parquet(path).group_by("case_id").len()
     except (Exception, *tables.DAMAGED, ArrowException) as e:  # whatever a reader of Parquet raises: it cannot be read
-        return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
+        return _unreadable(e)
     found: dict[str | None, int] = dict(here.iter_rows())
     told: Mapping[Any, int] = cases
     case = next((c for c in {**told, **found} if found.get(c) != told.get(c)), "")

@@ -34,7 +34,7 @@ def run(data: Path, out: Path) -> dict[str, Any]:
         found = verify.verify(data)
     except SurefootError as e:
         raise BadInput(str(e)) from None
-    wrong = [f for f in found.findings if f.severity == "error" and not f.what.startswith("incomplete: ")]
+    wrong = [f for f in found.findings if f.severity == "error" and not f.unfinished]
     if wrong:
         more = f" ({counted(len(wrong), 'finding')}: surefoot campaign verify {data})"
         raise PipelineError(f"{wrong[0].file}: {wrong[0].what}. {wrong[0].remedy}{more}")

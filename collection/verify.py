@@ -212,7 +212,7 @@ def _journal(
     if not manifest.complete:
         # a stopped run's journal may be ahead of its manifest: that is not wrong, only unfinished
         what = f"incomplete: {journal.cases:,} of {cases.planned:,} cases are done"
-        yield Finding(str(folder / dataset.MANIFEST), what, f"go on: {again}")
+        yield Finding(str(folder / dataset.MANIFEST), what, f"go on: {again}", unfinished=True)
         return
     found = journal.by_state()
     told = {s: getattr(cases, s.replace("-", "_")) for s in dataset.STATES}

@@ -21,24 +21,18 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a file says of one operation in one run. None: it does not say.
+class Operation:
+    """What one operation came to in one run, by a file. None: it does not say.
 
     Attributes:
         operation: what the latencies are of, e.g. `read`; `all` for every request.
         run: which run of the file: its number, or the tool's own word for it (`best`, `worst`, `average of 3`).
         count: requests that mean and percentiles are of (without either, those of the operation). Where the tool prints a rate
-        and
-            a duration only, their product.
+            and a duration only, their product.
         errors: requests that failed, or the tool's count of failures. lost: requests without a reply, counted as slower than all.
         misses: replies that held no value.
         offered_rps, achieved_rps: rate asked for, and of usable replies to this operation; requests per second.
-        mean_ms to p999_ms: latency, ms. p99_low_ms, p99_high_ms: 95 % interval of the p99.
-        runtime_s: of a job without requests (PARSEC), seconds in its region of interest.
-        loop: `open` (requests are sent by a schedule), `closed` (after the reply to the one before) or None.
-        latency_from: `intended` or `actual` send, or `service` (when a server took the request up).
-        verdict: as in a sweep's samples: valid, not-resolvable or server-overloaded. `client-limited` cannot be told from these
-            files: none holds the tool's own delay. None: a row without latencies. reason: why, in one sentence.
+        mean_ms: latency, ms.
     """
 
     tool: str
@@ -51,6 +45,21 @@ class Measured:
     offered_rps: float | None = None
     achieved_rps: float | None = None
     mean_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured(Operation):
+    """An operation, judged.
+
+    Attributes:
+        p50_ms to p999_ms: latency, ms. p99_low_ms, p99_high_ms: 95 % interval of the p99.
+        runtime_s: of a job without requests (PARSEC), seconds in its region of interest.
+        loop: `open` (requests are sent by a schedule), `closed` (after the reply to the one before) or None.
+        latency_from: `intended` or `actual` send, or `service` (when a server took the request up).
+        verdict: as in a sweep's samples: valid, not-resolvable or server-overloaded. `client-limited` cannot be told from these
+            files: none holds the tool's own delay. None: a row without latencies. reason: why, in one sentence.
+    """
+
     p50_ms: float | None = None
     p95_ms: float | None = None
     p99_ms: float | None = None

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import NormalDist
 
 import numpy as np
 
-from .measured import Measured
+from .measured import Measured, Operation
 from .words import Failed
 
 CONFIDENCE = 0.95
@@ -46,23 +46,13 @@ that of a service with slow and fast requests."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Operation):
     """What a parser took from a file, before it is judged. quantiles: by level, ms. cdf: (share at or below, ms), ascending.
 
     step_ms: how finely the tool tells latencies. span_s: how long they were recorded. failed: (failed, ended) requests, or
     rates of both. why_no_count: what would tell the count.
     """
 
-    tool: str
-    operation: str = "all"
-    run: str = "1"
-    count: int | None = None
-    errors: int | None = None
-    lost: int | None = None
-    misses: int | None = None
-    offered_rps: float | None = None
-    achieved_rps: float | None = None
-    mean_ms: float | None = None
     min_ms: float | None = None
     max_ms: float | None = None
     quantiles: dict[float, float | None] = field(default_factory=dict)
@@ -215,23 +205,15 @@ def judged(f: Found) -> Measured:
         for level, value in q.items()
         if n is not None and value is not None and f.step_ms <= STEP_SHARE * value and (level == 0.99 or resolvable(n, level))
     }
+    told = {of.name: getattr(f, of.name) for of in fields(Operation)}
     return Measured(
-        f.tool,
-        f.operation,
-        f.run,
-        f.count,
-        f.errors,
-        f.lost,
-        f.misses,
-        f.offered_rps,
-        f.achieved_rps,
-        f.mean_ms or None,
-        kept.get(0.5),
-        kept.get(0.95),
-        kept.get(0.99),
-        kept.get(0.999),
-        low if n is not None else None,
-        high if n is not None else None,
+        **(told | {"mean_ms": f.mean_ms or None}),
+        p50_ms=kept.get(0.5),
+        p95_ms=kept.get(0.95),
+        p99_ms=kept.get(0.99),
+        p999_ms=kept.get(0.999),
+        p99_low_ms=low if n is not None else None,
+        p99_high_ms=high if n is not None else None,
         loop=f.loop,
         latency_from=f.latency_from,
         verdict=verdict,
