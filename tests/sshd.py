@@ -1,11 +1,17 @@
-"""An SSH server on this machine, for tests: OpenSSH's client comes in, and its commands are carried out here."""
+"""An SSH server on this machine, for tests: OpenSSH's client comes in, and its commands are carried out here.
+
+The server is a process of its own, as asyncio's streams of a cut connection cannot be closed before they are collected:
+    python tests/sshd.py FOLDER     listens on a free port of 127.0.0.1, says it, and ends with its stdin
+"""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import threading
-import warnings
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +19,37 @@ import asyncssh
 
 
 class Sshd:
-    """Listens on a free port of 127.0.0.1 until it is closed.
-
-    commands: what was asked for. logins: how often somebody began to log in, which is after the host's key was accepted.
-    """
+    """Listens on a free port of 127.0.0.1 until it is closed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.commands: list[str] = []
-        self.logins = 0
         self.host_key = asyncssh.generate_private_key("ssh-ed25519")
         client = asyncssh.generate_private_key("ssh-ed25519")
         folder.mkdir(parents=True, exist_ok=True)
-        client.write_private_key(str(folder / "key"))
-        (folder / "key").chmod(0o600)
+        for key, name in ((self.host_key, "host"), (client, "key")):
+            key.write_private_key(str(folder / name))
+            (folder / name).chmod(0o600)
         client.write_public_key(str(folder / "authorized"))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._listener = self._call(self._listen())
-        self.port: int = self._listener.get_port()
-
-    async def _listen(self) -> Any:
-        outer = self
-
-        class Server(asyncssh.SSHServer):
-            def begin_auth(self, username: str) -> bool:
-                outer.logins += 1
-                return True
-
-        return await asyncssh.listen(
-            "127.0.0.1",
-            0,
-            server_factory=Server,
-            server_host_keys=[self.host_key],
-            authorized_client_keys=str(self.folder / "authorized"),
-            process_factory=self._process,
-            sftp_factory=True,
-            allow_scp=True,
-            encoding=None,
+        (folder / "heard").touch()
+        # A session of its own: what a client left running ends with the server.
+        self._server = subprocess.Popen(
+            [sys.executable, __file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
+        assert self._server.stdout is not None
+        self.port = int(self._server.stdout.readline())
 
-    async def _process(self, process: Any) -> None:
-        self.commands.append(process.command or "")
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_shell(process.command or ":", stdin=pipe, stdout=pipe, stderr=pipe)
-        await process.redirect(child.stdin, child.stdout, child.stderr)
-        process.exit(await child.wait())
-        await process.wait_closed()
+    def _heard(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in (self.folder / "heard").read_text("utf-8").splitlines()]
 
-    def _call(self, what: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+    @property
+    def commands(self) -> list[str]:
+        """What was asked for."""
+        return [line["command"] for line in self._heard() if "command" in line]
+
+    @property
+    def logins(self) -> int:
+        """How often somebody began to log in, which is after the host's key was accepted."""
+        return sum("login" in line for line in self._heard())
 
     def known(self, key: Any = None) -> None:
         """Write known_hosts, with the server's own key or another; None: its own."""
@@ -82,21 +68,42 @@ class Sshd:
         }
 
     def close(self) -> None:
-        async def end() -> None:
-            self._listener.close()
-            await self._listener.wait_closed()
-            # What still runs is of connections that the client has left.
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
+        os.killpg(self._server.pid, signal.SIGKILL)
+        self._server.communicate()
 
-        self._call(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        del self._listener
-        # asyncssh makes coroutines for connections that were cut, and never waits for them. Their warnings are told here, not in
-        # whatever runs when they are collected.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()
+
+async def _serve(folder: Path) -> None:
+    def heard(**what: str) -> None:
+        with (folder / "heard").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(what) + "\n")
+
+    class Server(asyncssh.SSHServer):
+        def begin_auth(self, username: str) -> bool:
+            heard(login=username)
+            return True
+
+    async def carry_out(process: Any) -> None:
+        heard(command=process.command or "")
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_shell(process.command or ":", stdin=pipe, stdout=pipe, stderr=pipe)
+        await process.redirect(child.stdin, child.stdout, child.stderr)
+        process.exit(await child.wait())
+        await process.wait_closed()
+
+    listener = await asyncssh.listen(
+        "127.0.0.1",
+        0,
+        server_factory=Server,
+        server_host_keys=[str(folder / "host")],
+        authorized_client_keys=str(folder / "authorized"),
+        process_factory=carry_out,
+        sftp_factory=True,
+        allow_scp=True,
+        encoding=None,
+    )
+    print(listener.get_port(), flush=True)
+    await asyncio.to_thread(sys.stdin.buffer.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))
