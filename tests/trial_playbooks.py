@@ -18,6 +18,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
+from configurations import CONFIGURATIONS
 from trial_lab import REPO, SLOW, Host, Lab, until
 
 from collection import campaign, tools, verify
@@ -142,11 +143,11 @@ def test_through_a_bastion_with_a_vaulted_secret(lab: Lab) -> None:
 class Controller:
     """`surefoot campaign run`, as a process of its own."""
 
-    def __init__(self, lab: Lab, file: Path, out: Path, surefootd: Path) -> None:
+    def __init__(self, lab: Lab, file: Path, out: Path, surefootd: Path, **environment: str) -> None:
         self.log = lab.folder / "controller.log"
         command = [sys.executable, "-m", "collection.cli", "campaign", "run", str(file), "--inventory", str(lab.inventory)]
         with self.log.open("ab") as log:
-            env = {**os.environ, "SUREFOOTD": str(surefootd)}
+            env = {**os.environ, "SUREFOOTD": str(surefootd), **environment}
             self.process = subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, cwd=REPO, env=env)
 
     def kill(self) -> None:
@@ -243,4 +244,29 @@ def test_collect_twice_changes_nothing(lab: Lab, tmp_path: Path) -> None:
     for host in lab.hosts.values():
         until(f"{host.name} has ended", lambda h=host: h.holds(f"grep -q '\"code\": 0' {STATE}/campaigns/twice/ended.json"))
     assert nothing_changed(lab.play("collect.yml", "-e", json.dumps(variables)))
+    lab.play("teardown.yml", "-e", "teardown_remove_data=true")
+
+
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+def test_a_campaign_under_a_configuration_of_the_users_own(kind: str, lab: Lab, tmp_path: Path) -> None:
+    """Whatever ansible.cfg says, a whole campaign over three hosts brings home the rows of an undisturbed run."""
+    few = {'"1..36"': '"8..9"', '"1..20"': '"4..6"', "[4, 8, 16]": "8"}
+    assert all(old in CAMPAIGN for old in few)
+    on_hosts, virtual = (tmp_path / name for name in ("hosts.toml", "virtual.toml"))
+    for file, text in ((on_hosts, ON_HOSTS), (virtual, VIRTUAL)):
+        for old, new in few.items():
+            text = text.replace(old, new)
+        file.write_text(text, "utf-8")
+    config = tmp_path / "ansible.cfg"
+    config.write_text(CONFIGURATIONS[kind], "utf-8")
+    real = tools.find(tools.SUREFOOTD)
+    for host in lab.hosts.values():
+        subprocess.run(["docker", "cp", str(real), f"{host.container}:/usr/local/bin/surefootd"], check=True, capture_output=True)
+    campaign.run(virtual, tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    controller = Controller(lab, on_hosts, out, real, ANSIBLE_CONFIG=str(config))
+    assert controller.done() == 0, controller.log.read_text("utf-8")[-3000:]
+    found = verify.verify(out)
+    assert found.ok, found.as_json()
+    assert rows(out / "lab").equals(rows(tmp_path / "undisturbed" / "server-1"))
     lab.play("teardown.yml", "-e", "teardown_remove_data=true")
