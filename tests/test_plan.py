@@ -232,7 +232,7 @@ def test_all_refusals_are_told_together(tmp_path: Path, busy: int, monkeypatch: 
 
 
 def test_a_silent_service_is_found(tmp_path: Path) -> None:
-    """A service that runs already and does not answer on its port cannot be loaded; one that answers can."""
+    """A service that runs already and does not listen on its port cannot be loaded; one that does is not connected to."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = int(s.getsockname()[1])
@@ -240,10 +240,13 @@ def test_a_silent_service_is_found(tmp_path: Path) -> None:
         (tmp_path / "c.toml").write_text(text, "utf-8")
         found = list(preflight._services(preflight._campaign(tmp_path / "c.toml"), ["own"], tmp_path))
         assert list(preflight._ports(None, found)) == [
-            f"service: own: nothing answers on 127.0.0.1:{port}. Start the service, or mend its port"
+            f"service: own: nothing listens on 127.0.0.1:{port}. Start the service, or mend its port"
         ]
         s.listen()
         assert list(preflight._ports(None, found)) == []
+        s.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            s.accept()
 
 
 def test_neighbours_without_an_image_are_a_warning(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
