@@ -33,6 +33,8 @@ JOURNAL_BYTES = 16 << 30
 """A journal, which is never in memory as a whole: a line for each case."""
 YAML_BYTES = 256 << 10
 """YAML is read a hundred times as slowly as the rest."""
+NESTED = 100
+"""Lists and tables within each other. Readers take a thousand, but not what writes such a value again."""
 SILENCE_S = 10.0
 """Longest silence of a pipe."""
 _YAML_VALUES = 100_000
@@ -215,6 +217,21 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _shallow(value: Any) -> Any:
+    """The value itself, if its nesting has an end that everything that handles it later can reach.
+
+    Raises:
+        Unreadable: it is nested deeper than NESTED.
+    """
+    level = [value]
+    for _ in range(NESTED + 1):
+        level = [v for v in level if isinstance(v, dict | list)]
+        if not level:
+            return value
+        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
+    raise Unreadable("it is nested too deep")
+
+
 def parse_json(data: bytes | str) -> Any:
     """JSON in which a key stands once, numbers are finite and nesting has an end.
 
@@ -223,7 +240,9 @@ def parse_json(data: bytes | str) -> Any:
     """
     text = utf8(data) if isinstance(data, bytes) else data
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+        # a line of a journal has a few
+        return _shallow(value) if text.count("[") + text.count("{") > NESTED else value
     except Unreadable:
         raise
     except RecursionError:
@@ -247,7 +266,10 @@ def parse_toml(text: str) -> dict[str, Any]:
     if _LONG_KEY.search(text):
         raise Unreadable(f"a key has more than {_KEY_PARTS} parts")
     try:
-        return tomllib.loads(text)
+        value: dict[str, Any] = _shallow(tomllib.loads(text))
+        return value
+    except Unreadable:
+        raise
     except RecursionError:
         raise Unreadable("it is nested too deep") from None
     except ValueError as e:
@@ -282,7 +304,7 @@ def read_yaml(path: Path, most: int = YAML_BYTES) -> Any:
         if node is None:
             return None
         _spelt_out(node, {}, yaml)
-        return loader.construct_document(node)
+        return _shallow(loader.construct_document(node))
     except Unreadable:
         raise
     except RecursionError:

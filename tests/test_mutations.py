@@ -447,6 +447,23 @@ def test_keys_of_many_parts_take_no_time() -> None:
     assert tomllib.loads("a.b = 1") == inputs.parse_toml("a.b = 1")
 
 
+@pytest.mark.parametrize("inner", ["[]", "{}", "7"])
+def test_nesting_has_an_end(inner: str, tmp_path: Path) -> None:
+    """What is read can be handled by whatever writes it again: 100 levels, in each format."""
+    file = tmp_path / "x.yaml"
+
+    def yaml(text: str) -> Any:
+        file.write_text(text)
+        return inputs.read_yaml(file)
+
+    readers = ((0, inputs.parse_json), (1, lambda text: inputs.parse_toml(f"a = {text}")), (0, yaml))
+    for outer, of in readers:
+        most = inputs.NESTED - outer - (inner != "7")
+        of("[" * most + inner + "]" * most)
+        with pytest.raises(inputs.Unreadable, match="nested too deep"):
+            of("[" * (most + 1) + inner + "]" * (most + 1))
+
+
 def test_yaml_has_a_size_when_it_is_spelt_out(tmp_path: Path) -> None:
     """References may be used, and may not make a line a gigabyte; a value is not in itself."""
     file = tmp_path / "x.yaml"
