@@ -25,8 +25,8 @@ from typing import IO, Any, Protocol
 from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
 
-from . import card, dataset, lab, preflight, spec, standing, tools, worth
-from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed
+from . import card, dataset, lab, spec, standing, tools, worth
+from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed, ToolMissing
 from .mirror import Split
 from .standing import COPY, PROGRESS, SCHEMA_VERSION, counted, each, is_running, read_note, read_summary, status
 
@@ -111,25 +111,38 @@ def prepare(
     if catalogue is not None:
         if all(t.server != "local" for t in campaign.targets):
             raise CampaignError(f"--catalogue {catalogue}: {file} has virtual targets only, which have profiles. Leave it out")
-        preflight.check_catalogue(catalogue)
+        _check_catalogue(catalogue)
     plans = {t.name: _plan(campaign, t) for t in campaign.targets}
-    refusals = {t.name: list(_refusals(campaign, t, plans[t.name])) for t in campaign.targets}
+    refusals = {t.name: list(_refusals(t, plans[t.name])) for t in campaign.targets}
     splits = {t.name: lab.split_for(out, campaign, t, inventory) for t in on_hosts} if inventory else {}
     if out is not None:
         _check_folder(campaign, out)
     return Prepared(campaign, plans, splits, refusals)
 
 
-def _refusals(campaign: spec.Campaign, target: spec.Target, found: dict[str, Any] | None) -> Iterator[str]:
-    """What `surefootd sweep --plan` does not look at."""
+def _refusals(target: spec.Target, found: dict[str, Any] | None) -> Iterator[str]:
+    """Why a run could not start on this machine; nothing if it can."""
     if target.on_hosts:
         for tool in (tools.SUREFOOTD, tools.LOADGEN):
             tools.find(tool)
-        if target.server == "local":
-            folder = campaign.catalogue or tools.repo_root() / "workloads"
-            yield from preflight.foreign(campaign.path, preflight.of_file(campaign.path, folder), folder)
     elif target.is_local and found is not None:
-        yield from preflight.refusals(campaign.path, found["by_service"], preflight.catalogue(campaign.catalogue))
+        if tools.is_named(tools.LOADGEN):
+            try:
+                tools.find(tools.LOADGEN)
+            except ToolMissing as e:
+                yield str(e)
+        yield from found["refusals"]
+
+
+def _check_catalogue(given: Path) -> None:
+    """
+    Raises:
+        CampaignError: it is no catalogue.
+    """
+    if not given.is_dir() or not any(given.glob("*/workload.toml")):
+        raise CampaignError(
+            f"--catalogue {given}: has no NAME/workload.toml in it. Give a folder of workloads, as docs/catalogue.md has it"
+        )
 
 
 def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, catalogue: Path | None = None) -> dict[str, Any]:
@@ -158,9 +171,6 @@ def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, 
         if t.on_hosts:
             entry["hosts"] = [s.host for s in split.shares] if split else None
             entry["warnings"] = [*entry.get("warnings", []), *away]
-        if t.is_local and known:
-            folder = preflight.catalogue(catalogue)
-            entry["warnings"] = [*known.get("warnings", []), *preflight.warnings(file, known["by_service"], folder)]
         targets.append({**entry, "refusals": refusals})
     return {
         "campaign": found.campaign.name,

@@ -111,23 +111,25 @@ def plans_of_hosts(campaign: spec.Campaign, target: spec.Target, split: Split, i
         variables = {
             "surefoot_group": split.group,
             "programs_surefootd": str(tools.find(tools.SUREFOOTD)),
+            "programs_loadgen": str(tools.find(tools.LOADGEN)),
             "collect_campaign": str(campaign.path.resolve()),
             "collect_catalogue": str(_archive(_workloads(campaign), Path(scratch))),
         }
         heard = playbooks.play("plan.yml", inventory, [s.host for s in split.shares], variables)
     plans: dict[str, dict[str, Any]] = {}
-    refusals, away = [], []
+    refusals, warnings, away = [], [], []
     for host in (s.host for s in split.shares):
         h = heard[host]
         found = tools.json_object(str(h.results.get(_PLAN_TASK, {}).get("stdout")))
         if found is not None:
             plans[host] = found
+            refusals += [f"{host}: {_of_the_host(str(what), campaign)}" for what in _list(found, "refusals")]
+            warnings += [f"{host}: {_of_the_host(str(what), campaign)}" for what in _list(found, "warnings")]
         elif h.unreachable:
             away.append(f"{host}: cannot be reached: {h.problem}")
         else:
             why = (h.problem or "the playbook did nothing there").removeprefix(f"{_PLAN_TASK}: ").removeprefix("surefootd: ")
-            # the host's copy, in the words of whoever wrote it
-            refusals.append(f"{host}: " + re.sub(r"\S*/surefoot-plan\.[^/ ]*/campaign\.toml", str(campaign.path), why))
+            refusals.append(f"{host}: {_of_the_host(why, campaign)}")
     if not plans:
         return HostPlans(None, refusals, away)
     (first, one), *others = plans.items()
@@ -138,7 +140,18 @@ def plans_of_hosts(campaign: spec.Campaign, target: spec.Target, split: Split, i
     seconds = one.get("estimated_duration_s")
     if isinstance(seconds, int | float):
         one = {**one, "estimated_duration_s": seconds / len(split.shares)}
-    return HostPlans(one, refusals, away)
+    return HostPlans({**one, "warnings": warnings}, refusals, away)
+
+
+def _list(found: dict[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _of_the_host(what: str, campaign: spec.Campaign) -> str:
+    """What a host says of its copies of campaign and catalogue, in the words of their author."""
+    what = re.sub(r"\S*/surefoot-plan\.[^/ ]*/campaign\.toml", str(campaign.path), what)
+    return re.sub(r"\S*/surefoot-plan\.[^/ ]*/workloads", str(_workloads(campaign)[0]), what)
 
 
 def _workloads(campaign: spec.Campaign) -> list[Path]:

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from collection import campaign, commands, lab, playbooks, preflight
+from collection import campaign, commands, lab, playbooks
 from collection.errors import SurefootError
 
-REPO = Path(__file__).parent.parent
 VIRTUAL = """\
 name = "plan"
 [targets]
@@ -119,6 +118,7 @@ CASES = {
     "engine is none": Case(LOCAL, "is not a program", catalogue(), CAT, {"SUREFOOT_ENGINE": "/none"}),
     "engine is silent": Case(LOCAL, "container engine", catalogue(), CAT, {"SUREFOOT_ENGINE": "/bin/false"}),
     "image": Case(LOCAL, "no image plan/kv", catalogue(), CAT, images="other"),
+    "data": Case(LOCAL, "volume /none of kv", catalogue(("licence", 'volumes = ["/none:/data"]\nlicence')), CAT),
     "port": Case(LOCAL, "is in use on this machine", catalogue(("PORT", "BUSY")), CAT),
     "program of a command": Case(
         LOCAL.replace('["kv"]', '"all"') + NAMED.replace("/bin/sh", "/none"), "there is no such program"
@@ -154,7 +154,8 @@ def set_up(case: Case, folder: Path, busy: int, monkeypatch: pytest.MonkeyPatch)
     """Lay the case out in a folder, with an engine that has its images; the options of `plan` and `run`."""
     engine = folder / "engine"
     engine.write_text(
-        f'#!/bin/sh\n[ "$1" = ps ] && exit 0\n[ "$3" = {case.images} ] && exit 0\necho "No such image: $3" >&2\nexit 1\n'
+        "#!/bin/sh\ncase $1 in version) echo 27; exit 0;; ps) exit 0;; esac\n"
+        f'[ "$3" = {case.images} ] && exit 0\necho "No such image: $3" >&2\nexit 1\n'
     )
     engine.chmod(0o755)
     monkeypatch.setenv("SUREFOOT_ENGINE", str(engine))
@@ -231,24 +232,6 @@ def test_all_refusals_are_told_together(tmp_path: Path, busy: int, monkeypatch: 
         campaign.run(file, tmp_path / "out", **options)
 
 
-def test_a_silent_service_is_found(tmp_path: Path) -> None:
-    """A service that runs already and does not listen on its port cannot be loaded; one that does is not connected to."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = int(s.getsockname()[1])
-        text = f'[[service]]\nservice = "own"\npid = 7\nport = {port}\nloadgen = {{ protocol = "resp", connections = 1 }}\n'
-        (tmp_path / "c.toml").write_text(text, "utf-8")
-        found = list(preflight._services(preflight._campaign(tmp_path / "c.toml"), ["own"], tmp_path))
-        assert list(preflight._ports(None, found)) == [
-            f"service: own: nothing listens on 127.0.0.1:{port}. Start the service, or mend its port"
-        ]
-        s.listen()
-        assert list(preflight._ports(None, found)) == []
-        s.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            s.accept()
-
-
 def test_neighbours_without_an_image_are_a_warning(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which neighbours are drawn is not known here: a missing image of one of them is said, and refuses nothing."""
     other = ENTRY.replace('"kv"', '"kx"').replace("plan/kv", "plan/kx").replace("PORT", str(free_port()))
@@ -318,16 +301,19 @@ def test_what_hosts_refuse_is_named_by_host(tmp_path: Path, busy: int, monkeypat
         "estimated_duration_s": 40.0,
         "warnings": [],
     }
+    no_image = "no image plan/kv, which kv is started from. Build it, or mend image in /var/tmp/surefoot-plan.x1/workloads/NAME"
     wrong = "surefootd: /var/tmp/surefoot-plan.x1/campaign.toml:8: sweep.cores: 16 is more than the 8 cores"
     hosts_said(
         monkeypatch,
-        node_1=playbooks.Heard({"Plan the campaign": {"stdout": json.dumps(one)}}),
+        node_1=playbooks.Heard({"Plan the campaign": {"stdout": json.dumps({**one, "refusals": [no_image]})}}),
         node_2=playbooks.Heard({}, f"Plan the campaign: {wrong}"),
         node_3=playbooks.Heard({"Plan the campaign": {"stdout": json.dumps({**one, "cases": 5})}}),
         node_4=playbooks.Heard({}, "no route to host", unreachable=True),
     )
     (target,) = campaign.plan(file, **options)["targets"]
+    at = options["catalogue"]
     assert target["refusals"] == [
+        f"node-1: no image plan/kv, which kv is started from. Build it, or mend image in {at}/NAME",
         f"node-2: {file}:8: sweep.cores: 16 is more than the 8 cores",
         "node-3: plans other cases than node-1: hosts that share a campaign are of one platform",
     ]
@@ -387,11 +373,3 @@ def test_the_catalogue_goes_to_the_sweep_and_to_the_hosts(tmp_path: Path, busy: 
     with pytest.raises(Shipped):
         campaign.run(file, tmp_path / "shared", inventory=tmp_path / "inv", **options)
     assert sources == [[options["catalogue"]]]
-
-
-def test_the_adapters_are_those_of_the_node() -> None:
-    """Names of load generators that a sweep does not start: one list there, the same here."""
-    text = (REPO / "scheduler/linux/src/catalogue.rs").read_text("utf-8")
-    listed = re.search(r"pub const ADAPTERS: \[&str; \d+\] = \[([^\]]*)\]", text)
-    assert listed is not None
-    assert tuple(re.findall(r'"([^"]+)"', listed[1])) == preflight.ADAPTERS

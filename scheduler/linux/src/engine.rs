@@ -313,6 +313,12 @@ impl Engine {
         Ok(text.lines().map(str::to_string).collect())
     }
 
+    /// Whether a container of ours runs that was started as this service, whoever of us started it.
+    pub fn runs_one_of(&self, id: &str) -> bool {
+        let filter = format!("label={LABEL_ID}={id}");
+        self.raw(&["ps", "--quiet", "--filter", &filter]).is_ok_and(|o| o.status.success() && !o.stdout.trim_ascii().is_empty())
+    }
+
     /// The running one among these containers of ours that is just what `spec` would start.
     ///
     /// # Errors

@@ -100,9 +100,12 @@ pub struct Sweep {
     /// Threads on a virtual server; default: all CPUs
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Count, preview and estimate; change nothing
+    /// Count, preview and estimate, and say what a run would be refused for; change nothing
     #[arg(long)]
     pub plan: bool,
+    /// With --plan: images of services come later, do not look for them
+    #[arg(long, requires = "plan")]
+    pub without_images: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

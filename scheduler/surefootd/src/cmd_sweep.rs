@@ -164,10 +164,27 @@ fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: 
         Strategy::Frontier => to_measure(campaign, cases) as f64 / n as f64,
         Strategy::Exhaustive | Strategy::Random => cases.len() as f64 / n as f64,
     };
-    print_plan(args, campaign, target, cases, start.elapsed().as_secs_f64() * share / threads, (bytes as f64 * share) as u64, &[])
+    print_plan(
+        args,
+        campaign,
+        target,
+        cases,
+        start.elapsed().as_secs_f64() * share / threads,
+        (bytes as f64 * share) as u64,
+        &Doubts::default(),
+    )
 }
 
-/// Counts, estimates, what makes figures of this target doubtful (`warnings`), and the first cases, as text or JSON.
+/// What a plan says against a run.
+#[derive(Debug, Default)]
+pub struct Doubts {
+    /// Why it could not start as things stand.
+    pub refusals: Vec<String>,
+    /// What makes its figures doubtful, or some cases fail.
+    pub warnings: Vec<String>,
+}
+
+/// Counts, estimates, what speaks against a run, and the first cases, as text or JSON.
 ///
 /// # Errors
 /// See [`say::print`].
@@ -178,7 +195,7 @@ pub fn print_plan(
     cases: &Expansion,
     duration_s: f64,
     disk_bytes: u64,
-    warnings: &[String],
+    doubts: &Doubts,
 ) -> Result<()> {
     let by_service = cases.by_service();
     let infeasible = cases.infeasible();
@@ -203,7 +220,7 @@ pub fn print_plan(
             "campaign": campaign.name, "strategy": campaign.strategy.as_str(), "server": args.server, "platform": target.platform.name,
             "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": measured,
             "rows": rows, "estimated_duration_s": duration_s, "estimated_disk_bytes": disk_bytes, "preview": preview,
-            "warnings": warnings,
+            "warnings": doubts.warnings, "refusals": doubts.refusals,
         });
         return say::json(&v);
     }
@@ -215,7 +232,8 @@ pub fn print_plan(
     let about = if campaign.strategy == Strategy::Frontier { "about " } else { "" };
     line!(page, "to measure: {about}{measured}, {rows} rows");
     line!(page, "about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
-    warnings.iter().for_each(|w| line!(page, "warning: {w}"));
+    doubts.warnings.iter().for_each(|w| line!(page, "warning: {w}"));
+    doubts.refusals.iter().for_each(|r| line!(page, "a run will be refused: {r}"));
     line!(page, "first cases:");
     for c in preview {
         let nb: Vec<String> =

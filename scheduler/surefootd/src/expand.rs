@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use surefoot_linux::local::MOST_THREADS;
 
 /// Share of the cores and ways that neighbours hold together at most.
 const NEIGHBOUR_SHARE: f64 = 0.75;
@@ -259,8 +260,10 @@ impl Expansion {
             Values::Numbers(l) => Threads::Counts(whole(c, "sweep.threads", &l)?),
         };
         if let Threads::Counts(l) = &threads {
-            if let Some(t) = l.iter().find(|t| **t == 0 || **t > 4096) {
-                return Err(c.wrong("sweep.threads", format!("{t} is out of range. Give 1 to 4096")));
+            // Of this machine: what a service is started with.
+            let most = if target.is_virtual { 4096 } else { MOST_THREADS };
+            if let Some(t) = l.iter().find(|t| !(1..=most).contains(*t)) {
+                return Err(c.wrong("sweep.threads", format!("{t} is out of range. Give 1 to {most}")));
             }
             no_twice(c, "sweep.threads", l)?;
         }

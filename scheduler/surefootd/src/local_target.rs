@@ -1,7 +1,7 @@
 //! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
 
 use crate::campaign::{sha256_hex, Campaign, Service};
-use crate::cmd_sweep::{finish, print_plan, to_measure};
+use crate::cmd_sweep::{finish, print_plan, to_measure, Doubts};
 use crate::daemon::config::{How, NodeConfig};
 use crate::daemon::node::{check_senders, kernel_files};
 use crate::daemon::rights;
@@ -18,6 +18,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use surefoot_linux::actuator::{self, Allow};
 use surefoot_linux::bench::look;
+use surefoot_linux::bench::preflight::{self, Start};
+use surefoot_linux::catalogue::Loadgen;
 use surefoot_linux::claim::{self, lock_folder};
 use surefoot_linux::discover::{discover_with, unlike};
 use surefoot_linux::files::Files;
@@ -181,6 +183,9 @@ fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named
     campaign.services.iter().map(one).collect()
 }
 
+/// Field that names services of the catalogue.
+const SWEPT: &str = "sweep.services";
+
 /// What a campaign on this machine measures: the services that it names, else the catalogue's.
 struct Services {
     catalogue: Option<Catalogue>,
@@ -211,6 +216,43 @@ impl Services {
     fn bench(&self) -> Vec<BenchService> {
         self.named.iter().map(|n| n.bench.clone()).collect()
     }
+
+    /// What the sweep starts or loads.
+    fn starts<'a>(&'a self, planned: &'a Expansion) -> Vec<Start<'a>> {
+        let entry = |name: &str| self.catalogue.as_ref().and_then(|c| c.get(name).ok());
+        if self.named.is_empty() {
+            let of = |id: &'a str| {
+                let entry = entry(id);
+                let by_loadgen = entry.and_then(|e| e.loadgen.as_ref()).is_some_and(Loadgen::is_own);
+                Start { id, field: SWEPT, how: &BenchHow::Launch, entry, port: entry.and_then(|e| e.port), by_loadgen }
+            };
+            return planned.services().map(of).collect();
+        }
+        let of = |n: &'a Named| {
+            let (b, entry) = (&n.bench, entry(&n.bench.service).filter(|_| matches!(n.bench.how, BenchHow::Launch)));
+            let by_loadgen = b.loadgen.as_ref().is_some_and(Loadgen::is_own);
+            Start { id: &b.id, field: "service", how: &b.how, entry, port: b.port.or(entry.and_then(|e| e.port)), by_loadgen }
+        };
+        self.named.iter().map(of).collect()
+    }
+
+    /// Services of the catalogue that may be drawn as neighbours and have no image here. Which are drawn is known case by case only.
+    fn undrawable(&self, campaign: &Campaign, planned: &Expansion, images: bool) -> Option<String> {
+        if !images || !self.named.is_empty() || campaign.sweep.neighbours.count.iter().all(|n| *n == 0) {
+            return None;
+        }
+        let measured: Vec<&str> = planned.services().collect();
+        let entries = self.catalogue.iter().flat_map(|c| c.entries.values());
+        let drawn = entries.filter(|e| e.loadgen.as_ref().is_some_and(Loadgen::is_run_here) && !measured.contains(&e.name.as_str()));
+        let gone = preflight::without_image(drawn);
+        (!gone.is_empty()).then(|| {
+            format!(
+                "sweep.neighbours: no image of {}: cases that draw one of them as a neighbour fail. Build them: scripts/images.sh {}",
+                gone.join(", "),
+                gone.join(" ")
+            )
+        })
+    }
 }
 
 /// # Errors
@@ -226,16 +268,28 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     // Everything that the campaign itself can be wrong about is said before anything is started.
     let platform = discover(&Root::default(), managed).map_err(server_error)?;
     let planned = Expansion::new(campaign, &services.target(campaign, platform.clone(), "no-pmu")?)?.part(args.part)?;
+    let starts = services.starts(&planned);
+    for s in starts.iter().filter(|s| s.field == SWEPT) {
+        let Some(l) = s.entry.and_then(|e| e.loadgen.as_ref()).filter(|l| !l.is_run_here()) else { continue };
+        let (id, what, at) = (s.id, &l.protocol, dir.display());
+        let remedy = format!(
+            "Leave it out, or give its entry in {at} a protocol of surefoot-loadgen; docs/workloads.md says how to run {what} yourself"
+        );
+        return Err(campaign.wrong(SWEPT, format!("{id} is loaded with {what}, which a sweep does not start. {remedy}")));
+    }
     look(&Root::default(), &services.bench()).map_err(server_error)?;
+    if let Some(file) = &args.loadgen {
+        std::env::set_var("SUREFOOT_LOADGEN", file);
+    }
     if args.plan {
         let t = services.target(campaign, platform, "no-pmu")?;
         let to_measure = to_measure(campaign, &planned);
         let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
-        let warnings = not_alike(&Root::default(), managed)?;
-        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes, &warnings);
-    }
-    if let Some(file) = &args.loadgen {
-        std::env::set_var("SUREFOOT_LOADGEN", file);
+        let mut warnings = not_alike(&Root::default(), managed)?;
+        warnings.extend(services.undrawable(campaign, &planned, !args.without_images));
+        let refusals = preflight::refusals(&Root::default(), &starts, &dir, !args.without_images);
+        let doubts = Doubts { refusals, warnings };
+        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes, &doubts);
     }
     let catalogue = services.catalogue.as_ref().map(|_| dir);
     let config = LocalConfig { catalogue, managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };

@@ -10,6 +10,7 @@
 mod client;
 pub mod disturbed;
 mod named;
+pub mod preflight;
 pub mod settle;
 mod whole;
 

@@ -70,6 +70,8 @@ use surefoot_server::{
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Remedy for a state folder that cannot be used.
+/// Threads that a service is started with, at most.
+pub const MOST_THREADS: u32 = 1024;
 const FOLDER: &str = "Run as its owner, or give a folder that can be written (`state_dir` in node.toml, or --state)";
 
 /// How long a launched service may take until its port answers.
@@ -636,8 +638,8 @@ impl LocalServer {
         let catalogue = self.catalogue.as_ref().ok_or_else(|| ServerError::Invalid("no catalogue. Give the workloads folder".into()))?;
         let entry = catalogue.get(&spec.service)?.clone();
         let threads = spec.threads.unwrap_or(entry.default_threads);
-        if !(1..=1024).contains(&threads) {
-            return Err(ServerError::Invalid(format!("{}: threads = {threads}. Give 1 to 1024", spec.id)));
+        if !(1..=MOST_THREADS).contains(&threads) {
+            return Err(ServerError::Invalid(format!("{}: threads = {threads}. Give 1 to {MOST_THREADS}", spec.id)));
         }
         let port = entry.port.map(|p| spec.port.unwrap_or(p));
         let command = entry.command_line(threads, port.unwrap_or(0));
@@ -876,13 +878,13 @@ fn port_free(port: Option<u16>, id: &str, fields: &str) -> Result<(), ServerErro
         .map_err(|e| unavailable(format!("port {p} for {id}"), e, format!("Stop what listens there, or give another: {fields}")))
 }
 
-/// Until the port answers, or the container has ended.
 /// Whether a port takes connections. Only where the kernel does not say who listens it is tried.
-fn serves(port: u16) -> bool {
+pub(crate) fn serves(port: u16) -> bool {
     let tried = || TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), Duration::from_millis(200)).is_ok();
     listens(&Root::default(), port).unwrap_or_else(tried)
 }
 
+/// Until it is ready, or the container has ended.
 fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>, ready: &Ready) -> Result<(), ServerError> {
     let deadline = Instant::now() + READY;
     loop {
