@@ -338,7 +338,7 @@ fn outcome(case: Case, r: BenchResult) -> Measured {
         let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
         let l = own.or(r.latency).or(s.latency);
         let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
-        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict)
+        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict, r.sending)
     };
     let rows = r.samples.iter().map(row).collect();
     let (state, reason) = match r.verdict {
