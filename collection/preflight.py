@@ -25,6 +25,7 @@ from .errors import CampaignError, SurefootError
 ADAPTERS = ("mutilate", "memtier_benchmark", "wrk2", "ycsb", "tailbench")
 """Load generators that a catalogue entry may name and that no sweep starts (scheduler/linux/src/catalogue.rs)."""
 ENTRY = "workload.toml"
+_DRIVE = "drive.py"
 INSTALLED = Path("/usr/share/surefoot/workloads")
 # what a launch takes; the plan knows what the format takes
 _MOST_THREADS = 1024
@@ -38,6 +39,7 @@ class Service:
 
     image, protocol: of the catalogue's entry; None where it has none, or is not started from the catalogue.
     runs: it runs already, and is loaded where it is. launched: from the catalogue, in a container.
+    source: where a user gets what cannot be shipped. generator: command of its `exec` load generator, not filled in.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Service:
     port: int | None
     image: str | None
     protocol: str | None
+    source: str | None = None
+    generator: tuple[str, ...] = ()
 
 
 def catalogue(given: Path | None) -> Path:
@@ -81,6 +85,7 @@ def refusals(file: Path, by_service: Iterable[str], folder: Path) -> Iterator[st
     yield from foreign(file, found, folder)
     yield from _threads(file, campaign)
     yield from _loadgen()
+    yield from _generators(found)
     launched = [s for s in found if s.launched]
     engine, why = _engine() if launched else (None, None)
     if why:
@@ -137,7 +142,30 @@ def _services(campaign: dict[str, Any], names: list[str], folder: Path) -> Itera
             port=port if isinstance(port, int) else None,
             image=str(entry["image"]) if launched and "image" in entry else None,
             protocol=str(load["protocol"]) if isinstance(load, dict) and "protocol" in load else None,
+            source=str(entry["source"]) if "source" in entry else None,
+            generator=_generator(load, folder / str(said.get("service", name))),
         )
+
+
+def _generator(load: Any, at: Path) -> tuple[str, ...]:
+    command = load.get("command") if isinstance(load, dict) and load.get("protocol") == "exec" else None
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        return ()
+    # a program of the entry's own lies in its folder
+    return tuple(str(at / word) if n == 0 and word.startswith("./") else word for n, word in enumerate(command))
+
+
+def _generators(found: list[Service]) -> Iterator[str]:
+    """`exec` load generators that cannot be started. Ours for the originals (workloads/originals) says itself what it lacks."""
+    for s in found:
+        program = shutil.which(s.generator[0]) if s.generator else None
+        if s.generator and program is None:
+            what = f"its load generator {s.generator[0]} is no program here"
+            yield f"{s.field}: {s.name}: {what}. Install it, or mend loadgen.command"
+        elif program is not None and Path(program).name == _DRIVE:
+            code, said = _run(Path(program), "--check", *(re.sub(r"\{\w+\}", "1000", word) for word in s.generator[1:]))
+            if code:
+                yield f"{s.field}: {s.name}: {said.removeprefix('drive: ')}"
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
@@ -214,9 +242,14 @@ def _images(engine: Path, launched: list[Service], folder: Path) -> Iterator[str
     missing = {image: name for image, name in wanted.items() if not _has_image(engine, image)}
     if missing:
         names = sorted(missing.values())
+        # what cannot be shipped says where it is to be had
+        source = {s.name: s.source for s in launched if s.source}
+        ours = [name for name in names if name not in source]
+        ways = [f"scripts/images.sh {' '.join(ours)}"] if ours else []
+        ways += [f"{name}: {source[name]}" for name in names if name in source]
         yield (
             f"no image {', '.join(sorted(missing))}, which {', '.join(names)} "
-            f"{'is' if len(names) == 1 else 'are'} started from. Build or pull it: scripts/images.sh {' '.join(names)}, or mend "
+            f"{'is' if len(names) == 1 else 'are'} started from. Build or pull it: {'; '.join(ways)}; or mend "
             f"image in {folder}/NAME/{ENTRY}"
         )
 

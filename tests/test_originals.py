@@ -22,6 +22,8 @@ import pytest
 from test_adapters import MEMTIER_JSON
 from test_feed_header import values
 
+from collection import preflight
+
 ROOT = Path(__file__).parent.parent
 ORIGINALS = ROOT / "workloads" / "originals"
 DRIVE = ORIGINALS / "drive.py"
@@ -406,3 +408,39 @@ def test_a_stopped_run_leaves_nothing(tmp_path: Path, feed: Feed) -> None:
     feed.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
         feed.next()
+
+
+def test_a_campaign_that_lacks_its_generator_is_refused_beforehand(tmp_path: Path) -> None:
+    """`campaign plan` names each load generator of an original that is not built here; an image, with where it is to be had."""
+    catalogue = tmp_path / "originals"
+    shutil.copytree(ORIGINALS, catalogue, ignore=shutil.ignore_patterns("built"))
+    file = tmp_path / "c.toml"
+    names = ["tailbench-masstree", "memcached-memtier"]
+    file.write_text(f"[sweep]\nservices = {json.dumps(names)}\n", "utf-8")
+    found = list(preflight._services(preflight._campaign(file), names, catalogue))
+    told = list(preflight._generators(found))
+    assert len(told) == 2
+    assert "tailbench-masstree: --program tailbench/bin/mttest_client_networked: no such file" in told[0]
+    assert "scripts/originals.sh tailbench" in told[0]
+    assert "scripts/originals.sh memtier" in told[1]
+    # an engine that has nothing
+    engine = tmp_path / "engine"
+    engine.write_text("#!/bin/sh\nexit 1\n", "utf-8")
+    engine.chmod(0o755)
+    (image,) = preflight._images(engine, found[:1], catalogue)
+    assert "scripts/originals.sh tailbench" in image
+    assert "images.sh" not in image
+
+
+def test_a_generator_that_is_no_program_is_refused_beforehand(tmp_path: Path) -> None:
+    """An entry's own program, or a name, that is not there is named with the field to mend."""
+    (tmp_path / "own").mkdir()
+    entry = 'image = "x"\nport = 2000\n[loadgen]\nprotocol = "exec"\ncommand = ["./drive", "{rps}", "{feed}"]\n'
+    (tmp_path / "own" / "workload.toml").write_text(entry, "utf-8")
+    found = list(preflight._services({}, ["own"], tmp_path))
+    (told,) = preflight._generators(found)
+    assert "own: its load generator" in told
+    assert "mend loadgen.command" in told
+    (tmp_path / "own" / "drive").write_text("#!/bin/sh\n", "utf-8")
+    (tmp_path / "own" / "drive").chmod(0o755)
+    assert list(preflight._generators(found)) == []

@@ -454,6 +454,7 @@ def options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--protocol", default="memcache_text", choices=("memcache_text", "redis"), help="memtier: what the service speaks"
     )
     p.add_argument("--keys", type=int, default=10_000, help="memtier: keys that are stored first and read then")
+    p.add_argument("--check", action="store_true", help="say whether it could be run so; no load is put on anything")
     p.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="of the tool, as often as wanted")
     p.add_argument("--path", default="/", help="wrk2: of the page")
     o = p.parse_args(own)
@@ -479,12 +480,20 @@ def run(o: argparse.Namespace, more: list[str]) -> None:
     path = find(o.tool, o.program)
     o.tells = tells_itself(path)
     program = called(path)
+    if o.check:
+        tool.load(program, HERE)
+        tool.command(program, 1, HERE, True)
+        if not o.tells and tool.sample:
+            adapter(tool.sample)
     if not o.tells:
         if not tool.sample:
             raise Refused(
                 f"{path}: has no surefoot_feed.h in it, so nobody hears of its latencies. Build it: scripts/originals.sh {o.tool}"
             )
-        Runs(tool, program, o).go_on(time.monotonic() + o.duration_ms / 1000)
+        if not o.check:
+            Runs(tool, program, o).go_on(time.monotonic() + o.duration_ms / 1000)
+        return
+    if o.check:
         return
     with tempfile.TemporaryDirectory(prefix="surefoot-drive-") as name:
         if load := tool.load(program, Path(name)):
