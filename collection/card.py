@@ -223,7 +223,7 @@ def _scan(shards: list[Path]) -> dict[str, Any]:
     if not shards:
         return {"columns": {}, "services": [], "verdicts": {}, "impossible": 0, "doubled": 0}
     with tables.reading(shards[0], dataset.SHARD_REMEDY):
-        return _extents(pl.scan_parquet(shards))
+        return _extents(shardfile.scan(shards))
 
 
 def _extents(frame: pl.LazyFrame) -> dict[str, Any]:

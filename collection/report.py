@@ -37,7 +37,7 @@ from pipelines.page import (
     render,
 )
 
-from . import charts, closed_loop, console, dataset, standing
+from . import charts, closed_loop, console, dataset, shardfile, standing
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
@@ -269,7 +269,7 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
     frame = tables.of_stage(labels / "labels.parquet").filter(
         (pl.col("neighbours") == "") & pl.col("reason").is_null() & pl.col("rcliff_ways").is_not_null()
     )
-    rows = pl.scan_parquet(shards(folder)).filter(pl.col("neighbours").list.len() == 0)
+    rows = shardfile.scan(shards(folder)).filter(pl.col("neighbours").list.len() == 0)
     found = []
     for service in sorted(frame["service"].unique()):
         label = frame.filter(pl.col("service") == service).sort("rps").row(-1, named=True)
@@ -439,7 +439,7 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
     """p99 over CPU quota of each service and load; a case counts with its median window, never with an average of percentiles."""
     manifest = read_json(folder / "manifest.json")
     with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
-        every = pl.read_parquet(shards(folder))
+        every = shardfile.scan(shards(folder)).collect()
     rows = every.filter(pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited"))
     curves = []
     for (service,), mine in rows.group_by(["service"], maintain_order=True):

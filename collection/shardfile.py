@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,12 @@ SCHEMA: dict[str, pl.DataType] = {
     "errors": pl.Int64(),
     "count": pl.Int64(),
     "verdict": pl.String(),
+    "loop": pl.String(),
+    "latency_from": pl.String(),
 }
 """Columns of a shard, in order."""
+ADDED = ("loop", "latency_from")
+"""Of these, what shards of earlier versions do not have; a data set that was gone on with has some of either kind."""
 _LARGEST = 1e15  # of what is measured: bytes a second, and all else
 # of a shard when it is read: a hundred times what 60 s of measuring come to
 _MOST_DECODED_BYTES = 1 << 30
@@ -40,12 +44,18 @@ def differences(schema: Mapping[str, Any]) -> Iterator[str]:
     """Where the columns of a file are not those of a shard."""
     for name, kind in SCHEMA.items():
         if name not in schema:
-            yield f"column {name} is missing"
+            if name not in ADDED:
+                yield f"column {name} is missing"
         elif schema[name] != kind:
             yield f"column {name} is {schema[name]}, want {kind}"
     for name in schema:
         if name not in SCHEMA:
             yield f"column {name} is not part of the format"
+
+
+def scan(shards: Sequence[Path]) -> pl.LazyFrame:
+    """Rows of several shards: what some of them do not have is null there, or left out of all."""
+    return pl.scan_parquet(list(shards), missing_columns="insert", extra_columns="ignore")
 
 
 def unreadable(path: Path) -> str | None:

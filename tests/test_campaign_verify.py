@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from campaigns import measured
 
-from collection import campaign, dataset, standing, verify
+from collection import campaign, card, dataset, shardfile, standing, verify
 from collection.errors import DataSetError
 from pipelines import label, params
 from pipelines.io import sha256_file
@@ -173,6 +173,27 @@ def test_another_schema(data: Path) -> None:
     assert "column ipc is missing" in what
     assert "column threads is Int64, want Int32" in what
     assert "column IPC is not part of the format" in what
+
+
+def test_how_a_service_was_loaded(data: Path) -> None:
+    """Every row says how it was loaded and what its latency counts from; another word than the format's is found."""
+    shard = shards(data)[0]
+    frame = pl.read_parquet(shard)
+    assert frame.select("loop", "latency_from").unique().rows() == [("open", "intended")]
+    seal(data, shard, frame.with_columns(loop=pl.lit("ajar"), latency_from=pl.lit(None, pl.String)))
+    assert "column loop: not one of the format's in" in only_finding(data).what
+
+
+@pytest.mark.parametrize("older", [slice(None), slice(0, 1), slice(1, None)])
+def test_shards_of_an_earlier_version(older: slice, data: Path) -> None:
+    """Shards without the columns that came later are sound, alone and beside newer ones, and are read together."""
+    for shard in shards(data)[older]:
+        seal(data, shard, pl.read_parquet(shard).drop(shardfile.ADDED))
+    result = verify.verify(data)
+    # the card is of the shards as they were
+    assert [Path(f.file).name for f in result.findings] == ["data-card.md"]
+    assert shardfile.scan(shards(data)).select(pl.len()).collect().item() == result.rows
+    assert card._scan(shards(data))["verdicts"]["valid"] > 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}', '{"schema_version": 99}'])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -45,6 +46,29 @@ class Operation:
     offered_rps: float | None = None
     achieved_rps: float | None = None
     mean_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Found(Operation):
+    """What a parser took from a file, before it is judged. quantiles: by level, ms. cdf: (share at or below, ms), ascending.
+
+    step_ms: how finely the tool tells latencies. span_s: how long they were recorded. failed: (failed, ended) requests, or
+    rates of both. why_no_count: what would tell the count.
+    """
+
+    min_ms: float | None = None
+    max_ms: float | None = None
+    quantiles: dict[float, float | None] = field(default_factory=dict)
+    cdf: Sequence[tuple[float, float]] = ()
+    p99_interval_ms: tuple[float | None, float | None] | None = None
+    effective_count: int | None = None
+    step_ms: float = 0.0
+    span_s: float | None = None
+    failed: tuple[float, float] | None = None
+    loop: str | None = None
+    latency_from: str | None = None
+    overloaded: str | None = None
+    why_no_count: str = "the file does not say of how many requests"
 
 
 @dataclass(frozen=True)

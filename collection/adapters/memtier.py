@@ -19,9 +19,8 @@ from typing import Any
 
 from pipelines.inputs import parse_json
 
-from .measured import Known
+from .measured import Found, Known
 from .words import NUMBER, Failed, Unclear, Unrecognised, number, surely, whole
-from .worth import Found
 
 TOOL = "memtier_benchmark"
 MARKS = (

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 
-from .measured import Known
+from .measured import Found, Known
 from .words import NUMBER, Failed, Unclear, Unrecognised, ms, number, once, surely, whole
-from .worth import Found
 
 TOOL = "mutilate"
 MARKS = (re.compile(r"^#type[ \t]+avg\b", re.MULTILINE), re.compile(r"^Total QPS =", re.MULTILINE))

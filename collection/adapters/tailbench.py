@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .measured import Known
+from .measured import Found, Known
 from .words import Failed, Unclear, Unrecognised, surely, text_of
-from .worth import BACKLOG_CHANCE, BACKLOG_SHARE, BATCHES, Found, at_rank, effective_count
+from .worth import BACKLOG_CHANCE, BACKLOG_SHARE, BATCHES, at_rank, effective_count
 
 TOOL = "tailbench"
 LOOKS = "records of 24 bytes (queueing, service, both together; ns), or a table `QueueTimes ServiceTimes SojournTimes` (ms)"

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from statistics import NormalDist
 
 import numpy as np
 
-from .measured import Measured, Operation
+from .measured import Found, Measured, Operation
 from .words import Failed
 
 CONFIDENCE = 0.95
@@ -43,29 +43,6 @@ STEP_SHARE = 0.1
 OVERLOAD_LENGTH_SHARE = 0.05
 """Longest wait of a run, of its length, from where a grown backlog is believed. The adapters' own: a mean wait alone may be
 that of a service with slow and fast requests."""
-
-
-@dataclass(frozen=True)
-class Found(Operation):
-    """What a parser took from a file, before it is judged. quantiles: by level, ms. cdf: (share at or below, ms), ascending.
-
-    step_ms: how finely the tool tells latencies. span_s: how long they were recorded. failed: (failed, ended) requests, or
-    rates of both. why_no_count: what would tell the count.
-    """
-
-    min_ms: float | None = None
-    max_ms: float | None = None
-    quantiles: dict[float, float | None] = field(default_factory=dict)
-    cdf: Sequence[tuple[float, float]] = ()
-    p99_interval_ms: tuple[float | None, float | None] | None = None
-    effective_count: int | None = None
-    step_ms: float = 0.0
-    span_s: float | None = None
-    failed: tuple[float, float] | None = None
-    loop: str | None = None
-    latency_from: str | None = None
-    overloaded: str | None = None
-    why_no_count: str = "the file does not say of how many requests"
 
 
 def binomial_cdf(n: int, p: float) -> tuple[int, np.ndarray]:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .measured import Known
+from .measured import Found, Known
 from .words import NUMBER, Failed, Unclear, Unrecognised, once, surely, whole
-from .worth import Found
 
 TOOL = "wrk2"
 _RECORDED = "Latency Distribution (HdrHistogram - Recorded Latency)"

@@ -20,9 +20,8 @@ from typing import Any
 
 from pipelines.inputs import parse_json
 
-from .measured import Known
+from .measured import Found, Known
 from .words import NUMBER, Failed, Unclear, Unrecognised, counted, number, surely, whole
-from .worth import Found
 
 TOOL = "ycsb"
 GO = "go-ycsb"

@@ -60,7 +60,7 @@ def _grid(frame: pl.DataFrame, sampling: Sampling) -> Iterator[Found]:
 
 
 def _counts(frame: pl.DataFrame, sampling: Sampling) -> Iterator[Found]:
-    """A row's count is of its interval, or of the whole case (docs/sweep-output.md); a late window is in the next one."""
+    """A row's count is of its interval, or of its case as far as windows go (docs/sweep-output.md); a late one is in the next."""
     # a client that fell behind counts as it can, and its rows teach nothing
     believed = pl.col("verdict") != "client-limited"
     rows = frame.lazy().filter(pl.col("count") >= REQUESTS, pl.col("achieved_rps") > 0, believed)
@@ -71,6 +71,11 @@ def _counts(frame: pl.DataFrame, sampling: Sampling) -> Iterator[Found]:
         (length / ms).is_between(1 / _LENGTH, _LENGTH) | (whole & ((windows - ms / _WINDOW_MS).abs() < 1.01))
         for ms in (sampling.interval_ms, sampling.interval_ms * sampling.samples)
     )
+    if not sampling.virtual:
+        # a load generator that tells the feed more rarely than once an interval: a part of the case, the same in all its rows
+        one = pl.all_horizontal(pl.col(n).n_unique().over("case_id") == 1 for n in ("count", "achieved_rps"))
+        most = sampling.interval_ms * sampling.samples * _LENGTH
+        fits |= one & length.is_between(sampling.interval_ms / _LENGTH, most)
     off = rows.select("case_id", length.alias("length"), fits.alias("fits")).filter(~pl.col("fits")).collect()
     if off.height:
         ids = off["case_id"].unique(maintain_order=True).to_list()

@@ -15,6 +15,8 @@ KEYS = (
     *("campaign", "platform", "service", "case_id", "threads", "rps", "mba_pct", "neighbours", "repeat", "t_ms"),
     *("alloc_cores", "errors", "count", "verdict"),
 )
+# what else than a number has a known set of values; null is none of them, and says "not told" where it may stand
+WORDS = {"verdict": VERDICTS, "loop": ("open", "closed"), "latency_from": ("intended", "actual", "service")}
 _MOST_MS = 1e9  # eleven days
 _MOST_PER_S = 1e9
 # a share of one, for sums and products that were worked out in another order
@@ -72,7 +74,9 @@ def shard(frame: pl.DataFrame, manifest: Manifest) -> Iterator[tuple[str, tuple[
     }
     faults = [(f"column {name}: {said}", e, name) for name, (e, said) in wrong.items()]
     faults += [(said, e, name) for name, said, e in _relations(manifest)]
-    faults.append(("column verdict: not one of the format's", ~pl.col("verdict").is_in(VERDICTS), "verdict"))
+    for name, words in WORDS.items():
+        if name in frame.columns:
+            faults.append((f"column {name}: not one of the format's", ~pl.col(name).is_in(words), name))
     counted = frame.select(e.fill_null(False).sum().alias(str(i)) for i, (_, e, _) in enumerate(faults)).row(0)
     for (said, e, name), n in zip(faults, counted, strict=True):
         if n:

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
-use surefoot_server::{Kind, ServerError};
+use surefoot_server::{Kind, LatencyFrom, SendLoop, Sending, ServerError};
 
 /// Latency-critical service or best-effort job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,14 @@ pub struct Loadgen {
     /// Of [`EXEC`]: argument vector with [`PLACEHOLDERS`]. A program that begins with "./" lies in the entry's folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Of [`EXEC`]: with `--check` as its first argument the program says what it lacks, and puts no load on anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub check: bool,
+    /// Of [`EXEC`]: how it sends, and what its latencies count from. None: the rows do not say.
+    #[serde(default, rename = "loop", skip_serializing_if = "Option::is_none")]
+    pub send_loop: Option<SendLoop>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_from: Option<LatencyFrom>,
 }
 
 /// How to know that a service that was started serves.
@@ -193,6 +201,14 @@ impl Loadgen {
         self.check()
     }
 
+    /// How it sends, and what its latencies count from.
+    pub fn sending(&self) -> Sending {
+        if self.is_own() {
+            return Sending::OPEN;
+        }
+        Sending { send_loop: self.send_loop, latency_from: self.latency_from }
+    }
+
     /// Whether a placeholder is in its command.
     pub fn asks_for(&self, placeholder: &str) -> bool {
         self.command.iter().any(|a| a.contains(placeholder))
@@ -203,6 +219,11 @@ impl Loadgen {
             self.check_connections()?;
         }
         if self.protocol != EXEC {
+            for (field, told) in [("loop", self.send_loop.is_some()), ("latency_from", self.latency_from.is_some())] {
+                if told {
+                    return Err(format!("loadgen.{field}: only for protocol = \"{EXEC}\". Remove it, or give that protocol"));
+                }
+            }
             return if self.command.is_empty() {
                 Ok(())
             } else {
@@ -453,13 +474,15 @@ connections = 8
     fn originals_say_how_they_run() {
         let more = "env = { TBENCH_PORT = \"{port}\" }\nvolumes = [\"/srv/tailbench:/data\"]\nworking_dir = \"/app\"\nready = \"none\"\n";
         let text = GOOD.replace("licence", &format!("{more}restart = true\nlicence"));
-        let run = "protocol = \"exec\"\ncommand = [\"./drive\", \"{rps}\", \"{feed}\"]";
+        let run = "protocol = \"exec\"\nloop = \"closed\"\nlatency_from = \"actual\"\ncommand = [\"./drive\", \"{rps}\", \"{feed}\"]";
         let e = load(&text.replace("protocol = \"memcached\"", run)).unwrap();
         assert_eq!(e.environment(2, 4000), [("TBENCH_PORT".to_string(), "4000".to_string())]);
         assert_eq!((e.volumes[0].host.as_str(), e.volumes[0].container.as_str()), ("/srv/tailbench", "/data"));
         assert_eq!((e.ready(), e.restart, e.working_dir.as_deref()), (Ready::Runs, true, Some("/app")));
         let l = e.loadgen.unwrap();
         assert!(l.command[0].starts_with('/') && l.command[0].ends_with("memcached/drive") && l.is_run_here() && !l.is_own());
+        assert_eq!((l.sending().words(), Sending::OPEN.words()), ((Some("closed"), Some("actual")), (Some("open"), Some("intended"))));
+        assert_eq!(load(GOOD).unwrap().loadgen.unwrap().sending(), Sending::OPEN);
         assert_eq!(load(GOOD).unwrap().ready(), Ready::Port);
     }
 
@@ -485,6 +508,9 @@ connections = 8
             ("licence", "env = { \"A B\" = \"1\" }\nlicence", "env: \"A B\""),
             ("licence", "env = { A = \"{rps}\" }\nlicence", "env.A: \"{rps}\""),
             ("connections = 8", "connections = 8\ncommand = [\"x\"]", "only for protocol"),
+            ("connections = 8", "connections = 8\nloop = \"open\"", "loadgen.loop: only for protocol"),
+            ("connections = 8", "connections = 8\nlatency_from = \"actual\"", "loadgen.latency_from: only for protocol"),
+            ("connections = 8", "connections = 8\nloop = \"half-open\"", "expected `open` or `closed`"),
             ("protocol = \"memcached\"", "protocol = \"exec\"", "is no program"),
             ("protocol = \"memcached\"", "protocol = \"exec\"\ncommand = [\"bin/x\"]", "\"bin/x\" is no program"),
             ("protocol = \"memcached\"", "protocol = \"exec\"\ncommand = [\"x\", \"{feed}\"]", "has no {rps}"),
@@ -532,15 +558,23 @@ connections = 8
         }
     }
 
-    /// Entries for those who have the originals load too.
+    /// Entries for those who have the originals load too, and a sweep can start each of their generators and says how it loads. Ports of
+    /// neighbours follow a service's own.
     #[test]
     fn the_originals_are_sound() {
         let all = Catalogue::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads/originals")).unwrap();
+        let mut ports: Vec<u16> = vec![];
         for (name, e) in &all.entries {
-            assert!(e.source.is_some() && e.stands_for.is_some(), "{name}");
+            assert!(e.source.is_some() && e.stands_for.is_some() && e.differs.is_some(), "{name}");
+            let Some(l) = &e.loadgen else { continue };
+            let program = Path::new(&l.command[0]);
+            assert!(l.is_run_here() && program.ends_with("drive.py") && program.is_file(), "{name}: {}", program.display());
+            assert!(l.send_loop.is_some() && l.latency_from.is_some(), "{name}");
+            assert!(ports.iter().all(|p| e.port.unwrap().abs_diff(*p) > 8), "{name}");
+            ports.extend(e.port);
         }
-        let adapters: std::collections::BTreeSet<&str> =
-            all.entries.values().filter_map(|e| e.loadgen.as_ref()).map(|l| l.protocol.as_str()).collect();
-        assert!(ADAPTERS.iter().all(|a| adapters.contains(a)), "each adapter has an entry: {adapters:?}");
+        let tool = |e: &Entry| e.loadgen.as_ref().map(|l| l.command[1].clone());
+        let tools: std::collections::BTreeSet<String> = all.entries.values().filter_map(tool).collect();
+        assert!(tools.iter().eq(["memtier", "mutilate", "tailbench", "wrk2", "ycsb"]), "{tools:?}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -31,6 +31,26 @@ pub fn pin(cpus: &CpuSet) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// What a program answers, which is not waited for any longer than this: one that hangs must not hang its caller.
+///
+/// # Errors
+/// It cannot be started, or did not end in time.
+pub fn answer(mut command: Command, patience: Duration) -> Result<Output, String> {
+    // In a group of its own: Ctrl-C at the terminal ends this process, in order, and not what it is asking meanwhile.
+    command.process_group(0);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.map_err(|e| e.to_string())?;
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(child.wait_with_output()));
+    if let Ok(out) = told.recv_timeout(patience) {
+        return out.map_err(|e| e.to_string());
+    }
+    // Still ours: nobody else waits for it.
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    Err(format!("no answer within {} s", patience.as_secs_f64()))
 }
 
 /// A child process: killed when this value goes, and by the kernel when our thread dies (SIGKILL included).

@@ -1,10 +1,10 @@
 //! The container engine (Docker or Podman) through its command line, always with argument vectors.
 
 use crate::catalogue::Volume;
+use crate::child::answer;
 use serde_json::Value;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 use surefoot_server::{CpuSet, ServerError};
 
@@ -178,19 +178,8 @@ impl Engine {
     fn raw(&self, args: &[&str]) -> Result<Output, String> {
         let patience = if matches!(args.first(), Some(&"run" | &"rm")) { Duration::from_secs(120) } else { self.patience };
         let mut command = Command::new(&self.program);
-        // In a group of its own: Ctrl-C at the terminal ends this process, in order, and not what it is asking the engine meanwhile.
-        command.process_group(0);
-        let child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let child = child.map_err(|e| e.to_string())?;
-        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(child.wait_with_output()));
-        if let Ok(out) = told.recv_timeout(patience) {
-            return out.map_err(|e| e.to_string());
-        }
-        // Still ours: nobody else waits for it.
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-        Err(format!("no answer within {} s", patience.as_secs_f64()))
+        command.args(args);
+        answer(command, patience)
     }
 
     fn call(&self, what: &str, args: &[&str], remedy: &str) -> Result<String, ServerError> {

@@ -26,7 +26,7 @@ pub use because::{Because, Expected, HoldsIf, Rejected, Said, Seen, Text};
 pub use bounds::Bounds;
 pub use cpuset::CpuSet;
 pub use features::{Features, FEATURE_NAMES};
-pub use observation::{Doubt, FeedState, Kind, Latency, Observation, ServiceView, Verdict};
+pub use observation::{Doubt, FeedState, Kind, Latency, LatencyFrom, Observation, SendLoop, Sending, ServiceView, Verdict};
 pub use plan::{Action, ActionKind, Plan, Report};
 pub use platform::{Llc, Mba, Platform};
 pub use server::{Applied, Server, ServerError, Tick};

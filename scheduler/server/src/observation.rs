@@ -40,6 +40,54 @@ impl Verdict {
     }
 }
 
+/// When a load generator sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SendLoop {
+    /// By a schedule, whatever the server does.
+    Open,
+    /// After the reply to the request before.
+    Closed,
+}
+
+/// Where a response time begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LatencyFrom {
+    /// When the request was due.
+    Intended,
+    /// When it was sent.
+    Actual,
+    /// When the server took it up.
+    Service,
+}
+
+/// How a load is put on a service and what its latencies count from; None: nobody told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sending {
+    pub send_loop: Option<SendLoop>,
+    pub latency_from: Option<LatencyFrom>,
+}
+
+impl Sending {
+    /// By schedule, and counted from it: surefoot-loadgen and the virtual servers.
+    pub const OPEN: Sending = Sending { send_loop: Some(SendLoop::Open), latency_from: Some(LatencyFrom::Intended) };
+
+    /// In the words of the samples: `loop` and `latency_from`.
+    pub fn words(&self) -> (Option<&'static str>, Option<&'static str>) {
+        let send_loop = self.send_loop.map(|l| match l {
+            SendLoop::Open => "open",
+            SendLoop::Closed => "closed",
+        });
+        let latency_from = self.latency_from.map(|f| match f {
+            LatencyFrom::Intended => "intended",
+            LatencyFrom::Actual => "actual",
+            LatencyFrom::Service => "service",
+        });
+        (send_loop, latency_from)
+    }
+}
+
 /// Response times of one window, counted from the intended send time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {

@@ -223,15 +223,21 @@ impl Services {
         if self.named.is_empty() {
             let of = |id: &'a str| {
                 let entry = entry(id);
-                let by_loadgen = entry.and_then(|e| e.loadgen.as_ref()).is_some_and(Loadgen::is_own);
-                Start { id, field: SWEPT, how: &BenchHow::Launch, entry, port: entry.and_then(|e| e.port), by_loadgen }
+                let loadgen = entry.and_then(|e| e.loadgen.as_ref());
+                Start { id, field: SWEPT, how: &BenchHow::Launch, entry, port: entry.and_then(|e| e.port), loadgen }
             };
             return planned.services().map(of).collect();
         }
         let of = |n: &'a Named| {
             let (b, entry) = (&n.bench, entry(&n.bench.service).filter(|_| matches!(n.bench.how, BenchHow::Launch)));
-            let by_loadgen = b.loadgen.as_ref().is_some_and(Loadgen::is_own);
-            Start { id: &b.id, field: "service", how: &b.how, entry, port: b.port.or(entry.and_then(|e| e.port)), by_loadgen }
+            Start {
+                id: &b.id,
+                field: "service",
+                how: &b.how,
+                entry,
+                port: b.port.or(entry.and_then(|e| e.port)),
+                loadgen: b.loadgen.as_ref(),
+            }
         };
         self.named.iter().map(of).collect()
     }
@@ -270,7 +276,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let planned = Expansion::new(campaign, &services.target(campaign, platform.clone(), "no-pmu")?)?.part(args.part)?;
     let starts = services.starts(&planned);
     for s in starts.iter().filter(|s| s.field == SWEPT) {
-        let Some(l) = s.entry.and_then(|e| e.loadgen.as_ref()).filter(|l| !l.is_run_here()) else { continue };
+        let Some(l) = s.loadgen.filter(|l| !l.is_run_here()) else { continue };
         let (id, what, at) = (s.id, &l.protocol, dir.display());
         let remedy = format!(
             "Leave it out, or give its entry in {at} a protocol of surefoot-loadgen; docs/workloads.md says how to run {what} yourself"
@@ -392,7 +398,7 @@ fn outcome(case: Case, r: BenchResult) -> Measured {
         let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
         let l = own.or(r.latency).or(s.latency);
         let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
-        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict)
+        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict, r.sending)
     };
     let rows = r.samples.iter().map(row).collect();
     let (state, reason) = match r.verdict {

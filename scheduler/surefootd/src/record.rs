@@ -18,7 +18,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
-use surefoot_server::{Observation, Server, ServiceView, Verdict, FEATURE_NAMES};
+use surefoot_server::{Observation, Sending, Server, ServiceView, Verdict, FEATURE_NAMES};
 
 /// The column `campaign` of a recording.
 const CAMPAIGN: &str = "record";
@@ -63,7 +63,7 @@ fn samples(t_ms: u64, seen: &Observation, offered_rps: impl Fn(&str) -> Option<f
                 repeat: 0,
                 infeasible: None,
             },
-            row: Row::of(t_ms, &s.features, w, verdict),
+            row: Row::of(t_ms, &s.features, w, verdict, Sending::default()),
             feed: s.feed.as_str(),
         }
     };

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
-use surefoot_server::{Platform, Verdict};
+use surefoot_server::{Platform, Sending, Verdict};
 use surefoot_vserver::{
     place, platform_of, rps_at_full_load, sample_series, stack_ways, PlatformProfile, Profiles, Sample, Series, Steady, Tenant, HORIZON_S,
 };
@@ -223,6 +223,7 @@ impl<'a> VirtualBench<'a> {
                 } else {
                     Verdict::Valid
                 },
+                sending: Sending::OPEN,
             }
         };
         rows.extend(self.readings.iter().enumerate().map(row));

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use surefoot_io::input::{self, SUMMARY_BYTES};
-use surefoot_server::{CpuSet, ServerError, Verdict};
+use surefoot_server::{CpuSet, Sending, ServerError, Verdict};
 
 /// The parts of the report that are used here. Latencies are taken from the feed's windows ([`super::whole`]).
 #[derive(Debug, Deserialize)]
@@ -152,7 +152,7 @@ impl Load<'_> {
         let remedy = if own { "Install it as surefootd is (the package has both)" } else { "Mend loadgen.command" };
         let mut child = Guarded::spawn(cmd, cpus, priority).map_err(|e| failed(program.display().to_string(), e, remedy))?;
         let said = child.0.stderr.take().map(Said::of);
-        Ok(Running { child, lag_limit_ms: lag_limit_ms(self.qos_target_ms), own, said })
+        Ok(Running { child, lag_limit_ms: lag_limit_ms(self.qos_target_ms), own, said, rps: self.rps, sending: self.loadgen.sending() })
     }
 }
 
@@ -164,9 +164,16 @@ pub(super) struct Running {
     /// It is surefoot-loadgen.
     own: bool,
     said: Option<Said>,
+    rps: f64,
+    sending: Sending,
 }
 
 impl Running {
+    /// How it sends, and what its latencies count from.
+    pub fn sending(&self) -> Sending {
+        self.sending
+    }
+
     /// When its first window arrived, on the feed's clock.
     pub fn first_window(&mut self, server: &LocalServer, id: &str) -> Result<u64, ServerError> {
         let deadline = Instant::now() + PATIENCE;
@@ -213,7 +220,7 @@ impl Running {
             return Err(failed("load generator", cause, self.remedy()));
         }
         if !self.own {
-            return Ok(Client { limited: None, lag_p99_ms: None, lag_limit_ms: self.lag_limit_ms });
+            return Ok(Client { limited: None, lag_p99_ms: None, lag_limit_ms: self.lag_limit_ms, asked_rps: Some(self.rps) });
         }
         let said = self.child.0.stdout.take().map_or_else(|| Ok(vec![]), |o| input::all(o, SUMMARY_BYTES));
         let text = said.and_then(input::utf8).map_err(|e| failed("load generator", e, REMEDY))?;
@@ -239,7 +246,7 @@ impl Running {
 fn client(report: &str, lag_limit_ms: f64) -> serde_json::Result<Client> {
     let r: Report = serde_json::from_str(report)?;
     let limited = (r.verdict.kind == Verdict::ClientLimited).then_some(r.verdict.reason);
-    Ok(Client { limited, lag_p99_ms: r.client_lag.p99.value_ms, lag_limit_ms })
+    Ok(Client { limited, lag_p99_ms: r.client_lag.p99.value_ms, lag_limit_ms, asked_rps: None })
 }
 
 #[cfg(test)]
@@ -251,7 +258,7 @@ mod tests {
     #[test]
     fn commands_are_filled_in() {
         let command = PLACEHOLDERS.iter().map(|p| format!("a{p}b")).collect();
-        let loadgen = Loadgen { protocol: "exec".into(), connections: 3, args: vec![], command };
+        let loadgen = Loadgen { protocol: "exec".into(), connections: 3, args: vec![], command, check: false, send_loop: None, latency_from: None };
         let load = Load {
             id: "web",
             loadgen: &loadgen,
@@ -276,9 +283,10 @@ mod tests {
             )
         };
         let late = client(&text("client-limited", "3.5"), 1.0).unwrap();
-        assert_eq!(late, Client { limited: Some("because".into()), lag_p99_ms: Some(3.5), lag_limit_ms: 1.0 });
+        let punctual = Client { limited: None, lag_p99_ms: None, lag_limit_ms: 1.0, asked_rps: None };
+        assert_eq!(late, Client { limited: Some("because".into()), lag_p99_ms: Some(3.5), ..punctual.clone() });
         for kind in ["valid", "server-overloaded", "not-resolvable"] {
-            assert_eq!(client(&text(kind, "null"), 1.0).unwrap(), Client { limited: None, lag_p99_ms: None, lag_limit_ms: 1.0 });
+            assert_eq!(client(&text(kind, "null"), 1.0).unwrap(), punctual);
         }
         assert!(client(&text("odd", "1"), 1.0).is_err() && client("{}", 1.0).is_err());
     }

@@ -27,10 +27,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use surefoot_server::layout::{pack, Holding};
-use surefoot_server::{Allocation, CpuSet, Features, Latency, Plan, Server, ServerError, ServiceId, Verdict};
+use surefoot_server::{Allocation, CpuSet, Features, Latency, Plan, Sending, Server, ServerError, ServiceId, Verdict};
 
 /// Length of the feed's windows.
 const WINDOW_MS: u64 = 100;
+/// A longer window is not one of 100 ms that came late: its sender speaks more rarely.
+const LONG_WINDOW_MS: u64 = 2 * WINDOW_MS;
 /// Samples end so long after a window: its datagram has arrived by then, and each sample of 100 ms has one window.
 const SLACK_MS: u64 = 20;
 /// How much longer than the longest case a load could go on.
@@ -103,6 +105,8 @@ pub struct BenchResult {
     pub reason: String,
     /// Rate that the schedule drew.
     pub offered_rps: Option<f64>,
+    /// How it was loaded.
+    pub sending: Sending,
     /// What was in force.
     pub allocation: Allocation,
 }
@@ -269,6 +273,7 @@ impl LocalBench {
             load.first_window(&self.server, id)?;
         }
         let main = load(&want[0], case.seed, longest_ms)?;
+        let sending = main.as_ref().map_or(Sending::default(), client::Running::sending);
         let (begin, sampled, client) = match main {
             None => {
                 let begin = self.after_whole_warmup(&id, self.server.feed().now_ms(), sampling.warmup_ms);
@@ -312,6 +317,7 @@ impl LocalBench {
             verdict,
             reason: judged.as_ref().map_or_else(|| "no load".into(), |j| j.reason.clone()),
             offered_rps: judged.map(|j| j.offered_rps),
+            sending,
             allocation: allocation.ok_or_else(ended)?,
         })
     }
@@ -372,13 +378,14 @@ impl LocalBench {
     fn settle(&mut self, id: &str, first_ms: u64, sampling: Sampling) -> Begin {
         let began_ms = first_ms.saturating_sub(WINDOW_MS);
         let limit_ms = began_ms + sampling.warmup_ms + SLACK_MS;
-        let (mut windows, mut heard_ms, mut found) = (vec![], 0, Settling::Unknown);
+        let (mut windows, mut heard_ms, mut found, mut rare) = (vec![], 0, Settling::Unknown, false);
         let kept_as_samples = sampling.interval_ms == WINDOW_MS;
         let (mut seen, mut before): (Vec<Seen>, _) = (vec![], kept_as_samples.then(|| self.snapshot()));
         loop {
             let (new, now_ms) = (self.server.feed().with(|w| w.newer(id, heard_ms)), self.server.feed().now_ms());
             if let Some(last) = new.last() {
                 heard_ms = last.arrived_ms;
+                rare |= new.iter().any(|i| i.window_ms > LONG_WINDOW_MS);
                 let observed = self.server.observe();
                 let view = observed.get(id);
                 let cpu_cores = view.and_then(|v| v.features.cpu_usage_cores);
@@ -386,7 +393,7 @@ impl LocalBench {
                 found = settle::judge(&windows);
                 let after = kept_as_samples.then(|| self.snapshot());
                 match (std::mem::replace(&mut before, after), view, &new[..]) {
-                    (Some(before), Some(v), [window]) => {
+                    (Some(before), Some(v), [window]) if window.window_ms <= LONG_WINDOW_MS => {
                         seen.push(Seen { before, features: v.features, latency: v.interval, window: window.clone() });
                     }
                     // Counters over two windows are no sample of either.
@@ -405,6 +412,7 @@ impl LocalBench {
                 let outstanding = windows.iter().rev().nth(kept).map_or(0, |w: &Window| w.outstanding);
                 // As long as the windows of the client's clock: when each arrived depends on this host.
                 let warmup_ms = match over {
+                    true if rare => at_ms.saturating_sub(began_ms).min(sampling.warmup_ms),
                     true => (WINDOW_MS * (windows.len() - kept) as u64).min(sampling.warmup_ms),
                     false => sampling.warmup_ms,
                 };
@@ -470,10 +478,14 @@ impl LocalBench {
             self.sleep_until(start_ms + i * s.interval_ms);
             let seen = self.server.observe();
             let v = seen.get(id)?;
-            samples.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency: v.interval });
             let new = self.server.feed().with(|w| w.newer(id, heard_ms));
             heard_ms = new.last().map_or(heard_ms, |w| w.arrived_ms);
-            windows.extend(new);
+            // A window that is longer than the interval speaks for the case, not for the interval in which it happened to end.
+            let latency = v.interval.filter(|_| new.iter().all(|w| w.window_ms <= LONG_WINDOW_MS.max(s.interval_ms)));
+            samples.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency });
+            // One that began long before the samples did has seen the settling.
+            let within = |w: &Interval| w.window_ms <= LONG_WINDOW_MS || w.arrived_ms.saturating_sub(w.window_ms) + WINDOW_MS >= start_ms;
+            windows.extend(new.into_iter().filter(within));
         }
         Some(Sampled { samples, windows, before, after: self.snapshot() })
     }

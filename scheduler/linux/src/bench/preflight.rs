@@ -2,14 +2,20 @@
 //! data, ports. It is looked for before anything is started; nothing is started and nothing changed.
 
 use super::{find_loadgen, BenchHow};
-use crate::catalogue::Entry;
-use crate::engine::Engine;
+use crate::catalogue::{Entry, Loadgen, PLACEHOLDERS};
+use crate::child::answer;
+use crate::engine::{in_path, Engine};
 use crate::local::serves;
 use crate::root::Root;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 use surefoot_server::ServerError;
+
+/// How long a load generator may take to say what it lacks.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A service of a sweep, as far as its start goes.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +29,8 @@ pub struct Start<'a> {
     pub entry: Option<&'a Entry>,
     /// Where it answers on 127.0.0.1.
     pub port: Option<u16>,
-    /// Whether it is loaded with surefoot-loadgen.
-    pub by_loadgen: bool,
+    /// What it is loaded with; None for jobs.
+    pub loadgen: Option<&'a Loadgen>,
 }
 
 impl Start<'_> {
@@ -47,16 +53,37 @@ fn has(engine: &Engine, entry: &Entry) -> bool {
 }
 
 /// Who first needs which image that the engine does not have, by image.
-fn missing<'a>(engine: &Engine, entries: impl Iterator<Item = (&'a str, &'a Entry)>) -> BTreeMap<&'a str, &'a str> {
+fn missing<'a>(engine: &Engine, starts: impl Iterator<Item = &'a Start<'a>>) -> BTreeMap<&'a str, &'a Start<'a>> {
     let mut by_image = BTreeMap::new();
-    for (id, e) in entries.filter(|(_, e)| !has(engine, e)) {
-        by_image.entry(e.image.as_str()).or_insert(id);
+    for (s, e) in starts.filter_map(|s| Some((s, s.entry?))).filter(|(_, e)| !has(engine, e)) {
+        by_image.entry(e.image.as_str()).or_insert(s);
     }
     by_image
 }
 
-fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
-    names.copied().collect::<Vec<_>>().join(", ")
+/// Why an `exec` load generator could not load the service; None where it can, as far as it says.
+fn lacks(s: &Start, l: &Loadgen) -> Option<String> {
+    let (program, arguments) = l.command.split_first()?;
+    let (field, id) = (s.field, s.id);
+    let Some(at) = in_path(program) else {
+        return Some(format!("{field}: {id}: its load generator {program} is no program here. Install it, or mend loadgen.command"));
+    };
+    if !l.check {
+        return None;
+    }
+    let some = |a: &String| PLACEHOLDERS.iter().fold(a.clone(), |a, p| a.replace(p, "1000"));
+    let mut command = Command::new(&at);
+    command.arg("--check").args(arguments.iter().map(some));
+    let why = match answer(command, PATIENCE) {
+        Ok(out) if out.status.success() => return None,
+        Ok(out) => {
+            let text = String::from_utf8_lossy(&out.stderr);
+            let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty()).unwrap_or("it says no more than that");
+            line.trim_end_matches('.').to_string()
+        }
+        Err(e) => format!("{e}. Mend it, or leave loadgen.check out"),
+    };
+    Some(format!("{field}: {id}: its load generator: {why}"))
 }
 
 /// Why these services could not be started or loaded here, most basic first; nothing where they can.
@@ -64,9 +91,10 @@ fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
 /// `catalogue`: the folder of the entries, for remedies. `images`: whether images are to be here already.
 pub fn refusals(root: &Root, starts: &[Start], catalogue: &Path, images: bool) -> Vec<String> {
     let mut all = vec![];
-    if starts.iter().any(|s| s.by_loadgen) {
+    if starts.iter().any(|s| s.loadgen.is_some_and(Loadgen::is_own)) {
         all.extend(find_loadgen().err().map(|e| said(&e)));
     }
+    all.extend(starts.iter().filter_map(|s| Some((s, s.loadgen?))).filter_map(|(s, l)| lacks(s, l)));
     let launched = || starts.iter().filter(|s| s.is_launched());
     let engine = match launched().next().map(|_| Engine::find()) {
         Some(Err(e)) => {
@@ -76,15 +104,23 @@ pub fn refusals(root: &Root, starts: &[Start], catalogue: &Path, images: bool) -
         other => other.and_then(Result::ok),
     };
     if let Some(engine) = engine.as_ref().filter(|_| images) {
-        let gone = missing(engine, launched().filter_map(|s| Some((s.id, s.entry?))));
+        let gone = missing(engine, launched());
         if !gone.is_empty() {
-            let mut names: Vec<&str> = gone.values().copied().collect();
-            names.sort_unstable();
-            let (images, whose, are) = (list(gone.keys()), names.join(", "), if names.len() == 1 { "is" } else { "are" });
+            let mut whose: Vec<&Start> = gone.values().copied().collect();
+            whose.sort_unstable_by_key(|s| s.id);
+            let names = |of: &[&Start], with: &str| of.iter().map(|s| s.id).collect::<Vec<_>>().join(with);
+            let source = |s: &Start| s.entry.and_then(|e| e.source.clone());
+            // What cannot be shipped says where it is to be had.
+            let ours: Vec<&Start> = whose.iter().copied().filter(|s| source(s).is_none()).collect();
+            let mut ways: Vec<String> =
+                (!ours.is_empty()).then(|| format!("scripts/images.sh {}", names(&ours, " "))).into_iter().collect();
+            ways.extend(whose.iter().filter_map(|s| Some(format!("{}: {}", s.id, source(s)?))));
             all.push(format!(
-                "no image {images}, which {whose} {are} started from. Build or pull it: scripts/images.sh {}, or mend image in \
-                 {}/NAME/workload.toml",
-                names.join(" "),
+                "no image {}, which {} {} started from. Build or pull it: {}; or mend image in {}/NAME/workload.toml",
+                gone.keys().copied().collect::<Vec<_>>().join(", "),
+                names(&whose, ", "),
+                if whose.len() == 1 { "is" } else { "are" },
+                ways.join("; "),
                 catalogue.display()
             ));
         }
@@ -152,7 +188,7 @@ mod tests {
     use crate::local::Target;
 
     fn start(how: &BenchHow, port: u16) -> Start<'_> {
-        Start { id: "web", field: "service", how, entry: None, port: Some(port), by_loadgen: false }
+        Start { id: "web", field: "service", how, entry: None, port: Some(port), loadgen: None }
     }
 
     /// A service that runs already and does not listen cannot be loaded; one that does is not connected to, and is named beside another there.

@@ -20,7 +20,16 @@ pub struct Client {
     pub lag_p99_ms: Option<f64>,
     /// Its limit.
     pub lag_limit_ms: f64,
+    /// Rate that another program than surefoot-loadgen was asked for; nobody else tells whether it sent so much.
+    pub asked_rps: Option<f64>,
 }
+
+/// Another program may offer so much less than it was asked for: those of [`surefoot_loadgen`] complete 99 % at least.
+const SHORT_SHARE: f64 = 0.01;
+/// So much more; some send what they are behind in bursts.
+const BEYOND_SHARE: f64 = 0.1;
+/// Standard deviations of a Poisson count that chance may explain, as for the backlog of a run.
+const CHANCE: f64 = 4.0;
 
 /// What came of a case.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,11 +82,18 @@ pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> 
         client: None,
     };
     let found = judge(&evidence, &rules);
-    let (verdict, reason) = match &client.limited {
-        Some(why) => (Verdict::ClientLimited, why.clone()),
-        None => (verdict_of(found.kind), found.reason),
-    };
     let span_s = sum(|w| w.window_ms).max(1) as f64 * 1e-3;
+    // A closed loop has no backlog: what it could not send shows in nothing but its rate.
+    let told = offered.max(all.len().saturating_add(errors).saturating_add(dropped));
+    let (verdict, reason) = match (&client.limited, verdict_of(found.kind)) {
+        (Some(why), _) => (Verdict::ClientLimited, why.clone()),
+        (None, kind @ (Verdict::Valid | Verdict::NotResolvable)) => {
+            let nothing = || windows.is_empty().then(|| (Verdict::NotResolvable, NO_WINDOW.to_string()));
+            let other_rate = || client.asked_rps.and_then(|asked_rps| other_rate(asked_rps, told as f64 / span_s, span_s));
+            nothing().or_else(other_rate).unwrap_or((kind, found.reason))
+        }
+        (None, kind) => (kind, found.reason),
+    };
     let latency = || {
         Some(Latency {
             count: response.count,
@@ -95,6 +111,19 @@ pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> 
     Whole { latency: latency(), verdict, reason, offered_rps: offered as f64 / span_s }
 }
 
+const NO_WINDOW: &str = "none of the load generator's windows lies within the samples; measure longer, or let it tell the feed more often";
+
+/// What it means that a program offered another rate than it was asked for; None: it did as it was asked, as far as chance lets one see.
+fn other_rate(asked_rps: f64, told_rps: f64, span_s: f64) -> Option<(Verdict, String)> {
+    let chance_rps = CHANCE * (asked_rps / span_s).sqrt();
+    let said = format!("{told_rps:.1} requests a second were sent where {asked_rps:.1} were asked for");
+    if asked_rps - told_rps > SHORT_SHARE * asked_rps + chance_rps {
+        return Some((Verdict::ServerOverloaded, format!("{said}: service or load generator did not keep up")));
+    }
+    let beyond = told_rps - asked_rps > BEYOND_SHARE * asked_rps + chance_rps;
+    beyond.then(|| (Verdict::ClientLimited, format!("{said}: the load generator does not keep to its rate")))
+}
+
 fn verdict_of(kind: VerdictKind) -> Verdict {
     match kind {
         VerdictKind::Valid => Verdict::Valid,
@@ -109,7 +138,7 @@ mod tests {
     use super::*;
     use crate::feed::{Cell, Counts};
 
-    const PUNCTUAL: Client = Client { limited: None, lag_p99_ms: Some(0.1), lag_limit_ms: 1.0 };
+    const PUNCTUAL: Client = Client { limited: None, lag_p99_ms: Some(0.1), lag_limit_ms: 1.0, asked_rps: None };
 
     /// A window of 400 requests: so many of 5 ms and of 8 ms, the others of 1 ms.
     fn window_of(slow: u64, slower: u64, outstanding: u64) -> Interval {
@@ -139,6 +168,32 @@ mod tests {
         assert_eq!(whole(&vec![window(1000); 10], 1000, &PUNCTUAL).verdict, Verdict::Valid);
         let late = Client { limited: Some("late".into()), ..PUNCTUAL };
         assert_eq!((whole(&growing, 0, &late).verdict, whole(&growing, 0, &late).reason.as_str()), (Verdict::ClientLimited, "late"));
+    }
+
+    /// Of another program the rate is all that tells whether it did as it was asked: a closed loop that falls behind is overload, whatever
+    /// its latencies say; one that ignores the rate is the client's fault. What chance explains is neither.
+    #[test]
+    fn a_program_that_sends_another_rate_is_found_out() {
+        let asked = |asked_rps: f64| {
+            let client = Client { lag_p99_ms: None, asked_rps: Some(asked_rps), ..PUNCTUAL };
+            whole(&vec![window(3); 10], 3, &client)
+        };
+        // 4000 requests in a second; chance explains 4 x 63.
+        assert_eq!((asked(4000.0).verdict, asked(4250.0).verdict, asked(3500.0).verdict), (Verdict::Valid, Verdict::Valid, Verdict::Valid));
+        let (short, beyond) = (asked(4400.0), asked(3200.0));
+        assert!(short.verdict == Verdict::ServerOverloaded && short.reason.contains("4000.0 requests a second were sent where 4400.0"));
+        assert!(beyond.verdict == Verdict::ClientLimited && beyond.reason.contains("does not keep to its rate"), "{beyond:?}");
+        // One that does not tell what it offers is judged by what it got.
+        let silent: Vec<Interval> = (0..10).map(|_| Interval { offered: 0, ..window(0) }).collect();
+        let client = Client { lag_p99_ms: None, asked_rps: Some(4400.0), ..PUNCTUAL };
+        assert_eq!(whole(&silent, 0, &client).verdict, Verdict::ServerOverloaded);
+    }
+
+    /// A load generator that tells the feed more rarely than the samples are long has measured nothing of them, and that is said.
+    #[test]
+    fn without_a_window_nothing_is_known() {
+        let w = whole(&[], 0, &Client { asked_rps: Some(100.0), ..PUNCTUAL });
+        assert!(w.verdict == Verdict::NotResolvable && w.latency.is_none() && w.reason.contains("measure longer"), "{w:?}");
     }
 
     /// Slow replies that come in bursts are worth less than as many independent ones; too few bound no p99; none have no latency.

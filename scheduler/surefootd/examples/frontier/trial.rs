@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use surefoot_search::{label, Found, Question, Series};
-use surefoot_server::Verdict;
+use surefoot_server::{Sending, Verdict};
 use surefootd::campaign::Campaign;
 use surefootd::expand::{Case, Expansion};
 use surefootd::sweep::chain::{reading, Chain, Step};
@@ -101,6 +101,7 @@ impl Noisy<'_> {
                 errors: 0,
                 count: 1000,
                 verdict: if overloaded { Verdict::ServerOverloaded } else { Verdict::Valid },
+                sending: Sending::OPEN,
             });
         }
     }

@@ -11,7 +11,7 @@ use crate::progress::Mode;
 use crate::target::{LcService, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use surefoot_server::{Platform, Verdict};
+use surefoot_server::{Platform, Sending, Verdict};
 
 /// SplitMix64.
 struct Rng(u64);
@@ -70,6 +70,7 @@ fn measured(case: Case) -> Measured {
         errors: 0,
         count: 1000,
         verdict: if overloaded { Verdict::ServerOverloaded } else { Verdict::Valid },
+        sending: Sending::OPEN,
     };
     let mark = |of: u64, what: &str| case.seed.is_multiple_of(of).then(|| what.to_string());
     let marks = Marks { disturbed: mark(3, "a neighbour"), unsettled: mark(5, "the backlog") };

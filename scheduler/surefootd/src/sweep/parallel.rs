@@ -137,7 +137,7 @@ mod tests {
     use crate::target::{LcService, Target};
     use std::collections::BTreeMap;
     use std::path::Path;
-    use surefoot_server::{Platform, Verdict};
+    use surefoot_server::{Platform, Sending, Verdict};
 
     /// A worker that panics ends the sweep with one message, whoever waits for it then; what was kept stays, and resume
     /// finishes.
@@ -170,6 +170,7 @@ mod tests {
             errors: 0,
             count: 0,
             verdict: Verdict::Valid,
+            sending: Sending::default(),
         };
         let run = |resume: bool, bad: u64| {
             let job = Job {

@@ -11,7 +11,7 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use std::sync::Arc;
-use surefoot_server::{Features, Latency, Verdict, FEATURE_NAMES};
+use surefoot_server::{Features, Latency, Sending, Verdict, FEATURE_NAMES};
 
 /// What became of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -46,11 +46,12 @@ pub struct Row {
     pub errors: i64,
     pub count: i64,
     pub verdict: Verdict,
+    pub sending: Sending,
 }
 
 impl Row {
     /// What was seen of a service; without a latency nothing was completed.
-    pub fn of(t_ms: u64, features: &Features, latency: Option<Latency>, verdict: Verdict) -> Self {
+    pub fn of(t_ms: u64, features: &Features, latency: Option<Latency>, verdict: Verdict, sending: Sending) -> Self {
         let l = latency;
         Row {
             t_ms: t_ms as i64,
@@ -65,6 +66,7 @@ impl Row {
             errors: l.map_or(0, |l| l.errors as i64),
             count: l.map_or(0, |l| l.count as i64),
             verdict,
+            sending,
         }
     }
 }
@@ -98,6 +100,9 @@ impl Measured {
 /// Columns after the 13 features.
 const OUTCOME: [&str; 7] =
     ["latency_mean_ms", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "latency_p99_low_ms", "latency_p99_high_ms", "achieved_rps"];
+
+/// Columns after the verdict: see [`Sending`]. Files of earlier versions, and recordings, have neither.
+const SENDING: [&str; 2] = ["loop", "latency_from"];
 
 fn neighbour_fields(rps_known: bool) -> Fields {
     Fields::from(vec![
@@ -140,8 +145,9 @@ fn schema_with(rps_known: bool) -> Schema {
     f.push(Field::new("errors", DataType::Int64, false));
     f.push(Field::new("count", DataType::Int64, false));
     f.push(text("verdict"));
-    if !rps_known {
-        f.push(text("feed"));
+    match rps_known {
+        true => f.extend(SENDING.iter().map(|n| Field::new(*n, DataType::Utf8, true))),
+        false => f.push(text("feed")),
     }
     Schema::new(f)
 }
@@ -226,6 +232,8 @@ pub struct Columns {
     errors: Int64Builder,
     count: Int64Builder,
     verdict: StringBuilder,
+    /// As [`SENDING`].
+    sending: [StringBuilder; 2],
     feed: StringBuilder,
     rows: usize,
 }
@@ -282,6 +290,7 @@ impl Columns {
             errors: Int64Builder::new(),
             count: Int64Builder::new(),
             verdict: text(),
+            sending: [text(), text()],
             feed: text(),
             rows: 0,
         }
@@ -316,6 +325,10 @@ impl Columns {
             self.errors.append_value(r.errors);
             self.count.append_value(r.count);
             self.verdict.append_value(r.verdict.as_str());
+            let (send_loop, latency_from) = r.sending.words();
+            for (b, word) in self.sending.iter_mut().zip([send_loop, latency_from]) {
+                b.append_option(word);
+            }
         }
         self.threads.append_value_n(c.threads as i32, rows.len());
         match known(c.rps) {
@@ -362,8 +375,10 @@ impl Columns {
         columns.push(Arc::new(self.errors.finish()));
         columns.push(Arc::new(self.count.finish()));
         columns.push(Arc::new(self.verdict.finish()));
-        if !self.rps_known {
-            columns.push(Arc::new(self.feed.finish()));
+        let sending = self.sending.each_mut().map(|b| Arc::new(b.finish()) as ArrayRef);
+        match self.rps_known {
+            true => columns.extend(sending),
+            false => columns.push(Arc::new(self.feed.finish())),
         }
         RecordBatch::try_new(Arc::new(schema_with(self.rps_known)), columns).map_err(fault)
     }
