@@ -243,6 +243,38 @@ def test_a_clean_sweep_counts_all_rows(clean: Path) -> None:
     assert dataset.read_manifest(target).cases.usable_rows == 24
 
 
+def test_nothing_is_learnt_of_disturbed_cases(mixed: Path) -> None:
+    """Labels and rows take no row of a disturbed case, whatever its verdict, and count what they left out."""
+    from pipelines import label, params, rows
+
+    target, out = mixed / "server-1", mixed.parent / "stages"
+    lines = [json.loads(line) for line in (target / "journal.jsonl").read_text("utf-8").splitlines()]
+    samples_of = {line["case_id"]: line for line in lines}
+    told = label.run(target, out / "label", params.Label())
+    assert told["rows"] == {"valid": 9, "client_limited": 3, "server_overloaded": 3, "not_resolvable": 3}
+    assert (told["rows_disturbed"], told["rows_dropped"]) == (6, 9)
+    cells = pl.read_parquet(out / "label/cells.parquet")
+    # cases 2, 3 and 4 say nothing of their cells
+    assert cells.height == 5
+    frame = pl.concat(pl.read_parquet(p) for p in sorted((target / "shards").iterdir()))
+    dropped = {case for case, line in samples_of.items() if "disturbed" in line}
+    placed = frame.filter(pl.col("case_id").is_in(dropped)).select("alloc_cores", "alloc_ways").unique()
+    assert cells.join(placed, on=["alloc_cores", "alloc_ways"]).is_empty()
+    found = rows.run(target, out / "label", out / "rows", params.Rows())
+    assert found["rows_left_out"]["disturbed"] == 6
+    assert found["rows"] == 12  # of valid and of overloaded cases
+
+
+def test_a_data_set_without_the_journal_of_its_marks_is_refused(mixed: Path) -> None:
+    """Which cases were disturbed stands in the journal alone: without it nothing is learnt, and the message says what to do."""
+    from pipelines.errors import BadInput
+
+    journal = mixed / "server-1/journal.jsonl"
+    journal.unlink()
+    with pytest.raises(BadInput, match=f"^{journal}: is missing; it says which cases were disturbed"):
+        samples.open_dataset(mixed / "server-1")
+
+
 def test_status_of_a_counted_campaign_reads_no_rows(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`status` takes the count of the campaign's manifest while it is of these data; a changed shard is counted anew."""
     calls: list[Path] = []
