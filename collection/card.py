@@ -230,10 +230,11 @@ def _extents(frame: pl.LazyFrame) -> dict[str, Any]:
     known = frame.collect_schema().names()
     names = [n for n in _RANGES if n in known]
     each = [e.alias(f"{n}{mark}") for n in names for e, mark in _extent(n)]
-    asked = frame.select(shardfile.impossible().sum()).collect(engine="streaming").item()
+    impossible = shardfile.impossible(known)
+    asked = frame.select(impossible.sum()).collect(engine="streaming").item()
     twice = frame.group_by("case_id").agg(n=pl.len() - pl.col("t_ms").n_unique()).select(pl.col("n").sum())
     doubled = twice.collect(engine="streaming").item()
-    frame = frame.filter(~shardfile.impossible())
+    frame = frame.filter(~impossible)
     seen = frame.select(*each, pl.len().alias("rows")).collect(engine="streaming").row(0, named=True)
     verdicts = (
         frame.group_by("service", "verdict").agg(pl.len().alias("n")).collect(engine="streaming").sort("service", "verdict")

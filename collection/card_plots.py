@@ -41,7 +41,8 @@ def draw(shards: list[Path], targets_ms: Mapping[str, float], name: str) -> str:
     if not shards:
         return ""
     with tables.reading(shards[0], dataset.SHARD_REMEDY):
-        cells = _cells(shardfile.scan(shards).filter(~shardfile.impossible()), targets_ms)
+        frame = shardfile.scan(shards)
+        cells = _cells(frame.filter(~shardfile.impossible(frame.collect_schema().names())), targets_ms)
     services = cells["service"].unique().sort().to_list()
     if not services:
         return ""

@@ -344,15 +344,21 @@ def eval_report_command(outs: tuple[Path, ...], out: Path, overwrite: bool, as_j
     default=None,
     help="Folder of the report and of what it is made from (default: out/demo).",
 )
+@click.option(
+    "--again",
+    multiple=True,
+    type=click.Choice(["virtual", "local", "models", "eval", "loop"]),
+    help="Do this part anew, and what builds on it; the data that are there stay until the new ones are whole. Repeatable.",
+)
 @_json
-def demo_command(out: Path | None, as_json: bool) -> None:
+def demo_command(out: Path | None, again: tuple[str, ...], as_json: bool) -> None:
     """The whole story on this machine, unattended; ends with the path of a report.
 
-    Stopped half-way, it goes on where it was.
+    Stopped half-way, it goes on where it was. Parts that this machine was too busy for are left out with a warning.
     """
     from . import demo
 
-    result = demo.run(out, Console(stderr=True))
+    result = demo.run(out, Console(stderr=True), again)
     if as_json:
         _print_json(result)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -141,6 +141,8 @@ class Progress:
             self.trouble(target, trouble)
         else:
             self._troubles.pop(target, None)
+        # what is done before there are cases
+        what = str(line.get("what") or "")
         parts = {
             "usable": f"{usable:,} of {line.get('rows', 0):,} rows usable" if isinstance(usable, int) else "",
             "rate": rate(line.get("rate_per_s")) if line.get("rate_per_s") else "",
@@ -150,14 +152,14 @@ class Progress:
             self._bar.update(
                 self._tasks[target],
                 completed=done,
-                trouble=escape(trouble),
+                trouble=escape(trouble or what),
                 usable=parts["usable"],
                 rate=parts["rate"],
                 left=parts["left"],
             )
             return
         told = [f"{done:,} of {self._planned[target]:,} cases", *(text for text in parts.values() if text)]
-        self._newest[target] = f"{target}: {', '.join(told)}"
+        self._newest[target] = f"{target}: {what or ', '.join(told)}"
         at_s, before = self._written.get(target, (-math.inf, ""))
         # hundreds of hosts do not fill a log either
         every_s = max(self.EVERY_S, float(len(self._planned)))
@@ -236,6 +238,9 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             f"{about(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
             highlight=False,
         )
+        if loads := target.get("loads_to_find"):
+            told = ", ".join(f"{load['service']} ({load['threads']} threads)" for load in loads)
+            console.print(f"max loads to be measured first: {escape(told)}", highlight=False, soft_wrap=True)
         for warning in target.get("warnings", []):
             console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
         preview = plain_table(
@@ -250,8 +255,9 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             ]
         )
         for case in target["preview"]:
-            beside = ", ".join(f"{n['service']} at {n['rps']:g} RPS" for n in case["neighbours"]) or "alone"
-            numbers = [f"{case[k]:g}" for k in ("rps", "threads", "cores", "ways")]
+            beside = ", ".join(f"{n['service']} at {_rps(n)}" for n in case["neighbours"]) or "alone"
+            load = f"{case['load_pct']:g} % of max" if case.get("load_pct") else f"{case['rps']:g}"
+            numbers = [load, *(f"{case[k]:g}" for k in ("threads", "cores", "ways"))]
             preview.add_row(
                 escape(case["case_id"]),
                 escape(case["service"]),
@@ -259,6 +265,10 @@ def plan(console: Console, found: dict[str, Any]) -> None:
                 escape(beside) if not case["infeasible"] else escape(f"infeasible: {case['infeasible']}"),
             )
         console.print(preview)
+
+
+def _rps(neighbour: Mapping[str, Any]) -> str:
+    return "a share of its max load" if neighbour["rps"] is None else f"{neighbour['rps']:g} RPS"
 
 
 def bundle(console: Console, facts: dict[str, Any]) -> None:

@@ -62,6 +62,19 @@ class ServiceFacts(_Part):
     max_load_rps: float | None = None
 
 
+class MaxLoad(_Part):
+    """Highest rate that met a service's QoS target here, alone on all that the campaign gives it; None: none did.
+
+    others_frac: of the CPU time that it left over, what other programs took meanwhile.
+    """
+
+    service: str = Field(min_length=1, max_length=200)
+    threads: int = Field(ge=1, le=4096)
+    max_load_rps: float | None = Field(gt=0, lt=1e9)
+    reason: str | None = Field(default=None, max_length=4000)
+    others_frac: float = Field(default=0.0, ge=0, le=1)
+
+
 class Shard(_Part):
     """file: relative to the manifest's folder."""
 
@@ -81,6 +94,9 @@ class Cases(_Part):
     # of all of these, those with such a mark in the journal (docs/sweep-output.md)
     disturbed: int = Field(default=0, ge=0, lt=_MOST)
     unsettled: int = Field(default=0, ge=0, lt=_MOST)
+    # usable rows, and rows that nobody counted; None: from before they were
+    usable_rows: int | None = Field(default=None, ge=0, lt=_MOST)
+    uncounted_rows: int = Field(default=0, ge=0, lt=_MOST)
 
     def by_state(self) -> dict[str, int]:
         """With the states' names as the journal spells them."""
@@ -104,6 +120,7 @@ class Manifest(_Part):
     journal_bytes: int = Field(default=0, ge=0, lt=_MOST)
     sources: dict[str, str] = {}
     part: dict[str, int] | None = None
+    max_loads: list[MaxLoad] = Field(default=[], max_length=10_000)
 
     @property
     def rows(self) -> int:

@@ -7,7 +7,11 @@
     closed loop   a real LC service with a load step beside a memory-streaming BE job        -> OUT/closed-loop
     report        one HTML file                                                           -> OUT/report.html
 
-Data sets lie in the repository, where `dvc.yaml` looks for them; everything else lies in OUT.
+Data sets lie in the repository, where `dvc.yaml` looks for them; everything else lies in OUT. A data set is measured beside the
+one that is there, and takes its place once it is whole and verified.
+
+What real containers do depends on what else the machine does. So a part of theirs that fails is left out with a warning, and can
+be repeated alone; the rest goes on, and without models of this machine the closed loop runs under policies that need none.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,7 +34,7 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.inputs import SUMMARY_BYTES, read_bytes, read_text, said
-from pipelines.io import make_folder, open_anew, sha256_file, write_json
+from pipelines.io import fsync_folder, make_folder, open_anew, sha256_file, write_json
 
 from . import campaign, closed_loop, console, dataset, report, standing, tools, verify, worth
 from .errors import StepFailed, SurefootError
@@ -39,9 +44,15 @@ VIRTUAL = "demo-virtual"
 LOCAL = "demo-local"
 POLICIES = ("unmanaged", "parties", "osml-plus", "surefoot")
 LOOP_POLICIES = ("unmanaged", "osml-plus")
+# where this machine's data taught no models
+LOOP_WITHOUT_MODELS = ("unmanaged", "parties")
+# parts that can be asked for again: their names, and those of their steps
+PARTS = {"virtual": VIRTUAL, "local": LOCAL, "models": "dvc", "eval": "eval", "loop": "closed-loop"}
 PLATFORM = "server-1"
 SEEDS = 3
 _STEPS = 9
+# share of the CPU time left over from which on others are worth a word
+_BUSY_FRAC = 0.05
 # what the stages leave in out/pipeline/<data set>/ (dvc.yaml)
 _PIPELINE = {"labels": "label", "models": "train", "metrics": "evaluate", "report": "report"}
 
@@ -52,16 +63,19 @@ class Demo:
     Args:
         out: folder of the report and of what it is made from.
         voice: where progress goes.
+        again: parts that are done anew (PARTS), whatever was done before.
     """
 
-    def __init__(self, out: Path, voice: Console) -> None:
+    def __init__(self, out: Path, voice: Console, again: Sequence[str] = ()) -> None:
         self.root = tools.repo_root()
         self.out = out.resolve()
         self.console = voice
         self.teller = console.Teller(voice, _STEPS)
-        self.story = Story(self.out / STEPS, self.teller)
+        self.story = Story(self.out / STEPS, self.teller, [PARTS[part] for part in again])
         self.warnings: list[str] = []
         self.failed: list[str] = []
+        # by part, why it is missing: what this machine was busy with decides
+        self.left_out: dict[str, str] = {}
         self.surefootd = tools.find(tools.SUREFOOTD)
 
     def run(self) -> dict[str, Any]:
@@ -82,7 +96,7 @@ class Demo:
             campaigns = {VIRTUAL: self._campaign(VIRTUAL, "virtual campaign on server-1")}
             if engine["answers"]:
                 title = "local campaign: real containers under real load"
-                found = self._or_go_on(lambda: self._campaign(LOCAL, title, engine["images"]), title)
+                found = self._or_go_on("local", title, lambda: self._campaign(LOCAL, title, engine["images"]))
                 if found is not None:
                     campaigns[LOCAL] = found
             else:
@@ -91,9 +105,11 @@ class Demo:
             result["dvc"] = self._dvc(campaigns)
             result["bundles"] = self._bundles(list(result["dvc"]["outputs"]))
             result["eval"] = self._eval()
-            loop = self._or_go_on(lambda: self._closed_loop(engine, LOCAL in result["dvc"]["outputs"]), "closed loop")
-            result["closed_loop"] = loop or {"why": self.failed[-1], "runs": []}
+            models = LOCAL in result["dvc"]["outputs"]
+            loop = self._or_go_on("loop", "closed loop", lambda: self._closed_loop(engine, models))
+            result["closed_loop"] = loop or {"why": self.left_out["loop"], "runs": []}
             result["failed"] = self.failed
+            result["left_out"] = self.left_out
             result["warnings"] = self.warnings
             result["steps"] = [asdict(r) for r in self.story.records]
             result["report"] = str(self.out / "report.html")
@@ -107,15 +123,23 @@ class Demo:
             write_json(self.out / "demo.json", result)
         return result
 
-    def _or_go_on(self, work: Callable[[], dict[str, Any]], title: str) -> dict[str, Any] | None:
-        """Parts on real containers depend on what else this machine does: the story ends without them, as failed."""
+    def _or_go_on(self, part: str, title: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Parts on real containers depend on what else this machine does: the story ends without them, and says so."""
         try:
             return work()
         except SurefootError as e:
-            self.failed.append(f"{title}: {e}")
-            self.warnings.append(self.failed[-1])
-            self.console.print(f"[red]failed:[/] {console.escape(self.failed[-1])}", highlight=False)
+            self._leave_out(part, f"{title}: {e}")
             return None
+
+    def _leave_out(self, part: str, why: str) -> None:
+        self.left_out[part] = why
+        self.warnings.append(f"{why}. To try that part again, and it alone: {self._again(part)}")
+        self.console.print(f"[yellow]left out:[/] {console.escape(why)}", highlight=False)
+
+    def _again(self, part: str) -> str:
+        """The command that repeats a part."""
+        own = "" if self.out == self.root / "out" / "demo" else f" --out {shlex.quote(str(self.out))}"
+        return f"surefoot demo --again {part}{own}"
 
     def _git(self, *args: str) -> str | None:
         done = subprocess.run(["git", "-C", str(self.root), *args], capture_output=True, text=True)
@@ -149,21 +173,25 @@ class Demo:
         """Run and verify one of the demo's campaigns."""
         file, folder = self.root / "examples" / f"{name}.toml", self.root / "data" / name
 
+        restore(folder)
+
         def work(cut_short: bool) -> dict[str, Any]:
-            if folder.exists() and not cut_short:
+            new = successor(folder)
+            if new.exists() and not cut_short:
                 # of another campaign, or measured with another program
-                shutil.rmtree(folder)
+                shutil.rmtree(new)
             start = time.monotonic()
             with console.Progress(self.console) as bar:
-                state = campaign.run(file, folder, report=bar)
-            result = verify.verify(folder)
+                state = campaign.run(file, new, report=bar)
+            result = verify.verify(new)
             if not result.ok:
                 first = result.findings[0]
                 raise StepFailed(f"{title}: {first.file}: {first.what}; {first.remedy}")
             target = state["targets"][0]
+            replace(folder, new)
             return {
                 "file": str(file),
-                "folder": target["folder"],
+                "folder": str(folder / Path(target["folder"]).relative_to(new)),
                 "target": target["target"],
                 "feature_set": target["feature_set"],
                 "cases": state["cases"],
@@ -180,13 +208,15 @@ class Demo:
         found: dict[str, Any] = self.story.step(name, title, key, work, outputs=[folder / dataset.MANIFEST])
         if "rows_by_worth" not in found:  # remembered by a version that did not count them
             found |= {"rows_by_worth": worth.of(Path(found["folder"]), dataset.read_manifest(Path(found["folder"])))}
+        found["max_loads"] = max_loads(Path(found["folder"]))
         if standing.usable_colour(found["rows_by_worth"]) != "green":
-            self.warnings.append(f"{name}: {standing.usable_in_words(found['rows_by_worth'])}")
-        limited = found["cases"]["client-limited"]
-        if limited * 10 > found["cases"]["planned"]:
+            remedy = f". Once this machine is quiet: {self._again('local')}" if name == LOCAL else ""
+            self.warnings.append(f"{name}: {standing.usable_in_words(found['rows_by_worth'])}{remedy}")
+        most = max((m["others_frac"] for m in found["max_loads"]), default=0.0)
+        if most > _BUSY_FRAC:
             self.warnings.append(
-                f"{name}: the load generator could not keep its schedule in {limited} of {found['cases']['planned']} cases: this "
-                f"machine was busy with something else. Once it is quiet: rm -r {folder} and run the demo again"
+                f"{name}: other programs took up to {most:.0%} of the CPU time that the services left over: loads and cliffs are "
+                "those of this machine beside them"
             )
         if found["cases"]["failed"]:
             reasons = "; ".join(f"{f['cases']} × {f['reason']}" for f in found["failed"])
@@ -235,8 +265,8 @@ class Demo:
         if not found["second_run_did_nothing"]:
             self.warnings.append(f"the second dvc repro was not a no-op; see {self.out / 'logs/dvc-again.log'}")
         for name, error in found["failed"].items():
-            self.failed.append(f"no models of {name}: {error}")
-            self.warnings.append(f"{self.failed[-1]}. Run the demo again: it tries this step again and keeps the others")
+            # the same command tries it again by itself: a step with a part missing is not remembered
+            self._leave_out("models", f"no models of {name}: {error}")
         return found
 
     def _repro(self, stages: Sequence[str], log: str) -> tuple[float, str, str | None]:
@@ -301,21 +331,62 @@ class Demo:
     def _closed_loop(self, engine: Mapping[str, Any], models: bool) -> dict[str, Any]:
         """A real service under a load step beside a real BE job."""
         title = "closed loop on this machine"
-        why = engine["why"] if not engine["answers"] else None if models else "no models of this machine: see the warnings"
-        if why is not None:
-            self.story.skip("closed-loop", title, why)
-            return {"why": why, "runs": []}
+        if not engine["answers"]:
+            self.story.skip("closed-loop", title, engine["why"])
+            return {"why": engine["why"], "runs": []}
         loop, out = closed_loop.Loop(), self.out / "closed-loop"
-        bundle = self.root / "bundles" / LOCAL
+        bundle = self.root / "bundles" / LOCAL if models else None
+        policies = LOOP_POLICIES if models else LOOP_WITHOUT_MODELS
 
         def work(_cut_short: bool) -> dict[str, Any]:
-            runs = [closed_loop.run(loop, p, bundle if p == "osml-plus" else None, out / p) for p in LOOP_POLICIES]
-            return {"runs": runs, **closed_loop.words(loop)}
+            runs = [closed_loop.run(loop, p, bundle if p == "osml-plus" else None, out / p) for p in policies]
+            return {"runs": runs, "models": models, **closed_loop.words(loop)}
 
-        key = key_of(loop, LOOP_POLICIES, bundle, self.surefootd, tools.find(tools.LOADGEN), engine["images"])
-        timelines = [out / p / "timeline.jsonl" for p in LOOP_POLICIES]
+        key = key_of(loop, policies, bundle or "no models", self.surefootd, tools.find(tools.LOADGEN), engine["images"])
+        timelines = [out / p / "timeline.jsonl" for p in policies]
         result: dict[str, Any] = self.story.step("closed-loop", title, key, work, timelines)
         return result
+
+
+def successor(folder: Path) -> Path:
+    """Where the data set is measured that takes the place of `folder` once it is whole."""
+    return folder.with_name(f"{folder.name}.new")
+
+
+def _former(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.old")
+
+
+def replace(folder: Path, new: Path) -> None:
+    """Put a whole data set in the place of another; killed half-way, `restore` brings one of the two back."""
+    old = _former(folder)
+    _remove(old)
+    if os.path.lexists(folder):
+        folder.rename(old)
+    new.rename(folder)
+    fsync_folder(folder.parent)
+    _remove(old)
+
+
+def restore(folder: Path) -> None:
+    """Bring back a data set that was put aside for a successor which never came."""
+    if not os.path.lexists(folder) and os.path.lexists(_former(folder)):
+        _former(folder).rename(folder)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def max_loads(folder: Path) -> list[dict[str, Any]]:
+    """Max loads that a target's sweep found, as its manifest tells them."""
+    return [
+        m.model_dump(include={"service", "threads", "max_load_rps", "others_frac"})
+        for m in dataset.read_manifest(folder).max_loads
+    ]
 
 
 def check_bundle(name: str, folder: Path, scratch: Path) -> dict[str, Any]:
@@ -399,9 +470,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def run(out: Path | None, voice: Console) -> dict[str, Any]:
-    """Tell the whole story; see the module. `out` defaults to out/demo in the repository."""
+def run(out: Path | None, voice: Console, again: Sequence[str] = ()) -> dict[str, Any]:
+    """Tell the whole story; see the module. `out` defaults to out/demo in the repository; `again`: parts that are done anew."""
     root = tools.repo_root()
     if not (root / "dvc.yaml").exists():
         raise StepFailed(f"{root}: no dvc.yaml: the demo runs from a clone of the repository. Run: make setup")
-    return Demo(out or root / "out" / "demo", voice).run()
+    return Demo(out or root / "out" / "demo", voice, again).run()

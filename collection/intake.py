@@ -198,6 +198,9 @@ def line(text: bytes) -> dict[str, Any]:
     for name, number in numbers.items():
         if type(number) is not int or not 0 <= number < (_MOST_SHARD if name == "shard" else 1 << 32):
             raise Unreadable(f"{name} is no number of a journal")
+    usable = value.get("usable")
+    if usable is not None and (type(usable) is not int or not 0 <= usable <= value["rows"]):
+        raise Unreadable("usable is no number of its rows")
     case = value.get("case_id")
     if not isinstance(case, str) or not 0 < len(case) <= _MOST_ID:
         raise Unreadable("case_id is no name of a case")

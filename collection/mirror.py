@@ -385,7 +385,7 @@ def merge(out: Path, split: Split, planned: int | None) -> dataset.Manifest | No
     first = next(iter(manifests.values()))
     whole = len(manifests) == len(mirrors) and all(m.complete for m in mirrors)
     total = sum(m.cases.planned for m in manifests.values()) if planned is None else planned
-    value = first.model_dump(mode="json", exclude={"part"})
+    value = first.model_dump(mode="json", exclude={"part", "max_loads"})
     value |= {
         "complete": whole,
         "host": _in_common([m.host for m in manifests.values()]),
@@ -405,6 +405,8 @@ def _told(share: Share, manifest: dataset.Manifest | None) -> dict[str, Any]:
     value: dict[str, Any] = {"name": share.host, "part": {"number": share.number, "of": share.of}}
     if manifest:
         value |= {"host": manifest.host, "software": manifest.software, "cases_planned": manifest.cases.planned}
+        if manifest.max_loads:
+            value["max_loads"] = [m.model_dump(mode="json") for m in manifest.max_loads]
     return value
 
 
@@ -423,19 +425,26 @@ def _lines(mirror: Mirror, held: set[str]) -> Iterator[tuple[dict[str, Any], byt
 
 
 class _Counts:
-    """Cases of a data set's journal by state, and lines by mark."""
+    """Cases of a data set's journal by state, lines by mark, and usable rows."""
 
     def __init__(self) -> None:
         self.by_state = dict.fromkeys(dataset.STATES, 0)
         self.marks = dict.fromkeys(MARKS, 0)
+        self.usable_rows = self.uncounted_rows = 0
 
     def add(self, line: dict[str, Any]) -> None:
         self.by_state[line["state"]] += line.get("cases", 1)
         for mark in MARKS:
             self.marks[mark] += mark in line
+        if line.get("usable") is None:
+            self.uncounted_rows += line["rows"]
+        else:
+            self.usable_rows += line["usable"]
 
     def as_json(self) -> dict[str, int]:
-        return {s.replace("-", "_"): n for s, n in self.by_state.items()} | {mark: n for mark, n in self.marks.items() if n}
+        more = {**self.marks, "uncounted_rows": self.uncounted_rows}
+        states = {s.replace("-", "_"): n for s, n in self.by_state.items()}
+        return {**states, "usable_rows": self.usable_rows, **{name: n for name, n in more.items() if n}}
 
 
 def _reasons(manifests: list[dataset.Manifest]) -> list[dict[str, Any]]:

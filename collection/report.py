@@ -92,6 +92,7 @@ def build(result: Mapping[str, Any], root: Path) -> Page:
     )
     page.tiles = _tiles(result)
     page.sections = [
+        *_warnings(result["warnings"]),
         _virtual(virtual, result["dvc"]["outputs"].get("demo-virtual")),
         _local(local, result),
         _learning(result["dvc"]),
@@ -117,6 +118,11 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _warnings(warnings: Sequence[str]) -> list[Section]:
+    """What a reader should know before the figures; nothing where there is nothing."""
+    return [Section("warnings", "To be kept in mind", "Warnings", [Callout(w) for w in warnings])] if warnings else []
+
+
 def _tone(found: Mapping[str, Any]) -> str:
     """Of a campaign's tile."""
     bad = found["cases"]["failed"] or standing.usable_colour(found["rows_by_worth"]) == "red"
@@ -127,7 +133,8 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
     virtual = result["campaigns"]["demo-virtual"]
     local = result["campaigns"].get("demo-local")
     dvc, loop = result["dvc"], result["closed_loop"]
-    tiles = [
+    tiles = [_local_tile(local, result)]
+    tiles.append(
         Tile(
             "cases on the virtual server",
             f"{virtual['cases']['planned']:,}",
@@ -135,16 +142,7 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
             f"{virtual['cases']['failed']:,} cases failed; every shard verified",
             _tone(virtual),
         )
-    ]
-    if local is None:
-        tiles.append(
-            Tile("cases on real containers", "none", _why_not_local(result), "failed" if result["failed"] else "missing")
-        )
-    else:
-        cases, rows = local["cases"], local["rows_by_worth"]
-        more = f"{standing.usable_in_words(rows)}; of {cases['planned']:,} cases {cases['overloaded']:,} overloaded, "
-        more += f"{cases['client-limited']:,} client-limited, {cases['failed']:,} failed"
-        tiles.append(Tile("usable rows of real containers", f"{rows['usable']:,}", more, _tone(local)))
+    )
     noop = dvc["second_run_did_nothing"]
     tiles.append(
         Tile(
@@ -186,6 +184,16 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
     else:
         tiles.append(Tile("real closed loop", "none", loop["why"], "missing"))
     return tiles
+
+
+def _local_tile(local: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Tile:
+    """What this machine's own data are worth, and what was not usable of them."""
+    if local is None:
+        return Tile("usable rows of real containers", "none", _why_not_local(result), "missing")
+    cases, rows = local["cases"], local["rows_by_worth"]
+    more = f"{standing.usable_in_words(rows)}; of {cases['planned']:,} cases {cases['overloaded']:,} overloaded, "
+    more += f"{cases['client-limited']:,} client-limited, {cases['failed']:,} failed"
+    return Tile("usable rows of real containers", f"{rows['usable']:,}", more, _tone(local))
 
 
 # ---------------------------------------------------------------- campaigns
@@ -321,8 +329,7 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
 
 def _why_not_local(result: Mapping[str, Any]) -> str:
     """Why there is no local campaign: no engine, or it failed."""
-    failed = [f for f in result["failed"] if f.startswith("local campaign")]
-    return failed[0] if failed else str(result["engine"]["why"])
+    return str(result["left_out"].get("local") or result["engine"]["why"])
 
 
 def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Section:
@@ -340,6 +347,8 @@ def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Sectio
             + (" (this machine has no usable hardware counters)." if found["feature_set"] == "no-pmu" else ".")
         )
     )
+    if found.get("max_loads"):
+        section.blocks.append(_max_loads(found["max_loads"]))
     section.blocks.append(_campaign_table(found))
     section.blocks.append(_worth_table(found))
     curves = quota_curves(Path(found["folder"]))
@@ -354,6 +363,21 @@ def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Sectio
     )
     section.blocks.append(Text(cliff_words(curves)))
     return section
+
+
+def _max_loads(found: Sequence[Mapping[str, Any]]) -> Table:
+    """What the loads are per cent of, and what else ran while it was found."""
+    rows = [
+        [
+            m["service"],
+            f"{m['threads']}",
+            number(m["max_load_rps"]) if m["max_load_rps"] is not None else "none meets the target",
+            per_cent(m["others_frac"]),
+        ]
+        for m in found
+    ]
+    columns = [Column("service alone on all cores"), Column("threads", True), Column("max load found here, RPS", True)]
+    return Table([*columns, Column("CPU time left over that others took", True)], rows)
 
 
 @dataclass(frozen=True)
@@ -496,11 +520,13 @@ def _learning(dvc: Mapping[str, Any]) -> Section:
 
 def label_blocks(label: Mapping[str, Any]) -> list[Any]:
     """What the label stage kept and dropped, and why."""
-    rows = label["rows"]
+    # files from before disturbed cases were left out do not say
+    rows = {**label["rows"], "disturbed": label.get("rows_disturbed", 0)}
     total = sum(rows.values()) or 1
+    told = VERDICTS | {"disturbed": f"{WORTH['disturbed']}; dropped"}
     verdicts = Table(
         [Column("verdict of a row"), Column("rows", True), Column("share", True), Column("what becomes of it")],
-        [[v, f"{rows[v.replace('-', '_')]:,}", per_cent(rows[v.replace("-", "_")] / total), why] for v, why in VERDICTS.items()],
+        [[v, f"{rows[v.replace('-', '_')]:,}", per_cent(rows[v.replace("-", "_")] / total), why] for v, why in told.items()],
     )
     planes = label["planes"]
     names = {
@@ -732,6 +758,9 @@ def _closed_loop(found: Mapping[str, Any]) -> Section:
         section.blocks.append(Callout(f"Not run: {found['why']}"))
         return section
     section.blocks.append(Text(found["text"]))
+    if found.get("models") is False:
+        why = "This machine's data taught no models, so the policies here need none."
+        section.blocks.append(Callout(why))
     lanes = {}
     for run in found["runs"]:
         lanes[run["policy"]] = lane_of(Path(run["timeline"]), found["service"])
@@ -804,8 +833,6 @@ def _how(result: Mapping[str, Any], root: Path) -> Section:
         for s in result["steps"]
     ]
     section.blocks.append(Table([Column("step"), Column("state"), Column("time, s", True)], rows))
-    for warning in result["warnings"]:
-        section.blocks.append(Callout(warning))
     section.blocks.append(Heading("Where things are"))
     places = [["data sets", c["folder"]] for c in result["campaigns"].values() if c]
     places += [["bundle", b["path"]] for b in result["bundles"]]

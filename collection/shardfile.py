@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,13 @@ SCHEMA: dict[str, pl.DataType] = {
     "verdict": pl.String(),
     "loop": pl.String(),
     "latency_from": pl.String(),
+    "load_pct": pl.Float64(),
 }
 """Columns of a shard, in order."""
-ADDED = ("loop", "latency_from")
-"""Of these, what shards of earlier versions do not have; a data set that was gone on with has some of either kind."""
+ADDED = ("loop", "latency_from", "load_pct")
+"""Of these, what a shard may lack: one of an earlier version, or (load_pct) of a campaign that does not find its loads.
+
+A data set that was gone on with may have shards of either kind."""
 _LARGEST = 1e15  # of what is measured: bytes a second, and all else
 # of a shard when it is read: a hundred times what 60 s of measuring come to
 _MOST_DECODED_BYTES = 1 << 30
@@ -74,10 +77,10 @@ def _unreadable(e: BaseException) -> str:
     return f"is not readable as Parquet: {next(iter(str(e).splitlines()), type(e).__name__)}"
 
 
-def impossible() -> pl.Expr:
+def impossible(columns: Collection[str] = tuple(SCHEMA)) -> pl.Expr:
     """Rows that no sweep writes: without what says whose they are, or with a number that is none or below 0."""
     known = ("service", "case_id", "verdict", "threads", "rps", "mba_pct", "neighbours")
-    numbers = [name for name, kind in SCHEMA.items() if kind.is_float()]
+    numbers = [name for name, kind in SCHEMA.items() if kind.is_float() and name in columns]
     nameless = [pl.col(name).is_null() for name in known]
     # what is missing is no wrong number
     wrong_numbers = [~pl.col(name).is_between(0, _LARGEST).fill_null(True) for name in numbers]

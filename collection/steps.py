@@ -99,10 +99,12 @@ class Story:
     Args:
         folder: where the markers are kept.
         voice: hears what happens; None for silence.
+        again: names of steps that run anew, whatever their markers say.
     """
 
-    def __init__(self, folder: Path, voice: Voice | None = None) -> None:
+    def __init__(self, folder: Path, voice: Voice | None = None, again: Iterable[str] = ()) -> None:
         self.folder = folder
+        self.again = set(again)
         self.records: list[StepRecord] = []
         self._voice: Voice = voice or Mute()
 
@@ -127,7 +129,9 @@ class Story:
             What `work` returned: a JSON value.
         """
         marker = self.folder / f"{name}.json"
-        old = _read(marker)
+        # once: what is left of it after that is its own
+        old = {} if name in self.again else _read(marker)
+        self.again.discard(name)
         if old.get("key") == key and old.get("state") == "done" and all(p.exists() for p in outputs):
             self.records.append(StepRecord(name, title, "reused", float(old.get("seconds", 0.0))))
             self._voice.reused(title)

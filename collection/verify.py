@@ -192,6 +192,11 @@ def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], agai
         counts = f"{folder / dataset.MANIFEST} counts {manifest.cases.disturbed:,}"
         what = f"{standing.counted(marked, 'case')} marked as disturbed, {counts}"
         yield Finding(str(folder / dataset.JOURNAL), what, f"go on, which counts again: {again}")
+    told = manifest.cases.usable_rows
+    counted = manifest.complete and not manifest.cases.uncounted_rows and "unknown" not in found
+    if told is not None and counted and told != found["usable"]:
+        what = f"cases.usable_rows is {told:,}, of its rows {found['usable']:,} are usable"
+        yield Finding(str(folder / dataset.MANIFEST), what, _RESTORE)
 
 
 def _journal(

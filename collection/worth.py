@@ -11,33 +11,27 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines import stdio, tables
-from pipelines.inputs import Unreadable, parse_json
-from pipelines.samples import is_disturbed, worth
+from pipelines import samples, stdio, tables
+from pipelines.inputs import Unreadable
+from pipelines.samples import worth
 
 from . import dataset, standing
-
-_MARK = b'"disturbed"'
-
-
-def disturbed_cases(folder: Path) -> set[str]:
-    """Cases that the journal of a target calls disturbed; lines that cannot be read are `verify`'s to name."""
-    found = set()
-    for block in standing.blocks(folder):
-        if _MARK not in block or not block.endswith(b"\n"):
-            continue
-        for text in block.split(b"\n"):
-            if _MARK in text and (case := _disturbed(text)) is not None:
-                found.add(case)
-    return found
+from .errors import DataSetError
 
 
-def _disturbed(text: bytes) -> str | None:
+def disturbed_cases(folder: Path) -> frozenset[str]:
+    """Cases that the journal of a target calls disturbed.
+
+    Raises:
+        DataSetError: the journal cannot be read.
+    """
+    journal = folder / dataset.JOURNAL
     try:
-        line = parse_json(text)
-    except Unreadable:
-        return None
-    return str(line["case_id"]) if isinstance(line, dict) and is_disturbed(line) and "case_id" in line else None
+        return samples.disturbed_cases(journal)
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, Unreadable) as e:
+        raise DataSetError(f"{journal}: cannot be read: {e}") from e
 
 
 class Tally:
@@ -54,7 +48,7 @@ class Tally:
         there, is damaged, or has other rows than the manifest says, count as `unknown`.
         """
         new = [s for s in manifest.shards if self._known.get(s.file, ("", {}))[0] != s.sha256]
-        disturbed = disturbed_cases(self.folder) if new else set()
+        disturbed = disturbed_cases(self.folder) if new else frozenset()
         found: Counter[str] = Counter(usable=0)
         for shard in new:
             counted = _of_shard(self.folder, shard, disturbed)
@@ -73,7 +67,7 @@ def of(folder: Path, manifest: dataset.Manifest) -> dict[str, int]:
     return Tally(folder).count(manifest)
 
 
-def _of_shard(folder: Path, shard: dataset.Shard, disturbed: set[str]) -> dict[str, int] | None:
+def _of_shard(folder: Path, shard: dataset.Shard, disturbed: frozenset[str]) -> dict[str, int] | None:
     """None: it cannot be counted."""
     path = folder / shard.file
     if standing.shard_number(shard.file) is None or not path.is_file():

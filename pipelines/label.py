@@ -391,7 +391,8 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
         "data_sha256": data.sha256,
         "rows": {verdict.replace("-", "_"): rows[verdict] for verdict in samples.VERDICTS},
         "rows_without_latency": rows[reduce.NO_LATENCY],
-        "rows_dropped": rows["client-limited"],
+        "rows_disturbed": rows[samples.DISTURBED],
+        "rows_dropped": sum(rows[verdict] for verdict in samples.DROPPED),
         "cells": {name: int(status.get(name, 0)) for name in ("measured", "overloaded", "unknown")},
         "planes": {
             "all": labels.height,

@@ -40,7 +40,7 @@ def _number(value: ir.NumericColumn) -> ir.BooleanValue:
 
 
 def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | None = None) -> ir.Table:
-    """All rows of the data set, or those of some of its shards.
+    """All rows of the data set, or those of some of its shards. Rows of disturbed cases have the verdict `disturbed`.
 
     Raises:
         BadInput: a column is missing.
@@ -57,11 +57,19 @@ def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | 
             want, right = "a list of services", {"service", "rps", "cores", "ways"} <= of
         if not right:
             raise BadInput(f"{shards[0]}: column {name} is {kind}, want {want}; collect the data set again")
+    if data.disturbed:
+        import ibis
+
+        marked = table.case_id.isin(sorted(data.disturbed))
+        # a verdict that is none stays so: it is named
+        known = marked & table.verdict.isin(samples.VERDICTS)
+        table = table.mutate(verdict=ibis.ifelse(known, ibis.literal(samples.DISTURBED), table.verdict))
     return table
 
 
 def verdict_counts(data: samples.DataSet, engine: Engine) -> dict[str, int]:
-    """Rows of each verdict; an unknown verdict, or a row that does not say what the service held, is an error.
+    """Rows of each verdict, and of disturbed cases; an unknown verdict, or a row that does not say what the service held, is an
+    error.
 
     Raises:
         BadInput: rows are none of a sweep's; names a shard.
@@ -75,11 +83,12 @@ def verdict_counts(data: samples.DataSet, engine: Engine) -> dict[str, int]:
     asked = {"unplaced": unplaced.cast("int64").sum(), "no_latency": no_latency.cast("int64").sum()}
     counts = engine.collect(table.group_by("verdict").agg(rows=table.count(), **asked))
     found = {str(verdict): int(n) for verdict, n in counts.select("verdict", "rows").iter_rows()}
-    if unknown := sorted(set(found) - set(samples.VERDICTS)):
+    known = (*samples.VERDICTS, samples.DISTURBED)
+    if unknown := sorted(set(found) - set(known)):
         raise BadInput(f"{data.folder}: verdict {unknown[0]!r} is unknown; known: {', '.join(samples.VERDICTS)}")
-    if n := int(counts.filter(pl.col("verdict") != "client-limited")["unplaced"].sum()):
+    if n := int(counts.filter(~pl.col("verdict").is_in(samples.DROPPED))["unplaced"].sum()):
         raise BadInput(f"{data.folder}: {n} rows have no alloc_cores or alloc_ways; measure their cases again")
-    return {verdict: found.get(verdict, 0) for verdict in samples.VERDICTS} | {NO_LATENCY: int(counts["no_latency"].sum())}
+    return {verdict: found.get(verdict, 0) for verdict in known} | {NO_LATENCY: int(counts["no_latency"].sum())}
 
 
 def refuse_impossible(data: samples.DataSet, table: ir.Table, engine: Engine) -> None:
@@ -133,7 +142,7 @@ def cases(table: ir.Table) -> ir.Table:
 
     valid = table.verdict == "valid"
     mbl = ibis.ifelse(valid & _number(table.mbl_mbps), table.mbl_mbps, None)
-    t = table.filter(table.verdict != "client-limited").mutate(
+    t = table.filter(table.verdict.notin(samples.DROPPED)).mutate(
         cores_parts=(table.alloc_cores * _PER_CORE + 0.5).floor().cast("int64"),
         p99=measured_p99_ms(table),
         mbl_parts=(mbl * _PER_UNIT + 0.5).floor().cast("int64"),
@@ -229,7 +238,7 @@ def tally(table: ir.Table, features: Sequence[str]) -> ir.Table:
 
 def present(table: ir.Table, features: Sequence[str]) -> ir.Table:
     """How many rows have each feature."""
-    t = table.filter(table.verdict != "client-limited")
+    t = table.filter(table.verdict.notin(samples.DROPPED))
     return t.aggregate(**{name: t[name].count() for name in features})
 
 

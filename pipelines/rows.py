@@ -41,8 +41,8 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
             raise BadInput(f"{data_folder}: no row has all of {', '.join(needed)}; collect the data set again")
         step = -(-n_wanted // p.max_rows)  # every step-th row, so that no part of the sweep is favoured
         found = _chosen(data, on, needed, verdicts, step, shards)
-    kept = tally.filter(pl.col("verdict") != "client-limited")
-    by_verdict = dict(kept.group_by("verdict").agg(pl.col("rows").sum()).iter_rows())
+    kept = tally.filter(~pl.col("verdict").is_in(samples.DROPPED))
+    by_verdict = dict(tally.group_by("verdict").agg(pl.col("rows").sum()).iter_rows())
     table = (
         samples.with_keys(found.lazy(), data)
         .join(cells.lazy(), on=list(samples.CELL_KEY), how="left", maintain_order="left")
@@ -59,6 +59,7 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
         features=needed,
         rows=table.height,
         rows_left_out=Left(
+            disturbed=by_verdict.get(samples.DISTURBED, 0),
             feature_missing=int((kept["rows"] - kept["usable"]).sum()),
             not_resolvable=by_verdict.get("not-resolvable", 0),
             overloaded=0 if p.use_overloaded_inputs else by_verdict.get("server-overloaded", 0),

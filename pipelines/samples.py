@@ -8,10 +8,11 @@ A row whose verdict is not `valid` never counts as a measured latency:
                         its latency is not a number (the queue grows for as long as one looks)
     not-resolvable      too few requests for a percentile: the cell is unknown
 
-How many rows each rule touched is part of the metrics of the label stage.
+A row of a case that something disturbed counts as `disturbed`, whatever its verdict, and is dropped: it says what the disturbance
+did. How many rows each rule touched is part of the metrics of the label stage.
 
 A *usable* row is valid, and nothing disturbed its case (`worth`). What a campaign is worth is its usable rows: every count that
-people see is of these, wherever it is shown.
+people see is of these, wherever it is shown, and no model learns a latency from any other.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES, FeatureError, PlatformLimits
 from pipelines.errors import BadInput
+from pipelines.inputs import LINE_BYTES, Unreadable, open_bytes, parse_json
 from pipelines.io import read_json, sha256_file
 
 SCHEMA_VERSION = 1
+DISTURBED = "disturbed"
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
+_MARK = b'"disturbed"'
 # what a row is worth, one of these: the verdict stands for rows that nothing disturbed
-WORTH = ("usable", "disturbed", "server-overloaded", "client-limited", "not-resolvable", "unknown")
+WORTH = ("usable", DISTURBED, "server-overloaded", "client-limited", "not-resolvable", "unknown")
+DROPPED = ("client-limited", DISTURBED)
+"""Rows that say nothing about the server."""
 PLANE_KEY = ("service", "rps", "threads", "mba_pct", "nb_key")
 CELL_KEY = (*PLANE_KEY, "alloc_cores", "alloc_ways")
 NEEDED = (
@@ -52,6 +58,29 @@ def is_disturbed(line: Mapping[str, Any]) -> bool:
     return line.get("disturbed") is not None
 
 
+def disturbed_cases(journal: Path) -> frozenset[str]:
+    """Cases that a journal calls disturbed; lines that cannot be read are those of `surefoot campaign verify` to name.
+
+    Raises:
+        FileNotFoundError: there is no journal.
+    """
+    found = set()
+    with open_bytes(journal) as file:
+        # a line that a crash cut off counts for nothing, and neither does one that is longer than any
+        while text := file.readline(LINE_BYTES):
+            if _MARK in text and text.endswith(b"\n") and (case := _disturbed(text)) is not None:
+                found.add(case)
+    return frozenset(found)
+
+
+def _disturbed(text: bytes) -> str | None:
+    try:
+        line = parse_json(text)
+    except Unreadable:
+        return None
+    return str(line["case_id"]) if isinstance(line, dict) and is_disturbed(line) and "case_id" in line else None
+
+
 def worth(disturbed: Collection[str]) -> pl.Expr:
     """What each row is worth, as one of WORTH; `unknown`: a verdict that nobody knows.
 
@@ -63,7 +92,7 @@ def worth(disturbed: Collection[str]) -> pl.Expr:
         pl.when(~verdict.is_in(list(VERDICTS)).fill_null(False))
         .then(pl.lit("unknown"))
         .when(pl.col("case_id").is_in(list(disturbed)).fill_null(False))
-        .then(pl.lit("disturbed"))
+        .then(pl.lit(DISTURBED))
         .when(verdict == "valid")
         .then(pl.lit("usable"))
         .otherwise(verdict)
@@ -96,6 +125,7 @@ class DataSet:
     Attributes:
         sha256: digest of `manifest.json`, which holds the digest of every shard: it stands for the whole data set.
         services: QoS target (ms) and max load (RPS, or None) of each service.
+        disturbed: cases whose line in the journal is marked so.
         axes: where not every cell was measured; None: the measured cells are the grid.
     """
 
@@ -109,6 +139,7 @@ class DataSet:
     cases: dict[str, int]
     sha256: str
     axes: Axes | None = None
+    disturbed: frozenset[str] = frozenset()
 
     def qos_target_ms(self, service: str) -> float:
         target = self.services.get(service, {}).get("qos_target_ms")
@@ -172,6 +203,8 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
     if not shards or rows == 0:
         raise BadInput(f"{path}: the data set has no samples; run the campaign to its end")
     cases = cases if isinstance(cases := manifest.get("cases"), dict) else {}
+    # the manifest counts the marks; without any, a journal of millions of lines need not be read
+    disturbed = _disturbed_of(folder) if cases.get("disturbed") else frozenset()
     return DataSet(
         folder=folder,
         campaign=str(manifest.get("campaign", "")),
@@ -183,7 +216,23 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
         cases={str(k): v for k, v in cases.items() if type(v) is int},
         sha256=sha256_file(path),
         axes=Axes.from_manifest(axes, path) if (axes := manifest.get("axes")) is not None else None,
+        disturbed=disturbed,
     )
+
+
+def _disturbed_of(folder: Path) -> frozenset[str]:
+    """
+    Raises:
+        BadInput: the journal is missing or cannot be read.
+    """
+    journal = folder / "journal.jsonl"
+    remedy = "it says which cases were disturbed; restore it, or fetch the data set again"
+    try:
+        return disturbed_cases(journal)
+    except FileNotFoundError:
+        raise BadInput(f"{journal}: is missing; {remedy}") from None
+    except (OSError, Unreadable) as error:
+        raise BadInput(f"{journal}: cannot be read ({error}); {remedy}") from None
 
 
 def neighbour_key(column: str = "neighbours", *, holdings: bool = False) -> pl.Expr:

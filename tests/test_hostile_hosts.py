@@ -122,6 +122,12 @@ def listing(file: str, rows: int = 4) -> Callable[[dict[str, Any]], object]:
     return lambda m: m["shards"].append(m["shards"][0] | {"file": file, "rows": rows})
 
 
+def max_load(**other: Any) -> Callable[[dict[str, Any]], object]:
+    """A max load that was found, but for what differs."""
+    found = {"service": "moses", "threads": 8, "max_load_rps": 2e3, "others_frac": 0.0} | other
+    return lambda m: m.update(max_loads=[found])
+
+
 def sparse(part: Files) -> bytes:
     """An old GNU sparse member: 512 bytes that say they are 3 GiB."""
     header = bytearray(member(SHARD, b"x" * 512, tarfile.GNUTYPE_SPARSE)[0].tobuf(tarfile.GNU_FORMAT))
@@ -223,6 +229,12 @@ HOSTILE: dict[str, tuple[Callable[[Files], bytes], str]] = {
     "manifest: more cases than the campaign": (said(lambda m: m["cases"].update(planned=1 << 40)), "of a campaign of 9"),
     "manifest: a reason of no cases": (said(lambda m: m["cases"]["reasons"][0].update(cases=10**19)), "reasons that are none"),
     "manifest: reasons are none": (said(lambda m: m["cases"].update(reasons="x")), "reasons that are none"),
+    "manifest: a max load of no measure": (said(max_load(max_load_rps=1e300)), "max_loads.0.max_load_rps"),
+    "manifest: a max load below 0": (said(max_load(max_load_rps=-1.0)), "max_loads.0.max_load_rps"),
+    "manifest: a max load of nobody": (said(max_load(service="")), "max_loads.0.service"),
+    "manifest: others beyond all": (said(max_load(others_frac=1.5)), "max_loads.0.others_frac"),
+    "manifest: a long reason of a max load": (said(max_load(reason="x" * 5000)), "max_loads.0.reason"),
+    "manifest: max loads are none": (said(lambda m: m.update(max_loads={"moses": 1})), "max_loads"),
     # journals
     "journal: no line": (lambda p: tar_of(p | {"journal.rest": b"\x00\xff\n"}), "line 1 of its journal"),
     "journal: an empty line": (lambda p: tar_of(p | {"journal.rest": p["journal.rest"] + b"\n"}), "line 4 of its journal"),
@@ -234,6 +246,8 @@ HOSTILE: dict[str, tuple[Callable[[Files], bytes], str]] = {
     "journal: a shard that is a truth": (told(lambda x: x[0].update(shard=False)), "shard is no number"),
     "journal: negative rows": (told(lambda x: x[0].update(rows=-1)), "rows is no number"),
     "journal: rows of no measure": (told(lambda x: x[0].update(rows=1e300)), "rows is no number"),
+    "journal: more usable rows than rows": (told(lambda x: x[0].update(usable=3)), "usable is no number"),
+    "journal: usable rows that are a truth": (told(lambda x: x[0].update(usable=True)), "usable is no number"),
     "journal: no name": (told(lambda x: x[0].pop("case_id")), "case_id is no name"),
     "journal: a long name": (told(lambda x: x[0].update(case_id="a" * 300)), "case_id is no name"),
     "journal: a case twice": (told(lambda x: x[1].update(case_id="a")), "case a stands there twice"),

@@ -248,6 +248,7 @@ def result(tmp_path: Path, virtual: Path, local: Path, labels: Path, metrics: Pa
         },
         "warnings": [],
         "failed": [],
+        "left_out": {},
         "steps": [{"name": "eval", "title": "eval", "state": "done", "seconds": 3.0, "why": ""}],
     }
 
@@ -332,6 +333,28 @@ def test_report_without_an_engine_says_so(result: dict[str, Any], tmp_path: Path
     result["closed_loop"] = {"why": why, "runs": []}
     text = " ".join(read(page.render(report.build(result, tmp_path))).text)
     assert text.count(why) >= 4  # two tiles, two sections
+
+
+def test_a_busy_machine_is_told_first(result: dict[str, Any], tmp_path: Path) -> None:
+    """Warnings stand before all figures, the first tile says what of its data was not usable, a table what else ran."""
+    loads = [{"service": "memcached", "threads": 1, "max_load_rps": 5400.0, "others_frac": 0.93}]
+    loads.append({"service": "nginx", "threads": 1, "max_load_rps": None, "others_frac": 0.0})
+    result["campaigns"]["demo-local"]["max_loads"] = loads
+    result["closed_loop"]["models"] = False
+    result["warnings"] = ["demo-local: 70 of 90 rows usable"]
+    built = report.build(result, tmp_path)
+    assert (built.tiles[0].what, built.tiles[0].figure) == ("usable rows of real containers", "70")
+    assert "5 disturbed, 15 server-overloaded" in built.tiles[0].more
+    assert [b.text for b in built.sections[0].blocks] == result["warnings"]
+    text = " ".join(" ".join(read(page.render(built)).text).split())
+    for said in (
+        "memcached 1 5,400 93.0 %",
+        "nginx 1 none meets the target 0.0 %",
+        "taught no models, so the policies here need none",
+    ):
+        assert said in text
+    result["warnings"] = []
+    assert report.build(result, tmp_path).sections[0].id == "virtual"
 
 
 def test_failed_checks_are_red(result: dict[str, Any], tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ def spoil(out: Path, disturbed: set[int], verdicts: dict[int, str]) -> None:
     lines = [json.loads(line) for line in (target / "journal.jsonl").read_text("utf-8").splitlines()]
     for place in disturbed:
         lines[place]["disturbed"] = MARK
+    for place, line in enumerate(lines):
+        if place in disturbed or verdicts.get(place, "valid") != "valid":
+            line["usable"] = 0
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (target / "journal.jsonl").write_text(text, "utf-8")
     named = {lines[place]["case_id"]: verdict for place, verdict in verdicts.items()}
@@ -59,6 +62,7 @@ def spoil(out: Path, disturbed: set[int], verdicts: dict[int, str]) -> None:
         )
         shard["sha256"] = sha256_file(path)
     manifest["journal_bytes"] = len(text)
+    manifest["cases"]["usable_rows"] = sum(line["usable"] for line in lines)
     manifest["cases"] |= {"disturbed": len(disturbed)} if disturbed else {}
     (target / "manifest.json").write_text(json.dumps(manifest), "utf-8")
 
@@ -212,6 +216,63 @@ def test_marks_that_the_manifest_does_not_count_are_found(clean: Path, tmp_path:
     assert [f.what for f in verify.verify(out).findings if "marked as disturbed" in f.what] == [
         f"1 case marked as disturbed, {path} counts 2"
     ]
+
+
+def test_the_sweep_counts_by_the_same_definition(mixed: Path) -> None:
+    """The sweep's own manifest counts usable rows as every other count does; one that its rows contradict is found."""
+    target = mixed / "server-1"
+    path = target / "manifest.json"
+    assert dataset.read_manifest(target).cases.usable_rows == worth.of(target, dataset.read_manifest(target))["usable"] == 9
+    assert [f for f in verify.verify(mixed).findings if "usable_rows" in f.what] == []
+    value = json.loads(path.read_text("utf-8"))
+    value["cases"]["usable_rows"] = 10
+    path.write_text(json.dumps(value), "utf-8")
+    said = [f.what for f in verify.verify(mixed).findings if f.file == str(path)]
+    assert said == ["cases.usable_rows is 10, of its rows 9 are usable"]
+    # a manifest from before there was such a count says nothing that could be wrong
+    del value["cases"]["usable_rows"]
+    path.write_text(json.dumps(value), "utf-8")
+    assert [f for f in verify.verify(mixed).findings if f.file == str(path)] == []
+
+
+def test_a_clean_sweep_counts_all_rows(clean: Path) -> None:
+    """Without a mark or another verdict every row is usable, in each line of the journal and in the manifest."""
+    target = clean / "server-1"
+    lines = [json.loads(line) for line in (target / "journal.jsonl").read_text("utf-8").splitlines()]
+    assert [line["usable"] for line in lines] == [line["rows"] for line in lines] == [3] * 8
+    assert dataset.read_manifest(target).cases.usable_rows == 24
+
+
+def test_nothing_is_learnt_of_disturbed_cases(mixed: Path) -> None:
+    """Labels and rows take no row of a disturbed case, whatever its verdict, and count what they left out."""
+    from pipelines import label, params, rows
+
+    target, out = mixed / "server-1", mixed.parent / "stages"
+    lines = [json.loads(line) for line in (target / "journal.jsonl").read_text("utf-8").splitlines()]
+    samples_of = {line["case_id"]: line for line in lines}
+    told = label.run(target, out / "label", params.Label())
+    assert told["rows"] == {"valid": 9, "client_limited": 3, "server_overloaded": 3, "not_resolvable": 3}
+    assert (told["rows_disturbed"], told["rows_dropped"]) == (6, 9)
+    cells = pl.read_parquet(out / "label/cells.parquet")
+    # cases 2, 3 and 4 say nothing of their cells
+    assert cells.height == 5
+    frame = pl.concat(pl.read_parquet(p) for p in sorted((target / "shards").iterdir()))
+    dropped = {case for case, line in samples_of.items() if "disturbed" in line}
+    placed = frame.filter(pl.col("case_id").is_in(dropped)).select("alloc_cores", "alloc_ways").unique()
+    assert cells.join(placed, on=["alloc_cores", "alloc_ways"]).is_empty()
+    found = rows.run(target, out / "label", out / "rows", params.Rows())
+    assert found["rows_left_out"]["disturbed"] == 6
+    assert found["rows"] == 12  # of valid and of overloaded cases
+
+
+def test_a_data_set_without_the_journal_of_its_marks_is_refused(mixed: Path) -> None:
+    """Which cases were disturbed stands in the journal alone: without it nothing is learnt, and the message says what to do."""
+    from pipelines.errors import BadInput
+
+    journal = mixed / "server-1/journal.jsonl"
+    journal.unlink()
+    with pytest.raises(BadInput, match=f"^{journal}: is missing; it says which cases were disturbed"):
+        samples.open_dataset(mixed / "server-1")
 
 
 def test_status_of_a_counted_campaign_reads_no_rows(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,10 +42,12 @@ def _sampling_error() -> pl.Expr:
 def table(frame: pl.DataFrame, sampling: Sampling | None) -> pl.DataFrame:
     """One row a case, in the order of the shard.
 
-    Columns: case_id, service, rps, threads, mba_pct, beside (the neighbours, as text), cores, ways; the median of each
-    column of `COURSE`, and its least and most as `low_*` and `high_*`; virt_mem_mb, res_mem_mb; p99_se (standard error of ln
-    p99); ipc_se; requests (completed in all of the case); valid, overloaded (of all samples); samples.
+    Columns: case_id, service, rps, load (per cent of the max load that was measured there, else the RPS), threads, mba_pct,
+    beside (the neighbours, as text), cores, ways; the median of each column of `COURSE`, and its least and most as `low_*` and
+    `high_*`; virt_mem_mb, res_mem_mb; p99_se (standard error of ln p99); ipc_se; requests (completed in all of the case);
+    valid, overloaded (of all samples); samples.
     """
+    share = pl.col("load_pct") if "load_pct" in frame.columns else pl.lit(None, pl.Float64)
     seconds = sampling.interval_ms / 1000 if sampling else 1.0
     several = pl.len().cast(pl.Float64).sqrt()
     p99 = pl.col("latency_p99_ms").filter(_VALID & (pl.col("latency_p99_ms") > 0)).log()
@@ -56,6 +58,7 @@ def table(frame: pl.DataFrame, sampling: Sampling | None) -> pl.DataFrame:
     ]
     found = frame.group_by("case_id", maintain_order=True).agg(
         pl.col("service", "rps", "threads", "mba_pct", "neighbours").first(),
+        pl.coalesce(share, "rps").first().alias("load"),
         pl.col("alloc_cores").first().alias("cores"),
         pl.col("alloc_ways").first().alias("ways"),
         *course,

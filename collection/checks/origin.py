@@ -34,7 +34,7 @@ def whole(table: pl.DataFrame, manifest: Manifest, hosts: dict[str, str]) -> Ite
     owner = {file: numbers[host] for file, host in hosts.items() if host in numbers}
     names = {number: host for host, number in numbers.items()}
     planes = (
-        table.group_by("file", "service", "rps", "beside", "threads" if spec.by_threads else pl.lit(0).alias("threads")).agg(
+        table.group_by("file", "service", "load", "beside", "threads" if spec.by_threads else pl.lit(0).alias("threads")).agg(
             pl.len()
         )
     ).with_columns(pl.col("file").cast(pl.String), pl.col("service").cast(pl.String))
@@ -71,17 +71,27 @@ class _Order:
         listed = sweep.get("services")
         names = [str(s) for s in listed] if isinstance(listed, list) else sorted(manifest.services)
         self.services = {name: i for i, name in enumerate(names)}
-        self.rps = _places(sweep.get("rps"))
+        self.loads = _places(_loads(sweep.get("rps")))
         self.threads = _places(sweep.get("threads"))
         # with one thread a core the threads of a cell say nothing about its plane
         self.by_threads = sweep.get("threads") not in (None, "cores")
 
-    def place(self, service: str, rps: float, threads: int) -> tuple[float, float, float]:
+    def place(self, service: str, load: float, threads: int) -> tuple[float, float, float]:
         return (
             self.services.get(service, len(self.services)),
-            self.rps.get(round(float(rps), 3), float(rps)) if self.rps else float(rps),
+            self.loads.get(round(float(load), 3), float(load)) if self.loads else float(load),
             self.threads.get(float(threads), float(threads)) if self.threads else float(threads),
         )
+
+
+def _loads(axis: object) -> object:
+    """The list of a campaign that finds its loads ("saturation:20,40"); other axes as they are."""
+    if not isinstance(axis, str) or not axis.startswith("saturation:"):
+        return axis
+    try:
+        return [float(word) for word in axis.partition(":")[2].split(",")]
+    except ValueError:
+        return None
 
 
 def _places(axis: object) -> dict[float, float]:

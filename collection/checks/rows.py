@@ -34,6 +34,7 @@ def ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
     return {
         "threads": (1, 4096),
         "rps": (_ROUNDING, _MOST_PER_S),
+        "load_pct": (_ROUNDING, 200),
         "mba_pct": (1, 100),
         "repeat": (0, 2**31),
         "t_ms": (0, 2**53),
@@ -70,7 +71,9 @@ def null(column: str, bad: int, of: int, where: str = "") -> str:
 def shard(frame: pl.DataFrame, manifest: Manifest) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What is wrong, and the cases that it concerns."""
     wrong = {
-        name: (_outside(name, low, high), f"outside {low:.6g} to {high:.6g}") for name, (low, high) in ranges(manifest).items()
+        name: (_outside(name, low, high), f"outside {low:.6g} to {high:.6g}")
+        for name, (low, high) in ranges(manifest).items()
+        if name in frame.columns
     }
     faults = [(f"column {name}: {said}", e, name) for name, (e, said) in wrong.items()]
     faults += [(said, e, name) for name, said, e in _relations(manifest)]

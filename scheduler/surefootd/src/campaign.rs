@@ -126,7 +126,7 @@ pub struct Targets {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Axis {
-    /// "all", "cores", "catalogue" or a range "a..b" / "a..b step s", of RPS also "a%..b%" / "a%..b% step s%".
+    /// "all", "cores", "catalogue" or a range "a..b" / "a..b step s", of RPS also "a%..b%" / "a%..b% step s%" and "saturation:a,b".
     Text(String),
     List(Vec<f64>),
 }
@@ -303,7 +303,9 @@ impl Campaign {
             }
             Ok(Axis::List(list))
         };
+        let rps_span = s.rps.as_ref().map(Spanned::span);
         let rps = axis("sweep.rps", s.rps, "catalogue")?;
+        rps.saturation().map_err(|what| at("sweep.rps", rps_span.unwrap_or_default(), what))?;
         let threads = axis("sweep.threads", s.threads, "cores")?;
         let cores = axis("sweep.cores", s.cores, "all")?;
         let ways = axis("sweep.ways", s.ways, "all")?;
@@ -444,6 +446,11 @@ impl Campaign {
         }
     }
 
+    /// Whether its loads are per cent of max loads that are measured on the target.
+    pub fn finds_loads(&self) -> bool {
+        self.sweep.rps.saturation().is_ok_and(|loads| loads.is_some())
+    }
+
     /// What the hash is of: every field that decides what is measured, as JSON.
     pub fn canonical(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
@@ -562,7 +569,40 @@ pub enum Values {
     Numbers(Vec<f64>),
 }
 
+/// Least word of a load that is found by measuring.
+const SATURATION: &str = "saturation";
+/// Most loads of a campaign that finds them, and the highest of them: beyond it nothing but the length of a queue is measured.
+const MOST_LOADS: usize = 50;
+const MOST_LOAD_PCT: f64 = 200.0;
+
 impl Axis {
+    /// "saturation:20,40" as 20, 40: per cent of the max load that is measured on the target itself. None: nothing is to be measured for it.
+    ///
+    /// # Errors
+    /// See [`Axis::values`].
+    pub fn saturation(&self) -> std::result::Result<Option<Vec<f64>>, String> {
+        let Axis::Text(text) = self else { return Ok(None) };
+        let Some(rest) = text.trim().strip_prefix(SATURATION) else { return Ok(None) };
+        let remedy = "Write per cent of the max load that is measured here, e.g. \"saturation:20,40,60,80,100\"";
+        let Some(list) = rest.trim_start().strip_prefix(':') else { return Err(format!("\"{text}\" names no loads. {remedy}")) };
+        let mut found: Vec<f64> = vec![];
+        for word in list.split(',').map(str::trim) {
+            let pct = match word.parse::<f64>() {
+                Ok(x) if x > 0.0 && x <= MOST_LOAD_PCT => x,
+                Ok(_) => return Err(format!("{word} % is no load. Give more than 0 and at most {MOST_LOAD_PCT} %")),
+                Err(_) => return Err(format!("\"{word}\" in \"{text}\" is no number. {remedy}")),
+            };
+            if found.contains(&pct) {
+                return Err(format!("{pct} % stands there twice. Name each load once; use sampling.repeats to measure again"));
+            }
+            found.push(pct);
+        }
+        if found.len() > MOST_LOADS {
+            return Err(format!("{} loads are too many. Give at most {MOST_LOADS}", found.len()));
+        }
+        Ok(Some(found))
+    }
+
     /// "5%..100% step 5%" as 5, 10, ... 100, and "50%" as 50: per cent of something that the caller knows. None: nothing here is in per cent.
     ///
     /// # Errors

@@ -2,11 +2,11 @@
 
 use crate::campaign::{Campaign, Strategy};
 use crate::error::{Error, Result};
-use crate::expand::{Case, Expansion};
+use crate::expand::{Case, Expansion, Highest};
 use crate::progress::people_time;
 use crate::sweep::chain::{Chain, Step};
 use crate::sweep::rows::{self, Columns};
-use crate::sweep::{self, Bench, Job};
+use crate::sweep::{self, saturate, Bench, Job};
 use crate::target::Target;
 use crate::virtual_target::{VirtualBench, VirtualTarget};
 use crate::{cli, line, say};
@@ -121,7 +121,7 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
     if args.json {
         return Ok(Told::Json(json!({
             "out": out, "campaign": m.campaign, "campaign_hash": m.campaign_hash, "platform": m.platform.name, "rows": rows,
-            "shards": m.shards.len(), "cases": m.cases, "elapsed_s": elapsed_s,
+            "shards": m.shards.len(), "cases": m.cases, "max_loads": m.max_loads, "elapsed_s": elapsed_s,
         })));
     }
     let mut page = String::new();
@@ -136,6 +136,19 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
         c.failed,
         c.skipped
     );
+    if rows > 0 && c.uncounted_rows == 0 {
+        line!(page, "usable rows: {} of {rows}", c.usable_rows);
+    }
+    for m in &m.max_loads {
+        let others = if m.others_frac > 0.05 {
+            format!(", while others took {:.0} % of the CPU time left over", 100.0 * m.others_frac)
+        } else {
+            String::new()
+        };
+        if let Some(rps) = m.max_load_rps {
+            line!(page, "max load of {} with {} threads: {rps} RPS{others}", m.service, m.threads);
+        }
+    }
     if c.disturbed + c.unsettled > 0 {
         line!(page, "with a mark in journal.jsonl: disturbed {}, unsettled {}", c.disturbed, c.unsettled);
     }
@@ -146,9 +159,16 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
 fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, v: &VirtualTarget) -> Result<()> {
     // Speed and size of one shard's worth of cases, spread evenly, say what all of them will take.
     let n = cases.len().min(sweep::cases_per_shard(campaign, true));
+    // What loads will be shares of is not known yet; what the profiles say takes as long.
+    let guess = |service: &str| target.services.get(service).and_then(|s| s.max_load_rps).unwrap_or(saturate::FIRST_RPS);
+    let guessed = cases.loads_to_find().into_iter().map(|l| {
+        let rps = guess(&l.0);
+        (l, Highest::Found { rps, others_frac: 0.0 })
+    });
+    let guessed = cases.clone().with_max_loads(guessed.collect());
     let mut bench = VirtualBench::new(v, &campaign.sampling);
-    let mut columns = Columns::new(&campaign.name, &target.platform.name);
-    let (mut walk, mut rows) = (cases.walk(), vec![]);
+    let mut columns = Columns::new(&campaign.name, &target.platform.name, campaign.finds_loads());
+    let (mut walk, mut rows) = (guessed.walk(), vec![]);
     let start = Instant::now();
     for i in 0..n {
         let case = walk.at((i as u128 * u128::from(cases.len()) / u128::from(n)) as u64);
@@ -173,6 +193,15 @@ fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: 
         (bytes as f64 * share) as u64,
         &Doubts::default(),
     )
+}
+
+/// A load in words, also one that has not been found yet.
+fn load(rps: f64, pct: Option<f64>) -> String {
+    match pct {
+        _ if rps.is_finite() => format!("{rps} RPS"),
+        Some(pct) => format!("{pct} % of its max load"),
+        None => "at a share of its max load,".into(),
+    }
 }
 
 /// What a plan says against a run.
@@ -203,6 +232,8 @@ pub fn print_plan(
     let measured = to_measure(campaign, cases);
     let rows = measured * u64::from(campaign.sampling.samples);
     let preview = preview(campaign, cases);
+    let to_find = cases.loads_to_find();
+    let duration_s = duration_s + if target.is_virtual { 0.0 } else { to_find.len() as f64 * saturate::about_s(campaign) };
     if args.json {
         let rules: Vec<Value> = infeasible.iter().map(|(rule, n)| json!({ "rule": rule, "cases": n })).collect();
         let preview: Vec<Value> = preview
@@ -211,7 +242,7 @@ pub fn print_plan(
                 let nb: Vec<Value> =
                     c.neighbours.iter().map(|n| json!({ "service": n.service, "cores": n.cores, "ways": n.ways, "rps": n.rps })).collect();
                 json!({
-                    "case_id": c.case_id, "service": c.service, "rps": c.rps, "threads": c.threads, "cores": c.cores, "ways": c.ways,
+                    "case_id": c.case_id, "service": c.service, "rps": c.rps, "load_pct": c.load_pct, "threads": c.threads, "cores": c.cores, "ways": c.ways,
                     "mba_pct": c.mba_pct, "neighbours": nb, "repeat": c.repeat, "infeasible": c.infeasible,
                 })
             })
@@ -221,6 +252,7 @@ pub fn print_plan(
             "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": measured,
             "rows": rows, "estimated_duration_s": duration_s, "estimated_disk_bytes": disk_bytes, "preview": preview,
             "warnings": doubts.warnings, "refusals": doubts.refusals,
+            "loads_to_find": to_find.iter().map(|(service, threads)| json!({ "service": service, "threads": threads })).collect::<Vec<_>>(),
         });
         return say::json(&v);
     }
@@ -232,20 +264,24 @@ pub fn print_plan(
     let about = if campaign.strategy == Strategy::Frontier { "about " } else { "" };
     line!(page, "to measure: {about}{measured}, {rows} rows");
     line!(page, "about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
+    if !to_find.is_empty() {
+        let all: Vec<String> = to_find.iter().map(|(service, threads)| format!("{service} ({threads} threads)")).collect();
+        line!(page, "max loads to be measured first: {}", all.join(", "));
+    }
     doubts.warnings.iter().for_each(|w| line!(page, "warning: {w}"));
     doubts.refusals.iter().for_each(|r| line!(page, "a run will be refused: {r}"));
     line!(page, "first cases:");
     for c in preview {
         let nb: Vec<String> =
-            c.neighbours.iter().map(|n| format!("{} {} RPS {} cores {} ways", n.service, n.rps, n.cores, n.ways)).collect();
+            c.neighbours.iter().map(|n| format!("{} {} {} cores {} ways", n.service, load(n.rps, None), n.cores, n.ways)).collect();
         let nb = if nb.is_empty() { "alone".to_string() } else { format!("beside {}", nb.join(", ")) };
         let why = c.infeasible.map_or(String::new(), |w| format!(" - infeasible: {w}"));
         line!(
             page,
-            "  {} {} {} RPS, {} threads, {} cores, {} ways, MBA {} %, {nb}{why}",
+            "  {} {} {}, {} threads, {} cores, {} ways, MBA {} %, {nb}{why}",
             c.case_id,
             c.service,
-            c.rps,
+            load(c.rps, c.load_pct),
             c.threads,
             c.cores,
             c.ways,

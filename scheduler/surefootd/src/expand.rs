@@ -26,7 +26,10 @@ pub struct Case {
     pub case_id: String,
     pub seed: u64,
     pub service: String,
+    /// No number while nobody knows it: the max load that it is a share of has not been measured.
     pub rps: f64,
+    /// Per cent of the max load that was measured here; None: the campaign says the rate itself.
+    pub load_pct: Option<f64>,
     pub threads: u32,
     pub cores: f64,
     /// 0 where the LLC cannot be partitioned.
@@ -36,6 +39,42 @@ pub struct Case {
     pub repeat: u32,
     /// Why this case cannot be set up at all; it is then not measured.
     pub infeasible: Option<String>,
+    /// Why its load is not known although it should be: it fails.
+    pub unloaded: Option<String>,
+    /// Share of the CPU time left over that others took while its max load was measured: what this host is like.
+    pub others_frac: f64,
+}
+
+/// The load of a service, as a campaign names it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Load {
+    Rps(f64),
+    /// Of the max load that is measured on the target.
+    Pct(f64),
+}
+
+impl std::fmt::Display for Load {
+    /// As case keys have it.
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Load::Rps(rps) => write!(f, "{rps}"),
+            Load::Pct(pct) => write!(f, "{pct}%"),
+        }
+    }
+}
+
+/// A service with so many threads, whose max load is to be measured.
+pub type Loaded = (String, u32);
+
+/// What came of measuring a max load.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Highest {
+    /// Requests per second, and the share of the CPU time left over that others took.
+    Found { rps: f64, others_frac: f64 },
+    /// It never meets its target; why, for its cases.
+    Never(String),
+    /// It could not be measured.
+    Failed(String),
 }
 
 /// A service beside the measured one.
@@ -100,16 +139,24 @@ impl std::fmt::Display for Part {
     }
 }
 
+/// Why a load has no rate, see [`Highest`].
+enum Unknown<'a> {
+    Never(&'a str),
+    Failed(&'a str),
+}
+
 /// All cases of a campaign on one target, or a part of them.
 #[derive(Clone, Debug)]
 pub struct Expansion {
     campaign: String,
     seed: u64,
     target: Target,
-    /// Service and its RPS levels.
-    services: Vec<(String, Vec<f64>)>,
-    /// Every service that can be a neighbour, and the RPS that it may have then.
-    beside: BTreeMap<String, Vec<f64>>,
+    /// Service and its levels of load.
+    services: Vec<(String, Vec<Load>)>,
+    /// Every service that can be a neighbour, and the load that it may have then.
+    beside: BTreeMap<String, Vec<Load>>,
+    /// Max loads that were measured, where loads are shares of them.
+    highest: BTreeMap<Loaded, Highest>,
     threads: Threads,
     /// Services whose threads are not the sweep's to choose.
     fixed_threads: BTreeMap<String, u32>,
@@ -154,6 +201,8 @@ impl Expansion {
         };
         no_twice(c, "sweep.services", &names)?;
         let per_cent = c.sweep.rps.per_cent().map_err(|e| c.wrong("sweep.rps", e))?;
+        let saturation = c.sweep.rps.saturation().map_err(|e| c.wrong("sweep.rps", e))?;
+        let of_measured = saturation.map(|l| l.into_iter().map(Load::Pct).collect::<Vec<_>>());
         let mut services = vec![];
         for name in names {
             let Some(s) = target.services.get(&name) else {
@@ -169,6 +218,10 @@ impl Expansion {
                 };
                 return Err(c.wrong("sweep.services", format!("unknown service \"{name}\". {hint}")));
             };
+            if let Some(loads) = &of_measured {
+                services.push((name, loads.clone()));
+                continue;
+            }
             let rps = match (&c.sweep.rps, &per_cent) {
                 (_, Some(shares)) => {
                     let none = || {
@@ -196,7 +249,7 @@ impl Expansion {
                 return Err(c.wrong("sweep.rps", format!("{x} is not above 0. Give requests per second above 0")));
             }
             no_twice(c, "sweep.rps", &rps)?;
-            services.push((name, rps));
+            services.push((name, rps.into_iter().map(Load::Rps).collect()));
         }
         if services.is_empty() {
             return Err(c.wrong(
@@ -288,9 +341,13 @@ impl Expansion {
         let n = &c.sweep.neighbours;
         no_twice(c, "sweep.neighbours", &n.count)?;
         let draws = |count: u32| if count == 0 { 1 } else { n.draws };
-        let levels = |s: &LcService| match &per_cent {
-            Some(shares) => of_max_load(s, shares).unwrap_or_default(),
-            None => s.rps_levels.clone(),
+        let levels = |s: &LcService| -> Vec<Load> {
+            let rps = match (&of_measured, &per_cent) {
+                (Some(loads), _) => return loads.clone(),
+                (None, Some(shares)) => of_max_load(s, shares).unwrap_or_default(),
+                (None, None) => s.rps_levels.clone(),
+            };
+            rps.into_iter().map(Load::Rps).collect()
         };
         let beside = target.services.iter().map(|(n, s)| (n.clone(), levels(s))).filter(|(_, l)| !l.is_empty()).collect();
         let neighbours: Vec<(u32, u32)> = n.count.iter().flat_map(|k| (0..draws(*k)).map(|d| (*k, d))).collect();
@@ -327,6 +384,7 @@ impl Expansion {
             target: target.clone(),
             services,
             beside,
+            highest: BTreeMap::new(),
             threads,
             fixed_threads,
             cores,
@@ -361,6 +419,79 @@ impl Expansion {
         *(if self.drawn.is_some() { &mut self.first_draw } else { &mut self.first_plane }) = begin;
         self.part = part;
         Ok(self)
+    }
+
+    /// The services, each with its threads, whose max load these cases are shares of, in the order in which cases need them; also as
+    /// neighbours.
+    pub fn loads_to_find(&self) -> Vec<Loaded> {
+        if !self.services.iter().any(|(_, l)| l.iter().any(|l| matches!(l, Load::Pct(_)))) {
+            return vec![];
+        }
+        let planes: Vec<u64> = match &self.drawn {
+            None => (0..self.len / self.cells()).collect(),
+            Some(_) => (0..self.len).step_by(self.repeats as usize).map(|i| self.in_grid(i) / self.cells()).collect(),
+        };
+        let (mut seen, mut found) = (BTreeSet::new(), vec![]);
+        for plane in planes {
+            let a = self.around(plane);
+            let own = (a.service.to_string(), self.threads_at_most(a.service, a.threads));
+            let beside = a.neighbours.iter().map(|n| (n.service.clone(), self.threads_at_most(&n.service, None)));
+            found.extend(std::iter::once(own).chain(beside).filter(|l| seen.insert(l.clone())));
+        }
+        found
+    }
+
+    /// The same cases with max loads that were measured.
+    pub fn with_max_loads(mut self, highest: BTreeMap<Loaded, Highest>) -> Self {
+        self.highest = highest;
+        self
+    }
+
+    /// A service alone at some rate, on all that the campaign may give it.
+    pub fn alone_on_all(&self, (service, threads): &Loaded, rps: f64, look: u32) -> Case {
+        let key = format!("{}|{}|max load|{service}|{threads}|{look}", self.seed, self.target.platform.name);
+        let digest = Sha256::digest(key.as_bytes());
+        Case {
+            index: 0,
+            case_id: format!("max-load-{service}-{threads}"),
+            seed: u64::from_be_bytes(std::array::from_fn(|j| digest[j])),
+            service: service.clone(),
+            rps,
+            load_pct: None,
+            threads: *threads,
+            cores: self.most_cores(),
+            ways: self.ways.iter().copied().max().unwrap_or(0),
+            mba_pct: self.mba_pct.iter().copied().max().unwrap_or(100),
+            neighbours: vec![],
+            repeat: 0,
+            infeasible: None,
+            unloaded: None,
+            // Whatever others do here is what is to be found out.
+            others_frac: 1.0,
+        }
+    }
+
+    fn most_cores(&self) -> f64 {
+        self.cores.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Threads with which the max load of a service is measured: those of its plane; where they go by the cores, those of most cores.
+    fn threads_at_most(&self, service: &str, of_plane: Option<u32>) -> u32 {
+        of_plane.or_else(|| self.fixed_threads.get(service).copied()).unwrap_or(threads_for(self.most_cores()))
+    }
+
+    /// Rate of a load, and what others take of the CPU time left over; not yet measured is no number.
+    fn rate(&self, load: Load, service: &str, of_plane: Option<u32>) -> std::result::Result<(f64, f64), Unknown<'_>> {
+        let pct = match load {
+            Load::Rps(rps) => return Ok((rps, 0.0)),
+            Load::Pct(pct) => pct,
+        };
+        match self.highest.get(&(service.to_string(), self.threads_at_most(service, of_plane))) {
+            None => Ok((f64::NAN, 0.0)),
+            Some(Highest::Found { rps, others_frac }) => Ok((round6(rps * pct / 100.0), *others_frac)),
+            Some(Highest::Never(why)) => Err(Unknown::Never(why)),
+            Some(Highest::Failed(why)) => Err(Unknown::Failed(why)),
+        }
     }
 
     /// Which part of the campaign these cases are; None: all of it.
@@ -557,6 +688,7 @@ impl Expansion {
             seed: 0,
             service: String::new(),
             rps: 0.0,
+            load_pct: None,
             threads: 0,
             cores: 0.0,
             ways: 0,
@@ -564,6 +696,8 @@ impl Expansion {
             neighbours: vec![],
             repeat: 0,
             infeasible: None,
+            unloaded: None,
+            others_frac: 0.0,
         };
         Walk { all: self, plane: None, key: String::new(), case }
     }
@@ -577,14 +711,29 @@ impl Expansion {
             level -= self.services[at].1.len() as u64;
             at += 1;
         }
-        let (service, rps) = (self.services[at].0.as_str(), self.services[at].1[level as usize]);
+        let (service, load) = (self.services[at].0.as_str(), self.services[at].1[level as usize]);
         let threads = match &self.threads {
             Threads::AsCores => self.fixed_threads.get(service).copied(),
             Threads::Counts(l) => Some(l[t as usize]),
         };
         let (count, draw) = self.neighbours[nb as usize];
         let p = &self.target.platform;
-        let (neighbours, left) = match self.draw(service, rps, threads, count, draw) {
+        let mut unloaded = None;
+        let mut known = |rate: std::result::Result<(f64, f64), Unknown<'_>>| match rate {
+            Ok(rate) => Ok(rate),
+            Err(Unknown::Never(why)) => Err(why.to_string()),
+            Err(Unknown::Failed(why)) => {
+                unloaded = Some(why.to_string());
+                Ok((f64::NAN, 0.0))
+            }
+        };
+        let own = known(self.rate(load, service, threads));
+        let drawn = self.draw(service, load, threads, count, draw).and_then(|drawn| {
+            let with_rates = drawn.into_iter().map(|(n, load)| Ok(Neighbour { rps: known(self.rate(load, &n.service, None))?.0, ..n }));
+            with_rates.collect::<std::result::Result<Vec<_>, String>>()
+        });
+        let (rps, others_frac) = own.clone().unwrap_or((f64::NAN, 0.0));
+        let (neighbours, left) = match own.and(drawn) {
             Err(why) => (vec![], Err(why)),
             Ok(nb) => {
                 let cores = round6(f64::from(p.managed.len()) - nb.iter().map(|n| n.cores).sum::<f64>());
@@ -592,12 +741,19 @@ impl Expansion {
                 (nb, Ok(Left { cores, ways }))
             }
         };
-        Around { service, rps, threads, count, draw, neighbours, left }
+        Around { service, load, rps, others_frac, threads, count, draw, neighbours, left, unloaded }
     }
 
-    /// Neighbours of a plane: which, at which RPS, and how much they hold. They leave at least one core and
-    /// the least ways to the service.
-    fn draw(&self, service: &str, rps: f64, threads: Option<u32>, count: u32, draw: u32) -> std::result::Result<Vec<Neighbour>, String> {
+    /// Neighbours of a plane: which, at which load (their rate is another's to fill in), and how much they hold. They leave at least one
+    /// core and the least ways to the service.
+    fn draw(
+        &self,
+        service: &str,
+        load: Load,
+        threads: Option<u32>,
+        count: u32,
+        draw: u32,
+    ) -> std::result::Result<Vec<(Neighbour, Load)>, String> {
         if count == 0 {
             return Ok(vec![]);
         }
@@ -613,7 +769,7 @@ impl Expansion {
             return Err(format!("more neighbours than the platform has room for ({count} on {})", p.name));
         }
         let threads = threads.map_or("cores".to_string(), |t| t.to_string());
-        let key = format!("{}|{}|{service}|{rps}|{threads}|{count}|{draw}", self.seed, p.name);
+        let key = format!("{}|{}|{service}|{load}|{threads}|{count}|{draw}", self.seed, p.name);
         let digest = Sha256::digest(key.as_bytes());
         let mut rng = Rng(u64::from_be_bytes(std::array::from_fn(|j| digest[j])));
         let mut pool = others;
@@ -629,7 +785,8 @@ impl Expansion {
             .zip(cores.into_iter().zip(ways))
             .map(|(s, (c, w))| {
                 let levels = &self.beside[s];
-                Neighbour { service: s.clone(), cores: p.cores(c), ways: w, rps: levels[rng.below(levels.len() as u64) as usize] }
+                let load = levels[rng.below(levels.len() as u64) as usize];
+                (Neighbour { service: s.clone(), cores: p.cores(c), ways: w, rps: f64::NAN }, load)
             })
             .collect())
     }
@@ -668,14 +825,17 @@ impl Left {
 /// What the cells of a plane have in common.
 struct Around<'a> {
     service: &'a str,
+    load: Load,
     rps: f64,
+    others_frac: f64,
     /// None: as many as cores.
     threads: Option<u32>,
     count: u32,
     draw: u32,
     neighbours: Vec<Neighbour>,
-    /// Err: why the neighbours themselves cannot be.
+    /// Err: why the neighbours themselves, or the load, cannot be.
     left: std::result::Result<Left, String>,
+    unloaded: Option<String>,
 }
 
 /// Looks at cases one after another. What the cells of a plane have in common is worked out once a plane, and the case is
@@ -744,10 +904,16 @@ impl Walk<'_> {
     fn enter(&mut self, number: u64) {
         let a = self.all.around(number);
         let hash = Sha256::new()
-            .chain_update(format!("{}|{}|{}|{}|{}|", self.all.campaign, self.all.seed, self.all.target.platform.name, a.service, a.rps));
+            .chain_update(format!("{}|{}|{}|{}|{}|", self.all.campaign, self.all.seed, self.all.target.platform.name, a.service, a.load));
         self.case.service.clear();
         self.case.service.push_str(a.service);
         self.case.rps = a.rps;
+        self.case.load_pct = match a.load {
+            Load::Rps(_) => None,
+            Load::Pct(pct) => Some(pct),
+        };
+        self.case.unloaded = a.unloaded;
+        self.case.others_frac = a.others_frac;
         self.case.neighbours = a.neighbours;
         self.plane = Some(Plane { number, threads: a.threads, count: a.count, draw: a.draw, left: a.left, hash });
     }
@@ -914,6 +1080,71 @@ mod tests {
         }
         let one = expand(&target(Platform::regular("p", 8, 1, 11, 2.0)), "rps = \"50%\"\ncores = [1]\nways = [1]").unwrap();
         assert_eq!((0..one.len()).map(|i| one.case(i).rps).collect::<Vec<_>>(), [50.0, 100.0]);
+    }
+
+    /// Loads that are found are named by their per cent, so that cases have ids before anything is measured and whatever comes of it; rates
+    /// are filled in for a service with its threads, and for neighbours with as many as there are cores.
+    #[test]
+    fn loads_in_per_cent_of_what_is_found() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let text = "rps = \"saturation: 20, 62.5\"\nthreads = [2]\ncores = [1, 6]\nways = [1]\nneighbours = { count = [0, 1], draws = 3 }";
+        let e = expand(&t, text).unwrap();
+        let cases = |e: &Expansion| (0..e.len()).map(|i| e.case(i)).collect::<Vec<_>>();
+        let before = cases(&e);
+        assert!(before.iter().all(|c| c.rps.is_nan() && c.neighbours.iter().all(|n| n.rps.is_nan())));
+        assert!(before.iter().all(|c| [20.0, 62.5].contains(&c.load_pct.unwrap())));
+        let wanted = e.loads_to_find();
+        let beside: BTreeSet<Loaded> = before.iter().flat_map(|c| &c.neighbours).map(|n| (n.service.clone(), 6)).collect();
+        let own = ["a", "b"].map(|s| (s.to_string(), 2));
+        assert_eq!(wanted.iter().cloned().collect::<BTreeSet<_>>(), own.into_iter().chain(beside).collect());
+        let alone = e.alone_on_all(&wanted[0], 77.0, 3);
+        assert_eq!((alone.cores, alone.ways, alone.threads, alone.rps, alone.neighbours.len()), (6.0, 1, 2, 77.0, 0));
+        assert_ne!(alone.seed, e.alone_on_all(&wanted[0], 77.0, 4).seed);
+
+        let found = wanted.iter().map(|l| (l.clone(), Highest::Found { rps: 100.0 * f64::from(l.1), others_frac: 0.25 })).collect();
+        let known = cases(&e.clone().with_max_loads(found));
+        let ids = |l: &[Case]| l.iter().map(|c| (c.case_id.clone(), c.seed, c.neighbours.len())).collect::<Vec<_>>();
+        assert_eq!(ids(&known), ids(&before));
+        let rates: BTreeSet<u64> = known.iter().map(|c| c.rps as u64).collect();
+        let beside: BTreeSet<u64> = known.iter().flat_map(|c| &c.neighbours).map(|n| n.rps as u64).collect();
+        assert_eq!((rates, beside), (BTreeSet::from([40, 125]), BTreeSet::from([120, 375])));
+        assert!(known.iter().all(|c| c.others_frac == 0.25 && c.unloaded.is_none()));
+
+        let mixed = wanted.iter().map(|l| {
+            let what = if l.0 == "a" { Highest::Never("a is too slow".into()) } else { Highest::Failed("it has no image".into()) };
+            (l.clone(), what)
+        });
+        for c in cases(&e.with_max_loads(mixed.collect())) {
+            let slow = c.service == "a" || c.neighbours.is_empty() && c.infeasible.is_some();
+            assert!(!slow || c.infeasible.as_deref() == Some("a is too slow"), "{c:?}");
+            assert!(slow || c.infeasible.is_some() || c.unloaded.as_deref() == Some("it has no image"), "{c:?}");
+        }
+    }
+
+    /// Each way in which such loads can be wrong is told where the file says them, with what to write.
+    #[test]
+    fn loads_that_cannot_be_found() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let many = (1..=51).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+        for (rps, says) in [
+            ("saturation", "names no loads"),
+            ("saturation 20", "names no loads"),
+            ("saturation:", "\"\" in \"saturation:\" is no number"),
+            ("saturation:20,,40", "is no number"),
+            ("saturation:20%", "\"20%\" in"),
+            ("saturation:0", "0 % is no load"),
+            ("saturation:-5", "-5 % is no load"),
+            ("saturation:200.1", "200.1 % is no load"),
+            ("saturation:NaN", "NaN % is no load"),
+            ("saturation:inf", "inf % is no load"),
+            ("saturation:20,20.0", "20 % stands there twice"),
+            ("saturation:1e-400", "is no load"),
+            (&format!("saturation:{many}"), "51 loads are too many"),
+        ] {
+            let e = expand(&t, &format!("rps = \"{rps}\"")).map(|_| ()).unwrap_err().to_string();
+            assert!(e.starts_with("c.toml:7: sweep.rps: ") && e.contains(says), "{rps}: {e}");
+        }
+        assert_eq!(expand(&t, "rps = \"saturation:200\"\ncores = [1]\nways = [1]").unwrap().len(), 2);
     }
 
     /// Parts are whole planes, together the campaign in its order: 20 planes of 12 cells in 3 parts are 6, 7 and 7 planes.

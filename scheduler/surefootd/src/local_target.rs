@@ -1,6 +1,6 @@
 //! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
 
-use crate::campaign::{sha256_hex, Campaign, Service};
+use crate::campaign::{self, sha256_hex, Campaign, Service};
 use crate::cmd_sweep::{finish, print_plan, to_measure, Doubts};
 use crate::daemon::config::{How, NodeConfig};
 use crate::daemon::node::{check_senders, kernel_files};
@@ -305,12 +305,12 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     }
     let t = services.target(campaign, bench.server().platform().clone(), bench.server().feature_set().0)?;
     let cases = Expansion::new(campaign, &t)?.part(args.part)?;
-    let s = &campaign.sampling;
-    let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
     let measured_before = args.out.as_ref().is_some_and(|out| has_measured(&out.join("journal.jsonl")));
     let (mut measured, mut tries) = (0u64, Tries::up_to(args.tries.unwrap_or(MOST_TRIES)));
-    let mut measure = |case: Case| -> Result<Measured> {
+    let mut measure = |case: Case, s: &campaign::Sampling| -> Result<Measured> {
         let what = bench_case(&case);
+        let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
+        bench.expect_others(case.others_frac);
         let quality = |r: &std::result::Result<BenchResult, ServerError>| r.as_ref().ok().map(Quality::of);
         let mut result = bench.measure(&what, sampling);
         while tries.again(quality(&result)) && !crate::stop::requested() {
@@ -407,7 +407,7 @@ fn outcome(case: Case, r: BenchResult) -> Measured {
         Verdict::ClientLimited => (State::ClientLimited, Some(r.reason.clone())),
         Verdict::ServerOverloaded => (State::Overloaded, Some(r.reason.clone())),
     };
-    Measured { case, state, reason, rows, marks: Marks { disturbed: r.disturbed, unsettled: r.unsettled } }
+    Measured { case, state, reason, rows, marks: Marks { disturbed: r.disturbed, unsettled: r.unsettled }, others_frac: r.others_frac }
 }
 
 /// `surefootd check`.

@@ -87,6 +87,32 @@ impl Progress {
         }
     }
 
+    /// A word about what is done before there are cases; as often as there are lines.
+    pub fn say(&self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{}: {what}", self.name));
+        }
+        let (Some(every), Ok(mut last)) = (self.every, self.last.try_lock()) else { return };
+        if last.elapsed() < every {
+            return;
+        }
+        *last = Instant::now();
+        drop(last);
+        if self.json {
+            self.line_with("progress", Some(what));
+        } else {
+            note(&format!("surefootd: {}: {what}", self.name));
+        }
+    }
+
+    /// Nothing more to be said of what came before the cases.
+    pub fn said(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.name.clone());
+            bar.reset_eta();
+        }
+    }
+
     pub fn finish(&self) {
         if let Some(b) = &self.bar {
             b.finish_and_clear();
@@ -95,6 +121,10 @@ impl Progress {
     }
 
     fn line(&self, event: &str) {
+        self.line_with(event, None);
+    }
+
+    fn line_with(&self, event: &str, what: Option<&str>) {
         if !self.json {
             return;
         }
@@ -102,9 +132,12 @@ impl Progress {
         let elapsed_s = self.start.elapsed().as_secs_f64();
         let rate = (done - self.before) as f64 / elapsed_s.max(1e-3);
         let eta_s = (rate > 0.0).then(|| (self.planned - done.min(self.planned)) as f64 / rate);
-        let line = serde_json::json!({
+        let mut line = serde_json::json!({
             "event": event, "done": done, "planned": self.planned, "elapsed_s": elapsed_s, "rate_per_s": rate, "eta_s": eta_s,
         });
+        if let (Some(line), Some(what)) = (line.as_object_mut(), what) {
+            line.insert("what".into(), what.into());
+        }
         note(&line.to_string());
     }
 }

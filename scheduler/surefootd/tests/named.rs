@@ -305,6 +305,41 @@ fn another_generator_loads_a_service() {
     bed.is_as_before(&before);
 }
 
+/// Loads are found of a service by its cgroup, and of a command under another generator: each has a max load of its own before its first case,
+/// cases have shares of it, and a sweep that is killed among the cases looks for none again.
+#[test]
+fn loads_are_found_here() {
+    let args = "\"--protocol\", \"memcached\", \"--key-space\", \"100\", \"--target\", \"127.0.0.1:{port}\", \"--rps\", \"{rps}\", \"--seed\", \
+                \"{seed}\", \"--duration\", \"{duration_ms}ms\", \"--warmup\", \"0s\", \"--service\", \"{service}\", \"--feed\", \"{feed}\", \"--connections\", \
+                \"{connections}\"";
+    let exec = format!("loadgen = {{ protocol = \"exec\", connections = 2, command = [\"{}\", {args}] }}", path(&loadgen()));
+    let Some(bed) = bed("named-found", &exec) else { return };
+    let before = bed.before();
+    let text = fs::read_to_string(&bed.file).unwrap().replace("neighbours = { count = [0, 1] }", "rps = \"saturation:30,60\"");
+    fs::write(&bed.file, text).unwrap();
+    let mut sweep = bed.sweep("out", false).stdout(Stdio::null()).spawn().unwrap();
+    let manifest = || -> Option<Value> { serde_json::from_slice(&fs::read(bed.dir.path().join("out/manifest.json")).ok()?).ok() };
+    let found = || manifest().map_or(vec![], |m| m["max_loads"].as_array().cloned().unwrap_or_default());
+    until("one max load is found", || !found().is_empty());
+    sweep.kill().unwrap();
+    sweep.wait().unwrap();
+    let first = found()[0].clone();
+    let out = bed.sweep("out", true).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    bed.is_as_before(&before);
+    let all = found();
+    assert_eq!((all.len(), &all[0]), (2, &first), "it stays as it was first found");
+    let services: Vec<&Value> = all.iter().map(|m| &m["service"]).collect();
+    assert_eq!(services, [&Value::from("kv"), &Value::from(bed.command.clone())]);
+    for m in &all {
+        let looks = m["looks"].as_array().unwrap();
+        assert!(m["max_load_rps"].as_f64().is_some_and(|r| r > 0.0) && looks.len() >= 3, "{m}");
+        assert!((0.0..=1.0).contains(&m["others_frac"].as_f64().unwrap()), "{m}");
+    }
+    let states: Vec<String> = bed.journal().iter().map(|l| l["state"].as_str().unwrap().to_string()).collect();
+    assert!(states.len() == 8 && !states.iter().any(|s| s == "failed" || s == "infeasible"), "{:?}", bed.journal());
+}
+
 /// A sweep that is killed leaves no process of a command for long: the first one ends with it, and the next sweep of the same state folder
 /// ends what that one had started, gives the others what they had, and measures what was missing.
 #[test]

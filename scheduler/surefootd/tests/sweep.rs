@@ -134,6 +134,91 @@ fn random() {
     assert_eq!((shards(&out), journal(&out)), (want, lines));
 }
 
+const FINDS_LOADS: &str = r#"
+name = "found"
+seed = 7
+[targets]
+virtual = ["server-1"]
+[sweep]
+services = ["moses", "xapian"]
+rps = "saturation:25,50,100,120"
+threads = [36]
+cores = [4, 8, 36]
+ways = [5, 20]
+neighbours = { count = [0, 1], draws = 2 }
+[sampling]
+interval_ms = 1000
+samples = 3
+"#;
+
+/// Loads that are found on the target: per cent of the highest rate that meets the target alone on everything, about that of the profile.
+/// Rows say the share and the rate; every strategy, cut off at any place, comes to the same; other campaigns have no such column.
+#[test]
+fn loads_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let known = campaign(dir.path(), &FINDS_LOADS.replace("saturation:25,50,100,120", "100%").replace("[36]", "\"cores\""));
+    let profile = dir.path().join("profile");
+    ok(&["sweep", path(&known), "--server", "virtual:server-1", "--out", path(&profile)]);
+    let most = |out: &Path, service: &str| manifest(out)["services"][service]["max_load_rps"].as_f64().unwrap();
+    assert!(rows(&profile, &["load_pct"]).is_none(), "a campaign that says its loads has the columns that it had before");
+
+    for strategy in ["exhaustive", "frontier", "random"] {
+        let more = if strategy == "random" { "[random]\ncells = 60\n" } else { "" };
+        let text = format!("strategy = \"{strategy}\"{FINDS_LOADS}{more}");
+        let (file, out) = (campaign(dir.path(), &text), dir.path().join(strategy));
+        let plan: Value = serde_json::from_str(&ok(&["sweep", path(&file), "--server", "virtual:server-1", "--plan", "--json"])).unwrap();
+        assert!(plan["loads_to_find"].as_array().unwrap().len() >= 2 && plan["preview"][0]["rps"].is_null(), "{plan}");
+        assert!(!out.exists(), "a plan writes nothing");
+        ok(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]);
+        let (m, want) = (manifest(&out), shards(&out));
+        let max_loads = m["max_loads"].as_array().unwrap();
+        assert_eq!(max_loads.len(), plan["loads_to_find"].as_array().unwrap().len());
+        for service in ["moses", "xapian"] {
+            let ratio = most(&out, service) / most(&profile, service);
+            assert!((0.85..1.15).contains(&ratio), "{service}: {ratio} of the profile's max load");
+        }
+        let all = rows(&out, &["rps", "load_pct"]).unwrap();
+        assert!(!all.is_empty());
+        for row in all {
+            let is = |m: &&Value| m["service"] == *row.0 && m["threads"] == 36;
+            let most = max_loads.iter().find(is).unwrap()["max_load_rps"].as_f64().unwrap();
+            assert!((row.1[0] - most * row.1[1] / 100.0).abs() < 1e-6, "{row:?} of {most}");
+        }
+        // Cut off with what it had found: nothing is looked for again, and the end is the same.
+        let journal = fs::read(out.join("journal.jsonl")).unwrap();
+        for keep in [0, journal.len() / 2] {
+            fs::write(out.join("journal.jsonl"), &journal[..keep]).unwrap();
+            let again = surefootd()
+                .args(["sweep", path(&file), "--server", "virtual:server-1", "--progress", "json", "--resume", "--out", path(&out)])
+                .output()
+                .unwrap();
+            assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+            assert!(!String::from_utf8_lossy(&again.stderr).contains("max load of"), "nothing is looked for again");
+            assert_eq!((shards(&out) == want, manifest(&out)["max_loads"].as_array().unwrap()), (true, max_loads));
+        }
+    }
+}
+
+/// Service and numbers of each row; None: there is no such column.
+fn rows(out: &Path, columns: &[&str]) -> Option<Vec<(String, Vec<f64>)>> {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Float64Type;
+    let mut all = vec![];
+    for (name, _) in shards(out) {
+        let file = fs::File::open(out.join("shards").join(name)).unwrap();
+        for batch in parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap() {
+            let batch = batch.unwrap();
+            let numbers: Option<Vec<_>> = columns.iter().map(|c| batch.column_by_name(c).cloned()).collect();
+            let (numbers, services) = (numbers?, batch.column_by_name("service").unwrap().as_string::<i32>().clone());
+            all.extend((0..batch.num_rows()).map(|i| {
+                let row = numbers.iter().map(|n| n.as_primitive::<Float64Type>().value(i)).collect();
+                (services.value(i).to_string(), row)
+            }));
+        }
+    }
+    Some(all)
+}
+
 /// What a plan says of the disk is what the sweep then takes, within a fifth: the samples in them decide, not the footers.
 #[test]
 fn planned_size_is_right() {
@@ -429,6 +514,10 @@ fn bad_input() {
         ("rps = \"catalogue\"", "rps = [100, -5]", "sweep.rps", "above 0"),
         ("rps = \"catalogue\"", "rps = [0]", "sweep.rps", "above 0"),
         ("rps = \"catalogue\"", "rps = [nan]", "sweep.rps", "finite"),
+        ("rps = \"catalogue\"", "rps = \"saturation:0\"", "sweep.rps", "at most 200 %"),
+        ("rps = \"catalogue\"", "rps = \"saturation:201\"", "sweep.rps", "at most 200 %"),
+        ("rps = \"catalogue\"", "rps = \"saturation:\"", "sweep.rps", "saturation:20,40,60,80,100"),
+        ("rps = \"catalogue\"", "rps = \"saturation:20,40,20\"", "sweep.rps", "stands there twice"),
         ("1..36", "1..40", "sweep.cores", "the 36 cores of server-1"),
         ("\"1..36\"", "[0]", "sweep.cores", "Start at 1"),
         ("\"1..36\"", "[1.5]", "sweep.cores", "multiple"),

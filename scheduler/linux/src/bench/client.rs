@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn commands_are_filled_in() {
         let command = PLACEHOLDERS.iter().map(|p| format!("a{p}b")).collect();
-        let loadgen = Loadgen { protocol: "exec".into(), connections: 3, args: vec![], command, check: false, send_loop: None, latency_from: None };
+        let loadgen =
+            Loadgen { protocol: "exec".into(), connections: 3, args: vec![], command, check: false, send_loop: None, latency_from: None };
         let load = Load {
             id: "web",
             loadgen: &loadgen,

@@ -47,6 +47,8 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
     pub others_frac: Option<f64>,
+    /// As `others_frac`, of what the services left over.
+    pub others_of_rest_frac: Option<f64>,
     pub steal_frac: Option<f64>,
     pub memory_stall_frac: Option<f64>,
     pub io_stall_frac: Option<f64>,
@@ -68,8 +70,11 @@ impl Disturbance {
             Some(((grew(|s| &s.host_stalled_s)? - own) / span_s).clamp(0.0, 1.0))
         };
         let (slow, fast) = mhz.fold((f64::INFINITY, 0.0f64), |(low, high), f| (low.min(f), high.max(f)));
+        let busy = grew(|s| s.busy_s).zip(grew(|s| s.services_s));
+        let rest_s = |own: f64| (span_s * f64::from(cpus.max(1)) - own).max(1e-3);
         Disturbance {
-            others_frac: grew(|s| s.busy_s).zip(grew(|s| s.services_s)).map(|(all, own)| of_cpus((all - own).max(0.0))),
+            others_of_rest_frac: busy.map(|(all, own)| ((all - own).max(0.0) / rest_s(own)).min(1.0)),
+            others_frac: busy.map(|(all, own)| of_cpus((all - own).max(0.0))),
             steal_frac: grew(|s| s.steal_s).map(of_cpus),
             memory_stall_frac: stall(Resource::Memory),
             io_stall_frac: stall(Resource::Io),

@@ -15,7 +15,7 @@ pub mod settle;
 mod whole;
 
 use self::client::{failed, Load};
-use self::disturbed::{Disturbance, Snapshot, LIMITS};
+use self::disturbed::{Disturbance, Limits, Snapshot, LIMITS};
 use self::settle::{Settling, Window};
 use self::whole::whole;
 use crate::discover::online;
@@ -98,6 +98,8 @@ pub struct BenchResult {
     pub unsettled: Option<String>,
     /// What disturbed the host during the samples, above its limit.
     pub disturbed: Option<String>,
+    /// Of the CPU time that the services left over on the managed CPUs, what others took; None where that is not counted.
+    pub others_frac: Option<f64>,
     /// All requests answered during the samples; None for cases without load or answers.
     pub latency: Option<Latency>,
     /// The case's verdict and why, in one sentence.
@@ -124,6 +126,8 @@ pub struct LocalBench {
     /// Those that hold the load generator's keys.
     preloaded: BTreeSet<ServiceId>,
     relaunch: bool,
+    /// What others may take of the managed CPUs before a case is disturbed, beyond [`LIMITS`].
+    others_frac: f64,
 }
 
 /// What a case runs: id, catalogue name, threads, rate.
@@ -174,7 +178,16 @@ impl LocalBench {
         server.resume()?;
         let client_cpus = cpus.difference(server.platform().managed);
         let named = named.into_iter().map(|s| (s.id.clone(), s)).collect();
-        Ok(LocalBench { server, named, loadgen, client_cpus, running: BTreeMap::new(), preloaded: BTreeSet::new(), relaunch: false })
+        Ok(LocalBench {
+            server,
+            named,
+            loadgen,
+            client_cpus,
+            running: BTreeMap::new(),
+            preloaded: BTreeSet::new(),
+            relaunch: false,
+            others_frac: 0.0,
+        })
     }
 
     /// The end: what was started here ends, and what runs on its own gets back what it had.
@@ -200,6 +213,11 @@ impl LocalBench {
     /// Start all services anew for each case and give each the whole warm-up, as the published collections did: for comparison only.
     pub fn relaunch_for_each_case(&mut self) {
         self.relaunch = true;
+    }
+
+    /// Take it for this host's way that others have such a share of the managed CPUs' time: only what goes beyond disturbs a case.
+    pub fn expect_others(&mut self, others_frac: f64) {
+        self.others_frac = others_frac.clamp(0.0, 1.0);
     }
 
     /// Everything that can be said against a case without running it.
@@ -312,7 +330,8 @@ impl LocalBench {
             samples: s.samples,
             warmup_ms: begin.warmup_ms,
             unsettled,
-            disturbed: disturbance.judge(&LIMITS),
+            disturbed: disturbance.judge(&Limits { others_frac: LIMITS.others_frac + self.others_frac, ..LIMITS }),
+            others_frac: disturbance.others_of_rest_frac,
             latency: judged.as_ref().and_then(|j| j.latency),
             verdict,
             reason: judged.as_ref().map_or_else(|| "no load".into(), |j| j.reason.clone()),

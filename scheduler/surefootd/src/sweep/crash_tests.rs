@@ -3,7 +3,7 @@
 
 use super::rows::{Marks, Measured, Row, State};
 use super::{run, Bench, Job};
-use crate::campaign::Campaign;
+use crate::campaign::{Campaign, Sampling};
 use crate::error::Result;
 use crate::expand::{Case, Expansion};
 use crate::files::fault;
@@ -75,7 +75,7 @@ fn measured(case: Case) -> Measured {
     let mark = |of: u64, what: &str| case.seed.is_multiple_of(of).then(|| what.to_string());
     let marks = Marks { disturbed: mark(3, "a neighbour"), unsettled: mark(5, "the backlog") };
     let state = if overloaded { State::Overloaded } else { State::Measured };
-    Measured { case, state, reason: overloaded.then(|| "too slow".into()), rows: vec![row], marks }
+    Measured { case, state, reason: overloaded.then(|| "too slow".into()), rows: vec![row], marks, others_frac: None }
 }
 
 /// Sweep, with a plan for its death; how many cases were measured, and what came of it.
@@ -83,13 +83,130 @@ fn sweep(campaign: &Campaign, target: &Target, cases: &Expansion, out: &Path, de
     let job = Job { campaign, target, cases, out, resume: true, progress: Mode::None, host: BTreeMap::new(), software: BTreeMap::new() };
     let mut n = 0;
     fault::plan(death);
-    let mut measure = |case: Case| {
+    let mut measure = |case: Case, _: &Sampling| {
         n += 1;
         Ok(measured(case))
     };
     let outcome = run(&job, Bench::Serial(&mut measure)).map(|_| ());
     let steps = fault::plan(None);
     (n, steps, outcome)
+}
+
+/// As [`campaign`], with loads that are per cent of what is found, and no neighbours or one.
+fn finding(neighbours: u32) -> Campaign {
+    let text = format!(
+        "name = \"finding\"\nseed = 3\n[targets]\nlocal = true\n[sweep]\nservices = \"all\"\nrps = \"saturation:40,120\"\nthreads = [2, 8]\n\
+         cores = [1, 5]\nways = [2, 9]\nneighbours = {{ count = [{neighbours}], draws = 1 }}\n[sampling]\nwarmup_ms = 10000\n\
+         interval_ms = 10\nsamples = 1\n"
+    );
+    Campaign::parse(Path::new("c.toml"), &text).expect("a campaign")
+}
+
+fn is_look(case: &Case) -> bool {
+    case.case_id.starts_with("max-load")
+}
+
+/// Loads are shares of max loads that are found once: whenever the sweep dies, and however else the host is by then, what was found stays,
+/// and each case has the load of its beginning.
+#[test]
+fn loads_that_were_found_stay() {
+    let (target, campaign) = (target(), finding(1));
+    let cases = Expansion::new(&campaign, &target).expect("a campaign of this target");
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
+    let mut found_at = BTreeSet::new();
+    for schedule in 0..60u64 {
+        let mut rng = Rng(schedule ^ 0xf1d);
+        let out = dir.path().join("out");
+        let mut rates: BTreeMap<(String, u32), BTreeSet<u64>> = BTreeMap::new();
+        let mut kept: Vec<serde_json::Value> = vec![];
+        for death in 0..9u32 {
+            // The host is twice as fast whenever it is looked at again.
+            let faster = f64::from(1 << death);
+            let mut measure = |mut case: Case, _: &Sampling| {
+                if is_look(&case) {
+                    case.rps /= faster;
+                } else {
+                    let share = case.rps / case.load_pct.expect("a share") * 100.0;
+                    rates.entry((case.service.clone(), case.threads)).or_default().insert(share.round() as u64);
+                }
+                Ok(measured(case))
+            };
+            let (out, host, software) = (&out, BTreeMap::new(), BTreeMap::new());
+            let job = Job { campaign: &campaign, target: &target, cases: &cases, out, resume: true, progress: Mode::None, host, software };
+            fault::plan((death < 4).then(|| (1 + rng.below(60), rng.below(256) as u8)));
+            let outcome = run(&job, Bench::Serial(&mut measure));
+            fault::plan(None);
+            if let Ok(text) = std::fs::read(out.join("manifest.json")) {
+                let manifest: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+                let now = manifest["max_loads"].as_array().cloned().unwrap_or_default();
+                assert_eq!(now[..kept.len()], kept[..], "schedule {schedule}: what was found stays");
+                (kept.len() < now.len()).then(|| found_at.insert(death));
+                kept = now;
+            }
+            if outcome.is_ok() {
+                break;
+            }
+            assert!(death < 4, "schedule {schedule}: {outcome:?}");
+        }
+        // Two services with 2 and with 8 threads; as a neighbour each has as many as there are cores at most, 5.
+        assert_eq!(kept.len(), 6, "{kept:?}");
+        let (_, lines, manifest) = everything(&out);
+        assert!(lines.len() == 2 * 2 * 2 * 4 && manifest["complete"] == true);
+        for ((service, threads), shares) in rates {
+            let m = kept.iter().find(|m| m["service"] == service && m["threads"] == threads).expect("its max load");
+            let rps = m["max_load_rps"].as_f64().expect("found").round() as u64;
+            assert_eq!(shares, BTreeSet::from([rps]), "schedule {schedule}: {service} with {threads} threads");
+        }
+        std::fs::remove_dir_all(&out).expect("a folder");
+    }
+    assert!(found_at.len() >= 3, "deaths fell before, among and after the searches: {found_at:?}");
+}
+
+/// A service that never meets its target has no cases that can be, one that cannot be measured has failed ones; the other goes on. The first
+/// thing that does not work at all ends the sweep.
+#[test]
+fn a_service_without_a_max_load() {
+    let (target, campaign) = (target(), finding(0));
+    let cases = Expansion::new(&campaign, &target).expect("a campaign of this target");
+    let sweep = |bad: &dyn Fn(Case) -> Result<Measured>| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut looks = 0;
+        let mut measure = |case: Case, _: &Sampling| {
+            looks += u32::from(is_look(&case) && case.service == "b");
+            if case.service == "b" {
+                bad(case)
+            } else {
+                Ok(measured(case))
+            }
+        };
+        let (out, host, software) = (dir.path(), BTreeMap::new(), BTreeMap::new());
+        let job = Job { campaign: &campaign, target: &target, cases: &cases, out, resume: true, progress: Mode::None, host, software };
+        let outcome = run(&job, Bench::Serial(&mut measure));
+        (outcome, looks)
+    };
+    let slow = |case: Case| {
+        let mut m = measured(case);
+        m.rows[0].p99_ms = Some(1e3);
+        Ok(Measured { state: State::Measured, ..m })
+    };
+    let (m, looks) = sweep(&slow);
+    let m = m.expect("the other service goes on");
+    assert_eq!((m.cases.planned, m.cases.measured + m.cases.overloaded, m.cases.infeasible, m.cases.failed), (32, 16, 16, 0));
+    let why: Vec<&str> = m.cases.reasons.iter().filter(|r| r.state == State::Infeasible).map(|r| r.reason.as_str()).collect();
+    assert!(
+        why.len() == 2 && why[0].starts_with("b with 2 threads has no max load, it misses its QoS target of 10 ms even at 1 RPS"),
+        "{why:?}"
+    );
+    assert!(looks < 2 * 36, "{looks} looks at two thread counts");
+
+    let broken = |case: Case| Ok(Measured::without_rows(case, State::Failed, "no such image".into()));
+    let (m, looks) = sweep(&broken);
+    let m = m.expect("the other service goes on");
+    assert_eq!((m.cases.infeasible, m.cases.failed, looks), (0, 16, 2));
+    assert!(m.cases.reasons.iter().any(|r| r.state == State::Failed && r.reason.contains("cannot be measured")), "{:?}", m.cases.reasons);
+    let (m, _) = sweep(&|_| Err(crate::error::Error::Failed("no engine".into())));
+    assert!(m.is_err_and(|e| e.to_string().contains("no engine")));
 }
 
 /// Shards by name, journal lines, and the manifest without what a checkpoint's moment decides.

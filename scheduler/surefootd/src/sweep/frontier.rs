@@ -5,11 +5,10 @@ use super::chain::{reading, Chain, Step};
 use super::journal::Heard;
 use super::look_back::Answer;
 use super::parallel::{Make, Worker};
-use super::rows::{Marks, Measured};
+use super::rows::{without_measuring, Marks, Measured};
 use super::shard::{Keeper, Maker};
-use super::Job;
+use super::{Job, Measure};
 use crate::error::{Error, Result};
-use crate::expand::Case;
 use crate::progress::Progress;
 use crate::stop;
 
@@ -53,7 +52,10 @@ pub fn chains<'a>(job: &'a Job, pieces: &'a Pieces, mut worker: Worker<'a>, prog
                 Step::Case(i) => {
                     let case = walk.at(i);
                     rows.clear();
-                    let (state, reason) = worker(case, &mut rows);
+                    let (state, reason) = match without_measuring(case) {
+                        Some((state, why)) => (state, Some(why)),
+                        None => worker(case, &mut rows),
+                    };
                     let r = reading(&rows);
                     maker.hear(shard, case, state, reason, &rows, r.into(), Marks::default());
                     chain.tell(r);
@@ -75,7 +77,7 @@ pub fn one_by_one(
     pieces: &Pieces,
     number: u32,
     heard: &[Answer],
-    measure: &mut dyn FnMut(Case) -> Result<Measured>,
+    measure: &mut Measure<'_>,
     progress: &Progress,
     keeper: &mut Keeper,
 ) -> Result<()> {
@@ -108,7 +110,11 @@ pub fn one_by_one(
                 if stop::requested() {
                     return Ok(());
                 }
-                let m = measure(walk.at(i).clone())?;
+                let case = walk.at(i).clone();
+                let m = match without_measuring(&case) {
+                    Some((state, why)) => Measured::without_rows(case, state, why),
+                    None => measure(case, &job.campaign.sampling)?,
+                };
                 let r = reading(&m.rows);
                 let told: Heard = r.into();
                 maker.hear(shard, &m.case, m.state, m.reason, &m.rows, told, m.marks);

@@ -23,6 +23,9 @@ pub struct Line<'a> {
     pub reason: Option<Cow<'a, str>>,
     pub shard: u32,
     pub rows: u32,
+    /// Of these, how many are usable: valid, in a case that nothing disturbed; None: nobody counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usable: Option<u32>,
     /// How many cases the line stands for; None: one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cases: Option<u64>,
@@ -87,6 +90,7 @@ impl<'a> Line<'a> {
             reason,
             shard,
             rows,
+            usable: None,
             cases: None,
             heard: None,
             disturbed: None,

@@ -2,7 +2,7 @@
 
 use super::frontier::Pieces;
 use super::journal::{self, Heard, Reader};
-use super::manifest::{Cases, Manifest, Shard};
+use super::manifest::{Cases, Manifest, MaxLoad, Shard};
 use super::shard::shard_file;
 use super::{Folder, Job, JOURNAL, MANIFEST};
 use crate::campaign::sha256_hex;
@@ -29,6 +29,8 @@ pub struct Before {
     pub done: BTreeSet<u32>,
     pub shards: BTreeMap<u32, Shard>,
     pub cases: Cases,
+    /// Max loads that were measured.
+    pub max_loads: Vec<MaxLoad>,
     /// What the cases of each chain told the search, in order, and whether the chain has ended.
     chains: BTreeMap<u32, (Vec<Answer>, bool)>,
 }
@@ -103,7 +105,8 @@ pub fn look_back(job: &Job, folder: &Folder, now: &Manifest, shape: &Shape) -> R
         check_shard(&folder.dir, &file, t.rows, known.get(file.as_str()).copied())
     };
     let found: Vec<Result<Option<Shard>>> = told.par_iter().map(check).collect();
-    let mut before = Before { cases: now.cases.clone(), ..Before::default() };
+    let max_loads = old.as_ref().map_or(vec![], |m| m.max_loads.clone());
+    let mut before = Before { cases: now.cases.clone(), max_loads, ..Before::default() };
     let mut keep: Vec<Range<u64>> = vec![];
     let mut missing = false;
     for (t, found) in told.into_iter().zip(found) {

@@ -34,6 +34,9 @@ pub struct Manifest {
     /// "full", or "no-pmu" where hardware counters are missing.
     pub feature_set: String,
     pub services: BTreeMap<String, ServiceFacts>,
+    /// What loads are per cent of, where they were found by measuring: as first found, whatever resumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub max_loads: Vec<MaxLoad>,
     pub software: BTreeMap<String, String>,
     pub host: BTreeMap<String, serde_json::Value>,
     pub shards: Vec<Shard>,
@@ -72,6 +75,48 @@ pub struct PlatformFacts {
     pub mba: bool,
 }
 
+/// Highest rate that met the QoS target of a service alone on all that the campaign may give it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MaxLoad {
+    pub service: String,
+    pub threads: u32,
+    pub cores: f64,
+    pub ways: u32,
+    /// None: see `reason`.
+    pub max_load_rps: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Whether it could not be measured at all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// Of the CPU time that the service left over on the managed CPUs, what others took meanwhile; 0: this host was quiet.
+    pub others_frac: f64,
+    /// The rates that were tried, in order.
+    pub looks: Vec<Look>,
+}
+
+/// One short run at one rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Look {
+    pub rps: f64,
+    /// None where nothing was answered, or the queue grew.
+    pub p99_ms: Option<f64>,
+    pub found: Found,
+}
+
+/// What a look says of its rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Found {
+    /// The QoS target is met.
+    Meets,
+    Misses,
+    /// Less than 99 % of what was offered was completed.
+    Overloaded,
+    /// The load generator could not send so much.
+    ClientLimited,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceFacts {
     pub qos_target_ms: f64,
@@ -103,6 +148,12 @@ pub struct Cases {
     pub disturbed: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unsettled: u64,
+    /// Usable rows of all of these: valid, in a case that nothing disturbed.
+    #[serde(default)]
+    pub usable_rows: u64,
+    /// Rows of a journal from before these were counted; they are not in `usable_rows`, whatever they are worth.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uncounted_rows: u64,
     /// Cases by state and reason (without numbers).
     pub reasons: Vec<Reason>,
 }
@@ -129,6 +180,10 @@ impl Cases {
         let cases = line.cases.unwrap_or(1);
         self.disturbed += u64::from(line.disturbed.is_some());
         self.unsettled += u64::from(line.unsettled.is_some());
+        match line.usable {
+            Some(usable) => self.usable_rows += u64::from(usable),
+            None => self.uncounted_rows += u64::from(line.rows),
+        }
         match line.state {
             State::Measured => self.measured += cases,
             State::Infeasible => self.infeasible += cases,
@@ -152,6 +207,8 @@ impl Cases {
         self.skipped += other.skipped;
         self.disturbed += other.disturbed;
         self.unsettled += other.unsettled;
+        self.usable_rows += other.usable_rows;
+        self.uncounted_rows += other.uncounted_rows;
         other.reasons.iter().for_each(|r| self.add_reason(r.state, &r.reason, r.cases));
     }
 

@@ -12,9 +12,10 @@ mod look_back;
 pub mod manifest;
 mod parallel;
 pub mod rows;
+pub mod saturate;
 mod shard;
 
-use crate::campaign::{sha256_hex, Campaign, Strategy};
+use crate::campaign::{sha256_hex, Campaign, Sampling, Strategy};
 use crate::error::{Error, Result};
 use crate::expand::{Case, Expansion};
 use crate::files;
@@ -26,7 +27,7 @@ use look_back::{look_back, Shape};
 use manifest::{Axes, Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 pub use parallel::Worker;
-use rows::{Measured, State};
+use rows::{without_measuring, Measured};
 use shard::{Keeper, Maker};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -49,8 +50,11 @@ pub enum Bench<'a> {
     /// Cases that do not disturb each other, on all threads; each makes its own worker.
     Parallel(&'a (dyn Fn() -> Worker<'a> + Sync)),
     /// One after another on a real machine. An error ends the sweep; what is finished is kept.
-    Serial(&'a mut dyn FnMut(Case) -> Result<Measured>),
+    Serial(&'a mut Measure<'a>),
 }
+
+/// Measures a case, so sampled.
+pub type Measure<'a> = dyn FnMut(Case, &Sampling) -> Result<Measured> + 'a;
 
 /// Everything about a sweep but the bench.
 pub struct Job<'a> {
@@ -169,7 +173,7 @@ pub fn run(job: &Job, bench: Bench) -> Result<Manifest> {
     })
 }
 
-fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
+fn locked_run(job: &Job, mut bench: Bench) -> Result<Manifest> {
     let folder = Folder::lock(job.out)?;
     let per_shard = cases_per_shard(job.campaign, job.target.is_virtual);
     let range = |shard: u32| u64::from(shard) * per_shard..(u64::from(shard) * per_shard + per_shard).min(job.cases.len());
@@ -181,6 +185,7 @@ fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
     let mut before = look_back(job, &folder, &manifest, &shape)?;
     files::create_folder(&folder.shards())?;
     manifest.cases = std::mem::take(&mut before.cases);
+    manifest.max_loads = std::mem::take(&mut before.max_loads);
     let mut keeper = Keeper {
         folder: &folder,
         journal: Journal::open(&folder.journal())?,
@@ -193,21 +198,12 @@ fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
     files::sync_folder(&folder.dir)?;
 
     let progress = Progress::new(job.progress, &job.campaign.name, job.cases.len(), keeper.manifest.cases.done());
-    let outcome = match (&shape, bench) {
-        (Shape::Ranges(n, range), Bench::Parallel(worker)) => {
-            parallel::run(&before.todo(*n), &|| parallel::ranges(job, *range, worker(), &progress), &mut keeper)
-        }
-        (Shape::Ranges(n, range), Bench::Serial(measure)) => one_by_one(job, &before.todo(*n), *range, measure, &progress, &mut keeper),
-        (Shape::Chains(pieces), Bench::Parallel(worker)) => {
-            let todo: Vec<u32> = before.open_chains(job.cases.chains()).into_iter().map(|chain| pieces.shard(chain, 0)).collect();
-            parallel::run(&todo, &|| frontier::chains(job, pieces, worker(), &progress), &mut keeper)
-        }
-        (Shape::Chains(pieces), Bench::Serial(measure)) => {
-            let todo = before.open_chains(job.cases.chains());
-            todo.into_iter()
-                .try_for_each(|chain| frontier::one_by_one(job, pieces, chain, before.heard(chain), measure, &progress, &mut keeper))
-        }
-    };
+    let outcome = saturate::all(job, &mut bench, &mut keeper, &progress).and_then(|found| {
+        let with_loads = found.map(|found| job.cases.clone().with_max_loads(found));
+        let cases = with_loads.as_ref().unwrap_or(job.cases);
+        let job = &Job { cases, host: BTreeMap::new(), software: BTreeMap::new(), ..*job };
+        measure_all(job, bench, &shape, &before, &progress, &mut keeper)
+    });
     progress.finish();
     // The first error is the one to report.
     let written = keeper.write_manifest();
@@ -225,11 +221,29 @@ fn locked_run(job: &Job, bench: Bench) -> Result<Manifest> {
     Ok(manifest)
 }
 
+/// What is not finished yet.
+fn measure_all(job: &Job, bench: Bench, shape: &Shape, before: &look_back::Before, progress: &Progress, keeper: &mut Keeper) -> Result<()> {
+    match (shape, bench) {
+        (Shape::Ranges(n, range), Bench::Parallel(worker)) => {
+            parallel::run(&before.todo(*n), &|| parallel::ranges(job, *range, worker(), progress), keeper)
+        }
+        (Shape::Ranges(n, range), Bench::Serial(measure)) => one_by_one(job, &before.todo(*n), *range, measure, progress, keeper),
+        (Shape::Chains(pieces), Bench::Parallel(worker)) => {
+            let todo: Vec<u32> = before.open_chains(job.cases.chains()).into_iter().map(|chain| pieces.shard(chain, 0)).collect();
+            parallel::run(&todo, &|| frontier::chains(job, pieces, worker(), progress), keeper)
+        }
+        (Shape::Chains(pieces), Bench::Serial(measure)) => {
+            let todo = before.open_chains(job.cases.chains());
+            todo.into_iter().try_for_each(|chain| frontier::one_by_one(job, pieces, chain, before.heard(chain), measure, progress, keeper))
+        }
+    }
+}
+
 fn one_by_one(
     job: &Job,
     todo: &[u32],
     range: &(dyn Fn(u32) -> Range<u64> + Sync),
-    measure: &mut dyn FnMut(Case) -> Result<Measured>,
+    measure: &mut Measure<'_>,
     progress: &Progress,
     keeper: &mut Keeper,
 ) -> Result<()> {
@@ -241,9 +255,9 @@ fn one_by_one(
                 return Ok(());
             }
             let case = walk.at(i).clone();
-            let m = match case.infeasible.clone() {
-                Some(why) => Measured::without_rows(case, State::Infeasible, why),
-                None => measure(case)?,
+            let m = match without_measuring(&case) {
+                Some((state, why)) => Measured::without_rows(case, state, why),
+                None => measure(case, &job.campaign.sampling)?,
             };
             maker.add(*shard, &m.case, m.state, m.reason.as_deref(), &m.rows, &m.marks)?;
             progress.case();
@@ -284,6 +298,7 @@ fn fresh_manifest(job: &Job) -> Manifest {
         complete: false,
         platform,
         feature_set: t.feature_set.clone(),
+        max_loads: vec![],
         services: job.cases.services().filter_map(|s| Some((s.to_string(), facts(s)?))).collect(),
         software: job.software.clone(),
         host: job.host.clone(),

@@ -2,7 +2,7 @@
 //! writes them in order. Which thread makes a shard changes no bit of it, and a thread that is slow at one holds the others
 //! up only when they are [`AHEAD`] shards further: so much memory is needed, whatever the campaign's size.
 
-use super::rows::{Marks, Row, State};
+use super::rows::{without_measuring, Marks, Row, State};
 use super::shard::{Done, Keeper, Maker};
 use super::Job;
 use crate::error::{Error, Result};
@@ -116,8 +116,8 @@ impl Bench<'_> {
         for i in cases {
             let case = self.walk.at(i);
             self.rows.clear();
-            let (state, reason) = match &case.infeasible {
-                Some(why) => (State::Infeasible, Some(why.clone())),
+            let (state, reason) = match without_measuring(case) {
+                Some((state, why)) => (state, Some(why)),
                 None => (self.worker)(case, &mut self.rows),
             };
             self.maker.add(shard, case, state, reason.as_deref(), &self.rows, &Marks::default())?;

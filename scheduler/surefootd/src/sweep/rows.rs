@@ -30,6 +30,12 @@ pub enum State {
     Skipped,
 }
 
+/// What becomes of a case that is not measured, and why; None: it is measured.
+pub fn without_measuring(case: &Case) -> Option<(State, String)> {
+    let infeasible = case.infeasible.clone().map(|why| (State::Infeasible, why));
+    infeasible.or_else(|| case.unloaded.clone().map(|why| (State::Failed, why)))
+}
+
 /// One sample. None where the target cannot measure it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -88,12 +94,14 @@ pub struct Measured {
     pub reason: Option<String>,
     pub rows: Vec<Row>,
     pub marks: Marks,
+    /// Of the CPU time that the services left over on the managed CPUs, what others took; None where that is not counted.
+    pub others_frac: Option<f64>,
 }
 
 impl Measured {
     /// A case without rows.
     pub fn without_rows(case: Case, state: State, reason: String) -> Self {
-        Measured { case, state, reason: Some(reason), rows: vec![], marks: Marks::default() }
+        Measured { case, state, reason: Some(reason), rows: vec![], marks: Marks::default(), others_frac: None }
     }
 }
 
@@ -113,18 +121,30 @@ fn neighbour_fields(rps_known: bool) -> Fields {
     ])
 }
 
-/// Schema of the samples, in column order.
+/// What samples may be of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// A campaign that says its loads.
+    Rates,
+    /// A campaign whose loads are shares of max loads: `load_pct` says which. Others lack the column, so that a campaign that was begun
+    /// before there were shares goes on with the columns that it has.
+    Shares,
+    /// Services whose offered RPS nobody may know: `rps` may be null, and `feed` says what is known of their latency.
+    Recording,
+}
+
+/// Schema of the samples, in column order, with all columns that a campaign's may have.
 pub fn schema() -> Schema {
-    schema_with(true)
+    schema_of(Of::Shares)
 }
 
-/// As [`schema`], for samples of services whose offered RPS nobody may know: `rps` may be null, and `feed` says what is known of their
-/// latency.
+/// As [`schema`], for samples of services whose offered RPS nobody may know.
 pub fn recording_schema() -> Schema {
-    schema_with(false)
+    schema_of(Of::Recording)
 }
 
-fn schema_with(rps_known: bool) -> Schema {
+fn schema_of(of: Of) -> Schema {
+    let rps_known = of != Of::Recording;
     let text = |n: &str| Field::new(n, DataType::Utf8, false);
     let float = |n: &str, nullable| Field::new(n, DataType::Float64, nullable);
     let item = Field::new("item", DataType::Struct(neighbour_fields(rps_known)), false);
@@ -145,9 +165,13 @@ fn schema_with(rps_known: bool) -> Schema {
     f.push(Field::new("errors", DataType::Int64, false));
     f.push(Field::new("count", DataType::Int64, false));
     f.push(text("verdict"));
-    match rps_known {
-        true => f.extend(SENDING.iter().map(|n| Field::new(*n, DataType::Utf8, true))),
-        false => f.push(text("feed")),
+    if of != Of::Recording {
+        f.extend(SENDING.iter().map(|n| Field::new(*n, DataType::Utf8, true)));
+    }
+    match of {
+        Of::Rates => {}
+        Of::Shares => f.push(float("load_pct", false)),
+        Of::Recording => f.push(text("feed")),
     }
     Schema::new(f)
 }
@@ -214,7 +238,7 @@ fn encode_with(batch: &RecordBatch, properties: WriterProperties) -> Result<Vec<
 
 /// Rows of some cases, column by column.
 pub struct Columns {
-    rps_known: bool,
+    of: Of,
     campaign: String,
     platform: String,
     campaigns: StringBuilder,
@@ -223,6 +247,7 @@ pub struct Columns {
     ids: StringBuilder,
     threads: Int32Builder,
     rps: Float64Builder,
+    load_pct: Float64Builder,
     mba_pct: Int32Builder,
     neighbours: Neighbours,
     repeat: Int32Builder,
@@ -254,20 +279,20 @@ struct Neighbours {
 }
 
 impl Columns {
-    /// Empty columns of a campaign on a platform.
-    pub fn new(campaign: &str, platform: &str) -> Self {
-        Self::with(campaign, platform, true)
+    /// Empty columns of a campaign on a platform. `shares`: whether its loads are shares of max loads that are measured.
+    pub fn new(campaign: &str, platform: &str, shares: bool) -> Self {
+        Self::with(campaign, platform, if shares { Of::Shares } else { Of::Rates })
     }
 
     /// As [`Columns::new`] with [`recording_schema`]: an RPS that is no number is null.
     pub fn recording(campaign: &str, platform: &str) -> Self {
-        Self::with(campaign, platform, false)
+        Self::with(campaign, platform, Of::Recording)
     }
 
-    fn with(campaign: &str, platform: &str, rps_known: bool) -> Self {
+    fn with(campaign: &str, platform: &str, of: Of) -> Self {
         let text = StringBuilder::new;
         Columns {
-            rps_known,
+            of,
             campaign: campaign.into(),
             platform: platform.into(),
             campaigns: text(),
@@ -276,6 +301,7 @@ impl Columns {
             ids: text(),
             threads: Int32Builder::new(),
             rps: Float64Builder::new(),
+            load_pct: Float64Builder::new(),
             mba_pct: Int32Builder::new(),
             neighbours: Neighbours {
                 services: text(),
@@ -335,6 +361,10 @@ impl Columns {
             Some(rps) => self.rps.append_value_n(rps, rows.len()),
             None => self.rps.append_nulls(rows.len()),
         }
+        match c.load_pct {
+            Some(pct) => self.load_pct.append_value_n(pct, rows.len()),
+            None => self.load_pct.append_nulls(rows.len()),
+        }
         self.mba_pct.append_value_n(i32::from(c.mba_pct), rows.len());
         self.repeat.append_value_n(c.repeat as i32, rows.len());
     }
@@ -352,12 +382,13 @@ impl Columns {
     pub fn take(&mut self) -> Result<RecordBatch> {
         let fault = |e| Error::Failed(format!("samples: {e}. This is a fault of surefootd, please report it"));
         self.rows = 0;
+        let rps_known = self.of != Of::Recording;
         let n = &mut self.neighbours;
         let parts: Vec<ArrayRef> =
             vec![Arc::new(n.services.finish()), Arc::new(n.cores.finish()), Arc::new(n.ways.finish()), Arc::new(n.rps.finish())];
         let offsets = OffsetBuffer::from_lengths(n.lengths.drain(..));
-        let items = StructArray::try_new(neighbour_fields(self.rps_known), parts, None).map_err(fault)?;
-        let item = Arc::new(Field::new("item", DataType::Struct(neighbour_fields(self.rps_known)), false));
+        let items = StructArray::try_new(neighbour_fields(rps_known), parts, None).map_err(fault)?;
+        let item = Arc::new(Field::new("item", DataType::Struct(neighbour_fields(rps_known)), false));
         let neighbours = ListArray::try_new(item, offsets, Arc::new(items), None).map_err(fault)?;
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(self.campaigns.finish()),
@@ -376,10 +407,15 @@ impl Columns {
         columns.push(Arc::new(self.count.finish()));
         columns.push(Arc::new(self.verdict.finish()));
         let sending = self.sending.each_mut().map(|b| Arc::new(b.finish()) as ArrayRef);
-        match self.rps_known {
-            true => columns.extend(sending),
-            false => columns.push(Arc::new(self.feed.finish())),
+        if rps_known {
+            columns.extend(sending);
         }
-        RecordBatch::try_new(Arc::new(schema_with(self.rps_known)), columns).map_err(fault)
+        let (load_pct, feed) = (self.load_pct.finish(), self.feed.finish());
+        match self.of {
+            Of::Rates => {}
+            Of::Shares => columns.push(Arc::new(load_pct)),
+            Of::Recording => columns.push(Arc::new(feed)),
+        }
+        RecordBatch::try_new(Arc::new(schema_of(self.of)), columns).map_err(fault)
     }
 }

@@ -12,6 +12,7 @@ use crate::files;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
+use surefoot_server::Verdict;
 
 /// Least time between two manifests.
 const CHECKPOINT: Duration = Duration::from_secs(2);
@@ -43,7 +44,7 @@ pub struct Maker {
 impl Maker {
     pub fn new(job: &Job) -> Self {
         Maker {
-            columns: Columns::new(&job.campaign.name, &job.target.platform.name),
+            columns: Columns::new(&job.campaign.name, &job.target.platform.name, job.campaign.finds_loads()),
             lines: vec![],
             piece: vec![],
             cases: Cases::default(),
@@ -57,6 +58,7 @@ impl Maker {
     pub fn add(&mut self, shard: u32, case: &Case, state: State, reason: Option<&str>, rows: &[Row], marks: &Marks) -> Result<()> {
         self.columns.push(case, rows);
         let mut line = Line::of(case.case_id.as_str(), state, reason.map(Into::into), shard, rows.len() as u32);
+        line.usable = usable(rows, marks);
         line.disturbed = marks.disturbed.as_deref().map(Into::into);
         line.unsettled = marks.unsettled.as_deref().map(Into::into);
         self.cases.add_line(&line);
@@ -68,8 +70,9 @@ impl Maker {
     pub fn hear(&mut self, shard: u32, case: &Case, state: State, reason: Option<String>, rows: &[Row], heard: Heard, marks: Marks) {
         self.columns.push(case, rows);
         let line = Line::of(case.case_id.clone(), state, reason.map(Into::into), shard, rows.len() as u32);
+        let usable = usable(rows, &marks);
         let (disturbed, unsettled) = (marks.disturbed.map(Into::into), marks.unsettled.map(Into::into));
-        let line = Line { heard: Some(heard), disturbed, unsettled, ..line };
+        let line = Line { heard: Some(heard), usable, disturbed, unsettled, ..line };
         self.cases.add_line(&line);
         self.piece.push(line);
     }
@@ -111,6 +114,12 @@ impl Maker {
         };
         Ok(Done { shard, file, lines, cases })
     }
+}
+
+/// How many rows of a case are usable, as `pipelines.samples.worth` counts them; None without rows.
+fn usable(rows: &[Row], marks: &Marks) -> Option<u32> {
+    let valid = || rows.iter().filter(|r| r.verdict == Verdict::Valid).count() as u32;
+    (!rows.is_empty()).then(|| if marks.disturbed.is_some() { 0 } else { valid() })
 }
 
 /// Puts finished shards on disk, then into the journal, and now and then into the manifest.
