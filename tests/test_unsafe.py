@@ -31,8 +31,9 @@ PRODUCT = {
     "workloads/loadgen/src/control.rs": 3,
     "workloads/loadgen/src/inproc.rs": 1,
     "workloads/loadgen/src/main.rs": 1,
-    "workloads/loadgen/src/net.rs": 8,
-    "workloads/loadgen/src/run.rs": 3,
+    "workloads/loadgen/src/net.rs": 11,
+    "workloads/loadgen/src/realtime.rs": 2,
+    "workloads/loadgen/src/run.rs": 4,
 }
 TESTS = {
     "scheduler/learn/tests/no_alloc.rs": 7,
@@ -47,7 +48,7 @@ TESTS = {
     "scheduler/surefootd/tests/stdio.rs": 4,
     "scheduler/vserver/tests/no_allocation.rs": 5,
     "workloads/loadgen/src/output.rs": 2,
-    "workloads/loadgen/tests/cli.rs": 2,
+    "workloads/loadgen/tests/cli.rs": 3,
     "workloads/loadgen/tests/memcached.rs": 2,
 }
 CODE = re.compile(r"\bunsafe\s*(?:\{|fn\b|impl\b|trait\b|extern\b)")

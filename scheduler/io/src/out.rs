@@ -273,6 +273,14 @@ fn hand_over(text: &str) -> io::Result<()> {
     }
 }
 
+/// A piece of a result that goes on while somebody reads it.
+///
+/// # Errors
+/// As [`print`], and [`ErrorKind::BrokenPipe`] once its reader has gone.
+pub fn stream(bytes: &[u8]) -> io::Result<()> {
+    results().write_all(bytes, || IMPATIENT.get().is_some_and(|when| when()))
+}
+
 /// A line on standard error, never waited for.
 pub fn note(text: &str) {
     held().put(as_line(text).as_bytes());

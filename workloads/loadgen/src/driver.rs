@@ -68,13 +68,24 @@ pub struct Sample {
     pub picked_ns: u64,
     pub sent_ns: u64,
     pub done_ns: u64,
+    /// At most so long its reply waited for the client to look at it.
+    pub unseen_ns: u64,
     pub held: bool,
     pub fate: Fate,
 }
 
 impl Sample {
     pub fn ended(p: &Pending, sent_ns: u64, done_ns: u64, fate: Fate) -> Self {
-        Sample { index: p.arrival.index, intended_ns: p.arrival.intended_ns, picked_ns: p.picked_ns, sent_ns, done_ns, held: p.held, fate }
+        Sample {
+            index: p.arrival.index,
+            intended_ns: p.arrival.intended_ns,
+            picked_ns: p.picked_ns,
+            sent_ns,
+            done_ns,
+            unseen_ns: 0,
+            held: p.held,
+            fate,
+        }
     }
     /// Actual send to reply.
     pub fn service_ns(&self) -> u64 {
@@ -92,6 +103,10 @@ impl Sample {
     pub fn client_lag_ns(&self) -> u64 {
         let left = if self.held { self.picked_ns } else { self.sent_ns };
         left.saturating_sub(self.intended_ns)
+    }
+    /// Response time without what this client has added to it, as far as one can know: a reply came at any instant since the look before.
+    pub fn undelayed_ns(&self) -> u64 {
+        self.response_ns().saturating_sub(self.client_lag_ns() + self.unseen_ns / 2)
     }
 }
 

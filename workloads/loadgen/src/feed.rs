@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use surefoot_io::out::note;
+use surefoot_io::out::{self, note};
 
 /// One window of one service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,40 +61,61 @@ pub fn decode_histogram(text: &str) -> Result<Histogram<u64>, String> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|e| format!("histogram is not HdrHistogram V2: {e:?}"))
 }
 
-/// Sends datagrams; a missing or slow reader never holds the generator up.
+/// The path that means standard output.
+pub const STANDARD_OUTPUT: &str = "-";
+
+#[derive(Debug)]
+enum Way {
+    Socket(UnixDatagram, PathBuf),
+    /// Lines on standard output, for a reader on another host ([`crate::relay`]).
+    Lines,
+}
+
+/// Sends datagrams; a missing or slow reader of a socket never holds the generator up.
 #[derive(Debug)]
 pub struct FeedSender {
-    socket: UnixDatagram,
-    path: PathBuf,
+    way: Way,
     warned: bool,
     pub delivered: u64,
     pub undelivered: u64,
+    /// Nobody reads standard output any more.
+    pub gone: bool,
 }
 
 impl FeedSender {
     /// # Errors
     /// If this process cannot have a datagram socket at all.
     pub fn new(path: &Path) -> std::io::Result<Self> {
-        let socket = UnixDatagram::unbound()?;
-        socket.set_nonblocking(true)?;
-        Ok(FeedSender { socket, path: path.into(), warned: false, delivered: 0, undelivered: 0 })
+        let way = if path == Path::new(STANDARD_OUTPUT) {
+            Way::Lines
+        } else {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            Way::Socket(socket, path.into())
+        };
+        Ok(FeedSender { way, warned: false, delivered: 0, undelivered: 0, gone: false })
     }
 
     /// Send, or count as undelivered; the first failure is told on stderr.
     pub fn send(&mut self, datagram: &FeedDatagram) {
-        let text = serde_json::to_vec(datagram).expect("a datagram is plain data");
-        match self.socket.send_to(&text, &self.path) {
-            Ok(_) => self.delivered += 1,
-            Err(e) => {
-                self.undelivered += 1;
-                if !self.warned {
-                    self.warned = true;
-                    note(&format!(
-                        "warning: feed {}: {e}; going on, undelivered windows are counted (start the reader or check --feed)",
-                        self.path.display()
-                    ));
-                }
+        let mut text = serde_json::to_vec(datagram).expect("a datagram is plain data");
+        let (sent, to) = match &self.way {
+            Way::Socket(socket, path) => (socket.send_to(&text, path).map(drop), path.display().to_string()),
+            Way::Lines => {
+                text.push(b'\n');
+                let sent = out::stream(&text);
+                self.gone = sent.is_err();
+                (sent, "standard output".into())
             }
+        };
+        let Err(e) = sent else {
+            self.delivered += 1;
+            return;
+        };
+        self.undelivered += 1;
+        if !std::mem::replace(&mut self.warned, true) {
+            let then = if self.gone { "the run ends" } else { "going on, undelivered windows are counted" };
+            note(&format!("warning: feed {to}: {e}; {then} (start the reader or check --feed)"));
         }
     }
 }

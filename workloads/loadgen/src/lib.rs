@@ -5,10 +5,10 @@
 //! - **response time**: *intended* send to reply. Every "p99" of Surefoot means this one;
 //! - **send lag**: intended send to actual send. Its share that is this client's own fault is the **client lag**.
 //!
-//! Map: [`schedule`] when requests are due, [`load`] at what rate, [`mmpp`] in bursts, [`live`] changed while running · [`driver`] the loop, against the ports `Clock` and `Transport` · [`net`] sockets ·
+//! Map: [`schedule`] when requests are due, [`load`] at what rate, [`mmpp`] in bursts, [`live`] changed while running · [`driver`] the loop, against the ports `Clock` and `Transport` · [`net`] sockets, [`pace`] how often they are looked at, [`realtime`] and with what right ·
 //! [`sim`] virtual time and queueing servers · [`protocol`] memcached, RESP, HTTP · [`record`] histograms and windows ·
 //! [`quantile`] percentiles with intervals · [`verdict`] may a number be believed · [`warmup`] is the service warm · [`feed`] the live
-//! datagram · [`control`] commands while running · [`run`] all of it · [`windows`] parts of it, merged ·
+//! datagram, [`relay`] from another host · [`control`] commands while running · [`run`] all of it · [`windows`] parts of it, merged ·
 //! [`saturate`] the highest load that meets a target · [`output`] files that a command writes.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
@@ -24,9 +24,12 @@ pub mod load;
 pub mod mmpp;
 pub mod net;
 pub mod output;
+pub mod pace;
 pub mod protocol;
 pub mod quantile;
+pub mod realtime;
 pub mod record;
+pub mod relay;
 pub mod report;
 pub mod run;
 pub mod saturate;

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 use surefoot_io::{out, shown};
 use surefoot_loadgen::config::{parse_cpus, parse_duration_ns, parse_load, parse_states, parse_target, parse_wave};
+use surefoot_loadgen::feed::STANDARD_OUTPUT;
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
 use surefoot_loadgen::mmpp::Mmpp;
 use surefoot_loadgen::output::{Input, Output};
 use surefoot_loadgen::protocol::ProtocolKind;
 use surefoot_loadgen::quantile::{Latency, Quantile};
+use surefoot_loadgen::relay::relay;
 use surefoot_loadgen::saturate::{search, Finding, Journal, Point, Service, Settings};
 use surefoot_loadgen::windows::merge;
 use surefoot_loadgen::{run, Arrivals, Config, LoadProfile, LoadgenError, Report};
@@ -53,6 +55,15 @@ enum Command {
         confidence: f64,
         #[arg(long)]
         json: bool,
+    },
+    /// A load generator on another host: pass the windows of a command's output (--feed -) on to a feed's socket here
+    Relay {
+        /// Unix datagram socket
+        #[arg(long)]
+        feed: PathBuf,
+        /// Usually ssh HOST surefoot-loadgen ... --feed -
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
     },
     /// How punctual is this machine? Offered against achieved rate and send lag, against a server in this process
     Selftest {
@@ -94,7 +105,7 @@ struct RunArgs {
     duration: String,
     #[arg(long, default_value_t = 100)]
     window_ms: u64,
-    /// Unix datagram socket that gets one datagram per window
+    /// Unix datagram socket that gets one datagram per window; - is a line each on standard output, for `relay`
     #[arg(long)]
     feed: Option<PathBuf>,
     /// Take samples as independent: plain binomial intervals, too narrow where requests queue behind one another
@@ -462,9 +473,15 @@ fn run_once(args: &RunArgs) -> Result<(), LoadgenError> {
         return Err(bad("--out and --windows name one file. Give each its own"));
     }
     let out = result_file(args.out.as_deref(), &config.inputs(), args.overwrite)?;
+    let lines = config.feed.as_deref() == Some(Path::new(STANDARD_OUTPUT));
+    if lines && args.json {
+        return Err(bad("--feed - and --json both write to standard output. Leave one out, or give --out FILE"));
+    }
     let report = run(&config, &STOP)?.report;
     write_result(out, &report)?;
-    if args.json {
+    if lines {
+        tell!("verdict: {} - {}", report.verdict.kind.as_str(), report.verdict.reason);
+    } else if args.json {
         print_json(&report)?;
     } else {
         show(&report);
@@ -654,6 +671,7 @@ fn run_command() -> Result<(), LoadgenError> {
     }
     match &cli.command {
         Some(Command::Selftest { rates, duration, spin_us, cpu, json }) => selftest(rates, duration, *spin_us, cpu.as_deref(), *json),
+        Some(Command::Relay { feed, command }) => relay(feed, command, &STOP),
         Some(Command::Saturate(args)) => saturate(args),
         Some(Command::Windows { file, from, to, confidence, json }) => windows(file, from.as_deref(), to.as_deref(), *confidence, *json),
         None => run_once(&cli.args),

@@ -1,14 +1,17 @@
-//! The transport over real sockets: non-blocking, pipelined, one `epoll` per thread, a `timerfd` for the next due time.
+//! The transport over real sockets: non-blocking, pipelined, one `epoll` per thread.
 //!
-//! A wake-up from sleep comes late by tens of microseconds, so the loop sleeps until `spin_ns` before the next request is due and
-//! polls for the rest: the send lag falls, for CPU time. Reply times are taken when `read` returns; the time a reply waits in
-//! the socket until this thread runs counts as the server's. The send lag shows how much that can be: it is the same wait.
+//! A wake-up from sleep comes late by tens of microseconds, so the loop sleeps until shortly before the next request is due and
+//! polls for the rest: the send lag falls, for CPU time. How much of that, and how often the loop looks, [`crate::pace`] decides.
+//! Reply times are taken when `read` returns. How long a reply may have waited in the socket is known from the look before, and is
+//! told with it; a wake-up's own latency is not, and counts as the server's. The send lag shows how much that can be: it is the same wait.
 
 #![allow(unsafe_code, reason = "sockets, epoll and timers")]
 
 use crate::driver::{Clock, Fate, Pending, Sample, Transport};
 use crate::error::{failed, LoadgenError};
+use crate::pace::{Next, Pacer};
 use crate::protocol::{Parsed, Protocol, Reply};
+use crate::realtime::{self, Stops};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -60,14 +63,16 @@ struct Connection {
     /// How many of `pending` are fully written.
     sent: usize,
     pending: VecDeque<InFlight>,
+    /// The beginning of a reply whose end is still to come.
     input: Vec<u8>,
-    input_at: usize,
     /// Do not parse before this many bytes are there.
     need: usize,
     wants_write: bool,
 }
 
-const READ_BYTES: usize = 32 * 1024;
+const READ_BYTES: usize = 64 * 1024;
+/// Connections that one look sees; the others are ready at the next.
+const EVENTS: usize = 256;
 const RETRY_NS: u64 = 50_000_000;
 const TIMER_TOKEN: u64 = u64::MAX;
 
@@ -77,11 +82,21 @@ pub struct SocketTransport {
     target: SocketAddr,
     protocol: Arc<Protocol>,
     pipeline: usize,
-    spin_ns: u64,
+    pub pacer: Pacer,
+    pub stops: Stops,
+    /// Until when this thread is known to have run.
+    ran_ns: u64,
     epoll: OwnedFd,
-    timer: OwnedFd,
+    /// Wakes the thread where the kernel has no epoll_pwait2 (Linux 5.11).
+    timer: Option<OwnedFd>,
+    /// What `epoll` fills.
+    events: Vec<libc::epoll_event>,
+    /// What `read` fills, for all connections.
+    chunk: Vec<u8>,
     connections: Vec<Connection>,
     next: usize,
+    /// The connection that was picked last, and how many requests have come to it since the last flush.
+    filling: Option<(usize, usize)>,
     dirty: Vec<usize>,
     /// Sent on a connection that the server then closed politely; to be sent again.
     resend: VecDeque<Pending>,
@@ -90,8 +105,6 @@ pub struct SocketTransport {
     changed: bool,
     /// Connections lost and opened again (polite closes included).
     pub reconnects: u64,
-    /// Time spent polling before requests were due, without finding anything: CPU time that the client could do without.
-    pub idle_poll_ns: u64,
     /// The first error seen, in words.
     pub first_error: Option<String>,
 }
@@ -168,40 +181,41 @@ impl SocketTransport {
         protocol: Arc<Protocol>,
         streams: Vec<TcpStream>,
         pipeline: usize,
-        spin_ns: u64,
+        mut pacer: Pacer,
+        stops: Stops,
     ) -> Result<Self, LoadgenError> {
-        // SAFETY: both calls return a new descriptor or -1, checked below.
-        let (epoll, timer) = unsafe {
+        // SAFETY: the call returns a new descriptor or -1, checked at once.
+        let epoll = unsafe {
             let e = libc::epoll_create1(libc::EPOLL_CLOEXEC);
             if e < 0 {
                 return Err(os_error("epoll_create1"));
             }
-            let e = OwnedFd::from_raw_fd(e);
-            let t = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC);
-            if t < 0 {
-                return Err(os_error("timerfd_create"));
-            }
-            (e, OwnedFd::from_raw_fd(t))
+            OwnedFd::from_raw_fd(e)
         };
+        let ran_ns = clock.now_ns();
+        pacer.start(ran_ns);
         let mut me = SocketTransport {
             clock,
             target,
             protocol,
             pipeline,
-            spin_ns,
+            pacer,
+            stops,
+            ran_ns,
             epoll,
-            timer,
+            timer: None,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
+            chunk: vec![0; READ_BYTES],
             connections: Vec::new(),
             next: 0,
+            filling: None,
             dirty: Vec::new(),
             resend: VecDeque::new(),
             down: 0,
             changed: false,
             reconnects: 0,
-            idle_poll_ns: 0,
             first_error: None,
         };
-        me.watch(libc::EPOLL_CTL_ADD, me.timer.as_raw_fd(), libc::EPOLLIN, TIMER_TOKEN)?;
         for (i, stream) in streams.into_iter().enumerate() {
             stream.set_nonblocking(true).map_err(|e| failed(format!("non-blocking socket: {e}")))?;
             me.watch(libc::EPOLL_CTL_ADD, stream.as_raw_fd(), libc::EPOLLIN, i as u64)?;
@@ -214,7 +228,6 @@ impl SocketTransport {
                 sent: 0,
                 pending: VecDeque::new(),
                 input: Vec::new(),
-                input_at: 0,
                 need: 1,
                 wants_write: false,
             });
@@ -231,15 +244,21 @@ impl SocketTransport {
         Ok(())
     }
 
-    /// The least loaded connection that is up and has room; ties go round.
+    /// The least loaded connection that is up and has room; ties go round. A connection of this flush is filled up first, as far as
+    /// requests are to share one.
     fn pick(&mut self) -> Option<usize> {
+        let has_room = |c: &Connection| matches!(c.link, Link::Up(_)) && c.pending.len() < self.pipeline;
+        if let Some((i, filled)) = self.filling.filter(|&(i, filled)| filled < self.pacer.group() && has_room(&self.connections[i])) {
+            self.filling = Some((i, filled + 1));
+            return Some(i);
+        }
         let n = self.connections.len();
         let mut best: Option<(usize, usize)> = None;
         for k in 0..n {
             let i = (self.next + k) % n;
             let c = &self.connections[i];
             let load = c.pending.len();
-            if !matches!(c.link, Link::Up(_)) || load >= self.pipeline {
+            if !has_room(c) {
                 continue;
             }
             if best.is_none_or(|(_, b)| load < b) {
@@ -251,6 +270,7 @@ impl SocketTransport {
         }
         let (i, _) = best?;
         self.next = (i + 1) % n;
+        self.filling = Some((i, 1));
         Some(i)
     }
 
@@ -328,7 +348,6 @@ impl SocketTransport {
         c.appended = 0;
         c.sent = 0;
         c.input.clear();
-        c.input_at = 0;
         c.need = 1;
         c.wants_write = false;
         if polite {
@@ -391,108 +410,161 @@ impl SocketTransport {
         Ok(())
     }
 
-    fn read(&mut self, i: usize, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
+    /// Read what is there. It may have been there since `since_ns`.
+    fn read(&mut self, i: usize, since_ns: u64, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
         loop {
             let c = &mut self.connections[i];
             let Link::Up(stream) = &mut c.link else { return Ok(()) };
-            let len = c.input.len();
-            c.input.resize(len + READ_BYTES, 0);
-            let got = stream.read(&mut c.input[len..]);
+            let got = stream.read(&mut self.chunk);
             let now = self.clock.now_ns();
-            c.input.truncate(len + *got.as_ref().unwrap_or(&0));
-            match got {
+            let n = match got {
                 Ok(0) => return self.lose(i, format!("{} closed the connection with requests open", self.target), false, done),
-                Ok(n) => {
-                    let mut broken = None;
-                    let mut polite = false;
-                    while !c.pending.is_empty() && c.input.len() - c.input_at >= c.need {
-                        match self.protocol.parse(&c.input[c.input_at..]) {
-                            Parsed::Need(need) => c.need = need,
-                            Parsed::Done { bytes, reply, close } => {
-                                c.input_at += bytes;
-                                c.need = 1;
-                                let Some(f) = c.pending.pop_front() else { break };
-                                c.sent = c.sent.saturating_sub(1);
-                                let fate = match reply {
-                                    Reply::Ok => Fate::Ok,
-                                    Reply::Miss => Fate::Miss,
-                                    Reply::Error(why) => {
-                                        self.first_error.get_or_insert(why);
-                                        Fate::Error
-                                    }
-                                };
-                                done.push(Sample::ended(&f.request, f.sent_ns, now, fate));
-                                if close {
-                                    polite = true;
-                                    break;
-                                }
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return self.lose(i, format!("read from {}: {e}", self.target), false, done),
+            };
+            // A reply that is whole is taken where it was read to.
+            let mut joined = std::mem::take(&mut c.input);
+            let apart = joined.is_empty();
+            if !apart {
+                joined.extend_from_slice(&self.chunk[..n]);
+            }
+            let bytes = if apart { &self.chunk[..n] } else { joined.as_slice() };
+            let (mut at, mut broken, mut polite) = (0, None, false);
+            while !c.pending.is_empty() && bytes.len() - at >= c.need {
+                match self.protocol.parse(&bytes[at..]) {
+                    Parsed::Need(need) => c.need = need,
+                    Parsed::Done { bytes, reply, close } => {
+                        at += bytes;
+                        c.need = 1;
+                        let Some(f) = c.pending.pop_front() else { break };
+                        c.sent = c.sent.saturating_sub(1);
+                        let fate = match reply {
+                            Reply::Ok => Fate::Ok,
+                            Reply::Miss => Fate::Miss,
+                            Reply::Error(why) => {
+                                self.first_error.get_or_insert(why);
+                                Fate::Error
                             }
-                            Parsed::Broken(why) => {
-                                broken = Some(why);
-                                break;
-                            }
+                        };
+                        let unseen_ns = now.saturating_sub(since_ns.max(f.sent_ns));
+                        done.push(Sample { unseen_ns, ..Sample::ended(&f.request, f.sent_ns, now, fate) });
+                        if close {
+                            polite = true;
+                            break;
                         }
                     }
-                    if polite {
-                        return self.lose(i, String::new(), true, done);
-                    }
-                    let rest = c.input.len() - c.input_at;
-                    if c.pending.is_empty() && rest > 0 {
-                        broken = Some("a reply that nobody asked for".into());
-                    }
-                    if let Some(why) = broken {
-                        return self.lose(i, format!("{}: {why}", self.target), false, done);
-                    }
-                    if rest == 0 {
-                        c.input.clear();
-                        c.input_at = 0;
-                    } else if c.input_at > READ_BYTES {
-                        c.input.drain(..c.input_at);
-                        c.input_at = 0;
-                    }
-                    if n < READ_BYTES {
-                        return Ok(());
+                    Parsed::Broken(why) => {
+                        broken = Some(why);
+                        break;
                     }
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return self.lose(i, format!("read from {}: {e}", self.target), false, done),
+            }
+            if polite {
+                return self.lose(i, String::new(), true, done);
+            }
+            if c.pending.is_empty() && at < bytes.len() {
+                broken = Some("a reply that nobody asked for".into());
+            }
+            if let Some(why) = broken {
+                return self.lose(i, format!("{}: {why}", self.target), false, done);
+            }
+            if apart {
+                joined.extend_from_slice(&self.chunk[at..n]);
+            } else {
+                joined.drain(..at);
+            }
+            c.input = joined;
+            if n < READ_BYTES {
+                return Ok(());
             }
         }
     }
 
-    fn arm(&self, at_ns: u64) -> Result<(), LoadgenError> {
-        let at = (self.clock.start_ns + at_ns).max(1);
-        let spec = libc::itimerspec {
-            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: libc::timespec { tv_sec: (at / 1_000_000_000) as _, tv_nsec: (at % 1_000_000_000) as _ },
+    /// Make the timer that stands in for epoll_pwait2.
+    fn make_timer(&mut self) -> Result<(), LoadgenError> {
+        // SAFETY: the call returns a new descriptor or -1, checked at once.
+        let timer = unsafe {
+            let t = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC);
+            if t < 0 {
+                return Err(os_error("timerfd_create"));
+            }
+            OwnedFd::from_raw_fd(t)
         };
+        self.watch(libc::EPOLL_CTL_ADD, timer.as_raw_fd(), libc::EPOLLIN, TIMER_TOKEN)?;
+        self.timer = Some(timer);
+        Ok(())
+    }
+
+    fn arm(&self, timer: &OwnedFd, at_ns: u64) -> Result<(), LoadgenError> {
+        let spec = libc::itimerspec { it_interval: timespec(0), it_value: timespec((self.clock.start_ns + at_ns).max(1)) };
         // SAFETY: `spec` is valid; no old value is asked for.
-        let rc = unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &spec, std::ptr::null_mut()) };
+        let rc = unsafe { libc::timerfd_settime(timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &spec, std::ptr::null_mut()) };
         if rc < 0 {
             return Err(os_error("timerfd_settime"));
         }
         Ok(())
     }
 
-    /// Handle what is ready; with `block` wait for it.
-    fn poll(&mut self, block: bool, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: the array is valid for its length.
-        let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, if block { -1 } else { 0 }) };
-        if n < 0 {
-            let e = std::io::Error::last_os_error();
-            if e.kind() == ErrorKind::Interrupted {
-                return Ok(());
+    /// How many of `events` were filled; with a time: by then at the latest.
+    fn ready(&mut self, events: &mut [libc::epoll_event], until_ns: Option<u64>) -> Result<usize, LoadgenError> {
+        let (epoll, most) = (self.epoll.as_raw_fd(), events.len() as i32);
+        let n = match (until_ns, &self.timer) {
+            // SAFETY: the array is valid for its length.
+            (None, _) => unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, 0) },
+            (Some(until_ns), None) => {
+                let left = timespec(until_ns.saturating_sub(self.clock.now_ns()));
+                let no_signals = std::ptr::null::<libc::sigset_t>();
+                // SAFETY: the array is valid for its length, `left` outlives the call, and no set of signals is given.
+                unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, events.as_mut_ptr(), most, &left, no_signals, 0usize) as i32 }
             }
-            return Err(failed(format!("epoll_wait: {e}")));
+            (Some(until_ns), Some(timer)) => {
+                self.arm(timer, until_ns)?;
+                // SAFETY: the array is valid for its length.
+                unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, -1) }
+            }
+        };
+        if n >= 0 {
+            return Ok(n as usize);
         }
-        for ev in &events[..n as usize] {
+        let e = std::io::Error::last_os_error();
+        match e.raw_os_error() {
+            Some(libc::EINTR) => Ok(0),
+            // Not there, or kept from us by a filter that does not know it.
+            Some(libc::ENOSYS | libc::EPERM) if until_ns.is_some() && self.timer.is_none() => self.make_timer().map(|()| 0),
+            _ => Err(failed(format!("epoll_wait: {e}"))),
+        }
+    }
+
+    /// Handle what is ready; with a time, wait for it until then.
+    fn poll(&mut self, until_ns: Option<u64>, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
+        let mut events = std::mem::take(&mut self.events);
+        let result = self.look(&mut events, until_ns, done);
+        self.events = events;
+        result
+    }
+
+    fn look(&mut self, events: &mut [libc::epoll_event], until_ns: Option<u64>, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
+        let began_ns = self.clock.now_ns();
+        let n = self.ready(events, until_ns)?;
+        let since_ns = match until_ns {
+            None => self.pacer.look(began_ns),
+            Some(until_ns) => {
+                let woke_ns = self.clock.now_ns();
+                let since_ns = self.pacer.woke(began_ns, woke_ns);
+                self.came(until_ns.max(began_ns), woke_ns);
+                since_ns
+            }
+        };
+        for ev in &events[..n] {
             let (token, flags) = (ev.u64, ev.events as i32);
             if token == TIMER_TOKEN {
                 let mut ticks = [0u8; 8];
-                // SAFETY: a timerfd read takes 8 bytes; its result does not matter.
-                unsafe { libc::read(self.timer.as_raw_fd(), ticks.as_mut_ptr().cast(), 8) };
+                if let Some(timer) = &self.timer {
+                    // SAFETY: a timerfd read takes 8 bytes; its result does not matter.
+                    unsafe { libc::read(timer.as_raw_fd(), ticks.as_mut_ptr().cast(), 8) };
+                }
                 continue;
             }
             let i = token as usize;
@@ -504,11 +576,24 @@ impl SocketTransport {
                 self.write(i, done)?;
             }
             if flags & (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
-                self.read(i, done)?;
+                self.read(i, since_ns, done)?;
             }
         }
         Ok(())
     }
+
+    /// The thread runs, and should have done so at `at_ns`. A thread that the kernel stopped asks for less real time.
+    fn came(&mut self, at_ns: u64, now_ns: u64) {
+        self.ran_ns = now_ns;
+        let waited = || realtime::schedstat().map(|s| s.1);
+        if self.pacer.realtime() && self.stops.gap(now_ns, now_ns.saturating_sub(at_ns), waited) && !self.pacer.stopped() {
+            realtime::give_back();
+        }
+    }
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
 impl Transport for SocketTransport {
@@ -532,6 +617,7 @@ impl Transport for SocketTransport {
             request.held = true;
             self.append(i, request);
         }
+        self.filling = None;
         while let Some(i) = self.dirty.pop() {
             self.write(i, done)?;
         }
@@ -541,21 +627,38 @@ impl Transport for SocketTransport {
     fn wait(&mut self, until_ns: u64, done: &mut Vec<Sample>) -> Result<(), LoadgenError> {
         self.revive()?;
         // A connection that is down is tried again soon, whatever else is due.
-        let until_ns = if self.down > 0 { until_ns.min(self.clock.now_ns() + RETRY_NS) } else { until_ns };
-        let mut polled_from: Option<u64> = None;
+        let due_ns = if self.down > 0 { until_ns.min(self.clock.now_ns() + RETRY_NS) } else { until_ns };
         loop {
             let now = self.clock.now_ns();
-            if let Some(from) = polled_from {
-                self.idle_poll_ns += now - from;
+            // Since then it had work in hand.
+            self.came(self.ran_ns, now);
+            let early = now < due_ns;
+            match self.pacer.next(now, due_ns) {
+                Next::Look => {
+                    self.poll(None, done)?;
+                    if done.is_empty() && early {
+                        let over = self.clock.now_ns();
+                        self.pacer.polled(now, over);
+                    }
+                }
+                Next::Sleep { until_ns } => {
+                    self.poll(Some(until_ns), done)?;
+                    if self.ran_ns >= due_ns {
+                        return Ok(());
+                    }
+                }
+                Next::Rest { until_ns } => {
+                    std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(now)));
+                    let woke = self.clock.now_ns();
+                    self.pacer.rested(now, woke);
+                    self.came(until_ns, woke);
+                    self.poll(None, done)?;
+                    if woke >= due_ns {
+                        return Ok(());
+                    }
+                }
             }
-            let left = until_ns.saturating_sub(now);
-            let block = left > self.spin_ns;
-            polled_from = (!block).then_some(now);
-            if block {
-                self.arm(until_ns - self.spin_ns)?;
-            }
-            self.poll(block, done)?;
-            if !done.is_empty() || left == 0 || std::mem::take(&mut self.changed) {
+            if !done.is_empty() || !early || std::mem::take(&mut self.changed) {
                 return Ok(());
             }
         }

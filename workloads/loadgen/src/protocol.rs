@@ -40,6 +40,23 @@ pub struct Protocol {
 /// Stands for the request's key number in an HTTP path.
 pub const KEY_PLACEHOLDER: &str = "{key}";
 
+const KEY_PREFIX: &[u8] = b"key:";
+
+/// Append a number in decimal.
+fn put_number(mut n: u64, out: &mut Vec<u8>) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 /// A reply's meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -105,18 +122,26 @@ impl Protocol {
         Protocol { kind, seed, key_space, set_ratio, value, http_parts }
     }
 
-    fn key(n: u64) -> String {
-        format!("key:{n:012x}")
+    /// Key number `n`, "key:" and at least twelve hexadecimal digits.
+    fn put_key(n: u64, out: &mut Vec<u8>) {
+        let digits = Self::key_len(n) - KEY_PREFIX.len();
+        out.extend_from_slice(KEY_PREFIX);
+        out.extend((0..digits).rev().map(|i| b"0123456789abcdef"[(n >> (4 * i)) as usize & 15]));
+    }
+
+    fn key_len(n: u64) -> usize {
+        let digits = (u64::BITS - n.leading_zeros()).div_ceil(4) as usize;
+        KEY_PREFIX.len() + digits.max(12)
     }
 
     /// Append request `index`.
     pub fn encode(&self, index: u64, out: &mut Vec<u8>) {
         match self.kind {
             ProtocolKind::Http => {
-                let key = key_of(self.seed, index, self.key_space).to_string();
+                let key = key_of(self.seed, index, self.key_space);
                 for (i, part) in self.http_parts.iter().enumerate() {
                     if i > 0 {
-                        out.extend_from_slice(key.as_bytes());
+                        put_number(key, out);
                     }
                     out.extend_from_slice(part);
                 }
@@ -133,32 +158,36 @@ impl Protocol {
     }
 
     fn encode_get(&self, key: u64, out: &mut Vec<u8>) {
-        let key = Self::key(key);
         match self.kind {
-            ProtocolKind::Memcached => {
-                out.extend_from_slice(b"get ");
-                out.extend_from_slice(key.as_bytes());
+            ProtocolKind::Memcached => out.extend_from_slice(b"get "),
+            _ => {
+                out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$");
+                put_number(Self::key_len(key) as u64, out);
                 out.extend_from_slice(b"\r\n");
             }
-            _ => {
-                out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
-                out.extend_from_slice(format!("${}\r\n{key}\r\n", key.len()).as_bytes());
-            }
         }
+        Self::put_key(key, out);
+        out.extend_from_slice(b"\r\n");
     }
 
     /// Append a SET of key number `key` (also used by the preload).
     pub fn encode_set(&self, key: u64, out: &mut Vec<u8>) {
-        let key = Self::key(key);
         match self.kind {
             ProtocolKind::Memcached => {
-                out.extend_from_slice(format!("set {key} 0 0 {}\r\n", self.value.len()).as_bytes());
+                out.extend_from_slice(b"set ");
+                Self::put_key(key, out);
+                out.extend_from_slice(b" 0 0 ");
             }
             _ => {
-                let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n", key.len(), self.value.len());
-                out.extend_from_slice(head.as_bytes());
+                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$");
+                put_number(Self::key_len(key) as u64, out);
+                out.extend_from_slice(b"\r\n");
+                Self::put_key(key, out);
+                out.extend_from_slice(b"\r\n$");
             }
         }
+        put_number(self.value.len() as u64, out);
+        out.extend_from_slice(b"\r\n");
         out.extend_from_slice(&self.value);
         out.extend_from_slice(b"\r\n");
     }
@@ -392,6 +421,32 @@ mod tests {
         assert!(matches!(p.parse(closing), Parsed::Done { close: true, .. }));
         assert!(matches!(p.parse(b"HTTP/1.1 200 OK\r\n\r\n"), Parsed::Broken(_)));
         assert!(matches!(p.parse(b"SSH-2.0-x"), Parsed::Broken(_)));
+    }
+
+    /// What goes over the wire, byte by byte, also for numbers of more digits than most.
+    #[test]
+    fn requests_are_written_out() {
+        let text = |p: &Protocol, set: bool, key: u64| {
+            let mut out = Vec::new();
+            if set {
+                p.encode_set(key, &mut out);
+            } else {
+                p.encode_get(key, &mut out);
+            }
+            String::from_utf8(out).unwrap()
+        };
+        let (m, r) = (protocol(ProtocolKind::Memcached), protocol(ProtocolKind::Resp));
+        for key in [0, 7, 0xdead_beef, 0xffff_ffff_ffff, 0x1_0000_0000_0000, u64::MAX] {
+            let name = format!("key:{key:012x}");
+            let n = name.len();
+            assert_eq!(text(&m, false, key), format!("get {name}\r\n"));
+            assert_eq!(text(&m, true, key), format!("set {name} 0 0 3\r\nabc\r\n"));
+            assert_eq!(text(&r, false, key), format!("*2\r\n$3\r\nGET\r\n${n}\r\n{name}\r\n"));
+            assert_eq!(text(&r, true, key), format!("*3\r\n$3\r\nSET\r\n${n}\r\n{name}\r\n$3\r\nabc\r\n"));
+            let mut number = Vec::new();
+            put_number(key, &mut number);
+            assert_eq!(String::from_utf8(number).unwrap(), key.to_string());
+        }
     }
 
     /// Requests are a function of the index, and the SET share is as asked.

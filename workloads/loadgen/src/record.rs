@@ -21,7 +21,7 @@ pub struct Latencies {
     pub response: Histogram<u64>,
     pub send_lag: Histogram<u64>,
     pub client_lag: Histogram<u64>,
-    /// Response time without the client's own lag.
+    /// Response time without what the client may have added.
     pub undelayed: Histogram<u64>,
 }
 
@@ -32,12 +32,11 @@ impl Latencies {
     }
 
     fn record(&mut self, s: &Sample) {
-        let lag = s.client_lag_ns();
         self.service.saturating_record(s.service_ns().max(1));
         self.response.saturating_record(s.response_ns().max(1));
         self.send_lag.saturating_record(s.send_lag_ns().max(1));
-        self.client_lag.saturating_record(lag.max(1));
-        self.undelayed.saturating_record(s.response_ns().saturating_sub(lag).max(1));
+        self.client_lag.saturating_record(s.client_lag_ns().max(1));
+        self.undelayed.saturating_record(s.undelayed_ns().max(1));
     }
 
     fn reset(&mut self) {

@@ -10,7 +10,9 @@ use crate::feed::{encode_histogram, FeedDatagram, FeedSender};
 use crate::live::{Changes, LiveSchedule, LEAD_NS};
 use crate::net::{connect, monotonic_ns, preload, MonotonicClock, SocketTransport};
 use crate::output::{Blocked, Output};
+use crate::pace::Pacer;
 use crate::protocol::{Protocol, ProtocolKind};
+use crate::realtime::{self, Stops};
 use crate::record::{Recorder, RecorderConfig};
 use crate::report::{LoadStep, Phase, Report, WaveReport, WindowLine, WindowReport, FORMAT};
 use crate::schedule::Plan;
@@ -23,7 +25,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
-use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_io::out::note;
 
 /// A report and, if asked for, every sample (warm-up included), in the order the requests ended.
@@ -71,13 +72,6 @@ fn cpu_time_ns() -> Option<u64> {
     Some(ns(usage.ru_utime) + ns(usage.ru_stime))
 }
 
-/// (time on a CPU, time ready but without one) of this thread so far, ns; none if the kernel does not keep it.
-fn schedstat() -> Option<(u64, u64)> {
-    let text = input::text(Path::new("/proc/thread-self/schedstat"), KERNEL_BYTES).ok()?;
-    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
 /// What became of a thread between two readings. Polling is wall time, so some of it may have been another's.
 fn client_use(before: Option<(u64, u64)>, after: Option<(u64, u64)>, idle_poll_ns: u64, wall_ns: u64) -> ClientUse {
     let Some((before, after)) = before.zip(after).filter(|_| wall_ns > 0) else { return ClientUse::default() };
@@ -87,6 +81,7 @@ fn client_use(before: Option<(u64, u64)>, after: Option<(u64, u64)>, idle_poll_n
         busy_share: share(cpu_ns.saturating_sub(idle_poll_ns)),
         cpu_share: share(cpu_ns),
         run_queue_wait_share: share(after.1.saturating_sub(before.1)),
+        ..ClientUse::default()
     }
 }
 
@@ -97,6 +92,9 @@ fn worse(a: ClientUse, b: ClientUse) -> ClientUse {
         busy_share: max(a.busy_share, b.busy_share),
         cpu_share: max(a.cpu_share, b.cpu_share),
         run_queue_wait_share: max(a.run_queue_wait_share, b.run_queue_wait_share),
+        stops: a.stops.max(b.stops),
+        stopped_ms: a.stopped_ms.max(b.stopped_ms),
+        step_us: a.step_us.max(b.step_us),
     }
 }
 
@@ -109,26 +107,40 @@ fn preemptions_of_this_thread() -> u64 {
     }
 }
 
-/// Pin the calling thread, make its timers exact, and let it go first where that is allowed. Returns whether it does.
-fn settle_thread(cpu: Option<usize>, realtime: bool) -> Result<bool, LoadgenError> {
-    // SAFETY: plain system calls on this thread; the set lives through its call, and its size is stated.
-    unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-        if let Some(cpu) = cpu {
-            // As long as it takes: libc's own set ends at CPU 1023.
-            let mut set = vec![0u64; cpu / 64 + 1];
-            set[cpu / 64] = 1 << (cpu % 64);
-            if libc::sched_setaffinity(0, std::mem::size_of_val(set.as_slice()), set.as_ptr().cast()) != 0 {
-                return Err(failed(format!(
-                    "--cpu {cpu}: cannot pin a thread there: {}; is it within this process's cpuset?",
-                    std::io::Error::last_os_error()
-                )));
-            }
-        }
-        // Refused without CAP_SYS_NICE: the report says what is in force. The kernel keeps a share of each CPU for everybody else.
-        let param = libc::sched_param { sched_priority: 1 };
-        Ok(realtime && libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0)
+/// Let the calling thread run on these CPUs only; none: wherever it may.
+fn pin(cpus: &[usize]) -> Result<(), LoadgenError> {
+    let Some(last) = cpus.iter().max() else { return Ok(()) };
+    // As long as it takes: libc's own set ends at CPU 1023.
+    let mut set = vec![0u64; last / 64 + 1];
+    cpus.iter().for_each(|cpu| set[cpu / 64] |= 1 << (cpu % 64));
+    // SAFETY: a system call on this thread; the set lives through it, and its size is stated.
+    if unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(set.as_slice()), set.as_ptr().cast()) } != 0 {
+        let e = std::io::Error::last_os_error();
+        let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        return Err(failed(format!("--cpu {}: cannot pin a thread there: {e}; is it within this process's cpuset?", list.join(","))));
     }
+    Ok(())
+}
+
+/// Pin the calling thread, make its timers exact, and let it go first if it may. Returns whether it does.
+fn settle_thread(cpu: Option<usize>, first: bool) -> Result<bool, LoadgenError> {
+    // SAFETY: a plain system call on this thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    pin(cpu.as_slice())?;
+    if first {
+        return Ok(realtime::take());
+    }
+    // A parent's real time is not ours to keep.
+    realtime::give_back();
+    Ok(false)
+}
+
+/// Said once, however many runs a process makes.
+static NO_REAL_TIME: std::sync::Once = std::sync::Once::new();
+
+fn no_real_time(why: &str) {
+    let what = format!("note: no real-time priority: {why}. Other work on its CPUs can make the client late");
+    NO_REAL_TIME.call_once(|| note(&what));
 }
 
 /// Windows as JSON lines under a temporary name until the run has ended.
@@ -221,6 +233,25 @@ fn act(command: Command, clock: &MonotonicClock, changes: &Changes, plan: &Plan,
 /// or a file cannot be written. Errors of single requests are counted in the report instead.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError> {
     config.check()?;
+    // A parent that runs it in real time has thought of that. Else, on every CPU at once it would starve the server that it measures.
+    let alone = || std::thread::available_parallelism().is_ok_and(|n| config.threads < n.get());
+    let first = config.realtime && (realtime::is_on() || alone());
+    // What it asks of the scheduler ends with the thread.
+    std::thread::scope(|scope| {
+        let run = || settle_collector(config).and_then(|()| run_here(config, first, stop));
+        let whole = std::thread::Builder::new().name("collect".into()).spawn_scoped(scope, run).map_err(no_thread)?;
+        whole.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The thread that collects stays off the service's CPUs, and lets those that send go first.
+fn settle_collector(config: &Config) -> Result<(), LoadgenError> {
+    realtime::give_back();
+    pin(&config.cpus)
+}
+
+/// `first`: the sending threads are to go before ordinary ones, where that can be had.
+fn run_here(config: &Config, first: bool, stop: &AtomicBool) -> Result<RunOutput, LoadgenError> {
     let protocol = Arc::new(Protocol::new(
         config.protocol,
         config.seed,
@@ -269,8 +300,12 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     let mut first_error = None;
     let mut switches = 0;
     let mut client = ClientUse::default();
-    // On every CPU at once they would starve the server they measure.
-    let go_first = config.realtime && std::thread::available_parallelism().is_ok_and(|n| config.threads < n.get());
+    let limit = realtime::limit(Path::new("/"));
+    let share = limit.usable_share();
+    if first && share.is_none() {
+        no_real_time("the kernel has too little of it (sched_rt_runtime_us, cpu.rt_runtime_us of the control group)");
+    }
+    let go_first = first && share.is_some();
     let mut realtime = true;
     let changes = Changes::default();
     let may_change = control.is_some() || config.warmup_auto;
@@ -311,6 +346,9 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                 oldest_ms: w.oldest_ms,
                 verdict: w.verdict.kind.as_str().into(),
             });
+            if feed.gone {
+                stop.store(true, Ordering::Relaxed);
+            }
         }
     };
     let mut recorder = Recorder::new(
@@ -355,20 +393,30 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
                     let mut reconnects = 0;
                     let mut first_error = None;
                     let mut idle_poll_ns = 0;
+                    let mut own = ClientUse::default();
                     let before = preemptions_of_this_thread();
-                    let (used_before, from_ns) = (schedstat(), monotonic_ns());
+                    let (used_before, from_ns) = (realtime::schedstat(), monotonic_ns());
                     let result = settle_thread(cpu, go_first).and_then(|first| {
-                        let mut transport = SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, config.spin_ns)?;
+                        if go_first && !first {
+                            no_real_time("it was refused (needs root or CAP_SYS_NICE)");
+                        }
+                        let pacer = Pacer::new(config.spin_ns, config.rules.bias_floor_ms, share.filter(|_| first));
+                        let mut transport =
+                            SocketTransport::new(clock, config.target, protocol, streams, config.pipeline, pacer, Stops::new(limit))?;
                         let mut sink = ChannelSink { thread, buffer: Vec::with_capacity(4096), to: sink_to, spare };
                         let mut schedule = LiveSchedule::new(plan, changes, thread, config.threads);
                         let r = drive_source(&mut schedule, &clock, &mut transport, &limits, &mut sink, abort);
                         reconnects = transport.reconnects;
-                        idle_poll_ns = transport.idle_poll_ns;
+                        idle_poll_ns = transport.pacer.idle_poll_ns;
+                        own.stops = transport.stops.count;
+                        own.stopped_ms = transport.stops.stopped_ns as f64 * 1e-6;
+                        own.step_us = transport.pacer.widest_step_ns as f64 * 1e-3;
                         first_error = transport.first_error.take();
                         r.map(|()| first)
                     });
                     let switches = preemptions_of_this_thread() - before;
-                    let client = client_use(used_before, schedstat(), idle_poll_ns, monotonic_ns() - from_ns);
+                    let used = client_use(used_before, realtime::schedstat(), idle_poll_ns, monotonic_ns() - from_ns);
+                    let client = worse(used, own);
                     let _ = to.send(Message::Ended { result, reconnects, first_error, switches, client });
                 })
                 .map_err(|e| {
@@ -510,22 +558,15 @@ mod tests {
         let u = client_use(Some((100, 10)), Some((700, 60)), 250, 1000);
         assert_eq!((u.busy_share, u.cpu_share, u.run_queue_wait_share), (Some(0.35), Some(0.6), Some(0.05)));
         assert_eq!(client_use(None, Some((1, 1)), 0, 10), ClientUse::default());
-        let v = ClientUse { busy_share: Some(0.9), cpu_share: None, run_queue_wait_share: Some(0.01) };
-        assert_eq!(worse(u, v), ClientUse { busy_share: Some(0.9), cpu_share: Some(0.6), run_queue_wait_share: Some(0.05) });
-    }
-
-    /// The kernel's figures are of this thread: they grow while it works.
-    #[test]
-    fn schedstat_grows_with_work() {
-        let Some(before) = schedstat() else {
-            // A kernel without CONFIG_SCHED_INFO; the report then says null.
-            assert!(!Path::new("/proc/thread-self/schedstat").exists());
-            return;
+        let v = ClientUse {
+            busy_share: Some(0.9),
+            run_queue_wait_share: Some(0.01),
+            stops: 2,
+            stopped_ms: 100.0,
+            step_us: 80.0,
+            ..ClientUse::default()
         };
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while schedstat().is_none_or(|now| now.0 < before.0 + 1_000_000) {
-            assert!(std::time::Instant::now() < deadline, "no CPU time in 20 s of work");
-        }
+        assert_eq!(worse(u, v), ClientUse { cpu_share: Some(0.6), run_queue_wait_share: Some(0.05), ..v });
     }
 
     /// A window that is over is whole; one that ends with the last reply is as long as it lasted.

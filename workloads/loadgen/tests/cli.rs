@@ -9,7 +9,8 @@ use common::punctual::first_punctual;
 use common::{receive, Running};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use surefoot_loadgen::feed::FeedDatagram;
 use surefoot_loadgen::inproc::{Behaviour, InProcessServer};
 use surefoot_loadgen::protocol::ProtocolKind;
 use surefoot_loadgen::saturate::{Limit, Saturation};
@@ -299,4 +300,52 @@ fn a_search_writes_its_curve() {
     let again = loadgen(&[&args[..], &times, &files].concat());
     assert_eq!(again.status.code(), Some(0), "{}", String::from_utf8_lossy(&again.stderr));
     assert_eq!(serde_json::from_slice::<Saturation>(&std::fs::read(&curve).unwrap()).unwrap(), found);
+}
+
+/// Windows of a load generator that is not here come to a feed's socket here, each once; what writes no windows is an error that says so,
+/// and whoever ends the relay ends its command.
+#[test]
+fn a_relay_passes_windows_on() {
+    let server = InProcessServer::start(ProtocolKind::Resp, Behaviour { value_bytes: 10, ..Behaviour::default() }).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("feed.sock");
+    let feed = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    let (at, program) = (socket.to_str().unwrap(), env!("CARGO_BIN_EXE_surefoot-loadgen"));
+    let target = server.address.to_string();
+    let far = ["--target", &target, "--protocol", "resp", "--rps", "500", "--no-preload", "--service", "far", "--feed", "-"];
+    fn relay<'a>(at: &'a str, command: &[&'a str]) -> Vec<&'a str> {
+        [&["relay", "--feed", at, "--"], command].concat()
+    }
+    let out = loadgen(&relay(at, &[&[program], &far[..], &["--warmup", "0s", "--duration", "500ms"]].concat()));
+    assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
+    feed.set_nonblocking(true).unwrap();
+    let mut buf = vec![0; 256 * 1024];
+    let all: Vec<FeedDatagram> =
+        std::iter::from_fn(|| feed.recv(&mut buf).ok().map(|n| serde_json::from_slice(&buf[..n]).unwrap())).collect();
+    assert!(all.len() >= 5 && all.iter().all(|d| d.service == "far"), "{all:?}");
+    // 250 expected, standard deviation 16.
+    let (offered, answered) = (all.iter().map(|d| d.offered).sum::<u64>(), all.iter().map(|d| d.count).sum::<u64>());
+    assert!((170..330).contains(&offered) && answered <= offered, "{offered} {answered}");
+
+    one_error(&["relay", "--feed", at], 2, &["--help"]);
+    one_error(&relay(at, &["/no/such/program"]), 1, &["/no/such/program", "is it installed?"]);
+    one_error(&relay(at, &["sh", "-c", "exit 3"]), 1, &["exit status: 3"]);
+    one_error(&relay(at, &["true"]), 1, &["wrote no window", "--feed -"]);
+    one_error(&relay(at, &["echo", "hello"]), 1, &["\"hello\" is no window", "--feed -"]);
+    one_error(&["--target", &target, "--rps", "5", "--feed", "-", "--json"], 2, &["--feed -", "--out FILE"]);
+
+    // Ten minutes, but for whoever ends it.
+    let long = [&[program], &far[..], &["--duration", "600s"]].concat();
+    let mut running = Running(Command::new(program).args(relay(at, &long)).spawn().unwrap());
+    feed.set_nonblocking(false).unwrap();
+    receive(&feed, &mut buf);
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(running.0.id() as libc::pid_t, libc::SIGTERM) };
+    common::until(|| running.0.try_wait().unwrap().is_some_and(|s| s.success()));
+    // And so does a reader that goes.
+    let mut running = Running(Command::new(long[0]).args(&long[1..]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut first = String::new();
+    BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("\"service\":\"far\""), "{first}");
+    common::until(|| running.0.try_wait().unwrap().is_some());
 }
