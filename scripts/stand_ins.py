@@ -32,6 +32,8 @@ JOB_SECONDS = 20
 #: Requests of the slow services, so that each takes a minute or less.
 TIMES = {"pocketsphinx": 30, "apertium": 1000, "mariadb": 3000, "login": 5000, "ads": 5000, "phrases": 20000}
 DEFAULT_TIMES = 30000
+#: Services whose work is done by other processes: their service times are by the wall clock.
+ELSEWHERE = ("apertium", "mariadb")
 NOT_OURS = ("memcached", "nginx", "redis", "stream", "middleware")
 
 
@@ -80,10 +82,13 @@ def figure(value: float | None) -> str:
 
 
 def row_of(found: dict[str, Any]) -> list[str]:
-    """Cells of the table: a service's CPU time is that of a request, a job's that of a second."""
-    each = found["requests"] / 1000 if found["kind"] == "lc" else found["seconds"]
-    used = f"{figure(found['user_s'] / each)} / {figure(found['sys_s'] / each)}" + (" ms" if found["kind"] == "lc" else " s/s")
-    times = [figure(found.get(k)) for k in ("mean_ms", "cv", "p50_ms", "p95_ms", "p99_ms")]
+    """Cells of the table: CPU time is that of a request of a service, and of a job the two shares."""
+    user, system = found["user_s"], found["sys_s"]
+    each, unit = (found["requests"] / 1000, "ms") if found["kind"] == "lc" else ((user + system) / 100 or 1, "%")
+    used = f"{figure(user / each)} / {figure(system / each)} {unit}"
+    # Other programs of the machine do not lengthen CPU time; but the work of some is not the worker's.
+    clock = "" if found["name"] in ELSEWHERE else "cpu_"
+    times = [figure(found.get(clock + k)) for k in ("mean_ms", "cv", "p50_ms", "p95_ms", "p99_ms")]
     return [found["name"], used, figure(found["rss_mb"]), figure(found["touched_mb"]), *times]
 
 

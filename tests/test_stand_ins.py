@@ -147,14 +147,23 @@ def test_a_report_is_read_or_refused() -> None:
 
 
 def test_the_table_is_per_request_and_per_second() -> None:
-    """CPU time is ms a request of a service, and seconds a second of a job; what is not known is a dash."""
+    """CPU time is ms a request of a service, and two shares of a job's; service times are the worker's; unknown is a dash."""
     used = {"user_s": 3.0, "sys_s": 1.0, "rss_mb": 1234.0, "touched_mb": None}
-    times = {"requests": 2000, "mean_ms": 2.0, "cv": 2.4, "p50_ms": 1.0, "p95_ms": 5.0, "p99_ms": 38.0}
+    times = {
+        "requests": 2000,
+        "cpu_mean_ms": 2.0,
+        "cpu_cv": 2.4,
+        "cpu_p50_ms": 1.0,
+        "cpu_p95_ms": 5.0,
+        "cpu_p99_ms": 38.0,
+        "mean_ms": 9.0,
+    }
     rows = stand_ins.table(
         [{"name": "a", "kind": "lc", **used, **times}, {"name": "b", "kind": "be", "seconds": 4.0, **used}]
     ).splitlines()
     assert rows[2] == "| a | 1.5 / 0.5 ms | 1,234 | - | 2 | 2.4 | 1 | 5 | 38 |"
-    assert rows[3] == "| b | 0.75 / 0.25 s/s | 1,234 | - | - | - | - | - | - |"
+    assert rows[3] == "| b | 75 / 25 % | 1,234 | - | - | - | - | - | - |"
+    assert stand_ins.row_of({"name": "apertium", "kind": "lc", **used, **times})[4:6] == ["9", "-"]
 
 
 def test_any_process_can_be_watched() -> None:

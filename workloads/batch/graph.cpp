@@ -1,4 +1,4 @@
-// Graph jobs on one shared random graph with few very popular nodes (R-MAT: 2^18 nodes, 2^22 edges, 34 MB): breadth-first search,
+// Graph jobs on one shared random graph with few very popular nodes (R-MAT: 2^18 nodes, 2^21 edges, 19 MB): breadth-first search,
 // betweenness centrality from sampled sources, connected components. Each worker solves instances of its own.
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 // phrase of 1 to 4 source words; a language model scores target words by the two before them. The decoder covers the source words phrase by
 // phrase, in any order within a distortion limit, and keeps a stack of the best partial translations for each number of covered words
 // (Koehn, Och and Marcu 2003; cube pruning after Huang and Chiang 2007). Tables are drawn from a seed at the start, by all threads, and
-// only read after that: about 600 MB, or 40 MB with `--size small`. Scores are sums and products of draws, the same everywhere.
+// only read after that: about 640 MB, or 50 MB with `--size small`. Scores are sums and products of draws, the same everywhere.
 #include <algorithm>
 #include <array>
 #include <bit>

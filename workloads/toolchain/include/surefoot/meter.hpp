@@ -1,6 +1,7 @@
 // What a process uses: CPU time, resident memory, and the pages that it touches.
 #pragma once
 #include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -53,16 +54,23 @@ private:
     rusage before_{};
 };
 
-// Mean, coefficient of variation and percentiles of times, as fields of JSON.
-inline std::string summary(std::vector<double> times_ms) {
+// CPU time of the calling thread.
+inline double thread_cpu_ms() {
+    timespec t{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return 1e3 * static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_nsec);
+}
+
+// Mean, coefficient of variation and percentiles of times, as fields of JSON whose names begin with `prefix`.
+inline std::string summary(const std::string& prefix, std::vector<double> times_ms) {
     std::sort(times_ms.begin(), times_ms.end());
     const auto n = static_cast<double>(times_ms.size());
     double mean = 0, square = 0;
     for (const double t : times_ms) mean += t / n;
     for (const double t : times_ms) square += (t - mean) * (t - mean) / n;
     const auto at = [&](double q) { return times_ms[std::min(times_ms.size() - 1, static_cast<std::size_t>(q * n))]; };
-    return Meter::field("requests", n) + Meter::field("mean_ms", mean) + Meter::field("cv", std::sqrt(square) / mean) + Meter::field("p50_ms", at(0.5)) +
-           Meter::field("p95_ms", at(0.95)) + Meter::field("p99_ms", at(0.99)) + Meter::field("max_ms", times_ms.back());
+    return Meter::field(prefix + "mean_ms", mean) + Meter::field(prefix + "cv", std::sqrt(square) / mean) + Meter::field(prefix + "p50_ms", at(0.5)) +
+           Meter::field(prefix + "p95_ms", at(0.95)) + Meter::field(prefix + "p99_ms", at(0.99)) + Meter::field(prefix + "max_ms", times_ms.back());
 }
 
 }  // namespace surefoot

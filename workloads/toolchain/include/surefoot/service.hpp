@@ -219,18 +219,21 @@ inline void work(int poller, int listener, const Handler& handler) {
 }
 
 // Answer requests 0 to n - 1 one after another without a client, after a tenth as many to warm up, and print what they took: service times
-// as TailBench's harness counts them, from a request's arrival at a worker to its reply.
+// as TailBench's harness counts them, from a request's arrival at a worker to its reply; and how much of them was the worker's CPU time,
+// which other programs on the machine do not lengthen.
 inline void time_requests(std::int64_t n, const MakeHandler& make) {
     const Handler handler = make(0);
     for (std::int64_t key = 0; key < (n + 9) / 10; key++) handler(static_cast<std::uint64_t>(n + key));
-    std::vector<double> times_ms(static_cast<std::size_t>(n));
+    std::vector<double> times_ms(static_cast<std::size_t>(n)), cpu_ms(times_ms.size());
     const Meter meter;
     for (std::size_t key = 0; key < times_ms.size(); key++) {
         const auto from = std::chrono::steady_clock::now();
+        const double cpu_from_ms = thread_cpu_ms();
         handler(key);
+        cpu_ms[key] = thread_cpu_ms() - cpu_from_ms;
         times_ms[key] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - from).count();
     }
-    std::puts(meter.json(summary(times_ms)).c_str());
+    std::puts(meter.json(Meter::field("requests", static_cast<double>(n)) + summary("", times_ms) + summary("cpu_", cpu_ms)).c_str());
 }
 
 // How a service is to run: `--port P --threads N`, or `--times N` for service times alone. Every service takes these.
