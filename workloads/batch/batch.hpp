@@ -19,35 +19,39 @@ public:
     virtual std::uint64_t step(unsigned worker) = 0;
 };
 
+// How much data a job works on: as the native input of the original, or little enough for a cache.
+enum class Size { native, small };
+
 struct Kind {
     const char* name;
     const char* unit;  // what the rate counts
-    std::unique_ptr<Job> (*make)(unsigned threads, std::uint64_t seed);
-    void (*verify)();
+    bool sized;        // whether the sizes differ
+    std::unique_ptr<Job> (*make)(unsigned threads, std::uint64_t seed, Size size);
+    void (*verify)(Size size);
 };
 
 // All kinds, in the catalogue's order; ends with a null name.
 extern const Kind kinds[];
 
-std::unique_ptr<Job> blackscholes(unsigned threads, std::uint64_t seed);
-std::unique_ptr<Job> hog(unsigned threads, std::uint64_t seed);
-std::unique_ptr<Job> sort(unsigned threads, std::uint64_t seed);
-void verify_blackscholes();
-void verify_hog();
-void verify_sort();
+std::unique_ptr<Job> blackscholes(unsigned threads, std::uint64_t seed, Size size);
+std::unique_ptr<Job> hog(unsigned threads, std::uint64_t seed, Size size);
+std::unique_ptr<Job> sort(unsigned threads, std::uint64_t seed, Size size);
+void verify_blackscholes(Size size);
+void verify_hog(Size size);
+void verify_sort(Size size);
 
-std::unique_ptr<Job> streamcluster(unsigned threads, std::uint64_t seed);
-std::unique_ptr<Job> particles(unsigned threads, std::uint64_t seed);
-std::unique_ptr<Job> annealing(unsigned threads, std::uint64_t seed);
-void verify_streamcluster();
-void verify_particles();
-void verify_annealing();
+std::unique_ptr<Job> streamcluster(unsigned threads, std::uint64_t seed, Size size);
+std::unique_ptr<Job> particles(unsigned threads, std::uint64_t seed, Size size);
+std::unique_ptr<Job> annealing(unsigned threads, std::uint64_t seed, Size size);
+void verify_streamcluster(Size size);
+void verify_particles(Size size);
+void verify_annealing(Size size);
 
-std::unique_ptr<Job> bfs(unsigned threads, std::uint64_t seed);
-std::unique_ptr<Job> bc(unsigned threads, std::uint64_t seed);
-std::unique_ptr<Job> components(unsigned threads, std::uint64_t seed);
-void verify_bfs();
-void verify_bc();
-void verify_components();
+std::unique_ptr<Job> bfs(unsigned threads, std::uint64_t seed, Size size);
+std::unique_ptr<Job> bc(unsigned threads, std::uint64_t seed, Size size);
+std::unique_ptr<Job> components(unsigned threads, std::uint64_t seed, Size size);
+void verify_bfs(Size size);
+void verify_bc(Size size);
+void verify_components(Size size);
 
 }  // namespace batch

@@ -1,4 +1,4 @@
-// Graph jobs on one shared random graph with few very popular nodes (R-MAT: 2^18 nodes, 2^22 edges, 34 MB): breadth-first search,
+// Graph jobs on one shared random graph with few very popular nodes (R-MAT: 2^18 nodes, 2^21 edges, 19 MB): breadth-first search,
 // betweenness centrality from sampled sources, connected components. Each worker solves instances of its own.
 #include <algorithm>
 #include <cmath>
@@ -163,11 +163,11 @@ Graph parts(std::vector<Node>& part_of) {
 
 }  // namespace
 
-std::unique_ptr<Job> bfs(unsigned threads, std::uint64_t seed) { return std::make_unique<GraphJob<Search>>(threads, seed); }
-std::unique_ptr<Job> bc(unsigned threads, std::uint64_t seed) { return std::make_unique<GraphJob<Centrality>>(threads, seed); }
-std::unique_ptr<Job> components(unsigned threads, std::uint64_t seed) { return std::make_unique<GraphJob<Components>>(threads, seed); }
+std::unique_ptr<Job> bfs(unsigned threads, std::uint64_t seed, Size) { return std::make_unique<GraphJob<Search>>(threads, seed); }
+std::unique_ptr<Job> bc(unsigned threads, std::uint64_t seed, Size) { return std::make_unique<GraphJob<Centrality>>(threads, seed); }
+std::unique_ptr<Job> components(unsigned threads, std::uint64_t seed, Size) { return std::make_unique<GraphJob<Components>>(threads, seed); }
 
-void verify_bfs() {
+void verify_bfs(Size) {
     std::vector<Node> part;
     const Graph g = parts(part);
     Search s;
@@ -184,7 +184,7 @@ void verify_bfs() {
     must(s.order.size() == 100, "one part is reached, and only that");
 }
 
-void verify_bc() {
+void verify_bc(Size) {
     // A path of five: node i lies between i x (4 - i) pairs, each counted from both ends.
     const Graph path(5, {{0, 1}, {1, 2}, {2, 3}, {3, 4}});
     Centrality c;
@@ -192,7 +192,7 @@ void verify_bc() {
     must(c.score == std::vector<double>({0, 6, 8, 6, 0}), "a path's centralities are 0 6 8 6 0");
 }
 
-void verify_components() {
+void verify_components(Size) {
     std::vector<Node> part;
     const Graph g = parts(part);
     Components c;

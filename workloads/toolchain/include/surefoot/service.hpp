@@ -26,6 +26,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <surefoot/meter.hpp>
 #include <thread>
 #include <vector>
 
@@ -52,6 +53,7 @@ public:
         }
     }
     const std::vector<std::string>& words() const { return words_; }
+    bool has(const std::string& name) const { return options_.count(name) > 0; }
     bool flag(const std::string& name) { return options_.erase(name) > 0; }
     std::string text(const std::string& name, const std::string& otherwise) {
         const auto found = options_.find(name);
@@ -216,13 +218,42 @@ inline void work(int poller, int listener, const Handler& handler) {
     std::abort();  // workers never end
 }
 
-// `--port P --threads N`: what every service takes.
-inline void serve(Arguments& arguments, const MakeHandler& make) {
-    const auto port = static_cast<std::uint16_t>(arguments.number("port", 8080, 1024, 65535));
-    const auto threads = static_cast<unsigned>(arguments.number("threads", 1, 1, 1024));
-    arguments.done();
-    serve(port, threads, make);
+// Answer requests 0 to n - 1 one after another without a client, after a tenth as many to warm up, and print what they took: service times
+// as TailBench's harness counts them, from a request's arrival at a worker to its reply; and how much of them was the worker's CPU time,
+// which other programs on the machine do not lengthen.
+inline void time_requests(std::int64_t n, const MakeHandler& make) {
+    const Handler handler = make(0);
+    for (std::int64_t key = 0; key < (n + 9) / 10; key++) handler(static_cast<std::uint64_t>(n + key));
+    std::vector<double> times_ms(static_cast<std::size_t>(n)), cpu_ms(times_ms.size());
+    const Meter meter;
+    for (std::size_t key = 0; key < times_ms.size(); key++) {
+        const auto from = std::chrono::steady_clock::now();
+        const double cpu_from_ms = thread_cpu_ms();
+        handler(key);
+        cpu_ms[key] = thread_cpu_ms() - cpu_from_ms;
+        times_ms[key] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - from).count();
+    }
+    std::puts(meter.json(Meter::field("requests", static_cast<double>(n)) + summary("", times_ms) + summary("cpu_", cpu_ms)).c_str());
 }
+
+// How a service is to run: `--port P --threads N`, or `--times N` for service times alone. Every service takes these.
+struct Serving {
+    std::uint16_t port;
+    unsigned threads;
+    std::int64_t times;
+
+    explicit Serving(Arguments& arguments)
+        : port(static_cast<std::uint16_t>(arguments.number("port", 8080, 1024, 65535))),
+          threads(static_cast<unsigned>(arguments.number("threads", 1, 1, 1024))), times(arguments.number("times", 0, 0, 10'000'000)) {
+        arguments.done();
+    }
+    void run(const MakeHandler& make) const {
+        if (times == 0) serve(port, threads, make);
+        time_requests(times, make);
+    }
+};
+
+inline void serve(Arguments& arguments, const MakeHandler& make) { Serving(arguments).run(make); }
 
 // A self-check's condition: names itself and ends the program where it does not hold.
 inline void must(bool holds, const std::string& what) {
