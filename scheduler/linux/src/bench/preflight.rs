@@ -218,7 +218,7 @@ mod tests {
         let root = Root::at(dir.path());
         let of = || refusals(&root, &[start(&how, port)], Path::new("cat"), true);
         let want = format!("service: web: port {port} is in use on this machine. Stop what listens there, or give another port");
-        assert_eq!(of(), [want.clone()]);
+        assert_eq!(of(), [want]);
         for (group, ours) in [("cpuset/surefoot-0a1b-web2", false), ("cpuset/surefoot-0a1b-web", true), ("surefoot-0a1b-web", true)] {
             let at = root.path("/sys/fs/cgroup").join(group);
             std::fs::create_dir_all(&at).unwrap();

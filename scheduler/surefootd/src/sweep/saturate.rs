@@ -255,6 +255,7 @@ fn in_words(look: &Look, target_ms: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use surefoot_server::Sending;
 
     /// Looks at a service with this edge until the search ends; the rates in order, and what was found.
     fn search(first: f64, target_ms: f64, found: impl Fn(f64, usize) -> (Found, Option<f64>)) -> (Vec<f64>, Option<f64>) {
@@ -330,6 +331,7 @@ mod tests {
             errors: 0,
             count: 1,
             verdict,
+            sending: Sending::OPEN,
         };
         let (valid, few) = (Verdict::Valid, Verdict::NotResolvable);
         let found = |state, rows: &[Row]| judge(5.0, state, rows, 10.0).found;
