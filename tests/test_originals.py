@@ -102,7 +102,7 @@ def _refused(command: list[str], *words: str) -> None:
 def test_a_run_of_wrk2_is_a_window(tmp_path: Path, feed: Feed) -> None:
     """One run is one window: as many latencies as it recorded, as long as it recorded, its percentiles those that it printed."""
     program = _program(tmp_path, f"sys.stdout.write(open({str(RECORDED / 'wrk2.txt')!r}).read())")
-    for said, cells in _windows(feed, _command("wrk2", feed.path, program), 2):
+    for said, cells in _windows(feed, _command("wrk2", feed.path, program, "--window-s", "20"), 2):
         assert (said["service"], said["count"], said["errors"], said["offered"]) == ("web", 39854, 0, 39854)
         # as long as the rate takes for that many
         assert said["window_ms"] == round(39854 / 1999.61 * 1000)
@@ -124,7 +124,9 @@ with open({str(tmp_path / "calls")!r}, "a") as f: f.write(json.dumps(sys.argv[1:
 out = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--json-out-file=")]
 if out: open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
 """
-    command = _command("memtier", feed.path, _program(tmp_path, text), "--protocol", "redis", "--", "--data-size=7")
+    command = _command(
+        "memtier", feed.path, _program(tmp_path, text), "--protocol", "redis", "--window-s", "10", "--", "--data-size=7"
+    )
     (said, cells), *_ = _windows(feed, command, 1)
     assert (said["count"], said["window_ms"]) == (40000, 10000)
     # half up to 1.1 ms, 95 % up to 2, 99 % up to 3, the rest up to 5.5
@@ -148,7 +150,7 @@ with open(out[0], "w") as f:
     for i in range(77019): f.write("%f %f\\n" % (i * 1e-4, 50.0 + i % 10))
 sys.stdout.write({table!r})
 """
-    found = _windows(feed, _command("mutilate", feed.path, _program(tmp_path, text)), 2)
+    found = _windows(feed, _command("mutilate", feed.path, _program(tmp_path, text), "--window-s", "5"), 2)
     said, cells = found[0]
     assert (said["count"], said["window_ms"], sum(n for _, n in cells)) == (77019, 5000, 77019)
     assert len(cells) == 10
@@ -157,6 +159,16 @@ sys.stdout.write({table!r})
     assert "-q 2000" in first
     assert "--noload" not in first
     assert "--noload" in second
+
+
+def test_a_run_that_measured_for_another_time_is_no_window(tmp_path: Path, feed: Feed) -> None:
+    """The length of a window is what its rate rests on: a tool whose own word is far from the time it had is not believed."""
+    text = f"""
+out = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--json-out-file=")]
+if out: open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
+"""
+    command = _command("memtier", feed.path, _program(tmp_path, text), "--window-s", "30")
+    _refused(command, "says that it measured for 10 s of 30", "--window-s")
 
 
 def test_mutilate_with_updates_is_no_window(tmp_path: Path, feed: Feed) -> None:
@@ -182,7 +194,9 @@ if out:
         for i in range(20): f.write("READ-ERROR,%d,9\\n" % (1700000000000 + i))
     sys.stdout.write({printed!r})
 """
-    (said, cells), *_ = _windows(feed, _command("ycsb", feed.path, _program(tmp_path, text), "--", "redis"), 1)
+    (said, cells), *_ = _windows(
+        feed, _command("ycsb", feed.path, _program(tmp_path, text), "--window-s", "30", "--", "redis"), 1
+    )
     assert (said["count"], said["errors"], len(cells)) == (5000, 20, 5)
 
 
@@ -276,7 +290,13 @@ def test_drive_wants_nothing_but_python(tmp_path: Path, feed: Feed) -> None:
         shutil.copy(ROOT / "pipelines" / name, adapters / "pipelines")
     program = _program(tmp_path, f"sys.stdout.write(open({str(RECORDED / 'wrk2.txt')!r}).read())")
     # -I -S: neither packages nor this repository
-    command = [sys.executable, "-I", "-S", str(catalogue / "drive.py"), *_command("wrk2", feed.path, program)[2:]]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(catalogue / "drive.py"),
+        *_command("wrk2", feed.path, program, "--window-s", "20")[2:],
+    ]
     assert _windows(feed, command, 1)[0][0]["count"] == 39854
     shutil.rmtree(adapters)
     _refused(command, "nothing reads what it prints", "scripts/originals.sh adapters")
