@@ -57,9 +57,14 @@ def pinned(cpu: int, command: list[str], out: Path) -> None:
         raise SystemExit(f"{command[0]}: {done.stderr.strip()[-300:]}")
 
 
-def middle(rows: list[tuple[float | None, float]], which: int) -> str:
+def middle(rows: list[tuple[float | None, float | None]], which: int) -> str:
     values = [r[which] for r in rows if r[which] is not None]
     return f"{statistics.median(values):.3g}" if values else "–"
+
+
+def ends(rows: list[tuple[float | None, float | None]]) -> str:
+    values = [p99 for _, p99 in rows if p99 is not None]
+    return f"{min(values):.3g} to {max(values):.3g}" if values else "–"
 
 
 def main() -> None:
@@ -79,7 +84,19 @@ def main() -> None:
             ("memtier", "memcached", MEMCACHED, "memcached", (1000, 2000, 4000)),
             ("wrk2", "nginx", NGINX, "http", (1000, 2000)),
         ):
-            run = [engine, "run", "-d", "--rm", "--network", "host", "--cpuset-cpus", str(o.server_cpu), f"surefoot/{image}"]
+            run = [
+                engine,
+                "run",
+                "-d",
+                "--rm",
+                "--network",
+                "host",
+                "--cpuset-cpus",
+                str(o.server_cpu),
+                "--cpu-shares",
+                "262144",
+                f"surefoot/{image}",
+            ]
             server = subprocess.run([*run, *serve], check=True, capture_output=True, text=True).stdout.strip()
             try:
                 time.sleep(1)
@@ -103,7 +120,7 @@ def main() -> None:
                         found = report["response_time"]
                         own.append((found["p50"]["value_ms"], found["p99"]["value_ms"]))
                     both = " | ".join(f"{middle(rows, 0)} / {middle(rows, 1)}" for rows in (its, own))
-                    spread = " | ".join(f"{min(r[1] for r in rows):.3g} to {max(r[1] for r in rows):.3g}" for rows in (its, own))
+                    spread = " | ".join(ends(rows) for rows in (its, own))
                     print(f"| {image} | {rps:,} | {tool} | {both} | {spread} | {os.getloadavg()[0]:.1f} |", flush=True)
             finally:
                 subprocess.run([engine, "rm", "-f", server], capture_output=True)
