@@ -18,11 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import polars as pl
 import pytest
 from test_adapters import MEMTIER_JSON
 from test_feed_header import values
 
-from collection import preflight
+from collection import campaign, preflight, verify
 
 ROOT = Path(__file__).parent.parent
 ORIGINALS = ROOT / "workloads" / "originals"
@@ -464,3 +465,64 @@ def test_a_generator_that_is_no_program_is_refused_beforehand(tmp_path: Path) ->
     (tmp_path / "own" / "drive").write_text("#!/bin/sh\n", "utf-8")
     (tmp_path / "own" / "drive").chmod(0o755)
     assert list(preflight._generators(found)) == []
+
+
+# ---------------------------------------------------------------- a campaign
+
+# Tells the feed once a second of as many requests as RATE: so rarely that no interval of the campaign has a window of its own.
+RARE = """\
+import socket, sys, time
+sys.path.insert(0, FOLDER)
+import drive
+feed, service, rate = sys.argv[1], sys.argv[2], RATE
+to = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+due = time.monotonic()
+while True:
+    due += 1.0
+    time.sleep(max(0.0, due - time.monotonic()))
+    cells = {1_000_000 + 1000 * i: 1 for i in range(rate)}
+    to.sendto(drive.datagram(service, 1000, cells, 0), feed)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a cgroup")
+@pytest.mark.parametrize(("rate", "verdict"), [(600, "valid"), (500, "server-overloaded")])
+def test_windows_longer_than_intervals(rate: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a load generator that tells the feed once a second, in intervals of half a second: every row has the case's latency, of whole
+    windows within the samples, and says how it was loaded. Less than was asked for is found out, though nothing waits."""
+    monkeypatch.setenv("SUREFOOT_ENGINE", "/bin/false")
+    monkeypatch.setenv("SUREFOOT_STATE", str(tmp_path / "state"))
+    generator = tmp_path / "rare.py"
+    generator.write_text(RARE.replace("FOLDER", repr(str(ORIGINALS))).replace("RATE", str(rate)), "utf-8")
+    command = [sys.executable, str(generator), "{feed}", "{service}", "{rps}"]
+    (tmp_path / "rare.toml").write_text(
+        f"""name = "rare"
+[targets]
+local = true
+[sweep]
+services = "all"
+rps = [600]
+threads = 1
+cores = [0.5]
+[sampling]
+warmup_ms = 1000
+interval_ms = 500
+samples = 9
+[[service]]
+service = "idle"
+kind = "lc"
+qos_target_ms = 50.0
+command = ["sleep", "600"]
+loadgen = {{ protocol = "exec", loop = "closed", latency_from = "actual", command = {json.dumps(command)} }}
+""",
+        "utf-8",
+    )
+    campaign.run(tmp_path / "rare.toml", tmp_path / "data")
+    rows = pl.concat([pl.read_parquet(p) for p in (tmp_path / "data" / "local" / "shards").iterdir()])
+    assert rows.select("loop", "latency_from", "verdict").unique().rows() == [("closed", "actual", verdict)]
+    # 4.5 s have three or four whole seconds in them; fewer where the host stalls
+    assert rows["count"].n_unique() == 1
+    assert rows["count"][0] in (2 * rate, 3 * rate, 4 * rate)
+    assert rows["achieved_rps"].to_list() == pytest.approx([rate] * 9)
+    assert rows["latency_p99_ms"][0] == pytest.approx(1 + 0.99 * rate / 1000, rel=0.01)
+    assert not [f for f in verify.verify(tmp_path / "data").findings if f.severity == "error"]
