@@ -123,13 +123,15 @@ def test_a_run_of_memtier_is_a_window(tmp_path: Path, feed: Feed) -> None:
 import json
 with open({str(tmp_path / "calls")!r}, "a") as f: f.write(json.dumps(sys.argv[1:]) + "\\n")
 out = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--json-out-file=")]
-if out: open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
+if out:
+    open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
+    for _ in range(3): print("server 127.0.0.1:1 handle error response: -ERR", file=sys.stderr)
 """
     command = _command(
         "memtier", feed.path, _program(tmp_path, text), "--protocol", "redis", "--window-s", "10", "--", "--data-size=7"
     )
     (said, cells), *_ = _windows(feed, command, 1)
-    assert (said["count"], said["window_ms"]) == (40000, 10000)
+    assert (said["count"], said["errors"], said["window_ms"]) == (40000, 3, 10000)
     # half up to 1.1 ms, 95 % up to 2, 99 % up to 3, the rest up to 5.5
     want = [(1.1e6, 20000), (2e6, 18000), (3e6, 1600), (5.5e6, 400)]
     assert [n for _, n in cells] == [n for _, n in want]
@@ -488,8 +490,8 @@ while True:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a cgroup")
 @pytest.mark.parametrize(("rate", "verdict"), [(600, "valid"), (500, "server-overloaded")])
 def test_windows_longer_than_intervals(rate: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a load generator that tells the feed once a second, in intervals of half a second: every row has the case's latency, of whole
-    windows within the samples, and says how it was loaded. Less than was asked for is found out, though nothing waits."""
+    """Of a load generator that tells the feed once a second, in intervals of half a second: every row has the case's latency, of
+    whole windows within the samples, and says how it was loaded. Less than was asked for is found out, though nothing waits."""
     monkeypatch.setenv("SUREFOOT_ENGINE", "/bin/false")
     monkeypatch.setenv("SUREFOOT_STATE", str(tmp_path / "state"))
     generator = tmp_path / "rare.py"

@@ -180,6 +180,12 @@ class Memtier(Tool):
     def output(self, stdout: str, scratch: Path) -> str:
         return (scratch / "result.json").read_text("utf-8")
 
+    def cells(self, found: Sequence[Any], scratch: Path) -> tuple[dict[int, int], int]:
+        """Error replies are in no count of its JSON: each is a line on stderr."""
+        cells, errors = super().cells(found, scratch)
+        said = (scratch / "stderr").read_text("utf-8", errors="replace")
+        return cells, errors + said.count("handle error response")
+
 
 def shared_out(rps: float, connections: int) -> tuple[int, int]:
     """Connections, at most so many, and requests a second of each, sent in at most 50 bursts a second by memtier_benchmark."""
