@@ -18,11 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import polars as pl
 import pytest
 from test_adapters import MEMTIER_JSON
 from test_feed_header import values
 
-from collection import campaign
+from collection import campaign, verify
 
 ROOT = Path(__file__).parent.parent
 ORIGINALS = ROOT / "workloads" / "originals"
@@ -102,7 +103,7 @@ def _refused(command: list[str], *words: str) -> None:
 def test_a_run_of_wrk2_is_a_window(tmp_path: Path, feed: Feed) -> None:
     """One run is one window: as many latencies as it recorded, as long as it recorded, its percentiles those that it printed."""
     program = _program(tmp_path, f"sys.stdout.write(open({str(RECORDED / 'wrk2.txt')!r}).read())")
-    for said, cells in _windows(feed, _command("wrk2", feed.path, program), 2):
+    for said, cells in _windows(feed, _command("wrk2", feed.path, program, "--window-s", "20"), 2):
         assert (said["service"], said["count"], said["errors"], said["offered"]) == ("web", 39854, 0, 39854)
         # as long as the rate takes for that many
         assert said["window_ms"] == round(39854 / 1999.61 * 1000)
@@ -122,11 +123,15 @@ def test_a_run_of_memtier_is_a_window(tmp_path: Path, feed: Feed) -> None:
 import json
 with open({str(tmp_path / "calls")!r}, "a") as f: f.write(json.dumps(sys.argv[1:]) + "\\n")
 out = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--json-out-file=")]
-if out: open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
+if out:
+    open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
+    for _ in range(3): print("server 127.0.0.1:1 handle error response: -ERR", file=sys.stderr)
 """
-    command = _command("memtier", feed.path, _program(tmp_path, text), "--protocol", "redis", "--", "--data-size=7")
+    command = _command(
+        "memtier", feed.path, _program(tmp_path, text), "--protocol", "redis", "--window-s", "10", "--", "--data-size=7"
+    )
     (said, cells), *_ = _windows(feed, command, 1)
-    assert (said["count"], said["window_ms"]) == (40000, 10000)
+    assert (said["count"], said["errors"], said["window_ms"]) == (40000, 3, 10000)
     # half up to 1.1 ms, 95 % up to 2, 99 % up to 3, the rest up to 5.5
     want = [(1.1e6, 20000), (2e6, 18000), (3e6, 1600), (5.5e6, 400)]
     assert [n for _, n in cells] == [n for _, n in want]
@@ -148,7 +153,7 @@ with open(out[0], "w") as f:
     for i in range(77019): f.write("%f %f\\n" % (i * 1e-4, 50.0 + i % 10))
 sys.stdout.write({table!r})
 """
-    found = _windows(feed, _command("mutilate", feed.path, _program(tmp_path, text)), 2)
+    found = _windows(feed, _command("mutilate", feed.path, _program(tmp_path, text), "--window-s", "5"), 2)
     said, cells = found[0]
     assert (said["count"], said["window_ms"], sum(n for _, n in cells)) == (77019, 5000, 77019)
     assert len(cells) == 10
@@ -157,6 +162,16 @@ sys.stdout.write({table!r})
     assert "-q 2000" in first
     assert "--noload" not in first
     assert "--noload" in second
+
+
+def test_a_run_that_measured_for_another_time_is_no_window(tmp_path: Path, feed: Feed) -> None:
+    """The length of a window is what its rate rests on: a tool whose own word is far from the time it had is not believed."""
+    text = f"""
+out = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--json-out-file=")]
+if out: open(out[0], "w").write({json.dumps(MEMTIER_JSON)!r})
+"""
+    command = _command("memtier", feed.path, _program(tmp_path, text), "--window-s", "30")
+    _refused(command, "says that it measured for 10 s of 30", "--window-s")
 
 
 def test_mutilate_with_updates_is_no_window(tmp_path: Path, feed: Feed) -> None:
@@ -182,7 +197,9 @@ if out:
         for i in range(20): f.write("READ-ERROR,%d,9\\n" % (1700000000000 + i))
     sys.stdout.write({printed!r})
 """
-    (said, cells), *_ = _windows(feed, _command("ycsb", feed.path, _program(tmp_path, text), "--", "redis"), 1)
+    (said, cells), *_ = _windows(
+        feed, _command("ycsb", feed.path, _program(tmp_path, text), "--window-s", "30", "--", "redis"), 1
+    )
     assert (said["count"], said["errors"], len(cells)) == (5000, 20, 5)
 
 
@@ -276,7 +293,13 @@ def test_drive_wants_nothing_but_python(tmp_path: Path, feed: Feed) -> None:
         shutil.copy(ROOT / "pipelines" / name, adapters / "pipelines")
     program = _program(tmp_path, f"sys.stdout.write(open({str(RECORDED / 'wrk2.txt')!r}).read())")
     # -I -S: neither packages nor this repository
-    command = [sys.executable, "-I", "-S", str(catalogue / "drive.py"), *_command("wrk2", feed.path, program)[2:]]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(catalogue / "drive.py"),
+        *_command("wrk2", feed.path, program, "--window-s", "20")[2:],
+    ]
     assert _windows(feed, command, 1)[0][0]["count"] == 39854
     shutil.rmtree(adapters)
     _refused(command, "nothing reads what it prints", "scripts/originals.sh adapters")
@@ -459,3 +482,64 @@ def test_a_generator_that_is_no_program_is_refused_beforehand(tmp_path: Path, mo
     (own / "drive").write_text("#!/bin/sh\n", "utf-8")
     (own / "drive").chmod(0o755)
     assert not any("load generator" in what for what in refusals(tmp_path, ["own"], tmp_path / "cat", monkeypatch))
+
+
+# ---------------------------------------------------------------- a campaign
+
+# Tells the feed once a second of as many requests as RATE: so rarely that no interval of the campaign has a window of its own.
+RARE = """\
+import socket, sys, time
+sys.path.insert(0, FOLDER)
+import drive
+feed, service, rate = sys.argv[1], sys.argv[2], RATE
+to = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+due = time.monotonic()
+while True:
+    due += 1.0
+    time.sleep(max(0.0, due - time.monotonic()))
+    cells = {1_000_000 + 1000 * i: 1 for i in range(rate)}
+    to.sendto(drive.datagram(service, 1000, cells, 0), feed)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a cgroup")
+@pytest.mark.parametrize(("rate", "verdict"), [(600, "valid"), (500, "server-overloaded")])
+def test_windows_longer_than_intervals(rate: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a load generator that tells the feed once a second, in intervals of half a second: every row has the case's latency, of
+    whole windows within the samples, and says how it was loaded. Less than was asked for is found out, though nothing waits."""
+    monkeypatch.setenv("SUREFOOT_ENGINE", "/bin/false")
+    monkeypatch.setenv("SUREFOOT_STATE", str(tmp_path / "state"))
+    generator = tmp_path / "rare.py"
+    generator.write_text(RARE.replace("FOLDER", repr(str(ORIGINALS))).replace("RATE", str(rate)), "utf-8")
+    command = [sys.executable, str(generator), "{feed}", "{service}", "{rps}"]
+    (tmp_path / "rare.toml").write_text(
+        f"""name = "rare"
+[targets]
+local = true
+[sweep]
+services = "all"
+rps = [600]
+threads = 1
+cores = [0.5]
+[sampling]
+warmup_ms = 1000
+interval_ms = 500
+samples = 9
+[[service]]
+service = "idle"
+kind = "lc"
+qos_target_ms = 50.0
+command = ["sleep", "600"]
+loadgen = {{ protocol = "exec", loop = "closed", latency_from = "actual", command = {json.dumps(command)} }}
+""",
+        "utf-8",
+    )
+    campaign.run(tmp_path / "rare.toml", tmp_path / "data")
+    rows = pl.concat([pl.read_parquet(p) for p in (tmp_path / "data" / "local" / "shards").iterdir()])
+    assert rows.select("loop", "latency_from", "verdict").unique().rows() == [("closed", "actual", verdict)]
+    # 4.5 s have three or four whole seconds in them; fewer where the host stalls
+    assert rows["count"].n_unique() == 1
+    assert rows["count"][0] in (2 * rate, 3 * rate, 4 * rate)
+    assert rows["achieved_rps"].to_list() == pytest.approx([rate] * 9)
+    assert rows["latency_p99_ms"][0] == pytest.approx(1 + 0.99 * rate / 1000, rel=0.01)
+    assert not [f for f in verify.verify(tmp_path / "data").findings if f.severity == "error"]

@@ -160,6 +160,8 @@ class Mutilate(Tool):
 
 class Memtier(Tool):
     name = sample = "memtier_benchmark"
+    # of a run of one second its own word is now and then of two, or of none
+    window_s = 5
 
     def _to(self, clients: int) -> list[str]:
         to = ["-s", HOST, "-p", str(self.o.port), "-P", self.o.protocol, "-t", "1", "-c", str(clients)]
@@ -177,6 +179,12 @@ class Memtier(Tool):
 
     def output(self, stdout: str, scratch: Path) -> str:
         return (scratch / "result.json").read_text("utf-8")
+
+    def cells(self, found: Sequence[Any], scratch: Path) -> tuple[dict[int, int], int]:
+        """Error replies are in no count of its JSON: each is a line on stderr."""
+        cells, errors = super().cells(found, scratch)
+        said = (scratch / "stderr").read_text("utf-8", errors="replace")
+        return cells, errors + said.count("handle error response")
 
 
 def shared_out(rps: float, connections: int) -> tuple[int, int]:
@@ -406,7 +414,12 @@ class Runs:
                     raise Refused(f"{self.tool.name}: what it printed is no measurement: {e}") from e
                 if not cells:
                     raise Refused(f"{self.tool.name} measured no request in {self.o.window_s} s")
-                window_ms = min(round(self.tool.span_s(found) * 1000), LONGEST_WINDOW_MS)
+                span_s = self.tool.span_s(found)
+                if not 0.5 <= span_s / self.o.window_s <= 1.5:
+                    raise Refused(
+                        f"{self.tool.name} says that it measured for {span_s:g} s of {self.o.window_s}. Give a longer --window-s"
+                    )
+                window_ms = min(round(span_s * 1000), LONGEST_WINDOW_MS)
                 try:
                     to.sendto(datagram(self.o.service, window_ms, cells, errors), self.o.feed)
                 except OSError as e:
