@@ -236,6 +236,10 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             f"{about(target['estimated_duration_s'])} and {size(target['estimated_disk_bytes'])}",
             highlight=False,
         )
+        if clients := target.get("loadgen"):
+            said = [f"on CPUs {clients['cpus']}"] if "cpus" in clients else []
+            said += [f"with {clients['threads']} sending threads each"] if "threads" in clients else []
+            console.print(f"load generators {escape(' '.join(said))}", highlight=False)
         for warning in target.get("warnings", []):
             console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
         preview = plain_table(
