@@ -241,6 +241,10 @@ def plan(console: Console, found: dict[str, Any]) -> None:
         if loads := target.get("loads_to_find"):
             told = ", ".join(f"{load['service']} ({load['threads']} threads)" for load in loads)
             console.print(f"max loads to be measured first: {escape(told)}", highlight=False, soft_wrap=True)
+        if clients := target.get("loadgen"):
+            said = [f"on CPUs {clients['cpus']}"] if "cpus" in clients else []
+            said += [f"with {clients['threads']} sending threads each"] if "threads" in clients else []
+            console.print(f"load generators {escape(' '.join(said))}", highlight=False)
         for warning in target.get("warnings", []):
             console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
         preview = plain_table(

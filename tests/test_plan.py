@@ -94,6 +94,10 @@ CASES = {
     "unknown field": Case(VIRTUAL + "speed = 1\n", "speed"),
     "unknown platform": Case(VIRTUAL.replace("server-1", "sever-1"), "unknown platform"),
     "unknown service": Case(VIRTUAL.replace("moses", "mosses"), "sweep.services"),
+    "CPUs of the load generators": Case(LOCAL + '[loadgen]\ncpus = "1000"\n', "loadgen.cpus", catalogue(), CAT),
+    "threads of the load generators": Case(
+        LOCAL + "[loadgen]\nthreads = 99\n", "loadgen.threads: 99, but kv has", catalogue(), CAT
+    ),
     "cores of the platform": Case(VIRTUAL.replace("[8]\nways", "[99]\nways"), "sweep.cores"),
     "ways of the platform": Case(VIRTUAL.replace("ways = [6]", "ways = [99]"), "sweep.ways"),
     "threads of the format": Case(VIRTUAL.replace("threads = [8]", "threads = [5000]"), "sweep.threads"),
@@ -215,6 +219,16 @@ def test_a_plan_with_a_refusal_still_counts(tmp_path: Path, busy: int, monkeypat
     set_up(Case(LOCAL, "", catalogue(), CAT), tmp_path, busy, monkeypatch)
     done = CliRunner().invoke(commands.surefoot, args)
     assert (done.exit_code, "refuse" in done.output) == (0, False)
+
+
+def test_a_plan_tells_how_the_load_generators_run(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a campaign says of its load generators is in the plan; where it says nothing, nothing is."""
+    for table, says in ("", False), ("[loadgen]\nthreads = 1\n", True):
+        options = set_up(Case(LOCAL + table, "", catalogue(), CAT), tmp_path, busy, monkeypatch)
+        args = ["campaign", "plan", str(tmp_path / "campaign.toml"), "--catalogue", str(options["catalogue"])]
+        done = CliRunner().invoke(commands.surefoot, args)
+        assert done.exit_code == 0, done.output
+        assert ("load generators with 1 sending threads each" in done.output) is says
 
 
 def test_all_refusals_are_told_together(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,11 @@ impl Loadgen {
         Sending { send_loop: self.send_loop, latency_from: self.latency_from }
     }
 
+    /// Whether it says itself how many threads send.
+    pub fn names_threads(&self) -> bool {
+        self.args.iter().any(|a| a == "--threads" || a.starts_with("--threads="))
+    }
+
     /// Whether a placeholder is in its command.
     pub fn asks_for(&self, placeholder: &str) -> bool {
         self.command.iter().any(|a| a.contains(placeholder))

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
+use surefoot_server::CpuSet;
 use toml::Spanned;
 
 /// A parsed campaign. Values are as written; [`crate::expand`] resolves them on a platform.
@@ -23,6 +24,8 @@ pub struct Campaign {
     pub targets: Targets,
     pub sweep: Sweep,
     pub sampling: Sampling,
+    #[serde(rename = "loadgen", skip_serializing_if = "Generator::is_default")]
+    pub generator: Generator,
     /// For [`Strategy::Random`] only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub random: Option<Draw>,
@@ -168,6 +171,23 @@ pub struct Sampling {
     pub repeats: u32,
 }
 
+/// How the load generators of a campaign run, whatever they load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Generator {
+    /// None: the CPUs that the campaign does not manage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    /// Sending threads of each surefoot-loadgen; None: one, or what its entry says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+}
+
+impl Generator {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 // What the file may hold; everything else is an error.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -183,9 +203,18 @@ struct Raw {
     #[serde(default)]
     sampling: RawSampling,
     #[serde(default)]
+    loadgen: Option<Spanned<RawLoadgen>>,
+    #[serde(default)]
     random: Option<Spanned<RawRandom>>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLoadgen {
+    cpus: Option<Spanned<String>>,
+    threads: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]
@@ -355,6 +384,29 @@ impl Campaign {
             }
             (_, None) => None,
         };
+        let generator = match raw.loadgen {
+            None => Generator::default(),
+            Some(l) if !raw.targets.local && raw.targets.hosts.is_none() => {
+                let what = "a virtual server has no load generator. Remove it, or give targets local = true or hosts";
+                return Err(at("loadgen", l.span(), what.into()));
+            }
+            Some(l) => {
+                let l = l.into_inner();
+                let cpus = l.cpus.map(|c| {
+                    spans.push(("loadgen.cpus", c.span()));
+                    let wrong = |what| at("loadgen.cpus", c.span(), format!("{what}. Write a list of CPUs such as \"2-3\" or \"1,3\""));
+                    match CpuSet::parse(c.get_ref()) {
+                        Ok(set) if set.is_empty() => Err(wrong("names no CPU".into())),
+                        other => other.map_err(wrong),
+                    }
+                });
+                if let Some(t) = &l.threads {
+                    spans.push(("loadgen.threads", t.span()));
+                }
+                let threads = l.threads.map(|t| whole("loadgen.threads", Some(t), 1, 1..257)).transpose()?;
+                Generator { cpus: cpus.transpose()?, threads: threads.map(|t| t as u32) }
+            }
+        };
         let t = &raw.targets;
         if t.virtual_.is_empty() && t.hosts.is_none() && !t.local {
             let name = file.display();
@@ -384,6 +436,7 @@ impl Campaign {
             targets: raw.targets,
             sweep: Sweep { services, rps, threads, cores, ways, mba_pct, neighbours, spans: Spans(spans) },
             sampling,
+            generator,
             random,
         })
     }

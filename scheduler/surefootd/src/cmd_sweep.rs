@@ -251,7 +251,7 @@ pub fn print_plan(
             "campaign": campaign.name, "strategy": campaign.strategy.as_str(), "server": args.server, "platform": target.platform.name,
             "cases": cases.len(), "by_service": by_service, "infeasible": { "cases": excluded, "rules": rules }, "to_measure": measured,
             "rows": rows, "estimated_duration_s": duration_s, "estimated_disk_bytes": disk_bytes, "preview": preview,
-            "warnings": doubts.warnings, "refusals": doubts.refusals,
+            "warnings": doubts.warnings, "refusals": doubts.refusals, "loadgen": campaign.generator,
             "loads_to_find": to_find.iter().map(|(service, threads)| json!({ "service": service, "threads": threads })).collect::<Vec<_>>(),
         });
         return say::json(&v);
@@ -264,6 +264,11 @@ pub fn print_plan(
     let about = if campaign.strategy == Strategy::Frontier { "about " } else { "" };
     line!(page, "to measure: {about}{measured}, {rows} rows");
     line!(page, "about {} and {:.1} MB", people_time(duration_s), disk_bytes as f64 / 1e6);
+    let on = campaign.generator.cpus.map(|c| format!(" on CPUs {c}"));
+    let with = campaign.generator.threads.map(|t| format!(" with {t} sending threads each"));
+    if on.is_some() || with.is_some() {
+        line!(page, "load generators{}{}", on.unwrap_or_default(), with.unwrap_or_default());
+    }
     if !to_find.is_empty() {
         let all: Vec<String> = to_find.iter().map(|(service, threads)| format!("{service} ({threads} threads)")).collect();
         line!(page, "max loads to be measured first: {}", all.join(", "));

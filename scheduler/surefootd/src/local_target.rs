@@ -21,7 +21,7 @@ use surefoot_linux::bench::look;
 use surefoot_linux::bench::preflight::{self, Start};
 use surefoot_linux::catalogue::Loadgen;
 use surefoot_linux::claim::{self, lock_folder};
-use surefoot_linux::discover::{discover_with, unlike};
+use surefoot_linux::discover::{discover_with, online, unlike};
 use surefoot_linux::files::Files;
 use surefoot_linux::local::{by_whom, BOOT_ID};
 use surefoot_linux::own::{self, plain_file, Author, Folder};
@@ -259,6 +259,46 @@ impl Services {
             )
         })
     }
+
+    /// That each load generator of our own has a connection for each of its threads.
+    fn check_threads(&self, campaign: &Campaign) -> Result<()> {
+        let Some(threads) = campaign.generator.threads else { return Ok(()) };
+        let named = self.named.iter().map(|n| (n.bench.id.as_str(), n.bench.loadgen.as_ref()));
+        let all: Vec<_> = match &self.catalogue {
+            Some(c) if campaign.services.is_empty() => c.entries.iter().map(|(name, e)| (name.as_str(), e.loadgen.as_ref())).collect(),
+            _ => named.collect(),
+        };
+        let asked = |id: &str| campaign.sweep.services.as_ref().is_none_or(|l| l.iter().any(|s| s == id));
+        let short = all.into_iter().find_map(|(id, l)| {
+            let l = l.filter(|l| asked(id) && l.is_own() && !l.names_threads() && l.connections < threads)?;
+            Some((id, l.connections))
+        });
+        short.map_or(Ok(()), |(id, n)| {
+            let what = format!("{threads}, but {id} has {n} connections, and each thread needs one. Give at most {n}");
+            Err(campaign.wrong("loadgen.threads", what))
+        })
+    }
+}
+
+/// The CPUs that a campaign manages where nobody says: of these, not the ones that its load generators have.
+fn beside_clients(campaign: &Campaign, managed: Option<CpuSet>) -> Result<Option<CpuSet>> {
+    let Some(clients) = campaign.generator.cpus else { return Ok(managed) };
+    let online = online(&Root::default()).map_err(server_error)?;
+    if !clients.is_subset(&online) {
+        return Err(campaign.wrong("loadgen.cpus", format!("\"{clients}\": this host has {online}. Choose from these")));
+    }
+    let managed = managed.unwrap_or(online.difference(clients));
+    if managed.is_empty() {
+        return Err(
+            campaign.wrong("loadgen.cpus", format!("\"{clients}\" leaves no CPU to the services. This host has {online}: leave some out"))
+        );
+    }
+    let both: CpuSet = clients.iter().filter(|c| managed.contains(*c)).collect();
+    if !both.is_empty() {
+        let what = format!("\"{clients}\": the services have {both} too (--cpus {managed}). Give the load generators CPUs of their own");
+        return Err(campaign.wrong("loadgen.cpus", what));
+    }
+    Ok(Some(managed))
 }
 
 /// # Errors
@@ -266,8 +306,10 @@ impl Services {
 pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     campaign.check_target(None)?;
     let managed = args.cpus.as_deref().map(CpuSet::parse).transpose().map_err(|e| Error::BadInput(format!("--cpus: {e}")))?;
+    let managed = beside_clients(campaign, managed)?;
     let dir = catalogue_dir(args.catalogue.as_deref());
     let services = Services::of(campaign, &dir, args.catalogue.is_some())?;
+    services.check_threads(campaign)?;
     if let Some(s) = campaign.services.iter().find(|s| args.relaunch && matches!(s.node.how, How::Adopt { .. })) {
         return Err(Error::BadInput(format!("--relaunch: {} runs on its own and is not started here. Leave it out", s.said())));
     }
@@ -300,6 +342,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let catalogue = services.catalogue.as_ref().map(|_| dir);
     let config = LocalConfig { catalogue, managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
     let mut bench = LocalBench::open(config, services.bench()).map_err(server_error)?;
+    bench.place_clients(campaign.generator.cpus, campaign.generator.threads);
     if args.relaunch {
         bench.relaunch_for_each_case();
     }

@@ -127,6 +127,51 @@ fn what_cannot_be_is_refused_in_the_plan() {
     assert!(code == 2 && said.contains("the virtual server server-1 knows its profiles only"), "{said}");
 }
 
+/// Where the load generators run, and with how many threads, is the campaign's to say: the plan shows it, and refuses what cannot be.
+#[test]
+fn load_generators_are_placed_by_the_campaign() {
+    let dir = tempfile::tempdir().unwrap();
+    let kv = format!("[[service]]\nservice = \"kv\"\n{LC}\ncommand = [\"sleep\", \"9\"]\nthreads = 1\nport = 21290\n{LOADED}\n");
+    let sweep = "services = [\"kv\"]\nrps = [100]";
+    let plan = |table: &str, more: &[&str]| {
+        let file = campaign(dir.path(), sweep, &format!("{kv}[loadgen]\n{table}\n"));
+        run(&[&["sweep", path(&file), "--server", "local", "--plan"], more].concat())
+    };
+    for (table, words) in [
+        ("cpus = \"0\"", "loadgen.cpus: \"0\": the services have 0 too (--cpus 0). Give the load generators CPUs of their own"),
+        ("cpus = \"1000\"", "loadgen.cpus: \"1000\": this host has"),
+        ("cpus = \"x\"", "is not a CPU or a range of CPUs"),
+        ("cpus = \"\"", "loadgen.cpus: names no CPU. Write a list of CPUs"),
+        ("cpus = 1", "loadgen.cpus: invalid type: integer"),
+        ("threads = 0", "loadgen.threads: 0 is out of range. Give a whole number from 1 to 256"),
+        ("threads = 3", "loadgen.threads: 3, but kv has 2 connections, and each thread needs one. Give at most 2"),
+        ("host = \"lab-2\"", "unknown field `host`"),
+    ] {
+        let (code, said) = one_line(&plan(table, &["--cpus", "0"]));
+        assert!(code == 2 && said.contains("c.toml:") && said.contains(words), "{table}: {said}");
+    }
+    let of = |table: &str, more: &[&str]| {
+        let out = plan(table, &[more, &["--json"]].concat());
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()["loadgen"].clone()
+    };
+    assert_eq!(of("", &[]), serde_json::json!({}));
+    assert_eq!(of("threads = 2", &[]), serde_json::json!({ "threads": 2 }));
+    let file = campaign(dir.path(), sweep, &kv).with_file_name("v.toml");
+    fs::write(&file, "name = \"v\"\n[targets]\nvirtual = [\"server-1\"]\n[sweep]\nservices = \"all\"\n[loadgen]\nthreads = 2\n").unwrap();
+    let (code, said) = one_line(&run(&["sweep", path(&file), "--server", "virtual:server-1", "--plan"]));
+    assert!(code == 2 && said.contains("loadgen: a virtual server has no load generator"), "{said}");
+    // The services have what the load generators leave.
+    let last = std::thread::available_parallelism().unwrap().get() - 1;
+    if last > 0 {
+        let text = String::from_utf8(plan("cpus = \"0\"\nthreads = 2", &[]).stdout).unwrap();
+        assert!(text.contains("load generators on CPUs 0 with 2 sending threads each"), "{text}");
+        assert_eq!(of("cpus = \"0\"", &[]), serde_json::json!({ "cpus": "0" }));
+        let (code, said) = one_line(&plan(&format!("cpus = \"0-{last}\""), &[]));
+        assert!(code == 2 && said.contains("leaves no CPU to the services"), "{said}");
+    }
+}
+
 /// A node.toml says with the same reader that a command is for campaigns.
 #[test]
 fn a_command_is_no_service_of_a_node() {

@@ -91,6 +91,8 @@ pub(super) struct Load<'a> {
     pub aside_ms: u64,
     /// Its keys are in the service already.
     pub preloaded: bool,
+    /// Sending threads of our own generator, where its entry does not say how many.
+    pub threads: Option<u32>,
 }
 
 impl Load<'_> {
@@ -129,6 +131,9 @@ impl Load<'_> {
         .collect();
         args.push("--json".into());
         args.extend(l.args.iter().cloned());
+        if let Some(threads) = self.threads.filter(|_| !l.names_threads()) {
+            args.extend(["--threads".into(), threads.to_string()]);
+        }
         let bare = "--no-preload";
         if self.preloaded && !args.iter().any(|a| a == bare) {
             args.push(bare.into());
@@ -243,9 +248,12 @@ impl Running {
     }
 }
 
+/// What the generator's options are called where a campaign starts it.
+const IN_A_CAMPAIGN: &str = "(of a campaign: cpus and threads of [loadgen] in campaign.toml)";
+
 fn client(report: &str, lag_limit_ms: f64) -> serde_json::Result<Client> {
     let r: Report = serde_json::from_str(report)?;
-    let limited = (r.verdict.kind == Verdict::ClientLimited).then_some(r.verdict.reason);
+    let limited = (r.verdict.kind == Verdict::ClientLimited).then(|| format!("{} {IN_A_CAMPAIGN}", r.verdict.reason));
     Ok(Client { limited, lag_p99_ms: r.client_lag.p99.value_ms, lag_limit_ms, asked_rps: None })
 }
 
@@ -270,8 +278,37 @@ mod tests {
             longest_ms: 900,
             aside_ms: 0,
             preloaded: false,
+            threads: None,
         };
         assert_eq!(load.command(Path::new("/f")), ["a1.5b", "a7b", "a80b", "a900b", "a/fb", "awebb", "a3b"]);
+    }
+
+    /// The campaign says how many threads send, unless the entry does.
+    #[test]
+    fn threads_are_the_campaigns_or_the_entrys() {
+        let args = |own: &[&str], threads| {
+            let own = own.iter().map(ToString::to_string).collect();
+            let loadgen = Loadgen { protocol: "http".into(), connections: 3, args: own, command: vec![] };
+            let load = Load {
+                id: "web",
+                loadgen: &loadgen,
+                port: Some(80),
+                qos_target_ms: None,
+                rps: 1.0,
+                seed: 7,
+                longest_ms: 900,
+                aside_ms: 0,
+                preloaded: false,
+                threads,
+            };
+            let args = load.args(Path::new("/f"));
+            let at: Vec<String> = args.iter().skip_while(|a| !a.starts_with("--threads")).cloned().collect();
+            at
+        };
+        assert_eq!(args(&[], Some(2)), ["--threads", "2"]);
+        assert!(args(&[], None).is_empty());
+        assert_eq!(args(&["--threads", "3"], Some(2)), ["--threads", "3"]);
+        assert_eq!(args(&["--threads=3"], Some(2)), ["--threads=3"]);
     }
 
     /// Only the client's own word is taken from a report: that it was late, and its lag. What else is in it does not matter.
@@ -285,7 +322,8 @@ mod tests {
         };
         let late = client(&text("client-limited", "3.5"), 1.0).unwrap();
         let punctual = Client { limited: None, lag_p99_ms: None, lag_limit_ms: 1.0, asked_rps: None };
-        assert_eq!(late, Client { limited: Some("because".into()), lag_p99_ms: Some(3.5), ..punctual.clone() });
+        let limited = Some(format!("because {IN_A_CAMPAIGN}"));
+        assert_eq!(late, Client { limited, lag_p99_ms: Some(3.5), ..punctual.clone() });
         for kind in ["valid", "server-overloaded", "not-resolvable"] {
             assert_eq!(client(&text(kind, "null"), 1.0).unwrap(), punctual);
         }

@@ -121,6 +121,8 @@ pub struct LocalBench {
     named: BTreeMap<String, BenchService>,
     loadgen: PathBuf,
     client_cpus: CpuSet,
+    /// Sending threads of each load generator of our own; None: what its entry says.
+    client_threads: Option<u32>,
     /// Threads that each running service was started with.
     running: BTreeMap<ServiceId, (String, u32)>,
     /// Those that hold the load generator's keys.
@@ -185,9 +187,16 @@ impl LocalBench {
             client_cpus,
             running: BTreeMap::new(),
             preloaded: BTreeSet::new(),
+            client_threads: None,
             relaunch: false,
             others_frac: 0.0,
         })
+    }
+
+    /// Where the load generators run, and with how many sending threads each.
+    pub fn place_clients(&mut self, cpus: Option<CpuSet>, threads: Option<u32>) {
+        self.client_cpus = cpus.unwrap_or(self.client_cpus);
+        self.client_threads = threads;
     }
 
     /// The end: what was started here ends, and what runs on its own gets back what it had.
@@ -276,7 +285,8 @@ impl LocalBench {
             let preloaded = self.preloaded.contains(id);
             rps.map(|rps| {
                 let (loadgen, port, qos_target_ms) = self.loaded(id, service)?;
-                let load = Load { id, loadgen, port, qos_target_ms, rps, seed, longest_ms, aside_ms, preloaded };
+                let threads = self.client_threads;
+                let load = Load { id, loadgen, port, qos_target_ms, rps, seed, longest_ms, aside_ms, preloaded, threads };
                 load.begin(&self.server, &self.loadgen, self.client_cpus)
             })
             .transpose()
