@@ -37,7 +37,7 @@ from pipelines.page import (
     render,
 )
 
-from . import charts, closed_loop, console, dataset, shardfile, standing
+from . import charts, closed_loop, console, dataset, shardfile, standing, worth
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
@@ -357,7 +357,7 @@ def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Sectio
         Text(
             "Filled circle: valid. Hollow triangle: overloaded, the service completes less than it is offered, so its latency is "
             "a lower bound that grows with the length of the case. Hollow square: too few requests in the window for a p99. "
-            "Bars: 95 % confidence interval of p99 from order statistics.",
+            "Bars: 95 % confidence interval of p99 from order statistics. Cases that something disturbed are not drawn.",
             "note",
         )
     )
@@ -460,11 +460,15 @@ def quota_caption(c: charts.QuotaCurve) -> str:
 
 
 def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
-    """p99 over CPU quota of each service and load; a case counts with its median window, never with an average of percentiles."""
+    """p99 over CPU quota of each service and load, of cases that nothing disturbed.
+
+    A case counts with its median window, never with an average of percentiles.
+    """
     manifest = read_json(folder / "manifest.json")
     with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
         every = shardfile.scan(shards(folder)).collect()
-    rows = every.filter(pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited"))
+    told = pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited")
+    rows = every.filter(told & ~pl.col("case_id").is_in(list(worth.disturbed_cases(folder))))
     curves = []
     for (service,), mine in rows.group_by(["service"], maintain_order=True):
         levels: dict[float, list[charts.QuotaPoint]] = {}

@@ -278,7 +278,7 @@ def test_a_campaign_that_goes_on_is_its_sweeps_to_judge(tmp_path: Path, busy: in
 
 def test_hosts_that_measure_themselves_can_be_planned(tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many cases such hosts have only they know; without an inventory what can be checked here is checked."""
-    text = LOCAL.replace("local = true", 'hosts = "lab"').replace("[0.5]", "[5000]")
+    text = LOCAL.replace("local = true", 'hosts = "lab"').replace("[0.5]", "[5000]") + '[loadgen]\ncpus = "1000"\n'
     options = set_up(Case(text, "", catalogue(), CAT), tmp_path, busy, monkeypatch)
     (target,) = campaign.plan(tmp_path / "campaign.toml", **options)["targets"]
     assert (target["cases"], target["hosts"], target["refusals"]) == (None, None, [])

@@ -390,6 +390,17 @@ def test_quota_point_is_the_median_window(local: Path) -> None:
     assert [points[q].verdict for q in (0.2, 0.4, 0.6)] == ["server-overloaded", "valid", "valid"]
 
 
+def test_disturbed_cases_are_not_drawn(local: Path) -> None:
+    """What the journal marks as disturbed is no point of a curve, whatever its verdict."""
+    (whole,) = report.quota_curves(local)
+    case = pl.read_parquet(local / "shards" / "part-00000.parquet").filter(pl.col("alloc_cores") == 0.4)["case_id"][0]
+    line = {"case_id": case, "state": "measured", "shard": 0, "rows": 3, "disturbed": "steal time of the managed CPUs 4.0 %"}
+    (local / "journal.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+    (curve,) = report.quota_curves(local)
+    at = [p.quota_cores for p in curve.levels[2000.0]]
+    assert sorted(at) == sorted({p.quota_cores for p in whole.levels[2000.0]} - {0.4})
+
+
 def quota_curve(service: str, points: list[tuple[float, float, str]]) -> charts.QuotaCurve:
     """At 2,000 RPS, with a QoS target of 10 ms, from (cores, p99 in ms, verdict)."""
     level = [charts.QuotaPoint(q, p99, None, None, 500, verdict) for q, p99, verdict in points]

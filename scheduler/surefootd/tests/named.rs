@@ -374,8 +374,8 @@ fn loads_are_found_here() {
     bed.is_as_before(&before);
     let all = found();
     assert_eq!((all.len(), &all[0]), (2, &first), "it stays as it was first found");
-    let services: Vec<&Value> = all.iter().map(|m| &m["service"]).collect();
-    assert_eq!(services, [&Value::from("kv"), &Value::from(bed.command.clone())]);
+    let services: Vec<&str> = all.iter().filter_map(|m| m["service"].as_str()).collect();
+    assert!(services.contains(&"kv") && services.contains(&bed.command.as_str()), "{services:?}");
     for m in &all {
         let looks = m["looks"].as_array().unwrap();
         assert!(m["max_load_rps"].as_f64().is_some_and(|r| r > 0.0) && looks.len() >= 3, "{m}");

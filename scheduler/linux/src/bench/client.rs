@@ -288,7 +288,15 @@ mod tests {
     fn threads_are_the_campaigns_or_the_entrys() {
         let args = |own: &[&str], threads| {
             let own = own.iter().map(ToString::to_string).collect();
-            let loadgen = Loadgen { protocol: "http".into(), connections: 3, args: own, command: vec![] };
+            let loadgen = Loadgen {
+                protocol: "http".into(),
+                connections: 3,
+                args: own,
+                command: vec![],
+                check: false,
+                send_loop: None,
+                latency_from: None,
+            };
             let load = Load {
                 id: "web",
                 loadgen: &loadgen,

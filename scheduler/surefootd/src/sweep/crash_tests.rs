@@ -198,7 +198,7 @@ fn a_service_without_a_max_load() {
         why.len() == 2 && why[0].starts_with("b with 2 threads has no max load, it misses its QoS target of 10 ms even at 1 RPS"),
         "{why:?}"
     );
-    assert!(looks < 2 * 36, "{looks} looks at two thread counts");
+    assert!(looks < 2 * 48, "{looks} looks at two thread counts");
 
     let broken = |case: Case| Ok(Measured::without_rows(case, State::Failed, "no such image".into()));
     let (m, looks) = sweep(&broken);
