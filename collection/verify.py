@@ -183,7 +183,10 @@ def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int]
 
 
 def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], again: str, sound: bool) -> Iterator[Finding]:
-    """A data set that teaches nothing; marks and usable rows that the manifest counts otherwise. sound: the rows are what they should be."""
+    """A data set that teaches nothing; marks and usable rows that the manifest counts otherwise.
+
+    sound: nothing else is wrong with the rows, so that another count is the manifest's fault.
+    """
     if manifest.rows and not found["usable"]:
         what = f"{standing.usable_in_words(found)}: nothing can be learnt from it"
         remedy = f"measure it again on a quiet host, or where the loads can be met: remove {folder}, then {again}"
