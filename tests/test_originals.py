@@ -543,3 +543,11 @@ loadgen = {{ protocol = "exec", loop = "closed", latency_from = "actual", comman
     assert rows["achieved_rps"].to_list() == pytest.approx([rate] * 9)
     assert rows["latency_p99_ms"][0] == pytest.approx(1 + 0.99 * rate / 1000, rel=0.01)
     assert not [f for f in verify.verify(tmp_path / "data").findings if f.severity == "error"]
+
+
+def test_the_example_plans() -> None:
+    """The campaign on originals that is shipped has the cells that it says, of services that the catalogue has."""
+    plan = campaign.plan(ROOT / "examples" / "originals.toml", catalogue=ORIGINALS)
+    (target,) = plan["targets"]
+    assert plan["cases"] == 60
+    assert sorted(target["by_service"].values()) == [12] * 5
