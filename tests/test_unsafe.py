@@ -32,7 +32,7 @@ PRODUCT = {
     "workloads/loadgen/src/inproc.rs": 1,
     "workloads/loadgen/src/main.rs": 1,
     "workloads/loadgen/src/net.rs": 11,
-    "workloads/loadgen/src/realtime.rs": 2,
+    "workloads/loadgen/src/realtime.rs": 4,
     "workloads/loadgen/src/run.rs": 4,
 }
 TESTS = {

@@ -34,22 +34,31 @@ fn set_policy(policy: i32, priority: i32) -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &param) == 0 }
 }
 
-/// Whether the calling thread runs before ordinary processes, by its own doing or by that of its parent.
-pub fn is_on() -> bool {
+/// The priority with which the calling thread runs before ordinary ones, by its own doing or by that of its parent; none: it does not.
+pub fn priority() -> Option<i32> {
     // SAFETY: a plain system call on the calling thread.
-    matches!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_FIFO | libc::SCHED_RR)
+    let on = matches!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_FIFO | libc::SCHED_RR);
+    let mut param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a system call on the calling thread that fills `param`.
+    (on && unsafe { libc::sched_getparam(0, &mut param) } == 0).then_some(param.sched_priority)
 }
 
 /// Let the calling thread go first. Refused without CAP_SYS_NICE.
-pub fn take() -> bool {
-    set_policy(libc::SCHED_FIFO, 1) || is_on()
+pub fn take(priority: i32) -> bool {
+    set_policy(libc::SCHED_FIFO, priority) || self::priority().is_some()
 }
 
 /// Make the calling thread an ordinary one.
 pub fn give_back() {
-    if is_on() {
+    if priority().is_some() {
         set_policy(libc::SCHED_OTHER, 0);
     }
+}
+
+/// Before other ordinary threads, where that is allowed.
+pub fn before_others() {
+    // SAFETY: a plain system call on the calling thread; a refusal changes nothing.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }
 
 /// (time on a CPU, time ready but without one) of the calling thread so far, ns; none if the kernel does not keep it.

@@ -123,12 +123,12 @@ fn pin(cpus: &[usize]) -> Result<(), LoadgenError> {
 }
 
 /// Pin the calling thread, make its timers exact, and let it go first if it may. Returns whether it does.
-fn settle_thread(cpu: Option<usize>, first: bool) -> Result<bool, LoadgenError> {
+fn settle_thread(cpu: Option<usize>, priority: Option<i32>) -> Result<bool, LoadgenError> {
     // SAFETY: a plain system call on this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     pin(cpu.as_slice())?;
-    if first {
-        return Ok(realtime::take());
+    if let Some(priority) = priority {
+        return Ok(realtime::take(priority));
     }
     // A parent's real time is not ours to keep.
     realtime::give_back();
@@ -235,23 +235,29 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<RunOutput, LoadgenError
     config.check()?;
     // A parent that runs it in real time has thought of that. Else, on every CPU at once it would starve the server that it measures.
     let alone = || std::thread::available_parallelism().is_ok_and(|n| config.threads < n.get());
-    let first = config.realtime && (realtime::is_on() || alone());
+    let by_parent = realtime::priority();
+    let first = by_parent.or(alone().then_some(1)).filter(|_| config.realtime);
+    // Where it has CPUs apart from the service's its windows do not wait for others there.
+    let apart = first.is_some() && (by_parent.is_some() || !config.cpus.is_empty());
     // What it asks of the scheduler ends with the thread.
     std::thread::scope(|scope| {
-        let run = || settle_collector(config).and_then(|()| run_here(config, first, stop));
+        let run = || settle_collector(config, apart).and_then(|()| run_here(config, first, stop));
         let whole = std::thread::Builder::new().name("collect".into()).spawn_scoped(scope, run).map_err(no_thread)?;
         whole.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
 /// The thread that collects stays off the service's CPUs, and lets those that send go first.
-fn settle_collector(config: &Config) -> Result<(), LoadgenError> {
+fn settle_collector(config: &Config, apart: bool) -> Result<(), LoadgenError> {
     realtime::give_back();
+    if apart {
+        realtime::before_others();
+    }
     pin(&config.cpus)
 }
 
-/// `first`: the sending threads are to go before ordinary ones, where that can be had.
-fn run_here(config: &Config, first: bool, stop: &AtomicBool) -> Result<RunOutput, LoadgenError> {
+/// `first`: the priority with which the sending threads are to go before ordinary ones, where that can be had.
+fn run_here(config: &Config, first: Option<i32>, stop: &AtomicBool) -> Result<RunOutput, LoadgenError> {
     let protocol = Arc::new(Protocol::new(
         config.protocol,
         config.seed,
@@ -302,10 +308,10 @@ fn run_here(config: &Config, first: bool, stop: &AtomicBool) -> Result<RunOutput
     let mut client = ClientUse::default();
     let limit = realtime::limit(Path::new("/"));
     let share = limit.usable_share();
-    if first && share.is_none() {
+    if first.is_some() && share.is_none() {
         no_real_time("the kernel has too little of it (sched_rt_runtime_us, cpu.rt_runtime_us of the control group)");
     }
-    let go_first = first && share.is_some();
+    let go_first = first.filter(|_| share.is_some());
     let mut realtime = true;
     let changes = Changes::default();
     let may_change = control.is_some() || config.warmup_auto;
@@ -397,7 +403,7 @@ fn run_here(config: &Config, first: bool, stop: &AtomicBool) -> Result<RunOutput
                     let before = preemptions_of_this_thread();
                     let (used_before, from_ns) = (realtime::schedstat(), monotonic_ns());
                     let result = settle_thread(cpu, go_first).and_then(|first| {
-                        if go_first && !first {
+                        if go_first.is_some() && !first {
                             no_real_time("it was refused (needs root or CAP_SYS_NICE)");
                         }
                         let pacer = Pacer::new(config.spin_ns, config.rules.bias_floor_ms, share.filter(|_| first));
