@@ -169,6 +169,7 @@ def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int]
         result.findings.append(Finding(str(folder / dataset.MANIFEST), _without(e, folder / dataset.MANIFEST), _RESTORE))
         return None
     journal = dataset.read_journal(folder)
+    before = len(result.findings)
     result.findings.extend(_journal(folder, journal, manifest, planned, again))
     result.findings.extend(_Rows(folder, manifest, journal, again).check())
     result.cases += journal.cases
@@ -177,12 +178,17 @@ def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int]
     found = worth.of(folder, manifest)
     for name, rows in found.items():
         result.rows_by_worth[name] = result.rows_by_worth.get(name, 0) + rows
-    result.findings.extend(_worth(folder, manifest, found, again))
+    sound = all(f.severity != "error" for f in result.findings[before:])
+    result.findings.extend(_worth(folder, manifest, found, again, sound))
     return found
 
 
-def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], again: str) -> Iterator[Finding]:
-    """A data set that teaches nothing; marks that the manifest does not count."""
+def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], again: str, sound: bool) -> Iterator[Finding]:
+    """A data set that teaches nothing; marks, and usable rows, that the manifest counts otherwise.
+
+    Args:
+        sound: nothing else is wrong with it. Rows that are lost or damaged are named as that, not as a wrong count.
+    """
     if manifest.rows and not found["usable"]:
         what = f"{standing.usable_in_words(found)}: nothing can be learnt from it"
         remedy = f"measure it again on a quiet host, or where the loads can be met: remove {folder}, then {again}"
@@ -193,7 +199,7 @@ def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], agai
         what = f"{standing.counted(marked, 'case')} marked as disturbed, {counts}"
         yield Finding(str(folder / dataset.JOURNAL), what, f"go on, which counts again: {again}")
     told = manifest.cases.usable_rows
-    counted = manifest.complete and not manifest.cases.uncounted_rows and "unknown" not in found
+    counted = sound and manifest.complete and not manifest.cases.uncounted_rows and "unknown" not in found
     if told is not None and counted and told != found["usable"]:
         what = f"cases.usable_rows is {told:,}, of its rows {found['usable']:,} are usable"
         yield Finding(str(folder / dataset.MANIFEST), what, _RESTORE)
