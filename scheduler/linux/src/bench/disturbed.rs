@@ -175,6 +175,20 @@ mod tests {
         assert_eq!(verdict(&Snapshot::default(), &Snapshot { at_s: 1.0, ..Snapshot::default() }), None);
     }
 
+    /// Of four seconds of CPU the services took two: others that took 0.3 s had 15 % of the rest, those that took 2 s all of it. Where that is
+    /// this host's way, they disturb nothing.
+    #[test]
+    fn others_take_what_is_left() {
+        let rest = |busy_s: f64| {
+            let d = Disturbance::between(&at(10.0, 100.0, 50.0, 1.0), &at(12.0, 100.0 + busy_s, 52.0, 1.0), 2, std::iter::empty());
+            (d.others_of_rest_frac.unwrap(), d.judge(&Limits { others_frac: LIMITS.others_frac + 0.5, ..LIMITS }))
+        };
+        assert!((rest(2.3).0 - 0.15).abs() < 1e-9 && (rest(4.0).0 - 1.0).abs() < 1e-9);
+        assert_eq!((rest(4.0).1, rest(9.0).0), (None, 1.0));
+        assert!(rest(4.5).1.unwrap().contains("others on the managed CPUs 62.5 %"));
+        assert_eq!(Disturbance::between(&Snapshot::default(), &Snapshot::default(), 2, std::iter::empty()).others_of_rest_frac, None);
+    }
+
     /// Waiting of the services themselves (a small memory limit) is theirs; that of others is a disturbance.
     #[test]
     fn stalls_of_others_count() {
