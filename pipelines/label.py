@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines import engine, params, reduce, samples
-from pipelines.errors import NoFeasibleCell
+from pipelines.errors import BadInput, NoFeasibleCell
 from pipelines.io import write_json, write_parquet
 
 FloatGrid = NDArray[np.float64]
@@ -383,6 +383,9 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
     with engine.connect(reading or params.Samples()) as on:
         rows = reduce.verdict_counts(data, on)
         cells = reduce.cells(data, on)
+    if cells.is_empty():
+        left_out = ", ".join(f"{rows[verdict]} {verdict}" for verdict in samples.DROPPED)
+        raise BadInput(f"{folder}: no row says anything about the server ({left_out}); measure it again on a quiet host")
     labels = label_cells(cells, data, p)
     status = dict(cells["status"].value_counts().iter_rows())
     kinds = dict(labels["kind"].drop_nulls().value_counts().iter_rows())

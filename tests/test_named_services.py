@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from collection import campaign, dataset, verify
+from collection import campaign, dataset, verify, worth
 from collection.errors import ToolFailed
 from pipelines import label, params
+from pipelines.errors import BadInput
 
 SERVICE = """
 [[service]]
@@ -86,7 +87,11 @@ def test_named_services_become_labels(tmp_path: Path) -> None:
     assert not wrong
     rows = dataset.read_manifest(out / "local").rows
     assert rows == 8
-    said = label.run(out / "local", tmp_path / "labels", params.load(Path(__file__).parents[1] / "params.yaml").label)
-    assert said["planes"]["all"] == 1
+    settings = params.load(Path(__file__).parents[1] / "params.yaml").label
+    if len(worth.disturbed_cases(out / "local")) == 2:  # on a busy machine nothing is left to label, and that is said
+        with pytest.raises(BadInput, match="8 disturbed"):
+            label.run(out / "local", tmp_path / "labels", settings)
+    else:
+        assert label.run(out / "local", tmp_path / "labels", settings)["planes"]["all"] == 1
     left = [group for group in Path("/sys/fs/cgroup").glob("*/surefoot-*-kv") if "surefoot-test" not in group.name]
     assert not left, "a cgroup of the command is left"

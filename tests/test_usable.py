@@ -265,6 +265,17 @@ def test_nothing_is_learnt_of_disturbed_cases(mixed: Path) -> None:
     assert found["rows"] == 12  # of valid and of overloaded cases
 
 
+def test_a_data_set_of_disturbed_cases_alone_is_refused(clean: Path, tmp_path: Path) -> None:
+    """Where no case is left there is nothing to label: one line says so, and what to do."""
+    from pipelines import label, params
+    from pipelines.errors import BadInput
+
+    shutil.copytree(clean, tmp_path / "out")
+    spoil(tmp_path / "out", set(range(8)), {})
+    with pytest.raises(BadInput, match=r"no row says anything about the server \(0 client-limited, 24 disturbed\)"):
+        label.run(tmp_path / "out/server-1", tmp_path / "label", params.Label())
+
+
 def test_a_data_set_without_the_journal_of_its_marks_is_refused(mixed: Path) -> None:
     """Which cases were disturbed stands in the journal alone: without it nothing is learnt, and the message says what to do."""
     from pipelines.errors import BadInput
