@@ -157,6 +157,9 @@ pub struct Neighbours {
     pub count: Vec<u32>,
     #[serde(default = "one")]
     pub draws: u32,
+    /// BE jobs that may be drawn, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<String>,
 }
 
 fn one() -> u32 {
@@ -343,7 +346,7 @@ impl Campaign {
             other => other,
         };
         let neighbours = match s.neighbours {
-            None => Neighbours { count: vec![0], draws: 1 },
+            None => Neighbours { count: vec![0], draws: 1, jobs: vec![] },
             Some(n) => {
                 let span = n.span();
                 let n = n.into_inner();

@@ -349,7 +349,22 @@ impl Expansion {
             };
             rps.into_iter().map(Load::Rps).collect()
         };
-        let beside = target.services.iter().map(|(n, s)| (n.clone(), levels(s))).filter(|(_, l)| !l.is_empty()).collect();
+        for (i, job) in n.jobs.iter().enumerate() {
+            let wrong = |what: String| Err(c.wrong("sweep.neighbours", format!("jobs: {what}")));
+            if n.jobs[..i].contains(job) {
+                return wrong(format!("{job} stands there twice. Remove one"));
+            }
+            if target.services.contains_key(job) {
+                return wrong(format!("{job} is an LC service, which is drawn without being named. Remove it"));
+            }
+            if !target.jobs.contains(job) {
+                let known = target.jobs.iter().map(String::as_str);
+                return wrong(format!("unknown job \"{job}\". {}", suggest(job, known)));
+            }
+        }
+        let jobs = n.jobs.iter().map(|job| (job.clone(), vec![Load::Rps(0.0)]));
+        let loaded = target.services.iter().map(|(n, s)| (n.clone(), levels(s))).filter(|(_, l)| !l.is_empty());
+        let beside = loaded.chain(jobs).collect();
         let neighbours: Vec<(u32, u32)> = n.count.iter().flat_map(|k| (0..draws(*k)).map(|d| (*k, d))).collect();
 
         let planes: u64 = services.iter().map(|(_, r)| r.len() as u64).sum();
@@ -435,7 +450,8 @@ impl Expansion {
         for plane in planes {
             let a = self.around(plane);
             let own = (a.service.to_string(), self.threads_at_most(a.service, a.threads));
-            let beside = a.neighbours.iter().map(|n| (n.service.clone(), self.threads_at_most(&n.service, None)));
+            let loaded = a.neighbours.iter().filter(|n| self.target.services.contains_key(&n.service));
+            let beside = loaded.map(|n| (n.service.clone(), self.threads_at_most(&n.service, None)));
             found.extend(std::iter::once(own).chain(beside).filter(|l| seen.insert(l.clone())));
         }
         found
@@ -1048,6 +1064,33 @@ mod tests {
         cases.iter().filter_map(|c| c.infeasible.as_deref()).for_each(|w| *why.entry(rule(w).to_string()).or_insert(0u64) += 1);
         assert_eq!(e.infeasible(), why);
         assert!(why.len() == 2 && why.values().sum::<u64>() < 720, "{why:?}");
+    }
+
+    /// Jobs are drawn beside LC services where the campaign names them, have no load, and no max load that is to be found.
+    #[test]
+    fn jobs_are_neighbours_where_they_are_named() {
+        let t = target(Platform::regular("p", 8, 1, 11, 2.0));
+        let of = |jobs: &str, rps: &str| {
+            expand(&t, &format!("rps = {rps}\ncores = [1]\nways = [1]\nneighbours = {{ count = [1, 4], draws = 8{jobs} }}"))
+        };
+        let drawn = |e: &Expansion| -> Vec<Neighbour> { (0..e.len()).flat_map(|i| e.case(i).neighbours).collect() };
+        assert!(drawn(&of("", "\"catalogue\"").unwrap()).iter().all(|n| n.service != "job"));
+        for rps in ["\"catalogue\"", "\"50%\"", "\"saturation:50\""] {
+            let e = of(", jobs = [\"job\"]", rps).unwrap();
+            let (jobs, others): (Vec<Neighbour>, Vec<Neighbour>) = drawn(&e).into_iter().partition(|n| n.service == "job");
+            assert!(!jobs.is_empty() && !others.is_empty() && jobs.iter().all(|n| n.rps == 0.0), "{rps}");
+            assert!(e.loads_to_find().iter().all(|(service, _)| service != "job"));
+            // Four others than the measured one there are only with the job.
+            assert!((0..e.len()).all(|i| e.case(i).infeasible.is_none_or(|why| !why.contains("fewer other services"))), "{rps}");
+        }
+        for (jobs, why) in [
+            ("[\"jbo\"]", "unknown job \"jbo\". Did you mean \"job\"?"),
+            ("[\"job\", \"job\"]", "job stands there twice"),
+            ("[\"c\"]", "c is an LC service"),
+        ] {
+            let said = of(&format!(", jobs = {jobs}"), "\"catalogue\"").unwrap_err().to_string();
+            assert!(said.contains("sweep.neighbours: jobs: ") && said.contains(why), "{said}");
+        }
     }
 
     /// In per cent of max load a service and its neighbours have levels of their own; one without a max load cannot be measured so.

@@ -28,7 +28,7 @@ use surefoot_linux::own::{self, plain_file, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{
-    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, LocalBench, LocalConfig, LocalServer, Root,
+    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, LocalServer, Root,
     Sampling,
 };
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
@@ -249,7 +249,9 @@ impl Services {
         }
         let measured: Vec<&str> = planned.services().collect();
         let entries = self.catalogue.iter().flat_map(|c| c.entries.values());
-        let drawn = entries.filter(|e| e.loadgen.as_ref().is_some_and(Loadgen::is_run_here) && !measured.contains(&e.name.as_str()));
+        let jobs = &campaign.sweep.neighbours.jobs;
+        let may = |e: &&Entry| e.loadgen.as_ref().is_some_and(Loadgen::is_run_here) || jobs.contains(&e.name);
+        let drawn = entries.filter(may).filter(|e| !measured.contains(&e.name.as_str()));
         let gone = preflight::without_image(drawn);
         (!gone.is_empty()).then(|| {
             format!(
