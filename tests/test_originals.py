@@ -545,9 +545,12 @@ loadgen = {{ protocol = "exec", loop = "closed", latency_from = "actual", comman
     assert not [f for f in verify.verify(tmp_path / "data").findings if f.severity == "error"]
 
 
-def test_the_example_plans() -> None:
-    """The campaign on originals that is shipped has the cells that it says, of services that the catalogue has."""
-    plan = campaign.plan(ROOT / "examples" / "originals.toml", catalogue=ORIGINALS)
+@pytest.mark.parametrize(("example", "cells"), [("originals", [12] * 5), ("originals-beside", [12, 12])])
+def test_the_examples_plan(example: str, cells: list[int]) -> None:
+    """The campaigns on originals that are shipped have the cells that they say, of services that the catalogue has."""
+    file = ROOT / "examples" / f"{example}.toml"
+    plan = campaign.plan(file, catalogue=ORIGINALS)
     (target,) = plan["targets"]
-    assert plan["cases"] == 60
-    assert sorted(target["by_service"].values()) == [12] * 5
+    assert f": {sum(cells)} cells" in file.read_text("utf-8").splitlines()[0]
+    assert plan["cases"] == sum(cells)
+    assert sorted(target["by_service"].values()) == cells
