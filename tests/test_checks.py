@@ -86,6 +86,8 @@ def plant(data: Path, shard: Path, change: Callable[[pl.DataFrame], pl.DataFrame
     for entry in manifest["shards"]:
         if entry["file"].endswith(shard.name):
             entry["sha256"] = sha256_file(shard)
+    # what of its rows is usable was counted before
+    manifest["cases"].pop("usable_rows", None)
     path.write_text(json.dumps(manifest), "utf-8")
 
 

@@ -255,9 +255,9 @@ impl Services {
         let gone = preflight::without_image(drawn);
         (!gone.is_empty()).then(|| {
             format!(
-                "sweep.neighbours: no image of {}: cases that draw one of them as a neighbour fail. Build them: scripts/images.sh {}",
-                gone.join(", "),
-                gone.join(" ")
+                "sweep.neighbours: no image of {}: cases that draw one of them as a neighbour fail. Build them from the sources \
+                 (workloads/NAME/Dockerfile), or pull them",
+                gone.join(", ")
             )
         })
     }

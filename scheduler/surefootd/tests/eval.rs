@@ -382,7 +382,7 @@ fn schema_is_what_is_written() {
     };
     assert_eq!(parquet("rows.parquet"), names("eval"));
     assert_eq!(parquet("timelines.parquet"), names("timelines"));
-    assert_eq!(names("samples").len(), 33);
+    assert_eq!(names("samples").len(), 36);
 }
 
 /// A virtual server needs no reset, and check says what a platform has.

@@ -108,17 +108,17 @@ pub fn refusals(root: &Root, starts: &[Start], catalogue: &Path, images: bool) -
         if !gone.is_empty() {
             let mut whose: Vec<&Start> = gone.values().copied().collect();
             whose.sort_unstable_by_key(|s| s.id);
-            let names = |of: &[&Start], with: &str| of.iter().map(|s| s.id).collect::<Vec<_>>().join(with);
+            let names = |of: &[&Start]| of.iter().map(|s| s.id).collect::<Vec<_>>().join(", ");
             let source = |s: &Start| s.entry.and_then(|e| e.source.clone());
             // What cannot be shipped says where it is to be had.
             let ours: Vec<&Start> = whose.iter().copied().filter(|s| source(s).is_none()).collect();
-            let mut ways: Vec<String> =
-                (!ours.is_empty()).then(|| format!("scripts/images.sh {}", names(&ours, " "))).into_iter().collect();
+            let of_sources = || format!("{} from the sources (workloads/NAME/Dockerfile)", names(&ours));
+            let mut ways: Vec<String> = (!ours.is_empty()).then(of_sources).into_iter().collect();
             ways.extend(whose.iter().filter_map(|s| Some(format!("{}: {}", s.id, source(s)?))));
             all.push(format!(
                 "no image {}, which {} {} started from. Build or pull it: {}; or mend image in {}/NAME/workload.toml",
                 gone.keys().copied().collect::<Vec<_>>().join(", "),
-                names(&whose, ", "),
+                names(&whose),
                 if whose.len() == 1 { "is" } else { "are" },
                 ways.join("; "),
                 catalogue.display()
