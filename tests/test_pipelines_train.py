@@ -374,7 +374,7 @@ def as_a_sweep_writes(folder: Path) -> None:
     manifest["shards"], lines = [], []
     for k, old in enumerate(sorted((folder / "shards").iterdir())):
         known = pl.read_parquet(old)
-    frame = known.select(pl.col(name).cast(kind) for name, kind in shardfile.SCHEMA.items() if name in known.columns)
+        frame = known.select(pl.col(name).cast(kind) for name, kind in shardfile.SCHEMA.items() if name in known.columns)
         # 64 bytes a miss: `synthetic` has a thousand times as many
         frame = frame.with_columns(pl.col("mbl_mbps") / 1000)
         old.unlink()
