@@ -224,7 +224,8 @@ impl Loadgen {
             self.check_connections()?;
         }
         if self.protocol != EXEC {
-            for (field, told) in [("loop", self.send_loop.is_some()), ("latency_from", self.latency_from.is_some())] {
+            let of_others = [("check", self.check), ("loop", self.send_loop.is_some()), ("latency_from", self.latency_from.is_some())];
+            for (field, told) in of_others {
                 if told {
                     return Err(format!("loadgen.{field}: only for protocol = \"{EXEC}\". Remove it, or give that protocol"));
                 }
@@ -514,6 +515,7 @@ connections = 8
             ("licence", "env = { A = \"{rps}\" }\nlicence", "env.A: \"{rps}\""),
             ("connections = 8", "connections = 8\ncommand = [\"x\"]", "only for protocol"),
             ("connections = 8", "connections = 8\nloop = \"open\"", "loadgen.loop: only for protocol"),
+            ("connections = 8", "connections = 8\ncheck = true", "loadgen.check: only for protocol"),
             ("connections = 8", "connections = 8\nlatency_from = \"actual\"", "loadgen.latency_from: only for protocol"),
             ("connections = 8", "connections = 8\nloop = \"half-open\"", "expected `open` or `closed`"),
             ("protocol = \"memcached\"", "protocol = \"exec\"", "is no program"),

@@ -91,6 +91,11 @@ impl Guarded {
     }
 }
 
+/// The last line of what a program wrote that is not empty.
+pub fn last_line(text: &[u8]) -> Option<String> {
+    String::from_utf8_lossy(text).lines().map(str::trim).rfind(|l| !l.is_empty()).map(str::to_string)
+}
+
 /// So much of what a child says is kept.
 const SAID_BYTES: usize = 4096;
 
@@ -126,7 +131,7 @@ impl Said {
             std::thread::sleep(Duration::from_millis(2));
         }
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&kept).lines().map(str::trim).rfind(|l| !l.is_empty()).map(str::to_string)
+        last_line(&kept)
     }
 }
 

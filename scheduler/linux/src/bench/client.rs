@@ -262,15 +262,15 @@ mod tests {
     use super::*;
     use crate::catalogue::PLACEHOLDERS;
 
-    /// Every placeholder that a command may have is filled in.
-    #[test]
-    fn commands_are_filled_in() {
-        let command = PLACEHOLDERS.iter().map(|p| format!("a{p}b")).collect();
-        let loadgen =
-            Loadgen { protocol: "exec".into(), connections: 3, args: vec![], command, check: false, send_loop: None, latency_from: None };
-        let load = Load {
+    fn of(protocol: &str) -> Loadgen {
+        let (args, command) = (vec![], vec![]);
+        Loadgen { protocol: protocol.into(), connections: 3, args, command, check: false, send_loop: None, latency_from: None }
+    }
+
+    fn load(loadgen: &Loadgen, threads: Option<u32>) -> Load<'_> {
+        Load {
             id: "web",
-            loadgen: &loadgen,
+            loadgen,
             port: Some(80),
             qos_target_ms: None,
             rps: 1.5,
@@ -278,8 +278,15 @@ mod tests {
             longest_ms: 900,
             aside_ms: 0,
             preloaded: false,
-            threads: None,
-        };
+            threads,
+        }
+    }
+
+    /// Every placeholder that a command may have is filled in.
+    #[test]
+    fn commands_are_filled_in() {
+        let loadgen = Loadgen { command: PLACEHOLDERS.iter().map(|p| format!("a{p}b")).collect(), ..of("exec") };
+        let load = load(&loadgen, None);
         assert_eq!(load.command(Path::new("/f")), ["a1.5b", "a7b", "a80b", "a900b", "a/fb", "awebb", "a3b"]);
     }
 
@@ -287,29 +294,8 @@ mod tests {
     #[test]
     fn threads_are_the_campaigns_or_the_entrys() {
         let args = |own: &[&str], threads| {
-            let own = own.iter().map(ToString::to_string).collect();
-            let loadgen = Loadgen {
-                protocol: "http".into(),
-                connections: 3,
-                args: own,
-                command: vec![],
-                check: false,
-                send_loop: None,
-                latency_from: None,
-            };
-            let load = Load {
-                id: "web",
-                loadgen: &loadgen,
-                port: Some(80),
-                qos_target_ms: None,
-                rps: 1.0,
-                seed: 7,
-                longest_ms: 900,
-                aside_ms: 0,
-                preloaded: false,
-                threads,
-            };
-            let args = load.args(Path::new("/f"));
+            let loadgen = Loadgen { args: own.iter().map(ToString::to_string).collect(), ..of("http") };
+            let args = load(&loadgen, threads).args(Path::new("/f"));
             let at: Vec<String> = args.iter().skip_while(|a| !a.starts_with("--threads")).cloned().collect();
             at
         };

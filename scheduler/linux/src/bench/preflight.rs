@@ -3,7 +3,7 @@
 
 use super::{find_loadgen, BenchHow};
 use crate::catalogue::{Entry, Loadgen, PLACEHOLDERS};
-use crate::child::answer;
+use crate::child::{answer, last_line};
 use crate::engine::{in_path, Engine};
 use crate::local::serves;
 use crate::root::Root;
@@ -77,8 +77,7 @@ fn lacks(s: &Start, l: &Loadgen) -> Option<String> {
     let why = match answer(command, PATIENCE) {
         Ok(out) if out.status.success() => return None,
         Ok(out) => {
-            let text = String::from_utf8_lossy(&out.stderr);
-            let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty()).unwrap_or("it says no more than that");
+            let line = last_line(&out.stderr).unwrap_or_else(|| "it says no more than that".into());
             line.trim_end_matches('.').to_string()
         }
         Err(e) => format!("{e}. Mend it, or leave loadgen.check out"),

@@ -69,9 +69,10 @@ use surefoot_server::{
 /// Another one at each boot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Remedy for a state folder that cannot be used.
 /// Threads that a service is started with, at most.
 pub const MOST_THREADS: u32 = 1024;
+
+/// Remedy for a state folder that cannot be used.
 const FOLDER: &str = "Run as its owner, or give a folder that can be written (`state_dir` in node.toml, or --state)";
 
 /// How long a launched service may take until its port answers.
