@@ -12,8 +12,9 @@
 //!    as they do with clients that pipeline: one system call for them here, and one there.
 //! 4. A thread that the kernel has stopped all the same (others of its CPU use real time too) asks for less, and below [`LEAST_SHARE`] for none.
 
-/// Kept from the kernel's limit, as a share of time: the rest of the process, and errors of the accounts.
-const MARGIN: f64 = 0.03;
+/// Kept from the kernel's limit, as a share of time: the thread that collects (7 % of a CPU at 118,000 requests per second), which may
+/// have no other CPU, and errors of the accounts.
+const MARGIN: f64 = 0.08;
 /// Limit that is assumed where the kernel has none: since Linux 6.12 ordinary processes have a server of their own with 5 %.
 const USUAL_LIMIT: f64 = 0.95;
 /// Less real time than this is worth nothing.
@@ -35,10 +36,11 @@ const LEAST_STEP_NS: f64 = 20_000.0;
 const MOST_STEP_NS: f64 = 200_000.0;
 /// Requests that share a connection, at most, when they leave in one step. Below [`BUSY`] each has the emptiest connection to itself.
 const MOST_GROUP: f64 = 4.0;
-/// Of the bias that the verdict allows: a request may wait a step to be sent, its reply another to be seen, and work comes on top.
-const STEP_SHARE_OF_BIAS: f64 = 0.2;
+/// Of the bias that the verdict allows: a request may wait a step to be sent, its reply another to be seen, of which half counts. Work
+/// comes on top.
+const STEP_SHARE_OF_BIAS: f64 = 0.4;
 /// Going to sleep and waking is work of the kernel's that the clock around a sleep does not see: without it a thread that slept 40,000
-/// times a second took 95 % of its CPU where its accounts had 80 %.
+/// times a second took 95 % of its CPU where its accounts had 80 %. It is a guess, put right with each [`Pacer::used`].
 const SWITCH_NS: u64 = 4_000;
 /// A reply that was there at once had waited for the look.
 const AT_ONCE_NS: u64 = 5_000;
@@ -108,6 +110,9 @@ pub struct Pacer {
     looked_ns: u64,
     slice_wall_ns: u64,
     slice_work_ns: u64,
+    slice_idle_ns: u64,
+    /// CPU time of the thread when the slice began, as the kernel counts it.
+    used_ns: Option<u64>,
     /// The longest step so far.
     pub widest_step_ns: u64,
     /// Time spent on polls that found nothing.
@@ -128,6 +133,8 @@ impl Pacer {
             looked_ns: 0,
             slice_wall_ns: 0,
             slice_work_ns: 0,
+            slice_idle_ns: 0,
+            used_ns: None,
             widest_step_ns: 0,
             idle_poll_ns: 0,
         }
@@ -159,11 +166,22 @@ impl Pacer {
         self.credit_ns = (self.credit_ns + slept * share - ran * (1.0 - share)).min(MOST_CREDIT_NS);
         self.poll_credit_ns = (self.poll_credit_ns + (ran + slept) * POLL_SHARE).min(MOST_POLL_CREDIT_NS);
         self.slice_wall_ns += ran_ns + slept_ns;
-        if self.slice_wall_ns < SLICE_NS {
-            return;
-        }
-        let busy = self.slice_work_ns as f64 / self.slice_wall_ns as f64;
-        (self.slice_wall_ns, self.slice_work_ns) = (0, 0);
+    }
+
+    /// Whether a slice is over, and [`used`](Self::used) should be told.
+    pub fn slice_is_over(&self) -> bool {
+        self.slice_wall_ns >= SLICE_NS
+    }
+
+    /// What the kernel counts as the thread's CPU time, ns; none: it does not tell. The slice is judged by that, and the accounts are put right.
+    pub fn used(&mut self, cpu_ns: Option<u64>) {
+        let told = cpu_ns.zip(self.used_ns).map(|(now, before)| now.saturating_sub(before).min(self.slice_wall_ns));
+        self.used_ns = cpu_ns;
+        let work_ns = told.unwrap_or(self.slice_work_ns);
+        // Time that was work and counted as sleep: it earned nothing, and is owed.
+        self.credit_ns = (self.credit_ns - (work_ns as f64 - self.slice_work_ns as f64)).min(MOST_CREDIT_NS);
+        let busy = work_ns.saturating_sub(self.slice_idle_ns) as f64 / self.slice_wall_ns.max(1) as f64;
+        (self.slice_wall_ns, self.slice_work_ns, self.slice_idle_ns) = (0, 0, 0);
         if busy > BUSY {
             self.step_ns = (self.step_ns * 1.5).max(LEAST_STEP_NS).min(self.longest_step_ns);
         } else if busy < CALM {
@@ -215,7 +233,7 @@ impl Pacer {
         let idle_ns = now_ns.saturating_sub(began_ns);
         self.idle_poll_ns += idle_ns;
         self.poll_credit_ns -= idle_ns as f64;
-        self.slice_work_ns = self.slice_work_ns.saturating_sub(idle_ns);
+        self.slice_idle_ns += idle_ns;
     }
 
     /// A sleep from `slept_ns` to `woke_ns` is over. Returns since when what it found may have been there.
@@ -262,9 +280,14 @@ mod tests {
         request_ns: u64,
         answer_ns: u64,
         look_ns: u64,
+        /// Work of the kernel's at the end of a sleep, before the clock is read again.
+        unseen_ns: u64,
+        /// The kernel tells the thread's CPU time.
+        told: bool,
     }
 
-    const USUAL: World = World { wake_ns: 4_000, batch_ns: 2_000, request_ns: 5_000, answer_ns: 40_000, look_ns: 500 };
+    const USUAL: World =
+        World { wake_ns: 4_000, batch_ns: 2_000, request_ns: 5_000, answer_ns: 40_000, look_ns: 500, unseen_ns: 0, told: false };
 
     /// Requests that connections have room for.
     const SLOTS: u64 = 256;
@@ -330,6 +353,9 @@ mod tests {
                 seen.cpu_ns += now - *on_since;
                 *on_since = until;
             };
+            if pacer.slice_is_over() {
+                pacer.used(world.told.then_some(seen.cpu_ns + now - on_since));
+            }
             match pacer.next(now, due) {
                 Next::Look => {
                     pacer.look(now);
@@ -339,14 +365,14 @@ mod tests {
                 Next::Sleep { until_ns } => {
                     let until = until_ns.min(open.front().copied().unwrap_or(u64::MAX)).max(now);
                     off(now, until, &mut seen, &mut on_since);
-                    pacer.woke(now, until);
-                    now = until + world.wake_ns;
+                    pacer.woke(now, until + world.unseen_ns);
+                    now = until + world.unseen_ns + world.wake_ns;
                 }
                 Next::Rest { until_ns } => {
                     off(now, until_ns, &mut seen, &mut on_since);
-                    pacer.rested(now, until_ns);
-                    pacer.look(until_ns);
-                    now = until_ns + world.wake_ns;
+                    pacer.rested(now, until_ns + world.unseen_ns);
+                    pacer.look(until_ns + world.unseen_ns);
+                    now = until_ns + world.unseen_ns + world.wake_ns;
                 }
             }
             let mut found = 0;
@@ -379,8 +405,23 @@ mod tests {
             assert!(most < 940_000_000, "{rate}: {most}");
             if rate >= 1_000_000.0 {
                 // And what may be had is used.
-                assert!(most > 900_000_000, "{most}");
+                assert!(most > 850_000_000, "{most}");
             }
+        }
+    }
+
+    /// So it does where waking costs far more than was guessed, as on virtual machines, and looks move apart although what the clock sees is
+    /// little.
+    #[test]
+    fn the_kernels_count_puts_the_accounts_right() {
+        let cpu_ns = |rate: f64, told: bool| {
+            let world = World { unseen_ns: 14_000, told, request_ns: 3_000, ..USUAL };
+            let seen = walk(&world, &mut Pacer::new(20_000, 0.2, realtime()), |_| rate, 3 * SEC);
+            seen.most_ns(SEC)
+        };
+        for rate in [45_000.0, 66_000.0, 90_000.0] {
+            let (guessed, told) = (cpu_ns(rate, false), cpu_ns(rate, true));
+            assert!(told < 700_000_000 && guessed > told + 100_000_000, "{rate}: {guessed} {told}");
         }
     }
 
@@ -416,7 +457,7 @@ mod tests {
     /// A step never exceeds what the verdict lets the client add, be it little or much.
     #[test]
     fn the_verdicts_bias_bounds_the_step() {
-        for (bias_ms, most_ns) in [(0.1, 20_000), (0.2, 40_000), (10.0, 200_000)] {
+        for (bias_ms, most_ns) in [(0.1, 40_000), (0.2, 80_000), (10.0, 200_000)] {
             let mut pacer = Pacer::new(0, bias_ms, None);
             walk(&USUAL, &mut pacer, |_| 500_000.0, SEC / 2);
             assert_eq!(pacer.widest_step_ns, most_ns, "{bias_ms}");
