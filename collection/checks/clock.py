@@ -20,7 +20,7 @@ from .cases import REQUESTS, Sampling
 # a length of time: the host's scheduler may be late by some milliseconds
 _LENGTH = 1.25
 _RATES = ("llc_misses_per_s", "mbl_mbps", "cpu_usage_cores")
-# what a load generator's datagram stands for on a real machine; one that arrives late counts in the next interval
+# what a load generator's datagram stands for on a real machine; one that arrives late counts in a later interval
 _WINDOW_MS = 100
 # how far a sample's rates must be off their case's, all alike
 _OFF = 1.3
@@ -60,23 +60,27 @@ def _grid(frame: pl.DataFrame, sampling: Sampling) -> Iterator[Found]:
 
 
 def _counts(frame: pl.DataFrame, sampling: Sampling) -> Iterator[Found]:
-    """A row's count is of its interval, or of its case as far as windows go (docs/sweep-output.md); a late one is in the next."""
+    """A row's count is of its interval, or of its case as far as windows go (docs/sweep-output.md); a late one is in a later row.
+
+    So whole windows may be missing from a row and be in another; together they are of no more time than the case took.
+    """
     # a client that fell behind counts as it can, and its rows teach nothing
     believed = pl.col("verdict") != "client-limited"
-    rows = frame.lazy().filter(pl.col("count") >= REQUESTS, pl.col("achieved_rps") > 0, believed)
     length = pl.col("count") / pl.col("achieved_rps") * 1000
-    windows = length / _WINDOW_MS
-    whole = pl.lit(not sampling.virtual) & ((windows - windows.round()).abs() < 0.01)
     fits = pl.any_horizontal(
-        (length / ms).is_between(1 / _LENGTH, _LENGTH) | (whole & ((windows - ms / _WINDOW_MS).abs() < 1.01))
-        for ms in (sampling.interval_ms, sampling.interval_ms * sampling.samples)
+        (length / ms).is_between(1 / _LENGTH, _LENGTH) for ms in (sampling.interval_ms, sampling.interval_ms * sampling.samples)
     )
     if not sampling.virtual:
+        windows = length / _WINDOW_MS
+        whole = ((windows - windows.round()).abs() < 0.01) & (windows > 0.99)
+        fits |= whole & (length.sum().over("case_id") < sampling.interval_ms * sampling.samples * _LENGTH + _WINDOW_MS)
         # a load generator that tells the feed more rarely than once an interval: a part of the case, the same in all its rows
         one = pl.all_horizontal(pl.col(n).n_unique().over("case_id") == 1 for n in ("count", "achieved_rps"))
         most = sampling.interval_ms * sampling.samples * _LENGTH
         fits |= one & length.is_between(sampling.interval_ms / _LENGTH, most)
-    off = rows.select("case_id", length.alias("length"), fits.alias("fits")).filter(~pl.col("fits")).collect()
+    taken = ((pl.col("count") >= REQUESTS) & (pl.col("achieved_rps") > 0) & believed).alias("taken")
+    rows = frame.lazy().select("case_id", length.alias("length"), fits.alias("fits"), taken)
+    off = rows.filter("taken", ~pl.col("fits")).collect()
     if off.height:
         ids = off["case_id"].unique(maintain_order=True).to_list()
         yield (

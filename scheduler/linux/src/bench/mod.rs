@@ -35,6 +35,8 @@ const WINDOW_MS: u64 = 100;
 const LONG_WINDOW_MS: u64 = 2 * WINDOW_MS;
 /// Samples end so long after a window: its datagram has arrived by then, and each sample of 100 ms has one window.
 const SLACK_MS: u64 = 20;
+/// A window that its sender's want of a CPU holds up is waited for so long.
+const LATE_MS: u64 = 2000;
 /// How much longer than the longest case a load could go on.
 const SPARE_MS: u64 = 5000;
 
@@ -499,6 +501,7 @@ impl LocalBench {
                 (before, start_ms)
             }
         };
+        let mut after = None;
         let mut windows: Vec<Interval> = begin.seen.iter().map(|s| s.window.clone()).collect();
         let sample = |(i, seen): (u64, &Seen)| BenchSample { t_ms: i * s.interval_ms, features: seen.features, latency: seen.latency };
         let mut samples: Vec<BenchSample> = (1..).zip(&begin.seen).map(sample).collect();
@@ -507,16 +510,42 @@ impl LocalBench {
             self.sleep_until(start_ms + i * s.interval_ms);
             let seen = self.server.observe();
             let v = seen.get(id)?;
-            let new = self.server.feed().with(|w| w.newer(id, heard_ms));
+            let is_last = i == u64::from(s.samples);
+            if is_last {
+                after = Some(self.snapshot());
+            }
+            let spoken_ms: u64 = windows.iter().map(|w| w.window_ms).sum();
+            let patience_ms = if is_last { LATE_MS } else { LATE_MS.min(s.interval_ms / 2) };
+            let (new, late) = self.all_windows(id, heard_ms, (i * s.interval_ms).saturating_sub(spoken_ms), patience_ms);
+            let interval = if late { self.server.feed().with(|w| w.interval(id, heard_ms)) } else { v.interval };
             heard_ms = new.last().map_or(heard_ms, |w| w.arrived_ms);
             // A window that is longer than the interval speaks for the case, not for the interval in which it happened to end.
-            let latency = v.interval.filter(|_| new.iter().all(|w| w.window_ms <= LONG_WINDOW_MS.max(s.interval_ms)));
+            let latency = interval.filter(|_| new.iter().all(|w| w.window_ms <= LONG_WINDOW_MS.max(s.interval_ms)));
             samples.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency });
             // One that began long before the samples did has seen the settling.
             let within = |w: &Interval| w.window_ms <= LONG_WINDOW_MS || w.arrived_ms.saturating_sub(w.window_ms) + WINDOW_MS >= start_ms;
             windows.extend(new.into_iter().filter(within));
         }
-        Some(Sampled { samples, windows, before, after: self.snapshot() })
+        let after = after.unwrap_or_else(|| self.snapshot());
+        Some(Sampled { samples, windows, before, after })
+    }
+
+    /// Datagrams that arrived after `heard_ms`, once they speak of `time_ms`: a load generator that waits for a CPU sends them late. Also
+    /// whether some were waited for. A service that nothing was ever heard of, and one whose windows are long, is not.
+    fn all_windows(&self, id: &str, heard_ms: u64, time_ms: u64, patience_ms: u64) -> (Vec<Interval>, bool) {
+        let mut at_once = None;
+        let until_ms = self.server.feed().now_ms() + patience_ms;
+        loop {
+            let (new, speaks) = self.server.feed().with(|w| (w.newer(id, heard_ms), w.first_arrival(id).is_some()));
+            let spoken_ms: u64 = new.iter().map(|w| w.window_ms).sum();
+            let rare = new.iter().any(|w| w.window_ms > LONG_WINDOW_MS);
+            if !speaks || rare || spoken_ms + WINDOW_MS > time_ms || self.server.feed().now_ms() >= until_ms {
+                let late = new.len() > at_once.unwrap_or(new.len());
+                return (new, late);
+            }
+            at_once.get_or_insert(new.len());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
