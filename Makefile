@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -118,6 +118,10 @@ test-dist: dist ## the packages: systemd's verdict on the units, the binary in a
 
 image-node: dist engine ## container image of the node side
 	@scripts/image-node.sh
+
+BASE ?= debian:bookworm-slim
+image-lab: rust engine ## container images of the toolkit and of its tracking server's database (docs/team.md); BASE=IMAGE for another base
+	@scripts/image-lab.sh $(BASE)
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
 	scripts/bench.sh

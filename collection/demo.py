@@ -128,7 +128,8 @@ class Demo:
         try:
             return work()
         except SurefootError as e:
-            self._leave_out(part, f"{title}: {e}")
+            # a step that failed says which one it is
+            self._leave_out(part, f"{title}: {str(e).removeprefix(f'{title}: ')}")
             return None
 
     def _leave_out(self, part: str, why: str) -> None:

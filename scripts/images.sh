@@ -16,6 +16,8 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 state=${SUREFOOT_STATE:-$repo/.surefoot}
 engine=${SUREFOOT_ENGINE:-$(command -v docker || command -v podman || true)}
 base=debian:bookworm-slim
+# shellcheck source=scripts/labels.sh
+source "$repo/scripts/labels.sh"
 
 say() { printf 'images: %s\n' "$*"; }
 die() { printf 'images: %s\n' "$*" >&2; exit 1; }
@@ -40,9 +42,24 @@ ensure_base() {
     make_base
 }
 
-# What the image is made of: the folder's files (the catalogue entry is none of them) and the images that it is made from.
+# What of an image's entry says that it is a service: the entry of its name, or one that shares it.
+is_service() { grep -l "^image = \"surefoot/$1\"$" "$repo"/workloads/*/workload.toml | xargs -r grep -q '^port = '; }
+
+# For whoever runs an image by hand: a service is well while one of its processes listens, a job while it runs. surefootd starts its
+# containers with --no-healthcheck: nothing runs beside what is measured.
+health() {
+    local runs='kill -0 1'
+    # shellcheck disable=SC2016
+    local listens='for f in /proc/[0-9]*/fd/*; do s=$(readlink "$f" 2>/dev/null) || continue; case $s in socket:*) grep -qE " 0A .* ${s//[^0-9]/} " /proc/net/tcp /proc/net/tcp6 2>/dev/null && exit 0;; esac; done; exit 1'
+    [[ $1 != toolchain ]] || return 0
+    if is_service "$1"; then runs=$listens; fi
+    printf '\nHEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["bash", "-c", "%s"]\n' "${runs//\"/\\\"}"
+}
+
+# What the image is made of: the folder's files (the catalogue entry is none of them), its health check and the images that it is made from.
 content() {
     { (cd "$1" && find . -type f ! -name workload.toml -print0 | sort -z | xargs -0 sha256sum)
+      health "$(basename "$1")"
       local from
       while IFS= read -r from; do "$engine" image inspect -f '{{.Id}}' "$from"; done < <(made_from "$1"); } | sha256sum | cut -c1-16
 }
@@ -63,12 +80,19 @@ build() {
     fi
     say "building surefoot/$name"
     for v in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do [[ -z ${!v:-} ]] || args+=(--build-arg "$v"); done
+    # Labels make another image: what is built from the toolchain would be built anew with each commit.
+    labels=()
+    [[ $name == toolchain ]] || oci_labels "surefoot $name" "$(licence "$name")"
     # The host's network: package downloads work also where the engine has no bridge.
-    "$engine" build --network host --label "surefoot.content=$want" "${args[@]}" -t "surefoot/$name" "$dir" >"$state/image-$name.log" 2>&1 \
+    { cat "$dir/Dockerfile"; health "$name"; } | "$engine" build --network host --label "surefoot.content=$want" "${labels[@]}" "${args[@]}" \
+        -t "surefoot/$name" -f - "$dir" >"$state/image-$name.log" 2>&1 \
         || { tail -n 10 "$state/image-$name.log" >&2; die "building surefoot/$name failed; see $state/image-$name.log"; }
 }
 
 image_of() { [[ ! -f $1 ]] || sed -n 's|^image = "surefoot/\(.*\)"$|\1|p' "$1"; }
+
+# Of what is in the image: that of the entry of its name.
+licence() { sed -n 's/^licence = "\([^"]*\)".*/\1/p' "$repo/workloads/$1/workload.toml" 2>/dev/null | head -n 1; }
 
 known() { (cd "$repo/workloads" && for d in */Dockerfile; do dirname "$d"; done); }
 

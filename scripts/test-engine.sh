@@ -13,4 +13,5 @@ if ! cargo test --release --locked --workspace --test engine -- --ignored --test
   echo "FAILED: the tests on real containers"
   exit 1
 fi
+scripts/test-images.sh || { echo "FAILED: labels and health checks of images"; exit 1; }
 echo "$done_words"

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from campaigns import measured
 from test_hosts_campaign import HOSTS, TEXT, Hosts
 
 from collection import campaign, card, mirror, verify
+from collection.checks import clock
+from collection.checks.cases import Sampling
 from collection.findings import Finding
 from pipelines.io import sha256_file
 
@@ -161,6 +164,27 @@ def test_clock_that_jumps(data: Path) -> None:
     assert (finding.file, finding.severity, finding.cases) == (str(shard), "error", (case,))
     assert f"clock: column t_ms of case {case}: 16000 stands where 9000 must" in finding.what
     assert f"rm {shard}" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sound"),
+    [
+        ((1.0, 1.0), True),
+        ((0.3, 1.7), True),
+        ((0.6, 0.3), True),
+        ((1.4, 0.6), True),
+        ((1.0, 4.0), False),
+        ((0.25, 1.0), False),
+    ],
+)
+def test_windows_that_come_late_count_in_another_row(seconds: tuple[float, float], sound: bool) -> None:
+    """A load generator that waits sends late: whole windows in other rows are sound, more time than the case took is none."""
+    count = [round(80_000 * s) for s in seconds]
+    frame = pl.DataFrame({"case_id": ["a", "a"], "verdict": "valid", "count": count, "achieved_rps": 80_000.0})
+    on_a_machine = Sampling(interval_ms=1000, samples=2, warmup_ms=500, virtual=False)
+    assert (list(clock._counts(frame, on_a_machine)) == []) == sound
+    # on a virtual server each row is of its interval
+    assert (list(clock._counts(frame, replace(on_a_machine, virtual=True))) == []) == (seconds == (1.0, 1.0))
 
 
 def test_samples_begin_when_a_service_has_settled(data: Path) -> None:

@@ -225,6 +225,8 @@ impl Engine {
         let mut args = vec!["run", "--detach", "--name", spec.name, "--network", "host", "--cpuset-cpus", &cpus];
         args.extend(["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--restart", "no", "--pull", "never"]);
         args.extend(["--log-opt", "max-size=1m"]);
+        // An image's health check would run beside what is measured.
+        args.push("--no-healthcheck");
         labels.iter().for_each(|l| args.extend(["--label", l]));
         if let Some(m) = &memory {
             args.extend(["--memory", m, "--memory-swap", m]);

@@ -516,7 +516,8 @@ impl LocalBench {
             }
             let spoken_ms: u64 = windows.iter().map(|w| w.window_ms).sum();
             let patience_ms = if is_last { LATE_MS } else { LATE_MS.min(s.interval_ms / 2) };
-            let (new, late) = self.all_windows(id, heard_ms, (i * s.interval_ms).saturating_sub(spoken_ms), patience_ms);
+            let time_ms = (i * s.interval_ms).saturating_sub(spoken_ms);
+            let (new, late) = self.server.feed().newer_of(id, heard_ms, time_ms, WINDOW_MS, patience_ms);
             let interval = if late { self.server.feed().with(|w| w.interval(id, heard_ms)) } else { v.interval };
             heard_ms = new.last().map_or(heard_ms, |w| w.arrived_ms);
             // A window that is longer than the interval speaks for the case, not for the interval in which it happened to end.
@@ -528,24 +529,6 @@ impl LocalBench {
         }
         let after = after.unwrap_or_else(|| self.snapshot());
         Some(Sampled { samples, windows, before, after })
-    }
-
-    /// Datagrams that arrived after `heard_ms`, once they speak of `time_ms`: a load generator that waits for a CPU sends them late. Also
-    /// whether some were waited for. A service that nothing was ever heard of, and one whose windows are long, is not.
-    fn all_windows(&self, id: &str, heard_ms: u64, time_ms: u64, patience_ms: u64) -> (Vec<Interval>, bool) {
-        let mut at_once = None;
-        let until_ms = self.server.feed().now_ms() + patience_ms;
-        loop {
-            let (new, speaks) = self.server.feed().with(|w| (w.newer(id, heard_ms), w.first_arrival(id).is_some()));
-            let spoken_ms: u64 = new.iter().map(|w| w.window_ms).sum();
-            let rare = new.iter().any(|w| w.window_ms > LONG_WINDOW_MS);
-            if !speaks || rare || spoken_ms + WINDOW_MS > time_ms || self.server.feed().now_ms() >= until_ms {
-                let late = new.len() > at_once.unwrap_or(new.len());
-                return (new, late);
-            }
-            at_once.get_or_insert(new.len());
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 

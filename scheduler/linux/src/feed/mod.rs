@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use surefoot_server::{FeedState, ServerError};
 
 /// Who may write to the socket: its owner and its owner's group.
@@ -365,6 +365,25 @@ impl Feed {
     /// Datagrams that were not taken, by reason.
     pub fn refused(&self) -> BTreeMap<&'static str, u64> {
         Reason::ALL.iter().map(|r| (r.as_str(), self.shared.refused[*r as usize].load(Ordering::Relaxed))).collect()
+    }
+
+    /// Datagrams of a service that arrived after `from_ms`, as soon as they speak of `time_ms` but for less than a window; also whether
+    /// some were waited for. A sender that waits for a CPU sends late. One whose windows are twice as long or longer is not waited for, and
+    /// neither is a service of which nothing was ever heard.
+    pub fn newer_of(&self, service: &str, from_ms: u64, time_ms: u64, window_ms: u64, patience_ms: u64) -> (Vec<Interval>, bool) {
+        let mut at_once = None;
+        let until_ms = self.now_ms() + patience_ms;
+        loop {
+            let (new, speaks) = self.with(|w| (w.newer(service, from_ms), w.first_arrival(service).is_some()));
+            let spoken_ms = new.iter().map(|w| w.window_ms).fold(0, u64::saturating_add);
+            let rare = new.iter().any(|w| w.window_ms > 2 * window_ms);
+            if !speaks || rare || spoken_ms.saturating_add(window_ms) > time_ms || self.now_ms() >= until_ms {
+                let late = new.len() > at_once.unwrap_or(new.len());
+                return (new, late);
+            }
+            at_once.get_or_insert(new.len());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn with<T>(&self, f: impl FnOnce(&mut Windows) -> T) -> T {

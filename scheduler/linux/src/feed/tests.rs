@@ -42,6 +42,36 @@ fn the_socket_delivers() {
     assert!(!path.exists());
 }
 
+/// Windows that their sender holds up are waited for, as long as one likes; those of a sender that speaks rarely, or never did, are not.
+#[test]
+fn late_windows_are_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("feed.sock");
+    let mut feed = bind(&path, MODE);
+    feed.expect(["m", "rare", "silent"].into_iter());
+    let s = UnixDatagram::unbound().unwrap();
+    let send = |service: &str, window_ms: u64| {
+        let text = String::from_utf8(datagram(service, &[5; 20], "")).unwrap();
+        s.send_to(text.replace("\"window_ms\":100", &format!("\"window_ms\":{window_ms}")).as_bytes(), &path).unwrap();
+    };
+    (0..4).for_each(|_| send("m", 100));
+    send("rare", 1000);
+    wait("nothing arrived", || feed.with(|w| w.newer("m", 0).len() == 4 && w.newer("rare", 0).len() == 1));
+    let found = |service: &str, time_ms, patience_ms| {
+        let (new, late) = feed.newer_of(service, 0, time_ms, 100, patience_ms);
+        (new.len(), late)
+    };
+    assert_eq!((found("m", 400, 60_000), found("m", 1000, 0)), ((4, false), (4, false)));
+    assert_eq!((found("rare", 2000, 60_000), found("silent", 1000, 60_000)), ((1, false), (0, false)));
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| found("m", 1000, 60_000));
+        (0..6).for_each(|_| send("m", 100));
+        let (count, waited) = late.join().unwrap();
+        // Whether the six were there at the first look is the scheduler's choice.
+        assert!(count == 10, "{count} {waited}");
+    });
+}
+
 /// What is no socket is nobody's to take away: it is named, with the remedy, and stays.
 #[test]
 fn what_is_no_socket_stays() {
