@@ -216,6 +216,12 @@ def test_a_failed_part_is_left_out(story: demo.Demo, monkeypatch: pytest.MonkeyP
     found = story._or_go_on("local", "local campaign", lambda: story._campaign(demo.LOCAL, "local"))
     assert (found, story.failed) == (None, [])
     assert story.left_out == {"local": "local campaign: another sweep is writing here"}
+
+    def fail() -> dict[str, object]:
+        raise StepFailed("closed loop: the node did not start")
+
+    story._or_go_on("loop", "closed loop", fail)
+    assert story.left_out["loop"] == "closed loop: the node did not start"
     assert story.warnings[0].endswith(f"To try that part again, and it alone: surefoot demo --again local --out {story.out}")
 
 
