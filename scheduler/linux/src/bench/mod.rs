@@ -17,7 +17,7 @@ mod whole;
 use self::client::{failed, Load};
 use self::disturbed::{Disturbance, Limits, Snapshot, LIMITS};
 use self::settle::{Settling, Window};
-use self::whole::whole;
+use self::whole::{whole, Before};
 use crate::discover::online;
 use crate::feed::Interval;
 use crate::local::{LocalConfig, LocalServer};
@@ -141,8 +141,7 @@ type Wanted = (ServiceId, String, Option<u32>, Option<f64>);
 struct Begin {
     at_ms: u64,
     warmup_ms: u64,
-    /// Requests that were unanswered then.
-    outstanding: u64,
+    before: Before,
     found: Settling,
     /// What was seen since: samples already.
     seen: Vec<Seen>,
@@ -327,7 +326,7 @@ impl LocalBench {
         let allocation = self.server.observe().get(&id).map(|v| v.allocation.clone());
         let ended = || failed(&id, "it ended during the case", "Look at its log, or give it more memory");
         let s = sampled.ok_or_else(ended)?;
-        let judged = client.map(|c| whole(&s.windows, begin.outstanding, &c));
+        let judged = client.map(|c| whole(&s.windows, begin.before, &c));
         let verdict = judged.as_ref().map_or(Verdict::Valid, |j| j.verdict);
         let unsettled = match begin.found {
             Settling::Settled | Settling::Unknown => None,
@@ -399,8 +398,9 @@ impl LocalBench {
     fn after_whole_warmup(&self, id: &str, began_ms: u64, warmup_ms: u64) -> Begin {
         let at_ms = began_ms + warmup_ms + SLACK_MS;
         self.sleep_until(at_ms);
-        let outstanding = self.server.feed().with(|w| w.newer(id, 0)).iter().rfind(|w| w.arrived_ms <= at_ms).map_or(0, |w| w.outstanding);
-        Begin { at_ms, warmup_ms, outstanding, found: Settling::Unknown, seen: vec![] }
+        let heard = self.server.feed().with(|w| w.newer(id, 0));
+        let before = before_samples(heard.iter().filter(|w| w.arrived_ms <= at_ms));
+        Begin { at_ms, warmup_ms, before, found: Settling::Unknown, seen: vec![] }
     }
 
     /// As soon as the windows say that the service has settled, or that it never will; after the whole warm-up at the latest.
@@ -410,6 +410,7 @@ impl LocalBench {
         let began_ms = first_ms.saturating_sub(WINDOW_MS);
         let limit_ms = began_ms + sampling.warmup_ms + SLACK_MS;
         let (mut windows, mut heard_ms, mut found, mut rare) = (vec![], 0, Settling::Unknown, false);
+        let mut heard: Vec<Interval> = vec![];
         let kept_as_samples = sampling.interval_ms == WINDOW_MS;
         let (mut seen, mut before): (Vec<Seen>, _) = (vec![], kept_as_samples.then(|| self.snapshot()));
         loop {
@@ -421,6 +422,7 @@ impl LocalBench {
                 let view = observed.get(id);
                 let cpu_cores = view.and_then(|v| v.features.cpu_usage_cores);
                 windows.extend(new.iter().map(|i| self.window(i, cpu_cores)));
+                heard.extend(new.iter().cloned());
                 found = settle::judge(&windows);
                 let after = kept_as_samples.then(|| self.snapshot());
                 match (std::mem::replace(&mut before, after), view, &new[..]) {
@@ -440,14 +442,14 @@ impl LocalBench {
                     true => heard_ms + SLACK_MS - WINDOW_MS * kept as u64,
                     false => limit_ms,
                 };
-                let outstanding = windows.iter().rev().nth(kept).map_or(0, |w: &Window| w.outstanding);
+                let before = before_samples(&heard[..heard.len().saturating_sub(kept)]);
                 // As long as the windows of the client's clock: when each arrived depends on this host.
                 let warmup_ms = match over {
                     true if rare => at_ms.saturating_sub(began_ms).min(sampling.warmup_ms),
                     true => (WINDOW_MS * (windows.len() - kept) as u64).min(sampling.warmup_ms),
                     false => sampling.warmup_ms,
                 };
-                return Begin { at_ms, warmup_ms, outstanding, found, seen };
+                return Begin { at_ms, warmup_ms, before, found, seen };
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -538,6 +540,14 @@ impl Drop for LocalBench {
             tracing::error!("{e}");
         }
     }
+}
+
+/// What these windows, which ended before the samples began, come to.
+fn before_samples<'a>(windows: impl IntoIterator<Item = &'a Interval>) -> Before {
+    windows.into_iter().fold(Before::default(), |mut before, w| {
+        before.hears(w);
+        Before { outstanding: w.outstanding, ..before }
+    })
 }
 
 /// Rate of a load that there is.

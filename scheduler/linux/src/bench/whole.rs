@@ -31,6 +31,29 @@ const BEYOND_SHARE: f64 = 0.1;
 /// Standard deviations of a Poisson count that chance may explain, as for the backlog of a run.
 const CHANCE: f64 = 4.0;
 
+/// What the load had come to when the samples began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Before {
+    /// Requests that were unanswered then.
+    pub outstanding: u64,
+    /// Requests that its windows had told of, and the time that these were of.
+    pub told: u64,
+    pub span_ms: u64,
+}
+
+impl Before {
+    /// Count a window that ended before the samples began.
+    pub fn hears(&mut self, w: &Interval) {
+        self.told = self.told.saturating_add(told(w));
+        self.span_ms = self.span_ms.saturating_add(w.window_ms);
+    }
+}
+
+/// Requests that a window tells of. A closed loop has no backlog: what it could not send shows in nothing but its rate.
+fn told(w: &Interval) -> u64 {
+    w.offered.max(w.counts.total.saturating_add(w.errors).saturating_add(w.dropped))
+}
+
 /// What came of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Whole {
@@ -50,8 +73,8 @@ fn histogram(w: &Interval) -> Histogram<u64> {
     h
 }
 
-/// Judge the windows of the samples; `outstanding_before`: requests unanswered when the first one began.
-pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> Whole {
+/// Judge the windows of the samples; `before`: what the load had come to when the first one began.
+pub fn whole(windows: &[Interval], before: Before, client: &Client) -> Whole {
     let parts: Vec<(Histogram<u64>, u64)> = windows.iter().map(|w| (histogram(w), w.errors + w.dropped)).collect();
     let batches: Vec<(&Histogram<u64>, u64)> = parts.iter().map(|(h, lost)| (h, *lost)).collect();
     let mut all = histogram(&Interval::default());
@@ -73,7 +96,7 @@ pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> 
         dropped_server: dropped,
         dropped_client: 0,
         unfinished: 0,
-        backlog_growth: windows.last().map_or(0, |w| w.outstanding as i64) - outstanding_before as i64,
+        backlog_growth: windows.last().map_or(0, |w| w.outstanding as i64) - before.outstanding as i64,
         mean_outstanding: sum(|w| w.outstanding) as f64 / windows.len().max(1) as f64,
         client_lag_p99_ms: client.lag_p99_ms,
         undelayed_p99_ms: None,
@@ -83,13 +106,16 @@ pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> 
     };
     let found = judge(&evidence, &rules);
     let span_s = sum(|w| w.window_ms).max(1) as f64 * 1e-3;
-    // A closed loop has no backlog: what it could not send shows in nothing but its rate.
-    let told = offered.max(all.len().saturating_add(errors).saturating_add(dropped));
+    let sent = Sent {
+        told: offered.max(all.len().saturating_add(errors).saturating_add(dropped)),
+        span_s,
+        before: Before { told: before.told, span_ms: before.span_ms, outstanding: 0 },
+    };
     let (verdict, reason) = match (&client.limited, verdict_of(found.kind)) {
         (Some(why), _) => (Verdict::ClientLimited, why.clone()),
         (None, kind @ (Verdict::Valid | Verdict::NotResolvable)) => {
             let nothing = || windows.is_empty().then(|| (Verdict::NotResolvable, NO_WINDOW.to_string()));
-            let other_rate = || client.asked_rps.and_then(|asked_rps| other_rate(asked_rps, told as f64 / span_s, span_s));
+            let other_rate = || client.asked_rps.and_then(|asked_rps| other_rate(asked_rps, &sent));
             nothing().or_else(other_rate).unwrap_or((kind, found.reason))
         }
         (None, kind) => (kind, found.reason),
@@ -113,15 +139,33 @@ pub fn whole(windows: &[Interval], outstanding_before: u64, client: &Client) -> 
 
 const NO_WINDOW: &str = "none of the load generator's windows lies within the samples; measure longer, or let it tell the feed more often";
 
+/// What another program sent, over the samples and before.
+struct Sent {
+    told: u64,
+    span_s: f64,
+    before: Before,
+}
+
 /// What it means that a program offered another rate than it was asked for; None: it did as it was asked, as far as chance lets one see.
-fn other_rate(asked_rps: f64, told_rps: f64, span_s: f64) -> Option<(Verdict, String)> {
-    let chance_rps = CHANCE * (asked_rps / span_s).sqrt();
+fn other_rate(asked_rps: f64, sent: &Sent) -> Option<(Verdict, String)> {
+    let beyond = |told: u64, span_s: f64| {
+        let chance_rps = CHANCE * (asked_rps / span_s).sqrt();
+        told as f64 / span_s - asked_rps > BEYOND_SHARE * asked_rps + chance_rps
+    };
+    let told_rps = sent.told as f64 / sent.span_s;
     let said = format!("{told_rps:.1} requests a second were sent where {asked_rps:.1} were asked for");
-    if asked_rps - told_rps > SHORT_SHARE * asked_rps + chance_rps {
+    if asked_rps - told_rps > SHORT_SHARE * asked_rps + CHANCE * (asked_rps / sent.span_s).sqrt() {
         return Some((Verdict::ServerOverloaded, format!("{said}: service or load generator did not keep up")));
     }
-    let beyond = told_rps - asked_rps > BEYOND_SHARE * asked_rps + chance_rps;
-    beyond.then(|| (Verdict::ClientLimited, format!("{said}: the load generator does not keep to its rate")))
+    if !beyond(sent.told, sent.span_s) {
+        return None;
+    }
+    // One that is behind makes up for it as soon as it can: in all it has sent no more than it was asked to.
+    let all = sent.told.saturating_add(sent.before.told);
+    if sent.before.span_ms > 0 && !beyond(all, sent.span_s + sent.before.span_ms as f64 * 1e-3) {
+        return Some((Verdict::ServerOverloaded, format!("{said}: they were due before, when the service did not keep up")));
+    }
+    Some((Verdict::ClientLimited, format!("{said}: the load generator does not keep to its rate")))
 }
 
 fn verdict_of(kind: VerdictKind) -> Verdict {
@@ -140,6 +184,10 @@ mod tests {
 
     const PUNCTUAL: Client = Client { limited: None, lag_p99_ms: Some(0.1), lag_limit_ms: 1.0, asked_rps: None };
 
+    fn before(outstanding: u64) -> Before {
+        Before { outstanding, ..Before::default() }
+    }
+
     /// A window of 400 requests: so many of 5 ms and of 8 ms, the others of 1 ms.
     fn window_of(slow: u64, slower: u64, outstanding: u64) -> Interval {
         let cell = |ms: u64, count| Cell { ns: ms * 1_000_000, count };
@@ -154,7 +202,7 @@ mod tests {
     /// Percentiles are those of all windows together, with an interval; the rates are per second.
     #[test]
     fn windows_add_up() {
-        let w = whole(&vec![window(3); 10], 3, &PUNCTUAL);
+        let w = whole(&vec![window(3); 10], before(3), &PUNCTUAL);
         let l = w.latency.unwrap();
         assert_eq!((l.count, w.verdict, l.achieved_rps, w.offered_rps), (4000, Verdict::Valid, 4000.0, 4000.0));
         assert!((l.p50_ms - 1.0).abs() < 0.01 && (l.p99_ms - 5.0).abs() < 0.01 && l.p99_high_ms.is_some(), "{l:?}");
@@ -164,10 +212,13 @@ mod tests {
     #[test]
     fn the_backlog_of_the_samples_counts() {
         let growing: Vec<Interval> = (1..=10).map(|i| window(100 * i)).collect();
-        assert_eq!(whole(&growing, 0, &PUNCTUAL).verdict, Verdict::ServerOverloaded);
-        assert_eq!(whole(&vec![window(1000); 10], 1000, &PUNCTUAL).verdict, Verdict::Valid);
+        assert_eq!(whole(&growing, before(0), &PUNCTUAL).verdict, Verdict::ServerOverloaded);
+        assert_eq!(whole(&vec![window(1000); 10], before(1000), &PUNCTUAL).verdict, Verdict::Valid);
         let late = Client { limited: Some("late".into()), ..PUNCTUAL };
-        assert_eq!((whole(&growing, 0, &late).verdict, whole(&growing, 0, &late).reason.as_str()), (Verdict::ClientLimited, "late"));
+        assert_eq!(
+            (whole(&growing, before(0), &late).verdict, whole(&growing, before(0), &late).reason.as_str()),
+            (Verdict::ClientLimited, "late")
+        );
     }
 
     /// Of another program the rate is all that tells whether it did as it was asked: a closed loop that falls behind is overload, whatever
@@ -176,7 +227,7 @@ mod tests {
     fn a_program_that_sends_another_rate_is_found_out() {
         let asked = |asked_rps: f64| {
             let client = Client { lag_p99_ms: None, asked_rps: Some(asked_rps), ..PUNCTUAL };
-            whole(&vec![window(3); 10], 3, &client)
+            whole(&vec![window(3); 10], before(3), &client)
         };
         // 4000 requests in a second; chance explains 4 x 63.
         assert_eq!((asked(4000.0).verdict, asked(4250.0).verdict, asked(3500.0).verdict), (Verdict::Valid, Verdict::Valid, Verdict::Valid));
@@ -186,13 +237,29 @@ mod tests {
         // One that does not tell what it offers is judged by what it got.
         let silent: Vec<Interval> = (0..10).map(|_| Interval { offered: 0, ..window(0) }).collect();
         let client = Client { lag_p99_ms: None, asked_rps: Some(4400.0), ..PUNCTUAL };
-        assert_eq!(whole(&silent, 0, &client).verdict, Verdict::ServerOverloaded);
+        assert_eq!(whole(&silent, before(0), &client).verdict, Verdict::ServerOverloaded);
+    }
+
+    /// A program that was held up sends what it owes in a burst. That is no client which ignores its rate, unless it sent too much in all.
+    #[test]
+    fn what_was_due_before_is_the_services_fault() {
+        let after = |windows: usize, each: u64| {
+            let mut before = before(0);
+            (0..windows).for_each(|_| before.hears(&Interval { offered: each, ..Interval { counts: Counts::default(), ..window(0) } }));
+            let client = Client { lag_p99_ms: None, asked_rps: Some(3000.0), ..PUNCTUAL };
+            whole(&vec![window(3); 10], before, &client)
+        };
+        // 4000 in the second of the samples; 1500 in the second before.
+        let (held, eager) = (after(10, 150), after(10, 300));
+        assert!(held.verdict == Verdict::ServerOverloaded && held.reason.contains("due before"), "{held:?}");
+        assert!(eager.verdict == Verdict::ClientLimited && eager.reason.contains("does not keep to its rate"), "{eager:?}");
+        assert_eq!(after(0, 0).verdict, Verdict::ClientLimited);
     }
 
     /// A load generator that tells the feed more rarely than the samples are long has measured nothing of them, and that is said.
     #[test]
     fn without_a_window_nothing_is_known() {
-        let w = whole(&[], 0, &Client { asked_rps: Some(100.0), ..PUNCTUAL });
+        let w = whole(&[], before(0), &Client { asked_rps: Some(100.0), ..PUNCTUAL });
         assert!(w.verdict == Verdict::NotResolvable && w.latency.is_none() && w.reason.contains("measure longer"), "{w:?}");
     }
 
@@ -201,8 +268,8 @@ mod tests {
     fn what_the_samples_are_worth() {
         // The same 60 + 40 slow replies, in one window or in all ten.
         let bursts: Vec<Interval> = (0..10).map(|i| if i == 4 { window_of(60, 40, 3) } else { window_of(0, 0, 3) }).collect();
-        let (burst, even) = (whole(&bursts, 3, &PUNCTUAL), whole(&vec![window(3); 10], 3, &PUNCTUAL));
+        let (burst, even) = (whole(&bursts, before(3), &PUNCTUAL), whole(&vec![window(3); 10], before(3), &PUNCTUAL));
         assert!(burst.verdict == Verdict::NotResolvable && even.verdict == Verdict::Valid, "{burst:?} {even:?}");
-        assert_eq!(whole(&vec![Interval { window_ms: 100, ..Interval::default() }; 5], 0, &PUNCTUAL).latency, None);
+        assert_eq!(whole(&vec![Interval { window_ms: 100, ..Interval::default() }; 5], before(0), &PUNCTUAL).latency, None);
     }
 }
