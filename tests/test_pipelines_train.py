@@ -436,6 +436,7 @@ def imported(module: str) -> set[str]:
 
 
 STAGES = {
+    "names": ["pipelines.names"],
     "label": ["pipelines.label"],
     "rows": ["pipelines.rows"],
     "train": ["pipelines.train", *(m for name in ("a", "b") for m in train.LEARNERS[name])],
@@ -461,7 +462,8 @@ def test_a_stage_depends_on_the_code_that_it_runs(stage: str) -> None:
     for model in entry.get("matrix", {}).get("model", [""]):
         deps += [dep.replace("${item.model}", model) for dep in entry.get("do", entry)["deps"]]
     code = {dep for dep in deps if dep.split("/")[0] in ("models", "pipelines") and dep.endswith(".py")}
-    assert code == set().union(*(imported(module) for module in STAGES[stage]))
+    modules = [*re.findall(r"(?:^|&& )python -m (pipelines\.stage) ", entry.get("do", entry)["cmd"]), *STAGES[stage]]
+    assert code == set().union(*(imported(module) for module in modules))
 
 
 def test_a_stage_is_run_again_by_its_own_parameters_alone() -> None:
