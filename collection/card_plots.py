@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pipelines import samples, tables
-from pipelines.drawing import MUTED, SERIES, STYLE, svg_file
+from pipelines.drawing import SERIES, STYLE, svg_file
 from pipelines.page import counted
 
 from . import charts, dataset, shardfile
@@ -66,7 +66,8 @@ def draw(shards: list[Path], targets_ms: Mapping[str, float], name: str, disturb
 def _counted(cells: pl.DataFrame) -> str:
     """How many samples are drawn, and of how many."""
     n, usable, over = (int(cells[c].sum()) for c in ("n", "usable", "over"))
-    return f"{counted(n, 'sample')} without neighbours: {usable:,} usable, {over:,} overloaded, {n - usable - over:,} not usable"
+    lost = f"{over:,} overloaded (dark, triangle), {n - usable - over:,} not usable (cross)"
+    return f"{counted(n, 'sample')} without neighbours: {usable:,} usable, {lost}"
 
 
 def _cells(samples_: pl.LazyFrame, targets_ms: Mapping[str, float], disturbed: Collection[str] = ()) -> pl.DataFrame:
@@ -110,6 +111,10 @@ def _shown_load(of: pl.DataFrame) -> tuple[float, ...]:
     return tuple(row[c] for c in _LOAD)
 
 
+def _rps(rps: float) -> str:
+    return f"{rps:,.0f}" if rps >= 1000 else f"{rps:g}"
+
+
 def _of_load(of: pl.DataFrame, at: tuple[float, ...], *columns: str) -> pl.DataFrame:
     for column, value in zip(_LOAD, at, strict=True):
         if column in columns:
@@ -133,7 +138,7 @@ def _cliff(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], service: str, targ
         ax, charts.HeatMap(service, "", at[0], int(at[1]), cores, ways, grid, target_ms, overloaded=over, unusable=unusable)
     )
     cells = f"{int((mine['usable'] > 0).sum()):,} of {counted(len(mine), 'cell')} with usable rows"
-    ax.set_title(f"{service} at {at[0]:,.6g} RPS: {cells}", pad=20)
+    ax.set_title(f"{service} at {_rps(at[0])} RPS: {cells}", pad=20)
     ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
 
 
@@ -146,23 +151,29 @@ def _line(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], service: str, targe
         else [loads[k] for k in np.linspace(0, len(loads) - 1, _MOST_LOADS).round().astype(int)]
     )
     drawn = mine.filter(pl.col("rps").is_in(kept))
-    floor = drawn["p99_ms"].min() or target_ms
     for k, rps in enumerate(kept):
         line = drawn.filter(pl.col("rps") == rps)
         good = line.filter(pl.col("usable") > 0)
-        ax.plot(good[over], good["p99_ms"], color=SERIES[k], lw=1.5, marker="o", ms=4, label=f"{rps:,.6g} RPS")
-        bad = line.filter(pl.col("usable") == 0)
-        # without a latency: at the floor, so that it is seen to be there
-        ax.plot(bad[over], np.full(len(bad), floor), ls="none", marker="x", ms=5, color=MUTED if len(kept) > 1 else SERIES[k])
+        ax.plot(good[over], good["p99_ms"], color=SERIES[k], lw=1.5, marker="o", ms=4, label=f"{_rps(rps)} RPS")
+        _without(ax, line, over, k)
     charts.target_line(ax, target_ms, f"QoS target {target_ms:g} ms")
     ax.set_yscale("log")
     charts.log_ms(ax)
     ax.set_xlabel("cores" if over == "cores" else "LLC ways")
     ax.set_ylabel("p99, ms (log)")
     cells = f"{int((drawn['usable'] > 0).sum()):,} of {counted(len(drawn), 'cell')} with usable rows"
-    lost = "" if (drawn["usable"] > 0).all() else "; × = overloaded or not usable"
-    ax.set_title(f"{service}: {cells}{lost}", pad=8 + 14 * -(-len(kept) // 3))
+    ax.set_title(f"{service}: {cells}", pad=8 + 14 * -(-len(kept) // 3))
     ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=3, handlelength=1.4, columnspacing=1.0, borderpad=0.2)
+
+
+def _without(ax: Axes, line: pl.DataFrame, over: str, k: int) -> None:
+    """Cells without a latency, so that they are seen to be there: overloaded ones along the top, unusable ones at the bottom."""
+    for marker, edge, step, bad in (
+        ("^", 0.97, -0.05, line.filter((pl.col("usable") == 0) & pl.col("overloaded"))),
+        ("x", 0.03, 0.05, line.filter((pl.col("usable") == 0) & ~pl.col("overloaded"))),
+    ):
+        at = np.full(len(bad), edge + k * step)
+        ax.plot(bad[over], at, ls="none", marker=marker, ms=4.5, color=SERIES[k], transform=ax.get_xaxis_transform())
 
 
 def _load(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], target_ms: float) -> None:
@@ -171,10 +182,14 @@ def _load(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], target_ms: float) -
     cores, ways = most["cores"][0], most["ways"][0]
     good = most.filter(pl.col("usable") > 0)
     ax.plot(good["rps"], good["p99_ms"], color=SERIES[0], lw=1.5, marker="o", ms=4)
+    _without(ax, most, "rps", 0)
     charts.target_line(ax, target_ms, "QoS target")
     ax.set_yscale("log")
     charts.log_ms(ax)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    low, high = float(most["rps"].min() or 0.0), float(most["rps"].max() or 1.0)  # type: ignore[arg-type]
+    ax.set_xlim(low - 0.05 * high, 1.05 * high)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.6g}" if v < 1e6 else f"{v:,.0f}"))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
     ax.set_ylabel("p99, ms (log)")
     ax.set_xlabel("offered load, RPS")
     where = f"with {counted(cores, 'core')}" + (f" and {counted(ways, 'way')}" if ways else "")

@@ -114,10 +114,14 @@ class Grid:
         base, more = divmod(self.n, rows)
         return [base + 1] * more + [base] * (rows - more)
 
+    def _width_px(self, columns: int) -> int:
+        return columns * self.least_px + (columns - 1) * self.gap_px
+
     def css(self) -> str:
         """Rules for each width (of what is around the grid) at which the rows change."""
         rules = [f".{self.name} {{ display: grid; gap: {self.gap_px}px; grid-template-columns: minmax(0, 1fr); }}"]
-        for columns in range(2, min(self.n, _MOST_COLUMNS) + 1):
+        most_columns = min(self.n, _MOST_COLUMNS)
+        for columns in range(2, most_columns + 1):
             rows = self.rows(columns)
             least, most = min(rows), max(rows)
             longer = sum(k for k in rows if k > least)
@@ -126,8 +130,9 @@ class Grid:
             inner += f".{self.name} > * {{ grid-column: span {tracks // least}; }}"
             if longer:
                 inner += f" .{self.name} > :nth-child(-n+{longer}) {{ grid-column: span {tracks // most}; }}"
-            width = columns * self.least_px + (columns - 1) * self.gap_px
-            rules.append(f"@container (min-width: {width}px) {{ {inner} }}")
+            # of one width only: what a narrower one says of single things must not be left over
+            widest = "" if columns == most_columns else f" and (max-width: {self._width_px(columns + 1) - 0.02:.2f}px)"
+            rules.append(f"@container (min-width: {self._width_px(columns)}px){widest} {{ {inner} }}")
         return "\n".join(rules)
 
 

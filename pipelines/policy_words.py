@@ -28,6 +28,6 @@ def be_words(standings: Iterable[Standing]) -> str:
             continue
         of = "as often" if best.converged == mine.converged else "more often"
         far = (mine.be_throughput or 0.0) / best.be_throughput - 1 if best.be_throughput else 0.0
-        how = f"{abs(far):.0%} {'more' if far > 0 else 'less'} than" if round(100 * far) else "as much as"
+        how = f"{100 * abs(far):.0f} % {'more' if far > 0 else 'less'} than" if round(100 * far) else "as much as"
         said.append(f"{mine.policy} leaves BE jobs {how} {best.policy}, which converges {of}.")
     return " ".join(said)

@@ -88,7 +88,7 @@ def _tiles(facts: Facts) -> list[Tile]:
     margin = facts["params"]["report"]["comparator_margin"]
     outside = [e for e in known if not e["within_paper"]]
     far = [times for e in outside if (times := _times(e)) is not None]
-    why = f"The others are {_span(far)} the papers'. " if far else ""
+    why = f"{'The others' if good else 'All'} are {_span(far)} the papers'. " if far else ""
     why += "“Errors” says what differs and what simple methods reach on the same rows." if outside else ""
     tiles = [
         Tile(

@@ -241,6 +241,10 @@ def test_rows_of_a_grid_are_full(n: int) -> None:
         assert sum(rows) == n
         assert max(rows) - min(rows) <= 1
         assert max(rows) <= columns
+    widths = re.findall(r"@container \(min-width: (\d+)px\)(?: and \(max-width: ([\d.]+)px\))?", grid.css())
+    # each from where the one before ends: no rule of a narrower width is left over
+    assert all(float(end) == pytest.approx(float(begin), abs=0.05) for (_, end), (begin, _) in itertools.pairwise(widths))
+    assert not widths or widths[-1][1] == ""
     for rule in re.findall(r"@container .*", grid.css()):
         tracks = int(re.search(r"repeat\((\d+)", rule)[1])  # type: ignore[index]
         common, *first = map(int, re.findall(r"span (\d+)", rule))
@@ -354,7 +358,7 @@ def test_what_our_policies_leave_to_jobs_is_said(pages: dict[str, Path]) -> None
         ]
     )
     assert said == (
-        "surefoot leaves BE jobs 20% less than parties, which converges as often. "
+        "surefoot leaves BE jobs 20 % less than parties, which converges as often. "
         "osml-plus leaves BE jobs as much as parties, which converges more often."
     )
     assert policy_words.be_words([of("surefoot", True, 3, None)]) == ""
