@@ -769,9 +769,13 @@ def _way(workload: str, service: str, found: Sequence[charts.Trace]) -> list[Any
             "with the number of visits where there were several. Arrows and marks get darker with time; beside some stands how "
             "many changes had been made. Scales are each policy's own, and gaps without a visit are shortened."
         )
-        changes = sum(len(t.steps) - 1 for t in moved)
-        n = f"One run each of {counted(len(moved), 'policy', 'policies')}, {counted(changes, 'change')}"
-        blocks.append(Figures([Drawing(charts.traces(moved, f"{workload}: {held}"), n, caption)], wide=len(moved) > 1))
+        # a figure each: side by side where there is room, below each other on a phone
+        drawn = []
+        for trace in moved:
+            good = sum(trace.met)
+            n = f"{trace.policy}: one run, {counted(len(trace.steps) - 1, 'change')}, QoS met at {good} of {len(trace.steps)}"
+            drawn.append(Drawing(charts.traces([trace], f"{workload}: {held}, {trace.policy}"), n))
+        blocks += [Figures(drawn, least_px=charts.TIME_LINE_PX), Text(caption, "note")]
     if still:
         held = ", ".join(f"{t.policy} ({counted(t.steps[0][1], 'core')}, {counted(t.steps[0][2], 'way')})" for t in still)
         blocks.append(Text(f"No change of what {service} held after the last arrival: {held}.", "note"))
