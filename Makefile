@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ test-playbooks: setup engine ## playbooks and a campaign on three containers wit
 test-spark: rust ## the stages label and rows on a local Spark: the same bits as on DuckDB (fetches 450 MB and a JRE once)
 	@scripts/test-spark.sh
 
+test-pages: setup ## every page in a browser at three widths, light and dark: nothing outside, axe finds nothing (fetches a browser and axe-core once)
+	@scripts/test-pages.sh
+
 test-crashes: deps ## 10,000 crash schedules of the campaign engine and its journal
 	SUREFOOT_CRASHES=10000 cargo test --release --locked -p surefootd --lib crash_schedule
 
@@ -95,6 +98,9 @@ BUNDLES ?= 10000
 test-bundles: setup ## BUNDLES fresh mutations of signed bundles: the lab's reader and the node's must say the same of each
 	cargo build --release --locked -p surefoot-learn --example bundle_verdicts
 	python -m tests.bundle_corpus --compare $(BUNDLES)
+
+test-lab: rust engine ## the lab in containers: a campaign, a small dvc repro, the tracking server (as root; downloads 850 MB the first time)
+	@scripts/test-lab.sh
 
 audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; says what could not be looked at (exit code 3 of scripts/audit.py)
 	python scripts/audit.py

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES
-from pipelines import tables
+from pipelines import site, tables
 from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
@@ -61,6 +61,7 @@ def write(folder: Path) -> Path:
     # last: it is what says that all is there, of these data
     path = folder / CARD
     write_bytes(path, text(folder).encode())
+    site.refresh(path)
     return path
 
 
@@ -81,7 +82,7 @@ def _draw(path: Path, name: str) -> str:
 
     manifest = dataset.read_manifest(path)
     targets_ms = {n: s.qos_target_ms for n, s in manifest.services.items() if s.qos_target_ms}
-    return card_plots.draw(_shards(path, manifest)[0], targets_ms, name)
+    return card_plots.draw(_shards(path, manifest)[0], targets_ms, name, worth.disturbed_cases(path))
 
 
 def _shards(path: Path, manifest: dataset.Manifest) -> tuple[list[Path], dict[str, str]]:
@@ -128,7 +129,7 @@ def text(folder: Path) -> str:
         lines += ["", f"## {plain(name)}", ""]
         lines += _target(path, planned) if _has(path) else ["Nothing was measured yet."]
         if (folder / figure(name)).exists():
-            lines += ["", f"![Where {plain(name)} was measured, and latency over load]({figure(name)})"]
+            lines += ["", f"![p99 of each service of {plain(name)} over cores and ways, and over load]({figure(name)})"]
     lines += ["", "## How to check", ""]
     lines += [
         "`surefoot campaign verify DIR` proves hashes, rows and counts, and looks for values out of range, clock jumps, wrong",

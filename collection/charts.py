@@ -41,14 +41,16 @@ class HeatMap:
     rcliff, oaa: (cores, ways), or None where the labels have none.
     requests_min, requests_max: requests behind the p99 of one window, None where unknown; `windows` of them make a cell.
     overloaded: same shape; where true, latency grows with the length of the case and is no number.
+    unusable: same shape; where true, there are samples and none is usable: marked, and never coloured.
+    rows, usable: samples of the plane, and how many of them are usable.
     """
 
     service: str
     platform: str
     rps: float
     threads: int
-    cores: Sequence[float]
-    ways: Sequence[float]
+    cores: Sequence[float] | np.ndarray
+    ways: Sequence[float] | np.ndarray
     p99_ms: np.ndarray
     qos_target_ms: float
     rcliff: tuple[float, float] | None = None
@@ -57,6 +59,9 @@ class HeatMap:
     requests_max: int | None = None
     windows: int = 1
     overloaded: np.ndarray | None = None
+    unusable: np.ndarray | None = None
+    rows: int = 0
+    usable: int = 0
 
 
 class _AroundTarget(Normalize):
@@ -80,66 +85,68 @@ def heat_map(m: HeatMap) -> str:
     """Draw one cores x ways plane: colour is p99 on a log scale that turns from blue to red at the QoS target."""
     with matplotlib.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(4.1, 3.9))
-        over = np.zeros(m.p99_ms.shape, dtype=bool) if m.overloaded is None else m.overloaded
-        p99_ms = np.where(over, np.nan, m.p99_ms)
-        seen = p99_ms[np.isfinite(p99_ms)]
-        low = min(float(seen.min()), m.qos_target_ms / 3) if seen.size else m.qos_target_ms / 3
-        high = max(float(seen.max()), m.qos_target_ms * 3) if seen.size else m.qos_target_ms * 3
-        norm = _AroundTarget(max(low, 1e-6), m.qos_target_ms, high)
-        colours = LinearSegmentedColormap.from_list("qos", [*_COLD, *_HOT], bad="#eceef2")
-        cores, ways = np.asarray(m.cores, float), np.asarray(m.ways, float)
-        mesh = ax.imshow(
-            np.ma.masked_invalid(p99_ms),
-            origin="lower",
-            aspect="auto",
-            cmap=colours,
-            norm=norm,
-            interpolation="nearest",
-            extent=(ways[0] - 0.5, ways[-1] + 0.5, cores[0] - 0.5, cores[-1] + 0.5),
-        )
-        if over.any():
-            ax.imshow(
-                np.ma.masked_where(~over, np.ones(over.shape)),
-                origin="lower",
-                aspect="auto",
-                cmap=ListedColormap([_OVERLOADED]),
-                interpolation="nearest",
-                extent=mesh.get_extent(),
-            )
-            ax.plot([], [], marker="s", ms=8, color=_OVERLOADED, ls="none", label="overloaded")
-        _staircase(ax, p99_ms, cores, ways, m.qos_target_ms)
-        if m.rcliff is not None:
-            ax.plot(m.rcliff[1], m.rcliff[0], marker="X", ms=11, mfc="#111", mec="white", mew=1.4, ls="none", label="RCliff")
-        if m.oaa is not None:
-            ax.plot(m.oaa[1], m.oaa[0], marker="*", ms=17, mfc="#ffd23f", mec="#111", mew=1.1, ls="none", label="OAA")
-        ax.set_xlabel("LLC ways")
-        ax.set_ylabel("cores (logical CPUs)")
-        ax.grid(visible=False)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-        bar = fig.colorbar(mesh, ax=ax, pad=0.03, fraction=0.07)
-        ticks = [t for t in (10.0**e for e in range(-3, 8)) if norm.low <= t <= norm.high]
-        ticks = [t for t in ticks if abs(math.log10(t / m.qos_target_ms)) > 0.2]
-        bar.set_ticks([*ticks, m.qos_target_ms], labels=[*map(_ms, ticks), f"{_ms(m.qos_target_ms)} target"])
-        bar.ax.minorticks_off()
-        bar.set_label("p99, ms (log)")
-        bar.outline.set_visible(False)
+        plane(ax, m)
         ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
         ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
         return svg_element(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
 
 
+def plane(ax: Axes, m: HeatMap) -> None:
+    """The plane with its colour bar, the edge of what meets the target, and what is known of RCliff and OAA."""
+    over = np.zeros(m.p99_ms.shape, dtype=bool) if m.overloaded is None else m.overloaded
+    p99_ms = np.where(over, np.nan, m.p99_ms)
+    seen = p99_ms[np.isfinite(p99_ms)]
+    low = min(float(seen.min()), m.qos_target_ms / 3) if seen.size else m.qos_target_ms / 3
+    high = max(float(seen.max()), m.qos_target_ms * 3) if seen.size else m.qos_target_ms * 3
+    norm = _AroundTarget(max(low, 1e-6), m.qos_target_ms, high)
+    colours = LinearSegmentedColormap.from_list("qos", [*_COLD, *_HOT], bad="#eceef2")
+    cores, ways = np.asarray(m.cores, float), np.asarray(m.ways, float)
+    x, y = edges(ways), edges(cores)
+    mesh = ax.pcolormesh(x, y, np.ma.masked_invalid(p99_ms), cmap=colours, norm=norm, rasterized=True)
+    if over.any():
+        shown = np.ma.masked_where(~over, np.ones(over.shape))
+        ax.pcolormesh(x, y, shown, cmap=ListedColormap([_OVERLOADED]), rasterized=True)
+        ax.plot([], [], marker="s", ms=8, color=_OVERLOADED, ls="none", label="overloaded")
+    if m.unusable is not None and m.unusable.any():
+        i, j = np.nonzero(m.unusable)
+        ax.plot(ways[j], cores[i], marker="x", ms=4, mew=1, color=MUTED, ls="none", label="not usable")
+    _staircase(ax, p99_ms, cores, ways, m.qos_target_ms)
+    if m.rcliff is not None:
+        ax.plot(m.rcliff[1], m.rcliff[0], marker="X", ms=11, mfc="#111", mec="white", mew=1.4, ls="none", label="RCliff")
+    if m.oaa is not None:
+        ax.plot(m.oaa[1], m.oaa[0], marker="*", ms=17, mfc="#ffd23f", mec="#111", mew=1.1, ls="none", label="OAA")
+    ax.set_xlabel("LLC ways")
+    ax.set_ylabel("cores (logical CPUs)")
+    ax.grid(visible=False)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    bar = ax.figure.colorbar(mesh, ax=ax, pad=0.03, fraction=0.07)
+    ticks = [t for t in (10.0**e for e in range(-3, 8)) if norm.low <= t <= norm.high]
+    ticks = [t for t in ticks if abs(math.log10(t / m.qos_target_ms)) > 0.2]
+    bar.set_ticks([*ticks, m.qos_target_ms], labels=[*map(_ms, ticks), f"{_ms(m.qos_target_ms)} target"])
+    bar.ax.minorticks_off()
+    bar.set_label("p99, ms (log)")
+    bar.outline.set_visible(False)
+
+
+def edges(values: np.ndarray) -> np.ndarray:
+    """Borders of cells around values: half-way between neighbours, so that steps of 5 are drawn as wide as that."""
+    if len(values) == 1:
+        return np.array([values[0] - 0.5, values[0] + 0.5])
+    middle = (values[:-1] + values[1:]) / 2
+    return np.concatenate([[2 * values[0] - middle[0]], middle, [2 * values[-1] - middle[-1]]])
+
+
 def _staircase(ax: Axes, p99_ms: np.ndarray, cores: np.ndarray, ways: np.ndarray, target: float) -> None:
     """Outline the cells that meet the QoS target."""
     met = np.nan_to_num(p99_ms, nan=np.inf) <= target
+    x, y = edges(np.asarray(ways, float)), edges(np.asarray(cores, float))
     lines: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for i, j in itertools.product(range(len(cores)), range(len(ways))):
         if i + 1 < len(cores) and met[i, j] != met[i + 1, j]:
-            y = (cores[i] + cores[i + 1]) / 2
-            lines.append(((ways[j] - 0.5, ways[j] + 0.5), (y, y)))
+            lines.append(((x[j], x[j + 1]), (y[i + 1], y[i + 1])))
         if j + 1 < len(ways) and met[i, j] != met[i, j + 1]:
-            x = (ways[j] + ways[j + 1]) / 2
-            lines.append(((x, x), (cores[i] - 0.5, cores[i] + 0.5)))
+            lines.append(((x[j + 1], x[j + 1]), (y[i], y[i + 1])))
     for k, (xs, ys) in enumerate(lines):
         ax.plot(xs, ys, color="#111", lw=1.3, solid_capstyle="projecting", label="QoS edge" if k == 0 else None)
 
@@ -158,11 +165,12 @@ class QuotaPoint:
 
 @dataclass(frozen=True)
 class QuotaCurve:
-    """p99 of a container over its CPU quota, one line a load level."""
+    """p99 of a container over its CPU quota, one line a load level. disturbed: cases that are left out."""
 
     service: str
     qos_target_ms: float | None
     levels: dict[float, list[QuotaPoint]] = field(default_factory=dict)
+    disturbed: int = 0
 
 
 def quota_curve(c: QuotaCurve) -> str:
@@ -243,33 +251,38 @@ def log_ms(ax: Axes) -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], y_label: str, title: str) -> str:
-    """Draw one bar per group and series; a None leaves a cross, so that it cannot be read as zero."""
+def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], x_label: str, title: str) -> str:
+    """Lying bars, one per group and series; a None leaves a cross, so that it cannot be read as zero."""
     with matplotlib.rc_context(STYLE):
-        fig, ax = plt.subplots(figsize=(9.2, 2.7))
-        width = 0.8 / max(1, len(series))
+        rows = len(groups) * (0.14 * len(series) + 0.12)
+        fig, ax = plt.subplots(figsize=(4.3, 0.9 + rows))
+        height = 0.8 / max(1, len(series))
         top = max((v for vs in series.values() for v in vs if v is not None), default=1.0) or 1.0
         for k, (name, values) in enumerate(series.items()):
-            x = np.arange(len(groups)) + (k - (len(series) - 1) / 2) * width
+            y = np.arange(len(groups)) + (k - (len(series) - 1) / 2) * height
             colour = look(name).colour
-            ax.bar(x, [0.0 if v is None else v for v in values], width * 0.92, color=colour, label=name)
-            for at, v in zip(x, values, strict=True):
+            ax.barh(y, [0.0 if v is None else v for v in values], height * 0.92, color=colour, label=name)
+            for at, v in zip(y, values, strict=True):
                 if v is None:
-                    ax.plot(at, top * 0.03, marker="x", color=colour, ms=6, mew=1.6)
+                    ax.plot(top * 0.02, at, marker="x", color=colour, ms=5, mew=1.4)
                 elif v == 0:
-                    ax.plot([at - width * 0.4, at + width * 0.4], [0, 0], color=colour, lw=2.5, clip_on=False)
-        ax.set_xticks(np.arange(len(groups)), groups)
-        ax.grid(visible=False, axis="x")
-        ax.set_ylabel(y_label)
-        ax.set_title(title)
-        ax.legend(loc="upper right", ncols=len(series), bbox_to_anchor=(1.0, 1.15))
+                    ax.plot([0, 0], [at - height * 0.4, at + height * 0.4], color=colour, lw=2.5, clip_on=False)
+        ax.set_yticks(np.arange(len(groups)), groups)
+        ax.set_ylim(len(groups) - 0.5, -0.5)
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel(x_label)
+        columns = min(3, max(1, len(series)))
+        ax.set_title(title, pad=8 + 14 * -(-len(series) // columns))
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(-0.02, 0.995), ncols=columns, handlelength=1.2, columnspacing=1.0, borderpad=0.2
+        )
         return svg_element(fig, title)
 
 
 def real_loop(runs: Mapping[str, Lane], title: str, marks: Sequence[tuple[float, str]]) -> str:
     """Draw p99 of one real service over time under several policies, and the CPU each gave it."""
     with matplotlib.rc_context(STYLE):
-        fig, (top, low) = plt.subplots(2, 1, figsize=(9.2, 4.3), sharex=True, height_ratios=[1.7, 1])
+        fig, (top, low) = plt.subplots(2, 1, figsize=(6.6, 4.3), sharex=True, height_ratios=[1.7, 1])
         target = next((r.qos_target_ms for r in runs.values() if r.qos_target_ms), None)
         for policy, lane in runs.items():
             colour = look(policy).colour

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines import eval_rows, policy_charts, tables
+from pipelines import eval_rows, policy_charts, policy_words, samples, site, tables
 from pipelines.inputs import SUMMARY_BYTES, read_json, read_text
 from pipelines.io import write_bytes
 from pipelines.page import (
@@ -36,6 +36,7 @@ from pipelines.page import (
     per_cent,
     render,
 )
+from pipelines.policy_words import Standing
 
 from . import charts, closed_loop, console, dataset, shardfile, standing, worth
 
@@ -48,7 +49,7 @@ VERDICTS = {
 STATES = {
     "measured": "samples were taken; how many of their rows are usable stands below",
     "infeasible": "cannot be set up: the drawn neighbours leave too little",
-    "client-limited": "the load generator was too slow",
+    "client-limited": "the load generator could not keep its schedule",
     "overloaded": "the service completes less than 99 % of the offered load",
     "failed": "something broke",
 }
@@ -75,6 +76,7 @@ def write(result: Mapping[str, Any], root: Path, out: Path) -> int:
     """
     data = render(build(result, root)).encode("utf-8")
     write_bytes(out, data)
+    site.refresh(out)
     return len(data)
 
 
@@ -91,14 +93,15 @@ def build(result: Mapping[str, Any], root: Path) -> Page:
         footer="Made by `surefoot demo`. Every figure is drawn from the data sets and tables that “How this was made” lists.",
     )
     page.tiles = _tiles(result)
+    # in the order of a reader's questions: does it hold, here too, why, what was learnt, what is shipped, how was it made
     page.sections = [
         *_warnings(result["warnings"]),
+        _eval(result["eval"]),
+        _closed_loop(result["closed_loop"]),
         _virtual(virtual, result["dvc"]["outputs"].get("demo-virtual")),
         _local(local, result),
         _learning(result["dvc"]),
         _bundles(result["bundles"]),
-        _eval(result["eval"]),
-        _closed_loop(result["closed_loop"]),
         _how(result, root),
     ]
     return page
@@ -132,58 +135,70 @@ def _tone(found: Mapping[str, Any]) -> str:
 def _tiles(result: Mapping[str, Any]) -> list[Tile]:
     virtual = result["campaigns"]["demo-virtual"]
     local = result["campaigns"].get("demo-local")
-    dvc, loop = result["dvc"], result["closed_loop"]
-    tiles = [_local_tile(local, result)]
-    tiles.append(
+    dvc = result["dvc"]
+    noop = dvc["second_run_did_nothing"]
+    bundles = result["bundles"]
+    found = sum(t["rejected"] for b in bundles for t in b["tampering"])
+    tried = sum(len(b["tampering"]) for b in bundles)
+    good = found == tried and all(b["verified"] for b in bundles)
+    return [
+        _local_tile(local, result),
+        _policies_tile(result["eval"]["summary"]),
+        _loop_tile(result["closed_loop"]),
         Tile(
             "cases on the virtual server",
             f"{virtual['cases']['planned']:,}",
             f"{standing.usable_in_words(virtual['rows_by_worth'])}; "
             f"{virtual['cases']['failed']:,} cases failed; every shard verified",
             _tone(virtual),
-        )
-    )
-    noop = dvc["second_run_did_nothing"]
-    tiles.append(
+        ),
         Tile(
             "dvc repro, second time",
             "did nothing" if noop else "ran again",
             f"{dvc['second_s']:.1f} s; dvc.lock unchanged",
             "" if noop else "failed",
-        )
-    )
-    bundles = result["bundles"]
-    found = sum(t["rejected"] for b in bundles for t in b["tampering"])
-    tried = sum(len(b["tampering"]) for b in bundles)
-    good = found == tried and all(b["verified"] for b in bundles)
-    tiles.append(
+        ),
         Tile(
             "changed bytes found in bundles",
             f"{found} of {tried}",
             f"{len(bundles)} signed bundles verified, one byte changed in each file",
             "" if good else "failed",
-        )
+        ),
+    ]
+
+
+_OURS = ("osml-plus", "surefoot")
+
+
+def _policies_tile(summary: Sequence[Mapping[str, Any]]) -> Tile:
+    """All policies side by side: what one reaches says little as long as another may reach it, too."""
+    rows = [
+        [s["policy"], f"{s['converged']} of {s['runs']}", number(s["qos_violation_s_mean"]), number(s["be_throughput_mean"])]
+        for s in summary
+    ]
+    heads = ["policy", "converged", "violation, s", "BE"]
+    told = "Runs converged, QoS violation a run, BE throughput (1 = alone)."
+    all_of_ours = all(s["converged"] == s["runs"] for s in summary if s["policy"] in _OURS)
+    return Tile(
+        "policies on virtual workloads", "", f"{told} {be_words(summary)}".strip(), "" if all_of_ours else "missing", rows, heads
     )
-    rows = result["eval"]["summary"]
-    best = {r["policy"]: r for r in rows}
-    for policy in ("osml-plus", "surefoot"):
-        if policy not in best:
-            continue
-        r = best[policy]
-        tiles.append(
-            Tile(
-                f"{policy} on virtual workloads",
-                f"{r['converged']} of {r['runs']}",
-                "runs converged: every QoS target met, and met for 3 s on end",
-            )
-        )
-    if loop.get("runs"):
-        by = {r["policy"]: r["violation_s"] for r in loop["runs"]}
-        text = " / ".join(f"{by[p]:.1f} s" for p in by)
-        tiles.append(Tile("QoS violation of a real memcached", text, " / ".join(by) + f", over {loop['duration_s']:.0f} s each"))
-    else:
-        tiles.append(Tile("real closed loop", "none", loop["why"], "missing"))
-    return tiles
+
+
+def be_words(summary: Sequence[Mapping[str, Any]]) -> str:
+    rows = (Standing(s["policy"], s["policy"] in _OURS, s["converged"], s["be_throughput_mean"]) for s in summary)
+    return policy_words.be_words(rows)
+
+
+def _loop_tile(loop: Mapping[str, Any]) -> Tile:
+    if not loop.get("runs"):
+        return Tile("real closed loop", "none", loop["why"], "missing")
+    rows = [
+        [r["policy"], f"{r['violation_s']:.1f} of {r['observed_s']:.1f} s", number(r.get("be_cpu_cores"))] for r in loop["runs"]
+    ]
+    more = f"A run of {loop['duration_s']:.0f} s under each policy; seconds above the QoS target of those observed."
+    return Tile(
+        f"a real {loop['service']} beside {loop['job']}", "", more, "", rows, ["policy", "QoS violation", "BE CPU, cores"]
+    )
 
 
 def _local_tile(local: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Tile:
@@ -250,8 +265,14 @@ def _virtual(found: Mapping[str, Any], outputs: Mapping[str, str] | None) -> Sec
             "least allocation; OAA stands a margin away from it."
         )
     )
-    section.blocks.append(Figures([Drawing(charts.heat_map(m), heat_caption(m)) for m in maps]))
+    section.blocks.append(Figures([Drawing(charts.heat_map(m), heat_n(m), heat_caption(m)) for m in maps]))
     return section
+
+
+def heat_n(m: charts.HeatMap) -> str:
+    cells = int((np.isfinite(m.p99_ms) | (m.overloaded if m.overloaded is not None else False)).sum())
+    marked = "" if m.unusable is None or not m.unusable.any() else f"; × = {int(m.unusable.sum()):,} cells without a usable row"
+    return f"{cells:,} of {m.p99_ms.size:,} cells measured, {m.usable:,} of {m.rows:,} rows usable{marked}"
 
 
 def heat_caption(m: charts.HeatMap) -> str:
@@ -278,10 +299,11 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
         (pl.col("neighbours") == "") & pl.col("reason").is_null() & pl.col("rcliff_ways").is_not_null()
     )
     rows = shardfile.scan(shards(folder)).filter(pl.col("neighbours").list.len() == 0)
+    rows = rows.with_columns(worth=samples.worth(worth.disturbed_cases(folder)))
     found = []
     for service in sorted(frame["service"].unique()):
         label = frame.filter(pl.col("service") == service).sort("rps").row(-1, named=True)
-        overloaded = (pl.col("verdict") == "server-overloaded").mean() >= 0.5
+        usable, exceeded = (pl.col("worth") == name for name in ("usable", "server-overloaded"))
         mine = (
             rows.filter(
                 (pl.col("service") == service)
@@ -291,10 +313,11 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
             )
             .group_by("alloc_cores", "alloc_ways")
             .agg(
-                pl.col("latency_p99_ms").median().alias("p99_ms"),
-                overloaded.alias("overloaded"),
-                pl.col("count").filter(pl.col("verdict") == "valid").min().alias("least"),
-                pl.col("count").filter(pl.col("verdict") == "valid").max().alias("most"),
+                pl.col("latency_p99_ms").filter(usable).median().alias("p99_ms"),
+                ((exceeded.sum() > 0) & (exceeded.sum() >= usable.sum())).alias("overloaded"),
+                usable.sum().alias("usable"),
+                pl.col("count").filter(usable).min().alias("least"),
+                pl.col("count").filter(usable).max().alias("most"),
                 pl.len().alias("windows"),
             )
         )
@@ -304,8 +327,9 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
         at = (np.searchsorted(cores, cells["alloc_cores"].to_numpy()), np.searchsorted(ways, cells["alloc_ways"].to_numpy()))
         grid = np.full((len(cores), len(ways)), np.nan)
         grid[at] = cells["p99_ms"].fill_null(np.nan).to_numpy()
-        over = np.zeros(grid.shape, dtype=bool)
+        over, unusable = np.zeros(grid.shape, dtype=bool), np.zeros(grid.shape, dtype=bool)
         over[at] = cells["overloaded"].to_numpy()
+        unusable[at] = ((cells["usable"] == 0) & ~cells["overloaded"]).to_numpy()
         found.append(
             charts.HeatMap(
                 service=service,
@@ -322,6 +346,9 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
                 requests_min=cells["least"].min(),  # type: ignore[arg-type]
                 requests_max=cells["most"].max(),  # type: ignore[arg-type]
                 windows=int(cells["windows"].max() or 0),  # type: ignore[arg-type]
+                unusable=unusable,
+                rows=int(cells["windows"].sum()),
+                usable=int(cells["usable"].sum()),
             )
         )
     return found
@@ -352,7 +379,7 @@ def _local(found: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Sectio
     section.blocks.append(_campaign_table(found))
     section.blocks.append(_worth_table(found))
     curves = quota_curves(Path(found["folder"]))
-    section.blocks.append(Figures([Drawing(charts.quota_curve(c), quota_caption(c)) for c in curves]))
+    section.blocks.append(Figures([Drawing(charts.quota_curve(c), quota_n(c), quota_caption(c)) for c in curves]))
     section.blocks.append(
         Text(
             "Filled circle: valid. Hollow triangle: overloaded, the service completes less than it is offered, so its latency is "
@@ -452,11 +479,15 @@ def cliff_words(curves: Sequence[charts.QuotaCurve]) -> str:
     return text + (f". Not visible: {'; '.join(flat)}." if flat else ".")
 
 
-def quota_caption(c: charts.QuotaCurve) -> str:
+def quota_n(c: charts.QuotaCurve) -> str:
     points = [p for level in c.levels.values() for p in level]
-    valid = [p.requests for p in points if p.verdict == "valid"]
-    text = f"{len(points)} cases, {len(valid)} of them valid"
-    return text + (f"; each p99 of {min(valid):,} to {max(valid):,} requests (median window of the case)." if valid else ".")
+    disturbed = f"; {c.disturbed} more were disturbed" if c.disturbed else ""
+    return f"{len(points)} cases, {sum(p.verdict == 'valid' for p in points)} of them valid{disturbed}"
+
+
+def quota_caption(c: charts.QuotaCurve) -> str:
+    valid = [p.requests for level in c.levels.values() for p in level if p.verdict == "valid"]
+    return f"Each p99 of {min(valid):,} to {max(valid):,} requests (median window of the case)." if valid else ""
 
 
 def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
@@ -468,7 +499,9 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
     with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
         every = shardfile.scan(shards(folder)).collect()
     told = pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited")
-    rows = every.filter(told & ~pl.col("case_id").is_in(list(worth.disturbed_cases(folder))))
+    disturbed = pl.col("case_id").is_in(list(worth.disturbed_cases(folder)))
+    lost = dict(every.filter(told & disturbed).group_by("service").agg(pl.col("case_id").n_unique()).iter_rows())
+    rows = every.filter(told & ~disturbed)
     curves = []
     for (service,), mine in rows.group_by(["service"], maintain_order=True):
         levels: dict[float, list[charts.QuotaPoint]] = {}
@@ -489,7 +522,7 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
                 )
             )
         target = manifest["services"].get(service, {}).get("qos_target_ms")
-        curves.append(charts.QuotaCurve(str(service), target, levels))
+        curves.append(charts.QuotaCurve(str(service), target, levels, lost.get(service, 0)))
     return sorted(curves, key=lambda c: c.service)
 
 
@@ -674,17 +707,18 @@ def _eval(found: Mapping[str, Any]) -> Section:
         Text(
             f"{len(workloads)} workloads × {len(policies)} policies × {seeds} seeds on virtual {found['platform']}. "
             "Converged: every LC service meets its QoS target and goes on meeting it for 3 s, within 180 s of the last change. "
-            "EMU: sum of the loads of the LC services whose QoS is met, over the last 10 s."
+            "BE throughput: relative to running alone on the whole server; what a policy does not leave to BE jobs is the price "
+            "of its QoS. EMU: sum of the loads of the LC services whose QoS is met, over the last 10 s."
         )
     )
     table = [
         [
             s["policy"],
             badge(s["converged"] == s["runs"], f"{s['converged']} of {s['runs']}"),
+            number(s["qos_violation_s_mean"]),
+            number(s["be_throughput_mean"]),
             f"{number(s['convergence_s_mean'])} / {number(s['convergence_s_worst'])}",
             number(s["emu_mean"]),
-            number(s["be_throughput_mean"]),
-            number(s["qos_violation_s_mean"]),
             number(s["actions_mean"]),
             f"{number(s['decision_us_p50'])} / {number(s['decision_us_p99'])}",
         ]
@@ -693,62 +727,85 @@ def _eval(found: Mapping[str, Any]) -> Section:
     columns = [
         Column("policy"),
         Column("converged"),
+        Column("QoS violation, s a run", True),
+        Column("BE throughput", True),
         Column("convergence, mean / worst, s", True),
         Column("EMU", True),
-        Column("BE throughput", True),
-        Column("QoS violation, s a run", True),
         Column("actions a run", True),
         Column("decision p50 / p99, µs", True),
     ]
     section.blocks.append(Table(columns, table))
+    if words := be_words(found["summary"]):
+        section.blocks.append(Text(words))
     section.blocks.append(Text("; ".join(f"{p}: {POLICY_NOTES[p]}" for p in policies if p in POLICY_NOTES) + ".", "note"))
     section.blocks.append(
         Text(
-            "BE throughput is relative to running alone on the whole server. Convergence times are of the runs that converged. "
+            "Convergence times are of the runs that converged. "
             "Decision times: p50 is the mean over runs of each run's median, p99 the worst run's; one decision every 100 ms.",
             "note",
         )
     )
-    violation: dict[str, list[float | None]] = {}
-    convergence: dict[str, list[float | None]] = {}
-    for policy in policies:
-        mine = rows.filter(pl.col("policy") == policy)
-        violation[policy] = [_mean(mine.filter(pl.col("workload") == w)["qos_violation_s"]) for w in workloads]
-        # a policy counts as converged on a workload only if it converges with every seed
-        convergence[policy] = [
-            _mean(part["convergence_s"]) if part["converged"].all() else None
-            for part in (mine.filter(pl.col("workload") == w) for w in workloads)
-        ]
-    names = [w.replace("_", "-") for w in workloads]
-    section.blocks.append(
-        Figures(
-            [
-                Drawing(
-                    charts.grouped_bars(names, violation, "seconds (sum over LC services)", "QoS violation by workload"),
-                    f"Mean over {seeds} seeds; sum over the LC services of a workload.",
-                ),
-                Drawing(
-                    charts.grouped_bars(names, convergence, "seconds", "Convergence time by workload"),
-                    f"Mean over {seeds} seeds; × = not converged with every seed.",
-                ),
-            ],
-            wide=True,
-        )
-    )
+    section.blocks.append(_by_workload(rows, policies, workloads, seeds))
     lines = tables.read(Path(found["out"]) / "timelines.parquet", _EVAL_AGAIN)
     first = lines["seed"].min()
     for workload in workloads:
         section.blocks.append(Heading(f"{workload}: latency against target, and what each service holds"))
-        runs = [
-            eval_rows.time_line(
-                lines.filter((pl.col("workload") == workload) & (pl.col("policy") == p) & (pl.col("seed") == first)), workload, p
-            )
+        mine = {
+            p: lines.filter((pl.col("workload") == workload) & (pl.col("policy") == p) & (pl.col("seed") == first))
             for p in policies
+        }
+        mine = {p: frame for p, frame in mine.items() if len(frame)}
+        if not mine:
+            section.blocks.append(Callout("No time lines of this workload."))
+            continue
+        runs = {p: eval_rows.time_line(frame, workload, p) for p, frame in mine.items()}
+        span = eval_rows.latency_span(runs.values())
+        drawn = [
+            Drawing(policy_charts.time_line(r, span), f"{r.policy}: run 1 of {seeds}, {eval_rows.readings(mine[p])}")
+            for p, r in runs.items()
         ]
-        runs = [r for r in runs if r.lanes]
-        span = eval_rows.latency_span(runs)
-        section.blocks.append(Figures([Drawing(policy_charts.time_line(r, span), eval_rows.caption(r)) for r in runs]))
+        section.blocks.append(Figures(drawn, least_px=policy_charts.TIME_LINE_PX))
+        if said := eval_rows.caption(next(iter(runs.values()))):
+            section.blocks.append(Text(said, "note"))
     return section
+
+
+def _by_workload(rows: pl.DataFrame, policies: Sequence[str], workloads: Sequence[str], seeds: int) -> Figures:
+    """QoS violation, BE throughput and convergence beside each other: one is bought with the other."""
+    violation: dict[str, list[float | None]] = {}
+    be: dict[str, list[float | None]] = {}
+    convergence: dict[str, list[float | None]] = {}
+    for policy in policies:
+        of = [rows.filter((pl.col("policy") == policy) & (pl.col("workload") == w)) for w in workloads]
+        violation[policy] = [_mean(part["qos_violation_s"]) for part in of]
+        be[policy] = [_mean(part["be_throughput"]) for part in of]
+        # a policy counts as converged on a workload only if it converges with every seed
+        convergence[policy] = [_mean(part["convergence_s"]) if part["converged"].all() else None for part in of]
+    names = [w.replace("_", "-") for w in workloads]
+
+    def n(column: str, what: str) -> str:
+        known = len(rows) - rows[column].null_count()
+        return f"{len(workloads)} workloads × {seeds} seeds, {known} of {len(rows)} runs {what}"
+
+    return Figures(
+        [
+            Drawing(
+                charts.grouped_bars(names, violation, "seconds a run, sum over LC services", "QoS violation by workload"),
+                n("qos_violation_s", "with a known latency"),
+                "Mean over the seeds. Less is better.",
+            ),
+            Drawing(
+                charts.grouped_bars(names, be, "1 = alone on the whole server", "BE throughput by workload"),
+                n("be_throughput", "with a BE job"),
+                "Mean over the seeds; × = no BE job in the workload. More is better, where QoS holds.",
+            ),
+            Drawing(
+                charts.grouped_bars(names, convergence, "seconds", "Convergence time by workload"),
+                f"{len(workloads)} workloads × {seeds} seeds, {int(rows['converged'].sum())} of {len(rows)} runs converged",
+                "Mean over the seeds; × = not converged with every seed.",
+            ),
+        ]
+    )
 
 
 def _mean(series: pl.Series) -> float | None:
@@ -769,11 +826,8 @@ def _closed_loop(found: Mapping[str, Any]) -> Section:
     for run in found["runs"]:
         lanes[run["policy"]] = lane_of(Path(run["timeline"]), found["service"])
     marks = [(float(at), str(text)) for at, text in found["marks"]]
-    section.blocks.append(
-        Figures(
-            [Drawing(charts.real_loop(lanes, f"{found['service']} beside {found['job']}", marks), found["caption"])], wide=True
-        )
-    )
+    drawn = charts.real_loop(lanes, f"{found['service']} beside {found['job']}", marks)
+    section.blocks.append(Figures([Drawing(drawn, _loop_n(found["runs"], lanes), found["caption"])], wide=True))
     rows = []
     for run in found["runs"]:
         lane = lanes[run["policy"]]
@@ -804,6 +858,15 @@ def _closed_loop(found: Mapping[str, Any]) -> Section:
     ]
     section.blocks.append(Table(columns, rows))
     return section
+
+
+def _loop_n(runs: Sequence[Mapping[str, Any]], lanes: Mapping[str, policy_charts.Lane]) -> str:
+    said = []
+    for run in runs:
+        p99 = lanes[run["policy"]].p99_ms
+        requests = "" if run.get("requests") is None else f"{run['requests']:,} requests, "
+        said.append(f"{run['policy']}: {requests}p99 known in {sum(p is not None for p in p99):,} of {len(p99):,} readings")
+    return f"{len(runs)} runs; " + "; ".join(said)
 
 
 def lane_of(events: Path, service: str) -> policy_charts.Lane:

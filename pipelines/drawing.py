@@ -20,7 +20,7 @@ from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 
 INK = "#1c2330"
-MUTED = "#6b7484"
+MUTED = "#5d6675"
 GRID = "#e4e7ec"
 TARGET = "#c62839"
 SERIES = ["#1d63c4", "#e08a1e", "#2a8c5a", "#7a5bc7", "#c2447d", "#1798a8", "#8a6d3b", "#555f6f"]
@@ -62,6 +62,10 @@ def _drawn(fig: Figure, salt: str, pad_inches: float) -> str:
     with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
         # what bbox_inches="tight" comes to, without its drawing everything once more to ask how large that is
         fig.set_dpi(_SVG_DPI)
+        if (engine := fig.get_layout_engine()) is not None:
+            # what is measured is what is drawn: a layout that ran while drawing would move things out of the box
+            engine.execute(fig)
+            fig.set_layout_engine("none")
         width, height = fig.get_size_inches() * _SVG_DPI
         box = fig.get_tightbbox(RendererSVG(width, height, io.StringIO())).padded(pad_inches)
         fig.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches=box)

@@ -67,19 +67,62 @@ class Profile(_Strict):
     shares: dict[str, dict[str, float]]
 
 
+class Trained(_Strict):
+    """What is kept of one training, so that the next can be set against it. metrics: numbers of stage `evaluate`."""
+
+    data_sha256: str
+    campaign: str
+    rows: int
+    planes: int
+    git_commit: str | None
+    params: dict[str, str]
+    metrics: dict[str, float]
+
+    def is_same(self, other: Trained) -> bool:
+        """A page made again is of the same training, whatever was committed meanwhile."""
+        return (self.data_sha256, self.params, self.metrics) == (other.data_sha256, other.params, other.metrics)
+
+
 class Versions(_Strict):
-    """The file `versions.json`: the version before this one, if there is one, and this one."""
+    """The file `versions.json`: the version before this one, if there is one, and this one; the same of trainings."""
 
     versions: list[Profile]
+    trainings: list[Trained] = []
+
+    def trained_before(self, now: Trained) -> Trained | None:
+        """The newest training that is another one: of other data, with other parameters, or with other errors."""
+        return next((t for t in reversed(self.trainings) if not t.is_same(now)), None)
 
     def before(self, data_sha256: str) -> Profile | None:
         """The newest version that is of other data."""
         return next((p for p in reversed(self.versions) if p.data_sha256 != data_sha256), None)
 
-    def with_newest(self, profile: Profile) -> Versions:
-        """Two are kept. A page made again of the same data is compared with the same version as before."""
-        before = self.before(profile.data_sha256)
-        return Versions(versions=[profile] if before is None else [before, profile])
+    def with_newest(self, profile: Profile, trained: Trained) -> Versions:
+        """Two of each are kept. A page made again is compared with the same ones as before."""
+        before, other = self.before(profile.data_sha256), self.trained_before(trained)
+        return Versions(
+            versions=[profile] if before is None else [before, profile],
+            trainings=[trained] if other is None else [other, trained],
+        )
+
+
+def changed(before: Trained, now: Trained) -> dict[str, Any]:
+    """What differs between two trainings, for report.json."""
+    params_ = [
+        {"name": name, "before": before.params.get(name), "now": now.params.get(name)}
+        for name in sorted({*before.params, *now.params})
+        if before.params.get(name) != now.params.get(name)
+    ]
+    metrics = [
+        {"metric": name, "before": before.metrics.get(name), "now": now.metrics.get(name)}
+        for name in sorted({*before.metrics, *now.metrics})
+    ]
+    return {
+        "previous": before.model_dump(include={"data_sha256", "campaign", "rows", "planes", "git_commit"}),
+        "same_data": before.data_sha256 == now.data_sha256,
+        "params": params_,
+        "metrics": metrics,
+    }
 
 
 def spread(kind: str, values: pl.Series) -> Spread:

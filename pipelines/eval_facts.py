@@ -242,6 +242,9 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
         "qos_violation_s": _json(mean(group, rows, "qos_violation_s")),
         "actions": _json(mean(group, rows.with_columns(pl.col("actions").cast(pl.Float64)), "actions")),
     }
+    # of how many runs a mean is: the others have no value
+    usable = ("emu", "be_throughput", "qos_violation_s", "self_violation_s")
+    facts["usable_runs"] = {column: len(rows) - rows[column].null_count() for column in usable}
     facts |= {
         "worst_slowdown_median": rows["worst_slowdown"].median(),
         "worst_slowdown_most": rows["worst_slowdown"].max(),

@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines import eval_rows
 from pipelines import policy_charts as charts
-from pipelines.eval_facts import ALL_BE, NOT_RUN, Group
+from pipelines.eval_facts import ALL_BE, NOT_RUN, OURS, Group
 from pipelines.page import (
     Callout,
     Column,
@@ -29,6 +29,7 @@ from pipelines.page import (
     estimate,
     number,
 )
+from pipelines.policy_words import Standing, be_words
 
 Facts = Mapping[str, Any]
 # told the name of each step, which lasts as long as the context
@@ -77,7 +78,10 @@ def build(facts: Facts, groups: Sequence[Group], step: Step = untold) -> Page:
         footer="Made by `surefoot eval-report`; eval-report.json has the same numbers; docs/eval-report.md says how.",
     )
     page.tiles = _tiles(facts)
-    page.sections = [_published(facts), _sets(facts), *_untruths(facts)]
+    # in the order of a reader's questions: what comes of it, is it as published, in full, how it came about
+    compared = any(p["ours"] for p in facts["published"])
+    published = [_published(facts)]
+    page.sections = [_short(facts), *(published if compared else []), _sets(facts), *_untruths(facts)]
     parts: Sequence[Callable[[], list[Section]]] = (
         lambda: [_convergence(facts, groups)],
         lambda: [_emu(facts, groups)],
@@ -87,7 +91,7 @@ def build(facts: Facts, groups: Sequence[Group], step: Step = untold) -> Page:
     for name, drawn in zip(DRAWN, parts, strict=True):
         with step(name):
             page.sections += drawn()
-    page.sections.append(_reading(facts))
+    page.sections += [*([] if compared else published), _reading(facts)]
     return page
 
 
@@ -127,42 +131,113 @@ def _what(s: Mapping[str, Any]) -> str:
     return f"{counted(s['workloads'], 'workload')} ({kind}), {lc}{be}; {counted(s['seeds'], 'seed')}"
 
 
+# sets whose comparison leads the page, where they are there
+_HEADLINES = ("lc3", ALL_BE)
+_MOST_HEADLINES = 3
+
+
 def _tiles(facts: Facts) -> list[Tile]:
+    chosen = [s for s in facts["sets"] if s["set"] in _HEADLINES] or [s for s in facts["sets"] if not s["harm"]]
+    # those with BE jobs show both sides of what a policy buys
+    chosen.sort(key=lambda s: not s["be"])
+    tiles = [_set_tile(s) for s in (chosen or facts["sets"])[:_MOST_HEADLINES]]
     ours = [p for p in facts["published"] if p["verdict"] in ("met", "missed")]
     met = [p for p in ours if p["verdict"] == "met"]
     missing = [p for p in facts["published"] if p["ours"] is None]
     better = [p for p in facts["published"] if p["verdict"] == "as published or better"]
     rivals = [*better, *(p for p in facts["published"] if p["verdict"] == "worse than published")]
-    tiles = [
-        Tile(
-            "published figures and aims of ours",
-            f"{len(met)} of {len(ours)} met" if ours else "none measured",
-            f"{len(missing)} of {len(facts['published'])} without a figure of ours: the folded table says why" if missing else "",
-            "missing" if not ours else "" if len(met) == len(ours) else "failed",
-        ),
-        Tile(
-            "published figures of rivals",
-            f"{len(better)} of {len(rivals)} as published or better" if rivals else "none measured",
-            "a rival that does better than its paper is no fault; the table says where",
-            "" if rivals else "missing",
-        ),
-    ]
-    for s in facts["sets"]:
-        if s["set"] in ("lc3", ALL_BE):
-            by = {p["policy"]: p for p in s["policies"]}
-            first, *rest = [_soon(by[p]) for p in ("surefoot", "osml-plus", "osml", "parties", "clite") if p in by] or [""]
-            if first:
-                tiles.append(Tile(f"convergence where it converges, mean over workloads, {name_of(s)}", first, "; ".join(rest)))
+    without = f"{len(missing)} of {len(facts['published'])} without a figure of ours: the folded table says why"
+    if ours:
+        more = without if missing else ""
+        state = "" if len(met) == len(ours) else "failed"
+        tiles.append(Tile("published figures and aims of ours", f"{len(met)} of {len(ours)} met", more, state))
+    if rivals:
+        more = "a rival that does better than its paper is no fault; the table says where"
+        tiles.append(
+            Tile("published figures of rivals", f"{len(better)} of {len(rivals)} as published or better", more),
+        )
+    if not ours and not rivals:
+        why = "They are of other sets, or of policies that were not run"
+        tiles.append(Tile("published figures", "none to compare", f"{why}: the section before the last says which.", "missing"))
     return tiles
 
 
-def _soon(p: Facts) -> str:
-    """How soon a policy converges, and how often: one without the other flatters."""
-    e = p["convergence_s"]
-    if e is None:
-        return f"{p['policy']} {p['no_value']['convergence_s']}"
-    failed = p["runs"] - p["converged_runs"]
-    return f"{p['policy']} {number(e['value'])} s, {100 * failed / p['runs']:.1f} % fail"
+def _set_tile(s: Facts) -> Tile:
+    """All policies of a set: what one reaches says little as long as another may reach it, too."""
+    heads = ["policy", "converged", "in, s", "violation, s", *(["BE"] if s["be"] else [])]
+    rows = []
+    for p in s["policies"]:
+        fields = ("convergence_s", "qos_violation_s", *(["be_throughput"] if s["be"] else []))
+        values = [number(p[f]["value"]) if p[f] else "–" for f in fields]
+        rows.append([p["policy"], f"{p['converged_runs']} of {p['runs']}", *values])
+    told = "Converged runs, how soon they converge, QoS violation a run" + (", BE throughput (1 = alone)." if s["be"] else ".")
+    fails = any(p["converged_runs"] < p["runs"] for p in s["policies"] if p["policy"] in OURS)
+    return Tile(name_of(s), "", told, "missing" if fails else "", rows, heads)
+
+
+def _short(facts: Facts) -> Section:
+    section = Section("short", "In short", "In short")
+    section.blocks.append(
+        Text(
+            "Less QoS violation is better, and so is more BE throughput: a policy buys one with the other, so they stand beside "
+            "each other. Intervals, all other figures and what they mean are in the tables of each set."
+        )
+    )
+    with_be = any(s["be"] for s in facts["sets"])
+    columns = [Column("set"), Column("policy"), Column("converged"), Column("QoS violation, s a run", True)]
+    columns += [Column(_BE, True)] if with_be else []
+    columns += [Column("convergence, s", True), Column("EMU, sum of loads", True)]
+    rows, drawn, said = [], [], []
+    for s in facts["sets"]:
+        for p in s["policies"]:
+            cells: list[Any] = [name_of(s), p["policy"]]
+            cells += [
+                badge(p["converged_runs"] == p["runs"], f"{p['converged_runs']} of {p['runs']}"),
+                _value(p, "qos_violation_s"),
+            ]
+            cells += [_value(p, "be_throughput")] if with_be else []
+            rows.append([*cells, _value(p, "convergence_s"), _value(p, "emu")])
+        if s["be"]:
+            both = [p for p in s["policies"] if p["qos_violation_s"] and p["be_throughput"]]
+            points = [charts.Trade(p["policy"], _ends(p["qos_violation_s"]), _ends(p["be_throughput"])) for p in both]
+            n = f"{counted(len(points), 'policy', 'policies')}; {_usable([s], 'be_throughput')} with a BE job"
+            caption = "Up and to the left is better. Bars: 95 % intervals, where there are any."
+            if points:
+                drawn.append(Drawing(charts.trade(points, f"{name_of(s)}: what QoS costs BE jobs"), n, caption))
+            words = be_words(
+                Standing(
+                    p["policy"], p["policy"] in OURS, p["converged_runs"], p["be_throughput"] and p["be_throughput"]["value"]
+                )
+                for p in s["policies"]
+            )
+            said += [Text(f"{name_of(s)}: {words}")] if words else []
+    section.blocks += [Table(columns, rows), *said]
+    if drawn:
+        section.blocks.append(Figures(drawn))
+    return section
+
+
+def _value(p: Facts, field: str) -> str:
+    """A figure without its interval, or in words why there is none."""
+    return number(p[field]["value"]) if p[field] else str(p["no_value"][field])
+
+
+def _ends(e: Mapping[str, Any]) -> tuple[float, float, float]:
+    low, high = (e["value"] if e[k] is None else e[k] for k in ("low", "high"))
+    return low, e["value"], high
+
+
+def _usable(sets: Sequence[Facts], field: str) -> str:
+    """Of how many runs a figure is: 38 of 40 runs."""
+    every = [p for s in sets for p in s["policies"]]
+    return f"{sum(p['usable_runs'][field] for p in every):,} of {counted(sum(p['runs'] for p in every), 'run')}"
+
+
+def _runs(g: Group) -> str:
+    """Of what a figure of a set is: 40 workloads × 5 seeds × 3 policies, 580 of 600 runs converged."""
+    parts = [counted(g.rows["workload"].n_unique(), "workload"), counted(len(g.seeds()), "seed")]
+    parts.append(counted(len(g.policies()), "policy", "policies"))
+    return f"{' × '.join(parts)}, {int(g.rows['converged'].sum()):,} of {counted(len(g.rows), 'run')} converged"
 
 
 def _published(facts: Facts) -> Section:
@@ -408,9 +483,9 @@ def _convergence(facts: Facts, groups: Sequence[Group]) -> Section:
         hollow += " 0 s is drawn at 0.1 s (log axis)."
         beyond = "All runs. Beyond 180 s: the share that converged, where some failed."
         cut = "All runs that converged; kernel density of log time, cut at the fastest and the slowest."
-        drawings = [Drawing(charts.scatter(runs), hollow), Drawing(charts.distribution(runs), beyond)]
+        drawings = [Drawing(charts.scatter(runs), _runs(g), hollow), Drawing(charts.distribution(runs), _runs(g), beyond)]
         section.blocks.append(Figures(drawings))
-        section.blocks.append(Figures([Drawing(charts.violins(runs), cut)], wide=True))
+        section.blocks.append(Figures([Drawing(charts.violins(runs), _runs(g), cut)], wide=True))
     if len(section.blocks) == 1:
         section.blocks.append(Callout("No set here has five workloads or more; see the time lines."))
     return section
@@ -479,6 +554,7 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
         drawings = [
             Drawing(
                 charts.emu_distribution(offered, share, oracle),
+                _runs(g),
                 ("Half of the seeds count as half a workload. " if len(g.seeds()) > 1 else "")
                 + ("Dotted: those on which ORACLE meets every QoS target." if oracle is not None else ""),
             )
@@ -487,6 +563,7 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
         drawings.append(
             Drawing(
                 charts.intervals(bars, "EMU, mean over workloads, sum of loads", "EMU", at=mean_oracle),
+                f"{_usable([_facts_of(facts, g)], 'emu')} with an EMU",
                 "Dashed: ORACLE's mean, of the workloads where it is proven." if mean_oracle else "",
             )
         )
@@ -495,7 +572,7 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
         if maps:
             m = maps[0]
             section.blocks.append(Heading(f"{g.set}: load of {m.x} against load of {m.y}"))
-            section.blocks.append(Figures([Drawing(charts.load_map(m)) for m in maps]))
+            section.blocks.append(Figures([Drawing(charts.load_map(m), _map_n(m)) for m in maps]))
             section.blocks.append(
                 Text(
                     f"A workload counts where every seed converges. The number is the highest load of {m.third} among those; "
@@ -506,6 +583,11 @@ def _emu(facts: Facts, groups: Sequence[Group]) -> Section:
     if len(section.blocks) == 1:
         section.blocks.append(Callout("No drawn set with five workloads or more is among these."))
     return section
+
+
+def _map_n(m: charts.LoadMap) -> str:
+    cells = int(np.isfinite(m.share).sum())
+    return f"{m.policy}: {int((m.share == 1).sum())} of {cells} combinations in which all workloads converge"
 
 
 def _known_share(rows: pl.DataFrame, column: str) -> float:
@@ -568,6 +650,7 @@ def _best_effort(facts: Facts) -> list[Section]:
                 "BE throughput relative to running alone on the whole server",
                 "BE throughput, all runs",
             ),
+            f"{_usable(single, 'be_throughput')} with a BE job",
             "Over the last 10 s, whether the LC services are met or not: read it beside the failures.",
         )
     ]
@@ -580,6 +663,7 @@ def _best_effort(facts: Facts) -> list[Section]:
                     "BE throughput of ours over the papers' rivals",
                     at=1.0,
                 ),
+                f"{len(over)} comparisons of {counted(len(single), 'set')}",
                 "Right of the dashed line: more than the rival. Red tick: published (OSML+ paper, Fig. 9).",
             )
         )
@@ -612,6 +696,7 @@ def _churn(facts: Facts, groups: Sequence[Group]) -> list[Section]:
                 "QoS violation, s a run",
                 "QoS violation by policy and platform",
             ),
+            f"{_usable(sets, 'qos_violation_s')} with a known latency",
             "Seconds in which the p99 of the last second is above its target.",
         )
     ]
@@ -623,6 +708,7 @@ def _churn(facts: Facts, groups: Sequence[Group]) -> list[Section]:
                     "QoS violation of its own doing, s a run",
                     "What the policy's own actions broke",
                 ),
+                f"{_usable(sets, 'self_violation_s')} that were measured so",
                 "From where a plan took a service across its cliff until it meets its target again.",
             )
         )
@@ -659,7 +745,11 @@ def _one_workload(section: Section, group: Group, workload: str, out: Path) -> i
     runs = [eval_rows.time_line(mine, workload, p) for p, mine in lines.items()]
     span = eval_rows.latency_span(runs)
     section.blocks.append(Heading(f"{workload} on {group.platform}"))
-    section.blocks.append(Figures([Drawing(charts.time_line(r, span)) for r in runs]))
+    seeds = len(group.seeds())
+    drawn = [
+        Drawing(charts.time_line(r, span), f"{r.policy}: one run of {seeds}, {eval_rows.readings(lines[r.policy])}") for r in runs
+    ]
+    section.blocks.append(Figures(drawn, least_px=charts.TIME_LINE_PX))
     section.blocks.append(Text(eval_rows.caption(runs[0]), "note"))
     service = shown_service(frame)
     if service is not None:
@@ -679,7 +769,13 @@ def _way(workload: str, service: str, found: Sequence[charts.Trace]) -> list[Any
             "with the number of visits where there were several. Arrows and marks get darker with time; beside some stands how "
             "many changes had been made. Scales are each policy's own, and gaps without a visit are shortened."
         )
-        blocks.append(Figures([Drawing(charts.traces(moved, f"{workload}: {held}"), caption)], wide=len(moved) > 1))
+        # a figure each: side by side where there is room, below each other on a phone
+        drawn = []
+        for trace in moved:
+            good = sum(trace.met)
+            n = f"{trace.policy}: one run, {counted(len(trace.steps) - 1, 'change')}, QoS met at {good} of {len(trace.steps)}"
+            drawn.append(Drawing(charts.traces([trace], f"{workload}: {held}, {trace.policy}"), n))
+        blocks += [Figures(drawn, least_px=charts.TIME_LINE_PX), Text(caption, "note")]
     if still:
         held = ", ".join(f"{t.policy} ({counted(t.steps[0][1], 'core')}, {counted(t.steps[0][2], 'way')})" for t in still)
         blocks.append(Text(f"No change of what {service} held after the last arrival: {held}.", "note"))

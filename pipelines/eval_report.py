@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import eval_facts, eval_page, eval_rows, page
+from pipelines import eval_facts, eval_page, eval_rows, page, site
 from pipelines.errors import BadInput
 from pipelines.eval_page import Step, untold
 from pipelines.io import canonical_json, check_output, write_bytes
@@ -38,6 +38,7 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold, overwrite: bool = 
     html = page.render(eval_page.build(facts, groups, step)).encode()
     write_bytes(out / PAGE, html)
     write_bytes(out / FACTS, numbers)
+    site.refresh(out / PAGE)
     verdicts: dict[str, int] = {}
     for row in facts["published"]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1

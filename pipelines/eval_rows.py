@@ -354,7 +354,7 @@ def time_line(frame: pl.DataFrame, workload: str, policy: str) -> TimeLine:
     """One run's time line, from its rows of `timelines.parquet`."""
     lanes = []
     marks: dict[float, list[str]] = {}
-    start = frame["t_ms"].min()
+    start, end = frame["t_ms"].min(), frame["t_ms"].max()
     for (service,), whole in frame.sort("t_ms").group_by(["service"], maintain_order=True):
         mine = _thinned(whole)
         target = whole["qos_target_ms"].drop_nulls()
@@ -376,8 +376,17 @@ def time_line(frame: pl.DataFrame, workload: str, policy: str) -> TimeLine:
         for before, after, at in zip(at_load, at_load[1:], t_s[1:], strict=False):
             if before and after and abs(after - before) > 1e-9:
                 marks.setdefault(at, []).append(f"{service} to {100 * after:.0f} % load")
+        if whole["t_ms"][-1] != end:
+            # it is there in its last reading: it leaves after that
+            marks.setdefault(t_s[-1], []).append(f"{service} leaves")
     shown = [(at, ", ".join(texts)) for at, texts in sorted(marks.items())]
     return TimeLine(workload, policy, lanes, shown, any(w for lane in lanes for w in lane.ways if w))
+
+
+def readings(frame: pl.DataFrame) -> str:
+    """Of how many readings of LC services in a time line the p99 is known."""
+    lc = frame.filter(pl.col("kind") == "lc")
+    return f"p99 known in {len(lc) - lc['p99_ms'].null_count():,} of {counted(len(lc), 'reading')}"
 
 
 def caption(run: TimeLine) -> str:

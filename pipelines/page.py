@@ -13,12 +13,17 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tile:
-    """A verdict at the top of the page. state: "" (good), "missing" or "failed"."""
+    """A verdict at the top of the page. state: "" (good), "missing" or "failed".
+
+    compared: in place of one figure, a row each thing that is compared, led by its name; `heads` are their columns.
+    """
 
     what: str
     figure: str
     more: str
     state: str = ""
+    compared: Sequence[Sequence[str]] = ()
+    heads: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,93 @@ class Callout:
 
 
 @dataclass(frozen=True)
+class Link:
+    """href: relative, quoted; more: small print behind it."""
+
+    href: str
+    text: str
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Links:
+    """A list of links to other pages."""
+
+    links: Sequence[Link]
+    kind: str = field(default="links", init=False)
+
+
+@dataclass(frozen=True)
 class Drawing:
-    """A figure: SVG text as pipelines/drawing.py makes it, and its caption."""
+    """A figure: SVG text as pipelines/drawing.py makes it, and its caption.
+
+    n: of how many it is, and how many of them were usable. It leads the caption; no figure is without.
+    """
 
     svg: str
+    n: str
     caption: str = ""
+
+    def __post_init__(self) -> None:
+        if not any(c.isdigit() for c in self.n):
+            raise ValueError(f"a figure says of how many it is, not {self.n!r}")
 
 
 @dataclass(frozen=True)
 class Figures:
+    """least_px: how narrow one may get before fewer stand side by side."""
+
     figures: Sequence[Drawing]
     wide: bool = False
+    least_px: int = 340
     kind: str = field(default="figures", init=False)
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(len(self.figures), 10_000 if self.wide else self.least_px, 22)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How many things stand side by side: as many as have room, in rows that are all full and differ by one thing at most."""
+
+    n: int
+    least_px: int
+    gap_px: int
+
+    @property
+    def name(self) -> str:
+        return f"grid-{self.n}-{self.least_px}"
+
+    def rows(self, columns: int) -> list[int]:
+        """How many stand in each row, where `columns` have room."""
+        rows = -(-self.n // columns)
+        base, more = divmod(self.n, rows)
+        return [base + 1] * more + [base] * (rows - more)
+
+    def _width_px(self, columns: int) -> int:
+        return columns * self.least_px + (columns - 1) * self.gap_px
+
+    def css(self) -> str:
+        """Rules for each width (of what is around the grid) at which the rows change."""
+        rules = [f".{self.name} {{ display: grid; gap: {self.gap_px}px; grid-template-columns: minmax(0, 1fr); }}"]
+        most_columns = min(self.n, _MOST_COLUMNS)
+        for columns in range(2, most_columns + 1):
+            rows = self.rows(columns)
+            least, most = min(rows), max(rows)
+            longer = sum(k for k in rows if k > least)
+            tracks = least * most if longer else least
+            inner = f".{self.name} {{ grid-template-columns: repeat({tracks}, minmax(0, 1fr)); }} "
+            inner += f".{self.name} > * {{ grid-column: span {tracks // least}; }}"
+            if longer:
+                inner += f" .{self.name} > :nth-child(-n+{longer}) {{ grid-column: span {tracks // most}; }}"
+            # of one width only: what a narrower one says of single things must not be left over
+            widest = "" if columns == most_columns else f" and (max-width: {self._width_px(columns + 1) - 0.02:.2f}px)"
+            rules.append(f"@container (min-width: {self._width_px(columns)}px){widest} {{ {inner} }}")
+        return "\n".join(rules)
+
+
+_MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -131,11 +211,25 @@ class Page:
     sections: list[Section] = field(default_factory=list)
     footer: str = ""
 
+    @property
+    def tile_grid(self) -> Grid:
+        return Grid(max(1, len(self.tiles)), 300, 14)
+
+    @property
+    def fact_grid(self) -> Grid:
+        return Grid(max(1, len(self.facts)), 210, 14)
+
+
+def grids(page: Page) -> dict[str, Grid]:
+    """All grids of a page, by name."""
+    figures = [b.grid for s in page.sections for b in s.blocks if isinstance(b, Figures)]
+    return {g.name: g for g in (page.tile_grid, page.fact_grid, *figures)}
+
 
 def render(page: Page) -> str:
     """HTML text of a page. Everything but the drawings is escaped."""
     folder = files("pipelines") / "templates"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((folder / "report.html.j2").read_text("utf-8"))
-    css = jinja2.utils.markupsafe.Markup((folder / "report.css").read_text("utf-8"))
-    return template.render(page=page, css=css)
+    css = "\n".join([(folder / "report.css").read_text("utf-8"), *(g.css() for g in grids(page).values())])
+    return template.render(page=page, css=jinja2.utils.markupsafe.Markup(css))

@@ -98,6 +98,10 @@ def floats(values: Sequence[float | None]) -> np.ndarray:
     return np.array([np.nan if v is None else v for v in values], float)
 
 
+# as narrow as four stand side by side on a screen of 1,400
+TIME_LINE_PX = 290
+
+
 def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
     """Draw latency over target, and what each service held, over time.
 
@@ -108,7 +112,7 @@ def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
     with matplotlib.rc_context(STYLE):
         rows = 3 if t.has_ways else 2
         heights = [1.5, 1, 1][:rows]
-        fig, axes = plt.subplots(rows, 1, figsize=(4.5, 1.2 + 1.35 * rows), sharex=True, height_ratios=heights, squeeze=False)
+        fig, axes = plt.subplots(rows, 1, figsize=(3.5, 1.2 + 1.3 * rows), sharex=True, height_ratios=heights, squeeze=False)
         latency, *held = axes[:, 0]
         for k, lane in enumerate(t.lanes):
             colour = SERIES[k % len(SERIES)]
@@ -136,7 +140,7 @@ def time_line(t: TimeLine, span: tuple[float, float] | None = None) -> str:
         latency.set_title(f"{t.policy}")
         fig.align_ylabels()
         handles, labels = held[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.55, 0.005), ncols=min(4, max(1, len(labels))))
+        fig.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.005), ncols=min(3, max(1, len(labels))))
         fig.subplots_adjust(hspace=0.12)
         return svg_element(fig, f"{t.workload} under {t.policy}: latency over target and allocations over time")
 
@@ -232,7 +236,7 @@ def scatter(runs: Sequence[Runs]) -> str:
 def violins(runs: Sequence[Runs]) -> str:
     """Violins of the convergence times of converged runs, median and mean marked (the papers' Fig. 6-b and 8-b)."""
     with matplotlib.rc_context(STYLE):
-        fig, ax = plt.subplots(figsize=(9.2, 0.9 + 0.4 * len(runs)))
+        fig, ax = plt.subplots(figsize=(6.6, 0.9 + 0.4 * len(runs)))
         _seconds_axis(ax, failures=False)
         for k, r in enumerate(runs):
             style = look(r.policy)
@@ -467,6 +471,38 @@ def intervals(
         ax.grid(visible=False, axis="y")
         ax.set_xlabel(x_label)
         ax.set_title(title)
+        return svg_element(fig, title)
+
+
+@dataclass(frozen=True)
+class Trade:
+    """What one policy buys with what: (low, mean, high) of QoS violation in s a run, and of BE throughput, 1 = alone."""
+
+    policy: str
+    violation_s: tuple[float, float, float]
+    be_throughput: tuple[float, float, float]
+
+
+def trade(points: Sequence[Trade], title: str) -> str:
+    """BE throughput over QoS violation, a mark a policy with whiskers."""
+    with matplotlib.rc_context(STYLE):
+        fig, ax = plt.subplots(figsize=(4.6, 3.2))
+        for p in points:
+            style = look(p.policy)
+            (x0, x, x1), (y0, y, y1) = p.violation_s, p.be_throughput
+            ax.plot([x0, x1], [y, y], color=style.colour, lw=1.6, solid_capstyle="butt", zorder=2)
+            ax.plot([x, x], [y0, y1], color=style.colour, lw=1.6, solid_capstyle="butt", zorder=2)
+            ax.plot(x, y, ls="none", marker=style.mark, ms=8, mec=style.colour, mfc=style.colour, zorder=3, label=p.policy)
+        if max(p.violation_s[2] for p in points) > 30:
+            # equal shares of the axis for a second and for minutes; 0 has its place
+            ax.set_xscale("symlog", linthresh=1.0)
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        ax.set_xlim(left=0)
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("QoS violation, s a run")
+        ax.set_ylabel("BE throughput, 1 = alone")
+        ax.set_title(title)
+        _legend(fig, ax, [p.policy for p in points])
         return svg_element(fig, title)
 
 

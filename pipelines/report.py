@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pipelines import drift, page, params, training_facts, training_page
+from pipelines import drift, page, params, site, training_facts, training_page
 from pipelines.io import read_model, write_bytes, write_json
 
 PAGE, FACTS, VERSIONS = "report.html", "report.json", "versions.json"
@@ -39,6 +39,7 @@ def run(name: str, rows: Path, labels: Path, models: Path, evaluate: Path, out: 
     write_bytes(out / PAGE, html)
     write_json(out / FACTS, facts)
     write_json(out / VERSIONS, kept.model_dump())
+    site.refresh(out / PAGE)
     found = facts["drift"]
     return {"page": str(out / PAGE), "bytes": len(html), "drifted": None if found is None else found["drifted"]}
 

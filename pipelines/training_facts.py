@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def gather(
     commit, dirty = tracking.git_state()
     figures = published.read()
     platform = about.platform.name
+    values = p.model_dump(include={"label", "rows", "train", "evaluate", "compare", "report"})
+    training = drift.Trained(
+        data_sha256=about.data_sha256,
+        campaign=about.campaign,
+        rows=about.rows,
+        planes=table.height,
+        git_commit=commit,
+        # what the report itself is told changes no model
+        params={n: f"{v}" for n, v in flat({k: v for k, v in values.items() if k != "report"})},
+        metrics={n: float(v) for n, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)},
+    )
+    trained_before = known.trained_before(training)
     facts = {
         "dataset": name,
         "trained_on": {
@@ -77,7 +90,7 @@ def gather(
             }
             for model, summary in trained.items()
         },
-        "params": p.model_dump(include={"label", "rows", "train", "evaluate", "compare", "report"}),
+        "params": values,
         "metrics": metrics,
         "errors": errors(metrics, figures, "evaluate", platform, p.report.comparator_margin, list(trained)),
         "tables": {table: _csv(evaluate / f"{table}.csv") for table in TABLES},
@@ -92,8 +105,17 @@ def gather(
         },
         "transfer": _transfer(evaluate / "transfer", figures, platform),
         "drift": None if before is None else drift.compare(before, now, p.report),
+        "changed": None if trained_before is None else drift.changed(trained_before, training),
     }
-    return facts, known.with_newest(now)
+    return facts, known.with_newest(now, training)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested parameters as names with dots, in their order."""
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return found
 
 
 def _services(table: pl.DataFrame) -> Rows:

@@ -7,7 +7,23 @@ from typing import Any
 
 from pipelines import training_charts as charts
 from pipelines.metric_words import METHODS, MODELS, describe, other
-from pipelines.page import Callout, Column, Drawing, Figures, Heading, Page, Section, Table, Text, Tile, badge, number, per_cent
+from pipelines.page import (
+    Callout,
+    Column,
+    Drawing,
+    Figures,
+    Heading,
+    Page,
+    Section,
+    Table,
+    Text,
+    Tile,
+    badge,
+    counted,
+    number,
+    per_cent,
+)
+from pipelines.training_facts import flat
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -25,7 +41,7 @@ def build(facts: Facts) -> Page:
         title=f"Training report: {facts['dataset']}",
         lede=(
             "What the models of one data set were trained on, how far off they are where they never looked, what the papers and "
-            "simpler methods reach, and whether the data changed since the version before."
+            "simpler methods reach, and what changed since the training before."
         ),
         facts=[
             ("data", f"{trained['campaign']}, SHA-256 {trained['data_sha256']}"),
@@ -38,14 +54,16 @@ def build(facts: Facts) -> Page:
         footer="Made by the stage `report` (pipelines/report.py) from what the others left; report.json has the same numbers.",
     )
     page.tiles = _tiles(facts)
+    # in the order of a reader's questions: how good, better than before, where not, how far it carries, how it was made
     page.sections = [
         _errors(facts),
+        _changed(facts),
+        _drift(facts),
         _where(facts),
         _calibration(facts),
-        _importance(facts),
         _unseen(facts),
         _transfer(facts),
-        _drift(facts),
+        _importance(facts),
         _training(facts),
         _data(facts),
     ]
@@ -68,11 +86,16 @@ def _tiles(facts: Facts) -> list[Tile]:
     compared = [e for e in errors if e["no_worse"] is not None]
     fair = sum(e["no_worse"] for e in compared)
     margin = facts["params"]["report"]["comparator_margin"]
+    outside = [e for e in known if not e["within_paper"]]
+    far = [times for e in outside if (times := _times(e)) is not None]
+    why = f"{'The others' if good else 'All'} are {_span(far)} the papers'. " if far else ""
+    why += "“Errors” says what differs and what simple methods reach on the same rows." if outside else ""
     tiles = [
         Tile(
             "errors within the papers'",
             f"{good} of {len(known)}" if known else "none to compare",
-            "; ".join(describe(e["metric"])[0].split(",")[0] + (" within" if e["within_paper"] else " above") for e in known),
+            why.strip()
+            or ("Each is at least as good as its paper's." if known else "No paper has a figure of what was measured."),
             "" if known and good == len(known) else "missing",
         ),
         Tile(
@@ -83,6 +106,7 @@ def _tiles(facts: Facts) -> list[Tile]:
             else "stage compare was not run",
             "" if compared and fair == len(compared) else "missing",
         ),
+        _changed_tile(facts),
     ]
     drift = facts["drift"]
     if drift is None:
@@ -98,6 +122,155 @@ def _tiles(facts: Facts) -> list[Tile]:
             )
         )
     return tiles
+
+
+def _higher(metric: str) -> bool:
+    """Whether more is better."""
+    return metric.endswith(("_accuracy", "_reduction_pct"))
+
+
+def _lacks(metric: str, value: float) -> float:
+    """An error: of an accuracy, what it lacks of 1."""
+    return 1 - value if metric.endswith("_accuracy") else value
+
+
+def _times(e: Mapping[str, Any]) -> float | None:
+    """How many times the paper's error ours is."""
+    its = _lacks(e["metric"], e["paper"]["value"])
+    return None if _higher(e["metric"]) and not e["metric"].endswith("_accuracy") else _lacks(e["metric"], e["ours"]) / its
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.1f} ×" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} ×"
+
+
+def _short_name(metric: str) -> str:
+    return describe(metric)[0].split(",")[0]
+
+
+def _changed_tile(facts: Facts) -> Tile:
+    found = facts["changed"]
+    if found is None:
+        return Tile(
+            "against the training before", "none before", "the first training of these data that a report was made of", "missing"
+        )
+    rows = [m for m in _compared(facts) if m["better"] is not None]
+    better = sum(m["better"] for m in rows)
+    worse = [_short_name(m["metric"]) for m in rows if not m["better"]]
+    what = [f"{'the same' if found['same_data'] else 'other'} data", f"{len(found['params'])} parameters changed"]
+    more = "; ".join(what) + (f"; worse: {', '.join(worse[:4])}" + (" and more" if len(worse) > 4 else "") if worse else "")
+    return Tile(
+        "errors better than in the training before",
+        f"{better} of {len(rows)}" if rows else "as before",
+        more,
+        "missing" if worse else "",
+    )
+
+
+def _compared(facts: Facts) -> list[dict[str, Any]]:
+    """Errors of both trainings. better: None where they are equal, as shown, or one is missing."""
+    names = {e["metric"] for e in facts["errors"]}
+    rows = []
+    for m in facts["changed"]["metrics"]:
+        if m["metric"] not in names:
+            continue
+        before, now = m["before"], m["now"]
+        better = None
+        if before is not None and now is not None and number(before) != number(now):
+            better = (now > before) == _higher(m["metric"])
+        rows.append({**m, "better": better})
+    return rows
+
+
+def _changed(facts: Facts) -> Section:
+    section = Section("changed", "What changed since the training before", "Changes")
+    found = facts["changed"]
+    if found is None:
+        section.blocks.append(Callout("There is no training before: this is the first report. The next one is set against it."))
+        return section
+    before, now = found["previous"], facts["trained_on"]
+    data = "The same data" if found["same_data"] else f"Other data, SHA-256 {before['data_sha256']} before"
+    commit = (before["git_commit"] or "unknown")[:12]
+    section.blocks.append(
+        Text(
+            f"{data}: {before['rows']:,} rows and {before['planes']:,} planes before, {now['rows']:,} and "
+            f"{sum(now['planes'].values()):,} now. Source before: commit {commit}. How the data differ says “Drift”."
+        )
+    )
+    rows = []
+    for m in _compared(facts):
+        text, unit = describe(m["metric"])
+        word: Any = "as before" if m["better"] is None else badge(m["better"], "better" if m["better"] else "worse")
+        if m["before"] is None or m["now"] is None:
+            word = "new" if m["before"] is None else "not measured now"
+        rows.append([text, unit, number(m["before"]), number(m["now"]), _change(m["before"], m["now"]), word])
+    columns = [
+        Column("error"),
+        Column("unit"),
+        Column("before", True),
+        Column("now", True),
+        Column("change", True),
+        Column("verdict"),
+    ]
+    section.blocks += [Heading("Errors on planes that were held out"), Table(columns, rows)]
+    if not found["same_data"]:
+        section.blocks.append(Text("Held-out planes are of each training's own data: errors differ for that alone, too.", "note"))
+    section.blocks.append(Heading("Parameters"))
+    if found["params"]:
+        changes = [[c["name"], *("not there" if c[k] is None else c[k] for k in ("before", "now"))] for c in found["params"]]
+        section.blocks.append(Table([Column("parameter"), Column("before"), Column("now")], changes))
+    else:
+        section.blocks.append(Text("No parameter changed."))
+    return section
+
+
+def _change(before: float | None, now: float | None) -> str:
+    if before is None or now is None or before == 0:
+        return "–"
+    return f"{100 * (now / before - 1):+.1f} %"
+
+
+def _outside(facts: Facts) -> list[Any]:
+    """Why figures are outside the papers': what simple methods reach on the same rows, and what is not alike."""
+    known = [e for e in facts["errors"] if e["within_paper"] is not None]
+    outside = [e for e in known if not e["within_paper"]]
+    if not outside:
+        return []
+    told = [f"{_short_name(e['metric'])} {number(e['ours'])} against {e['paper']['value']:g}" for e in outside]
+    blocks: list[Any] = [
+        Heading(f"Why {len(outside)} of {len(known)} are outside the papers'"),
+        Text(f"{'; '.join(told)}."),
+    ]
+    compared = [e for e in outside if e["best"] is not None]
+    if compared:
+        reached = [e for e in compared if _reaches(e)]
+        names = ", ".join(_short_name(e["metric"]) for e in reached)
+        blocks.append(
+            Text(
+                f"On the same rows no simple method (nearest neighbour, linear fit, LightGBM) is within the paper's in "
+                f"{len(compared) - len(reached)} of these {len(compared)}: there the figure says how hard these data are. "
+                + (f"One is in {len(reached)} ({names}): there the network has room." if reached else "")
+            )
+        )
+    t = facts["trained_on"]
+    planes = t["planes"]
+    blocks.append(
+        Text(
+            "What is not alike. Data: the papers sampled real servers for months, some 2 billion samples of 62.7 million cases "
+            f"(OSML+, Sec. 5); here are {t['rows']:,} rows of {sum(planes.values()):,} planes, on {t['platform']['name']}. "
+            "Split: OSML+ holds out 30 % of the whole data set (Sec. 4.5), not saying by what; here whole planes are held out, "
+            f"{planes['test']:,} of them, so every figure is of a load that training never saw. More planes (loads, services) "
+            "lower these errors more than more rows a plane do."
+        )
+    )
+    return blocks
+
+
+def _reaches(e: Mapping[str, Any]) -> bool:
+    """Whether the best comparator is within the paper's."""
+    its, paper = e["comparators"][e["best"]], e["paper"]["value"]
+    return bool(its >= paper if _higher(e["metric"]) else its <= paper)
 
 
 def _against_paper(e: Mapping[str, Any]) -> Any:
@@ -156,6 +329,7 @@ def _errors(facts: Facts) -> Section:
         )
     )
     section.blocks.append(_error_table(errors, margin))
+    section.blocks += _outside(facts)
     where = sorted({e["paper"]["platform"] for e in errors if e["paper"]} - {""})
     if where and platform not in where:
         section.blocks.append(
@@ -233,6 +407,13 @@ def _heads(rows: Rows) -> dict[str, str]:
     return heads
 
 
+def _n(rows: Rows, counted_in: str, what: str, unit: str, prefix: str) -> str:
+    """Of how many things a figure is, and how many of its groups have a value."""
+    total = sum(int(r.get(counted_in) or 0) for r in rows)
+    known = sum(any(r[c] is not None for c in r if c.startswith(prefix)) for r in rows)
+    return f"{counted(total, what)}; {known} of {counted(len(rows), unit)} with a value"
+
+
 def _missing(section: Section, facts: Facts, table: str, made_by: str = "evaluate") -> bool:
     """Says that a table is missing, if it is."""
     if facts["tables"][table]:
@@ -261,7 +442,8 @@ def _where(facts: Facts) -> Section:
                 charts.bars(
                     names, _errors_of(rows, "_cores", "_ways"), "mean absolute error, cores or ways", "Model-A by service"
                 ),
-                "Held-out samples of each service; × = no label to measure on.",
+                _n(rows, "samples", "held-out sample", "service", "a_"),
+                "× = no label to measure on.",
             ),
             Drawing(
                 charts.bars(
@@ -270,6 +452,7 @@ def _where(facts: Facts) -> Section:
                     "mean absolute error of QoS capped at 1, %",
                     "Model-B by service",
                 ),
+                _n(rows, "questions", "question", "service", "b_"),
                 "Questions about allocations spread evenly over the plane, as in the paper.",
             ),
         ]
@@ -296,6 +479,7 @@ def _where(facts: Facts) -> Section:
                     "Model-A around the cliff",
                     whole=True,
                 ),
+                _n(rows, "samples", "held-out sample", "distance", "a_"),
                 "Model-A's error by where the sample was taken.",
             ),
             Drawing(
@@ -307,6 +491,7 @@ def _where(facts: Facts) -> Section:
                     "Model-B around the cliff",
                     whole=True,
                 ),
+                _n(rows, "questions", "question", "distance", "b_"),
                 "Model-B's error by the allocation that it was asked about.",
             ),
         ]
@@ -326,6 +511,8 @@ def _calibration(facts: Facts) -> Section:
         )
     )
     left, right = charts.calibration(*[_column(rows, n) for n in ("predicted_qos", "qos", "met_share")])
+    filled = [r for r in rows if r.get("predicted_qos") is not None]
+    n = f"{counted(sum(r['questions'] or 0 for r in rows), 'question')}, {len(filled)} of {counted(len(rows), 'bin')} with one"
     caption = "Bins of the predicted QoS; bins without a question are left out."
     heads = {
         "from_qos": "from QoS",
@@ -334,7 +521,7 @@ def _calibration(facts: Facts) -> Section:
         "qos": "measured, mean",
         "met_share": "QoS met, share",
     }
-    section.blocks += [Figures([Drawing(left, caption), Drawing(right, caption)]), _plain(rows, heads)]
+    section.blocks += [Figures([Drawing(left, n, caption), Drawing(right, n, caption)]), _plain(rows, heads)]
     return section
 
 
@@ -365,6 +552,7 @@ def _importance(facts: Facts) -> Section:
                 [
                     Drawing(
                         charts.bars(inputs, {"growth": [grown.get((i, first)) for i in inputs]}, label, name),
+                        f"{number(facts['metrics'].get('test_rows'))} held-out samples, {counted(len(inputs), 'input')}",
                         f"Without shuffling the error is {number(whole[first])} {unit}.",
                     )
                 ]
@@ -447,6 +635,8 @@ def _transfer(facts: Facts) -> Section:
                     name,
                     log_x=True,
                 ),
+                f"{counted(len(rows), 'size')} of the new data, {number(min(_column(rows, 'samples')))} to "
+                f"{number(max(_column(rows, 'samples')))} samples",
                 "Means over the seeds; least and most are in the table.",
             )
         )
@@ -498,6 +688,7 @@ def _drift(facts: Facts) -> Section:
                             "How far each column moved",
                             limit=limits["drift_distance"],
                         ),
+                        f"{before['rows']:,} rows before, {now['rows']:,} now; {len(far)} of {len(columns)} columns compared",
                         "Line: report.drift_distance in params.yaml. Of few values so much is chance: then the limit is higher.",
                     )
                 ]
@@ -567,8 +758,11 @@ def _training(facts: Facts) -> Section:
                     for n in group
                 }
                 title = MODELS[model] + (f": {next(iter(series))}" if len(group) == 1 else "")
+                known = sum(all(r[n] is not None for n in group) for r in rows)
+                taught = ", ".join(f"{k:,} {split} rows" for split, k in about["rows"].items()) or f"{about['steps']:,} steps"
+                n = f"{taught}; {known} of {counted(len(rows), 'epoch')} with a finite loss"
                 drawn.append(
-                    Drawing(charts.lines(_column(rows, "epoch"), series, "epoch", _loss_label(group), title, whole=True))
+                    Drawing(charts.lines(_column(rows, "epoch"), series, "epoch", _loss_label(group), title, whole=True), n)
                 )
     heads = [Column("model"), Column("steps", True), Column("rows"), Column("epochs", True), Column("loss, first → last epoch")]
     section.blocks.append(Table([*heads, Column("inputs of the paper that the data have not")], table))
@@ -576,7 +770,7 @@ def _training(facts: Facts) -> Section:
         section.blocks.append(Figures(drawn))
         section.blocks.append(Text("Of a regression the weights of the best validation epoch are kept.", "note"))
     section.blocks.append(Heading("Parameters (params.yaml)"))
-    section.blocks.append(Table([Column("parameter"), Column("value")], [[n, f"{v}"] for n, v in _flat(facts["params"])]))
+    section.blocks.append(Table([Column("parameter"), Column("value")], [[n, f"{v}"] for n, v in flat(facts["params"])]))
     return section
 
 
@@ -584,13 +778,6 @@ def _loss_label(names: Sequence[str]) -> str:
     if "val_loss" in names:
         return "loss, in standardised outputs"
     return "squared error of the return" if names == ["critic_loss"] else "loss"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        found += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
-    return found
 
 
 def _data(facts: Facts) -> Section:

@@ -178,7 +178,7 @@ def table(out: Path, entries: dict[str, dict[str, Any]]) -> str:
         at = "-" if not best else f"{judged_ms(best[-1]):.3g}" + ("" if best[-1].get("judged", "p99") == "p99" else " (p95)")
         low = " / ".join("-" if first[p] is None else f"{first[p]:.3g}" for p in ("p50_ms", "p99_ms"))
         top = "none" if r["max_load_rps"] is None else f"{r['max_load_rps']:,g}"
-        top += " (the client's limit)" if r.get("limited_by") == "client" else ""
+        top += " (client-limited)" if r.get("limited_by") == "client" else ""
         lines.append(f"| {name} | {r['threads']} | {entries[name]['qos_target_ms']:g} | {low} | {top} | {at} |")
     lines += ["", "| job | units a second on one core |", "| --- | --- |"]
     lines += [f"| {n} | {r['rate']:.3g} |" for n, r in results.items() if r["kind"] == "be" and n in entries]

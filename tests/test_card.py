@@ -67,20 +67,28 @@ def test_figure(whole: Path) -> None:
     name = card.figure("server-1")
     svg = (whole / name).read_text("utf-8")
     ElementTree.fromstring(svg)
-    for words in ("moses: share of samples", "xapian: share of samples", "QoS target", "offered load, RPS", "LLC ways"):
+    for words in (
+        "moses at ",
+        "xapian at ",
+        "cells with usable rows",
+        "samples without neighbours: ",
+        "QoS target",
+        "offered load, RPS",
+        "LLC ways",
+    ):
         assert words in svg
     assert f"]({name})" in (whole / card.CARD).read_text("utf-8")
     assert verify.verify(whole).findings == []
 
 
-def test_share_of_samples_that_meet_the_target(tmp_path: Path) -> None:
-    """Client-limited samples and those with neighbours are left out; an overloaded one never meets its target."""
+def test_only_usable_samples_without_neighbours_are_drawn(tmp_path: Path) -> None:
+    """Client-limited samples and those with neighbours are left out; of an overloaded one the latency is no number."""
     import polars as pl
 
     from collection import card_plots
 
     def row(p99_ms: float | None, verdict: str = "valid", neighbours: list[dict[str, object]] | None = None) -> dict[str, object]:
-        cell = {"service": "a", "rps": 10.0, "alloc_cores": 2.0, "alloc_ways": None}
+        cell = {"service": "a", "rps": 10.0, "threads": 1, "mba_pct": 100, "alloc_cores": 2.0, "alloc_ways": None, "case_id": "c"}
         return {**cell, "latency_p99_ms": p99_ms, "verdict": verdict, "neighbours": neighbours or []}
 
     beside = [{"service": "b", "cores": 1.0, "ways": 0, "rps": None}]
@@ -95,7 +103,10 @@ def test_share_of_samples_that_meet_the_target(tmp_path: Path) -> None:
     shape = {"alloc_ways": pl.Float64, "neighbours": pl.List(pl.Struct({"service": pl.String, "cores": pl.Float64}))}
     pl.DataFrame(rows, schema_overrides=shape).write_parquet(tmp_path / "x.parquet")
     cells = card_plots._cells(pl.scan_parquet([tmp_path / "x.parquet"]), {"a": 5.0})
-    assert cells.select("service", "cores", "ways", "n", "met").rows() == [("a", 2.0, 0.0, 3, 1)]
+    # the median of 1 and 100; one of three that say something is overloaded
+    assert cells.select("service", "cores", "ways", "n", "usable", "over", "p99_ms", "overloaded").rows() == [
+        ("a", 2.0, 0.0, 5, 2, 1, 50.5, False)
+    ]
     assert card_plots.draw([], {"a": 5.0}, "x") == ""
 
 

@@ -137,7 +137,7 @@ def evaluated(tmp_path: Path) -> Path:
     for policy, met in (("unmanaged", False), ("osml-plus", True)):
         for seed in (1, 2):
             row = {"workload": "pair", "policy": policy, "seed": seed, "converged": met, "convergence_s": 2.0 if met else None}
-            rows.append({**row, "qos_violation_s": 1.5 if met else 30.0})
+            rows.append({**row, "qos_violation_s": 1.5 if met else 30.0, "be_throughput": 0.4})
         for t_ms in range(0, 5000, 100):
             for service, kind in (("moses", "lc"), ("stream", "be")):
                 lc = kind == "lc"
@@ -308,17 +308,18 @@ def test_report_says_what_was_found(result: dict[str, Any], tmp_path: Path) -> N
         "moses at 3,000 RPS, 8 threads",
         "RCliff 3 cores, 2 ways; OAA 4 cores, 3 ways",
         "each p99 of 3,000 requests a window.",
-        "3 cases, 2 of them valid; each p99 of 500 to 500 requests",
+        "30 of 30 cells measured, 25 of 30 rows usable.",
+        "3 cases, 2 of them valid. Each p99 of 500 to 500 requests",
         "QoS target 10 ms",
         "did nothing",
         "1 of 1",
-        "2.6 s / 0.0 s",
+        "unmanaged 2.6 of 2.6 s",
         "0.5 cores",
         "96.4 %",
         "manifest.json: was <changed>",
         "2 s moses to 60 % load",
         "Test CPU, 2 CPUs, 8 GiB",
-        "runs converged: every QoS target met, and met for 3 s on end",
+        "Runs converged, QoS violation a run, BE throughput (1 = alone).",
         "visible for 0 of 1 services. Not visible: memcached (no valid case meets its QoS target).",
     ):
         assert words in text, words
@@ -354,7 +355,7 @@ def test_a_busy_machine_is_told_first(result: dict[str, Any], tmp_path: Path) ->
     ):
         assert said in text
     result["warnings"] = []
-    assert report.build(result, tmp_path).sections[0].id == "virtual"
+    assert report.build(result, tmp_path).sections[0].id == "eval"
 
 
 def test_failed_checks_are_red(result: dict[str, Any], tmp_path: Path) -> None:
