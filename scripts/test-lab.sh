@@ -50,7 +50,7 @@ samples = 2
 """)
 ' || die "python in the lab failed"
 lab surefoot campaign run lab.toml --out data/lab || die "the campaign failed"
-lab dvc repro --quiet register@lab || die "dvc repro failed"
+lab dvc repro register@lab || die "dvc repro failed"
 lab dvc status register@lab | grep -q "up to date" || die "dvc repro left something to do"
 [ "$(stat -c %u "$clone/bundles/lab.tar")" = "$SUREFOOT_UID" ] || die "bundles/lab.tar is not the user's"
 curl --silent --show-error --fail "http://127.0.0.1:$SUREFOOT_MLFLOW_PORT/api/2.0/mlflow/registered-models/search" | grep -q surefoot-a-lab \
