@@ -23,6 +23,7 @@ metrics.json:
 
     osml_...                  of OSML's models, where they were trained (pipelines/osml_measures.py)
 
+headline.json     those of them that `dvc metrics` shows
 predictions.csv   a row a test plane: labels, and the mean prediction over its samples
 by_service.csv    errors of A and B, a row a service
 by_cliff.csv      errors of A by the distance of the sample's allocation from the cliff, of B by that of the one asked about: in
@@ -50,7 +51,7 @@ from pipelines.fit_oaa import predict_a
 from pipelines.fit_qos import predict_qos
 from pipelines.fitted import Fitted
 from pipelines.holdout import Questions, mean_where
-from pipelines.io import csv_bytes, read_json, write_bytes, write_json
+from pipelines.io import csv_bytes, read_json, write_bytes, write_headline, write_json
 from pipelines.tensors import Table
 
 F32 = NDArray[np.float32]
@@ -59,6 +60,8 @@ I64 = NDArray[np.int64]
 
 DISTANCES = 6  # steps from the cliff that are told apart
 _BINS = 20
+# one number for what each model is there for, and one for what it costs to believe it
+_HEADLINE = ("a_oaa_cores_mae", "a_safe_share", "b_error_pct", "b_safe_but_violates", "c_grows_when_violating")
 
 
 def allocate_up(cores: F64, ways: F64, platform: PlatformLimits) -> tuple[F64, F64]:
@@ -313,6 +316,7 @@ def run(rows: Path, labels: Path, models: Path, out: Path, p: params.Params, com
     for name, content in tables.items():
         write_bytes(out / f"{name}.csv", content)
     write_json(out / "metrics.json", metrics)
+    write_headline(out, {name: metrics.get(name) for name in _HEADLINE})
     runs = tracking.Runs(about.mlflow_run_id)
     runs.log_metrics(metrics)
     for path in (out / "metrics.json", *(out / f"{name}.csv" for name in tables)):

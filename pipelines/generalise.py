@@ -33,7 +33,7 @@ from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensor
 from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
 from pipelines.holdout import mean_where
-from pipelines.io import csv_bytes, make_folder, write_bytes, write_json
+from pipelines.io import csv_bytes, make_folder, write_bytes, write_headline, write_json
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
@@ -149,6 +149,8 @@ def _write(out: Path, what: str, by_service: dict[str, dict[str, float]]) -> dic
     metrics = {n: float(np.mean([found[n] for found in by_service.values() if n in found])) for n in names}
     write_bytes(out / "generalise.csv", csv_bytes([what, *names], rows))
     write_json(out / "generalise.json", metrics)
+    # of a platform that is another one, as its models are and rescaled
+    write_headline(out, {name: value for name, value in metrics.items() if name.startswith(("a_mae", "b_error_pct"))})
     return metrics
 
 

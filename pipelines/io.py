@@ -8,11 +8,12 @@ import glob
 import hashlib
 import io
 import json
+import math
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +51,31 @@ def fsync_folder(folder: Path) -> None:
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
 
 
+_CACHED = (
+    "is a link into DVC's cache, where every version of it would be changed. Run: dvc unprotect PATH, as `dvc add` was given it"
+)
+
+
+def _is_cached(link: Path) -> bool:
+    """Whether a link leads to an object of a cache of DVC (files/md5/ab/cdef...)."""
+    try:
+        leads_to = link.readlink().parts
+    except OSError:
+        return False
+    return leads_to[-4:-2] == ("files", "md5")
+
+
+def linked(folder: Path, deepest: int = 6) -> Iterator[Path]:
+    """Files below a folder that are others' too: links, and files of several names. Folders are looked into, behind links too."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):  # a run's temporary file
+            about = path.lstat()
+            if path.is_dir():
+                yield from linked(path, deepest - 1) if deepest else ()
+            elif stat.S_ISLNK(about.st_mode) or about.st_nlink > 1:
+                yield path
+
+
 def _in_the_way(path: Path) -> str | None:
     """Why no file can be written there, whatever the caller wants; None where it is free or a plain file."""
     try:
@@ -59,7 +85,7 @@ def _in_the_way(path: Path) -> str | None:
     if stat.S_ISREG(mode):
         return None
     if stat.S_ISLNK(mode):
-        return "is a link. Give the path that it leads to"
+        return _CACHED if _is_cached(path) else "is a link. Give the path that it leads to"
     kind = next((name for test, name in _KINDS if test(mode)), "a device")
     return f"is {kind} and no plain file. Give a path where nothing is"
 
@@ -253,6 +279,14 @@ def canonical_json(value: Any) -> bytes:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, canonical_json(value))
+
+
+HEADLINE = "headline.json"
+
+
+def write_headline(folder: Path, values: Mapping[str, float | None]) -> None:
+    """The few numbers of a stage that `dvc metrics` and `dvc exp show` put side by side; what is no number is left out."""
+    write_json(folder / HEADLINE, {name: value for name, value in values.items() if value is not None and math.isfinite(value)})
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:

@@ -4,7 +4,8 @@ A plane is one service at one load, thread count, bandwidth throttle and set of 
 
     python -m pipelines.label --data FOLDER --out FOLDER [--params params.yaml]
 
-Writes `labels.parquet` (a row a plane), `cells.parquet` (a row an allocation) and `label.json` (metrics).
+Writes `labels.parquet` (a row a plane), `cells.parquet` (a row an allocation) and `label.json` (metrics); of these
+`headline.json` has the one that `dvc metrics` shows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from pipelines import engine, params, reduce, samples
 from pipelines.errors import BadInput, NoFeasibleCell
-from pipelines.io import write_json, write_parquet
+from pipelines.io import write_headline, write_json, write_parquet
 
 FloatGrid = NDArray[np.float64]
 BOUNDS = tuple(f"{point}_{axis}_{end}" for point in ("rcliff", "oaa") for axis in ("cores", "ways") for end in ("low", "high"))
@@ -411,6 +412,7 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
     for name, frame in (("labels", labels), ("cells", cells)):
         write_parquet(out / f"{name}.parquet", frame)
     write_json(out / "label.json", metrics)
+    write_headline(out, {"labels": kinds.get("exact", 0) + kinds.get("bounded", 0)})
     return metrics
 
 

@@ -3,16 +3,93 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from pipelines import stdio
 from pipelines.errors import BadInput, PipelineError
 from pipelines.inputs import Unreadable, message, read_yaml
+
+T = TypeVar("T")
+
+# stages, folders and files bear it, `@` and `:` part it from others in DVC, and YAML reads what begins otherwise as a number
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+# letters and digits of any script, and these: what people's shells leave alone once it is quoted, and often when it is not
+_FOLDER_MARKS = frozenset("/._-+=,:@% ")
+_MOST_FOLDER = 1000
+SECTIONS = ("datasets", "osml_datasets", "transfers", "foreign", "leave_one_out")
+"""What lists data sets."""
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "a truth value", int: "a number", float: "a number", type(None): "nothing"}
+    return kinds.get(type(value), "no text")
+
+
+def _told(kind: str, told: str) -> PydanticCustomError:
+    # no template: braces of what is told are its own
+    return PydanticCustomError(kind, "{told}", {"told": told})
+
+
+def name_of(value: Any) -> Any:
+    """A name of a data set.
+
+    Raises:
+        PydanticCustomError: it is none; says what one is.
+    """
+    if not isinstance(value, str):
+        raise _told("name", f"{value!r} is {_kind(value)} to YAML. Give a name that begins with a letter")
+    if not _NAME.fullmatch(value) or ".." in value or value.endswith((".", ".tar")):
+        raise _told(
+            "name",
+            f"{value!r} is no name of a data set: a letter, then letters (a to z), digits, `-`, `_` and single `.`, at most 100, "
+            "and `.tar` is no end. Rename it there and wherever params.yaml names it",
+        )
+    return value
+
+
+def folder_of(value: Any) -> Any:
+    """A folder of a data set.
+
+    Raises:
+        PydanticCustomError: it is none; says why.
+    """
+    if not isinstance(value, str):
+        raise _told("folder", f"{value!r} is {_kind(value)} to YAML. Put the folder in quotes")
+    odd = next((c for c in value if not c.isalnum() and c not in _FOLDER_MARKS), None)
+    if odd is not None:
+        raise _told("folder", f"{value!r} has {odd!r} in it. Rename the folder: letters, digits and {_marks()} are taken")
+    wrong = {
+        "is empty": not value,
+        "begins with -": value.startswith("-"),
+        "begins or ends with a blank": value != value.strip(),
+        f"is longer than {_MOST_FOLDER} characters": len(value) > _MOST_FOLDER,
+    }
+    if why := next((why for why, holds in wrong.items() if holds), None):
+        raise _told("folder", f"{value[:100]!r} {why}. Give the folder of one target of a campaign, e.g. data/NAME/server-1")
+    return value
+
+
+def _marks() -> str:
+    return " ".join(sorted(_FOLDER_MARKS - {" "})) + " and blanks"
+
+
+def _names(value: Any) -> Any:
+    """A table whose keys, or a list whose entries, are names of data sets."""
+    if isinstance(value, dict | list):
+        for name in value:
+            name_of(name)
+    return value
+
+
+Name = Annotated[str, BeforeValidator(name_of)]
+Folder = Annotated[str, BeforeValidator(folder_of)]
 
 
 class _Section(BaseModel):
@@ -223,20 +300,20 @@ class Gate(_Section):
 class Source(_Section):
     """One data set: the folder of one target of a campaign."""
 
-    folder: str
+    folder: Folder
 
 
 class Begin(Source):
     """A data set of a new platform, and the data set whose models it begins from."""
 
-    begin: str
+    begin: Name
 
 
 class Foreign(Source):
     """A data set that the models of another one are asked about; `on` is the folder of that one's data."""
 
-    models: str
-    on: str
+    models: Name
+    on: Folder
 
 
 class Params(_Section):
@@ -257,6 +334,11 @@ class Params(_Section):
     generalise: Generalise = Generalise()
     report: Report = Report()
     gate: Gate = Gate()
+
+    @field_validator(*SECTIONS, mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return _names(value)
 
     @model_validator(mode="after")
     def _known(self) -> Params:
@@ -280,18 +362,29 @@ def load(path: Path) -> Params:
         raise BadInput(f"{path}: {'.'.join(str(p) for p in first['loc']) or 'file'}: {first['msg']}") from None
 
 
-def run_stage(work: Callable[[], Any]) -> int:
-    """Run a stage: its metrics on stdout as JSON; errors in one line on stderr; exit code 0, 1 or 2."""
+def guarded(work: Callable[[], T]) -> tuple[int, T | None]:
+    """Exit code and result of a piece of work; an error is one line on stderr, and the result None."""
     stdio.guard()
     try:
-        print(json.dumps(work(), indent=2, sort_keys=True, default=str))
+        return 0, work()
     except PipelineError as error:
         print(message(f"error: {error}"), file=sys.stderr)
-        return error.exit_code
+        return error.exit_code, None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(message(f"error: {where}{error.strerror or error}"), file=sys.stderr)
-        return 1
+        return 1, None
+
+
+def run_stage(work: Callable[[], Any]) -> int:
+    """Run a stage: its metrics on stdout as JSON; errors in one line on stderr; exit code 0, 1 or 2."""
+
+    def shown() -> None:
+        print(json.dumps(work(), indent=2, sort_keys=True, default=str))
+
+    code, _ = guarded(shown)
+    if code:
+        return code
     if why := stdio.failure():
         print(f"error: {why}", file=sys.stderr)
         return 1

@@ -19,7 +19,8 @@ exit code is 1 then.
 A killed run leaves nothing that the next one does not put right: a version appears with all its tags or not at all, and
 everything else is set to what it must be.
 
-Writes register.json: promoted, reasons (why not), lines (each of the gate: value, bound, champion's value, verdict), models.
+Writes register.json: promoted, reasons (why not), lines (each of the gate: value, bound, champion's value, verdict), models;
+and headline.json for `dvc metrics`: promoted (0 or 1).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import Any
 from pipelines import fitted, params, signature, tracking
 from pipelines.errors import BadInput, PipelineError
 from pipelines.inputs import parse_json
-from pipelines.io import canonical_json, read_json, sha256_file, write_json
+from pipelines.io import canonical_json, read_json, sha256_file, write_headline, write_json
 
 CANDIDATE, CHAMPION = "candidate", "champion"
 MODELS = ("a", "b", "c")
@@ -298,6 +299,7 @@ def run(
         },
     }
     write_json(out / RESULT, result)
+    write_headline(out, {"promoted": int(not why)})
     return result
 
 

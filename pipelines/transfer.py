@@ -11,7 +11,7 @@ A share of the samples is a share of the allocations that were measured, each wi
 have them; the labels of the planes are taken as known (a frontier campaign finds them from few cells).
 
 Writes `transfer.json` (metrics: means over the seeds), `transfer.csv` (a row a fit), `curve_a.csv`, `curve_b.csv` (a row a
-share):
+share), and `headline.json` for `dvc metrics` (the errors with transfer and the reductions):
 
     a_mae_scratch, a_mae_transfer   mean absolute error of OAA and RCliff, cores and ways, all four
     b_mae_scratch, b_mae_transfer   mean absolute error of QoS capped at 1, in per cent
@@ -38,7 +38,7 @@ from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors, tracki
 from pipelines.fit import Start
 from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
-from pipelines.io import csv_bytes, make_folder, write_bytes, write_json
+from pipelines.io import csv_bytes, make_folder, write_bytes, write_headline, write_json
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
@@ -114,6 +114,8 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     for letter in ("a", "b"):
         write_bytes(out / f"curve_{letter}.csv", curve_csv(rows, letter, settings.shares))
     write_json(out / "transfer.json", metrics)
+    told = [f"{letter}_{name}" for letter in "ab" for name in ("mae_transfer", "reduction_pct")]
+    write_headline(out, {name: metrics[name] for name in told})
     return metrics
 
 

@@ -413,7 +413,7 @@ def test_dvc_repro_makes_a_bundle_and_a_second_one_does_nothing(workspace: Path)
     (workspace / "params.yaml").write_text(yaml.safe_dump({**values, "osml_datasets": ["toy"]}))
     plan = dvc(workspace, "repro", "--dry", "bundle@toy")
     assert plan.returncode == 0, plan.stderr
-    assert set(re.findall(r"Running stage '([^']+)'", plan.stdout)) == {f"train-osml@toy-{m}" for m in bundle.OSML}
+    assert set(re.findall(r"Running stage '([^']+)'", plan.stdout)) == {"names", *(f"train-osml@toy-{m}" for m in bundle.OSML)}
     one = dvc(workspace, "repro", "train-osml@toy-bp")
     assert one.returncode == 0, one.stdout + one.stderr
     assert (workspace / "out/pipeline/toy/train/osml-bp/model.safetensors").exists()
@@ -436,6 +436,7 @@ def imported(module: str) -> set[str]:
 
 
 STAGES = {
+    "names": ["pipelines.names"],
     "label": ["pipelines.label"],
     "rows": ["pipelines.rows"],
     "train": ["pipelines.train", *(m for name in ("a", "b") for m in train.LEARNERS[name])],
@@ -461,7 +462,8 @@ def test_a_stage_depends_on_the_code_that_it_runs(stage: str) -> None:
     for model in entry.get("matrix", {}).get("model", [""]):
         deps += [dep.replace("${item.model}", model) for dep in entry.get("do", entry)["deps"]]
     code = {dep for dep in deps if dep.split("/")[0] in ("models", "pipelines") and dep.endswith(".py")}
-    assert code == set().union(*(imported(module) for module in STAGES[stage]))
+    modules = [*re.findall(r"(?:^|&& )python -m (pipelines\.stage) ", entry.get("do", entry)["cmd"]), *STAGES[stage]]
+    assert code == set().union(*(imported(module) for module in modules))
 
 
 def test_a_stage_is_run_again_by_its_own_parameters_alone() -> None:
