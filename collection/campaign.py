@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from pipelines.inputs import read_bytes
-from pipelines.io import leftovers, make_folder, naming, write_bytes, write_json
+from pipelines.io import leftovers, linked, make_folder, naming, write_bytes, write_json
 
 from . import card, dataset, lab, spec, standing, tools, worth
 from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed, ToolMissing
@@ -388,8 +389,25 @@ def _check_folder(campaign: spec.Campaign, out: Path) -> None:
                 f"--out {out}: holds campaign {held.name!r} as {copy} describes it, and {campaign.path} differs from that. "
                 "Give another --out, or remove the folder"
             )
+        _check_own(out)
     elif out.exists() and set(out.iterdir()) - {out / ".lock", *temporaries(out)}:
         raise CampaignError(f"--out {out}: is not empty and holds no campaign. Give another folder")
+
+
+def _check_own(out: Path) -> None:
+    """Refuse a data set whose files are links, as DVC makes them: what goes on there would change the versions in its cache, too.
+
+    Raises:
+        CampaignError: says of how many, and the remedy.
+    """
+    links = sorted(linked(out))
+    if links:
+        first, more = links[0], f" and {counted(len(links) - 1, 'more file')}" if len(links) > 1 else ""
+        raise CampaignError(
+            f"--out {out}: {first.relative_to(out)}{more}: a link, or a file of more names (hard links): going on would change "
+            "what else they lead to, e.g. a version in DVC's cache. Give the folder files of its own: "
+            f"dvc unprotect {shlex.quote(str(out))}, as `dvc add` was given it; without DVC: cp -rL to a new folder"
+        )
 
 
 def temporaries(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,8 @@ def campaign_card(folder: Path) -> None:
     # a run removes half-written files when it starts
     with campaigns.locked(folder):
         path = card.write(folder)
-    click.echo(f"{path}: verify with `surefoot campaign verify {folder}`; version with `dvc add {folder}`")
+    told = shlex.quote(str(folder))
+    click.echo(f"{path}: verify with `surefoot campaign verify {told}`; version with `dvc add {told}`")
 
 
 @surefoot.group()

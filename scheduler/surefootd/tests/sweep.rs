@@ -407,6 +407,35 @@ fn started_folder_and_drift() {
     assert!(code == 2 && says.contains("changed: seed (was 7, is 8)"), "{says}");
 }
 
+/// A sweep does not go on with files that are links (DVC makes them, to its cache): it says so in one line, and writes nothing.
+#[test]
+fn nothing_is_written_through_links() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let journal = fs::read(out.join("journal.jsonl")).unwrap();
+    // As a kill leaves it: there is something to go on with.
+    fs::write(out.join("journal.jsonl"), &journal[..journal.len() / 2]).unwrap();
+    let cache = dir.path().join("cache");
+    fs::create_dir(&cache).unwrap();
+    let ways: [fn(&Path, &Path) -> std::io::Result<()>; 2] = [|a, b| symlink(a, b), |a, b| fs::hard_link(a, b)];
+    for name in ["journal.jsonl", "manifest.json", "shards/part-00000.parquet"] {
+        for link in ways {
+            let (at, kept) = (out.join(name), cache.join("object"));
+            let bytes = fs::read(&at).unwrap();
+            fs::rename(&at, &kept).unwrap();
+            link(&kept, &at).unwrap();
+            let (code, says) = one_line(&resume(&file, &out));
+            assert!(code == 2 && says.contains(name) && says.contains("dvc unprotect"), "{name}: {says}");
+            assert_eq!(fs::read(&kept).unwrap(), bytes, "{name}");
+            fs::remove_file(&at).unwrap();
+            fs::rename(&kept, &at).unwrap();
+        }
+    }
+    assert!(resume(&file, &out).status.success());
+    add_up(&out);
+}
+
 /// A folder with anything that no sweep left stays as it is, with --resume too; what a kill before the manifest left is gone on with.
 #[test]
 fn a_folder_of_others_stays_as_it_is() {

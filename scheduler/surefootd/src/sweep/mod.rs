@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use surefoot_io::input;
@@ -115,6 +116,7 @@ impl Folder {
             let dir = dir.display();
             return Err(Error::BadInput(format!("--out {dir}: is not empty and holds no campaign. Give another folder")));
         }
+        check_own(dir)?;
         let path = dir.join(LOCK);
         let opened = own::Folder::for_results(dir).and_then(|folder| folder.file_or_new(LOCK, OFlag::O_RDWR, 0o644));
         let file = opened.map_err(|e| files::own_error(&path, "cannot be opened", &e))?;
@@ -138,6 +140,20 @@ impl Folder {
             .and_then(|()| lock.seek(SeekFrom::Start(0)))
             .and_then(|_| lock.write_all(std::process::id().to_string().as_bytes()));
         Ok(Folder { dir: dir.into(), _lock: lock })
+    }
+}
+
+/// That no file of the data set is others' too: what is appended to a file that DVC linked is appended to the version in DVC's cache.
+fn check_own(dir: &Path) -> Result<()> {
+    let is_shared = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| m.is_symlink() || m.is_file() && m.nlink() > 1);
+    let shards = dir.join(SHARDS).read_dir().into_iter().flatten().flatten().map(|e| e.path());
+    match [dir.join(MANIFEST), dir.join(JOURNAL)].into_iter().chain(shards).find(is_shared) {
+        None => Ok(()),
+        Some(path) => Err(Error::BadInput(format!(
+            "{}: is a link, or a file of more names (hard links): going on would change what else they lead to, e.g. a version in DVC's cache. \
+             Give the folder files of its own: dvc unprotect it, as `dvc add` was given it; without DVC: cp -rL to a new folder",
+            path.display()
+        ))),
     }
 }
 
