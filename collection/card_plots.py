@@ -139,7 +139,7 @@ def _cliff(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], service: str, targ
     )
     cells = f"{int((mine['usable'] > 0).sum()):,} of {counted(len(mine), 'cell')} with usable rows"
     ax.set_title(f"{service} at {_rps(at[0])} RPS: {cells}", pad=20)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
+    charts.plane_legend(ax)
 
 
 def _line(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], service: str, target_ms: float, over: str) -> None:

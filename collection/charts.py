@@ -87,7 +87,7 @@ def heat_map(m: HeatMap) -> str:
         fig, ax = plt.subplots(figsize=(4.1, 3.9))
         plane(ax, m)
         ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
+        plane_legend(ax)
         return svg_element(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
 
 
@@ -127,6 +127,12 @@ def plane(ax: Axes, m: HeatMap) -> None:
     bar.ax.minorticks_off()
     bar.set_label("p99, ms (log)")
     bar.outline.set_visible(False)
+
+
+def plane_legend(ax: Axes) -> None:
+    """What the marks of a plane mean, between its title and itself; nothing where it has none."""
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, handletextpad=0.3, columnspacing=0.9, borderpad=0.2)
 
 
 def edges(values: np.ndarray) -> np.ndarray:

@@ -260,8 +260,7 @@ def _outside(facts: Facts) -> list[Any]:
             "What is not alike. Data: the papers sampled real servers for months, some 2 billion samples of 62.7 million cases "
             f"(OSML+, Sec. 5); here are {t['rows']:,} rows of {sum(planes.values()):,} planes, on {t['platform']['name']}. "
             "Split: OSML+ holds out 30 % of the whole data set (Sec. 4.5), not saying by what; here whole planes are held out, "
-            f"{planes['test']:,} of them, so every figure is of a load that training never saw. More planes (loads, services) "
-            "lower these errors more than more rows a plane do."
+            f"{planes['test']:,} of them, so every figure is of a load that training never saw."
         )
     )
     return blocks

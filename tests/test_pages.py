@@ -325,6 +325,13 @@ def test_a_disturbed_cell_is_no_healthy_one(tmp_path: Path) -> None:
     assert "not usable" not in charts.heat_map(plain)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_plane_without_any_mark_is_drawn_quietly() -> None:
+    """Nothing was measured well: no edge, no cliff, no legend, and no warning on the command's stderr."""
+    svg = charts.heat_map(charts.HeatMap("a", "", 10.0, 8, [1.0, 2.0], [1.0, 2.0], np.full((2, 2), np.nan), 5.0))
+    assert "QoS edge" not in svg
+
+
 def test_the_cards_load_is_the_one_that_shows_the_cliff(tmp_path: Path) -> None:
     """Not the highest, where every cell misses the target, and not the lowest, where every cell meets it."""
     rows = []
