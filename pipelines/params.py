@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipelines import stdio
-from pipelines.errors import BadInput, PipelineError
+from pipelines.errors import BadInput, Interrupted, PipelineError
 from pipelines.inputs import Unreadable, message, read_yaml
 
 
@@ -285,6 +285,10 @@ def run_stage(work: Callable[[], Any]) -> int:
     stdio.guard()
     try:
         print(json.dumps(work(), indent=2, sort_keys=True, default=str))
+    except (Interrupted, KeyboardInterrupt) as error:
+        by = error.by if isinstance(error, Interrupted) else "Ctrl-C"
+        print(f"error: ended by {by} before its end; `dvc repro` does it again", file=sys.stderr)
+        return 1
     except PipelineError as error:
         print(message(f"error: {error}"), file=sys.stderr)
         return error.exit_code
