@@ -292,6 +292,7 @@ class Onboarding:
         if self.given.begin != NOTHING:
             # those of the stage `transfer`; also for what is compared, so that the beginning is the only difference
             settings = settings.model_copy(update={"a": p.transfer.a, "b": p.transfer.b})
+        whole = p.model_copy(update={"train": settings})
         inputs = [code(), rows, labels, settings.model_dump(include={"seed", "threads"}), begun, origin.sha256 if origin else ""]
 
         def fit(letter: str, b: Path | None) -> None:
@@ -300,7 +301,9 @@ class Onboarding:
             def work(_cut_short: bool) -> dict[str, Any]:
                 begin = None if origin is None else origin.starts[letter]
                 name = f"onboard-{self.platform.name}{suffix}"
-                done = train.run(letter, name, rows, labels, models / letter, settings, b, begin=begin, begun_from=begun)
+                done = train.run(
+                    letter, name, rows, labels, models / letter, settings, b, begin=begin, begun_from=begun, whole=whole
+                )
                 return {"rows": done["rows"], "begun_from": begun}
 
             key = key_of(*inputs, train.section(settings, letter).model_dump(), *([b / fitted.WEIGHTS] if b else []))
@@ -311,7 +314,7 @@ class Onboarding:
         fit("c", models / "b")
 
         def measure(_cut_short: bool) -> dict[str, Any]:
-            metrics = evaluate.run(rows, labels, models, errors, p)
+            metrics = evaluate.run(rows, labels, models, errors, whole, begun_from=begun)
             return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
         key = key_of(code(), rows, labels, *(models / x for x in "abc"), p.evaluate.model_dump())

@@ -1,7 +1,7 @@
 """Lightning module of Model-C: DDPG off line, from logged transitions (models/ddpg.py has the update).
 
-Logged: `critic_loss` (squared error of the Q-value, plus the weight penalty) and `actor_loss` (minus the mean Q-value of
-the actor's own actions; lower is better).
+Logged: `critic_loss` (squared error of the Q-value, plus the weight penalty), `val_loss` (the same, of planes that are held out)
+and `actor_loss` (minus the mean Q-value of the actor's own actions; lower is better).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class ModelC(pl.LightningModule):
         n = len(batch[0])
         self.log("critic_loss", critic_loss, on_step=False, on_epoch=True, batch_size=n)
         self.log("actor_loss", actor_loss, on_step=False, on_epoch=True, batch_size=n)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.net.critic_loss(*batch), on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         return list(self._adam)

@@ -31,7 +31,7 @@ from models.dqn import Dqn, Replay
 from models.features import MODEL_C_INPUTS
 from models.osml_actions import ACTIONS, IDLE, REACH, action_number, reward
 
-__all__ = ["ACTIONS", "IDLE", "INPUTS", "REACH", "OsmlC", "PoolBatches", "action_number", "reward"]
+__all__ = ["ACTIONS", "IDLE", "INPUTS", "REACH", "Held", "OsmlC", "PoolBatches", "action_number", "reward"]
 
 INPUTS = MODEL_C_INPUTS
 
@@ -51,8 +51,22 @@ class PoolBatches:
             yield self._pool.draw(self._batch, self._rng)
 
 
+class Held:
+    """The same batch in every pass: what is held out is asked the same each time."""
+
+    def __init__(self, pool: Replay, batch: int, seed: int) -> None:
+        self._drawn = pool.draw(batch, np.random.default_rng(seed))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        yield self._drawn
+
+
 class OsmlC(pl.LightningModule):
-    """One `Dqn.update` a batch. Logged: `train_loss`, the mean squared error of the Q-values, reward units squared."""
+    """One `Dqn.update` a batch. Logged: `train_loss` and, of planes held out, `val_loss`: the mean squared error of the Q-values,
+    reward units squared."""
 
     def __init__(self, net: Dqn) -> None:
         super().__init__()
@@ -63,6 +77,9 @@ class OsmlC(pl.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor, Tensor], batch_idx: int) -> None:
         loss = self.net.update(self._rmsprop, *batch)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.net.loss(*batch), on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         return self._rmsprop

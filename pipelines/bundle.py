@@ -40,7 +40,7 @@ from pipelines.io import canonical_json, check_output, fsync_folder, make_folder
 from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
 if TYPE_CHECKING:
-    from pipelines.fitted import Fitted
+    from pipelines.fitted import Fitted, Summary
 
 __all__ = [  # keys are of pipelines/keys.py; who works with bundles finds them here
     "fingerprint",
@@ -902,6 +902,25 @@ def _osml(trained: Mapping[str, Fitted]) -> TrainedOsml:
     return TrainedOsml(a, ap, b, bp, TrainedDqn(c.weights, c.inputs, hyperparameters, c.setting("latency_cap")))
 
 
+def summaries(models: Path) -> dict[str, Summary]:
+    """What `model.json` says of each model that goes into a bundle: A, B, C, and OSML's where they were trained.
+
+    Raises:
+        BadInput: one is missing, damaged, or was ended before its end.
+    """
+    from pipelines import fitted
+
+    osml = [f"osml-{key}" for key in OSML]
+    found = [name for name in osml if (models / name).exists()]
+    if found and found != osml:
+        missing = next(name for name in osml if name not in found)
+        raise BadInput(f"{models / missing}: OSML's models are bundled together: train it, too, or remove {models}/osml-*")
+    held = {name: fitted.summary(models / name) for name in (*LETTERS, *found)}
+    for name, summary in held.items():
+        summary.check_whole(models / name)
+    return held
+
+
 def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     """Collect what the stages before left behind."""
     # Imported here: checking a bundle must not need Polars or PyTorch.
@@ -909,17 +928,13 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     from pipelines.card import model_card
 
     source = samples.open_dataset(data, check_shards=False)
-    osml = [f"osml-{key}" for key in OSML]
-    found = [name for name in osml if (models / name).exists()]
-    if found and found != osml:
-        missing = next(name for name in osml if name not in found)
-        raise BadInput(f"{models / missing}: OSML's models are bundled together: train it, too, or remove {models}/osml-*")
-    summaries = {name: fitted.summary(models / name) for name in (*LETTERS, *found)}
-    for name, summary in summaries.items():
+    held = summaries(models)
+    found = [name for name in held if name not in LETTERS]
+    for name, summary in held.items():
         if summary.data_sha256 != source.sha256:
             old = f", or remove {models}/osml-* if `osml_datasets` no longer names the data set" if name in found else ""
             raise BadInput(f"{models / name}: the model is from other data than {data} holds now; run `dvc repro`{old}")
-    trained = {name: fitted.load(models / name) for name in summaries}
+    trained = {name: fitted.load(models / name) for name in held}
     a, b, c = (trained[name] for name in LETTERS)
     commit, dirty = tracking.git_state()
     spec = BundleSpec(
@@ -942,7 +957,7 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
             "git_commit": commit,
             "git_dirty": dirty,
             "data_sha256": source.sha256,
-            "mlflow_run_id": summaries["c"].mlflow_run_id,
+            "mlflow_run_id": held["c"].mlflow_run_id,
             "campaigns": [source.campaign],
             "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")},
         },
@@ -981,8 +996,8 @@ def run(
     spec.serial = now()
     checked = build(spec, out, signer, overwrite)
     run_id = str(spec.provenance["mlflow_run_id"])
-    tags = {"bundle_manifest_sha256": checked.manifest_sha256}
-    if why := tracking.keep(run_id, out.with_name(out.name + ".tar"), "bundle", tags):
+    runs = {name: (held.mlflow_child_id, held.mlflow_run_id) for name, held in summaries(models).items()}
+    if why := tracking.keep_bundle(runs, out.with_name(out.name + ".tar"), checked.manifest_sha256):
         print(message(f"note: the bundle is whole, and is not logged to MLflow's run {run_id}: {why}"), file=sys.stderr)
     return inspect(out, trusted=[signer.public_key()])
 

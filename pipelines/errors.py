@@ -1,5 +1,6 @@
 """Errors of the pipeline and of bundles.
 
+Interrupted            a signal ended the work (no PipelineError, nor anything else that a library catches)
 PipelineError          one clear message: what, where, remedy; exit code 1
 └── BadInput           the caller's file, field or flag is at fault; exit code 2
     ├── TooLarge       a file is larger than anything that belongs there
@@ -13,6 +14,18 @@ from __future__ import annotations
 def printable(text: str) -> str:
     """Text from outside as part of a message: one line, and nothing that moves a terminal's cursor."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class Interrupted(BaseException):
+    """A signal asked this process to end.
+
+    Attributes:
+        by: the signal's name, or what else asked.
+    """
+
+    def __init__(self, by: str) -> None:
+        super().__init__(by)
+        self.by = by
 
 
 class PipelineError(RuntimeError):

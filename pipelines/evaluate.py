@@ -2,7 +2,8 @@
 
     python -m pipelines.evaluate --rows FOLDER --labels FOLDER --models FOLDER [--compare FOLDER] --out FOLDER [--params FILE]
 
-Writes the tables below and adds the metrics to the MLflow run.
+Writes the tables below. In MLflow all of it is added to the pipeline run of these data and parameters, and to the run of each
+training what was measured of its model, also where DVC had no reason to train it again. A store that is away is said in one line.
 
 metrics.json:
 
@@ -35,7 +36,8 @@ importance.csv    permutation importance: how much an error grows when one input
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +47,13 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import fit, fitted, holdout, osml_measures, params, tensors, tracking
+from pipelines import fit, fitted, holdout, osml_measures, params, signature, tensors, tracking
 from pipelines.errors import BadInput
 from pipelines.fit_oaa import predict_a
 from pipelines.fit_qos import predict_qos
 from pipelines.fitted import Fitted
 from pipelines.holdout import Questions, mean_where
+from pipelines.inputs import message
 from pipelines.io import csv_bytes, read_json, write_bytes, write_headline, write_json
 from pipelines.tensors import Table
 
@@ -269,11 +272,14 @@ def predictions_csv(table: Table, a: Fitted, test: I64, predicted: F64) -> bytes
     )
 
 
-def run(rows: Path, labels: Path, models: Path, out: Path, p: params.Params, compare: Path | None = None) -> dict[str, float]:
+def run(
+    rows: Path, labels: Path, models: Path, out: Path, p: params.Params, compare: Path | None = None, begun_from: str = ""
+) -> dict[str, float]:
     """Evaluate; returns the metrics.
 
     Args:
         compare: output of the stage `compare`; None: no comparators.
+        begun_from: as it was given to the training.
     """
     a, b, c = (fitted.load(models / name) for name in ("a", "b", "c"))
     osml = {n: fitted.load(models / n) for n in osml_measures.MODELS if (models / n / fitted.SUMMARY).exists()}
@@ -317,11 +323,42 @@ def run(rows: Path, labels: Path, models: Path, out: Path, p: params.Params, com
         write_bytes(out / f"{name}.csv", content)
     write_json(out / "metrics.json", metrics)
     write_headline(out, {name: metrics.get(name) for name in _HEADLINE})
-    runs = tracking.Runs(about.mlflow_run_id)
-    runs.log_metrics(metrics)
-    for path in (out / "metrics.json", *(out / f"{name}.csv" for name in tables)):
-        runs.log_file(path)
+    files = [out / "metrics.json", *(out / f"{name}.csv" for name in tables)]
+    of = tracking.Execution(about.dataset, table.about.data_sha256, p.model_dump(), begun_from, table.about.tags())
+    if why := track(of, {name: models / name for name in ("a", "b", "c", *osml)}, metrics, files):
+        print(message(f"note: the measures are whole, and are not all in MLflow: {why}"), file=sys.stderr)
     return metrics
+
+
+def measures_of(model: str, metrics: dict[str, float]) -> dict[str, float]:
+    """What was measured of one model, and on how much."""
+    prefix = model.replace("-", "_") + "_"
+    return {name: value for name, value in metrics.items() if name.startswith((prefix, "test_"))}
+
+
+def track(of: tracking.Execution, models: Mapping[str, Path], metrics: dict[str, float], files: Sequence[Path]) -> str | None:
+    """Log an evaluation; returns why not all of it is logged, None if it is.
+
+    The pipeline run names the run of each of its models (tag `run.MODEL`): one that was not trained again is nested under an
+    earlier pipeline run.
+    """
+    try:
+        client = tracking.connect()
+        trained = {name: fitted.summary(folder).mlflow_child_id for name, folder in models.items()}
+        known = {name: tracking.Runs(run_id, client=client) for name, run_id in trained.items()}
+        whole = of.run(client)
+        whole.log_metrics(metrics)
+        whole.tag({f"run.{name}": run_id for name, run_id in trained.items()})
+        for path in files:
+            whole.log_file(path)
+        for name, run in known.items():
+            signature.complete(run, models[name])
+            run.log_metrics(measures_of(name, metrics))
+            run.tag({"evaluated_in": whole.run_id})
+        whole.finish()
+    except tracking.Away as error:
+        return str(error)
+    return None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,13 +1,19 @@
-"""What every training shares: the Lightning trainer, the weights of the best epoch, and the loop for regressions.
+"""What every training shares: the Lightning trainer, how it ends, the weights of the best epoch, and the loop for regressions.
 
 Checkpoints would be pickles, so there are none: the best weights are kept in memory.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,8 +28,8 @@ from models.features import Bound, Scale
 from models.mlp import Mlp
 from models.spec import Spec
 from pipelines import params, tensors
-from pipelines.errors import BadInput, PipelineError
-from pipelines.fitted import Fitted
+from pipelines.errors import BadInput, Interrupted, PipelineError
+from pipelines.fitted import VAL_LOSS, Fitted, Stopped
 from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
@@ -43,7 +49,17 @@ def checked(weights: export.Weights, what: str, remedy: str) -> export.Weights:
     return weights
 
 
-def trainer(epochs: int, out: Path, logger: Any, callbacks: list[Any], batches_per_epoch: int | None = None) -> Any:
+def quiet() -> None:
+    """Import Lightning and keep its chatter off the stages' output; errors still show."""
+    import lightning.pytorch  # noqa: F401 - it sets its own levels when it is imported
+
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\..*")
+
+
+def trainer(epochs: int, out: Path, callbacks: list[Any], batches_per_epoch: int | None = None) -> Any:
+    quiet()
     import lightning.pytorch as pl
 
     return pl.Trainer(
@@ -52,32 +68,144 @@ def trainer(epochs: int, out: Path, logger: Any, callbacks: list[Any], batches_p
         accelerator="cpu",
         devices=1,
         deterministic=True,
-        logger=logger or False,
+        logger=False,
         callbacks=callbacks,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=out,
-        log_every_n_steps=1_000_000_000,  # per epoch is enough; a step takes less time than its log entry
         num_sanity_val_steps=0,
     )
 
 
-def history_of(names: Sequence[str]) -> tuple[Any, list[dict[str, float]], dict[str, Any]]:
-    """A callback that keeps the metrics of every epoch and the weights of the one with the least `val_loss`."""
-    from lightning.pytorch import Callback
+class Stop:
+    """What ends a training before its end: SIGTERM, SIGINT (Ctrl-C) and, in a stage of DVC, the end of DVC.
 
-    history: list[dict[str, float]] = []
-    best: dict[str, Any] = {"loss": np.inf, "weights": None}
+    Until `hold` a signal interrupts whatever goes on, as there is nothing to keep. From then on it is noted, and `asked` tells
+    whoever trains.
+    """
+
+    def __init__(self) -> None:
+        self._by: str | None = None
+        self._holds = False
+        # DVC told to end leaves its stage behind, which would go on for nobody
+        self._parent = os.getppid() if "DVC_STAGE" in os.environ else None
+
+    @contextmanager
+    def listening(self) -> Iterator[Stop]:
+        """While this is entered signals come here; only a process's main thread can have them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _take(self, number: int, _: Any) -> None:
+        self._by = self._by or signal.Signals(number).name
+        if not self._holds:
+            raise Interrupted(self._by)
+
+    def hold(self) -> None:
+        """From here on there is something to keep."""
+        self._holds = True
+
+    def asked(self) -> str | None:
+        """Who asked to end; None: nobody."""
+        if self._by is None and self._parent not in (None, os.getppid()):
+            self._by = "the end of DVC"
+        return self._by
+
+
+@dataclass
+class Watch:
+    """Who looks on while a model is trained.
+
+    Attributes:
+        losses: takes the number and the losses of each epoch.
+        stop: ends the training; what it has by then is kept.
+    """
+
+    losses: Callable[[int, Mapping[str, float]], None] | None = None
+    stop: Stop = field(default_factory=Stop)
+
+
+@dataclass
+class Course:
+    """How a training went.
+
+    Attributes:
+        history: losses, a row an epoch.
+        weights: of the epoch with the least `val_loss`; None: nothing was held out.
+        steps: batches that were learnt from.
+        stopped_early: None: it went to its end.
+    """
+
+    history: list[dict[str, float]] = field(default_factory=list)
+    weights: export.Weights | None = None
+    steps: int = 0
+    stopped_early: Stopped | None = None
+
+
+def train(
+    module: Any,
+    batches: Any,
+    val_batches: Any | None,
+    names: Sequence[str],
+    epochs: int,
+    out: Path,
+    watch: Watch | None = None,
+    per_epoch: int | None = None,
+) -> Course:
+    """Train a Lightning module.
+
+    Args:
+        names: of the losses to keep.
+        watch: None: a signal ends the process.
+        per_epoch: batches of an epoch; None: all.
+    Raises:
+        Interrupted: the training was to end, and no epoch was over.
+    """
+    from lightning.pytorch import Callback
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    course = Course()
+    least = np.inf
 
     class Keep(Callback):
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            nonlocal least
             seen = {n: float(trainer.callback_metrics[n]) for n in names if n in trainer.callback_metrics}
-            history.append({"epoch": float(trainer.current_epoch), **seen})
-            if "val_loss" in seen and seen["val_loss"] < best["loss"]:
-                best["loss"], best["weights"] = seen["val_loss"], numpy_weights(pl_module.net)
+            course.history.append({"epoch": float(trainer.current_epoch), **seen})
+            if watch is not None and watch.losses is not None:
+                watch.losses(trainer.current_epoch, seen)
+            if seen.get(VAL_LOSS, np.inf) < least:
+                least, course.weights = seen[VAL_LOSS], numpy_weights(pl_module.net)
 
-    return Keep(), history, best
+        def on_train_batch_end(self, *_: Any) -> None:
+            course.steps += 1
+            end_if_asked()
+
+        def on_validation_batch_end(self, *_: Any) -> None:
+            end_if_asked()
+
+    def end_if_asked() -> None:
+        if watch is not None and (by := watch.stop.asked()) is not None:
+            raise Interrupted(by)
+
+    if watch is not None:
+        watch.stop.hold()
+    try:
+        trainer(epochs, out, [Keep()], per_epoch).fit(module, batches, val_batches)
+    except (Interrupted, SIGTERMException) as end:
+        by = end.by if isinstance(end, Interrupted) else signal.SIGTERM.name
+        if watch is None or not course.history:
+            raise Interrupted(by) from None
+        course.stopped_early = Stopped(by=by, epochs=len(course.history), of=epochs)
+    return course
 
 
 @dataclass(frozen=True)
@@ -209,12 +337,12 @@ def fit_regression(
     val_batches: Any | None,
     p: params.Regression,
     out: Path,
-    logger: Any,
+    watch: Watch | None,
     *,
     begun: bool = False,
     memory: Sequence[int] = (),
-) -> tuple[export.Weights, list[dict[str, float]], int]:
-    """Train; returns weights (of the best validation epoch, where there are validation planes), history, steps.
+) -> tuple[export.Weights, Course]:
+    """Train; returns weights of the best validation epoch, where there are validation planes, else of the last.
 
     Args:
         begun: the network is not random: training begins from the function that it is.
@@ -236,11 +364,10 @@ def fit_regression(
         return (scaled(x),)
 
     hook = net.register_forward_pre_hook(look)
-    keep, history, best = history_of(("train_loss", "val_loss"))
-    trainer(p.epochs, out, logger, [keep]).fit(module, train_batches, val_batches)
+    course = train(module, train_batches, val_batches, ("train_loss", VAL_LOSS), p.epochs, out, watch)
     hook.remove()
-    weights = best["weights"] if best["weights"] is not None else numpy_weights(net)
-    return checked(standard.folded(weights), "training", "lr"), history, steps
+    weights = course.weights if course.weights is not None else numpy_weights(net)
+    return checked(standard.folded(weights), "training", "lr"), course
 
 
 MEMORY = ("virt_mem_mb", "res_mem_mb")
@@ -345,10 +472,17 @@ def _sample(table: Table, name: str, rows: I64) -> F64:
     return table.columns[name][rows] if name in table.columns else np.zeros(len(rows))
 
 
-def finished(fitted: Fitted, table: Table, start: float, alone: bool = False) -> Fitted:
-    """With its rows and how long it took."""
+def finished(fitted: Fitted, course: Course, table: Table, start: float, alone: bool = False) -> Fitted:
+    """With how its training went, its rows and how long it took."""
     rows = {split: len(parts(table, split, alone=alone)) for split in ("train", "val", "test")}
-    return replace(fitted, rows=rows, seconds=time.monotonic() - start)
+    return replace(
+        fitted,
+        history=course.history,
+        steps=course.steps,
+        stopped_early=course.stopped_early,
+        rows=rows,
+        seconds=time.monotonic() - start,
+    )
 
 
 def no_labels(what: str) -> BadInput:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from models import features
 from models.ddpg import Ddpg, DdpgArgs
 from models.features import ACTIONS, Scale
-from pipelines import fit, params, tensors
+from pipelines import fit, fitted, params, tensors
 from pipelines.errors import BadInput
 from pipelines.fit_qos import predict_qos
 from pipelines.fitted import Fitted
@@ -27,6 +26,7 @@ from pipelines.tensors import Batches, Table, Transitions
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 REPORTS = 20  # points of the loss curve
+MOST_HELD = 4096  # transitions of validation planes, at each of these points
 
 
 def reward(predicted_met: NDArray[np.bool_], qos: F64, usage: F64) -> F64:
@@ -74,7 +74,14 @@ def available_actions(table: Table) -> list[str]:
 
 
 def fit_model(
-    table: Table, b: Fitted, p: params.ModelC, seed: int, out: Path, logger: Any = None, *, begin: fit.Start | None = None
+    table: Table,
+    b: Fitted,
+    p: params.ModelC,
+    seed: int,
+    out: Path,
+    watch: fit.Watch | None = None,
+    *,
+    begin: fit.Start | None = None,
 ) -> Fitted:
     """Model-C from logged transitions of the training split and of planes without a feasible cell.
 
@@ -99,19 +106,26 @@ def fit_model(
     elif p.gamma < 1.0:
         # Q-values start where they will end up on average; else thousands of updates go into finding that one number.
         net.start_critic_at(float(rewards.mean()) / (1.0 - p.gamma))
-    one_hot = np.eye(len(ACTIONS), dtype=np.float32)[log.action]
-    before, after = (tensors.states(table, rows, bounds) for rows in (log.before, log.after))
-    parts = (before, one_hot, rewards.astype(np.float32), after)
-    batches = Batches([torch.from_numpy(part) for part in parts], batch, seed)
+
+    def parts(log: Transitions, rewards: F64) -> list[torch.Tensor]:
+        one_hot = np.eye(len(ACTIONS), dtype=np.float32)[log.action]
+        before, after = (tensors.states(table, rows, bounds) for rows in (log.before, log.after))
+        return [torch.from_numpy(part) for part in (before, one_hot, rewards.astype(np.float32), after)]
+
+    batches = Batches(parts(log, rewards), batch, seed)
+    val_batches = None
+    if len(val := table.part("val")):
+        held = tensors.transitions(table, val, min(p.transitions, MOST_HELD), np.random.default_rng((seed, 7)))
+        val_batches = Batches(parts(held, rewards_of(held, table, b)), MOST_HELD, seed, shuffle=False)
     per_epoch = min(len(batches), max(1, p.updates // REPORTS))
     epochs = -(-p.updates // per_epoch)
-    keep, history, _ = fit.history_of(("critic_loss", "actor_loss"))
-    fit.trainer(epochs, out, logger, [keep], per_epoch).fit(ModelC(net), batches)
+    names = ("critic_loss", fitted.VAL_LOSS, "actor_loss")
+    course = fit.train(ModelC(net), batches, val_batches, names, epochs, out, watch, per_epoch)
     weights = fit.checked(
         {name: value.numpy() for name, value in net.named_tensors().items()}, "Model-C", "lr_actor and lr_critic"
     )
     settings = {"hyperparameters": args.as_dict(), "available_actions": available_actions(table)}
-    return fit.finished(Fitted(weights, bounds, [], missing, history, epochs * per_epoch, settings), table, start)
+    return fit.finished(Fitted(weights, bounds, [], missing, settings=settings), course, table, start)
 
 
 def _column(table: Table, name: str, rows: I64) -> F64:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from models import osml_c
 from models.dqn import Dqn, DqnArgs, Replay
 from models.features import make_bounds
-from pipelines import fit, params, tensors
+from pipelines import fit, fitted, params, tensors
 from pipelines.errors import BadInput
 from pipelines.fitted import Fitted
 from pipelines.tensors import Table
@@ -22,6 +21,7 @@ from pipelines.tensors import Table
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 REPORTS = 20  # points of the loss curve
+MOST_HELD = 4096  # moves of validation planes, at each of these points
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def latency_ms(table: Table, rows: I64, cap: float) -> F64:
     return np.fmin(table.p99_ms[rows], most)
 
 
-def fit_model(table: Table, p: params.OsmlC, seed: int, out: Path, logger: Any = None) -> Fitted:
+def fit_model(table: Table, p: params.OsmlC, seed: int, out: Path, watch: fit.Watch | None = None) -> Fitted:
     """The DQN from logged moves of the training split and of planes without a feasible cell."""
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(osml_c.INPUTS, table)
@@ -71,21 +71,29 @@ def fit_model(table: Table, p: params.OsmlC, seed: int, out: Path, logger: Any =
     log = moves(table, train, p.transitions, np.random.default_rng((seed, 5)))
     if len(log.action) == 0:
         raise BadInput("no two rows of a plane are at most 3 cores and 3 ways apart; sweep neighbouring allocations")
-    rewards = osml_c.reward(
-        latency_ms(table, log.before, p.latency_cap), latency_ms(table, log.after, p.latency_cap), log.action
-    ).astype(np.float32)
     args = DqnArgs(
         gamma=p.gamma, lr=p.lr, copy_every=p.copy_every, batch=p.batch, replay=max(p.transitions, 1), epsilon=p.epsilon
     )
-    pool = Replay(args.replay, len(inputs))
-    pool.extend(tensors.states(table, log.before, bounds), log.action, rewards, tensors.states(table, log.after, bounds))
+
+    def remembered(log: Moves, capacity: int) -> Replay:
+        was, became = (latency_ms(table, rows, p.latency_cap) for rows in (log.before, log.after))
+        rewards = osml_c.reward(was, became, log.action).astype(np.float32)
+        before, after = (tensors.states(table, rows, bounds) for rows in (log.before, log.after))
+        pool = Replay(capacity, len(inputs))
+        pool.extend(before, log.action, rewards, after)
+        return pool
+
+    pool = remembered(log, args.replay)
+    val_batches = None
+    if len(val := table.part("val")):
+        held = moves(table, val, min(p.transitions, MOST_HELD), np.random.default_rng((seed, 7)))
+        val_batches = osml_c.Held(remembered(held, len(held.action)), MOST_HELD, seed) if len(held.action) else None
     torch.manual_seed(seed + 5)
     net = Dqn(len(inputs), len(osml_c.ACTIONS), args)
     per_epoch = max(1, p.updates // REPORTS)
     epochs = -(-p.updates // per_epoch)
-    keep, history, _ = fit.history_of(("train_loss",))
     batches = osml_c.PoolBatches(pool, args.batch, per_epoch, seed)
-    fit.trainer(epochs, out, logger, [keep]).fit(osml_c.OsmlC(net), batches)
+    course = fit.train(osml_c.OsmlC(net), batches, val_batches, ("train_loss", fitted.VAL_LOSS), epochs, out, watch)
     weights = fit.checked({name: value.numpy() for name, value in net.named_tensors().items()}, "OSML's Model-C", "lr")
     settings = {"hyperparameters": {k: float(v) for k, v in args.as_dict().items()}, "latency_cap": p.latency_cap}
-    return fit.finished(Fitted(weights, bounds, [], missing, history, epochs * per_epoch, settings), table, start)
+    return fit.finished(Fitted(weights, bounds, [], missing, settings=settings), course, table, start)

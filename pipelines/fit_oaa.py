@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +46,7 @@ def fit_model(
     p: params.Regression,
     seed: int,
     out: Path,
-    logger: Any = None,
+    watch: fit.Watch | None = None,
     *,
     rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
@@ -82,7 +81,7 @@ def fit_model(
 
     net = fit.network(spec, p, bounds, scales, seed, begin)
     val_batches = batches(val, False) if len(val) else None
-    weights, history, steps = fit.fit_regression(
-        net, batches(train, True), val_batches, p, out, logger, begun=begin is not None, memory=fit.memory_columns(bounds)
+    weights, course = fit.fit_regression(
+        net, batches(train, True), val_batches, p, out, watch, begun=begin is not None, memory=fit.memory_columns(bounds)
     )
-    return fit.finished(Fitted(weights, bounds, scales, missing, history, steps), table, start, spec.alone)
+    return fit.finished(Fitted(weights, bounds, scales, missing), course, table, start, spec.alone)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ def fit_model(
     p: params.ModelB,
     seed: int,
     out: Path,
-    logger: Any = None,
+    watch: fit.Watch | None = None,
     *,
     rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
@@ -65,10 +64,10 @@ def fit_model(
     net = fit.network(spec, p, bounds, [scale], seed + 1, begin)
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
-    weights, history, steps = fit.fit_regression(
-        net, batches(questions, False), val_batches, p, out, logger, begun=begin is not None, memory=fit.memory_columns(bounds)
+    weights, course = fit.fit_regression(
+        net, batches(questions, False), val_batches, p, out, watch, begun=begin is not None, memory=fit.memory_columns(bounds)
     )
-    return fit.finished(Fitted(weights, bounds, [scale], missing, history, steps, {"qos_cap": p.qos_cap}), table, start)
+    return fit.finished(Fitted(weights, bounds, [scale], missing, settings={"qos_cap": p.qos_cap}), course, table, start)
 
 
 def predict_qos(b: Fitted, table: Table, rows: I64, cells: I64) -> F64:

@@ -72,7 +72,7 @@ def b_points(table: Table, cells: I64, slowdowns: tuple[float, ...]) -> BPoints:
     return BPoints(index, given)
 
 
-def fit_b(spec: Spec, table: Table, p: params.OsmlB, seed: int, out: Path, logger: Any = None) -> Fitted:
+def fit_b(spec: Spec, table: Table, p: params.OsmlB, seed: int, out: Path, watch: fit.Watch | None = None) -> Fitted:
     """Model-B: every row of a start, asked at one of the slowdowns, another each pass."""
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs, table)
@@ -109,9 +109,9 @@ def fit_b(spec: Spec, table: Table, p: params.OsmlB, seed: int, out: Path, logge
 
     net = fit.network(spec, p, bounds, scales, seed + 3)
     val_batches = batches(val, True) if len(val) else None
-    weights, history, steps = fit.fit_regression(net, batches(train, False), val_batches, p, out, logger)
-    fitted = Fitted(weights, bounds, scales, missing, history, steps, {"slowdowns": list(p.slowdowns)})
-    return fit.finished(fitted, table, start)
+    weights, course = fit.fit_regression(net, batches(train, False), val_batches, p, out, watch)
+    fitted = Fitted(weights, bounds, scales, missing, settings={"slowdowns": list(p.slowdowns)})
+    return fit.finished(fitted, course, table, start)
 
 
 class SlowdownQuestions:
@@ -134,7 +134,7 @@ class SlowdownQuestions:
         return np.where(to >= 0, to, here), np.where(to >= 0, lost, np.nan)
 
 
-def fit_bp(spec: Spec, table: Table, p: params.OsmlBp, seed: int, out: Path, logger: Any = None) -> Fitted:
+def fit_bp(spec: Spec, table: Table, p: params.OsmlBp, seed: int, out: Path, watch: fit.Watch | None = None) -> Fitted:
     """Model-B': every row near OAA, asked about another allocation each pass."""
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs, table)
@@ -154,10 +154,10 @@ def fit_bp(spec: Spec, table: Table, p: params.OsmlBp, seed: int, out: Path, log
     net = fit.network(spec, p, bounds, [scale], seed + 4)
     held = SlowdownQuestions(table, table.part("val"), p)
     val_batches = batches(held, True) if len(held.rows) else None
-    weights, history, steps = fit.fit_regression(net, batches(questions, False), val_batches, p, out, logger)
-    return fit.finished(Fitted(weights, bounds, [scale], missing, history, steps), table, start)
+    weights, course = fit.fit_regression(net, batches(questions, False), val_batches, p, out, watch)
+    return fit.finished(Fitted(weights, bounds, [scale], missing), course, table, start)
 
 
-def fit_model(spec: Spec, table: Table, p: Any, seed: int, out: Path, logger: Any = None) -> Fitted:
+def fit_model(spec: Spec, table: Table, p: Any, seed: int, out: Path, watch: fit.Watch | None = None) -> Fitted:
     """Either, by its outputs."""
-    return (fit_b if spec.outputs == OUTPUTS else fit_bp)(spec, table, p, seed, out, logger)
+    return (fit_b if spec.outputs == OUTPUTS else fit_bp)(spec, table, p, seed, out, watch)

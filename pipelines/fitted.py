@@ -13,10 +13,24 @@ from pydantic import BaseModel, ConfigDict
 from models import export
 from models.features import Bound, Scale
 from pipelines.errors import BadInput
-from pipelines.inputs import message
+from pipelines.inputs import SUMMARY_BYTES, message, read_text
 from pipelines.io import read_model, write_bytes, write_json
 
 WEIGHTS, SUMMARY, LOSS = "model.safetensors", "model.json", "loss.csv"
+VAL_LOSS = "val_loss"
+
+
+class Stopped(BaseModel):
+    """A training that was ended before its end.
+
+    Attributes:
+        by: what ended it, a signal's name.
+        epochs: those that it had finished, of `of`.
+    """
+
+    by: str
+    epochs: int
+    of: int
 
 
 @dataclass
@@ -27,17 +41,19 @@ class Fitted:
         missing_inputs: inputs of the paper's list that the data have not.
         settings: what whoever runs the model must know besides: `qos_cap`, `hyperparameters`, `available_actions`, ...
         rows: rows of the training, validation and test split that the model could use.
+        stopped_early: None: the training went to its end.
     """
 
     weights: export.Weights
     inputs: list[Bound]
     outputs: list[Scale]
     missing_inputs: list[str]
-    history: list[dict[str, float]]
-    steps: int
+    history: list[dict[str, float]] = field(default_factory=list)
+    steps: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    stopped_early: Stopped | None = None
 
     def setting(self, name: str) -> Any:
         """One of `settings`.
@@ -66,7 +82,8 @@ class Summary(BaseModel):
     """What `model.json` says.
 
     Attributes:
-        mlflow_run_id: run of the data set, parent of the model's own run `mlflow_child_id`.
+        mlflow_run_id: the pipeline run, above the training's own run `mlflow_child_id`.
+        stopped_early: the training was ended before its end; such a model is neither bundled nor registered.
     """
 
     model: str
@@ -81,6 +98,18 @@ class Summary(BaseModel):
     steps: int
     rows: dict[str, int]
     settings: Settings
+    stopped_early: Stopped | None = None
+
+    def check_whole(self, folder: Path) -> None:
+        """
+        Raises:
+            BadInput: the training was ended before its end.
+        """
+        if (s := self.stopped_early) is not None:
+            raise BadInput(
+                f"{folder / SUMMARY}: field stopped_early: {s.by} ended the training after {s.epochs} of {s.of} epochs; train it "
+                "to its end (`dvc repro`), or give it fewer epochs or updates in params.yaml"
+            )
 
 
 def save(folder: Path, fitted: Fitted, about: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +122,8 @@ def save(folder: Path, fitted: Fitted, about: dict[str, Any]) -> dict[str, Any]:
         "rows": fitted.rows,
         "settings": fitted.settings,
     }
+    if fitted.stopped_early is not None:
+        summary["stopped_early"] = fitted.stopped_early.model_dump()
     Summary.model_validate(summary)
     write_bytes(folder / WEIGHTS, export.to_safetensors(fitted.weights))
     write_bytes(folder / LOSS, loss_csv(fitted.history))
@@ -101,14 +132,30 @@ def save(folder: Path, fitted: Fitted, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def loss_csv(history: list[dict[str, float]]) -> bytes:
-    """A row an epoch, for `dvc plots`."""
+    """A row an epoch, for `dvc plots`. `val_loss` is there also where nothing was held out: empty."""
     text = io.StringIO()
-    names = list(dict.fromkeys(name for row in history for name in row))
+    names = list(dict.fromkeys([*(name for row in history for name in row), VAL_LOSS]))
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     for row in history:
         writer.writerow({name: f"{value:.6g}" for name, value in row.items()})
     return text.getvalue().encode()
+
+
+def losses(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    """What `loss.csv` says, by epoch; nothing where there is none.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    path = folder / LOSS
+    try:
+        rows = list(csv.DictReader(io.StringIO(read_text(path, SUMMARY_BYTES))))
+        return [(int(row.pop("epoch")), {name: float(value) for name, value in row.items() if value}) for row in rows]
+    except FileNotFoundError:
+        return []
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise BadInput(f"{path}: cannot be read ({message(error)}); make it again with `dvc repro`") from None
 
 
 def summary(folder: Path) -> Summary:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from models import features, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
-from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensors, tracking
+from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensors
 from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
 from pipelines.holdout import mean_where
@@ -101,7 +101,6 @@ def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits) -> F
 def services(rows_folder: Path, labels: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Leave one service out at a time; returns the means over the services, and the errors of each in generalise.csv."""
     torch.set_num_threads(p.train.threads)
-    tracking.quiet()
     s = p.generalise
     table = tensors.load(rows_folder, labels, max_rows=s.max_rows)
     make_folder(out)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from pipelines import stdio
-from pipelines.errors import BadInput, PipelineError
+from pipelines.errors import BadInput, Interrupted, PipelineError
 from pipelines.inputs import Unreadable, message, read_yaml
 
 T = TypeVar("T")
@@ -367,6 +367,10 @@ def guarded(work: Callable[[], T]) -> tuple[int, T | None]:
     stdio.guard()
     try:
         return 0, work()
+    except (Interrupted, KeyboardInterrupt) as error:
+        by = error.by if isinstance(error, Interrupted) else "Ctrl-C"
+        print(f"error: ended by {by} before its end; `dvc repro` does it again", file=sys.stderr)
+        return 1, None
     except PipelineError as error:
         print(message(f"error: {error}"), file=sys.stderr)
         return error.exit_code, None

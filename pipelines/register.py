@@ -6,10 +6,13 @@ Each model of a data set is a registered model `surefoot-MODEL-DATASET`. (The mo
 give one name, and hyphens because some registries take nothing else.) A version is made of what a model is
 (signature.content_sha256): the same weights again are the version that there is. Its tags say all that a later run compares with:
 
-    content_sha256, data_sha256, dataset, model, platform, git_commit, git_dirty    as of the run that trained it
+    content_sha256, data_sha256, dataset, model, platform, plant_version, git_commit, git_dirty    as of the run that trained it
     metrics                  what `evaluate` measured (metrics.json), as JSON
     bundle_manifest_sha256   the bundle that it went into last
     gate                     "passed", or why not
+
+Its description is the card of its bundle, which MLflow shows on the version's page beside the signature. A card that is
+longer than a description may be is cut at a section, with a word on where the whole one is: an artefact of the training's run.
 
 `candidate` is the version registered last. `champion` moves there if every line of `gate` in params.yaml holds, of all models
 that are registered together or of none: they were measured together, and a node runs them as one bundle. A gate that does not
@@ -35,14 +38,16 @@ from typing import Any
 
 from pipelines import fitted, params, signature, tracking
 from pipelines.errors import BadInput, PipelineError
-from pipelines.inputs import parse_json
+from pipelines.inputs import parse_json, read_text
 from pipelines.io import canonical_json, read_json, sha256_file, write_headline, write_json
 
 CANDIDATE, CHAMPION = "candidate", "champion"
 MODELS = ("a", "b", "c")
 """What a bundle holds."""
 RESULT = "register.json"
-_FROM_RUN = ("data_sha256", "dataset", "model", "platform", "git_commit", "git_dirty")
+CARD = "card.md"
+"""Of a bundle."""
+_FROM_RUN = ("data_sha256", "dataset", "model", "platform", "plant_version", "git_commit", "git_dirty")
 _PASSED = "passed"
 
 Metrics = Mapping[str, float]
@@ -155,20 +160,21 @@ class Registry:
     """MLflow's registry in our words."""
 
     def __init__(self) -> None:
-        tracking.quiet("mlflow")
-        from mlflow import MlflowClient
+        self.client = tracking.connect()
         from mlflow.exceptions import MlflowException
 
-        self.client = MlflowClient(tracking.tracking_uri())
         self.error = MlflowException
 
     def trained(self, folder: Path) -> Trained:
         """A model's folder and the run that it came from.
 
+        A run that lacks its end, because the store was away then, is completed.
+
         Raises:
-            BadInput: the run is not in this store, or it holds another model.
+            BadInput: the run is not in this store, it holds another model, or the training was ended before its end.
         """
         about = fitted.summary(folder)
+        about.check_whole(folder)
         remedy = f"set MLFLOW_TRACKING_URI to the store of the training, or train again (remove {folder} and run `dvc repro`)"
         where = f"{folder / fitted.SUMMARY}: field mlflow_child_id: run {about.mlflow_child_id}"
         try:
@@ -178,9 +184,11 @@ class Registry:
                 raise
             raise BadInput(f"{where} is not in this MLflow store; {remedy}") from None
         content = signature.content_sha256(folder)
-        if (held := run.data.tags.get(signature.CONTENT)) != content:
-            what = "holds no whole model" if held is None else "holds another model"
-            raise BadInput(f"{where} {what}; {remedy}")
+        held = run.data.tags.get(signature.CONTENT)
+        if held is None:
+            signature.complete(tracking.Runs(about.mlflow_child_id, client=self.client), folder)
+        elif held != content:
+            raise BadInput(f"{where} holds another model; {remedy}")
         tags = {key: run.data.tags[key] for key in _FROM_RUN if key in run.data.tags}
         return Trained(about.model, registered_name(about.model, about.dataset), about.mlflow_child_id, content, tags)
 
@@ -206,6 +214,14 @@ class Registry:
             version = self.client.create_model_version(made.name, source, made.run_id, {**made.tags, **content, **tags})
         return str(version.version)
 
+    def describe(self, made: Trained, version: str, card: Path) -> None:
+        """Give a version the model card of its bundle."""
+        text = read_text(card)
+        said = description(text)
+        if self.client.get_model_version(made.name, version).description != said:
+            self.client.update_model_version(made.name, version, said)
+        tracking.Runs(made.run_id, client=self.client).log_file(card, signature.FOLDER)
+
     def aliases(self, name: str) -> dict[str, str]:
         """Version by alias."""
         return {alias: str(version) for alias, version in self.client.get_registered_model(name).aliases.items()}
@@ -222,6 +238,19 @@ class Registry:
             return finite(parse_json(text))
         except ValueError:
             raise PipelineError(f"{name} version {version}: tag metrics is not JSON; register that version again") from None
+
+
+MOST_DESCRIPTION = 5000
+"""Characters that the registry's tables have room for."""
+
+
+def description(card: str) -> str:
+    """A card as the description of a version: whole, or its first sections and where the rest is."""
+    if len(card) <= MOST_DESCRIPTION:
+        return card
+    rest = f"\n\nThe whole card is `{signature.FOLDER}/{CARD}` among the artefacts of the run that trained the model.\n"
+    kept = card[: MOST_DESCRIPTION - len(rest)]
+    return (kept[: kept.rfind("\n## ")] if "\n## " in kept else kept[: kept.rfind("\n")]).rstrip() + rest
 
 
 # ---------------------------------------------------------------- the stage
@@ -260,7 +289,7 @@ def run(
         bundle: folder of the bundle that they went into.
     """
     registry = Registry()
-    try:
+    with tracking.asking("MLflow's registry must be there and writable"):
         measured = finite(read_json(metrics, "the metrics of the stage `evaluate`")) if metrics else {}
         tags = {"metrics": canonical_json(measured).decode()} if metrics else {}
         if bundle is not None:
@@ -278,12 +307,12 @@ def run(
         lines = judge({name: getattr(gate, name.replace("-", "_"), []) for name in names}, measured, champions)
         why = reasons(lines)
         for name, version in versions.items():
+            if bundle is not None and (bundle / CARD).is_file():
+                registry.describe(made[name], version, bundle / CARD)
             registry.client.set_model_version_tag(made[name].name, version, "gate", "; ".join(why) or _PASSED)
         if not why:
             for name, version in versions.items():
                 registry.point(made[name].name, CHAMPION, version, before[name])
-    except registry.error as error:
-        raise PipelineError(f"MLflow's registry: {' '.join(str(error).split())}; check MLFLOW_TRACKING_URI") from None
     result = {
         "promoted": not why,
         "reasons": why,

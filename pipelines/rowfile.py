@@ -25,6 +25,7 @@ class About(BaseModel):
 
     Attributes:
         features: sample features that every row has.
+        made_by: versions of the programs that measured, and of the plant where the server was a virtual one, by name.
     """
 
     data_sha256: str
@@ -34,6 +35,12 @@ class About(BaseModel):
     features: list[str]
     rows: int
     rows_left_out: Left
+    made_by: dict[str, str] = {}
+
+    def tags(self) -> dict[str, str]:
+        """What is known of the data, as tags of a run."""
+        made = {name if name == "plant_version" else f"data_{name}": version for name, version in self.made_by.items()}
+        return {"platform": self.platform.name, "campaign": self.campaign, **made}
 
 
 def about(folder: Path) -> About:

@@ -65,6 +65,7 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
             overloaded=0 if p.use_overloaded_inputs else by_verdict.get("server-overloaded", 0),
             thinned_out=n_wanted - table.height,
         ),
+        made_by=data.made_by,
     ).model_dump()
     write_parquet(out / "rows.parquet", table)
     write_json(out / "rows.json", about)

@@ -18,7 +18,7 @@ people see is of these, wherever it is shown, and no model learns a latency from
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,7 @@ class DataSet:
         services: QoS target (ms) and max load (RPS, or None) of each service.
         disturbed: cases whose line in the journal is marked so.
         axes: where not every cell was measured; None: the measured cells are the grid.
+        made_by: see `made_by`.
     """
 
     folder: Path
@@ -140,6 +141,7 @@ class DataSet:
     sha256: str
     axes: Axes | None = None
     disturbed: frozenset[str] = frozenset()
+    made_by: dict[str, str] = field(default_factory=dict)
 
     def qos_target_ms(self, service: str) -> float:
         target = self.services.get(service, {}).get("qos_target_ms")
@@ -217,7 +219,20 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
         sha256=sha256_file(path),
         axes=Axes.from_manifest(axes, path) if (axes := manifest.get("axes")) is not None else None,
         disturbed=disturbed,
+        made_by=made_by(manifest),
     )
+
+
+def made_by(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Versions of what made the samples, as the manifest names them: `surefootd`, its `commit`; `plant_version` where the server
+    was a virtual one (a profile of its platform is among the sources). A plant without a version has that of its program.
+    """
+    told, sources = manifest.get("software"), manifest.get("sources")
+    found = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+    plant = found.pop("plant", found.get("surefootd"))
+    if plant and isinstance(sources, dict) and any(str(name).startswith("platform ") for name in sources):
+        found["plant_version"] = plant
+    return found
 
 
 def _disturbed_of(folder: Path) -> frozenset[str]:

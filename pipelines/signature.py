@@ -1,6 +1,7 @@
-"""What a trained model is to MLflow: `model/` of its run, with the weights, `model.json` and an MLmodel file.
+"""What a trained model is to MLflow: `model/` of its run, with weights, `model.json`, an example of inputs and an MLmodel file.
 
 MLmodel has the signature (named inputs and outputs, in order) and one flavor, `surefoot`, which only says which file is what.
+The example is one row of inputs in natural units, each in the middle of its range: what the model takes, not what is usual.
 There is no `python_function` flavor: that one is a pickle or code, and MLflow would run it. What runs these weights is
 `pipelines.fitted.load` and the node.
 """
@@ -18,7 +19,7 @@ from models import export
 from models.features import ACTIONS
 from pipelines import fitted, tracking
 from pipelines.fitted import Fitted
-from pipelines.io import canonical_json, read_json, sha256_bytes, sha256_file
+from pipelines.io import canonical_json, read_json, sha256_bytes, sha256_file, write_json
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -27,6 +28,8 @@ FOLDER = "model"
 """Of a run's artefacts."""
 FLAVOR = "surefoot"
 FLAVOR_VERSION = 1
+EXAMPLE = "input_example.json"
+"""As MLflow names it and reads it (`mlflow.models.Model.load_input_example`)."""
 CONTENT = "content_sha256"
 """Tag of a run whose model is logged whole, and of the versions made from it: see `content_sha256`."""
 _RUN_FIELDS = ("mlflow_run_id", "mlflow_child_id")
@@ -63,19 +66,49 @@ def content_sha256(folder: Path) -> str:
     return sha256_bytes(canonical_json({"weights_sha256": sha256_file(folder / fitted.WEIGHTS), "summary": what}))
 
 
+def example(model: Fitted) -> dict[str, Any]:
+    """One row of inputs, as MLflow keeps a table."""
+    return {"columns": [b.name for b in model.inputs], "data": [[(b.min + b.max) / 2 for b in model.inputs]]}
+
+
 def mlmodel(model: Fitted, run_id: str) -> Any:
     """The MLmodel file, as MLflow's own class."""
     from mlflow.models import Model
 
-    described = Model(artifact_path=FOLDER, run_id=run_id, signature=of(model))
+    held = {"artifact_path": EXAMPLE, "type": "dataframe", "pandas_orient": "split"}
+    described = Model(artifact_path=FOLDER, run_id=run_id, signature=of(model), saved_input_example_info=held)
     return described.add_flavor(FLAVOR, format_version=FLAVOR_VERSION, weights=fitted.WEIGHTS, summary=fitted.SUMMARY)
 
 
 def log(run: tracking.Runs, folder: Path) -> None:
-    """Log a model's folder to its run. The tag comes last: a run that has it has all of the model."""
+    """Log a model's folder to its run. The tag comes last: a run that has it has all of the model.
+
+    Raises:
+        Away: the store cannot be used.
+    """
     with tempfile.TemporaryDirectory(prefix="surefoot-model-") as scratch:
         for name in (fitted.WEIGHTS, fitted.SUMMARY):
             shutil.copyfile(folder / name, Path(scratch) / name)
-        mlmodel(fitted.load(folder), run.run_id).save(str(Path(scratch) / "MLmodel"))
-        run.client.log_artifacts(run.run_id, scratch, FOLDER)
-    run.client.set_tag(run.run_id, CONTENT, content_sha256(folder))
+        model = fitted.load(folder)
+        write_json(Path(scratch) / EXAMPLE, example(model))
+        mlmodel(model, run.run_id).save(str(Path(scratch) / "MLmodel"))
+        run.log_folder(Path(scratch), FOLDER)
+    run.tag({CONTENT: content_sha256(folder)})
+
+
+def complete(run: tracking.Runs, folder: Path) -> None:
+    """Log what a run lacks of a training whose model is whole: the store was away when the training ended.
+
+    Raises:
+        Away: the store cannot be used.
+    """
+    if CONTENT in run.tags():
+        return
+    losses = fitted.losses(folder)
+    for name in {name for _, values in losses for name in values}:
+        known = run.steps(name)
+        run.log_curve([(epoch, {name: values[name]}) for epoch, values in losses if name in values and epoch not in known])
+    about = fitted.summary(folder)
+    run.log_metrics({"rows": about.rows})
+    log(run, folder)
+    run.finish("KILLED" if about.stopped_early else "FINISHED")

@@ -4,21 +4,31 @@
 
 MODEL: a, b, c (OSML+), osml-a, osml-ap, osml-b, osml-bp, osml-c (OSML); models/ says what each is. `c` needs `--b`, the folder of
 Model-B: its prediction is part of the reward. Writes `model.safetensors`, `model.json` (inputs, scales, rows), `loss.csv`.
+
+The run in MLflow begins before the training: a store that cannot be used refuses it before an hour is spent. A store that goes
+away meanwhile ends nothing; the stages `evaluate` and `register` complete the run (pipelines/signature.py).
+
+SIGTERM, Ctrl-C and the end of DVC end a training after the batch at hand. What it has is written, marked `stopped_early`, unless
+a whole model is there already; the exit code is 1, so DVC keeps nothing of it and trains again, and the run ends as KILLED.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipelines import fitted, params, signature, tensors, tracking
-from pipelines.errors import BadInput
-from pipelines.fit import Start
+from pipelines.errors import BadInput, Interrupted, PipelineError
+from pipelines.fit import Start, Stop, Watch
 from pipelines.fitted import Fitted
+from pipelines.inputs import message
 from pipelines.io import make_folder
 from pipelines.tensors import Table
 
@@ -41,7 +51,7 @@ def fit(
     table: Table,
     p: params.Train,
     out: Path,
-    logger: Any = None,
+    watch: Watch | None = None,
     *,
     b: Fitted | None = None,
     begin: Start | None = None,
@@ -61,13 +71,13 @@ def fit(
     settings = section(p, model)
     more = {} if begin is None else {"begin": begin}
     if described is not None:
-        done = fit_model(importlib.import_module(described).SPEC, table, settings, p.seed, out, logger, **more)
+        done = fit_model(importlib.import_module(described).SPEC, table, settings, p.seed, out, watch, **more)
     elif model == "c":
         if b is None:
             raise BadInput("model c: Model-B's prediction is part of the reward; give --b FOLDER, the output of --model b")
-        done = fit_model(table, b, settings, p.seed, out, logger, **more)
+        done = fit_model(table, b, settings, p.seed, out, watch, **more)
     else:
-        done = fit_model(table, settings, p.seed, out, logger)
+        done = fit_model(table, settings, p.seed, out, watch)
     assert isinstance(done, Fitted)
     return done
 
@@ -88,47 +98,95 @@ def run(
     *,
     begin: Start | None = None,
     begun_from: str = "",
+    whole: params.Params | None = None,
 ) -> dict[str, Any]:
     """Train one model of one data set; returns what `model.json` holds.
 
     Args:
         begin: see `fit`.
         begun_from: whose weights those are, for the record in MLflow.
+        whole: parameters of all stages, for the record in MLflow; None: those of the training alone are known.
+    Raises:
+        Away: MLflow's store cannot be used; nothing was trained.
+        PipelineError: the training was ended before its end.
     """
-    torch.set_num_threads(p.threads)
-    table = tensors.load(rows, labels)
-    model_b = None
-    if b is not None:
-        if fitted.summary(b).data_sha256 != table.about.data_sha256:
-            raise BadInput(f"{b / fitted.SUMMARY}: Model-B is from other data than {rows}; run `dvc repro`")
-        model_b = fitted.load(b)
-    make_folder(out)
-    data = {"dataset": name, "data_sha256": table.about.data_sha256, "platform": table.platform.name}
-    parent = tracking.Runs.of_dataset(name, data)
-    logger = parent.child_logger(f"{name}-{model}", {**data, "model": model, **tracking.git_tags()})
-    child = tracking.Runs(logger.run_id)
+    with Stop().listening() as stop:
+        torch.set_num_threads(p.threads)
+        table = tensors.load(rows, labels)
+        model_b = None
+        if b is not None:
+            if fitted.summary(b).data_sha256 != table.about.data_sha256:
+                raise BadInput(f"{b / fitted.SUMMARY}: Model-B is from other data than {rows}; run `dvc repro`")
+            model_b = fitted.load(b)
+        make_folder(out)
+        given = (whole or params.Params(train=p)).model_dump() | {"train": p.model_dump()}
+        of = tracking.Execution(name, table.about.data_sha256, given, begun_from, table.about.tags())
+        runs: list[tracking.Runs] = []
+        try:
+            runs.append(of.run())
+            runs.append(runs[0].child(f"{name}-{model}", {"kind": "training", "model": model, **of.about()}))
+            parent, child = runs
+            child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
+            losses = tracking.Losses(child)
+            done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin)
+            stop.hold()
+            about = {
+                "model": model,
+                "dataset": name,
+                "campaign": table.about.campaign,
+                "data_sha256": table.about.data_sha256,
+                "mlflow_run_id": parent.run_id,
+                "mlflow_child_id": child.run_id,
+            }
+            if done.stopped_early is not None:
+                raise _stopped(out, done, about, losses)
+            summary = fitted.save(out, done, about)
+        except BaseException as error:
+            killed = isinstance(error, Interrupted | KeyboardInterrupt | Ended)
+            _close(runs, "KILLED" if killed else "FAILED")
+            if isinstance(error, Interrupted):
+                said = f"{error.by} ended the training of {name}-{model} before its first epoch was over; nothing of it is kept"
+                raise Ended(said) from None
+            raise
+        losses.send()
+        losses.try_to(lambda: child.log_metrics({"seconds": done.seconds, "rows": done.rows}))
+        losses.try_to(lambda: signature.log(child, out))
+        losses.try_to(child.finish)
+        losses.try_to(parent.finish)
+        if losses.why is not None:
+            said = f"note: the model is whole; MLflow's run {child.run_id} lacks its end, which the next stage adds: {losses.why}"
+            print(message(said), file=sys.stderr)
+        return summary
+
+
+class Ended(PipelineError):
+    """A training was ended before its end; exit code 1."""
+
+
+def _stopped(out: Path, done: Fitted, about: Mapping[str, Any], losses: tracking.Losses) -> Ended:
+    """Keep what a training has that was ended; returns what to say of it."""
+    s = done.stopped_early
+    assert s is not None
+    how = f"{s.by} after {s.epochs} of {s.of} epochs"
+    said = f"{about['dataset']}-{about['model']}: the training was ended by {how}"
     try:
-        child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
-        if begun_from:
-            child.client.set_tag(child.run_id, "begun_from", begun_from)
-        done = fit(model, table, p, out, logger, b=model_b, begin=begin)
-        about = {
-            "model": model,
-            "dataset": name,
-            "campaign": table.about.campaign,
-            "data_sha256": table.about.data_sha256,
-            "mlflow_run_id": parent.run_id,
-            "mlflow_child_id": child.run_id,
-        }
-        summary = fitted.save(out, done, about)
-        child.log_metrics({"seconds": done.seconds, "rows": done.rows})
-        signature.log(child, out)
-    except BaseException:
-        child.finish("FAILED")
-        raise
-    child.finish()
-    parent.finish()
-    return summary
+        if fitted.summary(out).stopped_early is None:
+            return Ended(f"{said}; {out} holds the model of an earlier one, as it was")
+    except BadInput:  # there is none, or none that can be used
+        pass
+    fitted.save(out, done, dict(about))
+    with tracking.hurried():
+        losses.send()
+        losses.try_to(lambda: losses.run.tag({"stopped_early": how}))
+        losses.try_to(lambda: signature.log(losses.run, out))
+    return Ended(f"{said}; {out} holds the best of these, marked stopped_early. `dvc repro` trains it again")
+
+
+def _close(runs: Sequence[tracking.Runs], status: str) -> None:
+    """Mark the runs of a training that did not go to its end; a store that is away keeps nobody waiting."""
+    with tracking.hurried(), suppress(tracking.Away):
+        for run in reversed(runs):
+            run.finish(status)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -141,7 +199,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--b", type=Path, help="Model-B of the same data set, for --model c")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     a = parser.parse_args(argv)
-    return params.run_stage(lambda: run(a.model, a.name, a.rows, a.labels, a.out, params.load(a.params).train, a.b))
+
+    def work() -> dict[str, Any]:
+        whole = params.load(a.params)
+        return run(a.model, a.name, a.rows, a.labels, a.out, whole.train, a.b, whole=whole)
+
+    return params.run_stage(work)
 
 
 if __name__ == "__main__":

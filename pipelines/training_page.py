@@ -736,7 +736,7 @@ def _training(facts: Facts) -> Section:
     for model, about in facts["models"].items():
         rows = facts["loss"][model] or []
         names = [n for n in (rows[0] if rows else {}) if n != "epoch"]
-        ends = [f"{n.replace('_', ' ')} {number(rows[0][n])} → {number(rows[-1][n])}" for n in names]
+        ends = [f"{n.replace('_', ' ')} {number(rows[0][n])} → {number(rows[-1][n])}" for n in names if _measured(rows, n)]
         table.append(
             [
                 MODELS[model],
@@ -748,7 +748,8 @@ def _training(facts: Facts) -> Section:
             ]
         )
         # an actor's loss is a return, far from the critic's in size: a figure each
-        for group in [[n] for n in names] if "critic_loss" in names else [names]:
+        actor = [n for n in names if n == "actor_loss"]
+        for group in ([n for n in names if n not in actor and _measured(rows, n)], actor):
             if group:
                 series = {
                     _LOSSES.get(n, n.removesuffix("_loss").replace("train", "training").replace("val", "validation")): _column(
@@ -773,10 +774,13 @@ def _training(facts: Facts) -> Section:
     return section
 
 
+def _measured(rows: Rows, name: str) -> bool:
+    """Whether a loss has values: without planes of a split there are none."""
+    return any(row[name] is not None for row in rows)
+
+
 def _loss_label(names: Sequence[str]) -> str:
-    if "val_loss" in names:
-        return "loss, in standardised outputs"
-    return "squared error of the return" if names == ["critic_loss"] else "loss"
+    return "squared error of the return" if "critic_loss" in names else "loss, mean of an epoch"
 
 
 def _data(facts: Facts) -> Section:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from models import model_a, model_b
 from models.mlp import HIDDEN
-from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors, tracking
+from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors
 from pipelines.fit import Start
 from pipelines.fit_oaa import predict_a
 from pipelines.fitted import Fitted
@@ -90,7 +90,6 @@ def fit(
 def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Params) -> dict[str, float]:
     """Fit and measure; returns the metrics."""
     torch.set_num_threads(p.train.threads)
-    tracking.quiet()
     table = tensors.load(rows_folder, labels)
     test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
     make_folder(out)

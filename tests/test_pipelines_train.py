@@ -61,7 +61,14 @@ def make(base: Path, name: str, campaign: Campaign, models: Sequence[str] = ("a"
     rows.run(data, base / "label", base / "rows", QUICK.rows)
     summaries = {
         m: train.run(
-            m, name, base / "rows", base / "label", base / "train" / m, QUICK.train, base / "train" / "b" if m == "c" else None
+            m,
+            name,
+            base / "rows",
+            base / "label",
+            base / "train" / m,
+            QUICK.train,
+            base / "train" / "b" if m == "c" else None,
+            whole=QUICK,
         )
         for m in models
     }
@@ -96,7 +103,7 @@ def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, fl
 
 
 def test_what_mlflow_keeps(trained: dict[str, Any], metrics: dict[str, float]) -> None:
-    """One run a data set with its metrics and data hash; one child run a model with parameters, commit and weights."""
+    """One run an execution with its metrics and data hash; one child run a training with parameters, commit and weights."""
     from mlflow import MlflowClient
 
     from pipelines.tracking import tracking_uri
@@ -118,7 +125,7 @@ def test_what_mlflow_keeps(trained: dict[str, Any], metrics: dict[str, float]) -
     assert len(history) == QUICK.train.a.epochs
     assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id)] == ["model"]
     assert [f.path for f in client.list_artifacts(names["toy-c"].info.run_id, "model")] == [
-        "model/MLmodel", "model/model.json", "model/model.safetensors"
+        "model/MLmodel", "model/input_example.json", "model/model.json", "model/model.safetensors"
     ]  # fmt: skip
 
 

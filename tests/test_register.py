@@ -301,14 +301,14 @@ def test_the_champion_that_is_fetched_is_the_one_that_was_trained(trained: Train
 
 
 def test_nothing_in_the_store_can_run(trained: Trained, tmp_path: Path, store: Path) -> None:
-    """Three kinds of files and no more; none is a pickle; MLflow finds nothing that it would execute."""
+    """Four kinds of files and no more; none is a pickle; MLflow finds nothing that it would execute."""
     import mlflow
 
     registered(trained[1], GOOD, tmp_path)
     files = [p for p in (store / "mlruns").rglob("*") if p.is_file()]
     assert len(files) >= 9
     for path in files:
-        assert path.name in {"MLmodel", fitted.WEIGHTS, fitted.SUMMARY}
+        assert path.name in {"MLmodel", signature.EXAMPLE, fitted.WEIGHTS, fitted.SUMMARY}
         with pytest.raises((ValueError, IndexError)):
             list(pickletools.genops(path.read_bytes()))
     for path in (p for p in files if p.name == "MLmodel"):

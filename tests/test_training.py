@@ -90,7 +90,7 @@ def test_dropout_is_on_in_training_and_off_in_inference(spec: Any, tmp_path: Pat
 
     net.dropout.register_forward_hook(watch)
     p = params.Regression(epochs=2, min_steps=1, batch=64)
-    weights, _, _ = fit.fit_regression(net, Batches((x, y), 64, 1), Batches((x, y), 64, 1, shuffle=False), p, tmp_path, None)
+    weights, _ = fit.fit_regression(net, Batches((x, y), 64, 1), Batches((x, y), 64, 1, shuffle=False), p, tmp_path, None)
     assert seen[True]
     assert min(seen[True]) > 0.02
     assert seen[False]
