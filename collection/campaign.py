@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from pipelines.io import leftovers, linked, make_folder, naming, write_bytes, wr
 from . import card, dataset, lab, spec, standing, tools, worth
 from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed, ToolMissing
 from .mirror import Split
-from .standing import COPY, PROGRESS, SCHEMA_VERSION, counted, each, is_running, read_note, read_summary, status
+from .standing import COPY, PROGRESS, SCHEMA_VERSION, counted, each, is_running, quoted, read_note, read_summary, status
 
 __all__ = [
     "COPY",
@@ -243,7 +242,11 @@ def run(
     plans = {name: known for name, known in found.plans.items() if known is not None}
     refused = [what for all_of_it in found.refusals.values() for what in all_of_it]
     if refused and not _goes_on(out):
-        more = f". And {counted(len(refused) - 1, 'more refusal')}: surefoot campaign plan {file}" if len(refused) > 1 else ""
+        more = (
+            f". And {counted(len(refused) - 1, 'more refusal')}: surefoot campaign plan {quoted(file)}"
+            if len(refused) > 1
+            else ""
+        )
         raise NotReady(refused[0] + more)
     with working_in(out):
         # a killed run leaves them; nobody else writes here now (surefootd clears the targets' folders in the same way)
@@ -406,7 +409,7 @@ def _check_own(out: Path) -> None:
         raise CampaignError(
             f"--out {out}: {first.relative_to(out)}{more}: a link, or a file of more names (hard links): going on would change "
             "what else they lead to, e.g. a version in DVC's cache. Give the folder files of its own: "
-            f"dvc unprotect {shlex.quote(str(out))}, as `dvc add` was given it; without DVC: cp -rL to a new folder"
+            f"dvc unprotect {quoted(out)}, as `dvc add` was given it; without DVC: cp -rL to a new folder"
         )
 
 

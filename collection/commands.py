@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,7 @@ def campaign_card(folder: Path) -> None:
     # a run removes half-written files when it starts
     with campaigns.locked(folder):
         path = card.write(folder)
-    told = shlex.quote(str(folder))
+    told = standing.quoted(folder)
     click.echo(f"{path}: verify with `surefoot campaign verify {told}`; version with `dvc add {told}`")
 
 

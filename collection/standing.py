@@ -378,15 +378,15 @@ def read_summary(folder: Path) -> dict[str, Any]:
         DataSetError: there is none, or it is damaged.
     """
     if not folder.is_dir():
-        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
+        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {quoted(folder)}")
     copied = (folder / COPY).exists()  # not if a run was killed in its first instant
-    what, file = ("rebuild it", f"{folder}/{COPY}") if copied else ("start one", "CAMPAIGN.toml")
-    rebuild = f"{what}: surefoot campaign run {file} --out {folder}"
+    what, file = ("rebuild it", quoted(folder / COPY)) if copied else ("start one", "CAMPAIGN.toml")
+    rebuild = f"{what}: surefoot campaign run {file} --out {quoted(folder)}"
     summary = read_json(folder / MANIFEST, rebuild)
     if summary.get("schema_version") == SCHEMA_VERSION and "targets" not in summary and "shards" in summary:
         raise DataSetError(
             f"{folder}: is the data set of one target, not a campaign's folder. Name the folder above it; for one that "
-            f"`surefootd sweep` made alone: surefoot campaign verify {folder}"
+            f"`surefootd sweep` made alone: surefoot campaign verify {quoted(folder)}"
         )
     targets = summary.get("targets")
     if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(targets, list):
@@ -501,6 +501,13 @@ def about(seconds: float | None) -> str:
     """An estimate of a length of time as people say it: "about 3 s", "under 1 s"."""
     text = duration(seconds)
     return "an unknown time" if seconds is None else text if seconds < 1 else f"about {text}"
+
+
+def quoted(path: Path) -> str:
+    """A path in a command that people are told to run: a shell takes it as one word, whatever is in it."""
+    import shlex
+
+    return shlex.quote(str(path))
 
 
 def counted(number: int, noun: str) -> str:

@@ -9,7 +9,6 @@ first finding and how many there are. A campaign that is not finished is no dama
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipelines.io import write_json
 
 from . import verify
 from .errors import SurefootError
-from .standing import counted
+from .standing import counted, quoted
 
 _NAME = "verify.json"
 
@@ -37,7 +36,7 @@ def run(data: Path, out: Path) -> dict[str, Any]:
         raise BadInput(str(e)) from None
     wrong = [f for f in found.findings if f.severity == "error" and not f.unfinished]
     if wrong:
-        more = f" ({counted(len(wrong), 'finding')}: surefoot campaign verify {shlex.quote(str(data))})"
+        more = f" ({counted(len(wrong), 'finding')}: surefoot campaign verify {quoted(data)})"
         raise PipelineError(f"{wrong[0].file}: {wrong[0].what}. {wrong[0].remedy}{more}")
     told = {k: v for k, v in found.as_json().items() if k in ("shards", "rows", "cases")}
     about = told | {"warnings": [f"{f.file}: {f.what}" for f in found.findings]}

@@ -18,6 +18,7 @@ from pipelines.io import sha256_file
 from . import campaign, card, checks, dataset, mirror, shardfile, spec, standing, worth
 from .errors import CampaignError, DataSetError
 from .findings import MOST_NAMED, Finding, some
+from .standing import quoted
 
 _RESTORE = "restore it from a copy, or remove that target's folder and measure again"
 
@@ -59,7 +60,7 @@ def verify(folder: Path) -> Result:
     """
     result = Result(str(folder))
     if not folder.is_dir():
-        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {folder}")
+        raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {quoted(folder)}")
     if (folder / dataset.JOURNAL).exists() or (folder / dataset.SHARDS).exists():
         _target(folder, None, result)
         return result
@@ -69,7 +70,7 @@ def verify(folder: Path) -> Result:
         if not (folder / campaign.COPY).exists():
             raise
         manifest = folder / dataset.MANIFEST
-        remedy = f"rebuild it: surefoot campaign run {folder}/campaign.toml --out {folder}"
+        remedy = f"rebuild it: surefoot campaign run {quoted(folder / campaign.COPY)} --out {quoted(folder)}"
         result.findings.append(Finding(str(manifest), _without(e, manifest), remedy))
         targets = [(p.name, p, -1) for p in sorted(folder.iterdir()) if (p / dataset.MANIFEST).exists()]
     servers = _servers(folder)
@@ -91,13 +92,12 @@ def verify(folder: Path) -> Result:
         result.findings.extend(_as_summed_up(folder, path, summed_up.get(name), found, sound))
         result.findings.extend(_another_platform(folder, path, servers.get(name, "")))
         if (path / dataset.MANIFEST).exists():
-            remedy = (
-                f"remove the file and fetch it again: surefoot campaign run {folder}/campaign.toml --inventory INV --out {folder}"
-            )
+            again = f"surefoot campaign run {quoted(folder / campaign.COPY)} --inventory INV --out {quoted(folder)}"
+            remedy = f"remove the file and fetch it again: {again}"
             result.findings.extend(Finding(str(file), what, remedy) for file, what in mirror.differences(folder, name))
     # what else is found changes the data, and the card with them
     if not result.findings and (folder / card.CARD).exists() and not card.is_current(folder):
-        what, remedy = "is of other data than are here", f"write it anew: surefoot campaign card {folder}"
+        what, remedy = "is of other data than are here", f"write it anew: surefoot campaign card {quoted(folder)}"
         result.findings.append(Finding(str(folder / card.CARD), what, remedy, "warning"))
     return result
 
@@ -121,7 +121,7 @@ def _as_summed_up(
         return
     told, now = (standing.usable_in_words(c) for c in (kept.rows_by_worth, found))
     what = f"counts {told} of {path.name}, {'before its data changed' if late else 'and its rows say otherwise'}: {now}"
-    remedy = f"count them anew: surefoot campaign run {folder}/campaign.toml --out {folder}"
+    remedy = f"count them anew: surefoot campaign run {quoted(folder / campaign.COPY)} --out {quoted(folder)}"
     yield Finding(str(folder / dataset.MANIFEST), what, remedy, "warning" if late else "error")
 
 
@@ -154,9 +154,9 @@ def _without(e: Exception, path: Path) -> str:
 def _target(folder: Path, planned: int | None, result: Result) -> dict[str, int] | None:
     """Check one target; what its rows are worth, where its manifest can be read."""
     if (folder.parent / campaign.COPY).exists():
-        again = f"surefoot campaign run {folder.parent}/campaign.toml --out {folder.parent}"
+        again = f"surefoot campaign run {quoted(folder.parent / campaign.COPY)} --out {quoted(folder.parent)}"
     else:  # made by `surefootd sweep` alone
-        again = f"surefootd sweep CAMPAIGN.toml --server SERVER --out {folder} --resume"
+        again = f"surefootd sweep CAMPAIGN.toml --server SERVER --out {quoted(folder)} --resume"
     if not (folder / dataset.MANIFEST).exists():
         result.findings.append(
             Finding(str(folder / dataset.MANIFEST), "is missing", _RESTORE if any(folder.glob("*")) else f"go on: {again}")
@@ -272,12 +272,12 @@ class _Rows:
         path = self.folder / fault.file
         share = self.hosts.get(fault.file)
         if share is None:
-            measure = f"rm {path} && {self.again}"
+            measure = f"rm {quoted(path)} && {self.again}"
         else:
             own = self.folder.parent / mirror.HOSTS / share.host
             measure = (
                 f"on {share.host}, in the job's folder: rm ended.json out/{dataset.shard_file(share.own(fault.file))}; "
-                f"here: rm -r {own} && {self.again}"
+                f"here: rm -r {quoted(own)} && {self.again}"
             )
         if fault.severity == "warning":
             remedy = f"measure the shard's cases again on a quiet host, or leave these cases out (--json lists them): {measure}"
@@ -294,7 +294,7 @@ class _Rows:
             yield Finding(str(path), f"is missing ({shard.rows:,} rows)", f"measure it again: {self.again}")
             return
         # a shard that is gone is measured again, a bad one is not overwritten
-        remedy = f"restore it from a copy, or measure it again: rm {path} && {self.again}"
+        remedy = f"restore it from a copy, or measure it again: rm {quoted(path)} && {self.again}"
         digest = sha256_file(path)
         wrong = [] if digest == shard.sha256 else [f"SHA-256 is {digest[:16]}…, the manifest says {shard.sha256[:16]}…"]
         try:

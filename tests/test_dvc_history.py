@@ -169,7 +169,7 @@ def test_an_experiment_stands_beside_its_commit(history: Path) -> None:
     assert [v["data"]["params"]["params.yaml"]["data"]["train"]["a"]["lr"] for v in versions] == [0.0005, 0.001]
     errors = [v["data"]["metrics"][f"out/pipeline/toy/evaluate/{HEADLINE}"]["data"]["a_oaa_cores_mae"] for v in versions]
     assert errors[0] != errors[1]
-    table = dvc(history, "exp", "show", "--only-changed", "--drop", r"^(out|bundles|pipelines|models)/[^:]*$")
+    table = dvc(history, "exp", "show", "--only-changed", "--drop", r"^[^:]*/[^:]*$")
     assert "train.a.lr" in table
     assert max(map(len, table.splitlines())) < 120
     assert len(numbers(table)) > 4

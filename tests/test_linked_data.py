@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from collection import campaign
-from collection.errors import CampaignError
+from collection import campaign, verify
+from collection.errors import CampaignError, DataSetError
 from pipelines.errors import BadInput
 from pipelines.io import linked, write_bytes
 
@@ -34,13 +35,19 @@ WAYS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
+def campaign_of(folder: Path) -> Path:
+    """The folder of a small campaign that was carried out."""
+    folder.mkdir(exist_ok=True)
+    (folder / "campaign.toml").write_text(LINKED, "utf-8")
+    campaign.run(folder / "campaign.toml", folder / "out")
+    return folder / "out"
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("half", [False, True])
 def test_a_campaign_writes_through_no_link(way: str, half: bool, tmp_path: Path) -> None:
     """Going on with a data set whose files DVC linked to its cache is refused in one line with the remedy; the cache stays."""
-    file, out, cache = tmp_path / "campaign.toml", tmp_path / "out", tmp_path / "cache" / "files" / "md5" / "ab"
-    file.write_text(LINKED, "utf-8")
-    campaign.run(file, out)
+    file, out, cache = tmp_path / "campaign.toml", campaign_of(tmp_path), tmp_path / "cache" / "files" / "md5" / "ab"
     if half:
         (out / "server-1" / "journal.jsonl").write_text("")
     cache.mkdir(parents=True)
@@ -78,3 +85,19 @@ def test_a_file_is_not_written_through_a_link(tmp_path: Path) -> None:
         write_bytes(tmp_path / "card.md", b"new")
     write_bytes(tmp_path / "hard.md", b"new")
     assert (cache / "cd").read_bytes() == b"kept"
+
+
+def test_remedies_can_be_pasted(tmp_path: Path) -> None:
+    """Commands that messages tell have a folder with a blank, or with more than that, as one word."""
+    folder = tmp_path / "my lab; touch HACKED"
+    out = campaign_of(folder)
+    shard = next((out / "server-1" / "shards").iterdir())
+    shard.write_bytes(b"damaged")
+    (finding,) = [f for f in verify.verify(out).findings if f.severity == "error"]
+    command = finding.remedy.split(": ", 1)[1]
+    words = shlex.split(command)
+    assert words[:3] == ["rm", str(shard), "&&"]
+    assert words[3:] == ["surefoot", "campaign", "run", str(out / "campaign.toml"), "--out", str(out)]
+    with pytest.raises(DataSetError) as refused:
+        verify.verify(folder / "none")
+    assert shlex.split(str(refused.value).rsplit(": ", 1)[1])[-1] == str(folder / "none")
