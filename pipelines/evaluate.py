@@ -351,11 +351,11 @@ def track(of: tracking.Execution, models: Mapping[str, Path], metrics: dict[str,
         whole.tag({f"run.{name}": run_id for name, run_id in trained.items()})
         for path in files:
             whole.log_file(path)
+        whole.finish()
         for name, run in known.items():
             signature.complete(run, models[name])
             run.log_metrics(measures_of(name, metrics))
             run.tag({"evaluated_in": whole.run_id})
-        whole.finish()
     except tracking.Away as error:
         return str(error)
     return None

@@ -200,8 +200,8 @@ def train(
         watch.stop.hold()
     try:
         trainer(epochs, out, [Keep()], per_epoch).fit(module, batches, val_batches)
-    except (Interrupted, SIGTERMException) as end:
-        by = end.by if isinstance(end, Interrupted) else signal.SIGTERM.name
+    except (Interrupted, SystemExit) as end:  # Lightning makes its own of signals that nobody else takes
+        by = signal.SIGTERM.name if isinstance(end, SIGTERMException) else getattr(end, "by", signal.SIGINT.name)
         if watch is None or not course.history:
             raise Interrupted(by) from None
         course.stopped_early = Stopped(by=by, epochs=len(course.history), of=epochs)

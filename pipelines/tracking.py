@@ -63,12 +63,18 @@ def tracking_uri() -> str:
 
 
 def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
-    """Commit and whether tracked files differ from it; (None, None) outside a repository."""
+    """Commit and whether tracked files differ from it; (None, None) outside a repository.
+
+    Args:
+        folder: root of the repository: one that only surrounds it counts for none. None: whatever the working folder is in.
+    """
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
     try:
+        if folder is not None and Path(git("rev-parse", "--show-toplevel")).resolve() != folder.resolve():
+            return None, None
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
         return None, None

@@ -249,6 +249,17 @@ def test_a_long_card_is_cut_at_a_section() -> None:
 # ---------------------------------------------------------------- a store that cannot be used
 
 
+def test_a_request_has_a_bound(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's own would be four minutes for a server that is away; who sets another keeps it."""
+    for name in ("TIMEOUT", "MAX_RETRIES", "BACKOFF_FACTOR"):
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{name}", "x")
+        monkeypatch.delenv(f"MLFLOW_HTTP_REQUEST_{name}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")
+    tracking.connect()
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == str(tracking.REQUEST_S)
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "4"
+
+
 class Silent:
     """A server that accepts and never answers."""
 
@@ -647,7 +658,7 @@ def test_a_training_that_has_nothing_yet_keeps_nothing(
 
     real = fit.trainer
     monkeypatch.setattr(fit, "trainer", trainer)
-    with pytest.raises(PipelineError, match=r"SIGTERM ended the training of toy-a before its first epoch was over; nothing"):
+    with pytest.raises(PipelineError, match=r"toy-a: SIGTERM ended the training before its first epoch was over; nothing"):
         learn(data, tmp_path / "m", P, "a")
     assert not (tmp_path / "m" / "a" / fitted.SUMMARY).exists()
     assert [r.info.status for r in runs("tags.model = 'a'")] == ["KILLED"]
@@ -665,8 +676,8 @@ def test_a_training_that_fails_is_not_running_for_ever(
     assert [r.info.status for r in runs("")] == ["FAILED", "FAILED"]
 
 
-@pytest.mark.parametrize("module", ["generalise", "transfer"])
-def test_a_signal_is_no_success(module: str, data: Path, made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("module", "number"), [("generalise", "SIGTERM"), ("transfer", "SIGTERM"), ("transfer", "SIGINT")])
+def test_a_signal_is_no_success(module: str, number: str, data: Path, made: Path, tmp_path: Path) -> None:
     """Stages that fit models to measure them have nothing to keep: a line, and exit code 1 (Lightning's own is 0)."""
     code = f"""
 import os, signal, sys
@@ -676,7 +687,7 @@ def trainer(*a, **k):
     made = real(*a, **k)
     class Send(__import__("lightning.pytorch").pytorch.Callback):
         def on_train_batch_start(self, *_):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.{number})
     made.callbacks.append(Send())
     return made
 fit.trainer = trainer
@@ -694,7 +705,7 @@ sys.exit({module}.main(sys.argv[1:]))
         timeout=DEADLINE_S,
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr == "error: ended by SIGTERM before its end; `dvc repro` does it again\n"
+    assert done.stderr == f"error: ended by {number} before its end; `dvc repro` does it again\n"
 
 
 # ---------------------------------------------------------------- losses
