@@ -28,7 +28,7 @@ fi
 # What git knows of, as it lies here: neither data nor environments.
 git ls-files -z | tar --null --files-from=- --create | tar -C "$context/repository" --extract
 cp "$certificates" "$context/certificates.pem"
-cp requirements.lock packaging/requirements-lab.txt packaging/lab/Dockerfile "$context/"
+cp requirements.lock packaging/lab/Dockerfile packaging/lab/as-somebody "$context/"
 cp packaging/requirements-lab.txt "$context/packaging/"
 cp pipelines/cpu_torch.py "$context/pipelines/"
 
