@@ -12,16 +12,30 @@ from rich.console import Console
 from pipelines.inputs import json_text
 
 from . import console as show
-from . import standing
+from . import standing, tools
 
 
 def _print_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the version, with the commit where this is a checkout, as `surefootd --version` does."""
+    if not wanted or context.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from pipelines.tracking import git_state
+
+    commit, changed = git_state(tools.repo_root())
+    told = f" (commit {commit}{'+changes' if changed else ''})" if commit else ""
+    click.echo(f"surefoot {version('surefoot')}{told}")
+    context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(package_name="surefoot", prog_name="surefoot")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show version and commit.")
 @click.pass_context
 def surefoot(context: click.Context, debug: bool) -> None:
     """Collect samples, build bundles, show the whole story.

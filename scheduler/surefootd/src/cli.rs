@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     name = "surefootd",
-    version,
+    version = env!("SUREFOOT_VERSION"),
     after_help = "Exit codes: 0 ok, 1 failed, 2 bad input. Logs go to stderr (SUREFOOT_LOG=debug for more). \
                   Pages below docs/ are in /usr/share/doc/surefoot where Surefoot is installed."
 )]

@@ -111,7 +111,10 @@ impl Told {
 pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &Expansion, bench: Bench) -> Result<Told> {
     let out = args.out.as_deref().ok_or_else(|| Error::BadInput("--out: is missing. Give a folder for the samples".into()))?;
     let host = crate::host::facts();
-    let software = BTreeMap::from([("surefootd".to_string(), env!("CARGO_PKG_VERSION").to_string())]);
+    let mut software = BTreeMap::from([("surefootd".to_string(), env!("CARGO_PKG_VERSION").to_string())]);
+    if !env!("SUREFOOT_COMMIT").is_empty() {
+        software.insert("commit".to_string(), env!("SUREFOOT_COMMIT").to_string());
+    }
     let start = Instant::now();
     let job = Job { campaign, target, cases, out, resume: args.resume, progress: args.progress, host, software };
     let m = sweep::run(&job, bench)?;

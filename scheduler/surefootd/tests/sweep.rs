@@ -95,6 +95,23 @@ fn expansion_counts_and_states_add_up() {
     assert_eq!((&m["platform"]["cores"], &m["platform"]["ways"]), (&Value::from(36), &Value::from(20)));
 }
 
+/// A data set says which program measured, by version and commit, in the words of `--version`.
+#[test]
+fn a_data_set_names_the_program_that_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = campaign(dir.path(), &small());
+    let out = dir.path().join("out");
+    ok(&["sweep", path(&file), "--server", "virtual:server-1", "--out", path(&out)]);
+    let software = &manifest(&out)["software"];
+    let commit = software["commit"].as_str().map_or_else(String::new, |c| format!(" (commit {c})"));
+    assert_eq!(ok(&["--version"]), format!("surefootd {}{commit}\n", software["surefootd"].as_str().unwrap()));
+    let told =
+        std::process::Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "ls-files", "--error-unmatch", "Cargo.toml"]).output();
+    if told.is_ok_and(|t| t.status.success()) {
+        assert!(!commit.is_empty(), "a checkout has a commit");
+    }
+}
+
 /// Results depend on the campaign only: on 1, 2 or 3 threads, or run again, every byte of shards, journal and manifest is the
 /// same.
 #[test]

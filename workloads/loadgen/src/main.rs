@@ -31,7 +31,7 @@ extern "C" fn on_signal(_: libc::c_int) {
 ///
 /// Exit code: 0 the run is done (read the verdict), 1 it failed, 2 bad input.
 #[derive(Parser)]
-#[command(name = "surefoot-loadgen", version, args_conflicts_with_subcommands = true)]
+#[command(name = "surefoot-loadgen", version = env!("SUREFOOT_VERSION"), args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
