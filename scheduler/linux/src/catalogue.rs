@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
-use surefoot_server::{Kind, LatencyFrom, SendLoop, Sending, ServerError};
+use surefoot_server::{names, Kind, LatencyFrom, SendLoop, Sending, ServerError};
 
 /// Latency-critical service or best-effort job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -305,7 +305,8 @@ impl Entry {
         let text = input::text(path, WRITTEN_BYTES).map_err(|e| bad(format!("{e}. Give a folder that has a workload.toml")))?;
         let mut entry: Entry = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
-            bad(format!("line {line}: {}. See docs/catalogue.md for the fields", e.message().replace('\n', ", ")))
+            let near = names::expected(e.message()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+            bad(format!("line {line}: {}.{near} See docs/catalogue.md for the fields", e.message().replace('\n', ", ")))
         })?;
         let folder = path.parent().and_then(|p| p.file_name()).and_then(|n| n.to_str());
         if let Some(program) = entry.loadgen.as_mut().and_then(|l| l.command.first_mut()) {
@@ -435,7 +436,8 @@ impl Catalogue {
     pub fn get(&self, name: &str) -> Result<&Entry, ServerError> {
         self.entries.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.entries.keys().map(String::as_str).collect();
-            ServerError::Invalid(format!("unknown service \"{name}\". The catalogue {} has {}", self.dir.display(), known.join(", ")))
+            let near = names::nearest(name, known.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+            ServerError::Invalid(format!("unknown service \"{name}\".{near} The catalogue {} has {}", self.dir.display(), known.join(", ")))
         })
     }
 }
@@ -501,6 +503,7 @@ connections = 8
             ("qos_target_ms = 10.0", "qos_target_ms = -1.0", "qos_target_ms = -1"),
             ("qos_target_ms = 10.0", "", "qos_target_ms is missing"),
             ("qos_target_ms = 10.0", "qos_target = 1.0", "unknown field `qos_target`"),
+            ("qos_target_ms = 10.0", "qos_taregt_ms = 10.0", "Did you mean \"qos_target_ms\"?"),
             ("[1000, 2000]", "[1000, -5]", "rps_levels: -5"),
             ("\"{threads}\"", "\"{cores}\"", "unknown placeholder"),
             ("connections = 8", "connections = 0", "loadgen.connections = 0"),
@@ -550,6 +553,7 @@ connections = 8
         for name in ["memcached", "nginx", "redis", "stream"] {
             assert!(all.entries.contains_key(name), "{name}");
         }
+        assert!(all.get("memcachde").unwrap_err().to_string().contains("Did you mean \"memcached\"?"));
         assert!(all.get("nonsense").unwrap_err().to_string().contains("memcached, "));
     }
 

@@ -56,7 +56,7 @@ pub use models::{Area, BundleModels, Experience, ModelSet, Models, State};
 pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 
-use surefoot_server::{Observation, Plan, Platform};
+use surefoot_server::{names, Observation, Plan, Platform};
 
 /// Decides what every service of one server holds.
 pub trait Policy {
@@ -92,7 +92,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
 fn unknown(name: &str) -> String {
     // It stands beside policies in every table (`oracle_emu`), and is none.
     let what = if name == "oracle" { "is a search and no policy: run `surefootd oracle`" } else { "is unknown" };
-    format!("policy \"{name}\" {what}. Choose one of: {}", NAMES.join(", "))
+    let near = names::nearest(name, NAMES.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+    format!("policy \"{name}\" {what}.{near} Choose one of: {}", NAMES.join(", "))
 }
 
 /// Whose models a policy takes.

@@ -12,6 +12,7 @@ pub mod bounds;
 pub mod cpuset;
 pub mod features;
 pub mod layout;
+pub mod names;
 pub mod observation;
 pub mod order;
 pub mod plan;

@@ -1,12 +1,13 @@
 //! campaign.toml: what to measure. The one place that reads the format (docs/campaign-format.md).
 
 use crate::daemon::config::{FeedConfig, ForCampaign, How, NodeConfig, NodeService, RawService};
-use crate::error::{nearest, Error, Result};
+use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{self, WRITTEN_BYTES};
+use surefoot_server::names::expected;
 use surefoot_server::CpuSet;
 use toml::Spanned;
 
@@ -606,12 +607,7 @@ pub fn toml_error(file: &Path, text: &str, e: &toml::de::Error, remedy: &str) ->
         _ => String::new(),
     };
     // serde lists what it expected; a near name is more help, the list once more is none.
-    let near = message
-        .strip_prefix("unknown field `")
-        .and_then(|m| m.split_once('`'))
-        .and_then(|(bad, rest)| nearest(bad, rest.split('`').skip(1).step_by(2)))
-        .map(|near| format!(". Did you mean \"{near}\"?"))
-        .unwrap_or_default();
+    let near = expected(&message).map_or(String::new(), |near| format!(". Did you mean \"{near}\"?"));
     // Numbers beyond 64 bits; i64's smallest is of no use to any field.
     let near = if message.contains("128, expected i64") { format!(". The largest is {}", i64::MAX) } else { near };
     let dot = if near.ends_with('?') { "" } else { "." };

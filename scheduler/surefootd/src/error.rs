@@ -65,48 +65,11 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The known name nearest to a misspelt one, if any is near.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = known.into_iter().map(|k| (distance(name, k), k)).min();
-    near.filter(|(d, k)| *d <= (k.chars().count() / 3).max(2)).map(|(_, k)| k)
-}
-
-/// A sentence: the nearest known name, or all of them.
-pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.into_iter().collect();
-    match nearest(name, known.iter().copied()) {
-        Some(k) => format!("Did you mean \"{k}\"?"),
-        None if known.is_empty() => "None is known.".into(),
-        None => format!("Known: {}.", known.join(", ")),
-    }
-}
-
-/// Edit distance (insert, delete, replace).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let cost = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
+pub use surefoot_server::names::{nearest, suggest};
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A misspelt service finds its name; a foreign one gets the list.
-    #[test]
-    fn nearest_name() {
-        assert_eq!(nearest("mosses", ["xapian", "moses"]), Some("moses"));
-        assert_eq!(suggest("qqqqqq", ["xapian", "moses"]), "Known: xapian, moses.");
-    }
 
     /// Each cause has its own remedy: a file that is there but shut is not to be looked for elsewhere.
     #[test]

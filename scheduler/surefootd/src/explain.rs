@@ -7,7 +7,7 @@ use crate::daemon::config::NodeConfig;
 use crate::daemon::decisions::{old_generation, RunLine};
 use crate::daemon::explain::{Closed, ClosedBy, Effect, Record};
 use crate::daemon::JOURNAL;
-use crate::error::{Error, Result};
+use crate::error::{nearest, Error, Result};
 use crate::files::own_error;
 use crate::local_target::state_dir;
 use crate::utc;
@@ -502,9 +502,10 @@ fn journal(args: &cli::Explain) -> Result<PathBuf> {
 pub fn run(args: &cli::Explain) -> Result<()> {
     let file = journal(args)?;
     let action = args.action.as_deref().map(|text| {
-        let names = || ActionKind::ALL.map(ActionKind::as_str).join(", ");
+        let names = ActionKind::ALL.map(ActionKind::as_str);
+        let near = || nearest(text, names).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
         let known = ActionKind::ALL.into_iter().find(|k| k.as_str() == text);
-        known.ok_or_else(|| Error::BadInput(format!("--action {text}: is unknown. Choose one of: {}", names())))
+        known.ok_or_else(|| Error::BadInput(format!("--action {text}: is unknown.{} Choose one of: {}", near(), names.join(", "))))
     });
     let since = args.since.as_deref().map(Since::parse).transpose()?;
     let last = match (args.last, since, args.id) {

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 use surefoot_io::{out, shown};
 use surefootd::cli::{Cli, Command};
-use surefootd::error::{Error, Result};
+use surefootd::error::{nearest, Error, Result};
 use surefootd::{say, stop};
 use tracing_subscriber::EnvFilter;
 
@@ -70,10 +70,28 @@ fn usage(e: &clap::Error) -> String {
     let text = e.render().to_string();
     // What follows an empty line is a tip or the usage.
     let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    let near = match e.get(ContextKind::SuggestedArg).or_else(|| e.get(ContextKind::SuggestedSubcommand)) {
-        Some(ContextValue::String(s)) => format!(" Did you mean \"{s}\"?"),
-        Some(ContextValue::Strings(s)) if !s.is_empty() => format!(" Did you mean \"{}\"?", s.join("\" or \"")),
-        _ => String::new(),
-    };
+    let near = meant(e).map_or(String::new(), |s| format!(" Did you mean \"{s}\"?"));
     format!("{}.{near} See {help}", shown::message(first).trim_end_matches('.'))
+}
+
+/// What was meant in place of a command, an option or a value that there is not; never what --help hides.
+fn meant(e: &clap::Error) -> Option<String> {
+    let wrong = |kind| match e.get(kind) {
+        Some(ContextValue::String(s)) => Some(s.as_str()),
+        _ => None,
+    };
+    let cli = Cli::command();
+    if let Some(text) = wrong(ContextKind::InvalidSubcommand) {
+        return nearest(text, cli.get_subcommands().filter(|c| !c.is_hide_set()).map(clap::Command::get_name)).map(str::to_string);
+    }
+    if e.kind() == ErrorKind::UnknownArgument {
+        let command = std::env::args().nth(1).and_then(|a| cli.find_subcommand(a).cloned())?;
+        let known: Vec<String> =
+            command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long().map(|l| format!("--{l}"))).collect();
+        return nearest(wrong(ContextKind::InvalidArg)?, known.iter().map(String::as_str)).map(str::to_string);
+    }
+    let (text, Some(ContextValue::Strings(known))) = (wrong(ContextKind::InvalidValue)?, e.get(ContextKind::ValidValue)) else {
+        return None;
+    };
+    nearest(text, known.iter().map(String::as_str)).map(str::to_string)
 }

@@ -580,6 +580,7 @@ fn bad_input() {
         ("\"exhaustive\"", "\"random\"", "random", "cells = 5000"),
         ("samples = 20", "samples = 20\n[random]\ncells = 5", "random", "for strategy = \"random\" only"),
         ("exhaustive", "clever", "strategy", "exhaustive"),
+        ("exhaustive", "exhaustiev", "strategy", "Did you mean \"exhaustive\"?"),
         ("\"server-1\"", "\"server-2\"", "targets.virtual", "does not name \"server-1\""),
         ("name = \"test\"", "", "name", "missing field"),
         ("name = \"test\"", "name = \"a/b\"", "name", "letters, digits"),

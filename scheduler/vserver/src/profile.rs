@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use surefoot_io::input::{self, WRITTEN_BYTES};
-use surefoot_server::CpuSet;
+use surefoot_server::{names, CpuSet};
 use thiserror::Error;
 use toml::{Table, Value};
 
@@ -571,8 +571,9 @@ impl Profiles {
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> ProfileError {
     let list: Vec<&str> = known.map(String::as_str).collect();
+    let near = names::nearest(name, list.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
     let list = if list.is_empty() { "none".to_string() } else { list.join(", ") };
-    ProfileError::Folder(format!("unknown {what} \"{name}\". Known: {list}. Add a profile with --profiles DIR."))
+    ProfileError::Folder(format!("unknown {what} \"{name}\".{near} Known: {list}. Add a profile with --profiles DIR."))
 }
 
 fn read(file: &Path) -> Result<String, ProfileError> {
@@ -799,7 +800,11 @@ impl Keys {
     fn done(self) -> Result<(), ProfileError> {
         match self.rest.keys().next() {
             None => Ok(()),
-            Some(key) => Err(self.wrong(key, "is not a known key", format!("Remove it or use one of: {}", self.asked.join(", ")))),
+            Some(key) => {
+                let near =
+                    names::nearest(key, self.asked.iter().map(String::as_str)).map_or(String::new(), |n| format!("Did you mean \"{n}\"? "));
+                Err(self.wrong(key, "is not a known key", format!("{near}Remove it or use one of: {}", self.asked.join(", "))))
+            }
         }
     }
 }
