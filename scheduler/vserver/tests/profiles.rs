@@ -131,7 +131,12 @@ fn a_bad_section_is_refused_by_name() {
 #[test]
 fn errors_say_what_would_be_right() {
     for (kind, from, to, remedy) in [
-        (Kind::Service, "mlp = 2.0", "mlp = 2.0\nmpl = 1", "p.toml: cache.mpl: is not a known key. Did you mean \"mlp\"? Remove it or use one of: apki, "),
+        (
+            Kind::Service,
+            "mlp = 2.0",
+            "mlp = 2.0\nmpl = 1",
+            "p.toml: cache.mpl: is not a known key. Did you mean \"mlp\"? Remove it or use one of: apki, ",
+        ),
         (Kind::Service, "mlp = 2.0", "", "p.toml: cache.mlp: is missing. Add it: a number from 0.1 to 1000."),
         (
             Kind::Service,
