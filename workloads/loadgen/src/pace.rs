@@ -38,7 +38,7 @@ const MOST_STEP_NS: f64 = 200_000.0;
 const MOST_GROUP: f64 = 4.0;
 /// Of the bias that the verdict allows: a request may wait a step to be sent, its reply another to be seen, of which half counts. Work
 /// comes on top.
-const STEP_SHARE_OF_BIAS: f64 = 0.4;
+const STEP_SHARE_OF_BIAS: f64 = 0.2;
 /// Going to sleep and waking is work of the kernel's that the clock around a sleep does not see: without it a thread that slept 40,000
 /// times a second took 95 % of its CPU where its accounts had 80 %. It is a guess, put right with each [`Pacer::used`].
 const SWITCH_NS: u64 = 4_000;
@@ -421,7 +421,7 @@ mod tests {
         };
         for rate in [45_000.0, 66_000.0, 90_000.0] {
             let (guessed, told) = (cpu_ns(rate, false), cpu_ns(rate, true));
-            assert!(told < 700_000_000 && guessed > told + 100_000_000, "{rate}: {guessed} {told}");
+            assert!(told < 750_000_000 && guessed > told + 100_000_000, "{rate}: {guessed} {told}");
         }
     }
 
@@ -457,7 +457,7 @@ mod tests {
     /// A step never exceeds what the verdict lets the client add, be it little or much.
     #[test]
     fn the_verdicts_bias_bounds_the_step() {
-        for (bias_ms, most_ns) in [(0.1, 40_000), (0.2, 80_000), (10.0, 200_000)] {
+        for (bias_ms, most_ns) in [(0.1, 20_000), (0.2, 40_000), (10.0, 200_000)] {
             let mut pacer = Pacer::new(0, bias_ms, None);
             walk(&USUAL, &mut pacer, |_| 500_000.0, SEC / 2);
             assert_eq!(pacer.widest_step_ns, most_ns, "{bias_ms}");
