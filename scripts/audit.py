@@ -27,7 +27,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "target" / "audit"
 CARGO_DENY, PIP_AUDIT = "0.20.2", "2.10.1"
 WORKSPACES = {"workspace": ROOT, "fuzz": ROOT / "scheduler" / "fuzz"}
-LOCKS = ("requirements.lock", "requirements-spark.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-spark.lock",
+    "requirements-pages.lock",
+    "packaging/requirements-dist.txt",
+    "packaging/requirements-lab.txt",
+)
 DATABASE = "https://github.com/RustSec/advisory-db"
 OK, FOUND, NOT_DONE = 0, 1, 3
 
