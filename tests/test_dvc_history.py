@@ -76,7 +76,8 @@ def clone_of_the_code(folder: Path) -> None:
     for name in ("pipelines", "models", "collection"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".dvc").mkdir()
-    for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".gitignore"):
+    (folder / ".dvc/plots").mkdir()
+    for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/loss.json", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
     values = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
     values["datasets"], values["osml_datasets"] = {"toy": {"folder": "data/toy/box"}}, []

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from collection import tools
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/team.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```sh\n# ([^\n]*)\n(.*?)^```$", PAGE, flags=re.M | re.S)
@@ -54,6 +56,8 @@ def lab(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str], str]]:
         **os.environ,
         "LAB": str(tmp_path / "lab"),
         "SUREFOOT": str(source),
+        "SUREFOOTD": str(tools.find(tools.SUREFOOTD)),
+        "SUREFOOT_LOADGEN": str(tools.find(tools.LOADGEN)),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "DVC_SITE_CACHE_DIR": str(tmp_path / "dvc-site"),
         "GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig"),

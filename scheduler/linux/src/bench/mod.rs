@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use surefoot_server::layout::{pack, Holding};
-use surefoot_server::{Allocation, CpuSet, Features, Latency, Plan, Sending, Server, ServerError, ServiceId, Verdict};
+use surefoot_server::{Allocation, CpuSet, Features, FeedState, Latency, Plan, Sending, Server, ServerError, ServiceId, Verdict};
 
 /// Length of the feed's windows.
 const WINDOW_MS: u64 = 100;
@@ -519,8 +519,15 @@ impl LocalBench {
             let spoken_ms: u64 = windows.iter().map(|w| w.window_ms).sum();
             let patience_ms = if is_last { LATE_MS } else { LATE_MS.min(s.interval_ms / 2) };
             let time_ms = (i * s.interval_ms).saturating_sub(spoken_ms);
-            let (new, late) = self.server.feed().newer_of(id, heard_ms, time_ms, WINDOW_MS, patience_ms);
-            let interval = if late { self.server.feed().with(|w| w.interval(id, heard_ms)) } else { v.interval };
+            let new = self.server.feed().newer_of(id, heard_ms, time_ms, WINDOW_MS, patience_ms);
+            let interval = match (&v.feed, &new) {
+                // Pages are read as they are: nothing of theirs comes late.
+                (_, None) => v.interval,
+                (FeedState::Doubtful { .. }, _) => None,
+                // The server's own interval is up to its look, before what was waited for.
+                (_, Some(_)) => self.server.feed().with(|w| w.interval(id, heard_ms)),
+            };
+            let new = new.unwrap_or_default();
             heard_ms = new.last().map_or(heard_ms, |w| w.arrived_ms);
             // A window that is longer than the interval speaks for the case, not for the interval in which it happened to end.
             let latency = interval.filter(|_| new.iter().all(|w| w.window_ms <= LONG_WINDOW_MS.max(s.interval_ms)));

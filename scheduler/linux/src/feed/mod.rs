@@ -367,21 +367,21 @@ impl Feed {
         Reason::ALL.iter().map(|r| (r.as_str(), self.shared.refused[*r as usize].load(Ordering::Relaxed))).collect()
     }
 
-    /// Datagrams of a service that arrived after `from_ms`, as soon as they speak of `time_ms` but for less than a window; also whether
-    /// some were waited for. A sender that waits for a CPU sends late. One whose windows are twice as long or longer is not waited for, and
-    /// neither is a service of which nothing was ever heard.
-    pub fn newer_of(&self, service: &str, from_ms: u64, time_ms: u64, window_ms: u64, patience_ms: u64) -> (Vec<Interval>, bool) {
-        let mut at_once = None;
+    /// Datagrams of a service that arrived after `from_ms`, as soon as they speak of `time_ms` but for less than a window: a sender that waits
+    /// for a CPU sends late. One whose windows are more than twice as long is not waited for. None: no datagram of the service is held.
+    pub fn newer_of(&self, service: &str, from_ms: u64, time_ms: u64, window_ms: u64, patience_ms: u64) -> Option<Vec<Interval>> {
         let until_ms = self.now_ms() + patience_ms;
         loop {
-            let (new, speaks) = self.with(|w| (w.newer(service, from_ms), w.first_arrival(service).is_some()));
-            let spoken_ms = new.iter().map(|w| w.window_ms).fold(0, u64::saturating_add);
-            let rare = new.iter().any(|w| w.window_ms > 2 * window_ms);
-            if !speaks || rare || spoken_ms.saturating_add(window_ms) > time_ms || self.now_ms() >= until_ms {
-                let late = new.len() > at_once.unwrap_or(new.len());
-                return (new, late);
+            let held = self.with(|w| w.newer(service, 0));
+            if held.is_empty() {
+                return None;
             }
-            at_once.get_or_insert(new.len());
+            let rare = held.iter().any(|w| w.window_ms > 2 * window_ms);
+            let new: Vec<Interval> = held.into_iter().filter(|w| w.arrived_ms > from_ms).collect();
+            let spoken_ms = new.iter().map(|w| w.window_ms).fold(0, u64::saturating_add);
+            if rare || spoken_ms.saturating_add(window_ms) > time_ms || self.now_ms() >= until_ms {
+                return Some(new);
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
