@@ -90,7 +90,7 @@ def _cells(samples_: pl.LazyFrame, targets_ms: Mapping[str, float], disturbed: C
             p99_ms=pl.col("latency_p99_ms").filter(usable).median(),
         )
         .with_columns(
-            overloaded=(pl.col("over") > 0) & (pl.col("over") >= pl.col("usable")),
+            overloaded=charts.overloaded(pl.col("over"), pl.col("usable")),
             met=pl.col("p99_ms") <= target_ms,
         )
         .sort("service", *_LOAD, "cores", "ways")
@@ -128,15 +128,8 @@ def _cliff(ax: Axes, of: pl.DataFrame, at: tuple[float, ...], service: str, targ
         _line(ax, of, at, service, target_ms, "cores" if len(ways) == 1 else "ways")
         return
     mine = _of_load(of, at, *_LOAD)
-    grid = np.full((len(cores), len(ways)), np.nan)
-    over, unusable = np.zeros(grid.shape, dtype=bool), np.zeros(grid.shape, dtype=bool)
-    index = (np.searchsorted(cores, mine["cores"]), np.searchsorted(ways, mine["ways"]))
-    grid[index] = mine["p99_ms"].fill_null(np.nan).to_numpy()
-    over[index] = mine["overloaded"].to_numpy()
-    unusable[index] = ((mine["usable"] == 0) & ~mine["overloaded"]).to_numpy()
-    charts.plane(
-        ax, charts.HeatMap(service, "", at[0], int(at[1]), cores, ways, grid, target_ms, overloaded=over, unusable=unusable)
-    )
+    grids = charts.on_grid(mine, cores, ways)
+    charts.plane(ax, charts.HeatMap(service, "", at[0], int(at[1]), cores, ways, qos_target_ms=target_ms, **grids))
     cells = f"{int((mine['usable'] > 0).sum()):,} of {counted(len(mine), 'cell')} with usable rows"
     ax.set_title(f"{service} at {_rps(at[0])} RPS: {cells}", pad=20)
     charts.plane_legend(ax)

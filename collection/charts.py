@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -89,6 +90,22 @@ def heat_map(m: HeatMap) -> str:
         ax.set_title(f"{m.service} at {m.rps:,.0f} RPS, {m.threads} threads", pad=22)
         plane_legend(ax)
         return svg_element(fig, f"p99 of {m.service} over cores and LLC ways on {m.platform}")
+
+
+def overloaded(over: pl.Expr, usable: pl.Expr) -> pl.Expr:
+    """Of a cell's samples, counted: whether at least half of those that say something are of an overloaded service."""
+    return (over > 0) & (over >= usable)
+
+
+def on_grid(cells: pl.DataFrame, cores: np.ndarray, ways: np.ndarray) -> dict[str, Any]:
+    """The fields of a HeatMap that are planes, of a row a cell: cores, ways, p99_ms, usable (rows), overloaded."""
+    shape = (len(cores), len(ways))
+    at = (np.searchsorted(cores, cells["cores"].to_numpy()), np.searchsorted(ways, cells["ways"].to_numpy()))
+    grids = {"p99_ms": np.full(shape, np.nan), "overloaded": np.zeros(shape, bool), "unusable": np.zeros(shape, bool)}
+    grids["p99_ms"][at] = cells["p99_ms"].fill_null(np.nan).to_numpy()
+    grids["overloaded"][at] = cells["overloaded"].to_numpy()
+    grids["unusable"][at] = ((cells["usable"] == 0) & ~cells["overloaded"]).to_numpy()
+    return grids
 
 
 def plane(ax: Axes, m: HeatMap) -> None:

@@ -27,8 +27,6 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +36,7 @@ from rich.console import Console
 
 from pipelines.inputs import Unreadable, read_bytes, read_toml
 from pipelines.io import make_folder, write_bytes, write_json
+from pipelines.variables import environment
 
 from . import campaign, console, dataset, spec, tools, verify, worth
 from .errors import CampaignError, InputError, StepFailed, ToolFailed
@@ -142,21 +141,6 @@ cores = "all"
 interval_ms = 1000
 samples = 10
 """
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process, and with it of its children, for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def profile_path(platform: PlatformFile, ours: Path) -> str:

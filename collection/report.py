@@ -311,10 +311,10 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
                 & (pl.col("threads") == label["threads"])
                 & (pl.col("mba_pct") == label["mba_pct"])
             )
-            .group_by("alloc_cores", "alloc_ways")
+            .group_by(cores=pl.col("alloc_cores"), ways=pl.col("alloc_ways"))
             .agg(
                 pl.col("latency_p99_ms").filter(usable).median().alias("p99_ms"),
-                ((exceeded.sum() > 0) & (exceeded.sum() >= usable.sum())).alias("overloaded"),
+                charts.overloaded(exceeded.sum(), usable.sum()).alias("overloaded"),
                 usable.sum().alias("usable"),
                 pl.col("count").filter(usable).min().alias("least"),
                 pl.col("count").filter(usable).max().alias("most"),
@@ -323,13 +323,7 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
         )
         with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
             cells = mine.collect()
-        cores, ways = np.unique(cells["alloc_cores"].to_numpy()), np.unique(cells["alloc_ways"].to_numpy())
-        at = (np.searchsorted(cores, cells["alloc_cores"].to_numpy()), np.searchsorted(ways, cells["alloc_ways"].to_numpy()))
-        grid = np.full((len(cores), len(ways)), np.nan)
-        grid[at] = cells["p99_ms"].fill_null(np.nan).to_numpy()
-        over, unusable = np.zeros(grid.shape, dtype=bool), np.zeros(grid.shape, dtype=bool)
-        over[at] = cells["overloaded"].to_numpy()
-        unusable[at] = ((cells["usable"] == 0) & ~cells["overloaded"]).to_numpy()
+        cores, ways = np.unique(cells["cores"].to_numpy()), np.unique(cells["ways"].to_numpy())
         found.append(
             charts.HeatMap(
                 service=service,
@@ -338,17 +332,15 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
                 threads=label["threads"],
                 cores=cores.tolist(),
                 ways=ways.tolist(),
-                p99_ms=grid,
-                overloaded=over,
                 qos_target_ms=label["qos_target_ms"],
                 rcliff=(label["rcliff_cores"], label["rcliff_ways"]),
                 oaa=(label["oaa_cores"], label["oaa_ways"]),
                 requests_min=cells["least"].min(),  # type: ignore[arg-type]
                 requests_max=cells["most"].max(),  # type: ignore[arg-type]
                 windows=int(cells["windows"].max() or 0),  # type: ignore[arg-type]
-                unusable=unusable,
                 rows=int(cells["windows"].sum()),
                 usable=int(cells["usable"].sum()),
+                **charts.on_grid(cells, cores, ways),
             )
         )
     return found

@@ -23,7 +23,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from urllib.parse import quote, urlsplit
 from pipelines.errors import PipelineError
 from pipelines.inputs import message
 from pipelines.io import canonical_json, sha256_bytes
+from pipelines.variables import environment
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
@@ -458,20 +459,9 @@ class Losses:
                 self.why = str(error)
 
 
-@contextmanager
-def hurried() -> Iterator[None]:
+def hurried() -> AbstractContextManager[None]:
     """While this is entered a server is asked once and shortly: somebody waits for this process to end."""
-    names = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "3"}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return environment({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "3"})
 
 
 def keep_bundle(models: Mapping[str, tuple[str, str]], file: Path, digest: str) -> str | None:

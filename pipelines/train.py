@@ -17,8 +17,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,71 +110,64 @@ def run(
         Away: MLflow's store cannot be used; nothing was trained.
         PipelineError: the training was ended before its end.
     """
+    with _stoppable(f"{name}-{model}") as stop:
+        torch.set_num_threads(p.threads)
+        table = tensors.load(rows, labels)
+        model_b = None
+        if b is not None:
+            if fitted.summary(b).data_sha256 != table.about.data_sha256:
+                raise BadInput(f"{b / fitted.SUMMARY}: Model-B is from other data than {rows}; run `dvc repro`")
+            model_b = fitted.load(b)
+        make_folder(out)
+        given = (whole or params.Params(train=p)).model_dump() | {"train": p.model_dump()}
+        of = tracking.Execution(name, table.about.data_sha256, given, begun_from, table.about.tags())
+        runs: list[tracking.Runs] = []
+        try:
+            runs.append(of.run())
+            runs.append(runs[0].child(f"{name}-{model}", {"kind": "training", "model": model, **of.about()}))
+            parent, child = runs
+            child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
+            losses = tracking.Losses(child)
+            done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin)
+            stop.hold()
+            about = {
+                "model": model,
+                "dataset": name,
+                "campaign": table.about.campaign,
+                "data_sha256": table.about.data_sha256,
+                "mlflow_run_id": parent.run_id,
+                "mlflow_child_id": child.run_id,
+            }
+            if done.stopped_early is not None:
+                raise _stopped(out, done, about, losses)
+            summary = fitted.save(out, done, about)
+        except BaseException as error:
+            killed = isinstance(error, Interrupted | KeyboardInterrupt | Ended)
+            _close(runs, "KILLED" if killed else "FAILED")
+            raise
+        losses.send()
+        losses.try_to(lambda: child.log_metrics({"seconds": done.seconds, "rows": done.rows}))
+        losses.try_to(lambda: signature.log(child, out))
+        losses.try_to(child.finish)
+        losses.try_to(parent.finish)
+        if losses.why is not None:
+            said = f"note: the model is whole; MLflow's run {child.run_id} lacks its end, which the next stage adds: {losses.why}"
+            print(message(said), file=sys.stderr)
+        return summary
+
+
+@contextmanager
+def _stoppable(what: str) -> Iterator[Stop]:
+    """While this is entered a signal ends the training: before there is anything to keep as `Ended`.
+
+    Raises:
+        Ended: see above.
+    """
     try:
         with Stop().listening() as stop:
-            return _run(model, name, rows, labels, out, p, b, begin, begun_from, whole, stop)
+            yield stop
     except Interrupted as end:
-        raise Ended(
-            f"{name}-{model}: {end.by} ended the training before its first epoch was over; nothing of it is kept"
-        ) from None
-
-
-def _run(
-    model: str,
-    name: str,
-    rows: Path,
-    labels: Path,
-    out: Path,
-    p: params.Train,
-    b: Path | None,
-    begin: Start | None,
-    begun_from: str,
-    whole: params.Params | None,
-    stop: Stop,
-) -> dict[str, Any]:
-    torch.set_num_threads(p.threads)
-    table = tensors.load(rows, labels)
-    model_b = None
-    if b is not None:
-        if fitted.summary(b).data_sha256 != table.about.data_sha256:
-            raise BadInput(f"{b / fitted.SUMMARY}: Model-B is from other data than {rows}; run `dvc repro`")
-        model_b = fitted.load(b)
-    make_folder(out)
-    given = (whole or params.Params(train=p)).model_dump() | {"train": p.model_dump()}
-    of = tracking.Execution(name, table.about.data_sha256, given, begun_from, table.about.tags())
-    runs: list[tracking.Runs] = []
-    try:
-        runs.append(of.run())
-        runs.append(runs[0].child(f"{name}-{model}", {"kind": "training", "model": model, **of.about()}))
-        parent, child = runs
-        child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
-        losses = tracking.Losses(child)
-        done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin)
-        stop.hold()
-        about = {
-            "model": model,
-            "dataset": name,
-            "campaign": table.about.campaign,
-            "data_sha256": table.about.data_sha256,
-            "mlflow_run_id": parent.run_id,
-            "mlflow_child_id": child.run_id,
-        }
-        if done.stopped_early is not None:
-            raise _stopped(out, done, about, losses)
-        summary = fitted.save(out, done, about)
-    except BaseException as error:
-        killed = isinstance(error, Interrupted | KeyboardInterrupt | Ended)
-        _close(runs, "KILLED" if killed else "FAILED")
-        raise
-    losses.send()
-    losses.try_to(lambda: child.log_metrics({"seconds": done.seconds, "rows": done.rows}))
-    losses.try_to(lambda: signature.log(child, out))
-    losses.try_to(child.finish)
-    losses.try_to(parent.finish)
-    if losses.why is not None:
-        said = f"note: the model is whole; MLflow's run {child.run_id} lacks its end, which the next stage adds: {losses.why}"
-        print(message(said), file=sys.stderr)
-    return summary
+        raise Ended(f"{what}: {end.by} ended the training before its first epoch was over; nothing of it is kept") from None
 
 
 class Ended(PipelineError):

@@ -19,7 +19,7 @@ scripts/images.sh --base
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-mkdir -p "$context/bin" "$context/repository" "$context/packaging" "$context/pipelines"
+mkdir -p "$context/bin" "$context/repository"
 if [ -e "dist/surefootd-$version-x86_64.tar.gz" ]; then
   tar -C "$context" --strip-components=1 -xzf "dist/surefootd-$version-x86_64.tar.gz" --wildcards '*/bin/*'
 else
@@ -28,9 +28,7 @@ fi
 # What git knows of, as it lies here: neither data nor environments.
 git ls-files -z | tar --null --files-from=- --create | tar -C "$context/repository" --extract
 cp "$certificates" "$context/certificates.pem"
-cp requirements.lock packaging/lab/Dockerfile packaging/lab/as-somebody "$context/"
-cp packaging/requirements-lab.txt "$context/packaging/"
-cp pipelines/cpu_torch.py "$context/pipelines/"
+cp packaging/lab/Dockerfile "$context/"
 
 proxies=()
 for v in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do [ -z "${!v:-}" ] || proxies+=(--build-arg "$v"); done

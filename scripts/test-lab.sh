@@ -22,18 +22,8 @@ die() { printf 'test-lab: %s\n' "$1" >&2; compose logs --tail 20 mlflow database
 
 git clone --quiet . "$clone"
 chown -R "$SUREFOOT_UID:$SUREFOOT_GID" "$clone"
-lab python -c '
-import yaml
-from pathlib import Path
-file = Path("params.yaml")
-values = yaml.safe_load(file.read_text())
-values["datasets"], values["osml_datasets"] = {"lab": {"folder": "data/lab/server-1"}}, []
-for model in ("a", "b"):
-    values["train"][model] |= {"epochs": 2, "min_steps": 20, "batch": 256}
-values["train"]["c"] |= {"transitions": 500, "updates": 20, "batch": 64}
-values["compare"] |= {"rounds": 5, "rows": 2000, "nearest_rows": 2000}
-file.write_text(yaml.safe_dump(values, sort_keys=False))
-Path("lab.toml").write_text("""
+lab python tests/quick.py params.yaml lab data/lab/server-1 || die "python in the lab failed"
+cat >"$clone/lab.toml" <<'END'
 name = "lab"
 seed = 1
 [targets]
@@ -47,8 +37,7 @@ ways = "1..20 step 3"
 [sampling]
 interval_ms = 1000
 samples = 2
-""")
-' || die "python in the lab failed"
+END
 lab surefoot campaign run lab.toml --out data/lab || die "the campaign failed"
 lab dvc repro register@lab || die "dvc repro failed"
 lab dvc status register@lab | grep -q "up to date" || die "dvc repro left something to do"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from synthetic import Campaign, write
-from test_pipelines_train import QUICK, as_a_sweep_writes
+from test_pipelines_train import as_a_sweep_writes, code_and_params
 
 from pipelines import params, stage
 from pipelines.errors import BadInput
@@ -72,19 +71,7 @@ def set_param(folder: Path, section: str, model: str, name: str, value: Any) -> 
 
 def clone_of_the_code(folder: Path) -> None:
     """The pipeline of this repository in a folder of its own, committed, over one data set of the name `toy`."""
-    folder.mkdir()
-    for name in ("pipelines", "models", "collection"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / ".dvc").mkdir()
-    (folder / ".dvc/plots").mkdir()
-    for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/loss.json", ".gitignore"):
-        shutil.copy(ROOT / name, folder / name)
-    values = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
-    values["datasets"], values["osml_datasets"] = {"toy": {"folder": "data/toy/box"}}, []
-    values["train"] = QUICK.train.model_dump() | {"a": {**QUICK.train.a.model_dump(), "min_steps": 20}}
-    values["train"]["b"] |= {"epochs": 2, "min_steps": 20, "batch": 256}
-    values["compare"] = QUICK.compare.model_dump() | {"rounds": 5}
-    (folder / "params.yaml").write_text(yaml.safe_dump(values), "utf-8")
+    code_and_params(folder)
     git(folder, "init", "-q", "-b", "main")
     commit(folder, "the code")
 

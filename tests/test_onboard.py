@@ -24,6 +24,7 @@ from models import export
 from pipelines import begin, bundle, vectors
 from pipelines.errors import BadInput
 from pipelines.keys import private_key
+from pipelines.variables import environment
 
 ROOT = Path(__file__).parents[1]
 PLATFORM = ROOT / "examples" / "onboard" / "x.toml"
@@ -75,7 +76,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
         "SUREFOOT_PROFILES": str(folder / "mine"),
     }
-    with onboard.environment(values):
+    with environment(values):
         yield folder
     os.chdir(before)
 

@@ -355,22 +355,27 @@ def dvc(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "dvc", *args], cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    """The repository's pipeline over one small data set, in a folder of its own."""
-    folder = tmp_path / "repo"
+def code_and_params(folder: Path) -> None:
+    """The pipeline of this repository in a folder of its own, over one data set of the name `toy`, with trainings of seconds."""
     folder.mkdir()
     for name in ("pipelines", "models", "collection"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / ".dvc").mkdir()
-    for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".gitignore"):
+    (folder / ".dvc/plots").mkdir(parents=True)
+    for name in ("dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/loss.json", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
-    values = yaml.safe_load((ROOT / "params.yaml").read_text())
+    values = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
     values["datasets"], values["osml_datasets"] = {"toy": {"folder": "data/toy/box"}}, []
     values["train"] = QUICK.train.model_dump() | {"a": {**QUICK.train.a.model_dump(), "min_steps": 20}}
     values["train"]["b"] |= {"epochs": 2, "min_steps": 20, "batch": 256}
     values["compare"] = QUICK.compare.model_dump() | {"rounds": 5}
-    (folder / "params.yaml").write_text(yaml.safe_dump(values))
+    (folder / "params.yaml").write_text(yaml.safe_dump(values), "utf-8")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """The repository's pipeline over one small data set, in a folder of its own."""
+    folder = tmp_path / "repo"
+    code_and_params(folder)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder
 

@@ -13,24 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+from quick import make_quick
 
 from collection import tools
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/team.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```sh\n# ([^\n]*)\n(.*?)^```$", PAGE, flags=re.M | re.S)
-# of Models A and B of a training, and of one that goes on with them; all else is as the repository has it
-FEW = {"epochs": 2, "min_steps": 20, "batch": 256}
-
-
-def quick(values: dict[str, dict[str, object]]) -> None:
-    """Trainings of seconds."""
-    for section in ("train", "transfer"):
-        for model in ("a", "b"):
-            values[section][model] |= FEW  # type: ignore[operator]
-    values["train"]["c"] |= {"transitions": 500, "updates": 20, "batch": 64}  # type: ignore[operator]
-    values["compare"] |= {"rounds": 5, "rows": 2000, "nearest_rows": 2000}
 
 
 def free_port() -> int:
@@ -48,10 +37,7 @@ def lab(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str], str]]:
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-    params = source / "params.yaml"
-    values = yaml.safe_load(params.read_text("utf-8"))
-    quick(values)
-    params.write_text(yaml.safe_dump(values, sort_keys=False, indent=2), "utf-8")
+    make_quick(source / "params.yaml")
     env = {
         **os.environ,
         "LAB": str(tmp_path / "lab"),

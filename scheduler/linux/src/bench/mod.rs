@@ -399,7 +399,7 @@ impl LocalBench {
         let at_ms = began_ms + warmup_ms + SLACK_MS;
         self.sleep_until(at_ms);
         let heard = self.server.feed().with(|w| w.newer(id, 0));
-        let before = before_samples(heard.iter().filter(|w| w.arrived_ms <= at_ms));
+        let before = heard.iter().filter(|w| w.arrived_ms <= at_ms).fold(Before::default(), Before::and);
         Begin { at_ms, warmup_ms, before, found: Settling::Unknown, seen: vec![] }
     }
 
@@ -410,7 +410,8 @@ impl LocalBench {
         let began_ms = first_ms.saturating_sub(WINDOW_MS);
         let limit_ms = began_ms + sampling.warmup_ms + SLACK_MS;
         let (mut windows, mut heard_ms, mut found, mut rare) = (vec![], 0, Settling::Unknown, false);
-        let mut heard: Vec<Interval> = vec![];
+        // After each window.
+        let mut befores: Vec<Before> = vec![];
         let kept_as_samples = sampling.interval_ms == WINDOW_MS;
         let (mut seen, mut before): (Vec<Seen>, _) = (vec![], kept_as_samples.then(|| self.snapshot()));
         loop {
@@ -422,7 +423,9 @@ impl LocalBench {
                 let view = observed.get(id);
                 let cpu_cores = view.and_then(|v| v.features.cpu_usage_cores);
                 windows.extend(new.iter().map(|i| self.window(i, cpu_cores)));
-                heard.extend(new.iter().cloned());
+                for w in &new {
+                    befores.push(befores.last().copied().unwrap_or_default().and(w));
+                }
                 found = settle::judge(&windows);
                 let after = kept_as_samples.then(|| self.snapshot());
                 match (std::mem::replace(&mut before, after), view, &new[..]) {
@@ -442,7 +445,7 @@ impl LocalBench {
                     true => heard_ms + SLACK_MS - WINDOW_MS * kept as u64,
                     false => limit_ms,
                 };
-                let before = before_samples(&heard[..heard.len().saturating_sub(kept)]);
+                let before = befores.iter().rev().nth(kept).copied().unwrap_or_default();
                 // As long as the windows of the client's clock: when each arrived depends on this host.
                 let warmup_ms = match over {
                     true if rare => at_ms.saturating_sub(began_ms).min(sampling.warmup_ms),
@@ -547,14 +550,6 @@ impl Drop for LocalBench {
             tracing::error!("{e}");
         }
     }
-}
-
-/// What these windows, which ended before the samples began, come to.
-fn before_samples<'a>(windows: impl IntoIterator<Item = &'a Interval>) -> Before {
-    windows.into_iter().fold(Before::default(), |mut before, w| {
-        before.hears(w);
-        Before { outstanding: w.outstanding, ..before }
-    })
 }
 
 /// Rate of a load that there is.

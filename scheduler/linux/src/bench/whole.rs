@@ -42,16 +42,11 @@ pub struct Before {
 }
 
 impl Before {
-    /// Count a window that ended before the samples began.
-    pub fn hears(&mut self, w: &Interval) {
-        self.told = self.told.saturating_add(told(w));
-        self.span_ms = self.span_ms.saturating_add(w.window_ms);
+    /// With one more window that ended before the samples began.
+    pub fn and(self, w: &Interval) -> Self {
+        let told = w.offered.max(w.counts.total.saturating_add(w.errors).saturating_add(w.dropped));
+        Before { outstanding: w.outstanding, told: self.told.saturating_add(told), span_ms: self.span_ms.saturating_add(w.window_ms) }
     }
-}
-
-/// Requests that a window tells of. A closed loop has no backlog: what it could not send shows in nothing but its rate.
-fn told(w: &Interval) -> u64 {
-    w.offered.max(w.counts.total.saturating_add(w.errors).saturating_add(w.dropped))
 }
 
 /// What came of a case.
@@ -106,16 +101,13 @@ pub fn whole(windows: &[Interval], before: Before, client: &Client) -> Whole {
     };
     let found = judge(&evidence, &rules);
     let span_s = sum(|w| w.window_ms).max(1) as f64 * 1e-3;
-    let sent = Sent {
-        told: offered.max(all.len().saturating_add(errors).saturating_add(dropped)),
-        span_s,
-        before: Before { told: before.told, span_ms: before.span_ms, outstanding: 0 },
-    };
+    // A closed loop has no backlog: what it could not send shows in nothing but its rate.
+    let sent = offered.max(all.len().saturating_add(errors).saturating_add(dropped));
     let (verdict, reason) = match (&client.limited, verdict_of(found.kind)) {
         (Some(why), _) => (Verdict::ClientLimited, why.clone()),
         (None, kind @ (Verdict::Valid | Verdict::NotResolvable)) => {
             let nothing = || windows.is_empty().then(|| (Verdict::NotResolvable, NO_WINDOW.to_string()));
-            let other_rate = || client.asked_rps.and_then(|asked_rps| other_rate(asked_rps, &sent));
+            let other_rate = || client.asked_rps.and_then(|asked_rps| other_rate(asked_rps, sent, span_s, before));
             nothing().or_else(other_rate).unwrap_or((kind, found.reason))
         }
         (None, kind) => (kind, found.reason),
@@ -139,30 +131,21 @@ pub fn whole(windows: &[Interval], before: Before, client: &Client) -> Whole {
 
 const NO_WINDOW: &str = "none of the load generator's windows lies within the samples; measure longer, or let it tell the feed more often";
 
-/// What another program sent, over the samples and before.
-struct Sent {
-    told: u64,
-    span_s: f64,
-    before: Before,
-}
-
 /// What it means that a program offered another rate than it was asked for; None: it did as it was asked, as far as chance lets one see.
-fn other_rate(asked_rps: f64, sent: &Sent) -> Option<(Verdict, String)> {
-    let beyond = |told: u64, span_s: f64| {
-        let chance_rps = CHANCE * (asked_rps / span_s).sqrt();
-        told as f64 / span_s - asked_rps > BEYOND_SHARE * asked_rps + chance_rps
-    };
-    let told_rps = sent.told as f64 / sent.span_s;
+fn other_rate(asked_rps: f64, sent: u64, span_s: f64, before: Before) -> Option<(Verdict, String)> {
+    let chance_rps = |span_s: f64| CHANCE * (asked_rps / span_s).sqrt();
+    let beyond = |told: u64, span_s: f64| told as f64 / span_s - asked_rps > BEYOND_SHARE * asked_rps + chance_rps(span_s);
+    let told_rps = sent as f64 / span_s;
     let said = format!("{told_rps:.1} requests a second were sent where {asked_rps:.1} were asked for");
-    if asked_rps - told_rps > SHORT_SHARE * asked_rps + CHANCE * (asked_rps / sent.span_s).sqrt() {
+    if asked_rps - told_rps > SHORT_SHARE * asked_rps + chance_rps(span_s) {
         return Some((Verdict::ServerOverloaded, format!("{said}: service or load generator did not keep up")));
     }
-    if !beyond(sent.told, sent.span_s) {
+    if !beyond(sent, span_s) {
         return None;
     }
     // One that is behind makes up for it as soon as it can: in all it has sent no more than it was asked to.
-    let all = sent.told.saturating_add(sent.before.told);
-    if sent.before.span_ms > 0 && !beyond(all, sent.span_s + sent.before.span_ms as f64 * 1e-3) {
+    let all = sent.saturating_add(before.told);
+    if before.span_ms > 0 && !beyond(all, span_s + before.span_ms as f64 * 1e-3) {
         return Some((Verdict::ServerOverloaded, format!("{said}: they were due before, when the service did not keep up")));
     }
     Some((Verdict::ClientLimited, format!("{said}: the load generator does not keep to its rate")))
@@ -244,8 +227,8 @@ mod tests {
     #[test]
     fn what_was_due_before_is_the_services_fault() {
         let after = |windows: usize, each: u64| {
-            let mut before = before(0);
-            (0..windows).for_each(|_| before.hears(&Interval { offered: each, ..Interval { counts: Counts::default(), ..window(0) } }));
+            let one = Interval { offered: each, counts: Counts::default(), ..window(0) };
+            let before = (0..windows).fold(before(0), |before, _| before.and(&one));
             let client = Client { lag_p99_ms: None, asked_rps: Some(3000.0), ..PUNCTUAL };
             whole(&vec![window(3); 10], before, &client)
         };

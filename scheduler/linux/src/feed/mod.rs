@@ -372,15 +372,10 @@ impl Feed {
     pub fn newer_of(&self, service: &str, from_ms: u64, time_ms: u64, window_ms: u64, patience_ms: u64) -> Option<Vec<Interval>> {
         let until_ms = self.now_ms() + patience_ms;
         loop {
-            let held = self.with(|w| w.newer(service, 0));
-            if held.is_empty() {
-                return None;
-            }
-            let rare = held.iter().any(|w| w.window_ms > 2 * window_ms);
-            let new: Vec<Interval> = held.into_iter().filter(|w| w.arrived_ms > from_ms).collect();
-            let spoken_ms = new.iter().map(|w| w.window_ms).fold(0, u64::saturating_add);
+            let (longest_ms, spoken_ms) = self.with(|w| w.spoken_ms(service, from_ms))?;
+            let rare = longest_ms > 2 * window_ms;
             if rare || spoken_ms.saturating_add(window_ms) > time_ms || self.now_ms() >= until_ms {
-                return Some(new);
+                return Some(self.with(|w| w.newer(service, from_ms)));
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -394,6 +394,14 @@ impl Windows {
         self.since(service, from_ms).into_iter().cloned().collect()
     }
 
+    /// Of the datagrams of a service that are held the longest window, and how much time those speak of that arrived after `from_ms`; None:
+    /// none is held.
+    pub fn spoken_ms(&self, service: &str, from_ms: u64) -> Option<(u64, u64)> {
+        let longest_ms = self.since(service, 0).iter().map(|w| w.window_ms).max()?;
+        let spoken_ms = self.since(service, from_ms).iter().map(|w| w.window_ms).fold(0, u64::saturating_add);
+        Some((longest_ms, spoken_ms))
+    }
+
     /// When the oldest interval still held arrived.
     pub fn first_arrival(&self, service: &str) -> Option<u64> {
         Some(self.since(service, 0).first()?.arrived_ms)
