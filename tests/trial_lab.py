@@ -31,6 +31,7 @@ while kill -0 $sweep 2>/dev/null; do
   [ -e /srv/slow ] || break
   kill -STOP $sweep 2>/dev/null || break
   sleep 2.9
+  while [ -e /srv/hold ]; do sleep 0.1; done
   kill -CONT $sweep 2>/dev/null || break
 done
 wait $sweep

@@ -188,6 +188,9 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
         host.sh("touch /srv/slow")
     controller = Controller(lab, file, out, slow)
     until("a first shard is fetched", lambda: shards(out) > 0)
+    # from here no sweep ends before it is let go, however fast the machine
+    for host in lab.hosts.values():
+        host.sh("touch /srv/hold")
     controller.kill()
 
     # the sweeps never noticed; now the power of one host goes
@@ -204,6 +207,8 @@ def test_a_campaign_survives_everything(lab: Lab, tmp_path: Path) -> None:
     third.wire.cut = True
     cut_until = time.monotonic() + CUT_S
     before = shards(out)
+    for host in lab.hosts.values():
+        host.sh("rm /srv/hold")
     until("shards of the other hosts come while one is cut off", lambda: shards(out) > before)
     controller.kill()
     controller = Controller(lab, file, out, slow)
