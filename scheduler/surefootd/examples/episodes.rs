@@ -32,10 +32,10 @@ use surefoot_policy::books::{Amount, Books};
 use surefoot_policy::{BundleModels, Models, State};
 use surefoot_server::{Server, ServiceView, Tick};
 use surefoot_vserver::VirtualServer;
-use surefootd::error::{Error, Result};
-use surefootd::models::load_bundle;
-use surefootd::virtual_target::VirtualTarget;
-use surefootd::workload::{Be, Lc, Workload};
+use surefootd::base::error::{Error, Result};
+use surefootd::stage::models::load_bundle;
+use surefootd::stage::virtual_target::VirtualTarget;
+use surefootd::stage::workload::{Be, Lc, Workload};
 
 const STEP_MS: u64 = 100;
 /// Episodes of one turn of the mixes; means are over as many.

@@ -3,7 +3,10 @@
 use surefoot_policy::books::{Amount, Books};
 use surefoot_policy::{Guarded, Policy};
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Observation, Plan};
-use surefootd::{eval::run::run, say, virtual_target::VirtualTarget, workload::Workload};
+use surefootd::base::say;
+use surefootd::eval::run::run;
+use surefootd::stage::virtual_target::VirtualTarget;
+use surefootd::stage::workload::Workload;
 
 /// Every LC service gets its busy cores / 0.6 and an equal share of the ways; half as much again while it misses its target.
 pub struct FollowsLoad {
@@ -44,7 +47,7 @@ impl Policy for FollowsLoad {
     }
 }
 
-fn main() -> surefootd::error::Result<()> {
+fn main() -> surefootd::base::error::Result<()> {
     let at = VirtualTarget::of_platform("server-1", None)?;
     for file in std::env::args().skip(1) {
         let workload = Workload::read(file.as_ref(), &at.target())?;

@@ -4,9 +4,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 use surefoot_io::{out, shown};
-use surefootd::cli::{Cli, Command};
-use surefootd::error::{nearest, Error, Result};
-use surefootd::{say, stop};
+use surefootd::base::cli::{Cli, Command};
+use surefootd::base::error::{nearest, Error, Result};
+use surefootd::base::say;
+use surefootd::base::stop;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -43,19 +44,19 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Sweep(a) => surefootd::cmd_sweep::run(&a),
+        Command::Sweep(a) => surefootd::commands::sweep::run(&a),
         Command::Eval(a) => surefootd::eval::eval(&a),
-        Command::Oracle(a) => surefootd::cmd_oracle::run(&a),
-        Command::Schema(a) => surefootd::schema::print(&a),
-        Command::Check(a) => surefootd::local_target::check(&a),
-        Command::Reset(a) => surefootd::local_target::reset(&a),
-        Command::Run(a) => surefootd::daemon::run(&a),
-        Command::Replay(a) => surefootd::cmd_replay::run(&a),
-        Command::Record(a) => surefootd::record::run(&a),
-        Command::Explain(a) => surefootd::explain::run(&a),
-        Command::Top(a) => surefootd::top::run(&a),
-        Command::Actuate(a) => surefootd::cmd_actuate::run(&a),
-        Command::Resctrlfs(a) => surefootd::cmd_resctrlfs::run(&a),
+        Command::Oracle(a) => surefootd::commands::oracle::run(&a),
+        Command::Schema(a) => surefootd::commands::schema::print(&a),
+        Command::Check(a) => surefootd::commands::local_target::check(&a),
+        Command::Reset(a) => surefootd::commands::local_target::reset(&a),
+        Command::Run(a) => surefootd::node::run::run(&a),
+        Command::Replay(a) => surefootd::commands::replay::run(&a),
+        Command::Record(a) => surefootd::node::record::run(&a),
+        Command::Explain(a) => surefootd::node::explain::run(&a),
+        Command::Top(a) => surefootd::node::top::run(&a),
+        Command::Actuate(a) => surefootd::commands::actuate::run(&a),
+        Command::Resctrlfs(a) => surefootd::commands::resctrlfs::run(&a),
     }
 }
 

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use surefoot_policy::oracle::{Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem};
 use surefoot_vserver::math::{mix64, uniform};
 use surefoot_vserver::{place, platform_of, rps_at_full_load, Steady, Tenant, HORIZON_S};
-use surefootd::oracle::{phases, settled_emu, settled_emu_of, solve, BeNow, Company, LcNow, Phase};
-use surefootd::virtual_target::VirtualTarget;
-use surefootd::workload::Workload;
+use surefootd::eval::phases::{phases, settled_emu, settled_emu_of, solve, BeNow, Company, LcNow, Phase};
+use surefootd::stage::virtual_target::VirtualTarget;
+use surefootd::stage::workload::Workload;
 
 const SERVICES: [&str; 10] = ["moses", "img-dnn", "xapian", "nginx", "masstree", "memcached", "specjbb", "login", "mongodb", "redis"];
 const JOBS: [&str; 6] = ["stream", "streamcluster", "blackscholes", "canneal", "bfs", "bodytrack"];

@@ -12,8 +12,8 @@ use my_policy::FollowsLoad;
 use surefoot_policy::books::Books;
 use surefoot_policy::{by_name, Guarded, ModelSet, Policy};
 use surefootd::eval::run::{run, EvalRow};
-use surefootd::virtual_target::VirtualTarget;
-use surefootd::workload::Workload;
+use surefootd::stage::virtual_target::VirtualTarget;
+use surefootd::stage::workload::Workload;
 
 fn row(workload: &str, policy: &mut dyn Policy, at: &VirtualTarget) -> EvalRow {
     let file = common::root().join(format!("workloads/sets/demo/{workload}.toml"));

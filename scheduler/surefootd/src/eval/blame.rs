@@ -4,7 +4,7 @@
 //! violations are the policy's own from there until it meets its target again. Whoever was missing its target anyway (a load that
 //! has risen, an arrival that took nothing away) is nobody's doing.
 
-use crate::virtual_target::VirtualTarget;
+use crate::stage::virtual_target::VirtualTarget;
 use std::collections::BTreeSet;
 use surefoot_server::{Allocation, Observation, Plan, Server, ServerError, ServiceId, ServiceView};
 use surefoot_vserver::{Steady, VirtualServer};

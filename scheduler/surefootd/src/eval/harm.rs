@@ -1,6 +1,6 @@
 //! The price of a wrong model (docs/eval-output.md): policies are told untruths, and what comes of it is measured as ever.
 
-use crate::cli::Harm;
+use crate::base::cli::Harm;
 use clap::ValueEnum;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@
 //! those of the last chunk ([`Journal::sync`]). Rows stay in memory, time lines are read again when their turn comes.
 
 use super::run::{EvalRow, Moment};
-use crate::error::{Error, Result};
-use crate::files;
+use crate::base::error::{Error, Result};
+use crate::base::files;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -3,22 +3,25 @@
 mod blame;
 mod harm;
 mod journal;
+pub mod phases;
 pub mod run;
 mod what;
 
-use crate::campaign::sha256_hex;
-use crate::daemon::inputs::{Inputs, News};
-use crate::error::{Error, Result};
-use crate::files::{write_whole, NewFolders};
-use crate::models::{bundle_sources, each_once, load_bundle, policy};
-use crate::oracle;
-use crate::progress::Progress;
-use crate::stop;
+use crate::base::cli;
+use crate::base::error::{Error, Result};
+use crate::base::files::{write_whole, NewFolders};
+use crate::base::progress::Progress;
+use crate::base::say;
+use crate::base::stop;
+use crate::base::utc;
+
+use crate::line;
+use crate::stage::inputs::{Inputs, News};
+use crate::stage::models::{bundle_sources, each_once, load_bundle, policy};
+use crate::stage::virtual_target::VirtualTarget;
+use crate::stage::workload::{self, Workload};
+use crate::sweep::campaign::sha256_hex;
 use crate::sweep::rows::parquet_properties;
-use crate::utc;
-use crate::virtual_target::VirtualTarget;
-use crate::workload::{self, Workload};
-use crate::{cli, line, say};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use harm::Misled;
@@ -175,7 +178,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
             // Once a workload: it depends on neither policy nor seed.
             if !oracle_emu.contains_key(&w.name) && !stop::requested() {
                 let known = held().oracle_emu(&w.name);
-                oracle_emu.insert(w.name.clone(), known.map_or_else(|| oracle::settled_emu(&at, w), Ok)?);
+                oracle_emu.insert(w.name.clone(), known.map_or_else(|| phases::settled_emu(&at, w), Ok)?);
             }
         }
         let done: Vec<Result<(EvalRow, Option<Vec<Moment>>)>> = chunk

@@ -1,9 +1,9 @@
 //! One workload under one policy on one virtual server, and what came of it.
 
 use super::blame::Blame;
-use crate::error::{Error, Result};
-use crate::virtual_target::VirtualTarget;
-use crate::workload::{Be, Workload};
+use crate::base::error::{Error, Result};
+use crate::stage::virtual_target::VirtualTarget;
+use crate::stage::workload::{Be, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -179,7 +179,7 @@ pub fn alone_instr_per_s(at: &VirtualTarget, job: &Arc<Profile>) -> f64 {
 }
 
 fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
-    let one = |b: &Be| Ok((b.id.clone(), alone_instr_per_s(at, at.profiles.service(&b.job).map_err(crate::virtual_target::bad)?)));
+    let one = |b: &Be| Ok((b.id.clone(), alone_instr_per_s(at, at.profiles.service(&b.job).map_err(crate::stage::virtual_target::bad)?)));
     w.be.iter().map(one).collect()
 }
 
@@ -208,7 +208,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         if !within && convergence.over(now) {
             break;
         }
-        if crate::stop::requested() {
+        if crate::base::stop::requested() {
             return Err(Error::Failed(format!("workload {}: interrupted. Run it again", w.name)));
         }
         let seen = server.observe();

@@ -1,12 +1,12 @@
 //! What an evaluation runs, as JSON: equal for the same command on the same files with the same program.
 
 use super::journal::differs;
-use crate::campaign::sha256_hex;
-use crate::cli;
-use crate::error::{Error, Result};
-use crate::utc;
-use crate::virtual_target::VirtualTarget;
-use crate::workload::Workload;
+use crate::base::cli;
+use crate::base::error::{Error, Result};
+use crate::base::utc;
+use crate::stage::virtual_target::VirtualTarget;
+use crate::stage::workload::Workload;
+use crate::sweep::campaign::sha256_hex;
 use clap::ValueEnum;
 use serde_json::{json, Value};
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! first plane of the load before, else the throttle setting before, turned out to be.
 
 use super::rows::{Row, State};
-use crate::expand::{Expansion, PlaneShape};
+use crate::sweep::expand::{Expansion, PlaneShape};
 use std::collections::VecDeque;
 use surefoot_search::{Ask, Bounds, Effort, Prior, Question, Reading, Search};
 use surefoot_server::Verdict;

@@ -3,12 +3,12 @@
 
 use super::rows::{Marks, Measured, Row, State};
 use super::{run, Bench, Job};
-use crate::campaign::{Campaign, Sampling};
-use crate::error::Result;
-use crate::expand::{Case, Expansion};
-use crate::files::fault;
-use crate::progress::Mode;
-use crate::target::{LcService, Target};
+use crate::base::error::Result;
+use crate::base::files::fault;
+use crate::base::progress::Mode;
+use crate::stage::target::{LcService, Target};
+use crate::sweep::campaign::{Campaign, Sampling};
+use crate::sweep::expand::{Case, Expansion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use surefoot_server::{Platform, Sending, Verdict};
@@ -205,7 +205,7 @@ fn a_service_without_a_max_load() {
     let m = m.expect("the other service goes on");
     assert_eq!((m.cases.infeasible, m.cases.failed, looks), (0, 16, 2));
     assert!(m.cases.reasons.iter().any(|r| r.state == State::Failed && r.reason.contains("cannot be measured")), "{:?}", m.cases.reasons);
-    let (m, _) = sweep(&|_| Err(crate::error::Error::Failed("no engine".into())));
+    let (m, _) = sweep(&|_| Err(crate::base::error::Error::Failed("no engine".into())));
     assert!(m.is_err_and(|e| e.to_string().contains("no engine")));
 }
 

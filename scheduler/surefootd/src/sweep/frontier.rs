@@ -8,9 +8,9 @@ use super::parallel::{Make, Worker};
 use super::rows::{without_measuring, Marks, Measured};
 use super::shard::{Keeper, Maker};
 use super::{Job, Measure};
-use crate::error::{Error, Result};
-use crate::progress::Progress;
-use crate::stop;
+use crate::base::error::{Error, Result};
+use crate::base::progress::Progress;
+use crate::base::stop;
 
 /// How chains are cut into shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! journal.jsonl: one line per finished case, appended and synced after the case's shard is durable. The truth for resume.
 
 use super::rows::State;
-use crate::error::{Error, Result};
-use crate::files;
+use crate::base::error::{Error, Result};
+use crate::base::files;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

@@ -2,9 +2,9 @@
 
 use super::journal::Line;
 use super::rows::State;
-use crate::error::{Error, Result};
-use crate::expand::{rule, Part};
-use crate::files::own_error;
+use crate::base::error::{Error, Result};
+use crate::base::files::own_error;
+use crate::sweep::expand::{rule, Part};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -228,7 +228,7 @@ impl Manifest {
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(self).map_err(|e| Error::Failed(format!("manifest: {e}. Please report it")))?;
         text.push(b'\n');
-        crate::files::write_whole(path, &text)
+        crate::base::files::write_whole(path, &text)
     }
 
     /// None if there is no such file.

@@ -3,9 +3,11 @@
 //! Cases are cut into shards by their number alone. A shard is computed, encoded, written whole, and only then named in
 //! the journal; so whatever moment a crash hits, resume finds shards that are there with all their lines, or not at all.
 
+pub mod campaign;
 pub mod chain;
 #[cfg(test)]
 mod crash_tests;
+pub mod expand;
 mod frontier;
 pub mod journal;
 mod look_back;
@@ -14,14 +16,15 @@ mod parallel;
 pub mod rows;
 pub mod saturate;
 mod shard;
+pub mod tries;
 
-use crate::campaign::{sha256_hex, Campaign, Sampling, Strategy};
-use crate::error::{Error, Result};
-use crate::expand::{Case, Expansion};
-use crate::files;
-use crate::progress::Progress;
-use crate::stop;
-use crate::target::Target;
+use crate::base::error::{Error, Result};
+use crate::base::files;
+use crate::base::progress::Progress;
+use crate::base::stop;
+use crate::stage::target::Target;
+use crate::sweep::campaign::{sha256_hex, Campaign, Sampling, Strategy};
+use crate::sweep::expand::{Case, Expansion};
 use journal::Journal;
 use look_back::{look_back, Shape};
 use manifest::{Axes, Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
@@ -64,7 +67,7 @@ pub struct Job<'a> {
     pub cases: &'a Expansion,
     pub out: &'a Path,
     pub resume: bool,
-    pub progress: crate::progress::Mode,
+    pub progress: crate::base::progress::Mode,
     pub host: BTreeMap<String, serde_json::Value>,
     pub software: BTreeMap<String, String>,
 }

@@ -5,10 +5,10 @@
 use super::rows::{without_measuring, Marks, Row, State};
 use super::shard::{Done, Keeper, Maker};
 use super::Job;
-use crate::error::{Error, Result};
-use crate::expand::Case;
-use crate::progress::Progress;
-use crate::stop;
+use crate::base::error::{Error, Result};
+use crate::base::progress::Progress;
+use crate::base::stop;
+use crate::sweep::expand::Case;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -105,7 +105,7 @@ fn write(receive: mpsc::Receiver<(usize, Result<Done>)>, permit: &mpsc::Sender<(
 }
 
 struct Bench<'a> {
-    walk: crate::expand::Walk<'a>,
+    walk: crate::sweep::expand::Walk<'a>,
     worker: Worker<'a>,
     maker: Maker,
     rows: Vec<Row>,
@@ -130,11 +130,11 @@ impl Bench<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::{run as sweep, Bench, Job};
-    use crate::campaign::Campaign;
-    use crate::expand::{Case, Expansion};
-    use crate::progress::Mode;
+    use crate::base::progress::Mode;
+    use crate::stage::target::{LcService, Target};
+    use crate::sweep::campaign::Campaign;
+    use crate::sweep::expand::{Case, Expansion};
     use crate::sweep::rows::{Row, State};
-    use crate::target::{LcService, Target};
     use std::collections::BTreeMap;
     use std::path::Path;
     use surefoot_server::{Platform, Sending, Verdict};

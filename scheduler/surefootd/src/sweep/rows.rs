@@ -1,7 +1,7 @@
 //! Samples as Parquet (docs/sweep-output.md): one row per sample, zstd, one file per shard.
 
-use crate::error::{Error, Result};
-use crate::expand::Case;
+use crate::base::error::{Error, Result};
+use crate::sweep::expand::Case;
 use arrow_array::builder::{Float64Builder, Int32Builder, Int64Builder, StringBuilder};
 use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;

@@ -11,11 +11,11 @@ use super::manifest::{Found, Look, Manifest, MaxLoad};
 use super::rows::{Measured, Row, State};
 use super::shard::Keeper;
 use super::{Bench, Job, Measure, LOCAL_OVERHEAD_S};
-use crate::campaign::{round6, Campaign, Sampling};
-use crate::error::{Error, Result};
-use crate::expand::{Case, Highest, Loaded};
-use crate::progress::Progress;
-use crate::stop;
+use crate::base::error::{Error, Result};
+use crate::base::progress::Progress;
+use crate::base::stop;
+use crate::sweep::campaign::{round6, Campaign, Sampling};
+use crate::sweep::expand::{Case, Highest, Loaded};
 use std::collections::BTreeMap;
 use surefoot_server::Verdict;
 

@@ -5,10 +5,10 @@ use super::journal::{Heard, Journal, Line, Piece};
 use super::manifest::{Cases, Manifest, Shard};
 use super::rows::{encode_samples, Columns, Marks, Row, State};
 use super::{Folder, Job};
-use crate::campaign::sha256_hex;
-use crate::error::Result;
-use crate::expand::Case;
-use crate::files;
+use crate::base::error::Result;
+use crate::base::files;
+use crate::sweep::campaign::sha256_hex;
+use crate::sweep::expand::Case;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -135,7 +135,7 @@ impl Keeper<'_> {
     /// Keep shards in this order. They share one sync of their folder and one of the journal.
     ///
     /// # Errors
-    /// [`crate::error::Error::Failed`]; shards before the one that failed are kept.
+    /// [`crate::base::error::Error::Failed`]; shards before the one that failed are kept.
     pub fn keep(&mut self, done: Vec<Done>) -> Result<()> {
         let (mut kept, mut lines) = (vec![], vec![]);
         let mut outcome = Ok(());

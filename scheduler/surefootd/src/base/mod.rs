@@ -1,0 +1,11 @@
+//! What every room uses: the command line, errors, files, output, signals. It knows no other room.
+
+pub mod cli;
+pub mod error;
+pub mod files;
+pub mod holder;
+pub mod host;
+pub mod progress;
+pub mod say;
+pub mod stop;
+pub mod utc;

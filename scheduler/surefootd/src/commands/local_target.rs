@@ -1,0 +1,729 @@
+//! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
+
+use crate::base::cli;
+use crate::base::error::{Error, Result};
+use crate::base::say;
+use crate::commands::sweep::{finish, print_plan, to_measure, Doubts};
+use crate::line;
+use crate::node::config::{How, NodeConfig};
+use crate::node::machine::{check_senders, kernel_files};
+use crate::node::rights;
+use crate::stage::target::{LcService, Target};
+use crate::sweep::campaign::{self, sha256_hex, Campaign, Service};
+use crate::sweep::expand::{Case, Expansion};
+use crate::sweep::journal::Reader;
+use crate::sweep::rows::{Marks, Measured, Row, State};
+use crate::sweep::tries::{Quality, Tries, MOST_TRIES};
+use crate::sweep::{case_s, Bench};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use surefoot_linux::actuator::{self, Allow};
+use surefoot_linux::bench::look;
+use surefoot_linux::bench::preflight::{self, Start};
+use surefoot_linux::catalogue::Loadgen;
+use surefoot_linux::claim::{self, lock_folder};
+use surefoot_linux::discover::{discover_with, online, unlike};
+use surefoot_linux::files::Files;
+use surefoot_linux::local::{by_whom, BOOT_ID};
+use surefoot_linux::own::{self, plain_file, Author, Folder};
+use surefoot_linux::resctrl::Resctrl;
+use surefoot_linux::safe::{self, SafeLayout};
+use surefoot_linux::{
+    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, LocalServer, Root,
+    Sampling,
+};
+use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
+use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
+
+/// About what a row takes on disk.
+const BYTES_PER_ROW: u64 = 200;
+
+/// Invalid input is the caller's, everything else a failure.
+pub fn server_error(e: ServerError) -> Error {
+    let text = e.to_string().trim_end_matches('.').to_string();
+    match e {
+        ServerError::Invalid(_) => Error::BadInput(text),
+        ServerError::Write { .. } | ServerError::Unsettled { .. } | ServerError::Unavailable { .. } => Error::Failed(text),
+    }
+}
+
+/// Where this node keeps what it changed: given, else SUREFOOT_STATE/node, else the system's or the user's place.
+pub fn state_dir(given: Option<&Path>) -> PathBuf {
+    let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(dir) = given {
+        return dir.into();
+    }
+    if let Some(dir) = env("SUREFOOT_STATE") {
+        return dir.join("node");
+    }
+    if nix::unistd::geteuid().is_root() {
+        return "/var/lib/surefoot".into();
+    }
+    let home = env("XDG_STATE_HOME").or_else(|| Some(env("HOME")?.join(".local/state")));
+    home.map_or_else(|| std::env::temp_dir().join("surefoot"), |h| h.join("surefoot"))
+}
+
+/// Where a package puts the catalogue.
+const INSTALLED: &str = "/usr/share/surefoot/workloads";
+
+/// Catalogue folder: given, else `workloads/` here or above the executable (where it is nobody else's), else the installed one.
+pub fn catalogue_dir(given: Option<&Path>) -> PathBuf {
+    if let Some(dir) = given {
+        return dir.into();
+    }
+    let holds = |d: &PathBuf| std::fs::read_dir(d).is_ok_and(|mut l| l.any(|e| e.is_ok_and(|e| e.path().join("workload.toml").is_file())));
+    let above = std::env::current_exe().ok().into_iter().flat_map(|exe| exe.ancestors().map(|a| a.join("workloads")).collect::<Vec<_>>());
+    // Root starts what it names: not from a folder that happens to be there and that somebody else can write in.
+    let ours = |d: &PathBuf| match own::way(d, own::open_to_others()).map(|way| way.weak.into_iter().next()) {
+        Ok(None) => true,
+        Ok(Some(weak)) => {
+            let dir = d.display();
+            tracing::warn!("{dir}: {weak}, so this catalogue is passed over. Give --catalogue {dir} if it is what it should be");
+            false
+        }
+        Err(e) => {
+            tracing::warn!("{}: this catalogue is passed over: {e}", d.display());
+            false
+        }
+    };
+    let known = [PathBuf::from("workloads")].into_iter().chain(above);
+    known.filter(holds).find(ours).unwrap_or_else(|| INSTALLED.into())
+}
+
+/// The target of a campaign on this machine.
+pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, feature_set: &str) -> Result<Target> {
+    let (mut services, mut jobs, mut sources) = (BTreeMap::new(), vec![], BTreeMap::new());
+    for name in entries {
+        let e = catalogue.get(name).map_err(server_error)?;
+        sources.insert(name.clone(), sha256_hex(format!("{e:?}").as_bytes()));
+        match e.server_kind() {
+            Kind::Lc { qos_target_ms } => {
+                let max_load_rps = e.max_load_rps_on(&platform.name);
+                services.insert(name.clone(), LcService { qos_target_ms, max_load_rps, rps_levels: e.rps_levels.clone() });
+            }
+            Kind::Be => jobs.push(name.clone()),
+        }
+    }
+    Ok(Target { is_virtual: false, platform, services, jobs, feature_set: feature_set.into(), sources })
+}
+
+/// As [`target`], of the services that the campaign itself names.
+fn target_of_named(campaign: &Campaign, named: &[Named], platform: Platform, feature_set: &str) -> Target {
+    let (mut services, mut jobs, mut sources) = (BTreeMap::new(), vec![], BTreeMap::new());
+    for n in named {
+        let id = n.bench.id.clone();
+        match n.bench.kind {
+            Kind::Lc { qos_target_ms } => {
+                let (max_load_rps, rps_levels) = (n.max_load_rps, n.rps_levels.clone());
+                services.insert(id.clone(), LcService { qos_target_ms, max_load_rps, rps_levels });
+            }
+            Kind::Be => jobs.push(id.clone()),
+        }
+        let of_catalogue = n.entry.clone().unwrap_or_default();
+        let own = campaign.service(&id).map(Service::canonical).unwrap_or_default();
+        sources.insert(id, sha256_hex(format!("{own} {of_catalogue}").as_bytes()));
+    }
+    Target { is_virtual: false, platform, services, jobs, feature_set: feature_set.into(), sources }
+}
+
+/// A service that the campaign names, with what the catalogue adds where it has one of that name.
+struct Named {
+    bench: BenchService,
+    rps_levels: Vec<f64>,
+    max_load_rps: Option<f64>,
+    /// What the catalogue says, where that was asked.
+    entry: Option<String>,
+}
+
+/// # Errors
+/// [`Error::BadInput`] for a service that nothing says how to load, or that is to be launched and is not in the catalogue.
+fn named(campaign: &Campaign, catalogue: Option<&Catalogue>) -> Result<Vec<Named>> {
+    let one = |s: &Service| {
+        let (n, m) = (&s.node, &s.more);
+        let entry = catalogue.and_then(|c| c.get(&n.service).ok());
+        let (how, kind) = match (&n.how, &m.command, m.kind) {
+            (How::Adopt { target, kind }, ..) => (BenchHow::Adopt(target.clone()), *kind),
+            (How::Launch { .. }, Some(command), kind) => (BenchHow::Run(command.clone()), kind.unwrap_or(Kind::Be)),
+            (How::Launch { .. }, None, _) => match (catalogue, entry) {
+                (_, Some(e)) => (BenchHow::Launch, e.server_kind()),
+                (Some(c), None) => {
+                    return Err(campaign.wrong_of(
+                        s,
+                        "service.service",
+                        server_error(c.get(&n.service).err().unwrap_or_else(|| ServerError::Invalid("no catalogue".into()))),
+                    ))
+                }
+                (None, None) => {
+                    let what =
+                        "is of the catalogue, and there is none. Name its container, cgroup, unit, pid or command, or give --catalogue";
+                    return Err(campaign.wrong_of(s, "service.service", what));
+                }
+            },
+        };
+        let loadgen = m.loadgen.clone().or_else(|| entry?.loadgen.clone().filter(|l| l.is_run_here()));
+        let port = m.port.or_else(|| entry?.port);
+        let needs_port = loadgen.as_ref().is_none_or(|l| l.is_own() || l.asks_for("{port}"));
+        if kind != Kind::Be && (loadgen.is_none() || port.is_none() && needs_port) {
+            let what = match (&loadgen, port) {
+                (None, _) => "service.loadgen",
+                _ => "service.port",
+            };
+            let remedy = "Write port = N and loadgen = { protocol = \"memcached\", connections = 8 }, or name a service of the catalogue";
+            return Err(campaign.wrong_of(s, what, format!("is missing: nothing says how {} is loaded. {remedy}", s.said())));
+        }
+        let rps_levels = if m.rps_levels.is_empty() { entry.map_or(vec![], |e| e.rps_levels.clone()) } else { m.rps_levels.clone() };
+        let max_load_rps = m.max_load_rps.or_else(|| entry?.max_load_rps_on("local"));
+        let threads = match (&how, n.threads) {
+            (BenchHow::Launch, t) => t,
+            _ => campaign.fixed_threads(&n.id).ok().flatten().or(n.threads),
+        };
+        let restart = m.restart || matches!(how, BenchHow::Launch) && entry.is_some_and(|e| e.restart);
+        let bench = BenchService { id: n.id.clone(), service: n.service.clone(), kind, threads, how, loadgen, port, restart };
+        Ok(Named { bench, rps_levels, max_load_rps, entry: entry.map(|e| format!("{e:?}")) })
+    };
+    campaign.services.iter().map(one).collect()
+}
+
+/// Field that names services of the catalogue.
+const SWEPT: &str = "sweep.services";
+
+/// What a campaign on this machine measures: the services that it names, else the catalogue's.
+struct Services {
+    catalogue: Option<Catalogue>,
+    named: Vec<Named>,
+}
+
+impl Services {
+    fn of(campaign: &Campaign, dir: &Path, given: bool) -> Result<Self> {
+        // A catalogue adds to what the campaign names; without one, what it says is enough.
+        let catalogue = match Catalogue::load(dir) {
+            Ok(c) => Some(c),
+            Err(_) if !given && !campaign.services.is_empty() => None,
+            Err(e) => return Err(server_error(e)),
+        };
+        Ok(Services { named: named(campaign, catalogue.as_ref())?, catalogue })
+    }
+
+    fn target(&self, campaign: &Campaign, platform: Platform, feature_set: &str) -> Result<Target> {
+        match &self.catalogue {
+            Some(c) if campaign.services.is_empty() => {
+                let names: Vec<String> = c.entries.keys().cloned().collect();
+                target(c, &names, platform, feature_set)
+            }
+            _ => Ok(target_of_named(campaign, &self.named, platform, feature_set)),
+        }
+    }
+
+    fn bench(&self) -> Vec<BenchService> {
+        self.named.iter().map(|n| n.bench.clone()).collect()
+    }
+
+    /// What the sweep starts or loads.
+    fn starts<'a>(&'a self, planned: &'a Expansion) -> Vec<Start<'a>> {
+        let entry = |name: &str| self.catalogue.as_ref().and_then(|c| c.get(name).ok());
+        if self.named.is_empty() {
+            let of = |id: &'a str| {
+                let entry = entry(id);
+                let loadgen = entry.and_then(|e| e.loadgen.as_ref());
+                Start { id, field: SWEPT, how: &BenchHow::Launch, entry, port: entry.and_then(|e| e.port), loadgen }
+            };
+            return planned.services().map(of).collect();
+        }
+        let of = |n: &'a Named| {
+            let (b, entry) = (&n.bench, entry(&n.bench.service).filter(|_| matches!(n.bench.how, BenchHow::Launch)));
+            Start {
+                id: &b.id,
+                field: "service",
+                how: &b.how,
+                entry,
+                port: b.port.or(entry.and_then(|e| e.port)),
+                loadgen: b.loadgen.as_ref(),
+            }
+        };
+        self.named.iter().map(of).collect()
+    }
+
+    /// Services of the catalogue that may be drawn as neighbours and have no image here. Which are drawn is known case by case only.
+    fn undrawable(&self, campaign: &Campaign, planned: &Expansion, images: bool) -> Option<String> {
+        if !images || !self.named.is_empty() || campaign.sweep.neighbours.count.iter().all(|n| *n == 0) {
+            return None;
+        }
+        let measured: Vec<&str> = planned.services().collect();
+        let entries = self.catalogue.iter().flat_map(|c| c.entries.values());
+        let jobs = &campaign.sweep.neighbours.jobs;
+        let may = |e: &&Entry| e.loadgen.as_ref().is_some_and(Loadgen::is_run_here) || jobs.contains(&e.name);
+        let drawn = entries.filter(may).filter(|e| !measured.contains(&e.name.as_str()));
+        let gone = preflight::without_image(drawn);
+        (!gone.is_empty()).then(|| {
+            format!(
+                "sweep.neighbours: no image of {}: cases that draw one of them as a neighbour fail. Build them from the sources \
+                 (workloads/NAME/Dockerfile), or pull them",
+                gone.join(", ")
+            )
+        })
+    }
+
+    /// That each load generator of our own has a connection for each of its threads.
+    fn check_threads(&self, campaign: &Campaign) -> Result<()> {
+        let Some(threads) = campaign.generator.threads else { return Ok(()) };
+        let named = self.named.iter().map(|n| (n.bench.id.as_str(), n.bench.loadgen.as_ref()));
+        let all: Vec<_> = match &self.catalogue {
+            Some(c) if campaign.services.is_empty() => c.entries.iter().map(|(name, e)| (name.as_str(), e.loadgen.as_ref())).collect(),
+            _ => named.collect(),
+        };
+        let asked = |id: &str| campaign.sweep.services.as_ref().is_none_or(|l| l.iter().any(|s| s == id));
+        let short = all.into_iter().find_map(|(id, l)| {
+            let l = l.filter(|l| asked(id) && l.is_own() && !l.names_threads() && l.connections < threads)?;
+            Some((id, l.connections))
+        });
+        short.map_or(Ok(()), |(id, n)| {
+            let what = format!("{threads}, but {id} has {n} connections, and each thread needs one. Give at most {n}");
+            Err(campaign.wrong("loadgen.threads", what))
+        })
+    }
+}
+
+/// The CPUs that a campaign manages where nobody says: of these, not the ones that its load generators have.
+fn beside_clients(campaign: &Campaign, managed: Option<CpuSet>) -> Result<Option<CpuSet>> {
+    let Some(clients) = campaign.generator.cpus else { return Ok(managed) };
+    let online = online(&Root::default()).map_err(server_error)?;
+    if !clients.is_subset(&online) {
+        return Err(campaign.wrong("loadgen.cpus", format!("\"{clients}\": this host has {online}. Choose from these")));
+    }
+    let managed = managed.unwrap_or(online.difference(clients));
+    if managed.is_empty() {
+        return Err(
+            campaign.wrong("loadgen.cpus", format!("\"{clients}\" leaves no CPU to the services. This host has {online}: leave some out"))
+        );
+    }
+    let both: CpuSet = clients.iter().filter(|c| managed.contains(*c)).collect();
+    if !both.is_empty() {
+        let what = format!("\"{clients}\": the services have {both} too (--cpus {managed}). Give the load generators CPUs of their own");
+        return Err(campaign.wrong("loadgen.cpus", what));
+    }
+    Ok(Some(managed))
+}
+
+/// # Errors
+/// Bad input or a failure, on one line.
+pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
+    campaign.check_target(None)?;
+    let managed = args.cpus.as_deref().map(CpuSet::parse).transpose().map_err(|e| Error::BadInput(format!("--cpus: {e}")))?;
+    let managed = beside_clients(campaign, managed)?;
+    let dir = catalogue_dir(args.catalogue.as_deref());
+    let services = Services::of(campaign, &dir, args.catalogue.is_some())?;
+    services.check_threads(campaign)?;
+    if let Some(s) = campaign.services.iter().find(|s| args.relaunch && matches!(s.node.how, How::Adopt { .. })) {
+        return Err(Error::BadInput(format!("--relaunch: {} runs on its own and is not started here. Leave it out", s.said())));
+    }
+    // Everything that the campaign itself can be wrong about is said before anything is started.
+    let platform = discover(&Root::default(), managed).map_err(server_error)?;
+    let planned = Expansion::new(campaign, &services.target(campaign, platform.clone(), "no-pmu")?)?.part(args.part)?;
+    let starts = services.starts(&planned);
+    for s in starts.iter().filter(|s| s.field == SWEPT) {
+        let Some(l) = s.loadgen.filter(|l| !l.is_run_here()) else { continue };
+        let (id, what, at) = (s.id, &l.protocol, dir.display());
+        let remedy = format!(
+            "Leave it out, or give its entry in {at} a protocol of surefoot-loadgen; docs/workloads.md says how to run {what} yourself"
+        );
+        return Err(campaign.wrong(SWEPT, format!("{id} is loaded with {what}, which a sweep does not start. {remedy}")));
+    }
+    look(&Root::default(), &services.bench()).map_err(server_error)?;
+    if let Some(file) = &args.loadgen {
+        std::env::set_var("SUREFOOT_LOADGEN", file);
+    }
+    if args.plan {
+        let t = services.target(campaign, platform, "no-pmu")?;
+        let to_measure = to_measure(campaign, &planned);
+        let bytes = to_measure * u64::from(campaign.sampling.samples) * BYTES_PER_ROW;
+        let mut warnings = not_alike(&Root::default(), managed)?;
+        warnings.extend(services.undrawable(campaign, &planned, !args.without_images));
+        let refusals = preflight::refusals(&Root::default(), &starts, &dir, !args.without_images);
+        let doubts = Doubts { refusals, warnings };
+        return print_plan(args, campaign, &t, &planned, to_measure as f64 * case_s(campaign), bytes, &doubts);
+    }
+    let catalogue = services.catalogue.as_ref().map(|_| dir);
+    let config = LocalConfig { catalogue, managed, ..LocalConfig::new(state_dir(args.state.as_deref())) };
+    let mut bench = LocalBench::open(config, services.bench()).map_err(server_error)?;
+    bench.place_clients(campaign.generator.cpus, campaign.generator.threads);
+    if args.relaunch {
+        bench.relaunch_for_each_case();
+    }
+    let t = services.target(campaign, bench.server().platform().clone(), bench.server().feature_set().0)?;
+    let cases = Expansion::new(campaign, &t)?.part(args.part)?;
+    let measured_before = args.out.as_ref().is_some_and(|out| has_measured(&out.join("journal.jsonl")));
+    let (mut measured, mut tries) = (0u64, Tries::up_to(args.tries.unwrap_or(MOST_TRIES)));
+    let mut measure = |case: Case, s: &campaign::Sampling| -> Result<Measured> {
+        let what = bench_case(&case);
+        let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
+        bench.expect_others(case.others_frac);
+        let quality = |r: &std::result::Result<BenchResult, ServerError>| r.as_ref().ok().map(Quality::of);
+        let mut result = bench.measure(&what, sampling);
+        while tries.again(quality(&result)) && !crate::base::stop::requested() {
+            let again = bench.measure(&what, sampling);
+            // A worse second try does not replace the first.
+            if quality(&again).is_some_and(|q| Some(q) <= quality(&result)) {
+                result = again;
+            }
+        }
+        match result {
+            Ok(r) => {
+                measured += 1;
+                Ok(outcome(case, r))
+            }
+            Err(e) => {
+                // What fails for a lasting reason is recorded, or a resume would stop at the same place for ever. A campaign
+                // in which nothing has worked yet, or an engine that is gone, is the host's fault: nothing is recorded.
+                // So is a service that ran on its own and has gone.
+                let hopeless = measured == 0 && !measured_before;
+                let by_engine = services.named.is_empty() || services.named.iter().any(|n| n.bench.how == BenchHow::Launch);
+                if hopeless || crate::base::stop::requested() || by_engine && surefoot_linux::Engine::find().is_err() {
+                    return Err(server_error(e));
+                }
+                let of_case = std::iter::once(&case.service).chain(case.neighbours.iter().map(|n| &n.service));
+                if let Some(gone) = bench.gone(of_case.map(String::as_str)) {
+                    return Err(server_error(gone));
+                }
+                tracing::warn!("case {} failed: {e}", case.case_id);
+                Ok(Measured::without_rows(case, State::Failed, e.to_string()))
+            }
+        }
+    };
+    let told = finish(args, campaign, &t, &cases, Bench::Serial(&mut measure))?;
+    // The machine gets everything back before a word is said of it, which may have to wait.
+    bench.finish().map_err(server_error)?;
+    told.say()
+}
+
+/// What a campaign on this host takes for alike and is not: kinds of cores, caches; L3 domains that resctrl has otherwise; ways of others.
+fn not_alike(root: &Root, managed: Option<CpuSet>) -> Result<Vec<String>> {
+    let resctrl = Resctrl::find(root);
+    let found = discover_with(root, managed, resctrl.as_ref()).map_err(server_error)?;
+    let mut all: Vec<String> = found.differ.into_iter().collect();
+    all.extend(unlike(root, &found.platform.managed, resctrl.as_ref()).iter().map(ToString::to_string));
+    let left = found.offer.ways;
+    all.extend(found.offer.taken.iter().map(|t| format!("{t}: {left} ways are on offer, and the campaign measures within them")));
+    Ok(all)
+}
+
+/// Whether an earlier run measured anything; what is damaged is found later.
+fn has_measured(journal: &Path) -> bool {
+    let Ok(mut reader) = Reader::open(journal) else { return false };
+    while let Ok(Some(line)) = reader.next_line() {
+        if line.state == State::Measured {
+            return true;
+        }
+    }
+    false
+}
+
+fn bench_case(c: &Case) -> BenchCase {
+    let neighbour = |n: &crate::sweep::expand::Neighbour| BenchNeighbour {
+        service: n.service.clone(),
+        threads: Some(n.threads()),
+        cores: n.cores,
+        ways: n.ways,
+        rps: Some(n.rps),
+    };
+    BenchCase {
+        service: c.service.clone(),
+        threads: c.threads,
+        rps: Some(c.rps),
+        cores: c.cores,
+        ways: c.ways,
+        mba_pct: c.mba_pct,
+        neighbours: c.neighbours.iter().map(neighbour).collect(),
+        seed: c.seed,
+    }
+}
+
+/// Rows and state of a case. The verdict is that of the whole case: only there are enough samples to judge by. A row's
+/// latency is its interval's; where that alone does not carry a p99 it is the whole case's (`count` tells).
+fn outcome(case: Case, r: BenchResult) -> Measured {
+    let row = |s: &surefoot_linux::BenchSample| {
+        let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
+        let l = own.or(r.latency).or(s.latency);
+        let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
+        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict, r.sending)
+    };
+    let rows = r.samples.iter().map(row).collect();
+    let (state, reason) = match r.verdict {
+        Verdict::Valid => (State::Measured, None),
+        Verdict::NotResolvable => (State::Measured, Some(r.reason.clone())),
+        Verdict::ClientLimited => (State::ClientLimited, Some(r.reason.clone())),
+        Verdict::ServerOverloaded => (State::Overloaded, Some(r.reason.clone())),
+    };
+    Measured { case, state, reason, rows, marks: Marks { disturbed: r.disturbed, unsettled: r.unsettled }, others_frac: r.others_frac }
+}
+
+/// `surefootd check`.
+///
+/// # Errors
+/// Bad input.
+pub fn check(args: &cli::Check) -> Result<()> {
+    let all = match cli::Server::parse(&args.server)? {
+        cli::Server::Local => check_local(args)?,
+        cli::Server::Virtual(name) => {
+            if let Some(file) = &args.config {
+                return Err(Error::BadInput(format!(
+                    "--config {}: a virtual server has no folders to check. Leave it out",
+                    file.display()
+                )));
+            }
+            virtual_check(&name, args.profiles.as_deref())?
+        }
+    };
+    if args.json {
+        return say::json(&serde_json::json!({ "server": args.server, "capabilities": all }));
+    }
+    say::print(&check_text(&all))
+}
+
+fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let config = config.as_ref();
+    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
+    config.map_or(Ok(()), check_senders)?;
+    let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
+    let root = Root::default();
+    let resctrl = config.and_then(|c| rights::resctrl(c, &root).ok()).flatten();
+    let allow = config.filter(|c| c.actuator.is_some()).map(|c| rights::allowed(c, &root, resctrl.as_ref()));
+    let node = surefoot_linux::check::Node {
+        by_actuator: allow.as_ref(),
+        resctrl: config.and_then(|c| c.resctrl.as_deref()),
+        actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
+        services: &services,
+        managed: config.and_then(|c| c.cpus),
+        ..surefoot_linux::check::Node::at(&dir)
+    };
+    Ok(surefoot_linux::check(&root, &node))
+}
+
+/// A line for each item, by area; below a gap what it costs and what to do.
+fn check_text(all: &[surefoot_linux::Capability]) -> String {
+    let mut out = String::new();
+    let mut area = "";
+    for c in all {
+        if c.area != area {
+            area = c.area;
+            let _ = writeln!(out, "{}{area}", if out.is_empty() { "" } else { "\n" });
+        }
+        let _ = writeln!(out, "  {} {:<22} {}", if c.found { "yes" } else { "no " }, c.name, c.detail);
+        if !c.found {
+            let _ = writeln!(out, "      {:<22} for: {}", "", c.needed_for);
+        }
+        if let Some(r) = &c.remedy {
+            let _ = writeln!(out, "      {:<22} -> {r}", "");
+        }
+    }
+    out
+}
+
+fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
+    let v = crate::stage::virtual_target::VirtualTarget::open(name, profiles)?;
+    let p = &v.platform;
+    let yes = |name: &str, detail: String, needed_for: &str| surefoot_linux::Capability {
+        area: "platform",
+        name: name.into(),
+        found: true,
+        detail,
+        remedy: None,
+        needed_for: needed_for.into(),
+    };
+    let services: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| !s.is_be()).map(|(n, _)| n.as_str()).collect();
+    let jobs: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.is_be()).map(|(n, _)| n.as_str()).collect();
+    const BANDWIDTH: &str = "throttling the memory bandwidth of BE jobs";
+    let mba = match p.mba {
+        Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct), BANDWIDTH),
+        None => {
+            let with: Vec<&str> = v.profiles.platforms.iter().filter(|(_, p)| p.mem.mba).map(|(n, _)| n.as_str()).collect();
+            let others = if with.is_empty() { "write one".to_string() } else { format!("have it: {}", with.join(", ")) };
+            surefoot_linux::Capability {
+                found: false,
+                remedy: Some(format!("Choose a platform with `mba = true` ({others})")),
+                ..yes("mba", "this platform has none: only 100 % is possible".into(), BANDWIDTH)
+            }
+        }
+    };
+    Ok(vec![
+        yes("platform", format!("{}, virtual", p.name), "everything"),
+        yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt), "holding services apart by CPU"),
+        yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains()), "giving LLC ways to services"),
+        mba,
+        yes("services", services.join(", "), "LC services of workloads"),
+        yes("jobs", jobs.join(", "), "BE jobs of workloads"),
+    ])
+}
+
+/// Whether a folder has anything of a daemon's: its journal, its safe layout; a journal that is damaged counts beside the daemon's lock.
+fn is_state_folder(dir: &Path) -> bool {
+    const EVENT: &[u8] = b"{\"event\":";
+    let head = |name: &str| plain_file(&dir.join(name)).and_then(|f| crate::base::files::head(&f)).ok();
+    // A kill may have torn its only line.
+    let ours = |h: &[u8]| !h.is_empty() && (h.starts_with(EVENT) || EVENT.starts_with(h));
+    let is_pid = |h: &[u8]| !h.is_empty() && h.trim_ascii().iter().all(u8::is_ascii_digit);
+    let there = |name: &str| dir.join(name).symlink_metadata().ok();
+    let journal = head("journal.jsonl");
+    // What is no plain file there is named by whoever opens it.
+    let led = there("journal.jsonl").is_some_and(|m| !m.is_file());
+    led || there(safe::FILE).is_some()
+        || journal.as_deref().is_some_and(ours)
+        || journal.is_some() && head("lock").as_deref().is_some_and(is_pid)
+}
+
+/// `surefootd reset`.
+///
+/// # Errors
+/// Bad input, or what could not be given back.
+pub fn reset(args: &cli::Reset) -> Result<()> {
+    if let cli::Server::Virtual(name) = cli::Server::parse(&args.server)? {
+        crate::stage::virtual_target::VirtualTarget::open(&name, None)?;
+        if args.json {
+            let nothing = serde_json::json!({
+                "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": [],
+                "commands_ended": []
+            });
+            return say::json(&nothing);
+        }
+        return say::print(&format!("{}: a virtual server keeps nothing between runs\n", args.server));
+    }
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let config = config.as_ref();
+    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
+    if !dir.is_dir() {
+        return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));
+    }
+    if args.state.is_some() && !args.safe && !is_state_folder(&dir) {
+        let dir = dir.display();
+        return Err(Error::BadInput(format!(
+            "{dir}: is no state folder (neither a journal of a daemon nor a safe layout is in it), so it stays as it is. Give --state or --config as for the run"
+        )));
+    }
+    let allow = rights::for_state(&dir, config)?;
+    // Root has the rights itself where no actuator runs any more.
+    let files = match config.map(|c| kernel_files(c, allow.as_ref())) {
+        Some(Err(e)) if nix::unistd::geteuid().is_root() && config.is_some_and(|c| c.actuator.is_some()) => {
+            tracing::warn!("without the actuator: {e}");
+            None
+        }
+        other => other.transpose()?,
+    };
+    let without_actuator = files.is_none();
+    let root = Root::with("/", files.map_or_else(|| rights::own_files(allow.as_ref(), config), Ok)?);
+    if args.safe {
+        return put_safe_layout_in_force(&dir, root.files.as_ref(), allow, args.json);
+    }
+    let mut resctrl = config.and_then(|c| c.resctrl.clone());
+    if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
+        tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
+    }
+    let local = LocalConfig { root, allow, resctrl, ..LocalConfig::new(dir) };
+    let mut server = LocalServer::open_to_reset(local).map_err(server_error)?;
+    let held = config.and_then(|c| c.actuator.as_ref()).map(|a| &a.state_dir).filter(|d| without_actuator && d.is_dir());
+    // What the actuator would put in force at its next start is void: it would be of before, and what is given back is forgotten after.
+    if let Some(held) = held {
+        forget_held(held).map_err(|e| Error::io(&held.join(actuator::deadman::NAME), "is void but cannot be removed", &e))?;
+    }
+    let r = server.reset().map_err(server_error);
+    // Last, since nobody could falsify it: what the actuator itself knows to have been there.
+    let recorded = held.map_or(Ok(()), |dir| put_record_back(dir));
+    // Its locks are free before a word is said, which may have to wait.
+    drop(server);
+    let r = r?;
+    recorded?;
+    if args.json {
+        let mut v = serde_json::to_value(&r).unwrap_or_default();
+        v["server"] = "local".into();
+        return say::json(&v);
+    }
+    let list = |l: &[String]| if l.is_empty() { "none".to_string() } else { l.join(", ") };
+    let mut page = String::new();
+    line!(page, "restored: {}", list(&r.restored));
+    line!(page, "gone: {}", list(&r.gone));
+    line!(page, "resctrl groups removed: {}", list(&r.groups_removed));
+    line!(page, "containers removed: {}", list(&r.containers_removed));
+    if !r.commands_ended.is_empty() {
+        line!(page, "commands ended: {}", list(&r.commands_ended));
+    }
+    say::print(&page)
+}
+
+/// The layout that an actuator keeps in its own folder, which nobody else may have a hand in.
+fn forget_held(dir: &Path) -> std::io::Result<()> {
+    let folder = Folder::open(dir)?;
+    match folder.author() {
+        Author::Us => folder.remove(actuator::deadman::NAME).map(|_| ()),
+        Author::Others(weak) => Err(std::io::Error::other(weak.to_string())),
+    }
+}
+
+/// What an actuator that does not run any more recorded.
+fn put_record_back(state_dir: &Path) -> Result<()> {
+    let root = Root::default();
+    let boot = root.read(BOOT_ID).unwrap_or_default();
+    let at = state_dir.join(actuator::record::NAME);
+    let done = actuator::record::put_back_alone(state_dir, &boot, &root).map_err(|e| Error::Failed(format!("{}: {e}", at.display())))?;
+    match done.and_then(|r| r.failed.into_iter().next()) {
+        None => Ok(()),
+        Some(first) => {
+            Err(Error::Failed(format!("{}: not all of it could be given back: {first}. Run surefootd reset again", at.display())))
+        }
+    }
+}
+
+/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write. `allow`: what bounds `files`, where
+/// another user could have written it.
+fn put_safe_layout_in_force(dir: &Path, kernel: &dyn Files, allow: Option<Allow>, json: bool) -> Result<()> {
+    let file = dir.join(safe::FILE);
+    let folder = Folder::open(dir).map_err(|e| crate::base::files::own_error(dir, "cannot be opened", &e))?;
+    // Once more, of the folder that is gone on with: it may be another one by now.
+    let bounded = by_whom(&folder, allow).map_err(server_error)?.is_some();
+    let Some(layout) = SafeLayout::load_in(&folder).map_err(server_error)? else {
+        if json {
+            return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": 0, "failed": [] }));
+        }
+        return say::print(&format!("nothing is in force: {} is not there\n", file.display()));
+    };
+    let boot_id = Root::default().read(BOOT_ID);
+    if layout.boot_id.is_some() && boot_id.is_some() && layout.boot_id != boot_id {
+        let _ = folder.remove(safe::FILE);
+        if json {
+            return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }));
+        }
+        return say::print(
+            "nothing is in force: the host was started anew since
+",
+        );
+    }
+    // A daemon that lives would write against it.
+    let lock = lock_folder(&folder, claim::PATIENCE).map_err(|e| {
+        let (cause, remedy) = own::cause_and_remedy(&e, "Stop the daemon first");
+        Error::Failed(format!("{}: {cause}. {remedy}", dir.display()))
+    })?;
+    // What an actuator would put in force a moment later must not be an older one.
+    if let Err(e) = kernel.keep_safe(&layout) {
+        tracing::warn!("the actuator keeps an older layout: {e}");
+    }
+    let report = layout.put_in_force(kernel);
+    drop(lock);
+    if json {
+        let mut v = serde_json::to_value(&report).unwrap_or_default();
+        v["server"] = "local".into();
+        say::json(&v)?;
+    } else {
+        say::print(&format!("safe layout: {} writes done, {} not needed (their services have gone)\n", report.done, report.gone))?;
+    }
+    match report.failed.first() {
+        None => Ok(()),
+        Some(first) => {
+            let (failed, all, dir) = (report.failed.len(), layout.ops.len(), dir.display());
+            let remedy = match (bounded, nix::unistd::geteuid().is_root()) {
+                (true, _) => format!("Look who writes in {dir}; surefootd reset --config FILE gives back what FILE names"),
+                (false, true) => "Run surefootd reset".into(),
+                (false, false) => "Run surefootd reset as root".into(),
+            };
+            Err(Error::Failed(format!("{failed} of {all} writes were refused, the first: {first}. {remedy}")))
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! One file a command of the command line. Nothing below knows them.
+
+pub mod actuate;
+pub mod local_target;
+pub mod oracle;
+pub mod replay;
+pub mod resctrlfs;
+pub mod schema;
+pub mod sweep;

@@ -1,0 +1,7 @@
+//! What a run, an evaluation and a sweep are about: virtual targets, workloads, models, inputs. It knows `base` alone.
+
+pub mod inputs;
+pub mod models;
+pub mod target;
+pub mod virtual_target;
+pub mod workload;
