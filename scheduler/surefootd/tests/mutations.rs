@@ -359,7 +359,7 @@ fn begun_sweeps() {
 fn begun_evaluations() {
     let p = Place::new();
     let line =
-        "eval --workloads @/w.toml --policies unmanaged,parties --platform server-1 --seeds 30 --threads 1 --progress none --out @/out";
+        "eval --workloads @/w.toml --policies unmanaged,parties --platform server-1 --seeds 6 --threads 1 --progress none --out @/out";
     let partial = || fs::read(p.work("out/eval.partial.jsonl")).unwrap_or_default();
     let lines = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'\n').count();
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -387,7 +387,7 @@ fn begun_evaluations() {
             p.command(line)
         },
     );
-    let short = line.replace("--seeds 30", "--seeds 1");
+    let short = line.replace("--seeds 6", "--seeds 1");
     let _ = fs::remove_dir_all(p.work("out"));
     p.ok(&short);
     let mut m = Mutator::new(seed("eval.json"), Form::Json, fs::read(p.work("out/eval.json")).unwrap());
