@@ -20,7 +20,7 @@ from .errors import DataSetError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing costs as much as reading the manifests
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any, TextIO
 
 MANIFEST = "manifest.json"
@@ -302,6 +302,23 @@ def common_number(own: int, number: int, of: int) -> int:
     return own * of + number - 1
 
 
+def a_folder(name: str, field: str) -> str:
+    """The name of a folder of a data set, which lies in no other place.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not name.isprintable() or "/" in name or name in ("", ".", "..") or len(name.encode(errors="replace")) > _MOST_HOST_BYTES:
+        raise ValueError(f'{field} is "{shown(name)[:100]}", which cannot be the name of a folder')
+    return name
+
+
+def first_again(names: Iterable[str]) -> str | None:
+    """The first of these names that was there before."""
+    known: set[str] = set()
+    return next((n for n in names if n in known or known.add(n)), None)
+
+
 def is_host_name(name: str) -> bool:
     """Whether a host of an inventory can have a folder of its name, and be named alone."""
     return _HOST.fullmatch(name) is not None and len(name.encode()) <= _MOST_HOST_BYTES
@@ -323,7 +340,9 @@ def read_split(folder: Path) -> tuple[str, str, list[str]] | None:
         hosts = [str(h) for h in value["hosts"]]
         if bad := [h for h in hosts if not is_host_name(h)]:
             raise ValueError(f"{shown(bad[0])[:100]!r} cannot be the name of a host")
-        return str(value["job"]), str(value["group"]), hosts
+        if again := first_again(hosts):
+            raise ValueError(f"hosts names {again} twice")
+        return str(value["job"]), a_folder(str(value["group"]), "group"), hosts
     except (KeyError, TypeError, ValueError) as e:
         raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
 
@@ -371,6 +390,12 @@ def _numbers(note: dict[str, Any]) -> dict[str, Any]:
     return {**{name: known.get(name) for name in found}, "worth": kept_worth(note.get("worth"))}
 
 
+def _rebuild(folder: Path) -> str:
+    """The remedy for a damaged DIR/manifest.json. A run that was killed in its first instant left no copy of the campaign."""
+    what, file = ("rebuild it", quoted(folder / COPY)) if (folder / COPY).exists() else ("start one", "CAMPAIGN.toml")
+    return f"{what}: surefoot campaign run {file} --out {quoted(folder)}"
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """DIR/manifest.json of a campaign's folder.
 
@@ -379,9 +404,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise DataSetError(f"{folder}: no such folder. Start one: surefoot campaign run CAMPAIGN.toml --out {quoted(folder)}")
-    copied = (folder / COPY).exists()  # not if a run was killed in its first instant
-    what, file = ("rebuild it", quoted(folder / COPY)) if copied else ("start one", "CAMPAIGN.toml")
-    rebuild = f"{what}: surefoot campaign run {file} --out {quoted(folder)}"
+    rebuild = _rebuild(folder)
     summary = read_json(folder / MANIFEST, rebuild)
     if summary.get("schema_version") == SCHEMA_VERSION and "targets" not in summary and "shards" in summary:
         raise DataSetError(
@@ -408,12 +431,28 @@ def summed_up(summary: dict[str, Any]) -> dict[str, Worth | None]:
 
 
 def each(folder: Path) -> Iterator[tuple[str, Path, int]]:
-    """Name, folder and planned cases of each target of a data set."""
+    """Name, folder and planned cases of each target of a data set.
+
+    Raises:
+        DataSetError: it is damaged: also where a target or a folder is named twice, or the folder is not within the data set.
+    """
+    found = []
     for target in read_summary(folder)["targets"]:
         try:
-            yield str(target["name"]), folder / str(target["folder"]), int(target["cases"]["planned"])
+            name, of_it = a_folder(str(target["name"]), "name"), a_folder(str(target["folder"]), "folder")
+            planned = target["cases"]["planned"]
+            if type(planned) is not int or planned < 0:
+                raise ValueError("cases.planned is no number of cases")
+            found.append((name, of_it, planned))
         except (KeyError, TypeError, ValueError) as e:
-            raise DataSetError(f"{folder / MANIFEST}: targets: {e} is missing or no number") from e
+            wrong = (
+                f"{e} is missing" if isinstance(e, KeyError) else "an entry is no table" if isinstance(e, TypeError) else str(e)
+            )
+            raise DataSetError(f"{folder / MANIFEST}: targets: {wrong}; {_rebuild(folder)}") from e
+    for field, names in (("name", [f[0] for f in found]), ("folder", [f[1] for f in found])):
+        if again := first_again(names):
+            raise DataSetError(f'{folder / MANIFEST}: targets: {field} "{shown(again)[:100]}" is there twice; {_rebuild(folder)}')
+    yield from ((name, folder / of_it, planned) for name, of_it, planned in found)
 
 
 def status(folder: Path) -> dict[str, Any]:

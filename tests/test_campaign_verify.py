@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -215,6 +217,33 @@ def test_corrupt_summary(data: Path) -> None:
     assert "rebuild it: surefoot campaign run" in finding.remedy
     campaign.run(data / "campaign.toml", data)
     assert verify.verify(data).ok
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda t: [{**t, "folder": "a\0b"}], "folder"),
+        (lambda t: [{**t, "folder": "../elsewhere"}], "folder"),
+        (lambda t: [{**t, "folder": "/"}], "folder"),
+        (lambda t: [{**t, "folder": "."}], "folder"),
+        (lambda t: [{**t, "name": "../../picture"}], "name"),
+        (lambda t: [t, t], "twice"),
+        (lambda t: [t, {**t, "name": "another"}], "twice"),
+        (lambda t: [{**t, "cases": {"planned": "many"}}], "cases.planned"),
+        (lambda _: ["text"], "no table"),
+    ],
+)
+@pytest.mark.parametrize("command", [standing.status, card.write])
+def test_a_target_is_a_folder_of_the_data_set(
+    data: Path, command: Callable[[Path], object], change: Callable[[dict[str, Any]], object], wrong: str
+) -> None:
+    """Whatever a campaign's manifest names, nothing is read or written outside of the data set, and nothing twice."""
+    file = data / "manifest.json"
+    told = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps({**told, "targets": change(told["targets"][0])}), "utf-8")
+    with pytest.raises(DataSetError, match=f"manifest.json: targets: .*{wrong}.*; rebuild it: "):
+        command(data)
+    assert any(wrong in f.what for f in verify.verify(data).findings)
 
 
 def test_counts_that_do_not_add_up(data: Path) -> None:
