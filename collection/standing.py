@@ -314,9 +314,8 @@ def a_folder(name: str, field: str) -> str:
 
 
 def first_again(names: Iterable[str]) -> str | None:
-    """The first of these names that was there before."""
-    known: set[str] = set()
-    return next((n for n in names if n in known or known.add(n)), None)
+    """The first of these names that is there more than once."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def is_host_name(name: str) -> bool:
