@@ -89,6 +89,6 @@ def test_the_catalogue_is_where_messages_say(stage: Path) -> None:
     """The catalogue's entries are in the package where surefootd looks for them: messages name workloads/NAME/workload.toml."""
     installed = {p.parent.name for p in (stage / "share" / "workloads").glob("*/workload.toml")}
     assert installed == {p.parent.name for p in (ROOT / "workloads").glob("*/workload.toml")}
-    source = (ROOT / "scheduler/surefootd/src/commands/local_target.rs").read_text(encoding="utf-8")
+    source = (ROOT / "scheduler/surefootd/src/base/places.rs").read_text(encoding="utf-8")
     assert 'const INSTALLED: &str = "/usr/share/surefoot/workloads";' in source
     assert "/usr/share/surefoot/" in (ROOT / "packaging/install.sh").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@
 //! | `replay` | [`commands::replay`] |
 //! | `explain` | [`node::explain`] (reads and shows), [`node::follower`] (follows actions), [`node::decisions`] (the journal) |
 //! | `top` | [`node::top`] (asks the daemon and draws) |
-//! | `check`, `reset` | [`commands::local_target`] |
+//! | `check`, `reset` | [`commands::check`], [`commands::reset`] |
 //! | `actuate` | [`commands::actuate`], on `surefoot_linux::actuator` |
 //! | `resctrlfs` | [`commands::resctrlfs`] |
 //! | `schema` | [`commands::schema`] |

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use surefoot_search::{label, Found, Question, Series};
 use surefoot_server::{Sending, Verdict};
-use surefootd::stage::virtual_target::{VirtualBench, VirtualTarget};
+use surefootd::stage::virtual_target::VirtualTarget;
 use surefootd::sweep::campaign::Campaign;
 use surefootd::sweep::chain::{reading, Chain, Step};
 use surefootd::sweep::expand::{Case, Expansion};
 use surefootd::sweep::rows::Row;
+use surefootd::sweep::virtual_bench::VirtualBench;
 
 /// What a reading of p99 is off by.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Command line. Exit codes: 0 ok, 1 failed, 2 bad input.
 
+use crate::base::part::Part;
 use crate::base::progress::Mode;
-use crate::sweep::expand::Part;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 

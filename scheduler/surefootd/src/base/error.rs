@@ -2,6 +2,7 @@
 
 use std::fmt;
 use surefoot_io::shown::message;
+use surefoot_server::ServerError;
 
 /// Each message is one line: file, field or step, what is wrong, what to do.
 #[derive(Debug)]
@@ -66,6 +67,15 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 pub use surefoot_server::names::{nearest, suggest};
+
+/// Invalid input is the caller's, everything else a failure.
+pub fn server_error(e: ServerError) -> Error {
+    let text = e.to_string().trim_end_matches('.').to_string();
+    match e {
+        ServerError::Invalid(_) => Error::BadInput(text),
+        ServerError::Write { .. } | ServerError::Unsettled { .. } | ServerError::Unavailable { .. } => Error::Failed(text),
+    }
+}
 
 #[cfg(test)]
 mod tests {

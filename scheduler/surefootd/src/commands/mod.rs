@@ -1,9 +1,10 @@
 //! One file a command of the command line. Nothing below knows them.
 
 pub mod actuate;
-pub mod local_target;
+pub mod check;
 pub mod oracle;
 pub mod replay;
 pub mod resctrlfs;
+pub mod reset;
 pub mod schema;
 pub mod sweep;

@@ -2,8 +2,9 @@
 
 use crate::base::cli;
 use crate::base::error::{Error, Result};
+use crate::base::places::profile_folders;
 use crate::base::stop;
-use crate::stage::virtual_target::{profile_folders, unknown_platform};
+use crate::stage::virtual_target::unknown_platform;
 use nix::fcntl::{open, OFlag};
 use nix::mount::{umount2, MntFlags};
 use nix::sys::stat::{fstat, Mode};

@@ -3,9 +3,10 @@
 //! Cases are written as they finish, in any order; a process that is killed loses those at work alone, a machine that loses its power
 //! those of the last chunk ([`Journal::sync`]). Rows stay in memory, time lines are read again when their turn comes.
 
-use super::run::{EvalRow, Moment};
+use super::run::EvalRow;
 use crate::base::error::{Error, Result};
 use crate::base::files;
+use crate::stage::moment::Moment;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -15,20 +15,21 @@ use crate::base::say;
 use crate::base::stop;
 use crate::base::utc;
 
+use crate::base::digest::sha256_hex;
+use crate::base::parquet::{encode, parquet_properties};
 use crate::line;
 use crate::stage::inputs::{Inputs, News};
 use crate::stage::models::{bundle_sources, each_once, load_bundle, policy};
+use crate::stage::moment::Moment;
 use crate::stage::virtual_target::VirtualTarget;
 use crate::stage::workload::{self, Workload};
-use crate::sweep::campaign::sha256_hex;
-use crate::sweep::rows::parquet_properties;
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use harm::Misled;
 use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
-use run::{EvalRow, Moment};
+use run::EvalRow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,7 +123,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let (mut workloads, mut digests) = (vec![], vec![]);
     for file in workload::files(&args.workloads)? {
         let (w, text) = Workload::read_with_text(&file, &target)?;
-        run::check_platform(&w, &at.platform.name);
+        workload::check_platform(&w, &at.platform.name);
         if workloads.iter().any(|o: &Workload| o.name == w.name) {
             let (file, name) = (file.display(), &w.name);
             return Err(Error::BadInput(format!(
@@ -219,7 +220,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     } else {
         write_whole(&file(TIMELINES), &timelines.finish()?)?;
     }
-    write_whole(&file(ROWS), &crate::sweep::rows::encode(&row_batch(&rows)?)?)?;
+    write_whole(&file(ROWS), &encode(&row_batch(&rows)?)?)?;
     write_whole(&file(ROWS_CSV), csv(&rows).as_bytes())?;
     write_whole(&file(what::FILE), format!("{:#}\n", what::finished(what, utc::now_ms())).as_bytes())?;
     journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;

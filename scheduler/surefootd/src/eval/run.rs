@@ -2,6 +2,7 @@
 
 use super::blame::Blame;
 use crate::base::error::{Error, Result};
+use crate::stage::moment::{moments, Moment};
 use crate::stage::virtual_target::VirtualTarget;
 use crate::stage::workload::{Be, Workload};
 use std::collections::BTreeMap;
@@ -56,53 +57,6 @@ pub struct EvalRow {
     pub actions_per_min_settled: Option<f64>,
     /// The part of `self_violation_s` from then on; None as for them.
     pub self_violation_settled_s: Option<f64>,
-}
-
-/// One service at one tick.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(into = "Short", from = "Short")]
-pub struct Moment {
-    pub t_ms: i64,
-    pub service: String,
-    pub is_lc: bool,
-    pub p99_ms: Option<f64>,
-    pub qos_target_ms: Option<f64>,
-    pub load: Option<f64>,
-    pub cores: f64,
-    pub ways: f64,
-    pub mba_pct: i32,
-    pub instr_per_s: Option<f64>,
-}
-
-/// A moment without the names of its fields: a journal has many of them.
-type Short = (i64, String, bool, Option<f64>, Option<f64>, Option<f64>, f64, f64, i32, Option<f64>);
-
-impl From<Moment> for Short {
-    fn from(m: Moment) -> Self {
-        (m.t_ms, m.service, m.is_lc, m.p99_ms, m.qos_target_ms, m.load, m.cores, m.ways, m.mba_pct, m.instr_per_s)
-    }
-}
-
-impl From<Short> for Moment {
-    fn from((t_ms, service, is_lc, p99_ms, qos_target_ms, load, cores, ways, mba_pct, instr_per_s): Short) -> Self {
-        Moment { t_ms, service, is_lc, p99_ms, qos_target_ms, load, cores, ways, mba_pct, instr_per_s }
-    }
-}
-
-/// What every service shows in an observation.
-pub fn moments<'a>(seen: &'a Observation, load: impl Fn(&str) -> Option<f64> + 'a) -> impl Iterator<Item = Moment> + 'a {
-    seen.services.iter().map(move |s| Moment {
-        t_ms: seen.t_ms as i64,
-        service: s.id.clone(),
-        is_lc: s.is_lc(),
-        p99_ms: s.window.map(|w| w.p99_ms),
-        qos_target_ms: s.qos_target_ms(),
-        load: load(&s.id),
-        cores: s.allocation.cores(),
-        ways: s.allocation.n_ways(),
-        mba_pct: i32::from(s.allocation.mba_pct),
-        instr_per_s: s.instr_per_s,
-    })
 }
 
 /// Finds the moment from which every LC service meets its QoS for 3 s.
@@ -320,13 +274,6 @@ fn add_settled(sum: &mut Settled, seen: &Observation, load: impl Fn(&str) -> Opt
     if !shares.is_empty() {
         sum.be += shares.iter().sum::<f64>() / shares.len() as f64;
         sum.be_ticks += 1;
-    }
-}
-
-/// A workload written for another platform is run, with a warning: its loads are shares of another max load.
-pub fn check_platform(w: &Workload, platform: &str) {
-    if let Some(p) = w.platform.as_ref().filter(|p| *p != platform) {
-        tracing::warn!("workload {}: written for {p}, run on {platform}", w.name);
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::journal::differs;
 use crate::base::cli;
+use crate::base::digest::sha256_hex;
 use crate::base::error::{Error, Result};
 use crate::base::utc;
 use crate::stage::virtual_target::VirtualTarget;
 use crate::stage::workload::Workload;
-use crate::sweep::campaign::sha256_hex;
 use clap::ValueEnum;
 use serde_json::{json, Value};
 use std::path::Path;

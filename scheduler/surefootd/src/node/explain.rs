@@ -6,13 +6,13 @@
 use crate::base::cli;
 use crate::base::error::{nearest, Error, Result};
 use crate::base::files::own_error;
+use crate::base::places::state_dir;
 use crate::base::say;
 use crate::base::utc;
-use crate::commands::local_target::state_dir;
-use crate::node::config::NodeConfig;
 use crate::node::decisions::{old_generation, RunLine};
 use crate::node::follower::{Closed, ClosedBy, Effect, Record};
 use crate::node::run::JOURNAL;
+use crate::stage::config::NodeConfig;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;

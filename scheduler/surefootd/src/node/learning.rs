@@ -3,13 +3,11 @@
 //! The policy says what was experienced and when to learn ([`surefoot_policy::Models`], [`surefoot_policy::OsmlModels`]); here is what a policy must not do: files,
 //! log and metrics. Nothing that goes wrong here stops the control loop.
 
-use super::config::LearningConfig;
-use super::metrics::Metrics;
 use crate::base::error::{Error, Result};
+use crate::stage::config::LearningConfig;
 use crate::stage::models::{self, HasLearner, Shared};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use surefoot_learn::experience::{is_experience, MAX_FILE_BYTES};
 use surefoot_learn::guard::Score;
@@ -216,10 +214,11 @@ impl Learning {
         self.loaded > 0
     }
 
-    /// After each tick: log, metrics, and the file when its time has come.
-    pub fn tick(&mut self, now_ms: u64, metrics: &Mutex<Metrics>) {
+    /// After each tick: log, and the file when its time has come. What there is to tell, where it is news.
+    pub fn tick(&mut self, now_ms: u64) -> Option<Progress> {
         let (now, score) = (self.models.progress(), self.models.score());
-        if now != self.last || now_ms == 0 {
+        let is_news = now != self.last || now_ms == 0;
+        if is_news {
             if let Some((warn, line)) = news(&self.last.counts, &now.counts, score, &mut self.refused) {
                 if warn {
                     tracing::warn!("{line}");
@@ -228,12 +227,12 @@ impl Learning {
                 }
             }
             self.last = now;
-            metrics.lock().unwrap_or_else(PoisonError::into_inner).learning(now);
         }
         if now_ms >= self.saved_ms + self.save_every_ms {
             self.saved_ms = now_ms;
             self.save_aside();
         }
+        is_news.then_some(now)
     }
 
     /// The last save. Waits for it.
@@ -319,6 +318,8 @@ fn news(before: &Counts, now: &Counts, score: Option<Score>, refused: &mut u64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::metrics::Metrics;
+    use std::sync::Mutex;
     use surefoot_learn::rng::Rng;
     use surefoot_learn::{one_hot, Expect, TrustedKeys};
 
@@ -355,7 +356,7 @@ mod tests {
                 a.learn_step().unwrap().unwrap();
             }
         });
-        l.tick(10_000, &metrics);
+        metrics.lock().unwrap().learning(l.tick(10_000).unwrap());
         let said = l.json();
         assert!(said["windows_refused"].as_u64().unwrap() > 0 && said["windows_kept"].as_u64().unwrap() > 0, "{said}");
         let text = metrics.lock().unwrap().text();

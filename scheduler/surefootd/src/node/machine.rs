@@ -1,11 +1,12 @@
 //! The machine of `surefootd run` and `surefootd record`: what its configuration says runs there, started or found.
 
-use super::config::{FeedConfig, How, NodeConfig, NodeService};
 use super::rights::{for_state, own_files};
+use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
-use crate::commands::local_target::{catalogue_dir, server_error, state_dir};
-use crate::eval::run::check_platform;
+use crate::base::places::{catalogue_dir, state_dir};
+use crate::stage::config::{FeedConfig, How, NodeConfig, NodeService};
 use crate::stage::virtual_target::VirtualTarget;
+use crate::stage::workload::check_platform;
 use crate::stage::workload::Workload;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::http::{self, Page};
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
 use super::status::{ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
-use super::upper::{socket::DROPPED, What};
+use super::upper::{socket::DROPPED, UpperCounts, What};
 use crate::base::error::{Error, Result};
 use crate::node::tally::{Shadowed, Tally};
 use crate::stage::inputs::missing;
@@ -71,18 +71,6 @@ pub struct Metrics {
 struct Shadow {
     last: Opinion,
     so_far: Tally,
-}
-
-/// What upper schedulers were told, and how many hear it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UpperCounts {
-    /// By [`What`].
-    pub events: [u64; 5],
-    pub in_force: [u64; 4],
-    /// None without a socket.
-    pub clients: Option<u64>,
-    /// By [`DROPPED`].
-    pub dropped: [u64; 2],
 }
 
 /// A counter's name and help, and its values by labels.

@@ -1,6 +1,5 @@
 //! The daemon and what reads its files: `run`, `record`, `explain`, `top`.
 
-pub mod config;
 pub mod decisions;
 pub mod explain;
 pub mod follower;

@@ -1,9 +1,9 @@
 //! What a node.toml lets be changed, and whose word is acted on: the same list for the actuator's clients and for a process that has
 //! the rights itself but acts on what another user could have written.
 
-use super::config::{ActuatorConfig, How, NodeConfig};
+use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
-use crate::commands::local_target::server_error;
+use crate::stage::config::{ActuatorConfig, How, NodeConfig};
 use std::path::Path;
 use std::sync::Arc;
 use surefoot_linux::actuator::{Allow, Guarded, Pattern, Terms};

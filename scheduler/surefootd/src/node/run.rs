@@ -1,6 +1,5 @@
 //! `surefootd run`: observe, decide, apply, every 100 ms.
 
-use super::config::NodeConfig;
 use super::decisions::{Journal, RunLine};
 use super::follower::Follower;
 use super::learning::{self, Learning};
@@ -11,17 +10,19 @@ use super::phases::{own_cost, timed};
 use super::serials::Serials;
 use super::upper::{socket::Hello, Upper};
 use crate::base::cli;
+use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
 use crate::base::files::{each_its_own, Sources};
+use crate::base::places::state_dir;
 use crate::base::say;
 use crate::base::stop;
 use crate::base::utc;
-use crate::commands::local_target::{server_error, state_dir};
-use crate::eval::run::moments;
 use crate::node::recorder::Recorder;
 use crate::node::stream::{self, Head};
+use crate::stage::config::NodeConfig;
 use crate::stage::inputs::{Inputs, News};
 use crate::stage::models::{self, bundle_sources, each_once, load_bundle, shadow_makers};
+use crate::stage::moment::moments;
 use crate::stage::virtual_target::VirtualTarget;
 use serde_json::json;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -411,7 +412,9 @@ fn control(
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
         }
         if let Some(l) = &mut learning {
-            l.tick(now, story.metrics);
+            if let Some(progress) = l.tick(now) {
+                story.metrics.lock().unwrap_or_else(PoisonError::into_inner).learning(progress);
+            }
         }
         beside.events(now, &seen, |id| node.load_at(id, now));
         if clock.ticks == 0 {

@@ -3,8 +3,8 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::files::Sources;
-use crate::node::config::{INTERVAL_MS, LEARN_EVERY_MS};
 use crate::node::recorder::Recorder;
+use crate::stage::config::{INTERVAL_MS, LEARN_EVERY_MS};
 use serde::{Deserialize, Serialize};
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};

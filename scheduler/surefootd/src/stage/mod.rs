@@ -1,7 +1,9 @@
 //! What a run, an evaluation and a sweep are about: virtual targets, workloads, models, inputs. It knows `base` alone.
 
+pub mod config;
 pub mod inputs;
 pub mod models;
+pub mod moment;
 pub mod target;
 pub mod virtual_target;
 pub mod workload;

@@ -1,9 +1,9 @@
 //! Workload files (docs/workload-format.md): which services and jobs come, change their load and leave, and when.
 
 use crate::base::error::{suggest, Error, Result};
+use crate::base::toml::{place, toml_error};
 use crate::stage::target::Target;
 use crate::stage::virtual_target::VirtualTarget;
-use crate::sweep::campaign::{place, toml_error};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -289,5 +289,12 @@ impl Lc {
         }
         let (_, rps) = self.rps.iter().rev().find(|(t, _)| *t <= t_ms)?;
         Some(rps / self.max_load_rps)
+    }
+}
+
+/// A workload written for another platform is run, with a warning: its loads are shares of another max load.
+pub fn check_platform(w: &Workload, platform: &str) {
+    if let Some(p) = w.platform.as_ref().filter(|p| *p != platform) {
+        tracing::warn!("workload {}: written for {p}, run on {platform}", w.name);
     }
 }

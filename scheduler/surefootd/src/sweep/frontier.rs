@@ -2,44 +2,14 @@
 //! each, after a fixed number of cases; what its journal lines heard brings a resumed search to where it was.
 
 use super::chain::{reading, Chain, Step};
+use super::job::{Answer, Job, Measure, Pieces, Worker};
 use super::journal::Heard;
-use super::look_back::Answer;
-use super::parallel::{Make, Worker};
+use super::parallel::Make;
 use super::rows::{without_measuring, Marks, Measured};
 use super::shard::{Keeper, Maker};
-use super::{Job, Measure};
 use crate::base::error::{Error, Result};
 use crate::base::progress::Progress;
 use crate::base::stop;
-
-/// How chains are cut into shards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pieces {
-    /// Cases of a piece; None: a chain is one piece.
-    cases: Option<u64>,
-    /// Shard numbers of a chain.
-    most: u32,
-}
-
-impl Pieces {
-    /// A virtual server makes a chain in a blink; on a real machine a piece is what a crash may cost.
-    pub fn of(job: &Job, per_shard: u64) -> Self {
-        if job.target.is_virtual {
-            return Pieces { cases: None, most: 1 };
-        }
-        let of_a_chain = job.cases.len() / u64::from(job.cases.chains().max(1)) + 1;
-        Pieces { cases: Some(per_shard), most: u32::try_from(of_a_chain / per_shard + 2).unwrap_or(u32::MAX) }
-    }
-
-    pub fn shard(&self, chain: u32, piece: u32) -> u32 {
-        chain * self.most + piece
-    }
-
-    /// Chain and piece of a shard.
-    pub fn place(&self, shard: u32) -> (u32, u32) {
-        (shard / self.most, shard % self.most)
-    }
-}
 
 /// Makes chains that are one piece each.
 pub fn chains<'a>(job: &'a Job, pieces: &'a Pieces, mut worker: Worker<'a>, progress: &'a Progress) -> Make<'a> {

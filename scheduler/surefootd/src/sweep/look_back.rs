@@ -1,13 +1,13 @@
 //! What an earlier run left: checked and repaired, so that a resumed sweep ends as an undisturbed one.
 
-use super::frontier::Pieces;
-use super::journal::{self, Heard, Reader};
+use super::folder::{Folder, JOURNAL, MANIFEST};
+use super::job::{Answer, Job, Pieces};
+use super::journal::{self, Reader};
 use super::manifest::{Cases, Manifest, MaxLoad, Shard};
 use super::shard::shard_file;
-use super::{Folder, Job, JOURNAL, MANIFEST};
+use crate::base::digest::sha256_hex;
 use crate::base::error::{Error, Result};
 use crate::base::files;
-use crate::sweep::campaign::sha256_hex;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,9 +34,6 @@ pub struct Before {
     /// What the cases of each chain told the search, in order, and whether the chain has ended.
     chains: BTreeMap<u32, (Vec<Answer>, bool)>,
 }
-
-/// One case of a search: its id, and what it told.
-pub type Answer = (String, Heard);
 
 impl Before {
     /// Shards to make.

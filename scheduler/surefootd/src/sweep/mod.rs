@@ -8,178 +8,39 @@ pub mod chain;
 #[cfg(test)]
 mod crash_tests;
 pub mod expand;
+mod folder;
 mod frontier;
+pub mod job;
 pub mod journal;
+pub mod local_bench;
 mod look_back;
 pub mod manifest;
 mod parallel;
+pub mod plan;
 pub mod rows;
 pub mod saturate;
 mod shard;
+pub mod told;
 pub mod tries;
+pub mod virtual_bench;
 
+use crate::base::digest::sha256_hex;
 use crate::base::error::{Error, Result};
 use crate::base::files;
 use crate::base::progress::Progress;
 use crate::base::stop;
-use crate::stage::target::Target;
-use crate::sweep::campaign::{sha256_hex, Campaign, Sampling, Strategy};
-use crate::sweep::expand::{Case, Expansion};
+use crate::sweep::campaign::Strategy;
+use folder::Folder;
+use job::Pieces;
+pub use job::{case_s, cases_per_shard, Bench, Job, Measure, Worker, LOCAL_OVERHEAD_S};
 use journal::Journal;
 use look_back::{look_back, Shape};
 use manifest::{Axes, Cases, Manifest, PlatformFacts, ServiceFacts, SCHEMA_VERSION};
-use nix::fcntl::{Flock, FlockArg, OFlag};
-pub use parallel::Worker;
 use rows::{without_measuring, Measured};
 use shard::{Keeper, Maker};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
-use surefoot_io::input;
-use surefoot_linux::own;
-
-/// Rows that a shard should have on a virtual server.
-const ROWS_PER_SHARD: u64 = 32_768;
-/// Time that a shard should take on a real machine: what a crash may cost.
-const SHARD_S: f64 = 60.0;
-/// Setting up and tearing down one case on a real machine, about.
-pub const LOCAL_OVERHEAD_S: f64 = 1.5;
-
-/// Runs cases.
-pub enum Bench<'a> {
-    /// Cases that do not disturb each other, on all threads; each makes its own worker.
-    Parallel(&'a (dyn Fn() -> Worker<'a> + Sync)),
-    /// One after another on a real machine. An error ends the sweep; what is finished is kept.
-    Serial(&'a mut Measure<'a>),
-}
-
-/// Measures a case, so sampled.
-pub type Measure<'a> = dyn FnMut(Case, &Sampling) -> Result<Measured> + 'a;
-
-/// Everything about a sweep but the bench.
-pub struct Job<'a> {
-    pub campaign: &'a Campaign,
-    pub target: &'a Target,
-    pub cases: &'a Expansion,
-    pub out: &'a Path,
-    pub resume: bool,
-    pub progress: crate::base::progress::Mode,
-    pub host: BTreeMap<String, serde_json::Value>,
-    pub software: BTreeMap<String, String>,
-}
-
-/// Cases of each shard; depends on the campaign alone.
-pub fn cases_per_shard(campaign: &Campaign, is_virtual: bool) -> u64 {
-    let s = &campaign.sampling;
-    if is_virtual {
-        return (ROWS_PER_SHARD / u64::from(s.samples)).max(1);
-    }
-    ((SHARD_S / case_s(campaign)) as u64).max(1)
-}
-
-/// Seconds that one case takes on a real machine, about.
-pub fn case_s(campaign: &Campaign) -> f64 {
-    let s = &campaign.sampling;
-    (s.warmup_ms + s.interval_ms * u64::from(s.samples)) as f64 * 1e-3 + LOCAL_OVERHEAD_S
-}
-
-const MANIFEST: &str = "manifest.json";
-const JOURNAL: &str = "journal.jsonl";
-const SHARDS: &str = "shards";
-const LOCK: &str = ".lock";
-/// Longest text of a process id.
-const PID_BYTES: u64 = 16;
-
-/// The folder of a sweep, locked.
-struct Folder {
-    dir: PathBuf,
-    _lock: Flock<File>,
-}
-
-impl Folder {
-    fn manifest(&self) -> PathBuf {
-        self.dir.join(MANIFEST)
-    }
-
-    fn journal(&self) -> PathBuf {
-        self.dir.join(JOURNAL)
-    }
-
-    fn shards(&self) -> PathBuf {
-        self.dir.join(SHARDS)
-    }
-
-    fn lock(dir: &Path) -> Result<Self> {
-        files::create_folder(dir)?;
-        if is_of_others(dir).map_err(|e| Error::io(dir, "cannot be read", &e))? {
-            let dir = dir.display();
-            return Err(Error::BadInput(format!("--out {dir}: is not empty and holds no campaign. Give another folder")));
-        }
-        check_own(dir)?;
-        let path = dir.join(LOCK);
-        let opened = own::Folder::for_results(dir).and_then(|folder| folder.file_or_new(LOCK, OFlag::O_RDWR, 0o644));
-        let file = opened.map_err(|e| files::own_error(&path, "cannot be opened", &e))?;
-        let head = files::head(&file).map_err(|e| Error::io(&path, "cannot be read", &e))?;
-        // A process id, or nothing yet.
-        if head.len() as u64 > PID_BYTES || !head.trim_ascii().iter().all(u8::is_ascii_digit) {
-            let path = path.display();
-            return Err(Error::BadInput(format!("{path}: is there and no lock of a sweep, so it stays as it is. Give another --out")));
-        }
-        let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(file, e)| {
-            let pid = input::all(&file, PID_BYTES).ok().and_then(|b| String::from_utf8(b).ok()).unwrap_or_default();
-            let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
-            Error::Failed(format!(
-                "{}: another sweep (pid {pid}) is writing here ({e}). Wait for it, stop it, or use another --out",
-                dir.display()
-            ))
-        })?;
-        // The pid is for that message only; a full disk must not stop a resume here.
-        let _ = lock
-            .set_len(0)
-            .and_then(|()| lock.seek(SeekFrom::Start(0)))
-            .and_then(|_| lock.write_all(std::process::id().to_string().as_bytes()));
-        Ok(Folder { dir: dir.into(), _lock: lock })
-    }
-}
-
-/// That no file of the data set is others' too: what is appended to a file that DVC linked is appended to the version in DVC's cache.
-fn check_own(dir: &Path) -> Result<()> {
-    let is_shared = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| m.is_symlink() || m.is_file() && m.nlink() > 1);
-    let shards = dir.join(SHARDS).read_dir().into_iter().flatten().flatten().map(|e| e.path());
-    match [dir.join(MANIFEST), dir.join(JOURNAL)].into_iter().chain(shards).find(is_shared) {
-        None => Ok(()),
-        Some(path) => Err(Error::BadInput(format!(
-            "{}: is a link, or a file of more names (hard links): going on would change what else they lead to, e.g. a version in DVC's cache. \
-             Give the folder files of its own: dvc unprotect it, as `dvc add` was given it; without DVC: cp -rL to a new folder",
-            path.display()
-        ))),
-    }
-}
-
-/// Whether a folder has something in it that no sweep left: without a manifest a sweep had not begun, and one that a kill ended before that
-/// left nothing but its lock and empty places. What a lost manifest means is said with the journal.
-fn is_of_others(dir: &Path) -> std::io::Result<bool> {
-    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
-    if is_there(MANIFEST) || dir.join(JOURNAL).metadata().is_ok_and(|m| m.len() > 0) {
-        return Ok(false);
-    }
-    let half_written = format!("{MANIFEST}{}", files::TEMPORARY);
-    for entry in dir.read_dir()? {
-        let entry = entry?;
-        let empty = || entry.path().read_dir().is_ok_and(|mut d| d.next().is_none());
-        match entry.file_name().to_str() {
-            Some(LOCK | JOURNAL) => {}
-            Some(SHARDS) if empty() => {}
-            Some(n) if n == half_written => {}
-            _ => return Ok(true),
-        }
-    }
-    Ok(false)
-}
 
 /// Run a sweep to its end, or to the next stop signal.
 ///
@@ -197,7 +58,7 @@ fn locked_run(job: &Job, mut bench: Bench) -> Result<Manifest> {
     let per_shard = cases_per_shard(job.campaign, job.target.is_virtual);
     let range = |shard: u32| u64::from(shard) * per_shard..(u64::from(shard) * per_shard + per_shard).min(job.cases.len());
     let shape = match job.campaign.strategy {
-        Strategy::Frontier => Shape::Chains(frontier::Pieces::of(job, per_shard)),
+        Strategy::Frontier => Shape::Chains(Pieces::of(job, per_shard)),
         Strategy::Exhaustive | Strategy::Random => Shape::Ranges(job.cases.len().div_ceil(per_shard) as u32, &range),
     };
     let mut manifest = fresh_manifest(job);

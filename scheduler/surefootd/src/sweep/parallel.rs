@@ -2,13 +2,12 @@
 //! writes them in order. Which thread makes a shard changes no bit of it, and a thread that is slow at one holds the others
 //! up only when they are [`AHEAD`] shards further: so much memory is needed, whatever the campaign's size.
 
-use super::rows::{without_measuring, Marks, Row, State};
+use super::job::{Job, Worker};
+use super::rows::{without_measuring, Marks, Row};
 use super::shard::{Done, Keeper, Maker};
-use super::Job;
 use crate::base::error::{Error, Result};
 use crate::base::progress::Progress;
 use crate::base::stop;
-use crate::sweep::expand::Case;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -16,9 +15,6 @@ use std::sync::{mpsc, Mutex};
 
 /// Shards that are begun and not yet on disk, for each thread.
 const AHEAD: usize = 4;
-
-/// Measures a case: its rows go to the end of the list, its state and the reason for it come back.
-pub type Worker<'a> = Box<dyn FnMut(&Case, &mut Vec<Row>) -> (State, Option<String>) + 'a>;
 
 /// Makes a whole shard.
 pub type Make<'a> = Box<dyn FnMut(u32) -> Result<Done> + 'a>;

@@ -1,14 +1,14 @@
 //! Samples as Parquet (docs/sweep-output.md): one row per sample, zstd, one file per shard.
 
 use crate::base::error::{Error, Result};
+use crate::base::parquet::{encode_with, properties};
 use crate::sweep::expand::Case;
 use arrow_array::builder::{Float64Builder, Int32Builder, Int64Builder, StringBuilder};
 use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::basic::Encoding;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use std::sync::Arc;
 use surefoot_server::{Features, Latency, Sending, Verdict, FEATURE_NAMES};
@@ -176,20 +176,6 @@ fn schema_of(of: Of) -> Schema {
     Schema::new(f)
 }
 
-/// Parquet settings of every file that this program writes.
-pub fn parquet_properties() -> WriterProperties {
-    properties().build()
-}
-
-fn properties() -> WriterPropertiesBuilder {
-    // Level 1: most of a file is digits of noise, which no level makes smaller.
-    let level = ZstdLevel::try_new(1).unwrap_or_default();
-    WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_created_by(concat!("surefootd ", env!("CARGO_PKG_VERSION")).into())
-}
-
 /// Columns with another value in every row. A dictionary of such values is work for nothing; split into bytes, signs and
 /// exponents stand together and compress. Everything else is the same all over a case: a dictionary and run lengths.
 const OF_EACH_ROW: [&str; 9] = [
@@ -213,27 +199,12 @@ pub fn sample_properties() -> WriterProperties {
     OF_EACH_ROW.iter().fold(properties(), split).build()
 }
 
-/// A whole Parquet file in memory from one batch.
-///
-/// # Errors
-/// [`Error::Failed`] if the batch does not encode.
-pub fn encode(batch: &RecordBatch) -> Result<Vec<u8>> {
-    encode_with(batch, parquet_properties())
-}
-
 /// A shard in memory.
 ///
 /// # Errors
 /// [`Error::Failed`] if the batch does not encode.
 pub fn encode_samples(batch: &RecordBatch) -> Result<Vec<u8>> {
     encode_with(batch, sample_properties())
-}
-
-fn encode_with(batch: &RecordBatch, properties: WriterProperties) -> Result<Vec<u8>> {
-    let fail = |e: parquet::errors::ParquetError| Error::Failed(format!("Parquet: {e}. This is a fault of surefootd, please report it"));
-    let mut w = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).map_err(fail)?;
-    w.write(batch).map_err(fail)?;
-    w.into_inner().map_err(fail)
 }
 
 /// Rows of some cases, column by column.

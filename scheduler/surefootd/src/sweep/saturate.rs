@@ -7,10 +7,10 @@
 //! What was found is in the manifest before the next search begins, and is never measured again: the loads of a resumed campaign are
 //! those of its beginning.
 
+use super::job::{Bench, Job, Measure, LOCAL_OVERHEAD_S};
 use super::manifest::{Found, Look, Manifest, MaxLoad};
 use super::rows::{Measured, Row, State};
 use super::shard::Keeper;
-use super::{Bench, Job, Measure, LOCAL_OVERHEAD_S};
 use crate::base::error::{Error, Result};
 use crate::base::progress::Progress;
 use crate::base::stop;

@@ -1,13 +1,14 @@
 //! One shard from its cases to what goes on disk, and the keeper of what is on disk.
 
 use super::chain::Tally;
+use super::folder::Folder;
+use super::job::Job;
 use super::journal::{Heard, Journal, Line, Piece};
 use super::manifest::{Cases, Manifest, Shard};
 use super::rows::{encode_samples, Columns, Marks, Row, State};
-use super::{Folder, Job};
+use crate::base::digest::sha256_hex;
 use crate::base::error::Result;
 use crate::base::files;
-use crate::sweep::campaign::sha256_hex;
 use crate::sweep::expand::Case;
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -5,9 +5,9 @@
 
 #![allow(unsafe_code, reason = "a descriptor that the kernel hands over")]
 
-use super::{Conditions, Event, SCHEMA};
+use super::conditions::{Conditions, Event, SCHEMA};
 use crate::base::error::{Error, Result};
-use crate::node::config::NodeConfig;
+use crate::stage::config::NodeConfig;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
@@ -19,8 +19,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use surefoot_linux::own::{self, Folder};
 
-/// Who may listen: its owner and its owner's group.
-pub const MODE: u32 = 0o660;
+pub use crate::stage::config::UPPER_MODE as MODE;
 /// Clients at a time.
 const MOST_CLIENTS: usize = 8;
 /// Connections that are looked at in one tick; more wait in the kernel.

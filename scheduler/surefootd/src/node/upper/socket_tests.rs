@@ -1,6 +1,6 @@
 use super::*;
 use crate::node::follower::tests::seen;
-use crate::node::upper::What;
+use crate::node::upper::conditions::What;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};

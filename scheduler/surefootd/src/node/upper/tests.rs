@@ -1,6 +1,7 @@
+use super::conditions::*;
 use super::*;
 use crate::node::follower::tests::{action, seen};
-use surefoot_server::HoldsIf;
+use surefoot_server::{ActionKind, FeedState, HoldsIf, Report};
 
 fn told(reports: Vec<Report>) -> Plan {
     Plan { reports, ..Plan::default() }

@@ -1,95 +1,35 @@
-//! This machine as a target: `sweep`, `check` and `reset` with `--server local`.
+//! This machine as a target: what a sweep with `--server local` launches, loads and measures.
 
 use crate::base::cli;
+use crate::base::digest::sha256_hex;
+use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
-use crate::base::say;
-use crate::commands::sweep::{finish, print_plan, to_measure, Doubts};
-use crate::line;
-use crate::node::config::{How, NodeConfig};
-use crate::node::machine::{check_senders, kernel_files};
-use crate::node::rights;
+use crate::base::places::{catalogue_dir, state_dir};
+use crate::stage::config::How;
 use crate::stage::target::{LcService, Target};
-use crate::sweep::campaign::{self, sha256_hex, Campaign, Service};
+use crate::sweep::campaign::{self, Campaign, Service};
 use crate::sweep::expand::{Case, Expansion};
 use crate::sweep::journal::Reader;
+use crate::sweep::plan::{print_plan, to_measure, Doubts};
 use crate::sweep::rows::{Marks, Measured, Row, State};
+use crate::sweep::told::finish;
 use crate::sweep::tries::{Quality, Tries, MOST_TRIES};
 use crate::sweep::{case_s, Bench};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use surefoot_linux::actuator::{self, Allow};
+use std::path::Path;
 use surefoot_linux::bench::look;
 use surefoot_linux::bench::preflight::{self, Start};
 use surefoot_linux::catalogue::Loadgen;
-use surefoot_linux::claim::{self, lock_folder};
 use surefoot_linux::discover::{discover_with, online, unlike};
-use surefoot_linux::files::Files;
-use surefoot_linux::local::{by_whom, BOOT_ID};
-use surefoot_linux::own::{self, plain_file, Author, Folder};
 use surefoot_linux::resctrl::Resctrl;
-use surefoot_linux::safe::{self, SafeLayout};
 use surefoot_linux::{
-    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, LocalServer, Root,
-    Sampling,
+    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, Root, Sampling,
 };
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
 
 /// About what a row takes on disk.
 const BYTES_PER_ROW: u64 = 200;
-
-/// Invalid input is the caller's, everything else a failure.
-pub fn server_error(e: ServerError) -> Error {
-    let text = e.to_string().trim_end_matches('.').to_string();
-    match e {
-        ServerError::Invalid(_) => Error::BadInput(text),
-        ServerError::Write { .. } | ServerError::Unsettled { .. } | ServerError::Unavailable { .. } => Error::Failed(text),
-    }
-}
-
-/// Where this node keeps what it changed: given, else SUREFOOT_STATE/node, else the system's or the user's place.
-pub fn state_dir(given: Option<&Path>) -> PathBuf {
-    let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(dir) = given {
-        return dir.into();
-    }
-    if let Some(dir) = env("SUREFOOT_STATE") {
-        return dir.join("node");
-    }
-    if nix::unistd::geteuid().is_root() {
-        return "/var/lib/surefoot".into();
-    }
-    let home = env("XDG_STATE_HOME").or_else(|| Some(env("HOME")?.join(".local/state")));
-    home.map_or_else(|| std::env::temp_dir().join("surefoot"), |h| h.join("surefoot"))
-}
-
-/// Where a package puts the catalogue.
-const INSTALLED: &str = "/usr/share/surefoot/workloads";
-
-/// Catalogue folder: given, else `workloads/` here or above the executable (where it is nobody else's), else the installed one.
-pub fn catalogue_dir(given: Option<&Path>) -> PathBuf {
-    if let Some(dir) = given {
-        return dir.into();
-    }
-    let holds = |d: &PathBuf| std::fs::read_dir(d).is_ok_and(|mut l| l.any(|e| e.is_ok_and(|e| e.path().join("workload.toml").is_file())));
-    let above = std::env::current_exe().ok().into_iter().flat_map(|exe| exe.ancestors().map(|a| a.join("workloads")).collect::<Vec<_>>());
-    // Root starts what it names: not from a folder that happens to be there and that somebody else can write in.
-    let ours = |d: &PathBuf| match own::way(d, own::open_to_others()).map(|way| way.weak.into_iter().next()) {
-        Ok(None) => true,
-        Ok(Some(weak)) => {
-            let dir = d.display();
-            tracing::warn!("{dir}: {weak}, so this catalogue is passed over. Give --catalogue {dir} if it is what it should be");
-            false
-        }
-        Err(e) => {
-            tracing::warn!("{}: this catalogue is passed over: {e}", d.display());
-            false
-        }
-    };
-    let known = [PathBuf::from("workloads")].into_iter().chain(above);
-    known.filter(holds).find(ours).unwrap_or_else(|| INSTALLED.into())
-}
 
 /// The target of a campaign on this machine.
 pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, feature_set: &str) -> Result<Target> {
@@ -455,275 +395,4 @@ fn outcome(case: Case, r: BenchResult) -> Measured {
         Verdict::ServerOverloaded => (State::Overloaded, Some(r.reason.clone())),
     };
     Measured { case, state, reason, rows, marks: Marks { disturbed: r.disturbed, unsettled: r.unsettled }, others_frac: r.others_frac }
-}
-
-/// `surefootd check`.
-///
-/// # Errors
-/// Bad input.
-pub fn check(args: &cli::Check) -> Result<()> {
-    let all = match cli::Server::parse(&args.server)? {
-        cli::Server::Local => check_local(args)?,
-        cli::Server::Virtual(name) => {
-            if let Some(file) = &args.config {
-                return Err(Error::BadInput(format!(
-                    "--config {}: a virtual server has no folders to check. Leave it out",
-                    file.display()
-                )));
-            }
-            virtual_check(&name, args.profiles.as_deref())?
-        }
-    };
-    if args.json {
-        return say::json(&serde_json::json!({ "server": args.server, "capabilities": all }));
-    }
-    say::print(&check_text(&all))
-}
-
-fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
-    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
-    let config = config.as_ref();
-    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
-    config.map_or(Ok(()), check_senders)?;
-    let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
-    let root = Root::default();
-    let resctrl = config.and_then(|c| rights::resctrl(c, &root).ok()).flatten();
-    let allow = config.filter(|c| c.actuator.is_some()).map(|c| rights::allowed(c, &root, resctrl.as_ref()));
-    let node = surefoot_linux::check::Node {
-        by_actuator: allow.as_ref(),
-        resctrl: config.and_then(|c| c.resctrl.as_deref()),
-        actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
-        services: &services,
-        managed: config.and_then(|c| c.cpus),
-        ..surefoot_linux::check::Node::at(&dir)
-    };
-    Ok(surefoot_linux::check(&root, &node))
-}
-
-/// A line for each item, by area; below a gap what it costs and what to do.
-fn check_text(all: &[surefoot_linux::Capability]) -> String {
-    let mut out = String::new();
-    let mut area = "";
-    for c in all {
-        if c.area != area {
-            area = c.area;
-            let _ = writeln!(out, "{}{area}", if out.is_empty() { "" } else { "\n" });
-        }
-        let _ = writeln!(out, "  {} {:<22} {}", if c.found { "yes" } else { "no " }, c.name, c.detail);
-        if !c.found {
-            let _ = writeln!(out, "      {:<22} for: {}", "", c.needed_for);
-        }
-        if let Some(r) = &c.remedy {
-            let _ = writeln!(out, "      {:<22} -> {r}", "");
-        }
-    }
-    out
-}
-
-fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
-    let v = crate::stage::virtual_target::VirtualTarget::open(name, profiles)?;
-    let p = &v.platform;
-    let yes = |name: &str, detail: String, needed_for: &str| surefoot_linux::Capability {
-        area: "platform",
-        name: name.into(),
-        found: true,
-        detail,
-        remedy: None,
-        needed_for: needed_for.into(),
-    };
-    let services: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| !s.is_be()).map(|(n, _)| n.as_str()).collect();
-    let jobs: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.is_be()).map(|(n, _)| n.as_str()).collect();
-    const BANDWIDTH: &str = "throttling the memory bandwidth of BE jobs";
-    let mba = match p.mba {
-        Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct), BANDWIDTH),
-        None => {
-            let with: Vec<&str> = v.profiles.platforms.iter().filter(|(_, p)| p.mem.mba).map(|(n, _)| n.as_str()).collect();
-            let others = if with.is_empty() { "write one".to_string() } else { format!("have it: {}", with.join(", ")) };
-            surefoot_linux::Capability {
-                found: false,
-                remedy: Some(format!("Choose a platform with `mba = true` ({others})")),
-                ..yes("mba", "this platform has none: only 100 % is possible".into(), BANDWIDTH)
-            }
-        }
-    };
-    Ok(vec![
-        yes("platform", format!("{}, virtual", p.name), "everything"),
-        yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt), "holding services apart by CPU"),
-        yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains()), "giving LLC ways to services"),
-        mba,
-        yes("services", services.join(", "), "LC services of workloads"),
-        yes("jobs", jobs.join(", "), "BE jobs of workloads"),
-    ])
-}
-
-/// Whether a folder has anything of a daemon's: its journal, its safe layout; a journal that is damaged counts beside the daemon's lock.
-fn is_state_folder(dir: &Path) -> bool {
-    const EVENT: &[u8] = b"{\"event\":";
-    let head = |name: &str| plain_file(&dir.join(name)).and_then(|f| crate::base::files::head(&f)).ok();
-    // A kill may have torn its only line.
-    let ours = |h: &[u8]| !h.is_empty() && (h.starts_with(EVENT) || EVENT.starts_with(h));
-    let is_pid = |h: &[u8]| !h.is_empty() && h.trim_ascii().iter().all(u8::is_ascii_digit);
-    let there = |name: &str| dir.join(name).symlink_metadata().ok();
-    let journal = head("journal.jsonl");
-    // What is no plain file there is named by whoever opens it.
-    let led = there("journal.jsonl").is_some_and(|m| !m.is_file());
-    led || there(safe::FILE).is_some()
-        || journal.as_deref().is_some_and(ours)
-        || journal.is_some() && head("lock").as_deref().is_some_and(is_pid)
-}
-
-/// `surefootd reset`.
-///
-/// # Errors
-/// Bad input, or what could not be given back.
-pub fn reset(args: &cli::Reset) -> Result<()> {
-    if let cli::Server::Virtual(name) = cli::Server::parse(&args.server)? {
-        crate::stage::virtual_target::VirtualTarget::open(&name, None)?;
-        if args.json {
-            let nothing = serde_json::json!({
-                "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": [],
-                "commands_ended": []
-            });
-            return say::json(&nothing);
-        }
-        return say::print(&format!("{}: a virtual server keeps nothing between runs\n", args.server));
-    }
-    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
-    let config = config.as_ref();
-    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
-    if !dir.is_dir() {
-        return Err(Error::BadInput(format!("{}: no such state folder. Give --state or --config as for the run", dir.display())));
-    }
-    if args.state.is_some() && !args.safe && !is_state_folder(&dir) {
-        let dir = dir.display();
-        return Err(Error::BadInput(format!(
-            "{dir}: is no state folder (neither a journal of a daemon nor a safe layout is in it), so it stays as it is. Give --state or --config as for the run"
-        )));
-    }
-    let allow = rights::for_state(&dir, config)?;
-    // Root has the rights itself where no actuator runs any more.
-    let files = match config.map(|c| kernel_files(c, allow.as_ref())) {
-        Some(Err(e)) if nix::unistd::geteuid().is_root() && config.is_some_and(|c| c.actuator.is_some()) => {
-            tracing::warn!("without the actuator: {e}");
-            None
-        }
-        other => other.transpose()?,
-    };
-    let without_actuator = files.is_none();
-    let root = Root::with("/", files.map_or_else(|| rights::own_files(allow.as_ref(), config), Ok)?);
-    if args.safe {
-        return put_safe_layout_in_force(&dir, root.files.as_ref(), allow, args.json);
-    }
-    let mut resctrl = config.and_then(|c| c.resctrl.clone());
-    if let Some(at) = resctrl.take_if(|at| Resctrl::named(&Root::default(), at).is_err()) {
-        tracing::warn!("resctrl = {}: nothing like resctrl is mounted there: what was set in it went with it", at.display());
-    }
-    let local = LocalConfig { root, allow, resctrl, ..LocalConfig::new(dir) };
-    let mut server = LocalServer::open_to_reset(local).map_err(server_error)?;
-    let held = config.and_then(|c| c.actuator.as_ref()).map(|a| &a.state_dir).filter(|d| without_actuator && d.is_dir());
-    // What the actuator would put in force at its next start is void: it would be of before, and what is given back is forgotten after.
-    if let Some(held) = held {
-        forget_held(held).map_err(|e| Error::io(&held.join(actuator::deadman::NAME), "is void but cannot be removed", &e))?;
-    }
-    let r = server.reset().map_err(server_error);
-    // Last, since nobody could falsify it: what the actuator itself knows to have been there.
-    let recorded = held.map_or(Ok(()), |dir| put_record_back(dir));
-    // Its locks are free before a word is said, which may have to wait.
-    drop(server);
-    let r = r?;
-    recorded?;
-    if args.json {
-        let mut v = serde_json::to_value(&r).unwrap_or_default();
-        v["server"] = "local".into();
-        return say::json(&v);
-    }
-    let list = |l: &[String]| if l.is_empty() { "none".to_string() } else { l.join(", ") };
-    let mut page = String::new();
-    line!(page, "restored: {}", list(&r.restored));
-    line!(page, "gone: {}", list(&r.gone));
-    line!(page, "resctrl groups removed: {}", list(&r.groups_removed));
-    line!(page, "containers removed: {}", list(&r.containers_removed));
-    if !r.commands_ended.is_empty() {
-        line!(page, "commands ended: {}", list(&r.commands_ended));
-    }
-    say::print(&page)
-}
-
-/// The layout that an actuator keeps in its own folder, which nobody else may have a hand in.
-fn forget_held(dir: &Path) -> std::io::Result<()> {
-    let folder = Folder::open(dir)?;
-    match folder.author() {
-        Author::Us => folder.remove(actuator::deadman::NAME).map(|_| ()),
-        Author::Others(weak) => Err(std::io::Error::other(weak.to_string())),
-    }
-}
-
-/// What an actuator that does not run any more recorded.
-fn put_record_back(state_dir: &Path) -> Result<()> {
-    let root = Root::default();
-    let boot = root.read(BOOT_ID).unwrap_or_default();
-    let at = state_dir.join(actuator::record::NAME);
-    let done = actuator::record::put_back_alone(state_dir, &boot, &root).map_err(|e| Error::Failed(format!("{}: {e}", at.display())))?;
-    match done.and_then(|r| r.failed.into_iter().next()) {
-        None => Ok(()),
-        Some(first) => {
-            Err(Error::Failed(format!("{}: not all of it could be given back: {first}. Run surefootd reset again", at.display())))
-        }
-    }
-}
-
-/// No model, no policy, no look at the host: what a daemon that has died recorded, write by write. `allow`: what bounds `files`, where
-/// another user could have written it.
-fn put_safe_layout_in_force(dir: &Path, kernel: &dyn Files, allow: Option<Allow>, json: bool) -> Result<()> {
-    let file = dir.join(safe::FILE);
-    let folder = Folder::open(dir).map_err(|e| crate::base::files::own_error(dir, "cannot be opened", &e))?;
-    // Once more, of the folder that is gone on with: it may be another one by now.
-    let bounded = by_whom(&folder, allow).map_err(server_error)?.is_some();
-    let Some(layout) = SafeLayout::load_in(&folder).map_err(server_error)? else {
-        if json {
-            return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": 0, "failed": [] }));
-        }
-        return say::print(&format!("nothing is in force: {} is not there\n", file.display()));
-    };
-    let boot_id = Root::default().read(BOOT_ID);
-    if layout.boot_id.is_some() && boot_id.is_some() && layout.boot_id != boot_id {
-        let _ = folder.remove(safe::FILE);
-        if json {
-            return say::json(&serde_json::json!({ "server": "local", "done": 0, "gone": layout.ops.len(), "failed": [] }));
-        }
-        return say::print(
-            "nothing is in force: the host was started anew since
-",
-        );
-    }
-    // A daemon that lives would write against it.
-    let lock = lock_folder(&folder, claim::PATIENCE).map_err(|e| {
-        let (cause, remedy) = own::cause_and_remedy(&e, "Stop the daemon first");
-        Error::Failed(format!("{}: {cause}. {remedy}", dir.display()))
-    })?;
-    // What an actuator would put in force a moment later must not be an older one.
-    if let Err(e) = kernel.keep_safe(&layout) {
-        tracing::warn!("the actuator keeps an older layout: {e}");
-    }
-    let report = layout.put_in_force(kernel);
-    drop(lock);
-    if json {
-        let mut v = serde_json::to_value(&report).unwrap_or_default();
-        v["server"] = "local".into();
-        say::json(&v)?;
-    } else {
-        say::print(&format!("safe layout: {} writes done, {} not needed (their services have gone)\n", report.done, report.gone))?;
-    }
-    match report.failed.first() {
-        None => Ok(()),
-        Some(first) => {
-            let (failed, all, dir) = (report.failed.len(), layout.ops.len(), dir.display());
-            let remedy = match (bounded, nix::unistd::geteuid().is_root()) {
-                (true, _) => format!("Look who writes in {dir}; surefootd reset --config FILE gives back what FILE names"),
-                (false, true) => "Run surefootd reset".into(),
-                (false, false) => "Run surefootd reset as root".into(),
-            };
-            Err(Error::Failed(format!("{failed} of {all} writes were refused, the first: {first}. {remedy}")))
-        }
-    }
 }

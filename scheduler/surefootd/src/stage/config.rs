@@ -1,8 +1,7 @@
 //! node.toml (docs/node-config.md): what a node runs.
 
-use super::upper;
 use crate::base::error::{Error, Result};
-use crate::sweep::campaign::{place, toml_error};
+use crate::base::toml::{place, toml_error};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -66,6 +65,9 @@ pub struct NodeConfig {
     pub services: Vec<NodeService>,
 }
 
+/// The socket of upper schedulers: for its owner and its group.
+pub const UPPER_MODE: u32 = 0o660;
+
 /// Word to upper schedulers (docs/upper-scheduler.md).
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpperConfig {
@@ -79,7 +81,7 @@ pub struct UpperConfig {
 
 impl Default for UpperConfig {
     fn default() -> Self {
-        UpperConfig { on: true, socket: None, mode: upper::socket::MODE, group: None }
+        UpperConfig { on: true, socket: None, mode: UPPER_MODE, group: None }
     }
 }
 

@@ -1,0 +1,111 @@
+//! `surefootd check`.
+
+use crate::base::cli;
+use crate::base::error::{Error, Result};
+use crate::base::places::state_dir;
+use crate::base::say;
+use crate::node::machine::check_senders;
+use crate::node::rights;
+use crate::stage::config::NodeConfig;
+use std::fmt::Write as _;
+use std::path::Path;
+use surefoot_linux::{actuator, Root};
+
+/// `surefootd check`.
+///
+/// # Errors
+/// Bad input.
+pub fn check(args: &cli::Check) -> Result<()> {
+    let all = match cli::Server::parse(&args.server)? {
+        cli::Server::Local => check_local(args)?,
+        cli::Server::Virtual(name) => {
+            if let Some(file) = &args.config {
+                return Err(Error::BadInput(format!(
+                    "--config {}: a virtual server has no folders to check. Leave it out",
+                    file.display()
+                )));
+            }
+            virtual_check(&name, args.profiles.as_deref())?
+        }
+    };
+    if args.json {
+        return say::json(&serde_json::json!({ "server": args.server, "capabilities": all }));
+    }
+    say::print(&check_text(&all))
+}
+
+fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let config = config.as_ref();
+    let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
+    config.map_or(Ok(()), check_senders)?;
+    let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
+    let root = Root::default();
+    let resctrl = config.and_then(|c| rights::resctrl(c, &root).ok()).flatten();
+    let allow = config.filter(|c| c.actuator.is_some()).map(|c| rights::allowed(c, &root, resctrl.as_ref()));
+    let node = surefoot_linux::check::Node {
+        by_actuator: allow.as_ref(),
+        resctrl: config.and_then(|c| c.resctrl.as_deref()),
+        actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
+        services: &services,
+        managed: config.and_then(|c| c.cpus),
+        ..surefoot_linux::check::Node::at(&dir)
+    };
+    Ok(surefoot_linux::check(&root, &node))
+}
+
+/// A line for each item, by area; below a gap what it costs and what to do.
+fn check_text(all: &[surefoot_linux::Capability]) -> String {
+    let mut out = String::new();
+    let mut area = "";
+    for c in all {
+        if c.area != area {
+            area = c.area;
+            let _ = writeln!(out, "{}{area}", if out.is_empty() { "" } else { "\n" });
+        }
+        let _ = writeln!(out, "  {} {:<22} {}", if c.found { "yes" } else { "no " }, c.name, c.detail);
+        if !c.found {
+            let _ = writeln!(out, "      {:<22} for: {}", "", c.needed_for);
+        }
+        if let Some(r) = &c.remedy {
+            let _ = writeln!(out, "      {:<22} -> {r}", "");
+        }
+    }
+    out
+}
+
+fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
+    let v = crate::stage::virtual_target::VirtualTarget::open(name, profiles)?;
+    let p = &v.platform;
+    let yes = |name: &str, detail: String, needed_for: &str| surefoot_linux::Capability {
+        area: "platform",
+        name: name.into(),
+        found: true,
+        detail,
+        remedy: None,
+        needed_for: needed_for.into(),
+    };
+    let services: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| !s.is_be()).map(|(n, _)| n.as_str()).collect();
+    let jobs: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.is_be()).map(|(n, _)| n.as_str()).collect();
+    const BANDWIDTH: &str = "throttling the memory bandwidth of BE jobs";
+    let mba = match p.mba {
+        Some(m) => yes("mba", format!("{} to 100 % in steps of {}", m.min_pct, m.step_pct), BANDWIDTH),
+        None => {
+            let with: Vec<&str> = v.profiles.platforms.iter().filter(|(_, p)| p.mem.mba).map(|(n, _)| n.as_str()).collect();
+            let others = if with.is_empty() { "write one".to_string() } else { format!("have it: {}", with.join(", ")) };
+            surefoot_linux::Capability {
+                found: false,
+                remedy: Some(format!("Choose a platform with `mba = true` ({others})")),
+                ..yes("mba", "this platform has none: only 100 % is possible".into(), BANDWIDTH)
+            }
+        }
+    };
+    Ok(vec![
+        yes("platform", format!("{}, virtual", p.name), "everything"),
+        yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt), "holding services apart by CPU"),
+        yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains()), "giving LLC ways to services"),
+        mba,
+        yes("services", services.join(", "), "LC services of workloads"),
+        yes("jobs", jobs.join(", "), "BE jobs of workloads"),
+    ])
+}
