@@ -20,15 +20,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, linked, make_folder, naming, write_bytes, write_json
 
 from . import card, dataset, lab, spec, standing, tools, worth
 from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed, ToolMissing
+from .layout import COPY, PROGRESS, SCHEMA_VERSION
 from .mirror import Split
-from .standing import COPY, PROGRESS, SCHEMA_VERSION, counted, each, is_running, quoted, read_note, read_summary, status
+from .standing import counted, each, is_running, quoted, read_note, read_summary, status
+from .watch import Report, Silent
 
 __all__ = [
     "COPY",
@@ -52,32 +54,6 @@ _PROGRESS_EVERY_S = 0.5
 _COUNT_EVERY_S, _COUNT_SHARE = 2.0, 20.0
 # the longest orderly end of a sweep: as `tools.follow_json` grants it
 _LAST_SWEEP_S = 30.0
-
-
-class Report(Protocol):
-    """Where the progress of a run goes. The shipped ones: `console.Progress` and `Silent`."""
-
-    def start(self, target: str, planned: int) -> None:
-        """A target starts, or goes on."""
-
-    def update(self, target: str, line: dict[str, Any]) -> None:
-        """A progress line of `surefootd sweep`, with `usable_rows` of `rows` so far where they were counted."""
-
-    def trouble(self, target: str, what: str) -> None:
-        """What is wrong with a target, as soon as it is known: a host that cannot be reached, or gave up."""
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def start(self, target: str, planned: int) -> None:
-        pass
-
-    def update(self, target: str, line: dict[str, Any]) -> None:
-        pass
-
-    def trouble(self, target: str, what: str) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -524,7 +500,7 @@ def _write_summary(campaign: spec.Campaign, out: Path, plans: dict[str, dict[str
         planned = int(plans[t.name]["cases"]) if t.name in plans else manifest.cases.planned if manifest else 0
         counts, rows, shards = dataset.Counts(planned), 0, 0
         if manifest:
-            counts = dataset.count(out / t.name, planned)
+            counts = standing.count(out / t.name, planned)
             rows, shards = manifest.rows, len(manifest.shards)
         entry = {"name": t.name, "server": t.server, "folder": t.name, "cases": counts.as_json(), "rows": rows, "shards": shards}
         entry["worth"] = known.count(t.name).as_json()

@@ -19,7 +19,7 @@ from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
 from pipelines.markdown import plain, table
 
-from . import dataset, shardfile, standing, worth
+from . import dataset, layout, shardfile, standing, worth
 from .errors import DataSetError
 
 CARD = "data-card.md"
@@ -90,7 +90,7 @@ def _shards(path: Path, manifest: dataset.Manifest) -> tuple[list[Path], dict[st
     sound: list[Path] = []
     bad: dict[str, str] = {}
     for s in manifest.shards:
-        own = standing.shard_number(s.file)
+        own = layout.shard_number(s.file)
         why = "is no shard's name" if own is None else shardfile.unreadable(path / s.file) if s.rows else None
         if why:
             bad[s.file] = why
@@ -101,8 +101,8 @@ def _shards(path: Path, manifest: dataset.Manifest) -> tuple[list[Path], dict[st
 
 def stamp(folder: Path) -> str:
     """Digest of all that the card is made from: of every target's manifest, which names every shard's."""
-    parts = [f"{name} {sha256_file(path / standing.MANIFEST)}" for name, path, _ in standing.each(folder) if _has(path)]
-    return sha256_bytes("\n".join([sha256_file(folder / standing.COPY), *parts]).encode())
+    parts = [f"{name} {sha256_file(path / layout.MANIFEST)}" for name, path, _ in standing.each(folder) if _has(path)]
+    return sha256_bytes("\n".join([sha256_file(folder / layout.COPY), *parts]).encode())
 
 
 def is_current(folder: Path) -> bool:
@@ -122,7 +122,7 @@ def text(folder: Path) -> str:
         "Made by `surefoot campaign card DIR` from the manifests and samples beside it.",
         "",
         f"Digest: {stamp(folder)}",
-        f"Campaign file: {standing.COPY}, SHA-256 {summary.get('campaign_file_sha256')}",
+        f"Campaign file: {layout.COPY}, SHA-256 {summary.get('campaign_file_sha256')}",
         f"Measured: {summary.get('started_utc', 'unknown')} to {summary.get('ended_utc', 'unknown')} (UTC)",
     ]
     for name, path, planned in standing.each(folder):
@@ -141,7 +141,7 @@ def text(folder: Path) -> str:
 
 
 def _has(path: Path) -> bool:
-    return (path / standing.MANIFEST).exists()
+    return (path / layout.MANIFEST).exists()
 
 
 def _target(path: Path, planned: int) -> list[str]:

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.inputs import parse_json
 
-from . import standing
 from .errors import DataSetError
-from .standing import JOURNAL, MANIFEST, SCHEMA_VERSION, SHARDS, STATES, Counts, blocks, failures, read_json, shard_file
+from .layout import JOURNAL, MANIFEST, SCHEMA_VERSION, SHARDS, STATES, Counts, blocks, failures, read_json, shard_file
 
 __all__ = [
     "JOURNAL",
@@ -28,7 +27,6 @@ __all__ = [
     "Journal",
     "Manifest",
     "Shard",
-    "count",
     "failures",
     "read_journal",
     "read_json",
@@ -240,8 +238,3 @@ def _careful(block: bytes, before: int, damage: list[tuple[int, str]]) -> pl.Dat
         else:
             rows.append(row)
     return pl.DataFrame(rows, schema=_LINE, orient="row")
-
-
-def count(folder: Path, planned: int, manifest: Manifest | None = None) -> Counts:
-    """Cases by state, from the journal, as `standing.count`; a manifest of the same folder is believed."""
-    return standing.count(folder, planned, None if manifest is None else (manifest.journal_bytes, manifest.cases.by_state()))

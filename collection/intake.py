@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from pipelines.inputs import LINE_BYTES, SUMMARY_BYTES, Unreadable, message, parse_json, shown
 
-from . import dataset, standing
+from . import dataset, layout
 
 REST = "journal.rest"
 MOST_JOURNAL_BYTES = 1 << 30
@@ -160,14 +160,14 @@ def manifest(data: bytes, number: int, of: int) -> dataset.Manifest:
         raise Refused(f"its manifest says {size} bytes besides its shards, {facts} of them of host and software: too many")
     seen: set[int] = set()
     for shard in found.shards:
-        own = standing.shard_number(shard.file)
+        own = layout.shard_number(shard.file)
         if own is None or dataset.shard_file(own) != shard.file:
             raise Refused(
                 f"{shown(shard.file)[:100]!r} is no shard's name. Is another program writing into the job's folder there?"
             )
         if own in seen:
             raise Refused(f"its manifest lists {shard.file} twice")
-        if standing.common_number(own, number, of) >= _MOST_SHARD or shard.rows == 0:
+        if layout.common_number(own, number, of) >= _MOST_SHARD or shard.rows == 0:
             raise Refused(f"its manifest lists {shard.file} with {shard.rows} rows: no sweep writes that")
         seen.add(own)
     told = (found.cases.model_extra or {}).get("reasons", [])
@@ -260,7 +260,7 @@ def journal(data: bytes, manifest: dataset.Manifest) -> Told:
     if len(torn) > LINE_BYTES:
         raise Refused(f"line {len(whole) + 1} of its journal has no end within {LINE_BYTES} bytes")
     for shard in manifest.shards:
-        rows = sum(told.rows.get(standing.shard_number(shard.file) or 0, {}).values())
+        rows = sum(told.rows.get(layout.shard_number(shard.file) or 0, {}).values())
         if rows != shard.rows:
             raise Refused(f"{shard.file}: its journal has {rows} rows in it, its manifest {shard.rows}")
     counted, done = manifest.cases.by_state(), sum(told.cases.values())

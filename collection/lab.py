@@ -23,7 +23,7 @@ from .errors import CampaignError, HostFailed
 from .mirror import HOSTS, Mirror, Share, Split, damaged, merge, shares, strangers, temporaries
 
 if TYPE_CHECKING:
-    from .campaign import Report
+    from .watch import Report
 
 PATIENCE_S = 3600.0
 """Without a word of a host for so long, the run ends; the host's sweep goes on."""

@@ -29,9 +29,9 @@ import polars as pl
 from pipelines.inputs import Unreadable, message, read_bytes
 from pipelines.io import fsync_folder, leftovers, make_folder, sha256_file, write_bytes, write_json
 
-from . import dataset, intake, shardfile, standing
+from . import dataset, intake, layout, shardfile, standing
 from .errors import CampaignError, DataSetError, HostFailed
-from .standing import HOSTS, HOSTS_FILE, MARKS
+from .layout import HOSTS, HOSTS_FILE, MARKS
 
 ASIDE = ".aside"
 _TEMPORARY = ".tmp"
@@ -54,11 +54,11 @@ class Share:
 
     def shard(self, own: int) -> int:
         """Number in the data set of the host's shard number `own`."""
-        return standing.common_number(own, self.number, self.of)
+        return layout.common_number(own, self.number, self.of)
 
     def own(self, file: str) -> int:
         """The host's own number of one of its shards, by the data set's file: inverse of `shard`."""
-        number = standing.shard_number(file)
+        number = layout.shard_number(file)
         assert number is not None  # verify has looked
         return number // self.of
 
@@ -121,7 +121,7 @@ class Mirror:
         Raises:
             HostFailed: the host names it otherwise than shards are named.
         """
-        own = standing.shard_number(file)
+        own = layout.shard_number(file)
         if own is None:
             raise HostFailed(
                 f"{self.share.host}: {file!r} is no shard's name. Is another program writing into the job's folder there?"
@@ -200,7 +200,7 @@ class Mirror:
         for member in sent:
             if member.name not in listed:
                 raise intake.Refused(f"sent {message(member.name)[:100]!r}, which its manifest does not list")
-            own = standing.shard_number(member.name) or 0
+            own = layout.shard_number(member.name) or 0
             unpacked = staging / str(own)
             self._check_shard(member.copy(file, unpacked), unpacked, listed[member.name], told.rows.get(own, {}))
             places.append((unpacked, self.place(member.name)))
@@ -269,7 +269,7 @@ class Mirror:
     def _shards_here(self) -> Iterator[Path]:
         """Shards of the host in the data set, by their numbers."""
         for path in sorted((self.data / dataset.SHARDS).glob("*.parquet")):
-            number = standing.shard_number(f"{dataset.SHARDS}/{path.name}")
+            number = layout.shard_number(f"{dataset.SHARDS}/{path.name}")
             if number is not None and number % self.share.of == self.share.number - 1:
                 yield path
 
@@ -493,7 +493,7 @@ def owners(out: Path, group: str) -> dict[str, Share]:
     if split is None or split.group != group:
         return {}
     files = [s.file for s in dataset.read_manifest(out / group).shards]
-    numbers = {file: number for file in files if (number := standing.shard_number(file)) is not None}
+    numbers = {file: number for file in files if (number := layout.shard_number(file)) is not None}
     return {file: split.shares[number % len(split.shares)] for file, number in numbers.items()}
 
 

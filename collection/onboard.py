@@ -36,6 +36,7 @@ from rich.console import Console
 
 from pipelines.inputs import Unreadable, read_bytes, read_toml
 from pipelines.io import make_folder, write_bytes, write_json
+from pipelines.metric_words import NOTHING
 from pipelines.variables import environment
 
 from . import campaign, console, dataset, spec, tools, verify, worth
@@ -46,21 +47,8 @@ if TYPE_CHECKING:
     from pipelines.begin import Origin
     from pipelines.params import Params
 
-NOTHING = "nothing"
-"""What `--from` says for random weights."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SUFFIX = "-from-nothing"
-
-ERRORS = {
-    "a_oaa_cores_mae": "A: OAA, cores off",
-    "a_oaa_ways_mae": "A: OAA, ways off",
-    "a_rcliff_cores_mae": "A: RCliff, cores off",
-    "a_rcliff_ways_mae": "A: RCliff, ways off",
-    "b_error_pct": "B: QoS, per cent off",
-    "b_accuracy": "B: share of verdicts right",
-    "c_grows_when_violating": "C: share of violations it answers with more",
-}
-"""Metrics of the stage `evaluate` that the table shows, and what they are called there."""
 
 
 @dataclass(frozen=True)

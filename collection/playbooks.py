@@ -21,7 +21,7 @@ from typing import Any
 
 from pipelines.inputs import message, shown
 
-from . import intake, standing
+from . import intake, layout
 from .errors import CampaignError, ToolFailed, ToolMissing
 from .tools import repo_root
 
@@ -114,7 +114,7 @@ def hosts(inventory: Path, group: str) -> list[str]:
         raise CampaignError(
             f"--inventory {inventory}: group {group} has no hosts; its groups: {known}. Mend targets.hosts, or the inventory"
         )
-    if bad := [name for name in names if not standing.is_host_name(name)]:
+    if bad := [name for name in names if not layout.is_host_name(name)]:
         raise CampaignError(
             f"--inventory {inventory}: host {shown(bad[0])[:100]!r} of {group} cannot be a folder's name. "
             "Name it with letters, digits and .-_ alone, and give its address as ansible_host"

@@ -15,7 +15,7 @@ from pipelines import samples, stdio, tables
 from pipelines.inputs import Unreadable
 from pipelines.samples import worth
 
-from . import dataset, standing
+from . import dataset, layout
 from .errors import DataSetError
 
 
@@ -70,7 +70,7 @@ def of(folder: Path, manifest: dataset.Manifest) -> dict[str, int]:
 def _of_shard(folder: Path, shard: dataset.Shard, disturbed: frozenset[str]) -> dict[str, int] | None:
     """None: it cannot be counted."""
     path = folder / shard.file
-    if standing.shard_number(shard.file) is None or not path.is_file():
+    if layout.shard_number(shard.file) is None or not path.is_file():
         return None
     try:
         with stdio.Quiet():

@@ -75,3 +75,17 @@ def other(metric: str) -> str:
     """A figure that is no error, in words."""
     action = f"Model-C: share of action {metric.removeprefix('c_share_')}" if metric.startswith("c_share_") else metric
     return OTHERS.get(metric, action)
+
+NOTHING = "nothing"
+"""What `--from` says for random weights."""
+
+ERRORS = {
+    "a_oaa_cores_mae": "A: OAA, cores off",
+    "a_oaa_ways_mae": "A: OAA, ways off",
+    "a_rcliff_cores_mae": "A: RCliff, cores off",
+    "a_rcliff_ways_mae": "A: RCliff, ways off",
+    "b_error_pct": "B: QoS, per cent off",
+    "b_accuracy": "B: share of verdicts right",
+    "c_grows_when_violating": "C: share of violations it answers with more",
+}
+"""Metrics of the stage `evaluate` that the table shows, and what they are called there."""

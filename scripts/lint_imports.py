@@ -2,8 +2,8 @@
 
     scripts/lint_imports.py [--draw]    with --draw: every arrow between rooms
 
-A circle is one between files. Tests (`#[cfg(test)] mod ... { }`, `*tests.rs`) may look anywhere. What `mod.rs` and `lib.rs` only pass on
-(`pub use`) counts for the file that defines it.
+A circle is one between files. Tests (`#[cfg(test)] mod ... { }`, `*tests.rs`) may look anywhere.
+What `mod.rs` and `lib.rs` only pass on (`pub use`) counts for the file that defines it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ def _tree(text: str) -> Iterable[list[str]]:
 
 
 def python() -> Graph:
-    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for d in sum(PYTHON, ()) for p in sorted((ROOT / d).rglob("*.py"))}
+    modules = {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts): p for d in sum(PYTHON, ()) for p in sorted((ROOT / d).rglob("*.py"))
+    }
     modules = {n.removesuffix(".__init__"): p for n, p in modules.items()}
     return {name: set(_imports(name, p, modules)) - {name} for name, p in modules.items()}
 

@@ -274,7 +274,7 @@ def test_journal_in_blocks(whole: Path, tmp_path: Path, monkeypatch: pytest.Monk
     failed = '{"case_id":"01","state":"failed","reason":"no \\"state\\":\\"measured\\" here","shard":0,"rows":0}\n'
     (tmp_path / "journal.jsonl").write_text("".join([*good[:150], bad, failed, *good[150:], good[0][:30]]), "utf-8")
     at_once = dataset.read_journal(tmp_path)
-    counts = dataset.count(tmp_path, 300)
+    counts = standing.count(tmp_path, 300)
     assert (at_once.lines.height, at_once.torn) == (201, True)
     assert [number for number, _ in at_once.damage] == [151]
     assert (counts.measured + counts.overloaded, counts.failed) == (200, 1)
@@ -284,7 +284,7 @@ def test_journal_in_blocks(whole: Path, tmp_path: Path, monkeypatch: pytest.Monk
         found = dataset.read_journal(tmp_path)
         assert found.lines.equals(at_once.lines)
         assert (found.damage, found.torn) == (at_once.damage, True)
-        assert dataset.count(tmp_path, 300) == counts
+        assert standing.count(tmp_path, 300) == counts
 
 
 def test_command_line(data: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_frontier_campaign_adds_up(few: Path) -> None:
     assert (state["state"], cases["planned"], cases["pending"]) == ("done", 3 * 5 * 2 * 720, 0)
     assert sum(cases[s] for s in dataset.STATES) == cases["planned"]
     assert 0 < cases["measured"] + cases["overloaded"] < cases["planned"] / 20
-    assert dataset.count(few / "server-1", cases["planned"]).as_json() == cases
+    assert standing.count(few / "server-1", cases["planned"]).as_json() == cases
     journal = dataset.read_journal(few / "server-1")
     assert {s: cases[s] for s in dataset.STATES} == journal.by_state()
     result = verify.verify(few)
@@ -354,15 +354,19 @@ def test_status_reads_only_what_the_manifest_has_not_counted(few: Path, tmp_path
     shutil.copytree(few / "server-1", folder)
     journal = folder / dataset.JOURNAL
     manifest = dataset.read_manifest(folder)
-    whole = dataset.count(folder, 10**6)
+    whole = standing.count(folder, 10**6)
     with journal.open("a") as file:
         file.write('{"case_id":"x","state":"failed","reason":"r","shard":99,"rows":0}\n')
         file.write('{"case_id":"y","state":"skipped","shard":99,"rows":0,"cases":700}\n')
-    grown = dataset.count(folder, 10**6, manifest)
+    grown = standing.count(folder, 10**6, (manifest.journal_bytes, manifest.cases.by_state()))
     assert (grown.failed, grown.skipped, grown.done) == (whole.failed + 1, whole.skipped + 700, whole.done + 701)
-    assert grown == dataset.count(folder, 10**6)
+    assert grown == standing.count(folder, 10**6)
     journal.write_bytes(journal.read_bytes()[: manifest.journal_bytes // 2])
-    assert dataset.count(folder, 10**6, manifest) == dataset.count(folder, 10**6) != whole
+    assert (
+        standing.count(folder, 10**6, (manifest.journal_bytes, manifest.cases.by_state()))
+        == standing.count(folder, 10**6)
+        != whole
+    )
 
 
 def test_labels_of_a_frontier_campaign_are_those_of_every_cell(few: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from test_hosts_campaign import HOSTS, TEXT, Hosts, rows, surefoot_sweep, undisturbed, write
 
-from collection import campaign, dataset, intake, lab, mirror, playbooks, shardfile, standing, verify
+from collection import campaign, dataset, intake, lab, layout, mirror, playbooks, shardfile, standing, verify
 from collection.errors import CampaignError, DataSetError, HostFailed
 
 __all__ = ["undisturbed"]
@@ -536,4 +536,4 @@ def test_hosts_whose_names_are_no_folders(name: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", ["localhost", "node-1.lab.example", "10.0.0.1", "fe80::1%eth0", "Rack7_n01", "nœud-1"])
 def test_hosts_whose_names_are(name: str) -> None:
     """Names and addresses as inventories have them are taken."""
-    assert standing.is_host_name(name)
+    assert layout.is_host_name(name)
