@@ -157,6 +157,7 @@ lint: setup ## formatters, linters and type checkers, warnings are errors
 	mypy
 	yamllint --strict .
 	scripts/lint-shell.sh
+	python scripts/lint_imports.py
 
 fmt: setup
 	cargo fmt --all

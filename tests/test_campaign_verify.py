@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from campaigns import measured
 
-from collection import campaign, card, dataset, shardfile, standing, verify
+from collection import campaign, card, dataset, layout, shardfile, standing, verify
 from collection.errors import DataSetError
 from pipelines import label, params
 from pipelines.io import sha256_file
@@ -280,7 +280,7 @@ def test_journal_in_blocks(whole: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert (counts.measured + counts.overloaded, counts.failed) == (200, 1)
     assert dataset.failures(tmp_path) == [{"reason": 'no "state":"measured" here', "cases": 1, "examples": ["01"]}]
     for size in (1, 37, 1000, 100_000):
-        monkeypatch.setattr(standing, "_BLOCK_BYTES", size)
+        monkeypatch.setattr(layout, "_BLOCK_BYTES", size)
         found = dataset.read_journal(tmp_path)
         assert found.lines.equals(at_once.lines)
         assert (found.damage, found.torn) == (at_once.damage, True)

@@ -4,7 +4,7 @@
 //! from what they must be, so there is nothing in a tar for a file system to act on, and a changed byte is found wherever it
 //! is. Nothing is ever unpacked to disk.
 
-use crate::bundle::BundleError;
+use crate::error::BundleError;
 use crate::rules::{rules, Kind};
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;

@@ -9,6 +9,7 @@ use crate::archive::{Folder, Tar};
 use crate::canonical;
 use crate::ddpg::Agent;
 use crate::dqn::{self, DqnAgent};
+use crate::error::BundleError;
 use crate::keys::{fingerprint, hex, TrustedKeys};
 use crate::manifest::{dqn_hyper, DqnSpec, Manifest, MlpSpec, ACTION_NAMES, CARD, MAX_FILE_BYTES};
 use crate::mlp::{Mlp, Output};
@@ -26,33 +27,6 @@ const SIGNATURE: &str = "manifest.sig";
 const TAG: &str = "surefoot-bundle-v1";
 const FETCH: &str = "Fetch the bundle again";
 const BUILD: &str = "Build the bundle again";
-
-/// A bundle or a key was refused: file at fault, field, problem, remedy. Bad input: exit code 2.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {field}: {problem}. {remedy}.")]
-pub struct BundleError {
-    pub kind: Kind,
-    pub file: String,
-    pub field: String,
-    pub problem: String,
-    pub remedy: String,
-}
-
-impl BundleError {
-    pub(crate) fn new(kind: Kind, file: &str, field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        BundleError { kind, file: one_line(file), field: one_line(field), problem: one_line(problem), remedy: remedy.into() }
-    }
-}
-
-/// Text from a file as part of a message: what a terminal obeys or hides is escaped, so that a message is one line and moves no cursor.
-pub(crate) fn one_line(text: impl Into<String>) -> String {
-    let text: String = text.into();
-    let plain = |c: char| !c.is_control() && rules().is_plain(c);
-    match text.chars().all(plain) {
-        true => text,
-        false => text.chars().map(|c| if plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect(),
-    }
-}
 
 /// What the bundle must be for; None asks for nothing.
 #[derive(Clone, Debug, Default, PartialEq)]

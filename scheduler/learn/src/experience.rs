@@ -8,7 +8,7 @@
 //! Here are the bytes; whoever keeps them reads and writes the file. Taking them in trusts nothing: what does not fit in every respect is
 //! refused whole.
 
-use crate::bundle::one_line;
+use crate::error::one_line;
 use crate::learner::{Learner, Nets};
 use crate::replay::Replay;
 use safetensors::tensor::TensorView;

@@ -1,7 +1,7 @@
 //! Which signers a node trusts.
 
 use crate::archive::{read_file, Links};
-use crate::bundle::BundleError;
+use crate::error::BundleError;
 use crate::rules::Kind;
 use ed25519_dalek::pkcs8::DecodePublicKey;
 use ed25519_dalek::VerifyingKey;

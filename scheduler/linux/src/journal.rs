@@ -3,8 +3,8 @@
 //! A service's former values are on disk before the first of them is changed. An applied plan is on disk after it is in force.
 
 use crate::cgroup::Knob;
-use crate::local::Target;
 use crate::own::{cause_and_remedy, Folder};
+use crate::target::Target;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;

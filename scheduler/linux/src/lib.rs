@@ -34,6 +34,8 @@ pub mod psi;
 pub mod resctrl;
 pub mod root;
 pub mod safe;
+mod safe_layout;
+pub mod target;
 #[cfg(test)]
 mod testing;
 pub mod unit;

@@ -8,12 +8,12 @@
 use crate::cgroup::parted;
 use crate::files::{write_named, Files, HostFiles};
 use crate::own::{cause_and_remedy, Folder};
-use serde::{Deserialize, Serialize};
+pub use crate::safe_layout::{Op, SafeLayout, SafeReport};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use surefoot_server::{CpuSet, ServerError};
 
 /// Name of the file in the state folder. It is there exactly as long as something of ours is in force.
@@ -22,14 +22,6 @@ pub const FILE: &str = "safe.json";
 const MOST_BYTES: u64 = 16 << 20;
 
 const BY_JOURNAL: &str = "Run surefootd reset, which goes by the journal";
-
-/// One write.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Op {
-    Write { path: PathBuf, text: String },
-    RemoveDir { path: PathBuf },
-}
 
 impl Op {
     pub fn path(&self) -> &Path {
@@ -64,30 +56,6 @@ impl Op {
             }
         }
     }
-}
-
-/// Writes in their order.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SafeLayout {
-    pub version: u32,
-    /// The boot that it is of: with another one nothing of it is in force. Not in old files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub boot_id: Option<String>,
-    /// Numbers of the cgroup folders that are written to: one that was made anew under its name has values of its own. Not in old files.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub groups: BTreeMap<PathBuf, u64>,
-    pub ops: Vec<Op>,
-}
-
-/// What putting it in force came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SafeReport {
-    pub done: usize,
-    /// Files and groups that have gone, with their services.
-    pub gone: usize,
-    /// What the kernel refused.
-    pub failed: Vec<String>,
 }
 
 impl SafeLayout {

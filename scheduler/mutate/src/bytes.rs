@@ -1,6 +1,6 @@
 //! Changes of bytes.
 
-use crate::{hostile_number, hostile_text};
+use crate::hostile;
 use fastrand::Rng;
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ pub fn change(rng: &mut Rng, from: &[u8]) -> Vec<u8> {
             let gone = piece(rng, from, 200);
             [&from[..gone.start], &from[gone.end..]].concat()
         }
-        8 | 9 => insert(from, at, hostile_text(rng).as_bytes()),
+        8 | 9 => insert(from, at, hostile::text(rng).as_bytes()),
         10 => insert(from, at, &[0xff, 0xfe, 0xc0, 0x80, 0xed, 0xa0, 0x80][..rng.usize(1..8)]),
         11 => numbers(rng, from),
         12 => {
@@ -88,7 +88,7 @@ fn numbers(rng: &mut Rng, from: &[u8]) -> Vec<u8> {
         1 => "1e999".into(),
         2 => "-9223372036854775809".into(),
         3 => "0.".to_string() + &"0".repeat(2_000) + "1",
-        _ => hostile_number(rng).to_string(),
+        _ => hostile::number(rng).to_string(),
     };
     [&from[..start], other.as_bytes(), &from[end..]].concat()
 }

@@ -1,6 +1,6 @@
 //! Changes of JSON and TOML that keep it JSON and TOML.
 
-use crate::{hostile_number, hostile_text};
+use crate::hostile;
 use fastrand::Rng;
 use serde_json::{Map, Value};
 
@@ -96,7 +96,7 @@ fn change(rng: &mut Rng, v: &mut Value) {
         (Value::Number(n), 2..=3) => near(rng, &n),
         (Value::Number(_), 4..=6) => number(rng),
         (Value::Bool(b), 2..=6) => Value::Bool(!b),
-        (Value::String(_), 2..=6) => Value::String(hostile_text(rng)),
+        (Value::String(_), 2..=6) => Value::String(hostile::text(rng)),
         (Value::Array(l), 2..=7) => list(rng, l),
         (Value::Object(m), 2..=7) => object(rng, m),
         (old, _) => Value::Array(vec![old]),
@@ -104,7 +104,7 @@ fn change(rng: &mut Rng, v: &mut Value) {
 }
 
 fn number(rng: &mut Rng) -> Value {
-    let x = hostile_number(rng);
+    let x = hostile::number(rng);
     match rng.u8(0..4) {
         0 => Value::from(x as i64),
         1 => Value::from(x as u64),
@@ -130,7 +130,7 @@ fn any(rng: &mut Rng) -> Value {
         3 => Value::Array(vec![]),
         4 => Value::Object(Map::new()),
         5 => Value::Array((0..LONG).map(Value::from).collect()),
-        _ => Value::String(hostile_text(rng)),
+        _ => Value::String(hostile::text(rng)),
     }
 }
 
@@ -161,20 +161,20 @@ fn list(rng: &mut Rng, mut l: Vec<Value>) -> Value {
 fn object(rng: &mut Rng, mut m: Map<String, Value>) -> Value {
     let keys: Vec<String> = m.keys().cloned().collect();
     let Some(key) = (!keys.is_empty()).then(|| keys[rng.usize(0..keys.len())].clone()) else {
-        return Value::Object(Map::from_iter([(hostile_text(rng), any(rng))]));
+        return Value::Object(Map::from_iter([(hostile::text(rng), any(rng))]));
     };
     match rng.u8(0..5) {
         0 => drop(m.remove(&key)),
         1 => {
             let v = m.remove(&key).unwrap_or_default();
-            m.insert(hostile_text(rng), v);
+            m.insert(hostile::text(rng), v);
         }
         2 => {
             let v = m[&key].clone();
             m.extend((0..LONG / 10).map(|i| (format!("{key}{i}"), v.clone())));
         }
         3 => {
-            m.insert(hostile_text(rng), any(rng));
+            m.insert(hostile::text(rng), any(rng));
         }
         _ => {
             m.insert(key, any(rng));

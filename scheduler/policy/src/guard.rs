@@ -1,6 +1,6 @@
 //! What no policy may do, whatever it thinks: take from a service whose latency is unknown, or ask for what the kernel is known to refuse.
 //!
-//! The latter is [`bounds`](surefoot_server::bounds)' affair: the plan is made anew around what bounds a service, before all else here.
+//! The latter is [`bounds`](surefoot_server::bounding)' affair: the plan is made anew around what bounds a service, before all else here.
 //!
 //! A silent feed says neither "met" nor "missed", and one that contradicts itself says nothing that can be believed. Until it speaks
 //! again the service keeps every core, way, per cent of bandwidth and byte that it holds, and nobody joins it on them; it may be given more. A plan that breaks this is repaired: the service
@@ -15,7 +15,7 @@
 
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
-use surefoot_server::bounds;
+use surefoot_server::bounding;
 use surefoot_server::validate::{compatible, validate};
 use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, ServiceId, ServiceView};
 
@@ -64,7 +64,7 @@ impl Policy for Guarded {
         self.told.retain(|(id, doubt)| seen.get(id).is_some_and(|s| s.latency_unknown() && s.feed.doubt() == *doubt));
         let wanted = self.inner.step(now_ms, seen);
         let doubted: Vec<(&ServiceView, Doubt)> = seen.lc().filter_map(|s| Some((s, s.feed.doubt()?))).collect();
-        let bounds::Kept { plan: wanted, left_out } = bounds::keep(&self.platform, seen, wanted);
+        let bounding::Kept { plan: wanted, left_out } = bounding::keep(&self.platform, seen, wanted);
         let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
         self.tell_bounds(seen, &left_out, &mut plan);
         for (id, what) in spared {

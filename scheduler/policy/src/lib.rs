@@ -25,12 +25,14 @@ pub mod deprive;
 pub mod equal_share;
 pub mod guard;
 pub mod heracles;
+mod model_set;
 pub mod models;
 pub mod oracle;
 pub mod osml;
 pub mod osml_models;
 pub mod osml_plus;
 pub mod parties;
+mod policy;
 pub mod shadow;
 pub mod surefoot;
 pub mod unmanaged;
@@ -52,19 +54,13 @@ pub use shadow::{Opinion, Shadows};
 pub use surefoot::Surefoot;
 pub use unmanaged::Unmanaged;
 
-pub use models::{Area, BundleModels, Experience, ModelSet, Models, State};
+pub use model_set::ModelSet;
+pub use models::{Area, BundleModels, Experience, Models, State};
 pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
+pub use policy::Policy;
 
-use surefoot_server::{names, Observation, Plan, Platform};
-
-/// Decides what every service of one server holds.
-pub trait Policy {
-    fn name(&self) -> &str;
-
-    /// Called every 100 ms with what was seen since the last call; an empty plan changes nothing.
-    fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan;
-}
+use surefoot_server::{names, Platform};
 
 /// Every policy's name, as `--policy` takes it.
 pub const NAMES: &[&str] = &[

@@ -1,8 +1,9 @@
 //! Models that know the test plant: perfect ones, and wrong or missing ones made from them.
 
-use crate::models::{Area, Experience, ModelSet, Models, State};
+use crate::models::{Area, Experience, Models, State};
 use crate::osml_models::{BPoint, BPoints, OsmlModels};
 use crate::testing::Plant;
+use crate::ModelSet;
 use std::cell::RefCell;
 use std::rc::Rc;
 use surefoot_learn::{dqn, ACTIONS};

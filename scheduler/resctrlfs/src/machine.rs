@@ -5,6 +5,8 @@
 
 use crate::cpus::Cpus;
 use crate::errno::{Errno, Result};
+pub use crate::group::GroupId;
+pub(crate) use crate::group::DEFAULT;
 use crate::hardware::{Hardware, Kernel, Mba};
 use crate::rmid::Rmids;
 use crate::status::Status;
@@ -15,9 +17,6 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A task's id.
 pub type Tid = u32;
-/// A group's id, never used twice. 0 is the root group.
-pub type GroupId = u32;
-pub(crate) const DEFAULT: GroupId = 0;
 /// Value of `MB` under `mba_MBps` that sets no limit.
 pub(crate) const NO_LIMIT_MBPS: u32 = u32::MAX;
 /// The kernel takes no longer writes.

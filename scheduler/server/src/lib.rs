@@ -8,6 +8,7 @@
 
 pub mod allocation;
 pub mod because;
+pub mod bounding;
 pub mod bounds;
 pub mod cpuset;
 pub mod features;

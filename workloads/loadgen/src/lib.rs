@@ -27,6 +27,7 @@ pub mod output;
 pub mod pace;
 pub mod protocol;
 pub mod quantile;
+pub mod random;
 pub mod realtime;
 pub mod record;
 pub mod relay;

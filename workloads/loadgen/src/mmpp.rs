@@ -6,7 +6,7 @@
 //! States and dwells are a function of the seed alone, so a load change does not move the bursts.
 
 use crate::error::{bad, LoadgenError};
-use crate::schedule::{draw, unit};
+use crate::random::{draw, unit};
 use serde::{Deserialize, Serialize};
 
 const STREAM_DWELL: u64 = 5;

@@ -326,7 +326,7 @@ mod tests {
         let (mut now, mut drawn) = (0u64, 0u64);
         let mut gap = |at: u64| {
             drawn += 1;
-            let u = crate::schedule::unit(crate::schedule::draw(9, 1, drawn));
+            let u = crate::random::unit(crate::random::draw(9, 1, drawn));
             (-u.ln() / rate(at) * 1e9) as u64 + 1
         };
         let mut due = gap(0);

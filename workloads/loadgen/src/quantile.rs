@@ -313,7 +313,7 @@ pub fn summarise(h: &Histogram<u64>, lost: u64, batches: &[(&Histogram<u64>, u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{draw, unit};
+    use crate::random::{draw, unit};
 
     /// Against the sum of exact terms.
     #[test]

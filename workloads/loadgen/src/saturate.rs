@@ -20,8 +20,8 @@ use crate::error::{bad, failed, LoadgenError};
 use crate::load::{check_rps, LoadProfile};
 use crate::output::plain;
 use crate::quantile::binomial_cdf;
+use crate::random::draw;
 use crate::run::run;
-use crate::schedule::draw;
 use crate::verdict::VerdictKind;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -604,7 +604,7 @@ mod tests {
             self.calls.push((rps, duration_ns, seed));
             let count = (rps * duration_ns as f64 * 1e-9).round() as u64;
             let share = (self.share)(rps);
-            let above = (0..count).filter(|&i| crate::schedule::unit(draw(seed, 1, i)) <= share).count() as u64;
+            let above = (0..count).filter(|&i| crate::random::unit(draw(seed, 1, i)) <= share).count() as u64;
             let verdict = if rps >= self.client_from {
                 VerdictKind::ClientLimited
             } else if share > 0.5 {

@@ -2,7 +2,7 @@
 
 use crate::driver::{Clock, Fate, Pending, Sample, Transport};
 use crate::error::LoadgenError;
-use crate::schedule::{draw, unit};
+use crate::random::{draw, unit};
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

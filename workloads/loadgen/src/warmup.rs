@@ -156,7 +156,7 @@ pub struct WarmupReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{draw, unit};
+    use crate::random::{draw, unit};
 
     /// Standard normal numbers (Box and Muller).
     fn noise(seed: u64, i: u64) -> f64 {

@@ -4,9 +4,9 @@
 use super::allow::{Allow, Refused};
 use super::beneath::Beneath;
 use super::deadman::own_folder;
-use super::record::{Key, Record};
+use super::known::Known;
+use super::record::Record;
 use super::serve::Hands;
-use crate::cgroup::{Cgroup, Knob, Version};
 use crate::files::{Files, HostFiles, SharedFiles};
 use crate::local::BOOT_ID;
 use crate::root::Root;
@@ -18,28 +18,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Guarded {
     hands: Hands,
-}
-
-/// What files had before, as far as no lesser user could have falsified it.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// Of the actuator: what it does not know it has not changed. None: no actuator has run here.
-    record: Option<Record>,
-}
-
-impl Known {
-    /// What bounds a new value; None: nothing is known.
-    pub fn former(&self, key: &Key, group: &Cgroup) -> Option<String> {
-        let now = group.get(key.knob);
-        match (&self.record, key.knob) {
-            (Some(r), _) => r.former(key).map(str::to_string).or(now),
-            (None, Knob::Weight) => {
-                let usual = if group.version == Version::V1 { 1024 } else { 100 };
-                Some(now.and_then(|n| n.parse::<u64>().ok()).map_or(usual, |n| n.max(usual)).to_string())
-            }
-            (None, _) => None,
-        }
-    }
 }
 
 impl Guarded {

@@ -17,6 +17,7 @@ pub mod client;
 pub mod deadman;
 mod guard;
 pub mod harden;
+mod known;
 mod limits;
 mod line;
 pub mod protocol;

@@ -8,7 +8,7 @@
 
 use super::allow::{Allow, Further, Refused};
 use super::deadman::DeadMan;
-use super::guard::Known;
+use super::known::Known;
 use super::limits::{Making, Watchful};
 use super::line::Line;
 use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};

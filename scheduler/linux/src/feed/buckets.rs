@@ -16,7 +16,7 @@
 use super::datagram::{MOST_MS, MOST_PER_S};
 use super::doubt::Evidence;
 use super::prometheus::{Sample, Series};
-use super::window::{exceedances, Reading, LONGEST_WINDOW_MS};
+use super::reading::{exceedances, Reading, LONGEST_WINDOW_MS};
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
 use surefoot_server::{Doubt, FeedState, Latency, Verdict};

@@ -3,7 +3,7 @@
 //! A reading that contradicts itself is not mended: nobody knows which half of it is right. It is doubtful, nothing is taken from its service, and
 //! it is believed again by itself, [`HOLD_MS`] after the last evidence. No window reaches further back, so none holds what was doubted.
 
-use super::window::LONGEST_WINDOW_MS;
+use super::reading::LONGEST_WINDOW_MS;
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{Doubt, FeedState, Latency};

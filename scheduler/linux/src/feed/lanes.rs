@@ -7,7 +7,7 @@
 //! * Of a process that came or went meanwhile as much counts as it was there.
 //! * Processes that cannot be told apart may be one or many. Where their windows add up to more time than has passed, they are many.
 
-use super::window::{Heard, Speaker};
+use super::reading::{Heard, Speaker};
 use std::collections::BTreeMap;
 
 /// Lengths of its windows by which one may be late before its sender has fallen silent, in per cent.

@@ -10,6 +10,7 @@ pub mod doubt;
 mod intake;
 mod lanes;
 pub mod prometheus;
+pub mod reading;
 pub mod scrape;
 mod sender;
 mod senders;

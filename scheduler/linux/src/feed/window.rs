@@ -6,12 +6,12 @@ use super::buckets::{self, Scraped};
 use super::datagram::{shown, Cell, Interval, Reason, Refused, MOST_PER_S, MOST_WINDOW_MS};
 use super::doubt::{self, Custom, Doubts, Evidence};
 use super::lanes::{self, Besides};
+use super::reading::{exceedances, Heard};
+pub use super::reading::{Reading, Speaker, LONGEST_WINDOW_MS};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
 use surefoot_server::{Doubt, FeedState, Latency, Verdict};
 
-/// At rates where a second has too few requests for a p99 the window grows up to this, ms.
-pub const LONGEST_WINDOW_MS: u64 = 10_000;
 /// Datagrams kept of a service; ten seconds of one sender have 100.
 const MOST_INTERVALS: usize = 2000;
 /// Cells kept of a service (16 bytes each).
@@ -20,31 +20,6 @@ const MOST_CELLS: usize = 1 << 18;
 const MOST_KEPT: u64 = MOST_PER_S * (LONGEST_WINDOW_MS + MOST_WINDOW_MS) / 1000;
 /// Senders of a service whose time is counted.
 const MOST_CLOCKS: usize = 1024;
-
-/// What is known of a service's latency.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
-    pub feed: FeedState,
-    /// Since the last look.
-    pub interval: Option<Latency>,
-    /// The last second, longer at low rates.
-    pub window: Option<Latency>,
-}
-
-/// A process that speaks, told from a later one with the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Speaker {
-    pub socket: usize,
-    pub pid: u32,
-    pub started_us: u64,
-}
-
-/// A datagram, and its sender where that can be told.
-#[derive(Debug)]
-pub(super) struct Heard {
-    pub i: Interval,
-    pub from: Option<Speaker>,
-}
 
 /// How much time a sender's windows may still speak of: what has passed, and some more.
 #[derive(Clone, Copy, Debug)]
@@ -415,31 +390,6 @@ impl Windows {
     /// Expect nothing more of a service.
     pub fn forget(&mut self, service: &str) {
         self.sources.remove(service);
-    }
-}
-
-/// Exceedances of the p99 among `n` samples that bound its 95 % interval: (fewest, most); each None where `n` is too small.
-///
-/// The number of samples above the true p99 is Binomial(n, 0.01); order statistics at its 2.5 % and 97.5 % points bound it.
-pub(super) fn exceedances(n: u64) -> (Option<u64>, Option<u64>) {
-    let (p, alpha) = (0.01f64, 0.025);
-    if n > 50_000 {
-        // The normal law is off by a sample at most here, of hundreds; summing up would take as many steps.
-        let (mean, half) = (n as f64 * p, 1.959_964 * (n as f64 * p * (1.0 - p)).sqrt());
-        return (Some((mean - half).floor() as u64), Some((mean + half).ceil() as u64));
-    }
-    let mut log_pmf = n as f64 * (1.0 - p).ln();
-    let (mut cdf, mut low, mut k) = (0.0, None, 0u64);
-    loop {
-        cdf += log_pmf.exp();
-        if cdf <= alpha {
-            low = Some(k);
-        }
-        if 1.0 - cdf <= alpha || k >= n {
-            return (low, (k < n).then_some(k));
-        }
-        log_pmf += ((n - k) as f64 / (k + 1) as f64).ln() + (p / (1.0 - p)).ln();
-        k += 1;
     }
 }
 

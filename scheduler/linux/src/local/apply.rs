@@ -3,6 +3,7 @@
 
 use super::control::Control;
 use super::limits::{is_refusal, Value, FIRST_PAUSE};
+use super::step::Step;
 use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{quota_cores, quota_value, Knob};
 use crate::journal::{Entry as Event, Former};
@@ -17,29 +18,6 @@ use std::time::Instant;
 use surefoot_server::order::{order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
-
-/// One write of a plan, and how to undo it.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Knob {
-        id: ServiceId,
-        knob: Knob,
-        from: String,
-        to: String,
-    },
-    /// A change of classes: ways and bandwidth.
-    Class(Op),
-}
-
-impl Step {
-    /// Whose it is; None for what several may share.
-    fn service(&self) -> Option<&ServiceId> {
-        match self {
-            Step::Knob { id, .. } | Step::Class(Op::Move { id, .. }) => Some(id),
-            Step::Class(_) => None,
-        }
-    }
-}
 
 /// Groups of others in resctrl with the threads that were in them, see [`Former::threads`].
 pub(super) type GroupsOfOthers = BTreeMap<PathBuf, Vec<u32>>;

@@ -8,8 +8,8 @@
 //!
 //! What is refused for want of whoever carries it out (a group that has gone, an actuator that is away) is no bound.
 
-use super::apply::Step;
 use super::control::Control;
+use super::step::Step;
 use super::LocalServer;
 use crate::bound::{around, Around, MOST_TIME};
 use crate::cgroup::{quota_cores, Knob};

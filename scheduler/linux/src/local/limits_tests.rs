@@ -6,7 +6,7 @@ use crate::files::Files;
 use crate::root::tests::{scratch, tree};
 use crate::testing::{intel, ModelFiles};
 use std::sync::{Arc, Mutex};
-use surefoot_server::bounds::keep;
+use surefoot_server::bounding::keep;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::validate::validate;
 

@@ -17,6 +17,7 @@ mod observe;
 mod recover;
 #[cfg(test)]
 mod restored_tests;
+mod step;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -53,8 +54,9 @@ use crate::resctrl::refusal::Cause;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::SafeLayout;
+pub use crate::target::Target;
 use nix::fcntl::Flock;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -154,31 +156,6 @@ fn feature_set(no_pmu: Option<&String>) -> &'static str {
         "no-pmu"
     } else {
         "full"
-    }
-}
-
-/// What holds a service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Target {
-    /// Name or id of a running container.
-    Container(String),
-    /// A cgroup as the kernel names it ("/system.slice/redis.service").
-    Cgroup(PathBuf),
-    /// A unit of the system's systemd ("redis.service"), wherever its slice is; cgroup v2 only.
-    Unit(String),
-    /// The cgroup of this process; it is controlled as a whole.
-    Pid(u32),
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self {
-            Target::Container(name) => write!(f, "container {name}"),
-            Target::Cgroup(path) => write!(f, "cgroup {}", path.display()),
-            Target::Unit(unit) => write!(f, "unit {unit}"),
-            Target::Pid(pid) => write!(f, "process {pid}"),
-        }
     }
 }
 
@@ -316,7 +293,7 @@ pub struct LocalServer {
     /// Services that a run left as processes, and that were ended.
     commands_ended: Vec<ServiceId>,
     /// Writes of a failed plan that could not be undone, in the order in which they were done.
-    unsettled: Vec<apply::Step>,
+    unsettled: Vec<step::Step>,
     /// Since when some of them could not be.
     unsettled_since: Option<Instant>,
     keeper: Keeper,

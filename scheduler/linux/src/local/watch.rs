@@ -24,6 +24,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use surefoot_server::{Allocation, Plan, ServiceId};
 
+/// Counters of a service that is watched are looked for once in so many observations.
+pub(super) const FOLLOW_EVERY: u64 = 10;
+
 /// A class that is in force.
 #[derive(Debug)]
 struct Left {
@@ -298,7 +301,7 @@ impl LocalServer {
         self.observations += 1;
         let Some(r) = self.resctrl.clone().filter(|_| !self.watch.unmounted) else { return };
         // Only to find their counters: a service that is watched is somebody else's to move.
-        if self.observations % super::ways::FOLLOW_EVERY == 1 && self.services.values().any(|s| matches!(s.control, Control::Watched(_))) {
+        if self.observations % FOLLOW_EVERY == 1 && self.services.values().any(|s| matches!(s.control, Control::Watched(_))) {
             self.layout = r.survey().map(|s| s.layout).unwrap_or_default();
         }
         let mut born = false;

@@ -21,8 +21,6 @@ use std::path::Path;
 use surefoot_server::order::Pass;
 use surefoot_server::{Allocation, Kind, Plan, ServerError, ServiceId};
 
-/// Counters of a service that is watched are looked for once in so many observations.
-pub(super) const FOLLOW_EVERY: u64 = 10;
 /// While classes are shared: whether there is room again is looked at once in so many observations.
 const REPLAN_EVERY: u64 = 50;
 

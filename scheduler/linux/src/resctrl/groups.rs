@@ -9,7 +9,7 @@ use super::offer::Offer;
 use super::refusal::{Attempt, Refusal};
 use super::schemata::{text, Entry, Schemata};
 use super::steps::Op;
-use super::tasks::{Before, Moved};
+use super::tasks::{Before, Moved, NO_GROUPS};
 use super::{Resctrl, PREFIX};
 use crate::safe;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,6 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use surefoot_server::allocation::full_mask;
 use surefoot_server::{ServerError, ServiceId};
-
-/// Folders of the root that are no control groups.
-pub(super) const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
 /// Everything that a plan must know of what is there. To be taken under the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 //! inherited already. Ids are never remembered between looks: an id that has been used again belongs to whom the cgroup
 //! says at that moment.
 
-use super::groups::NO_GROUPS;
 use super::lock::Turn;
 use super::refusal::{Attempt, Refusal};
 use super::{Resctrl, PREFIX};
@@ -12,6 +11,9 @@ use crate::files::{text, Files};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Folders of the root that are no control groups.
+pub(super) const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
 /// Looks at a service before the rest is left to [`Resctrl::follow`].
 const MAX_LOOKS: u32 = 16;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use surefoot_linux::{LocalConfig, LocalServer, Target};
-use surefoot_server::bounds::keep;
+use surefoot_server::bounding::keep;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, CpuSet, Kind, Plan, Server, ServiceId};
