@@ -23,6 +23,7 @@
 //! * an **unknown latency** allows no growth and takes nothing away.
 
 use crate::books::Amount;
+use crate::pace::Pace;
 use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_server::layout::{pack, Holding};
@@ -110,6 +111,7 @@ struct Measured {
 
 /// The policy.
 pub struct Heracles {
+    pace: Pace,
     set: HeraclesSettings,
     platform: Platform,
     lc: Vec<ServiceId>,
@@ -139,6 +141,7 @@ pub struct Heracles {
 impl Heracles {
     pub fn new(platform: &Platform, settings: HeraclesSettings) -> Self {
         Heracles {
+            pace: Pace::default(),
             set: settings,
             platform: platform.clone(),
             lc: vec![],
@@ -317,7 +320,7 @@ impl Heracles {
     }
 
     fn collect(&mut self, now_ms: u64, seen: &Observation) {
-        let keep = (self.set.top_ms / 100).max(1) as usize;
+        let keep = self.pace.steps(self.set.top_ms);
         for s in seen.lc().filter(|_| now_ms > self.judged_from_ms) {
             let Some(l) = s.interval else { continue };
             let recent = self.recent.entry(s.id.clone()).or_default();
@@ -408,6 +411,11 @@ impl Heracles {
 impl Policy for Heracles {
     fn name(&self) -> &str {
         self.set.name
+    }
+
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        self.pace = Pace::every(interval_ms)?;
+        Ok(())
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {

@@ -31,6 +31,7 @@ pub mod oracle;
 pub mod osml;
 pub mod osml_models;
 pub mod osml_plus;
+pub mod pace;
 pub mod parties;
 mod policy;
 pub mod shadow;

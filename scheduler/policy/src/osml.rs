@@ -52,6 +52,7 @@ use crate::books::{Amount, Books};
 use crate::models::{Area, Experience, State};
 use crate::osml_models::OsmlModels;
 use crate::osml_plus::{act, doubtful, mean, words};
+use crate::pace::Pace;
 use crate::Policy;
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_learn::dqn;
@@ -99,8 +100,8 @@ impl Default for Settings {
     }
 }
 
-/// Intervals of 100 ms over which features are averaged: an interval of OSML.
-const SMOOTH: usize = 10;
+/// Features are averaged over so much: an interval of OSML.
+const SMOOTH_MS: u64 = 1000;
 
 /// Model-A's answer in units, with where it came from.
 #[derive(Clone, Debug)]
@@ -161,6 +162,7 @@ impl Life {
 /// The policy.
 pub struct Osml {
     set: Settings,
+    pace: Pace,
     models: Box<dyn OsmlModels>,
     books: Books,
     lives: BTreeMap<ServiceId, Life>,
@@ -180,7 +182,7 @@ impl Osml {
     pub fn new(platform: &Platform, mut models: Box<dyn OsmlModels>, settings: Settings, seed: u64) -> Self {
         models.reseed(seed);
         let books = Books::new(platform);
-        Osml { set: settings, models, books, lives: BTreeMap::new(), next_ms: 0, learnt_ms: 0, left_out: 0 }
+        Osml { set: settings, pace: Pace::default(), models, books, lives: BTreeMap::new(), next_ms: 0, learnt_ms: 0, left_out: 0 }
     }
 
     pub fn books(&self) -> &Books {
@@ -225,6 +227,7 @@ impl Osml {
 
     /// Update what is remembered of every LC service.
     fn look(&mut self, now_ms: u64, seen: &Observation) {
+        let smooth = self.pace.steps(SMOOTH_MS);
         for s in seen.lc() {
             let life = self.lives.entry(s.id.clone()).or_default();
             if life.asleep() && !s.placed {
@@ -232,12 +235,12 @@ impl Osml {
                 life.sampling_since_ms = Some(now_ms);
                 continue;
             }
-            push(&mut life.features, s.features, SMOOTH);
+            push(&mut life.features, s.features, smooth);
             if let Some(l) = s.interval {
-                push(&mut life.latencies, (now_ms, l.mean_ms, l.p99_ms), SMOOTH);
+                push(&mut life.latencies, (now_ms, l.mean_ms, l.p99_ms), smooth);
             }
             if let Some(x) = s.instr_per_s.or_else(|| s.window.map(|w| w.achieved_rps)) {
-                push(&mut life.speeds, x, SMOOTH);
+                push(&mut life.speeds, x, smooth);
             }
         }
     }
@@ -537,6 +540,11 @@ impl Osml {
 impl Policy for Osml {
     fn name(&self) -> &str {
         "osml"
+    }
+
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        self.pace = Pace::every(interval_ms)?;
+        Ok(())
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {

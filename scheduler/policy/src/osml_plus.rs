@@ -66,6 +66,7 @@ mod shrink;
 
 use crate::books::{Amount, Books, Common};
 use crate::models::{Area, Models, State};
+use crate::pace::Pace;
 use crate::Policy;
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_learn::rng::Rng;
@@ -159,8 +160,16 @@ pub const MBA_UP: usize = 4;
 pub const MBA_DOWN: usize = 5;
 pub const IDLE: usize = 6;
 
-/// Intervals over which features are averaged.
-const SMOOTH: usize = 5;
+/// Features are averaged over so much.
+const SMOOTH_MS: u64 = 500;
+/// Fewest features that say something.
+const HEARD_MS: u64 = 300;
+/// Latencies of the steps before an action are kept for so much.
+const POINTS_MS: u64 = 400;
+/// Weight of the last step in the mean rate.
+const RATE_WEIGHT: f64 = 0.3;
+/// A p99 above its target for so long is no chance.
+const STRIKES_MS: u64 = 200;
 /// Busy share of the cores from where there is more work than they can do.
 const OVERLOAD: f64 = 0.95;
 
@@ -238,6 +247,7 @@ struct Series {
 /// The policy.
 pub struct OsmlPlus {
     set: Settings,
+    pace: Pace,
     models: Box<dyn Models>,
     books: Books,
     lives: BTreeMap<ServiceId, Life>,
@@ -303,6 +313,7 @@ pub(crate) fn act(plan: &mut Plan, service: &str, kind: ActionKind, why: String,
 impl OsmlPlus {
     pub fn new(platform: &Platform, models: Box<dyn Models>, settings: Settings, seed: u64) -> Self {
         OsmlPlus {
+            pace: Pace::default(),
             set: settings,
             models,
             books: Books::new(platform),
@@ -370,7 +381,7 @@ impl OsmlPlus {
 
     /// All cores of a slow service are busy: its queue grows, and latency will show it when that has been served.
     fn is_saturated(&self, s: &ServiceView) -> bool {
-        let heard = |l: &Life| !l.asleep() && l.features.len() >= 3;
+        let heard = |l: &Life| !l.asleep() && l.features.len() >= self.pace.steps(HEARD_MS);
         is_slow(s) && self.lives.get(&s.id).is_some_and(heard) && self.busy_share(s).is_some_and(|b| b > OVERLOAD)
     }
 
@@ -381,19 +392,20 @@ impl OsmlPlus {
 
     /// Update what is remembered of every LC service.
     fn look(&mut self, now_ms: u64, seen: &Observation) {
+        let (smooth, points, weight) = (self.pace.steps(SMOOTH_MS), self.pace.steps(POINTS_MS), self.pace.weight(RATE_WEIGHT));
         for s in seen.lc() {
             let usable = self.books.usable(&s.id);
             let life = self.lives.entry(s.id.clone()).or_default();
             life.features.push_back(s.features);
-            if life.features.len() > SMOOTH {
+            if life.features.len() > smooth {
                 life.features.pop_front();
             }
             if let Some(l) = s.interval {
                 life.points.push_back(Point { t_ms: now_ms, mean_ms: l.mean_ms, p99_ms: l.p99_ms });
-                if life.points.len() > 4 {
+                if life.points.len() > points {
                     life.points.pop_front();
                 }
-                life.rps = Some(life.rps.map_or(l.achieved_rps, |r| 0.7 * r + 0.3 * l.achieved_rps));
+                life.rps = Some(life.rps.map_or(l.achieved_rps, |r| (1.0 - weight) * r + weight * l.achieved_rps));
             }
             let high = s.interval.zip(s.qos_target_ms()).is_some_and(|(l, t)| l.p99_ms > t && l.verdict != Verdict::NotResolvable);
             life.strikes = if high { life.strikes + 1 } else { 0 };
@@ -448,6 +460,11 @@ pub(crate) fn between(low: u32, high: u32, t: f64) -> u32 {
 impl Policy for OsmlPlus {
     fn name(&self) -> &str {
         "osml-plus"
+    }
+
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        self.pace = Pace::every(interval_ms)?;
+        Ok(())
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {

@@ -13,6 +13,7 @@
 //!   one follows after the next interval.
 
 use crate::books::{Amount, Books};
+use crate::pace::Pace;
 use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_server::window::{merge, MIN_COUNT_P99};
@@ -85,6 +86,7 @@ struct Memory {
 
 /// The policy.
 pub struct Parties {
+    pace: Pace,
     set: PartiesSettings,
     books: Books,
     memory: BTreeMap<ServiceId, Memory>,
@@ -95,7 +97,7 @@ pub struct Parties {
 
 impl Parties {
     pub fn new(platform: &Platform, settings: PartiesSettings) -> Self {
-        Parties { set: settings, books: Books::new(platform), memory: BTreeMap::new(), trial: None, next_ms: 0 }
+        Parties { set: settings, pace: Pace::default(), books: Books::new(platform), memory: BTreeMap::new(), trial: None, next_ms: 0 }
     }
 
     /// Slack over the monitoring interval; over the window where the interval has too few requests. None = unknown.
@@ -353,11 +355,16 @@ impl Policy for Parties {
         self.set.name
     }
 
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        self.pace = Pace::every(interval_ms)?;
+        Ok(())
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         let mut plan = Plan::default();
         let news = self.books.follow(seen);
         self.memory.retain(|id, _| seen.get(id).is_some());
-        let keep = (self.set.interval_ms / 100).max(1) as usize;
+        let keep = self.pace.steps(self.set.interval_ms);
         for s in seen.lc() {
             let fresh = Memory {
                 up: Wheel::Cores,

@@ -1,11 +1,20 @@
 //! The port of a policy.
 
+use crate::pace::Pace;
 use surefoot_server::{Observation, Plan};
 
 /// Decides what every service of one server holds.
 pub trait Policy {
     fn name(&self) -> &str;
 
-    /// Called every 100 ms with what was seen since the last call; an empty plan changes nothing.
+    /// Told before the first step how often there will be one, ms; 100 where nothing is said.
+    ///
+    /// # Errors
+    /// Why it cannot work so, and what it can work with.
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        Pace::every(interval_ms).map(|_| ())
+    }
+
+    /// Called with what was seen since the last call; an empty plan changes nothing.
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan;
 }

@@ -84,7 +84,12 @@ pub struct VirtualServer {
     /// In time order.
     events: VecDeque<(u64, Event)>,
     now_ms: u64,
+    /// When the last step began: what was seen then is not told again.
+    looked_ms: u64,
 }
+
+/// The plant goes on in steps of this length at most.
+const LONGEST_PART_MS: u64 = 100;
 
 impl VirtualServer {
     /// `seed` None: mean-field and without noise, for comparisons with the golden vectors; a closed loop wants a seed.
@@ -95,6 +100,7 @@ impl VirtualServer {
             entries: vec![],
             events: VecDeque::new(),
             now_ms: 0,
+            looked_ms: 0,
         }
     }
 
@@ -372,7 +378,18 @@ impl Entry {
         }
     }
 
-    fn view(&self, now_ms: u64, tick_ms: u64) -> ServiceView {
+    /// Of everything since `looked_ms`, not of what was told before; None without completions.
+    fn interval(&self, looked_ms: u64, now_ms: u64) -> Option<Latency> {
+        let all: Vec<Latency> = self.intervals.iter().filter(|x| x.end_ms > looked_ms).filter_map(|x| x.latency).collect();
+        match all[..] {
+            [] => None,
+            [one] if now_ms - looked_ms <= LONGEST_PART_MS => Some(one),
+            // Its rate is that of the whole step, also where parts of it completed nothing.
+            _ => merge(&all, (now_ms - looked_ms) as f64 / all.len() as f64),
+        }
+    }
+
+    fn view(&self, looked_ms: u64, now_ms: u64, tick_ms: u64) -> ServiceView {
         let kind = match self.profile.lc() {
             Some(lc) => Kind::Lc { qos_target_ms: lc.qos_target_ms },
             None => Kind::Be,
@@ -392,8 +409,7 @@ impl Entry {
                 (_, Some(since_ms)) => FeedState::Unknown { since_ms, heard: true },
                 (_, None) => FeedState::heard(window.as_ref()),
             },
-            // Of this interval, not of the last one that was told.
-            interval: self.intervals.back().filter(|x| x.end_ms == now_ms).and_then(|x| x.latency),
+            interval: self.interval(looked_ms, now_ms),
             window,
             instr_per_s: self.sample.map(|s| s.instr_per_s),
         }
@@ -428,7 +444,7 @@ impl Server for VirtualServer {
         let tick_ms = (self.plant.tick_s() * 1e3).round() as u64;
         Observation {
             t_ms: self.now_ms,
-            services: self.entries.iter().map(|e| e.view(self.now_ms, tick_ms)).collect(),
+            services: self.entries.iter().map(|e| e.view(self.looked_ms, self.now_ms, tick_ms)).collect(),
             ..Observation::default()
         }
     }
@@ -475,10 +491,17 @@ impl Server for VirtualServer {
         if tick.ms == 0 {
             return;
         }
-        self.plant.set_tick_s(tick.ms as f64 / 1e3);
-        self.plant.step();
-        self.now_ms += tick.ms;
-        self.record(tick.ms);
-        self.happen();
+        self.looked_ms = self.now_ms;
+        // In equal parts: queues that grow and drain within a long step are lost in it.
+        let parts = tick.ms.div_ceil(LONGEST_PART_MS);
+        for part in 1..=parts {
+            let until_ms = self.looked_ms + tick.ms * part / parts;
+            let part_ms = until_ms - self.now_ms;
+            self.plant.set_tick_s(part_ms as f64 / 1e3);
+            self.plant.step();
+            self.now_ms = until_ms;
+            self.record(part_ms);
+            self.happen();
+        }
     }
 }

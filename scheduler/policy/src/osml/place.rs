@@ -126,7 +126,9 @@ impl Osml {
     pub(super) fn place_sampled(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
         let due = |s: &&ServiceView| {
             // Watched for long enough, and for half a second on what it holds now.
-            let long = |l: &Life| l.sampling_since_ms.is_some_and(|t| now_ms >= t + self.set.sample_ms) && l.features.len() >= SMOOTH / 2;
+            let long = |l: &Life| {
+                l.sampling_since_ms.is_some_and(|t| now_ms >= t + self.set.sample_ms) && l.features.len() >= self.pace.steps(SMOOTH_MS) / 2
+            };
             !s.latency_unknown() && self.lives.get(&s.id).is_some_and(long)
         };
         let ready: Vec<(ServiceId, Target)> = seen.lc().filter(due).map(|s| (s.id.clone(), self.ask_a(s, seen))).collect();

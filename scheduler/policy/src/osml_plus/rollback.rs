@@ -14,7 +14,8 @@ impl OsmlPlus {
     /// Withdraw what was taken from a service that misses its target since.
     pub(super) fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What BE jobs got may hurt another service than the one that gave it.
-        let hurt = |l: &Life, s: &ServiceView| !l.asleep() && (l.strikes >= 2 || s.qos_met() == Some(false));
+        let strikes = self.pace.steps(super::STRIKES_MS) as u32;
+        let hurt = |l: &Life, s: &ServiceView| !l.asleep() && (l.strikes >= strikes || s.qos_met() == Some(false));
         let anybody = seen.lc().find(|s| self.lives.get(&s.id).is_some_and(|l| hurt(l, s))).map(|s| s.id.clone());
         for s in seen.lc() {
             let Some(life) = self.lives.get_mut(&s.id) else { continue };

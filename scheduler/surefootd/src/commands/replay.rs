@@ -23,7 +23,7 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()?;
     check(&args.stream, &head, bundle.as_ref())?;
     let mut acting = again(&head, bundle.as_ref())?;
-    let (makers, judge) = shadow_makers(&args.policies, &head.platform, bundle.as_ref(), head.seed)?;
+    let (makers, judge) = shadow_makers(&args.policies, &head.platform, bundle.as_ref(), head.seed, head.interval_ms)?;
     let mut shadows = Shadows::new(makers, judge).map_err(Error::BadInput)?;
     let mut tallies: Vec<Tally> = args.policies.iter().map(|_| Tally::default()).collect();
     let (mut ticks, mut plans, mut differ, mut first) = (0u64, 0u64, 0u64, None);
@@ -131,5 +131,5 @@ fn check(file: &std::path::Path, head: &Head, bundle: Option<&Bundle>) -> Result
 /// The policy that acted, as it began.
 fn again(head: &Head, bundle: Option<&Bundle>) -> Result<Box<dyn Policy>> {
     let config = LearningConfig { on: head.learns, every_ms: head.learn_every_ms, ..NodeConfig::none().learning };
-    Ok(learning::policy(&head.policy, &head.platform, bundle, head.seed, &config, None)?.0)
+    Ok(learning::policy(&head.policy, &head.platform, bundle, head.seed, head.interval_ms, &config, None)?.0)
 }

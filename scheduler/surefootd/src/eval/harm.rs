@@ -26,6 +26,10 @@ impl Policy for Misled {
         self.inner.name()
     }
 
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        self.inner.called_every(interval_ms)
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         let mut told = seen.clone();
         match self.harm {

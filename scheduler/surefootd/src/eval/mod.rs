@@ -110,7 +110,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let expected = if foreign { Expect::default() } else { own.clone() };
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
     for p in &args.policies {
-        policy(p, &at.platform, bundle.as_ref(), 1)?;
+        policy(p, &at.platform, bundle.as_ref(), 1, run::TICK_MS)?;
     }
     let asked = bundle.as_ref().filter(|_| args.policies.iter().any(|p| surefoot_policy::takes(p).is_some()));
     if foreign && asked.is_some_and(|b| own.check(&b.manifest).is_ok()) {
@@ -235,7 +235,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
 
 /// A policy, misled where it is to be.
 fn made(name: &str, at: &VirtualTarget, bundle: Option<&Bundle>, seed: u64, harm: Option<cli::Harm>) -> Result<Box<dyn Policy>> {
-    let Some(harm) = harm else { return policy(name, &at.platform, bundle, seed) };
+    let Some(harm) = harm else { return policy(name, &at.platform, bundle, seed, run::TICK_MS) };
     let models = bundle.map(|b| ModelSet::of(b, &at.platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
     let models = if harm == cli::Harm::ShuffledA { harm::shuffled(models, &at.platform, seed) } else { models };
     let inner = by_name(name, &at.platform, models, seed).map_err(Error::BadInput)?;

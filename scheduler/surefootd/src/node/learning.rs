@@ -142,6 +142,7 @@ pub fn policy(
     platform: &Platform,
     bundle: Option<&Bundle>,
     seed: u64,
+    interval_ms: u64,
     config: &LearningConfig,
     state: Option<&Path>,
 ) -> Result<(Box<dyn Policy>, Option<Learning>)> {
@@ -158,9 +159,9 @@ pub fn policy(
             let set = ModelSet { osml: Some(Box::new(shared.clone())), ..ModelSet::of(b, platform).map_err(Error::BadInput)? };
             (Box::new(shared), set, EXPERIENCE_OSML)
         }
-        _ => return Ok((models::policy(name, platform, bundle, seed)?, None)),
+        _ => return Ok((models::policy(name, platform, bundle, seed, interval_ms)?, None)),
     };
-    let policy = models::policy_of(name, platform, set, settings, seed)?;
+    let policy = models::policy_of(name, platform, set, settings, seed, interval_ms)?;
     if let Some(Err(e)) = config.experience.as_deref().filter(|_| config.on).map(replaceable) {
         return Err(Error::BadInput(format!("learning.experience: {e}")));
     }

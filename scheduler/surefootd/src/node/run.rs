@@ -30,6 +30,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_linux::local::Limit;
+use surefoot_policy::pace::Pace;
 use surefoot_policy::{check_name, Policy, Shadows};
 use surefoot_server::{Observation, Plan, Platform, Server};
 
@@ -60,6 +61,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         let named = |e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e };
         metrics::serve(port, metrics.clone()).map(|_| ()).map_err(named)
     };
+    Pace::every(config.interval_ms).map_err(|e| Error::BadInput(format!("{}: interval_ms: {e}", config.file.display())))?;
     // Everything that can be wrong is found before anything is changed: names, the bundle and the models of policies before a server
     // is opened (a local one has its state folder from then on), the rest before there is a port, a line in the journal or a socket.
     check_name(&args.policy).map_err(Error::BadInput)?;
@@ -69,7 +71,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
             let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
-            let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
+            let policy =
+                learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, config.interval_ms, &config.learning, None)?;
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
             let head = Head { is_virtual: true, ..head };
@@ -85,7 +88,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
                     Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
                 }
-                models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed)?;
+                models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed, config.interval_ms)?;
                 shadows(args, &config, &found.platform, bundle.as_ref())?;
                 Ok(bundle)
             })?;
@@ -95,7 +98,15 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
             let platform = server.platform().clone();
-            let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
+            let policy = learning::policy(
+                &args.policy,
+                &platform,
+                bundle.as_ref(),
+                config.seed,
+                config.interval_ms,
+                &config.learning,
+                Some(&state),
+            )?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
             let beside = Beside::open(shadows, args, &config, &Sources::default(), head)?;
@@ -160,7 +171,7 @@ fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option
 
 /// The policies that look on.
 fn shadows(args: &cli::Run, config: &NodeConfig, platform: &Platform, bundle: Option<&Bundle>) -> Result<Shadows> {
-    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed)?;
+    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed, config.interval_ms)?;
     Shadows::new(makers, judge).map_err(|e| Error::BadInput(format!("--shadow: {e}")))
 }
 

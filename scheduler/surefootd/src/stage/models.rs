@@ -53,17 +53,30 @@ pub fn each_once(option: &str, names: &[String]) -> Result<()> {
 
 /// # Errors
 /// [`Error::BadInput`] for an unknown name, or a policy that needs a bundle and got none, or one without its models.
-pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, seed: u64) -> Result<Box<dyn Policy>> {
+pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, seed: u64, interval_ms: u64) -> Result<Box<dyn Policy>> {
     let models = bundle.map(|b| ModelSet::of(b, platform)).transpose().map_err(Error::BadInput)?;
-    by_name(name, platform, models.unwrap_or_default(), seed).map_err(Error::BadInput)
+    paced(by_name(name, platform, models.unwrap_or_default(), seed).map_err(Error::BadInput)?, interval_ms)
+}
+
+/// The policy, told how often it is asked.
+fn paced(mut policy: Box<dyn Policy>, interval_ms: u64) -> Result<Box<dyn Policy>> {
+    policy.called_every(interval_ms).map_err(|e| Error::BadInput(format!("policy {}: interval_ms: {e}", policy.name())))?;
+    Ok(policy)
 }
 
 /// A policy over models that somebody else looks into, too.
 ///
 /// # Errors
 /// See [`policy`].
-pub fn policy_of(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>> {
-    by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)
+pub fn policy_of(
+    name: &str,
+    platform: &Platform,
+    models: ModelSet,
+    settings: Settings,
+    seed: u64,
+    interval_ms: u64,
+) -> Result<Box<dyn Policy>> {
+    paced(by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)?, interval_ms)
 }
 
 /// A maker for each name.
@@ -78,11 +91,12 @@ pub fn shadow_makers(
     platform: &Platform,
     bundle: Option<&Bundle>,
     seed: u64,
+    interval_ms: u64,
 ) -> Result<(Makers, Option<Box<dyn Models>>)> {
     let judge = bundle.map(|b| BundleModels::new(b, platform)).transpose().map_err(Error::BadInput)?;
     let maker = |name: &String| {
         let (wanted, platform, bundle) = (name.clone(), platform.clone(), bundle.cloned());
-        let make: Maker = Box::new(move || policy(&wanted, &platform, bundle.as_ref(), seed).map_err(|e| e.to_string()));
+        let make: Maker = Box::new(move || policy(&wanted, &platform, bundle.as_ref(), seed, interval_ms).map_err(|e| e.to_string()));
         (name.clone(), make)
     };
     Ok((names.iter().map(maker).collect(), judge.map(|j| Box::new(j) as Box<dyn Models>)))
