@@ -1,4 +1,4 @@
-"""docs/architecture.md says what each crate and package may import, and the code keeps to it."""
+"""docs/architecture.md says what each crate and package may import, and the code keeps to it; docs/words.md says words once."""
 
 import ast
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
+WORDS = (ROOT / "docs/words.md").read_text("utf-8")
 PACKAGES = ("models", "pipelines", "collection")
 
 
@@ -52,7 +53,20 @@ def test_every_arrow_runs_downwards() -> None:
 
 
 def test_every_file_that_the_page_names_is_there() -> None:
-    """A file that the page names with its path exists: a reader can open it."""
-    named = re.findall(r"`((?:scheduler|workloads|collection|pipelines|models|tests)/[\w/.-]+\.(?:rs|py))`", PAGE)
-    assert len(named) > 15
+    """A file that the page of floors or the page of words names with its path exists: a reader can open it."""
+    named = re.findall(r"`((?:scheduler|workloads|collection|pipelines|models|tests)/[\w/.-]+\.(?:rs|py))`", PAGE + WORDS)
+    assert len(named) > 30
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_a_word_has_one_meaning() -> None:
+    """A word stands once on the page of words, with a meaning; the README's table has no word that the page lacks."""
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", WORDS, flags=re.MULTILINE)
+    words = [part.partition(" (")[0] for word, _ in rows if word not in ("word", "---") for part in word.split(", ")]
+    qualified = {word for word, _ in rows if " (" in word}
+    assert len(words) > 100
+    assert [w for w in sorted(set(words)) if words.count(w) > 1 and not any(q.startswith(f"{w} (") for q in qualified)] == []
+    table = (ROOT / "README.md").read_text("utf-8").partition("\n## Words\n")[2].partition("\n## ")[0]
+    said = [part for word in re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)[2:] for part in word.split(", ")]
+    assert len(said) > 10
+    assert [word for word in said if word not in words] == []
