@@ -70,3 +70,21 @@ def test_a_word_has_one_meaning() -> None:
     said = [part for word in re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)[2:] for part in word.split(", ")]
     assert len(said) > 10
     assert [word for word in said if word not in words] == []
+
+
+PERSONS = re.compile(r"\b(who|whom|somebody|nobody|whoever|everybody|anybody)\b", re.IGNORECASE)
+# a user's name, a field's name, the word of a message that is shown as it is printed
+NO_PERSONS = ("user `nobody`", "`anybody`", "anybody = false", "who is under-provisioned never idles")
+NOT_YET = ("policy-parameters.md",)  # of the policies, with the sources that it is made from
+
+
+def test_a_service_is_no_person() -> None:
+    """Pages name what they speak of by a noun: a service, a process, a user; never "who" or "nobody". Studies stay as written."""
+    found = []
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/decisions/*.md"))]:
+        text = path.read_text("utf-8")
+        for said in NO_PERSONS:
+            text = text.replace(said, "")
+        if path.name not in NOT_YET:
+            found += [(path.name, line) for line in text.splitlines() if PERSONS.search(line)]
+    assert found == []
