@@ -79,7 +79,7 @@ NOT_YET = ("policy-parameters.md",)  # of the policies, with the sources that it
 
 
 def test_a_service_is_no_person() -> None:
-    """Pages name what they speak of by a noun: a service, a process, a user; never "who" or "nobody". Studies stay as written."""
+    """Pages and comments name what they speak of by a noun: a service, a user; never "who", "nobody". Studies stay as written."""
     found = []
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/decisions/*.md"))]:
         text = path.read_text("utf-8")
@@ -87,4 +87,8 @@ def test_a_service_is_no_person() -> None:
             text = text.replace(said, "")
         if path.name not in NOT_YET:
             found += [(path.name, line) for line in text.splitlines() if PERSONS.search(line)]
+    for crate in ("server", "vserver"):
+        for path in sorted((ROOT / "scheduler" / crate).glob("**/*.rs")):
+            comments = (line.partition("//")[2] for line in path.read_text("utf-8").splitlines())
+            found += [(path.name, comment) for comment in comments if PERSONS.search(comment)]
     assert found == []
