@@ -4,7 +4,7 @@
 //!
 //! - a bounded service holds every CPU that it cannot be kept off, and none that it may not use;
 //! - the others keep the number of CPUs and the quota that the plan gives them: CPUs change hands one for one;
-//! - where there is none to change, a CPU is shared, and both sides say so: no service calls exclusive what another really uses;
+//! - where there is none to change, a CPU is shared, and both sides say so: nobody calls exclusive what another really uses;
 //! - a service that may use no managed CPU at all is left out.
 //!
 //! Without bounds a plan stays as it is. The same bounds and plan give the same result, and a result is kept as it is.
@@ -136,7 +136,7 @@ pub fn keep(p: &Platform, seen: &Observation, mut plan: Plan) -> Kept {
         return Kept { plan, left_out };
     }
     let wanted = all.clone();
-    // Services that cannot be moved come first: the others make room.
+    // Whoever cannot be moved comes first: the others make room.
     let mut order: Vec<(&ServiceId, &Bounds)> = seen.bounds.iter().filter(|(id, _)| all.contains_key(*id)).collect();
     order.sort_by_key(|(id, b)| (b.cpus_at_least.is_empty(), *id));
     for (id, b) in &order {
@@ -200,7 +200,7 @@ fn place(
             got.insert(c);
         }
     }
-    // What others may have instead: what it gives up alone, then what no service holds.
+    // What others may have instead: what it gives up alone, then what nobody holds.
     let taken = others(all);
     let given_up = own.cpus.difference(got).difference(taken);
     let idle = p.managed.difference(taken).difference(own.cpus).difference(got);
@@ -240,7 +240,7 @@ fn place(
         got.insert(c);
     }
     if got.is_empty() {
-        // No service has one to change: it is shared.
+        // Nobody has one to change: it is shared.
         may.iter().take(1).for_each(|c| got.insert(c));
     }
     let shared_cpus = own.shared_cpus.intersection(got);
@@ -265,7 +265,7 @@ fn quota(p: &Platform, all: &mut BTreeMap<ServiceId, Allocation>, id: &ServiceId
     }
 }
 
-/// Ways that a service has whatever it is given: every other holder of them shares them.
+/// Ways that a service has whatever it is given: whoever else has them shares them.
 fn ways(p: &Platform, all: &mut BTreeMap<ServiceId, Allocation>, id: &ServiceId, b: &Bounds) {
     let Some(fixed) = b.ways_on(p) else { return };
     if let Some(a) = all.get_mut(id) {
@@ -346,7 +346,7 @@ mod tests {
         k.plan.allocations.iter().map(one).collect::<Vec<_>>().join("; ")
     }
 
-    /// CPUs change hands one for one: no service has fewer, and none shares.
+    /// CPUs change hands one for one: nobody has fewer, and nobody shares.
     #[test]
     fn others_make_room_and_keep_their_number() {
         let p = Platform::regular("t", 8, 1, 0, 0.0);
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(says(&[("a", least("4-5"))]), "a 4-5; b 2-3; c 0-1,6");
         assert_eq!(says(&[("a", most("6-7"))]), "a 6-7; b 2-3; c 0,4-5");
         assert_eq!(says(&[("a", most("0-7"))]), "a 0-1; b 2-3; c 4-6");
-        // More than it was to have: the one that no service holds pays for one of the three.
+        // More than it was to have: the one that nobody holds pays for one of the three.
         assert_eq!(says(&[("a", least("0-3"))]), "a 0-3 (shared 3); b 3,7 (shared 3); c 4-6");
     }
 
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(shown(&k), "a 2-3; b 0-1");
     }
 
-    /// A group with other CPUs alone is left out, and what it was to have is no other service's loss.
+    /// A group with other CPUs alone is left out, and what it was to have is nobody else's loss.
     #[test]
     fn who_may_use_no_managed_cpu_is_left_out() {
         let p = Platform { managed: CpuSet::range(0, 4), ..Platform::regular("t", 8, 1, 0, 0.0) };
@@ -389,7 +389,7 @@ mod tests {
     }
 
     /// A quota goes as far as the group above has it, in whole steps; below one step there is none of its own. The least that groups
-    /// below need is given where it is left, and no service pays for it.
+    /// below need is given where it is left, and nobody pays for it.
     #[test]
     fn quotas_stay_within_their_bounds() {
         let p = Platform { core_step: 0.1, ..Platform::regular("t", 2, 1, 0, 0.0) };
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(says(least("0-1")), format!("a 0-1 (shared 0-1) quota 1{b}"));
     }
 
-    /// Ways that a service has whatever it is given are shared with every holder of them, and both sides say so.
+    /// Ways that a service has whatever it is given are shared with whoever has them, and both sides say so.
     #[test]
     fn ways_that_stay_are_shared() {
         let p = Platform::regular("t", 4, 1, 11, 2.0);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     /// Whatever the plan and the bounds: the plan stays valid, every bound is kept or its service left out, the others have as many CPUs as
-    /// they were to have, what is exclusive is no other service's, and the result is a fixed point (seeded, 4000 hosts).
+    /// they were to have, what is exclusive is nobody else's, and the result is a fixed point (seeded, 4000 hosts).
     #[test]
     fn any_plan_is_made_to_fit_any_bounds() {
         let mut x = 29u64;

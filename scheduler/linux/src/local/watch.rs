@@ -297,7 +297,7 @@ impl LocalServer {
     pub(super) fn follow_threads(&mut self, ids: &[ServiceId]) {
         self.observations += 1;
         let Some(r) = self.resctrl.clone().filter(|_| !self.watch.unmounted) else { return };
-        // Only to find their counters: a service that is watched is not ours to move.
+        // Only to find their counters: a service that is watched is somebody else's to move.
         if self.observations % super::ways::FOLLOW_EVERY == 1 && self.services.values().any(|s| matches!(s.control, Control::Watched(_))) {
             self.layout = r.survey().map(|s| s.layout).unwrap_or_default();
         }
