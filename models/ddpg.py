@@ -36,7 +36,8 @@ from models.mlp import Mlp
 
 @dataclass(frozen=True)
 class DdpgArgs:
-    """Hyperparameters; gamma and tau are the paper's, the others those of the authors' program."""
+    """Hyperparameters; gamma and tau are the paper's, `actor_entropy` is ours (params.yaml trains with more than 0), the others
+    those of the authors' program."""
 
     gamma: float = 0.99
     tau: float = 0.001

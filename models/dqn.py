@@ -14,8 +14,9 @@ One update on a batch (s, a, r, s'), in this order; the node's on-line learning 
 
 The paper gives the layers, the loss, RMSProp, 200 tuples a step, and 5 % random actions; gamma, the rate and the copies are
 those of the authors' program. Differences: `eps` stands outside the root, as in PyTorch, where 1e-5 is what the program's 1e-10
-is inside (far below it, rounding decides which way a weight without a gradient moves); the pool keeps as many tuples as Model-C
-of OSML+ does (the authors' program keeps 50, fewer than one batch of the paper).
+is inside (far below it, rounding decides which way a weight without a gradient moves); on a node the pool keeps as many tuples as
+Model-C of OSML+ does (the authors' program keeps 50, fewer than one batch of the paper). A training's pool keeps all that it
+drew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The network of Model-A and Model-B: 32-64-32 neurons, ReLU, dropout behind each hidden layer (OSML+, Sec. 3.2)."""
+"""The network of every model: ReLU, dropout behind each hidden layer where the model has any.
+
+`HIDDEN` is what OSML+ gives Models A, B and C (Sec. 3.2); OSML's models bring their own widths.
+"""
 
 from __future__ import annotations
 
@@ -40,5 +43,5 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, n_inputs), scaled to 0..1
         for layer in self.layers[:-1]:
-            x = self.dropout(torch.relu(layer(x)))  # (batch, 32), (batch, 64), (batch, 32)
+            x = self.dropout(torch.relu(layer(x)))  # (batch, width of the layer)
         return self.layers[-1](x)  # (batch, n_outputs), standardised

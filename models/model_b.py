@@ -3,10 +3,12 @@
 Asked: counters of one sample, what the neighbours hold, and an expected allocation (`expected_cores`, `expected_cache_mb`): the
 one after the move, counted from 1 as the allocation itself is, never the change.
 Answers: QoS there, target / p99, capped (`qos_cap`).
-Network: 32-64-32 ReLU, dropout 30 %. Loss: mean squared error.
+Network: 32-64-32 ReLU, dropout 0 % (the paper: 30 %). Loss: squared error (models/regression.py). Dropout and loss are what
+params.yaml says.
 Material: every sample asked about other allocations of its plane, a new one each pass (pipelines/tensors.py, `QosQuestions`).
 
-Differences from the paper: half of the questions are about allocations a few steps away; the label is capped; p99 for latency.
+Differences from the paper: no dropout; half of the questions (`near_share`) are about allocations a few steps away; the label is
+capped; p99 for latency.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Lightning module of Model-C: DDPG off line, from logged transitions (models/ddpg.py has the update).
 
 Logged: `critic_loss` (squared error of the Q-value, plus the weight penalty), `val_loss` (the same, of planes that are held out)
-and `actor_loss` (minus the mean Q-value of the actor's own actions; lower is better).
+and `actor_loss` (minus the mean Q-value of the actor's own actions, plus the entropy term; lower is better). The weights after
+the last update are kept.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 Asked: counters of one sample of a service without neighbours.
 Answers: OAA (cores, ways, bandwidth) and RCliff (cores, ways).
-Network: 40-40-40 ReLU, dropout 30 %. Loss: mean squared error, bounds as in models/model_a.py; Adam.
+Network: 40-40-40 ReLU, dropout 0 % (the paper: 30 %). Loss: absolute error, bounds as in models/model_a.py; Adam. Dropout and
+loss are what params.yaml says.
 
-Differences from the paper: memory utilisation and LLC occupancy are no inputs (OSML+ dropped them, and its Table 3 is what a
-sample holds). Cache is counted in MB as an input and in ways as an output. Its program has no bandwidth among the outputs.
+Differences from the paper: no dropout; the absolute error (the authors' program: squared). Memory utilisation and LLC occupancy
+are no inputs (OSML+ dropped them, and its Table 3 is what a sample holds). Cache is counted in MB as an input and in ways as an
+output. Its program has no bandwidth among the outputs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-REACH = 3  # cores and ways that one action moves at most
+REACH = 3  # allocation units of cores, and ways, that one action moves at most
 _STEPS = range(-REACH, REACH + 1)
 ACTIONS = tuple((cores, ways) for cores in _STEPS for ways in _STEPS)  # by number
 IDLE = ACTIONS.index((0, 0))

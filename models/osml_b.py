@@ -3,14 +3,15 @@
 Asked: the inputs of Model-A', and `qos_slowdown`, the QoS that may be lost (0.05: 5 %).
 Answers: B-points, the cores and ways that can be taken, along three angles: `default` (the most of the machine),
 `cores_dominated` (the most cores, then ways) and `cache_dominated` (the most ways, then cores).
-Network: 40-40-40 ReLU, dropout 30 %. Loss: the paper's modified MSE, its factor y / (y + c) taken at its limit: where no policy
-exists there is no label, and what has no label does not count.
-Labels: pipelines/trade.py, from each allocation near OAA that meets its QoS.
+Network: 40-40-40 ReLU, dropout 0 % (the paper: 30 %). Loss: absolute error, with the factor y / (y + c) of the paper's modified
+MSE taken at its limit: where no policy exists there is no label, and what has no label does not count.
+Labels: pipelines/trade.py, from each allocation within `reach_steps` steps of the sweep from OAA that meets its QoS.
 
-Differences from the paper: its loss leaves out every output whose label is 0; here a 0 beside something that can be given (3
-cores and no way) is a label, and only points where nothing can be given are left out. QoS is capped at 1. Taking goes step by
-step and stops at a gap; its program takes the last match of a scan, beyond gaps too, and its other two angles leave one resource
-alone. Memory utilisation and LLC occupancy are no inputs.
+Differences from the paper: no dropout, and the absolute error for the squared one (both are what params.yaml says). The paper's
+loss leaves out every output whose label is 0; here a 0 beside something that can be given (3 cores and no way) is a label, and
+only points where nothing can be given are left out. QoS is capped at 1. Taking goes step by step and stops at a gap; its program
+takes the last match of a scan, beyond gaps too, and its other two angles leave one resource alone. Memory utilisation and LLC
+occupancy are no inputs.
 """
 
 from __future__ import annotations

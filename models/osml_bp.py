@@ -2,10 +2,12 @@
 
 Asked: the inputs of Model-A', and the allocation that is left (`expected_cores`, `expected_cache_mb`).
 Answers: `qos_slowdown`, the QoS before minus the QoS after (target / p99, at most 1): 0.0787 is 7.87 %.
-Network: 40-40-40 ReLU, dropout 30 %. Loss: mean squared error.
-Material: from allocations near OAA, to those with no more cores and no more ways, a few of each less.
+Network: 40-40-40 ReLU, dropout 0 % (the paper: 30 %). Loss: absolute error.
+Material: from allocations within `reach_steps` steps of the sweep from OAA, to those with up to `take_steps` steps fewer of cores
+and of ways.
 
-Differences from the paper: QoS is capped at 1. Memory utilisation and LLC occupancy are no inputs.
+Differences from the paper: no dropout; the absolute error (the authors' program: squared). params.yaml says both. QoS is capped
+at 1. Memory utilisation and LLC occupancy are no inputs.
 """
 
 from __future__ import annotations

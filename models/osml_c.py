@@ -1,16 +1,16 @@
-"""OSML's Model-C: a DQN that corrects an allocation, up to 3 cores and 3 ways at a time (OSML, Sec. 4.3).
+"""OSML's Model-C: a DQN that corrects an allocation, up to 3 units of cores and 3 ways at a time (OSML, Sec. 4.3).
 
-Asked: by how many cores and ways should this service's allocation change now?
+Asked: by how many units of cores and ways should this service's allocation change now?
 Inputs: MODEL_C_INPUTS, the counters of one sample and its `qos`.
-Outputs: the expected return of each of 49 actions <m, n>, m, n in -3..3: action (m + 3) * 7 + (n + 3) gives m cores and n ways
-(negative: takes them away). m counts allocation units of cores.
+Outputs: the expected return of each of 49 actions <m, n>, m, n in -3..3: action (m + 3) * 7 + (n + 3) gives m units of cores and
+n ways (negative: takes them away). A unit is the platform's `core_step`.
 Network, update and exploration: models/dqn.py.
 Reward, of the state before (t-1) and after (t): with d = latency(t-1) - latency(t) in ms,
 
     sign(d) * log(1 + |d|) - (m + n)
 
-m and n are what was carried out. Transitions: pairs of samples of one plane whose allocations are at most 3 cores and 3 ways
-apart.
+m and n are what was carried out. Transitions: pairs of samples of one plane whose allocations are at most 3 units of cores and 3
+ways apart, and at most 3 steps of the sweep in each.
 
 Differences from the paper: `qos` (target / latency, at most 1) stands for the latency among the inputs, which spans seven
 orders of magnitude and has no upper bound to scale by; memory utilisation and LLC occupancy are no inputs (OSML+ dropped them);

@@ -1,15 +1,15 @@
-"""Lightning module of every regression (models A, A', B, B'): masked absolute or squared error on standardised outputs, Adam,
-cosine decay.
+"""Lightning module of every regression (models A, A', B, B'): masked absolute or squared error on standardised outputs, Adam. The
+rate rises over the first tenth of the steps and then falls along a cosine.
 
 A label is one number, or the least and the most that it can be (a frontier campaign): then a prediction within costs nothing,
 and one outside its distance to the nearer end. An output without a label (NaN) does not count.
 
-Logged: `train_loss` and `val_loss`, in units of each output's standard deviation (of its variance, where squared). Differences
-from the paper, which names none of them: Model-A is fitted for the absolute error, which is what the papers measure (the authors'
-program takes the square); Model-B keeps the square, because where a sample does not tell whether an allocation will carry the
-load, its absolute error is least at the more frequent answer, "met", and the rarer one is the one to fear. The outputs are
-standardised (the authors' program trains on natural units), the learning rate decays, and the weights of the best validation
-epoch are kept.
+Logged: `train_loss` and `val_loss`, in units of each output's standard deviation (of its variance, where squared). Which of
+the two it is params.yaml says. Differences from the papers, which name none of them: Model-A and OSML's four are fitted for the
+absolute error, which is what the papers measure (the authors' program takes the square); Model-B of OSML+ keeps the square,
+because where a sample does not tell whether an allocation will carry the load, its absolute error is least at the more frequent
+answer, "met", and the rarer one is the one to fear. The outputs are standardised (the authors' program trains on natural units),
+the rate is not constant, and the weights of the best validation epoch are kept.
 """
 
 from __future__ import annotations

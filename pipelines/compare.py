@@ -3,11 +3,12 @@
     python -m pipelines.compare --rows FOLDER --labels FOLDER --out FOLDER [--params params.yaml]
 
 Writes `compare.json`, which the stage `evaluate` puts beside the networks' figures. The methods see the networks' inputs, scaled
-alike, and each is fitted for what is measured, the absolute error:
+alike. What is measured is the absolute error:
 
     nearest    the label of the nearest training sample (Euclidean)
     linear     least squares with a constant
-    lightgbm   gradient boosted trees (LightGBM); one thread and a seed, so the same bits everywhere
+    lightgbm   gradient boosted trees (LightGBM), fitted for the absolute error; one thread and a seed, so the same bits
+    everywhere
 
 For each method: a_<output>_mae_<method> (cores, ways or MB/s), b_qos_mae_<method>, b_error_pct_<method>, b_accuracy_<method>;
 pipelines/evaluate.py says what they mean.

@@ -286,7 +286,8 @@ class Standard:
     """Inputs as a network is trained on them: mean 0, and divided by the root of their deviation.
 
     A counter that seldom comes near its bound uses a small part of [0, 1], and the optimiser would learn late what it says.
-    Divided by the whole deviation, a counter that says little is fitted, too, where planes are few (docs/benchmarks.md).
+    Divided by the whole deviation, a counter that says little is fitted, too, where planes are few
+    (docs/studies/2026-11-22-models.md).
     Models take [0, 1] all the same: the move is affine, so the first layer takes it in when the training is over.
     """
 
@@ -381,7 +382,8 @@ def hidden(x: Tensor, columns: Sequence[int], share: float) -> Tensor:
     """Inputs with random values in these columns of a share of the rows.
 
     Memory sizes name a service almost without error, so that a network learns what each service of its data does by heart; of a
-    service that it never saw it then says what these sizes happen to be near to (docs/benchmarks.md).
+    service that it never saw it then says what these sizes happen to be near to
+    (docs/studies/2026-11-22-services-never-seen.md).
     """
     x, rows = x.clone(), torch.rand(len(x)) < share
     for column in columns:

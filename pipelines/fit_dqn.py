@@ -1,4 +1,4 @@
-"""Fit OSML's Model-C (`osml-c`) from pairs of samples, at most 3 cores and 3 ways apart (OSML, Sec. 4.3, offline training)."""
+"""Fit OSML's Model-C (`osml-c`) from pairs of samples, at most 3 units of cores and 3 ways apart (OSML, Sec. 4.3)."""
 
 from __future__ import annotations
 

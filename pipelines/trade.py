@@ -3,8 +3,8 @@
 QoS is target / p99, at most 1: a latency below the target is what was promised, so taking resources that leave it below is no
 slowdown. The slowdown of a move is the QoS before minus the QoS after.
 
-Taking away goes one core or one way at a time, and every allocation on the way must keep the QoS: what lies beyond a gap is
-never reached, nor is what was not measured.
+Taking away goes one step of the grid at a time, in cores or in ways, and every allocation on the way must keep the QoS: what
+lies beyond a gap is never reached, nor is what was not measured.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ python=${PYTHON:-.venv/bin/python}
 export MLFLOW_TRACKING_URI="sqlite:///$out/mlflow.db"
 mkdir -p "$out"
 
-# The papers hold out 30 % (OSML+, Sec. 4.5); everything else is params.yaml's but Model-A's dropout and steps (docs/benchmarks.md).
+# The papers hold out 30 % (OSML+, Sec. 4.5); everything else is params.yaml's but Model-A's dropout and steps (docs/studies/2026-11-22-models.md).
 "$python" - "$out/params.yaml" <<'PY'
 import sys
 import yaml

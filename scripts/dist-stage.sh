@@ -14,6 +14,7 @@ cp packaging/install.sh LICENSE "$stage/"
 cp LICENSE "$stage/doc/"
 # All pages: messages name them, and they name each other.
 cp docs/*.md "$stage/doc/"
+cp -r docs/decisions docs/studies "$stage/doc/"
 # Entries of the catalogue: what they start is an image, which is built or pulled elsewhere.
 for entry in workloads/*/workload.toml; do install -D -m 644 "$entry" "$stage/share/$entry"; done
 chmod -R u=rwX,go=rX "$stage"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-from models import export, features
+from models import export, features, model_a, model_b, osml_a, osml_actions, osml_ap, osml_b, osml_bp, osml_c
 from models.ddpg import Ddpg, DdpgArgs
 from models.mlp import Dropout, Mlp
-from pipelines import bundle, vectors
+from pipelines import bundle, params, vectors
 
+ROOT = Path(__file__).resolve().parents[1]
 VECTORS = Path(__file__).parent / "vectors"
 PLATFORM = features.PlatformLimits("toy", 36.0, 1.0, 20, 2.25)
 SEEN = {
@@ -37,6 +40,26 @@ def test_inputs_are_the_papers() -> None:
     assert features.MODEL_B_INPUTS[9:11] == ("expected_cores", "expected_cache_mb")
     assert set(features.MODEL_C_INPUTS) - set(features.MODEL_A_INPUTS) == {"qos"}
     assert len(features.ACTIONS) == 7
+
+
+@pytest.mark.parametrize("module", [model_a, model_b, osml_a, osml_ap, osml_b, osml_bp], ids=lambda m: str(m.SPEC.name))
+def test_a_models_docstring_is_what_params_yaml_trains(module: ModuleType) -> None:
+    """A regression's docstring gives the widths, the dropout (ours and the paper's) and the loss that it is trained with."""
+    told = module.__doc__ or ""
+    said = re.search(r"Network: ([\d-]+) ReLU, dropout ([\d.]+) % \(the paper: (\d+) %\)\. Loss: (\w+) error", told)
+    assert said, told
+    p = getattr(params.load(ROOT / "params.yaml").train, module.SPEC.name.replace("-", "_"))
+    rate = module.SPEC.dropout if p.dropout is None else p.dropout
+    assert said[1] == "-".join(map(str, module.SPEC.hidden))
+    assert (float(said[2]), float(said[3])) == (100 * rate, 100 * module.SPEC.dropout)
+    assert said[4] == p.loss
+
+
+def test_the_docstring_of_the_dqn_has_its_reach() -> None:
+    """What is said of OSML's Model-C is what its actions are: so many units of cores and ways at most, so many actions."""
+    told = osml_c.__doc__ or ""
+    assert f"up to {osml_actions.REACH} units of cores and {osml_actions.REACH} ways at a time" in told
+    assert f"each of {len(osml_actions.ACTIONS)} actions" in told
 
 
 @pytest.mark.parametrize(

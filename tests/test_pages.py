@@ -530,6 +530,55 @@ def test_every_docs_page_is_in_the_index_of_the_readme() -> None:
     assert [link for link in links if link and not (ROOT / link).exists()] == []
 
 
+STUDIES = ROOT / "docs/studies"
+
+
+def test_every_study_is_in_the_index_of_studies() -> None:
+    """A study has its day in its name and a question as its title, begins with asked and found, and stands in the index."""
+    index = (STUDIES / "README.md").read_text("utf-8")
+    for path in sorted(STUDIES.glob("*.md")):
+        if path.name == "README.md":
+            continue
+        name = re.fullmatch(r"(\d{4}-\d\d-\d\d)-[a-z0-9-]+\.md", path.name)
+        text = path.read_text("utf-8")
+        title = re.match(r"# (.+\?)\n\n\*\*Asked\.\*\* .+\n\n\*\*Found\.\*\* ", text)
+        assert name, path.name
+        assert title, f"{path.name}: the title is no question, or Asked and Found do not follow it"
+        assert f"| {name[1]} | [{title[1]}]({path.name}) |" in index, path.name
+    assert "](docs/studies/README.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_benchmarks_are_tables_of_one_size() -> None:
+    """Figures stay readable at a glance: at most 12 kB, a table under each heading; how they came about is a study."""
+    text = (ROOT / "docs/benchmarks.md").read_text("utf-8")
+    assert len(text.encode()) <= 12_000
+    under = [part for part in re.split(r"\n##+ ", text)[1:] if "\n|" not in part and "\n### " not in part]
+    assert under == []
+
+
+def _anchors(text: str) -> set[str]:
+    """What a heading is linked by (small letters, no marks, a dash for each space), and names given in place."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    heads = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)]
+    slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    return slugs | set(re.findall(r'<a name="([^"]+)">', prose))
+
+
+def test_no_link_of_a_page_leads_nowhere() -> None:
+    """Each link from README and docs/ to a file of the repository finds the file, and the heading that it names."""
+    nowhere = []
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
+        text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+            if re.match(r"https?://", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target = path.parent / file if file else path
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in _anchors(target.read_text("utf-8"))):
+                nowhere.append((str(path.relative_to(ROOT)), link))
+    assert nowhere == []
+
+
 def test_the_readme_explains_its_words() -> None:
     """Each word that a stranger cannot know stands in the glossary, with what it is short for."""
     readme = (ROOT / "README.md").read_text("utf-8")

@@ -9,8 +9,9 @@
 //! * worth of the policy (DDPG): mean Q(s, pi(s)) (+ its entropy term), by the critic before the window.
 //!
 //! What a window loses is added up and what it gains is taken off, down to 0: so small losses cannot add up unnoticed either.
-//! A window that loses is kept while the sum stays within `tolerance` times the spread of the held-back returns; otherwise weights,
-//! targets and optimiser go back to where they were before it. Until it is judged a window is not acted upon.
+//! A window that loses is kept while the sum stays within `tolerance` times the scale: the spread of the held-back returns plus the error
+//! before the window. Otherwise weights, targets and optimiser go back to where they were before it. Until it is judged a window is not
+//! acted upon.
 //!
 //! The guard cannot tell bad experience from a changed world: what is wrong for as long as the held-back pool remembers
 //! becomes the new normal. Limits of what is remembered at all (`reward_limit`) are its other half.
@@ -30,7 +31,7 @@ pub struct Guard {
     pub least: usize,
     /// Steps of learning that are judged together.
     pub window: u32,
-    /// Largest sum of losses, as a share of the spread of the held-back returns.
+    /// Largest sum of losses, as a share of [`Score::scale`].
     pub tolerance: f32,
     /// A reward beyond +- this is not remembered: the papers' rewards stay below 30.
     pub reward_limit: f32,

@@ -54,7 +54,7 @@ pub struct Loadgen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Ready {
-    /// Somebody listens on its port. It is not tried: some services take the first connection for their client.
+    /// A process listens on its port. It is not tried: some services take the first connection for their client.
     Port,
     /// It has written this.
     Log(String),
@@ -134,7 +134,7 @@ pub struct Entry {
     pub port: Option<u16>,
     /// Flag of the command that sets the number of threads ("-t"), for people; None where it has none.
     pub threads_flag: Option<String>,
-    /// Threads where nobody says otherwise.
+    /// Threads unless said otherwise.
     #[serde(default = "one")]
     pub default_threads: u32,
     /// Memory limit of the container, MB (2^20 bytes).
@@ -569,7 +569,7 @@ connections = 8
         }
     }
 
-    /// Entries for those who have the originals load too, and a sweep can start each of their generators and says how it loads. Ports of
+    /// Entries for the originals load too, and a sweep can start each of their generators and says how it loads. Ports of
     /// neighbours follow a service's own.
     #[test]
     fn the_originals_are_sound() {

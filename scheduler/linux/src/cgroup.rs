@@ -271,7 +271,7 @@ impl Mounts {
                 let dir = Self::below(self.v2.as_ref(), path_of("")?)?;
                 ["cpu", "cpuset", "cpuacct", "memory"].map(|_| Some(dir.clone()))
             }
-            // A hierarchy of its own may have it in another cgroup, with whoever else is there: that memory is not its own.
+            // A hierarchy of its own may have it in another cgroup, with other programs: that memory is not its own.
             Version::V1 => ["cpu", "cpuset", "cpuacct", "memory"].map(|c| {
                 let own = c != "memory" || path_of(c) == path_of("cpuset");
                 Self::below(self.v1.get(c), path_of(c).filter(|_| own)?)
@@ -339,7 +339,7 @@ impl Cgroup {
         fs::metadata(&self.cpuset).ok().map(|m| m.ino())
     }
 
-    /// True for the hierarchy's root, which is nobody's service.
+    /// True for the hierarchy's root, which is no service's.
     pub fn is_root(&self, mounts: &Mounts) -> bool {
         let at = if self.version == Version::V2 { mounts.dir("") } else { mounts.dir("cpuset") };
         at == Some(self.cpuset.as_path())
@@ -467,7 +467,7 @@ impl Cgroup {
     }
 
     /// Give a former value back and read it back. Of a list what cannot be had now is left out, and returned: CPUs that are off line or that
-    /// the group above has lost (v1), and those that a partition of somebody has taken (v2). None: all of it is in force.
+    /// the group above has lost (v1), and those that another group's partition has taken (v2). None: all of it is in force.
     ///
     /// # Errors
     /// As [`Cgroup::set`] and [`Cgroup::check_holds`].

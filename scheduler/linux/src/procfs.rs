@@ -144,7 +144,7 @@ pub fn capabilities(status: &str, set: &str) -> Option<u64> {
     status.lines().find_map(hex)
 }
 
-/// Whether somebody listens on a TCP port for connections to 127.0.0.1; None where the kernel does not say.
+/// Whether a process listens on a TCP port for connections to 127.0.0.1; None where the kernel does not say.
 pub fn listens(root: &Root, port: u16) -> Option<bool> {
     const LISTEN: &str = "0A";
     // 127.0.0.1 and any address; of IPv6 any address and mapped ones, as 32-bit words of this machine's byte order.
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!([of("CapInh"), of("CapEff"), of("CapBnd"), of("CapAmb"), of("Cap")], [Some(0), Some(0x1ff_ffff_ffff), None, None, None]);
     }
 
-    /// Pages become MB and processes add up; a process that has gone is left out; nobody left is unknown.
+    /// Pages become MB and processes add up; a process that has gone is left out; none left is unknown.
     #[test]
     fn memory_adds_up() {
         // 256 pages of 4 KiB are 1 MB.

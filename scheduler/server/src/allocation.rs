@@ -25,7 +25,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Everything, shared with everybody: what a service holds before anybody has placed it.
+    /// Everything, shared with all others: what a service holds before a plan has placed it.
     pub fn everything(p: &Platform) -> Self {
         let mask = full_mask(p.ways());
         let ways = if p.llc.is_some() { vec![mask; p.l3_domains() as usize] } else { vec![] };

@@ -207,7 +207,7 @@ fn place_cpus(p: &Platform, in_force: &BTreeMap<ServiceId, Allocation>, holdings
         .collect()
 }
 
-/// Who holds each CPU.
+/// The holder of each CPU.
 type Owners = [Option<usize>];
 
 /// CPUs of each L3 domain that satisfy a condition.
@@ -307,7 +307,7 @@ mod tests {
         validate(&p, &got).unwrap();
     }
 
-    /// Growing by one core and one way moves nobody else.
+    /// Growing by one core and one way moves no other holder.
     #[test]
     fn growing_moves_nobody_else() {
         let p = Platform::regular("t", 8, 1, 11, 2.0);
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!((domains(&p, &big["a"].cpus), p.numa_nodes(&big["a"].cpus).to_string()), (vec![0, 1], "0".to_string()));
     }
 
-    /// On any platform and after any sequence of counts: nobody shares a CPU unasked, each has what it asked for, and a holder
+    /// On any platform and after any sequence of counts: no holder shares a CPU unasked, each has what it asked for, and a holder
     /// lies in several domains only where none could hold it with what is free (seeded, 300 platforms of 20 steps).
     #[test]
     fn one_domain_while_any_can_hold_it() {

@@ -62,7 +62,7 @@ pub enum LatencyFrom {
     Service,
 }
 
-/// How a load is put on a service and what its latencies count from; None: nobody told.
+/// How a load is put on a service and what its latencies count from; None: not told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sending {
     pub send_loop: Option<SendLoop>,
@@ -246,7 +246,7 @@ impl ServiceView {
         }
     }
 
-    /// An LC service of which nobody can say whether it meets its target: policies take nothing away from it.
+    /// An LC service of which it is unknown whether it meets its target: policies take nothing away from it.
     pub fn latency_unknown(&self) -> bool {
         self.is_lc() && matches!(self.feed, FeedState::Unknown { .. } | FeedState::Doubtful { .. } | FeedState::Coarse)
     }
@@ -264,7 +264,7 @@ impl ServiceView {
         Some(self.qos_target_ms()? / self.window?.p99_ms.max(1e-9))
     }
 
-    /// It meets its target, or nobody asks anything of it: what was said about its need is over.
+    /// It meets its target, or no request comes to it: what was said about its need is over.
     pub fn at_ease(&self) -> bool {
         self.qos_met() == Some(true) || self.feed == FeedState::Idle
     }
@@ -280,7 +280,7 @@ impl ServiceView {
 pub struct Observation {
     pub t_ms: u64,
     pub services: Vec<ServiceView>,
-    /// What the kernel, or the groups around a service, let be set of it; nobody without a bound is named.
+    /// What the kernel, or the groups around a service, let be set of it; a service without a bound is not named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bounds: BTreeMap<ServiceId, Bounds>,
 }

@@ -1,5 +1,5 @@
 //! In which order the changes of several holders are written, so that at every moment each of them holds something and, where
-//! that is possible at all, nobody is given what another still holds.
+//! that is possible at all, none is given what another still holds.
 //!
 //! Three passes: all shrink to what they keep, those that keep nothing move, all grow. Two that swap places overlap for one
 //! write: the alternative would be to hold nothing.
@@ -76,7 +76,7 @@ pub enum Pass {
     Grow,
 }
 
-/// One write: who, from what, to what.
+/// One write: which holder, from what, to what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write<T> {
     pub holder: usize,
@@ -122,7 +122,7 @@ mod tests {
         CpuSet::parse(list).unwrap()
     }
 
-    /// Who gives comes before who takes.
+    /// The holder that gives comes before the one that takes.
     #[test]
     fn a_cpu_is_given_up_before_it_is_taken() {
         let got = order(&[(cpus("0"), cpus("0-1")), (cpus("1-2"), cpus("2"))]);

@@ -63,7 +63,7 @@ pub enum Report {
 }
 
 impl Report {
-    /// In the place of a service: everybody here.
+    /// In the place of a service: all services here.
     pub const ALL: &'static str = "all";
 }
 

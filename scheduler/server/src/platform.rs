@@ -35,7 +35,7 @@ pub struct Platform {
     pub l3_domain_of_cpu: Vec<u32>,
     /// Physical core of each logical CPU.
     pub core_of_cpu: Vec<u32>,
-    /// NUMA node of each logical CPU, as the kernel numbers it; empty where there is only one, or nobody knows.
+    /// NUMA node of each logical CPU, as the kernel numbers it; empty where there is only one, or it is unknown.
     #[serde(default)]
     pub numa_of_cpu: Vec<u32>,
     /// CPUs that services and jobs may use.

@@ -79,7 +79,7 @@ fn one(p: &Platform, id: &str, a: &Allocation) -> Result<(), String> {
 /// Check that two services may hold this at the same time: what both use, both call shared.
 ///
 /// # Errors
-/// One line: who holds what twice, and what would be right.
+/// One line: which services hold what twice, and what would be right.
 pub fn compatible(id: &str, a: &Allocation, other: &str, b: &Allocation) -> Result<(), String> {
     let both = a.cpus.intersection(b.cpus);
     let agreed = a.shared_cpus.intersection(b.shared_cpus);

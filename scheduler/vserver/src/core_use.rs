@@ -1,7 +1,7 @@
 //! Core use of one primary VM below a millisecond (SPEC.md, section 8; SmartHarvest, EuroSys 2021).
 //!
 //! Requests arrive in batches, each makes `fanout` tasks, and tasks run to their end, first come first served, on the
-//! cores that the VM has at the moment. Who harvests asks for a number of cores: cores are taken when idle, or at the end
+//! cores that the VM has at the moment. The harvester asks for a number of cores: cores are taken when idle, or at the end
 //! of the task that runs on them, never from a running task; cores that are given back serve the VM after the
 //! reassignment delay. No policy here: it reads busy cores as a monitor does (one sample a poll), dispatch waits and
 //! latencies, and calls [`CoreUse::request_cores`].
@@ -38,7 +38,7 @@ pub struct Cores {
     pub busy: u32,
     /// Wait for one.
     pub idle: u32,
-    /// Somebody else's.
+    /// The harvester's.
     pub harvested: u32,
     /// Of those harvested, on the way back.
     pub returning: u32,

@@ -422,7 +422,7 @@ impl Plant {
             for i in 0..n {
                 let (o, e) = (self.occ_mb[i][d], self.target[i][d]);
                 if o != e {
-                    // Filled by own misses, lost to everybody's.
+                    // Filled by own misses, lost to those of all.
                     let mbps = if e > o { self.ins[i][d] } else { everybody } * 1e9 / (1u64 << 20) as f64;
                     let mut keep = (-h * mbps / (e - o).abs().max(0.1 * e).max(0.01)).exp();
                     let contested = (0..n).any(|j| j != i && self.tenants[j].ways[d] & self.tenants[i].ways[d] != 0);
@@ -438,7 +438,7 @@ impl Plant {
             }
             let excess = held - size_mb;
             if excess > ROUNDING * size_mb {
-                // Those who lose ways may lose them more slowly than others fill them: nobody fills what is not free yet.
+                // Losers of ways may lose them more slowly than others fill them: no service fills what is not free yet.
                 let scale = (1.0 - excess / gained).max(0.0);
                 for (occ, before) in self.occ_mb.iter_mut().zip(&self.before_mb) {
                     if occ[d] > *before {
@@ -487,7 +487,7 @@ impl Plant {
         self.flows.push(Flow { tenant: i, stations, outlooks });
     }
 
-    /// Those who were there lose what newcomers with warm caches hold.
+    /// Services that were there lose what newcomers with warm caches hold.
     fn make_room(&mut self, domains: usize, size_mb: f64) {
         for d in 0..domains {
             let held = |warm: bool| self.occ_mb.iter().zip(&self.states).filter(|(_, s)| s.warm == warm).map(|(o, _)| o[d]).sum::<f64>();

@@ -633,7 +633,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// The keys of one section that nobody has asked for yet.
+/// The keys of one section that have not been asked for yet.
 struct Keys {
     file: PathBuf,
     /// "" at the top, "cpu." in a section.

@@ -1,7 +1,7 @@
 //! The virtual server behind the port: [`surefoot_server::Server`] on top of [`Plant`].
 //!
 //! Services and jobs come, change their load and leave at given times (the start of the first tick at or after them).
-//! A newcomer that no plan has named yet runs on everything, together with whoever holds it.
+//! A newcomer that no plan has named yet runs on everything, together with its holders.
 
 use crate::plant::{Change, Plant};
 use crate::profile::{PlatformProfile, Profile};
@@ -293,7 +293,7 @@ impl VirtualServer {
             if e.speaks {
                 e.silent_since_ms = None;
             } else {
-                // What nobody has told is not made up later.
+                // What was not told is not made up later.
                 e.forget_until(self.now_ms);
                 continue;
             }

@@ -103,7 +103,7 @@ fn a_bad_value_of_any_key_is_refused_by_name() {
     assert!(cases > 5000, "only {cases} cases");
 }
 
-/// Any section of any shipped profile: missing, no section, or with a key that nobody knows.
+/// Any section of any shipped profile: missing, no section, or with an unknown key.
 #[test]
 fn a_bad_section_is_refused_by_name() {
     for kind in KINDS {

@@ -50,7 +50,7 @@ fn overload_grows_with_time() {
     assert!((mean / 6.0 - 1.0).abs() < 0.01, "{mean}");
 }
 
-/// A queue with a bound never lets anybody wait longer, and says what it lost.
+/// A queue with a bound never lets a request wait longer, and says what it lost.
 #[test]
 fn a_bounded_queue_loses_work() {
     let st = Station::new(2000.0, 1e-3, 1, 2.0, 0.05);

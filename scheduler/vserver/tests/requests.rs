@@ -205,7 +205,7 @@ fn the_rate_may_change_at_any_time() {
     assert!((last - 4e5).abs() < 4.0 * 4e5f64.sqrt(), "{last}");
 }
 
-/// Servers that start with work: nobody is served before it is done, and an idle station catches up.
+/// Servers that start with work: no request is served before it is done, and an idle station catches up.
 #[test]
 fn work_from_before_is_served_first() {
     let model = RequestModel { start_work_s: 0.5, ..RequestModel::new(10.0, SERVICE_S, 2, 0.0, 1.0) };

@@ -169,7 +169,7 @@ pub struct Terms {
     pub cpus: Option<CpuSet>,
     /// How many services there are at most, which bounds the groups of resctrl; None: no bound.
     pub services: Option<usize>,
-    /// Cgroups of BE jobs: they may be held at less than they had when nobody decides any more.
+    /// Cgroups of BE jobs: they may be held at less than they had when no daemon decides any more.
     pub be: Vec<Pattern>,
 }
 

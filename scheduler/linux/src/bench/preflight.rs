@@ -52,7 +52,7 @@ fn has(engine: &Engine, entry: &Entry) -> bool {
     !entry.image.starts_with('-') && engine.has_image(&entry.image)
 }
 
-/// Who first needs which image that the engine does not have, by image.
+/// Which service first needs which image that the engine does not have, by image.
 fn missing<'a>(engine: &Engine, starts: impl Iterator<Item = &'a Start<'a>>) -> BTreeMap<&'a str, &'a Start<'a>> {
     let mut by_image = BTreeMap::new();
     for (s, e) in starts.filter_map(|s| Some((s, s.entry?))).filter(|(_, e)| !has(engine, e)) {

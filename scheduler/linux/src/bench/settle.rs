@@ -98,7 +98,7 @@ fn halves(windows: &[Window]) -> Option<(&[Window], &[Window])> {
 /// Whether two sets of readings are of the same thing: within a tolerance, or within what their scatter explains.
 fn same(a: &[f64], b: &[f64], tolerance: f64) -> bool {
     if a.is_empty() || b.is_empty() {
-        // What nobody measures does not move; what comes or goes does.
+        // What is not measured does not move; what comes or goes does.
         return a.is_empty() && b.is_empty();
     }
     let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(judge(&full), Settling::Overloaded);
     }
 
-    /// CPU use that still falls is a change; a service whose CPU use nobody counts is judged by the rest.
+    /// CPU use that still falls is a change; a service whose CPU use is not counted is judged by the rest.
     #[test]
     fn cpu_use_counts() {
         let cpu = |of: &[Option<f64>]| judge(&of.iter().map(|c| Window { cpu_cores: *c, ..window(1.0, 4) }).collect::<Vec<_>>());

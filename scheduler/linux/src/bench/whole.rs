@@ -1,5 +1,5 @@
 //! Latency and verdict of a whole case from the windows of its samples. The load generator's own report cannot give them: it was told
-//! its warm-up before anybody knew how long the settling would take. Statistics and rules are the load generator's, so that there is one
+//! its warm-up before it was known how long the settling would take. Statistics and rules are the load generator's, so that there is one
 //! of each; what only the client can know (whether it kept its schedule) comes from its report.
 
 use crate::feed::Interval;
@@ -20,7 +20,7 @@ pub struct Client {
     pub lag_p99_ms: Option<f64>,
     /// Its limit.
     pub lag_limit_ms: f64,
-    /// Rate that another program than surefoot-loadgen was asked for; nobody else tells whether it sent so much.
+    /// Rate that another program than surefoot-loadgen was asked for; no other source tells whether it sent so much.
     pub asked_rps: Option<f64>,
 }
 

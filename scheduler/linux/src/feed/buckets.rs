@@ -4,7 +4,7 @@
 //!   has restarted: all that it counts is new. One that was not there before is new as a whole, one that is gone adds nothing.
 //! * Series are added up over the bounds that all of them have.
 //! * A percentile lies in one bucket; where in it is interpolated. The bucket's bounds stand beside it, and where the QoS target
-//!   lies between the two of p99, nobody can say whether it is met: the feed is [`FeedState::Coarse`]. A bucket that ends at the target
+//!   lies between the two of p99, it is unknown whether it is met: the feed is [`FeedState::Coarse`]. A bucket that ends at the target
 //!   always says.
 //! * A histogram counts what was answered. It cannot tell a service that stands still from one without work: where requests were
 //!   to be expected and none were answered for more than a second, latency is unknown.

@@ -1,6 +1,6 @@
 //! What in a feed speaks against its own reading, and for how long that counts.
 //!
-//! A reading that contradicts itself is not mended: nobody knows which half of it is right. It is doubtful, nothing is taken from its service, and
+//! A reading that contradicts itself is not mended: either half may be right. It is doubtful, nothing is taken from its service, and
 //! it is believed again by itself, [`HOLD_MS`] after the last evidence. No window reaches further back, so none holds what was doubted.
 
 use super::reading::LONGEST_WINDOW_MS;

@@ -1,4 +1,4 @@
-//! Who holds the knobs of a service: its cgroup files, else the container engine; and how a target is found.
+//! Where the knobs of a service are: its cgroup files, else the container engine; and how a target is found.
 
 use super::{unavailable, LocalServer, Target};
 use crate::cgroup::{least_weight, quota_cores, Cgroup, Knob, Mounts, Version, PERIOD_US};
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Component, Path};
 use surefoot_server::{Allocation, CpuSet, Platform, ServerError};
 
-/// Who holds the knobs of a service.
+/// Where the knobs of a service are.
 #[derive(Clone, Debug)]
 pub(super) enum Control {
     Files(Cgroup),
@@ -281,10 +281,10 @@ pub(super) fn said(id: &str, target: &Target) -> String {
     }
 }
 
-/// What a service holds that somebody else confines, by the CPUs and the quota of its cgroup.
+/// What a service holds that another program confines, by the CPUs and the quota of its cgroup.
 pub(super) fn confined(p: &Platform, cpus: Option<String>, quota: Option<String>) -> Allocation {
     let mut a = Allocation::everything(p);
-    // All managed CPUs and more mean no bound: what a service that nobody has placed holds.
+    // All managed CPUs and more mean no bound: what a service that was not placed holds.
     if let Some(cpus) = cpus.and_then(|t| CpuSet::of_kernel(&t).ok()).filter(|c| !c.is_empty() && !p.managed.is_subset(c)) {
         (a.cpus, a.shared_cpus) = (cpus, cpus);
     }

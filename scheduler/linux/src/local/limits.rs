@@ -133,7 +133,7 @@ pub(super) fn is_refusal(e: &io::Error) -> bool {
 }
 
 impl LocalServer {
-    /// What is bounded, in words: for metrics, and for whoever asks why a service has what it has.
+    /// What is bounded, in words: for metrics, and for the reader's question why a service has what it has.
     pub fn limits(&self) -> Vec<Limit> {
         let here = |id: &ServiceId| self.services.contains_key(id);
         let tree = self.limits.around.iter().filter(|(id, _)| here(id)).flat_map(|(id, (_, a))| {

@@ -150,7 +150,7 @@ impl LocalServer {
             self.resctrl_changed = Some(format!("resctrl at {at} was mounted anew and offers other ways or steps of bandwidth"));
             return;
         }
-        // Until they are made again their services are where everybody is.
+        // Until they are made again their services are where all others are.
         for (name, _) in &lost {
             self.layout.classes.remove(name);
             self.watch.classes.remove(name);
@@ -295,7 +295,7 @@ impl LocalServer {
         }
     }
 
-    /// Threads that entered a service's cgroup from elsewhere (`docker exec`) join its class, and those that somebody moved out of it come
+    /// Threads that entered a service's cgroup from elsewhere (`docker exec`) join its class, and those that were moved out of it come
     /// back; those born in it have inherited that.
     pub(super) fn follow_threads(&mut self, ids: &[ServiceId]) {
         self.observations += 1;
@@ -328,7 +328,7 @@ impl LocalServer {
             let mut entered = GroupsOfOthers::new();
             let known = self.watch.inside.get(id).cloned().unwrap_or_default();
             let mut note = |outside: &[u32]| {
-                // One that was in its class is where somebody put it since: it was not there before.
+                // One that was in its class was moved since: it was not there before.
                 let new: Vec<u32> = outside.iter().filter(|t| !known.contains(t)).copied().collect();
                 if !new.is_empty() {
                     let from = r.held_by_others(&new);

@@ -28,7 +28,7 @@ fn is_lc(s: &Service) -> bool {
     matches!(s.kind, Kind::Lc { .. })
 }
 
-/// Who holds what is not on offer.
+/// The holders of what is not on offer.
 pub(super) fn said(offer: &Offer) -> String {
     if offer.taken.is_empty() {
         return "nobody holds ways alone".into();
@@ -148,7 +148,7 @@ impl LocalServer {
         let asked = &self.with_what_stays(id, asked);
         let shared = self.offer.to_hardware(ids, &asked.shared_ways);
         let Some((ways, shared_ways)) = self.layout.held(id, &shared, &self.default_group) else {
-            // Without a class, for whatever reason, it is where everybody is.
+            // Without a class, for whatever reason, it is where all others are.
             let Setting { ways: open, mba_pct } = &self.default_group;
             let open = self.offer.to_platform(ids, open);
             if open.is_empty() || asked.ways.len() != open.len() {

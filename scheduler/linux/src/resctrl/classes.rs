@@ -3,9 +3,9 @@
 //! Each service has a class of its own while there are enough: to part two that shared means to move threads. Where they run out,
 //! the merge that costs least is made, one after the other:
 //!
-//! 1. who needs just what the default group has goes there; equal needs share;
+//! 1. a service that needs just what the default group has goes there; equal needs share;
 //! 2. BE jobs share with BE jobs;
-//! 3. BE jobs go to the default group, where it keeps off the ways of LC services (somebody has narrowed it);
+//! 3. BE jobs go to the default group, where it keeps off the ways of LC services (another program has narrowed it);
 //! 4. LC services share, those with like needs first;
 //! 5. where one class is left for both kinds, BE jobs keep it and LC services have the default group's ways: to confine the jobs
 //!    protects more than to confine the services. With none left all are in the default group.
@@ -175,7 +175,7 @@ fn merges(parts: &[Part], before: &Layout, bounds: &Bounds) -> Vec<Merge> {
         let rule = match () {
             () if x.setting == bounds.default => 1,
             () if !x.lc && off_lc => 3,
-            // Of the last two kinds of parts the one that suffers less; alone, whoever it is.
+            // Of the last two kinds of parts the one that suffers less; alone, whichever it is.
             () if x.lc == narrow => 6,
             () => 5,
         };
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(of(0), "default: img+masstree+moses+sort+xapian+zip");
     }
 
-    /// Who needs what the default group has goes there; so do BE jobs where it keeps off the ways of LC services.
+    /// A service that needs what the default group has goes there; so do BE jobs where it keeps off the ways of LC services.
     #[test]
     fn the_default_group_is_used_where_it_fits() {
         let all = needs(&[("a", lc(0x0f, 100)), ("b", lc(0x30, 100)), ("c", be(0x40, 100)), ("any", lc(0x7ff, 100))]);
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(shown(&plan(&three, &Layout::default(), &Bounds { classes: 1, ..narrowed })), "a: a+b [3f] 100; default: c");
     }
 
-    /// A name stays while anybody of the class does; a class that nobody needs gives its place where there is no other.
+    /// A name stays while a member of the class does; a class that none needs gives its place where there is no other.
     #[test]
     fn names_stay_with_their_services() {
         let two = needs(&[("a", be(0x1, 100)), ("b", be(0x2, 100))]);
@@ -459,7 +459,7 @@ mod tests {
                 assert!(lcs.is_empty() || jobs.iter().enumerate().all(within), "{}", said());
                 shared += usize::from(of.len() > 1);
             }
-            // An LC service is put with everybody only where nothing else is left, or where it has as much there.
+            // An LC service is put with all others only where nothing else is left, or where it has as much there.
             let lc_out = got.in_default.iter().any(|id| all[id].lc && all[id].setting != bounds.default);
             assert!(!lc_out || bounds.classes <= 1 || !enough_apart(&all, bounds.classes), "{}", said());
             spilled += usize::from(!got.in_default.is_empty());

@@ -321,13 +321,13 @@ impl Resctrl {
         }
     }
 
-    /// Threads of a service that are not where it is placed: those that entered its cgroup from elsewhere, and those that somebody moved. Waits
+    /// Threads of a service that are not where it is placed: those that entered its cgroup from elsewhere, and those that were moved. Waits
     /// for no lock: while another tool has it nothing is moved (None). `before` hears of those that are to be moved.
     ///
     /// # Errors
     /// [`ServerError::Write`] where the kernel refuses.
     pub fn follow(&self, id: &str, place: &Place, tids: &dyn Fn() -> Vec<u32>, before: Before<'_>) -> Result<Option<Moved>, ServerError> {
-        // Whoever is in its monitoring group is in the group above that one too.
+        // A thread in its monitoring group is in the group above that one too.
         let all: BTreeSet<u32> = tids().into_iter().collect();
         if !all.is_empty() && all.is_subset(&self.tasks(&self.monitor(id, place))) {
             return Ok(Some(Moved { all, settled: true, ..Moved::default() }));

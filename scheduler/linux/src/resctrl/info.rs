@@ -111,7 +111,7 @@ fn most(root: &Schemata) -> u32 {
 }
 
 /// AMD's value for no limit, which is the greatest that the field takes: 2048, or more on processors with a wider one. The default group
-/// shows it where nobody has set a limit.
+/// shows it where no limit was set.
 fn no_limit_eighths(root: &Schemata) -> u32 {
     Some(most(root)).filter(|m| m.is_power_of_two()).map_or(NO_LIMIT_EIGHTHS, |m| m.clamp(NO_LIMIT_EIGHTHS, MOST_EIGHTHS))
 }

@@ -3,7 +3,7 @@
 use super::info::L3;
 use surefoot_server::allocation::contiguous;
 
-/// Ways that somebody else holds alone.
+/// Ways that another group holds alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// Index of the domain.

@@ -1,7 +1,7 @@
 //! Ways, memory bandwidth and their counters through resctrl.
 //!
 //! Map: [`info`] what the kernel offers · [`schemata`] its lines · [`mba`] units of bandwidth · [`masks`] which masks are legal ·
-//! [`classes`] who shares a class · [`steps`] from one layout to another · [`groups`] what is there, and how it is changed · [`tasks`]
+//! [`classes`] what shares a class · [`steps`] from one layout to another · [`groups`] what is there, and how it is changed · [`tasks`]
 //! threads follow their service · [`watch`] what others change · [`monitor`] counters · [`offer`] what others leave · [`lock`] the protocol
 //! between tools · [`refusal`] what errors mean.
 //!

@@ -91,7 +91,7 @@ impl Traffic {
         let (place, alone) = of.as_ref()?;
         self.domains = r.domains(id, place, *alone, Event::MbmLocal).unwrap_or_default();
         self.of = of;
-        // Where somebody removed the group the figure is of another one now: no rate leads from one to the other.
+        // Where the group was removed the figure is of another one now: no rate leads from one to the other.
         if same {
             return None;
         }

@@ -78,7 +78,7 @@ pub struct Offer {
     pub ways: u32,
     /// By resctrl's ids.
     at: BTreeMap<u32, Window>,
-    /// Who holds what is not on offer, a phrase for each.
+    /// The holders of what is not on offer, a phrase for each.
     pub taken: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl Offer {
     }
 
     fn window(&self, id: u32) -> Option<Window> {
-        // A domain that came later goes with the first until somebody looks anew.
+        // A domain that came later goes with the first until the offer is looked at anew.
         self.at.get(&id).or_else(|| self.at.values().next()).copied()
     }
 
@@ -137,7 +137,7 @@ impl Offer {
         let n = if masks.is_empty() { 0 } else { self.at.values().map(|w| w.domain + 1).max().unwrap_or(0) };
         let of = |domain: usize| {
             let here = |(id, mask): (&u32, &u32)| self.window(*id).filter(|w| w.domain == domain).map(|w| extract(*mask, w.mask));
-            // One that has just gone off line: nobody runs there.
+            // One that has just gone off line: no task runs there.
             ids.iter().zip(masks).find_map(here).unwrap_or_else(|| full_mask(self.ways))
         };
         (0..n).map(of).collect()

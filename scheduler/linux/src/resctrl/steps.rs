@@ -8,7 +8,7 @@ use surefoot_server::ServiceId;
 /// One thing done to our groups. All of them may be repeated, and each has an inverse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A new class, set before anybody is in it.
+    /// A new class, set before a thread is in it.
     Make {
         class: String,
         setting: Setting,
@@ -43,8 +43,8 @@ impl Op {
 
 /// What turns `from` into `to`, each with the pass that it belongs to (see [`surefoot_server::order`]).
 ///
-/// New classes come first: nobody is in them yet. Threads move once every class has its ways; into classes BE jobs first, out to the
-/// default group LC services first, so that no job has more than it will have while a service has less. `lc` says who is one.
+/// New classes come first: no thread is in them yet. Threads move once every class has its ways; into classes BE jobs first, out to the
+/// default group LC services first, so that no job has more than it will have while a service has less. `lc` says which is one.
 pub fn steps(from: &Layout, to: &Layout, min_ways: u32, lc: impl Fn(&str) -> bool) -> Vec<(Pass, Op)> {
     let mut out = vec![];
     let mut late = vec![];
@@ -77,7 +77,7 @@ pub fn steps(from: &Layout, to: &Layout, min_ways: u32, lc: impl Fn(&str) -> boo
             places.push(None);
         }
         for a in places {
-            // Threads of somebody who has left go with the class, where that goes.
+            // Threads of a service that has left go with the class, where that goes.
             let swept = b.is_none() && matches!(&a, Some(Place::Class(c)) if !to.classes.contains_key(c));
             if a != b && !swept {
                 moves.push((rank, Op::Move { id: id.clone(), from: a, to: b.clone() }));

@@ -92,7 +92,7 @@ impl Resctrl {
         groups.all(|g| self.files.writable(&self.dir.join(g).join("tasks")))
     }
 
-    /// A service's threads go back into groups of others. One that has gone with whoever made it keeps nobody.
+    /// A service's threads go back into groups of others. A group that has gone with its maker keeps none back.
     ///
     /// # Errors
     /// The first refusal; the others are tried.
@@ -124,7 +124,7 @@ impl Resctrl {
         let path = group.join("tasks");
         let mut moved = Moved::default();
         for _ in 0..MAX_LOOKS {
-            // Who is to be in before who is: a child born in between is inside already, and not a straggler.
+            // Threads that are to be in come before those that are: a child born in between is inside already, and not a straggler.
             let all = tids();
             moved.all = all.iter().copied().collect();
             let inside = if all.is_empty() { BTreeSet::new() } else { self.tasks(group) };
@@ -142,7 +142,7 @@ impl Resctrl {
                     }
                     // It has exited.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                    // It has left meanwhile: nobody wants it here any more.
+                    // It has left meanwhile: it is not wanted here any more.
                     Err(_) if !tids().contains(&tid) => {}
                     // Born while its parent was moved, it is in the group that the parent was in: a monitoring group takes only what is in
                     // its control group.
@@ -175,7 +175,7 @@ impl Resctrl {
         former: &BTreeMap<PathBuf, Vec<u32>>,
         members: &dyn Fn() -> Vec<u32>,
     ) -> Result<u32, Refusal> {
-        // Who is inside before who belongs there; and once more, since a thread is in its group before it is in its cgroup.
+        // Threads inside come before those that belong there; and once more, since a thread is in its group before it is in its cgroup.
         let inside = self.tasks(&self.class_dir(class));
         let outside = |of: BTreeSet<u32>| -> BTreeSet<u32> { of.difference(&members().into_iter().collect()).copied().collect() };
         let left = outside(inside);

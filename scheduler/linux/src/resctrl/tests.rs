@@ -217,7 +217,7 @@ fn services_that_share_a_class_count_apart() {
     }
 }
 
-/// Every thread comes along: those that are born meanwhile, those that enter later; who exits is no error.
+/// Every thread comes along: those that are born meanwhile, those that enter later; one that exits is no error.
 #[test]
 fn threads_follow_their_service() {
     let mut h = Host::recorded("6.1-one", "");

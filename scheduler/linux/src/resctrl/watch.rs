@@ -18,7 +18,7 @@ pub enum Part {
     /// The group itself is not there.
     Class,
     Mode,
-    /// Whoever runs on these CPUs would be in the group.
+    /// Every task that runs on these CPUs would be in the group.
     Cpus,
     Schemata,
     Monitor,
@@ -114,7 +114,7 @@ impl Resctrl {
         self.files.is_dir(&self.monitor(id, place))
     }
 
-    /// CPUs of a service's monitoring group: whoever runs on them is counted as the service. Given back; those that it had.
+    /// CPUs of a service's monitoring group: every task that runs on them is counted as the service. Given back; those that it had.
     ///
     /// # Errors
     /// What the kernel says.

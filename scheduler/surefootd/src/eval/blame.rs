@@ -1,8 +1,8 @@
 //! Which violations a policy caused itself: the virtual server is asked where every LC service would settle before and after a plan.
 //!
 //! A service that would have met its target had the plan not been applied, and will not with it, was taken across its cliff. Its
-//! violations are the policy's own from there until it meets its target again. Whoever was missing its target anyway (a load that
-//! has risen, an arrival that took nothing away) is nobody's doing.
+//! violations are the policy's own from there until it meets its target again. A service that was missing its target anyway (a load that
+//! has risen, an arrival that took nothing away) is not the policy's doing.
 
 use crate::stage::virtual_target::VirtualTarget;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub struct Blame {
     /// Ticks of violation that the policy caused.
     pub ticks: u64,
     /// Times that an LC service was taken from and thereby taken across its cliff, and all LC services together hold less of what
-    /// it lost: a reclaim for BE jobs, or for nobody.
+    /// it lost: a reclaim for BE jobs, or for no service.
     pub crossings: i64,
     /// The same where other LC services got it.
     pub deprivals: i64,
@@ -26,7 +26,7 @@ impl Blame {
         Blame { steady: Steady::new(at.profile.clone()), guilty: BTreeSet::new(), ticks: 0, crossings: 0, deprivals: 0 }
     }
 
-    /// Apply a plan, and see whom it takes across a cliff.
+    /// Apply a plan, and see which services it takes across a cliff.
     ///
     /// # Errors
     /// What the server says; nothing has changed then.
@@ -55,7 +55,7 @@ impl Blame {
         self.ticks += u64::from(self.guilty.contains(id));
     }
 
-    /// Whoever meets its target again, and would go on to, is forgiven.
+    /// A service that meets its target again, and would go on to, ends the blame for it.
     pub fn heal(&mut self, server: &VirtualServer, seen: &Observation) {
         self.guilty.retain(|id| seen.get(id).is_some());
         if self.guilty.iter().any(|id| seen.get(id).is_some_and(|s| s.qos_met() == Some(true))) {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((s.blame.ticks, s.blame.crossings), (recovering, 1));
     }
 
-    /// What went to another LC service is a deprivation, what went to nobody a reclaim.
+    /// What went to another LC service is a deprivation, what went to no service a reclaim.
     #[test]
     fn a_loss_to_another_service_is_not_a_reclaim() {
         for to_another in [false, true] {
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Whoever misses its target on everything there is was not harmed by getting less.
+    /// A service that misses its target on everything there is was not harmed by getting less.
     #[test]
     fn overload_is_nobodys_doing() {
         let mut s = Scene::new(1.5);

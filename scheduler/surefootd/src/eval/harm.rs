@@ -47,7 +47,7 @@ impl Policy for Misled {
     }
 }
 
-/// Harm to models is none to who has none: its rows are those of an honest run, and would be read as robustness.
+/// Harm to models is none to a policy that has none: its rows are those of an honest run, and would be read as robustness.
 pub fn warn_of_untouched(harm: Harm, policies: &[String]) {
     if !matches!(harm, Harm::ShuffledA | Harm::ForeignBundle) {
         return;
@@ -74,7 +74,7 @@ fn without_counters(s: &mut ServiceView) {
     s.instr_per_s = None;
 }
 
-/// Models whose A gives somebody else's answer.
+/// Models whose A gives another service's answer.
 pub fn shuffled(models: ModelSet, platform: &Platform, seed: u64) -> ModelSet {
     let a = || Answers::new(platform, seed);
     ModelSet {

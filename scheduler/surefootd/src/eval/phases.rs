@@ -21,7 +21,7 @@ const LOSING: f64 = 1.001;
 /// Partitions judged for eval's column at most, per phase: a few seconds.
 const MOST_JUDGED_EVAL: u64 = 300_000;
 
-/// A stretch of a workload in which nobody comes, leaves or changes load.
+/// A stretch of a workload in which no service comes, leaves or changes load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     pub from_ms: u64,
@@ -273,7 +273,7 @@ fn on(t: &Tenant, cpus: CpuSet, way_mask: u32, mba_pct: u8) -> Tenant {
 }
 
 impl Company<'_> {
-    /// Places for so many CPUs that can make a difference to somebody alone: fewest cores with both threads first. More of
+    /// Places for so many CPUs that can make a difference to a service alone: fewest cores with both threads first. More of
     /// them leave more cores idle, so that the others run faster.
     fn every_place(&self, cpus: u32) -> impl Iterator<Item = CpuSet> {
         let (cores, smt) = (self.at.profile.cpu.physical_cores, self.at.profile.cpu.smt);

@@ -49,7 +49,7 @@ pub struct EvalRow {
     pub refused_plans: i64,
     /// The part of `qos_violation_s` that the policy itself caused.
     pub self_violation_s: f64,
-    /// Times that a plan took cores, ways or bandwidth from an LC service for BE jobs or for nobody, and thereby took it across its cliff.
+    /// Times that a plan took cores, ways or bandwidth from an LC service for BE jobs or no service, and thereby took it across its cliff.
     pub reclaim_crossings: i64,
     /// The same for another LC service.
     pub deprive_crossings: i64,

@@ -363,7 +363,7 @@ pub(crate) mod tests {
         assert_eq!((e.p99_after_ms, e.held), (Some(30.0), Some(true)));
     }
 
-    /// A BE job's effect is its throughput; who leaves, a latency that stays unknown, and the end of the daemon close records; a
+    /// A BE job's effect is its throughput; a leave, a latency that stays unknown, and the end of the daemon close records; a
     /// refused plan opens none; a p99 that cannot be believed decides nothing.
     #[test]
     fn every_record_closes() {

@@ -81,12 +81,12 @@ impl Node {
         }
     }
 
-    /// Offered load of a service as a share of its max load; None where nobody knows it.
+    /// Offered load of a service as a share of its max load; None where it is unknown.
     pub fn load_at(&self, id: &str, t_ms: u64) -> Option<f64> {
         self.lc(id)?.load_at(t_ms)
     }
 
-    /// Offered RPS of a service; None where nobody knows it.
+    /// Offered RPS of a service; None where it is unknown.
     pub fn offered_rps(&self, id: &str, t_ms: u64) -> Option<f64> {
         let lc = self.lc(id)?;
         Some(lc.load_at(t_ms)? * lc.max_load_rps)

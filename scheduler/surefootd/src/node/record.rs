@@ -35,7 +35,7 @@ struct Sample {
     feed: &'static str,
 }
 
-/// Samples of one tick. An offered RPS that nobody knows is no number.
+/// Samples of one tick. An offered RPS that is unknown is no number.
 fn samples(t_ms: u64, seen: &Observation, offered_rps: impl Fn(&str) -> Option<f64>) -> Vec<Sample> {
     let rps = |s: &ServiceView| offered_rps(&s.id).unwrap_or(f64::NAN);
     let ways = |s: &ServiceView| s.allocation.n_ways().round() as u32;
@@ -310,7 +310,7 @@ mod tests {
         std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// What nobody knows is null in a line, and a service without latency is not resolvable.
+    /// What is unknown is null in a line, and a service without latency is not resolvable.
     #[test]
     fn unknown_is_null() {
         let all = samples(300, &seen(300), |_| None);

@@ -1,5 +1,5 @@
 //! What models lack here: inputs that are not measured (models have no answer, and policies go by a rule of thumb), and services that
-//! they were not made for (they answer, and nobody has judged how well).
+//! they were not made for (they answer, and it was not judged how well).
 
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_learn::Bundle;
@@ -8,7 +8,7 @@ use surefoot_server::{Observation, ServiceId, ServiceView, FEATURE_NAMES};
 /// Ticks in a row with or without an input before it is said: the first readings of a newcomer are not there yet.
 const TICKS: u32 = 10;
 
-/// What models ask for, and of whom it is missing.
+/// What models ask for, and of which services it is missing.
 #[derive(Debug, Default)]
 pub struct Inputs {
     wanted: Vec<String>,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(missing(inputs.wanted(), &seen.services[0]).collect::<Vec<_>>(), ["ipc"]);
     }
 
-    /// A service that the bundle does not list is named once, its second copy not again; without a bundle nobody is.
+    /// A service that the bundle does not list is named once, its second copy not again; without a bundle none is.
     #[test]
     fn strangers_are_named_once() {
         let two = || {

@@ -7,7 +7,7 @@ use surefoot_server::Platform;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LcService {
     pub qos_target_ms: f64,
-    /// Highest RPS that meets the target alone on all resources; None where nobody knows it yet.
+    /// Highest RPS that meets the target alone on all resources; None where it is not known yet.
     pub max_load_rps: Option<f64>,
     /// The catalogue's RPS levels.
     pub rps_levels: Vec<f64>,

@@ -26,7 +26,7 @@ pub struct Case {
     pub case_id: String,
     pub seed: u64,
     pub service: String,
-    /// No number while nobody knows it: the max load that it is a share of has not been measured.
+    /// No number while it is unknown: the max load that it is a share of has not been measured.
     pub rps: f64,
     /// Per cent of the max load that was measured here; None: the campaign says the rate itself.
     pub load_pct: Option<f64>,

@@ -36,7 +36,7 @@ pub struct BurstWorkload {
     pub paper_peak: Option<f64>,
 }
 
-/// How cores move between a primary VM and who harvests them: `[reassignment.NAME]`.
+/// How cores move between a primary VM and the harvester: `[reassignment.NAME]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reassignment {
     /// From the request to give a core back until the VM has it.

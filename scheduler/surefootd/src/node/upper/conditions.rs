@@ -131,7 +131,7 @@ impl Conditions {
                 Report::CannotPlace { service, why } => (What::CannotPlace, service, None, why.clone()),
                 Report::Migrate { service, why } => (What::Migrate, service, None, why.clone()),
                 Report::Withheld { service, why } => (What::Withheld, service, None, why.clone()),
-                // Nobody has lost anything.
+                // No service has lost anything.
                 Report::ExpectedSlowdown { .. } if refused => continue,
                 Report::ExpectedSlowdown { service, qos } => (What::ExpectedSlowdown, service, Some(*qos), loss(plan, service)),
             };

@@ -89,7 +89,7 @@ fn an_expected_slowdown_follows_its_prediction() {
     assert_eq!((words(&over), over[0].t_ms), (vec![("resolved", "a", Some(What::ExpectedSlowdown))], 5200));
 }
 
-/// Who leaves takes its conditions along; latency that is unknown ends nothing but, once known, what was withheld for it.
+/// A service that leaves takes its conditions along; latency that is unknown ends nothing but, once known, what was withheld for it.
 #[test]
 fn leaving_and_hearing_end_conditions() {
     let mut c = Conditions::default();
@@ -112,7 +112,7 @@ fn leaving_and_hearing_end_conditions() {
     assert_eq!(c.in_force(), Vec::<&Event>::new());
 }
 
-/// What is said of nobody in particular holds while it is said, and 3 s more.
+/// What is said of no service in particular holds while it is said, and 3 s more.
 #[test]
 fn what_concerns_everybody_ends_when_it_is_not_said() {
     let mut c = Conditions::default();

@@ -47,7 +47,7 @@ pub fn facts(lab: &mut Lab) -> Vec<Fact> {
     out
 }
 
-/// An exclusive split, and who misses the QoS target in it.
+/// An exclusive split, and the services that miss the QoS target in it.
 struct Fit {
     cores: u32,
     ways: u32,
