@@ -17,6 +17,7 @@ fn files(dir: &Path) {
     put("w.toml", "platform = \"server-1\"\nduration_s = 1\n[[lc]]\nservice = \"moses\"\nload = 0.1\n");
     put("node.toml", MOSES);
     put("no-workload.toml", "workload = \"none.toml\"\nmetrics_port = 0\n");
+    put("slow.toml", &format!("interval_ms = 60000\n{MOSES}"));
     put("typo.toml", "wrokload = \"w.toml\"\n");
     put("no-toml.toml", "= x [");
     put("mode.toml", "workload = \"w.toml\"\nmetrics_port = 0\nfeed_mode = \"rw\"\n");
@@ -52,6 +53,11 @@ fn files(dir: &Path) {
 const CASES: &[(&str, i32, &str)] = &[
     ("check --server virtual:server-1", 0, ""),
     ("check --json", 0, ""),
+    (
+        "run --policy parties --server virtual:server-1 --config @/slow.toml",
+        2,
+        "slow.toml: interval_ms: 60000 ms: policies judge by the last second. Give 10 to 1000",
+    ),
     ("check --server nowhere", 2, "virtual:PLATFORM"),
     ("check --server virtual:sever-1", 2, "--server virtual:sever-1: unknown platform. Did you mean \"server-1\"?"),
     ("check --config @/none.toml", 2, "none.toml: cannot be read"),

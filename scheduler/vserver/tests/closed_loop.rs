@@ -220,6 +220,33 @@ fn load_may_rise_from_zero_and_change_mode() {
     assert!((130..=270).contains(&sum(50, 70)), "{counts:?}");
 }
 
+/// A step of 500 ms shows what five of 100 ms show together: a queue that grows and drains within it is seen, no longer than it was there.
+#[test]
+fn a_long_step_shows_what_short_ones_show() {
+    let (mut long, mut short) = (server(Some(4)), server(Some(4)));
+    for v in [&mut long, &mut short] {
+        v.set_load(1100, "xapian", 9000.0).unwrap();
+        v.set_load(1300, "xapian", 3400.0).unwrap();
+        let p = exclusive(v);
+        v.apply(&p).unwrap();
+    }
+    for _ in 0..8 {
+        long.advance(Tick { ms: 500 });
+        let parts = run(&mut short, 5);
+        let (a, b) = (long.observe(), parts.last().unwrap());
+        for (of_long, of_short) in a.services.iter().zip(&b.services) {
+            let id = &of_long.id;
+            assert_eq!((of_long.window, of_long.features), (of_short.window, of_short.features), "{id} at {}", a.t_ms);
+            let counts = || parts.iter().filter_map(|o| o.get(id)?.interval).map(|l| l.count);
+            assert_eq!(of_long.interval.map_or(0, |l| l.count), counts().sum::<u64>(), "{id} at {}", a.t_ms);
+            if let Some(l) = of_long.interval {
+                let worst = parts.iter().filter_map(|o| o.get(id)?.interval).map(|l| l.p99_ms).fold(0.0, f64::max);
+                assert!(l.p99_ms <= worst * 1.000_001, "{id} at {}: {} ms of {worst}", a.t_ms, l.p99_ms);
+            }
+        }
+    }
+}
+
 /// The port's platform is the profile's.
 #[test]
 fn platform_is_translated() {
