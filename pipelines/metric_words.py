@@ -76,6 +76,7 @@ def other(metric: str) -> str:
     action = f"Model-C: share of action {metric.removeprefix('c_share_')}" if metric.startswith("c_share_") else metric
     return OTHERS.get(metric, action)
 
+
 NOTHING = "nothing"
 """What `--from` says for random weights."""
 

@@ -30,6 +30,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    pub const ALL: [Verdict; 4] = [Verdict::Valid, Verdict::ClientLimited, Verdict::ServerOverloaded, Verdict::NotResolvable];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Valid => "valid",
@@ -50,6 +52,18 @@ pub enum SendLoop {
     Closed,
 }
 
+impl SendLoop {
+    pub const ALL: [SendLoop; 2] = [SendLoop::Open, SendLoop::Closed];
+
+    /// As it stands in samples.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SendLoop::Open => "open",
+            SendLoop::Closed => "closed",
+        }
+    }
+}
+
 /// Where a response time begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -60,6 +74,19 @@ pub enum LatencyFrom {
     Actual,
     /// When the server took it up.
     Service,
+}
+
+impl LatencyFrom {
+    pub const ALL: [LatencyFrom; 3] = [LatencyFrom::Intended, LatencyFrom::Actual, LatencyFrom::Service];
+
+    /// As it stands in samples.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LatencyFrom::Intended => "intended",
+            LatencyFrom::Actual => "actual",
+            LatencyFrom::Service => "service",
+        }
+    }
 }
 
 /// How a load is put on a service and what its latencies count from; None: not told.
@@ -75,16 +102,7 @@ impl Sending {
 
     /// In the words of the samples: `loop` and `latency_from`.
     pub fn words(&self) -> (Option<&'static str>, Option<&'static str>) {
-        let send_loop = self.send_loop.map(|l| match l {
-            SendLoop::Open => "open",
-            SendLoop::Closed => "closed",
-        });
-        let latency_from = self.latency_from.map(|f| match f {
-            LatencyFrom::Intended => "intended",
-            LatencyFrom::Actual => "actual",
-            LatencyFrom::Service => "service",
-        });
-        (send_loop, latency_from)
+        (self.send_loop.map(SendLoop::as_str), self.latency_from.map(LatencyFrom::as_str))
     }
 }
 

@@ -1,14 +1,41 @@
-//! `surefootd schema`: the columns of what this program writes, so that readers can be checked against them.
+//! `surefootd schema`: the columns of what this program writes and the words that stand in them, so that readers can be checked
+//! against them.
 
 use crate::base::cli;
 use crate::base::error::Result;
 use crate::base::say;
 use crate::line;
+use crate::node::upper::What;
+use crate::sweep::manifest::SCHEMA_VERSION;
+use crate::sweep::rows::{State, MARKS};
 use arrow_schema::Schema;
 use serde_json::{json, Value};
+use surefoot_learn::dqn;
+use surefoot_learn::manifest::ACTION_NAMES;
+use surefoot_server::{ActionKind, LatencyFrom, SendLoop, Verdict, FEATURE_NAMES};
 
 fn columns(s: &Schema) -> Vec<Value> {
     s.fields().iter().map(|f| json!({ "name": f.name(), "type": f.data_type().to_string(), "nullable": f.is_nullable() })).collect()
+}
+
+/// Words with a meaning in files, by what they are words for.
+fn words() -> Value {
+    json!({
+        "features": FEATURE_NAMES,
+        "states": State::ALL,
+        "marks": MARKS,
+        "verdicts": Verdict::ALL.map(Verdict::as_str),
+        "loops": SendLoop::ALL.map(SendLoop::as_str),
+        "latency_from": LatencyFrom::ALL.map(LatencyFrom::as_str),
+        "action_kinds": ActionKind::ALL.map(ActionKind::as_str),
+        "events": What::ALL.map(What::as_str),
+        "model_c_actions": ACTION_NAMES,
+    })
+}
+
+/// Numbers that both sides of a file must agree on.
+fn numbers() -> Value {
+    json!({ "manifest_version": SCHEMA_VERSION, "osml_reach": dqn::REACH, "osml_actions": dqn::ACTIONS })
 }
 
 /// # Errors
@@ -18,6 +45,9 @@ pub fn print(args: &cli::Schema) -> Result<()> {
         [("samples", crate::sweep::rows::schema()), ("eval", crate::eval::row_schema()), ("timelines", crate::eval::timeline_schema())];
     if args.json {
         let all: serde_json::Map<String, Value> = all.iter().map(|(n, s)| (n.to_string(), Value::from(columns(s)))).collect();
+        let mut all = all;
+        all.insert("words".into(), words());
+        all.insert("numbers".into(), numbers());
         return say::json(&all);
     }
     let mut page = String::new();

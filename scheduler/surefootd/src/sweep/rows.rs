@@ -30,6 +30,14 @@ pub enum State {
     Skipped,
 }
 
+/// What the journal may say against a case that was measured.
+pub const MARKS: [&str; 2] = ["disturbed", "unsettled"];
+
+impl State {
+    pub const ALL: [State; 6] =
+        [State::Measured, State::Infeasible, State::ClientLimited, State::Overloaded, State::Failed, State::Skipped];
+}
+
 /// What becomes of a case that is not measured, and why; None: it is measured.
 pub fn without_measuring(case: &Case) -> Option<(State, String)> {
     let infeasible = case.infeasible.clone().map(|why| (State::Infeasible, why));
