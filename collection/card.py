@@ -17,7 +17,7 @@ from models.features import FEATURE_SETS, SAMPLE_FEATURES
 from pipelines import site, tables
 from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
-from pipelines.markdown import plain, table
+from pipelines.pages.markdown import plain, table
 
 from . import dataset, layout, shardfile, standing, worth
 from .errors import DataSetError

@@ -21,8 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pipelines import samples, tables
-from pipelines.drawing import SERIES, STYLE, svg_file
-from pipelines.page import counted
+from pipelines.pages.drawing import SERIES, STYLE, svg_file
+from pipelines.pages.page import counted
 
 from . import charts, dataset, shardfile
 

@@ -1,4 +1,4 @@
-"""The demo report's figures: each function draws one and returns it as an inline SVG string (pipelines/drawing.py)."""
+"""The demo report's figures: each function draws one and returns it as an inline SVG string (pipelines/pages/drawing.py)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from pipelines.drawing import MUTED, SERIES, STYLE, TARGET, svg_element
-from pipelines.policy_charts import Lane, floats, look
+from pipelines.pages.drawing import MUTED, SERIES, STYLE, TARGET, svg_element
+from pipelines.pages.policy_charts import Lane, floats, look
 
 # blue = meets the QoS target, paper white = at it, red = misses it
 _COLD = ["#0b3c7d", "#2f6fc0", "#8db9e4", "#e3eef9"]

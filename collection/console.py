@@ -314,7 +314,7 @@ def onboarding_plan(out: Console, found: dict[str, Any]) -> None:
 
 def onboarded(out: Console, result: dict[str, Any]) -> None:
     """Print what `onboard.run` found: what was collected, the errors, the bundle and how it is deployed."""
-    from pipelines.metric_words import ERRORS, NOTHING
+    from pipelines.pages.metric_words import ERRORS, NOTHING
 
     for warning in result["warnings"]:
         out.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)

@@ -231,7 +231,7 @@ class Demo:
         """
         lock = self.root / "dvc.lock"
         code = [self.root / "dvc.yaml", self.root / "params.yaml"]
-        files = ("pipelines/*.py", "pipelines/*.csv", "pipelines/templates/*", "models/*.py")
+        files = ("pipelines/**/*.py", "pipelines/**/*.csv", "pipelines/templates/*", "models/*.py")
         code += [p for pattern in files for p in sorted(self.root.glob(pattern))]
         manifests = [Path(c["folder"]) / dataset.MANIFEST for c in campaigns.values()]
 

@@ -36,7 +36,7 @@ from rich.console import Console
 
 from pipelines.inputs import Unreadable, read_bytes, read_toml
 from pipelines.io import make_folder, write_bytes, write_json
-from pipelines.metric_words import NOTHING
+from pipelines.pages.metric_words import NOTHING
 from pipelines.variables import environment
 
 from . import campaign, console, dataset, spec, tools, verify, worth
@@ -255,7 +255,8 @@ class Onboarding:
             origin: where the models begin; None: at random weights.
             suffix: of the folders, for the models that are only compared with.
         """
-        from pipelines import evaluate, fitted, train
+        from pipelines import evaluate, train
+        from pipelines.fits import fitted
 
         rows, labels = self.out / "rows", self.out / "label"
         models, errors = self.out / f"train{suffix}", self.out / f"evaluate{suffix}"

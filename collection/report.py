@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines import eval_rows, policy_charts, policy_words, samples, site, tables
+from pipelines import samples, site, tables
 from pipelines.inputs import SUMMARY_BYTES, read_json, read_text
 from pipelines.io import write_bytes
-from pipelines.page import (
+from pipelines.pages import eval_rows, policy_charts, policy_words
+from pipelines.pages.page import (
     Callout,
     Column,
     Drawing,
@@ -36,7 +37,7 @@ from pipelines.page import (
     per_cent,
     render,
 )
-from pipelines.policy_words import Standing
+from pipelines.pages.policy_words import Standing
 
 from . import charts, closed_loop, console, dataset, shardfile, standing, worth
 

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from collection import charts
-from pipelines.drawing import INK, MUTED, SERIES, STYLE, svg_file
 from pipelines.inputs import parse_json
-from pipelines.policy_charts import floats
+from pipelines.pages.drawing import INK, MUTED, SERIES, STYLE, svg_file
+from pipelines.pages.policy_charts import floats
 
 PERCENTILES = ("p50", "p95", "p99")
 COLOURS = (SERIES[2], SERIES[1], SERIES[0])

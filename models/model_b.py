@@ -5,7 +5,8 @@ one after the move, counted from 1 as the allocation itself is, never the change
 Answers: QoS there, target / p99, capped (`qos_cap`).
 Network: 32-64-32 ReLU, dropout 0 % (the paper: 30 %). Loss: squared error (models/regression.py). Dropout and loss are what
 params.yaml says.
-Material: every sample asked about other allocations of its plane, a new one each pass (pipelines/tensors.py, `QosQuestions`).
+Material: every sample asked about other allocations of its plane, a new one each pass (pipelines/fits/tensors.py,
+`QosQuestions`).
 
 Differences from the paper: no dropout; half of the questions (`near_share`) are about allocations a few steps away; the label is
 capped; p99 for latency.

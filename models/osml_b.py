@@ -5,7 +5,7 @@ Answers: B-points, the cores and ways that can be taken, along three angles: `de
 `cores_dominated` (the most cores, then ways) and `cache_dominated` (the most ways, then cores).
 Network: 40-40-40 ReLU, dropout 0 % (the paper: 30 %). Loss: absolute error, with the factor y / (y + c) of the paper's modified
 MSE taken at its limit: where no policy exists there is no label, and what has no label does not count.
-Labels: pipelines/trade.py, from each allocation within `reach_steps` steps of the sweep from OAA that meets its QoS.
+Labels: pipelines/fits/trade.py, from each allocation within `reach_steps` steps of the sweep from OAA that meets its QoS.
 
 Differences from the paper: no dropout, and the absolute error for the squared one (both are what params.yaml says). The paper's
 loss leaves out every output whose label is 0; here a 0 beside something that can be given (3 cores and no way) is a label, and

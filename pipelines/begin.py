@@ -9,9 +9,10 @@ from typing import Literal
 
 from models import features
 from models.features import ACTIONS, Bound, Scale
-from pipelines import bundle, fitted
+from pipelines import bundle
 from pipelines.errors import BadInput, BundleError
-from pipelines.fit import Start
+from pipelines.fits import fitted
+from pipelines.fits.fit import Start
 from pipelines.io import sha256_bytes, sha256_file
 
 Letter = Literal["a", "b", "c"]

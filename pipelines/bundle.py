@@ -40,7 +40,7 @@ from pipelines.io import canonical_json, check_output, fsync_folder, make_folder
 from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
 if TYPE_CHECKING:
-    from pipelines.fitted import Fitted, Summary
+    from pipelines.fits.fitted import Fitted, Summary
 
 __all__ = [  # keys are of pipelines/keys.py; who works with bundles finds them here
     "fingerprint",
@@ -908,7 +908,7 @@ def summaries(models: Path) -> dict[str, Summary]:
     Raises:
         BadInput: one is missing, damaged, or was ended before its end.
     """
-    from pipelines import fitted
+    from pipelines.fits import fitted
 
     osml = [f"osml-{key}" for key in OSML]
     found = [name for name in osml if (models / name).exists()]
@@ -924,8 +924,9 @@ def summaries(models: Path) -> dict[str, Summary]:
 def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     """Collect what the stages before left behind."""
     # Imported here: checking a bundle must not need Polars or PyTorch.
-    from pipelines import fitted, samples, tracking
-    from pipelines.card import model_card
+    from pipelines import samples, tracking
+    from pipelines.fits import fitted
+    from pipelines.pages.card import model_card
 
     source = samples.open_dataset(data, check_shards=False)
     held = summaries(models)

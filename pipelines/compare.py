@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import features
-from pipelines import holdout, params, tensors
-from pipelines.fit import matrix
+from pipelines import params
+from pipelines.fits import holdout, tensors
+from pipelines.fits.fit import matrix
+from pipelines.fits.tensors import Table
 from pipelines.io import write_json
-from pipelines.tensors import Table
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

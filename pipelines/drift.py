@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pipelines import params, samples
-from pipelines.rowfile import About
+from pipelines.fits.rowfile import About
 
 F64 = NDArray[np.float64]
 

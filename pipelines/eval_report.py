@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import eval_facts, eval_page, eval_rows, page, site
+from pipelines import site
 from pipelines.errors import BadInput
-from pipelines.eval_page import Step, untold
 from pipelines.io import canonical_json, check_output, write_bytes
+from pipelines.pages import eval_facts, eval_page, eval_rows, page
+from pipelines.pages.eval_page import Step, untold
 
 PAGE, FACTS = "eval-report.html", "eval-report.json"
 # what `run` tells of: the numbers, and each part of the page with figures

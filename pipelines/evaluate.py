@@ -47,15 +47,16 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import fit, fitted, holdout, osml_measures, params, signature, tensors, tracking
+from pipelines import osml_measures, params, tracking
 from pipelines.errors import BadInput
-from pipelines.fit_oaa import predict_a
-from pipelines.fit_qos import predict_qos
-from pipelines.fitted import Fitted
-from pipelines.holdout import Questions, mean_where
+from pipelines.fits import fit, fitted, holdout, signature, tensors
+from pipelines.fits.fit_oaa import predict_a
+from pipelines.fits.fit_qos import predict_qos
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.holdout import Questions, mean_where
+from pipelines.fits.tensors import Table
 from pipelines.inputs import message
 from pipelines.io import csv_bytes, read_json, write_bytes, write_headline, write_json
-from pipelines.tensors import Table
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 
 from models import features, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
-from pipelines import fit_oaa, fit_qos, fitted, holdout, params, samples, tensors
-from pipelines.fit_oaa import predict_a
-from pipelines.fitted import Fitted
-from pipelines.holdout import mean_where
+from pipelines import params, samples
+from pipelines.fits import fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines.fits.fit_oaa import predict_a
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.holdout import mean_where
+from pipelines.fits.tensors import Table
 from pipelines.io import csv_bytes, make_folder, write_bytes, write_headline, write_json
-from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
 

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import export, features, osml_actions
-from pipelines import fit, fit_trade, holdout, params, tensors
-from pipelines.fitted import Fitted
-from pipelines.holdout import mean_where
-from pipelines.tensors import Table
+from pipelines import params
+from pipelines.fits import fit, fit_trade, holdout, tensors
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.holdout import mean_where
+from pipelines.fits.tensors import Table
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -36,8 +36,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines import fitted, params, signature, tracking
+from pipelines import params, tracking
 from pipelines.errors import BadInput, PipelineError
+from pipelines.fits import fitted, signature
 from pipelines.inputs import parse_json, read_text
 from pipelines.io import canonical_json, read_json, sha256_file, write_headline, write_json
 

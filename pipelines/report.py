@@ -13,8 +13,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pipelines import drift, page, params, site, training_facts, training_page
+from pipelines import drift, params, site
 from pipelines.io import read_model, write_bytes, write_json
+from pipelines.pages import page, training_facts, training_page
 
 PAGE, FACTS, VERSIONS = "report.html", "report.json", "versions.json"
 

@@ -18,8 +18,8 @@ import polars as pl
 from models import features
 from pipelines import engine, params, reduce, samples
 from pipelines.errors import BadInput, PipelineError
+from pipelines.fits.rowfile import About, Left
 from pipelines.io import write_json, write_parquet
-from pipelines.rowfile import About, Left
 from pipelines.tables import of_stage
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pipelines.io import write_bytes
-from pipelines.page import Callout, Link, Links, Page, Section, render
+from pipelines.pages.page import Callout, Link, Links, Page, Section, render
 
 INDEX = "index.html"
 _FOLDER = "out"

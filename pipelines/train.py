@@ -6,7 +6,7 @@ MODEL: a, b, c (OSML+), osml-a, osml-ap, osml-b, osml-bp, osml-c (OSML); models/
 Model-B: its prediction is part of the reward. Writes `model.safetensors`, `model.json` (inputs, scales, rows), `loss.csv`.
 
 The run in MLflow begins before the training: a store that cannot be used refuses it before an hour is spent. A store that goes
-away meanwhile ends nothing; the stages `evaluate` and `register` complete the run (pipelines/signature.py).
+away meanwhile ends nothing; the stages `evaluate` and `register` complete the run (pipelines/fits/signature.py).
 
 SIGTERM, Ctrl-C and the end of DVC end a training after the batch at hand. What it has is written, marked `stopped_early`, unless
 a whole model is there already; the exit code is 1, so DVC keeps nothing of it and trains again, and the run ends as KILLED.
@@ -24,23 +24,24 @@ from typing import Any
 
 import torch
 
-from pipelines import fitted, params, signature, tensors, tracking
+from pipelines import params, tracking
 from pipelines.errors import BadInput, Interrupted, PipelineError
-from pipelines.fit import Start, Stop, Watch
-from pipelines.fitted import Fitted
+from pipelines.fits import fitted, signature, tensors
+from pipelines.fits.fit import Start, Stop, Watch
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
 from pipelines.inputs import message
 from pipelines.io import make_folder
-from pipelines.tensors import Table
 
 LEARNERS = {
-    "a": ("models.model_a", "pipelines.fit_oaa"),
-    "b": ("models.model_b", "pipelines.fit_qos"),
-    "c": (None, "pipelines.fit_ddpg"),
-    "osml-a": ("models.osml_a", "pipelines.fit_oaa"),
-    "osml-ap": ("models.osml_ap", "pipelines.fit_oaa"),
-    "osml-b": ("models.osml_b", "pipelines.fit_trade"),
-    "osml-bp": ("models.osml_bp", "pipelines.fit_trade"),
-    "osml-c": (None, "pipelines.fit_dqn"),
+    "a": ("models.model_a", "pipelines.fits.fit_oaa"),
+    "b": ("models.model_b", "pipelines.fits.fit_qos"),
+    "c": (None, "pipelines.fits.fit_ddpg"),
+    "osml-a": ("models.osml_a", "pipelines.fits.fit_oaa"),
+    "osml-ap": ("models.osml_ap", "pipelines.fits.fit_oaa"),
+    "osml-b": ("models.osml_b", "pipelines.fits.fit_trade"),
+    "osml-bp": ("models.osml_bp", "pipelines.fits.fit_trade"),
+    "osml-c": (None, "pipelines.fits.fit_dqn"),
 }
 """Where a model is described (a regression: its SPEC) and what fits it. Imported by name, so that a model's stage depends on its
 own code and not on that of all (dvc.yaml)."""

@@ -34,12 +34,13 @@ from numpy.typing import NDArray
 
 from models import model_a, model_b
 from models.mlp import HIDDEN
-from pipelines import fit_oaa, fit_qos, fitted, holdout, params, tensors
-from pipelines.fit import Start
-from pipelines.fit_oaa import predict_a
-from pipelines.fitted import Fitted
+from pipelines import params
+from pipelines.fits import fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines.fits.fit import Start
+from pipelines.fits.fit_oaa import predict_a
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
 from pipelines.io import csv_bytes, make_folder, write_bytes, write_headline, write_json
-from pipelines.tensors import Table
 
 I64 = NDArray[np.int64]
 

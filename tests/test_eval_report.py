@@ -18,8 +18,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from collection import cli
-from pipelines import drawing, eval_facts, eval_page, eval_report, eval_rows, eval_stats, page, policy_charts
+from pipelines import eval_report
 from pipelines.errors import BadInput
+from pipelines.pages import drawing, eval_facts, eval_page, eval_rows, eval_stats, page, policy_charts
 
 SERVICES = ("moses", "xapian", "img-dnn")
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pipelines.bundle import MAX_CARD_BYTES
-from pipelines.card import model_card
-from pipelines.page import number
+from pipelines.pages.card import model_card
+from pipelines.pages.page import number
 
 VECTORS = Path(__file__).resolve().parent / "vectors"
 METRICS = {

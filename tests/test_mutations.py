@@ -28,8 +28,10 @@ from campaigns import measured
 
 from collection import adapters, cli, closed_loop, derive, mirror, playbooks, standing
 from collection.errors import SurefootError
-from pipelines import eval_rows, fitted, inputs, params, samples
+from pipelines import inputs, params, samples
 from pipelines.errors import BadInput, PipelineError
+from pipelines.fits import fitted
+from pipelines.pages import eval_rows
 
 ROOT = Path(__file__).parent.parent
 EVERY_DAY = 60
@@ -547,9 +549,9 @@ def test_a_campaign_is_whole_whoever_reads_of_it(tmp_path: Path) -> None:
 def test_readers_go_by_the_one_helper(request: pytest.FixtureRequest) -> None:
     """No module reads a file or a text of others past `pipelines.inputs`, but those that read what is shipped with them."""
     shipped = {
-        "pipelines/page.py",
-        "pipelines/published.py",
-        "pipelines/eval_facts.py",
+        "pipelines/pages/page.py",
+        "pipelines/pages/published.py",
+        "pipelines/pages/eval_facts.py",
         "pipelines/vectors.py",
         "models/export.py",
     }

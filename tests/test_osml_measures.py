@@ -9,10 +9,11 @@ import pytest
 from models import osml_b
 from models.features import Bound, PlatformLimits, Scale
 from models.osml_actions import ACTIONS, IDLE
-from pipelines import osml_measures, params, rowfile
-from pipelines.fitted import Fitted
-from pipelines.metric_words import describe
-from pipelines.tensors import Table
+from pipelines import osml_measures, params
+from pipelines.fits import rowfile
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
+from pipelines.pages.metric_words import describe
 
 P = params.Params()
 ROWS = np.arange(12)

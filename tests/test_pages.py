@@ -25,7 +25,8 @@ from test_training_report import CAMPAIGN, Training
 
 from collection import card_plots, charts
 from collection import report as demo_report
-from pipelines import drawing, eval_report, eval_rows, page, policy_charts, policy_words, report, site
+from pipelines import eval_report, report, site
+from pipelines.pages import drawing, eval_rows, page, policy_charts, policy_words
 
 ROOT = Path(__file__).resolve().parents[1]
 CSS = (ROOT / "pipelines/templates/report.css").read_text("utf-8")
@@ -400,7 +401,7 @@ def test_one_word_for_one_state() -> None:
     others = re.compile(
         r"client's limit\)|limited by (the|its) client|client limited|load generator was too slow|limited-by-client"
     )
-    files = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("collection/*.py"), *ROOT.glob("pipelines/*_page.py")]
+    files = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("collection/*.py"), *ROOT.glob("pipelines/pages/*_page.py")]
     files += [ROOT / "scripts/workloads_smoke.py", *ROOT.glob("scheduler/surefootd/src/**/*.rs")]
     assert [(f.name, m[0]) for f in files for m in others.finditer(f.read_text("utf-8"))] == []
 

@@ -15,12 +15,13 @@ from synthetic import Campaign, write
 
 from models import export, features, model_a
 from models.mlp import Mlp
-from pipelines import compare, evaluate, fit_oaa, generalise, holdout, label, params, rowfile, tensors, train, transfer
+from pipelines import compare, evaluate, generalise, label, params, train, transfer
 from pipelines import rows as rows_stage
 from pipelines.errors import BadInput
-from pipelines.fit import Start
-from pipelines.fitted import Fitted
-from pipelines.tensors import Table
+from pipelines.fits import fit_oaa, holdout, rowfile, tensors
+from pipelines.fits.fit import Start
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
 
 PLATFORM = features.PlatformLimits("toy", 4.0, 1.0, 4, 2.0)
 SHORT = {"epochs": 2, "min_steps": 100, "batch": 256, "dropout": 0.0}

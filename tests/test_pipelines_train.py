@@ -23,10 +23,11 @@ from synthetic import Campaign, write
 
 from collection import dataset, shardfile
 from models import export, features
-from pipelines import bundle, compare, evaluate, fit_ddpg, fitted, label, params, rows, tensors, train
-from pipelines.card import model_card
+from pipelines import bundle, compare, evaluate, label, params, rows, train
 from pipelines.errors import BadInput
+from pipelines.fits import fit_ddpg, fitted, tensors
 from pipelines.io import sha256_file
+from pipelines.pages.card import model_card
 
 ROOT = Path(__file__).parents[1]
 

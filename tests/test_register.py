@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from models.features import ACTIONS, Bound, Scale
-from pipelines import fitted, params, register, signature, tracking
+from pipelines import params, register, tracking
 from pipelines.errors import BadInput
-from pipelines.fitted import Fitted
+from pipelines.fits import fitted, signature
+from pipelines.fits.fitted import Fitted
 from pipelines.io import sha256_file, write_json
 from pipelines.register import CANDIDATE, CHAMPION
 

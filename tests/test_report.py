@@ -14,7 +14,7 @@ import pytest
 
 from collection import charts, report
 from collection.shardfile import SCHEMA
-from pipelines import eval_rows, page, policy_charts
+from pipelines.pages import eval_rows, page, policy_charts
 
 TARGET_MS = 10.0
 

@@ -11,7 +11,8 @@ import pytest
 
 from collection import checks, layout, report, shardfile, tools
 from models import features, osml_actions
-from pipelines import eval_rows, samples
+from pipelines import samples
+from pipelines.pages import eval_rows
 
 TYPES: dict[str, Any] = {"Utf8": pl.String, "Int32": pl.Int32, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
 

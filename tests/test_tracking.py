@@ -23,8 +23,9 @@ import pytest
 import yaml
 from synthetic import Campaign, write
 
-from pipelines import bundle, evaluate, fit, fitted, label, params, register, rows, signature, tracking, train
+from pipelines import bundle, evaluate, label, params, register, rows, tracking, train
 from pipelines.errors import BadInput, PipelineError
+from pipelines.fits import fit, fitted, signature
 
 ROOT = Path(__file__).parents[1]
 QUICK: dict[str, Any] = {
@@ -681,7 +682,8 @@ def test_a_signal_is_no_success(module: str, number: str, data: Path, made: Path
     """Stages that fit models to measure them have nothing to keep: a line, and exit code 1 (Lightning's own is 0)."""
     code = f"""
 import os, signal, sys
-from pipelines import {module}, fit
+from pipelines import {module}
+from pipelines.fits import fit
 real = fit.trainer
 def trainer(*a, **k):
     made = real(*a, **k)

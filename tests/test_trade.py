@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.osml_b import ANGLES
-from pipelines import trade
-from pipelines.grids import Grids
+from pipelines.fits import trade
+from pipelines.fits.grids import Grids
 
 DEFAULT, CORES, CACHE = range(3)
 

@@ -17,9 +17,10 @@ from synthetic import Campaign, write
 from models import export, features, model_a, model_b, osml_a, osml_ap, osml_b, osml_bp, osml_c
 from models.features import Bound, Scale
 from models.regression import Regression
-from pipelines import fit, fit_ddpg, fit_dqn, fit_oaa, fit_trade, label, params, rows, samples, tensors, train
+from pipelines import label, params, rows, samples, train
 from pipelines.errors import BadInput
-from pipelines.tensors import Batches, Table
+from pipelines.fits import fit, fit_ddpg, fit_dqn, fit_oaa, fit_trade, tensors
+from pipelines.fits.tensors import Batches, Table
 
 SPECS = [model_a.SPEC, model_b.SPEC, osml_a.SPEC, osml_ap.SPEC, osml_b.SPEC, osml_bp.SPEC]
 SHORT = {"epochs": 2, "min_steps": 100, "batch": 256}

@@ -24,22 +24,11 @@ from synthetic import Campaign, Service, write
 
 from models import export, features
 from models.features import Bound, Scale
-from pipelines import (
-    drawing,
-    drift,
-    fitted,
-    label,
-    params,
-    published,
-    report,
-    rowfile,
-    rows,
-    training_charts,
-    training_facts,
-    training_page,
-)
+from pipelines import drift, label, params, report, rows
 from pipelines.errors import BadInput
-from pipelines.page import number
+from pipelines.fits import fitted, rowfile
+from pipelines.pages import drawing, published, training_charts, training_facts, training_page
+from pipelines.pages.page import number
 
 ROOT = Path(__file__).resolve().parents[1]
 CAMPAIGN = Campaign(loads=(800.0, 1600.0, 2400.0), core_values=tuple(map(float, range(1, 13, 2))), samples=2)

@@ -11,7 +11,7 @@
 //! both. What the paper leaves open, and what is done here:
 //!
 //! * Weights from another platform are moved to this one's bounds, so that they are the same function of cores, MB and MB/s
-//!   (as `pipelines/fit.py` does).
+//!   (as `pipelines/fits/fit.py` does).
 //! * Random critics begin at the return of a reward of 2 for ever: finding that one number would take most of the episodes.
 //! * An episode begins, a second before its first step, with a random allocation: each service has from the least to an even
 //!   share of cores and of ways, the BE job the rest. Some services then have too little and some too much.

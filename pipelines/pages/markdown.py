@@ -1,4 +1,4 @@
-"""Text and tables of the Markdown cards: of a data set (collection/card.py) and of a bundle (pipelines/card.py)."""
+"""Text and tables of the Markdown cards: of a data set (collection/card.py) and of a bundle (pipelines/pages/card.py)."""
 
 from __future__ import annotations
 

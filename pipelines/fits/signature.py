@@ -3,7 +3,7 @@
 MLmodel has the signature (named inputs and outputs, in order) and one flavor, `surefoot`, which only says which file is what.
 The example is one row of inputs in natural units, each in the middle of its range: what the model takes, not what is usual.
 There is no `python_function` flavor: that one is a pickle or code, and MLflow would run it. What runs these weights is
-`pipelines.fitted.load` and the node.
+`pipelines.fits.fitted.load` and the node.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 
 from models import export
 from models.features import ACTIONS
-from pipelines import fitted, tracking
-from pipelines.fitted import Fitted
+from pipelines import tracking
+from pipelines.fits import fitted
+from pipelines.fits.fitted import Fitted
 from pipelines.io import canonical_json, read_json, sha256_bytes, sha256_file, write_json
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What the training report says, as plain data: gathered from what the stages of one data set left behind.
 
-The page (pipelines/training_page.py) shows these facts and nothing else; they are written beside it as report.json. What was not
+The page (training_page.py) shows these facts and nothing else; they are written beside it as report.json. What was not
 measured is None, never left out, so that the page can say so.
 """
 
@@ -15,11 +15,13 @@ from typing import Any
 
 import polars as pl
 
-from pipelines import drift, fitted, params, published, rowfile, tracking
+from pipelines import drift, params, tracking
 from pipelines.errors import BadInput
+from pipelines.fits import fitted, rowfile
 from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, read_text
 from pipelines.io import read_json
-from pipelines.published import Published, errors
+from pipelines.pages import published
+from pipelines.pages.published import Published, errors
 from pipelines.tables import of_stage
 
 MODELS = ("a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c")

@@ -1,7 +1,7 @@
 """The model card of a bundle, `card.md`: what its models are for, what they were trained on, how good they are and where not.
 
 Made from the facts of the manifest alone, so that card and manifest cannot disagree, and anyone can make it again from the
-manifest. Figures of the papers stand beside ours as in the training report (pipelines/published.csv).
+manifest. Figures of the papers stand beside ours as in the training report (pipelines/pages/published.csv).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.features import MODEL_A_INPUTS, MODEL_B_INPUTS, MODEL_C_INPUTS
-from pipelines import published
-from pipelines.markdown import plain, table
-from pipelines.metric_words import METHODS, MODELS, describe, other
-from pipelines.page import number
+from pipelines.pages import published
+from pipelines.pages.markdown import plain, table
+from pipelines.pages.metric_words import METHODS, MODELS, describe, other
+from pipelines.pages.page import number
 
 Facts = Mapping[str, Any]
 

@@ -18,9 +18,9 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from pipelines.drawing import INK, MUTED, SERIES, STYLE, TARGET, svg_element
-from pipelines.eval_stats import ecdf
-from pipelines.page import counted
+from pipelines.pages.drawing import INK, MUTED, SERIES, STYLE, TARGET, svg_element
+from pipelines.pages.eval_stats import ecdf
+from pipelines.pages.page import counted
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""The training report as a page: the facts of pipelines/training_facts.py in tables, figures and words."""
+"""The training report as a page: the facts of pipelines/pages/training_facts.py in tables, figures and words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines import training_charts as charts
-from pipelines.metric_words import METHODS, MODELS, describe, other
-from pipelines.page import (
+from pipelines.pages import training_charts as charts
+from pipelines.pages.metric_words import METHODS, MODELS, describe, other
+from pipelines.pages.page import (
     Callout,
     Column,
     Drawing,
@@ -23,7 +23,7 @@ from pipelines.page import (
     number,
     per_cent,
 )
-from pipelines.training_facts import flat
+from pipelines.pages.training_facts import flat
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]

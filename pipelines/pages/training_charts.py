@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.drawing import MUTED, SERIES, STYLE, TARGET, svg_element
+from pipelines.pages.drawing import MUTED, SERIES, STYLE, TARGET, svg_element
 
 Values = Sequence[float | None]
 

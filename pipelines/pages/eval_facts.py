@@ -15,9 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.eval_rows import LIMIT_S, OPTIONAL, WHAT
-from pipelines.eval_stats import Estimate, over_seeds, over_workloads, paired_ratio
-from pipelines.policy_charts import in_order
+from pipelines.pages.eval_rows import LIMIT_S, OPTIONAL, WHAT
+from pipelines.pages.eval_stats import Estimate, over_seeds, over_workloads, paired_ratio
+from pipelines.pages.policy_charts import in_order
 
 _FILE = Path(__file__).with_name("eval_published.csv")
 # Ours, which the published figures are aims for; a rival's published figure is shown, and beating it is no failure of anybody.
@@ -128,7 +128,7 @@ class Group:
 
 def groups(rows: pl.DataFrame) -> list[Group]:
     """One group a platform and set; and, where there are several sets beside BE jobs, their union."""
-    from pipelines.eval_rows import set_of
+    from pipelines.pages.eval_rows import set_of
 
     found = []
     for (platform, name), mine in rows.group_by(["platform", "set"], maintain_order=True):

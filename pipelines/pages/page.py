@@ -68,7 +68,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: SVG text as pipelines/drawing.py makes it, and its caption.
+    """A figure: SVG text as pipelines/pages/drawing.py makes it, and its caption.
 
     n: of how many it is, and how many of them were usable. It leads the caption; no figure is without.
     """

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from models import features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import rowfile, samples
+from pipelines import samples
 from pipelines.errors import BadInput
-from pipelines.grids import Grids
+from pipelines.fits import rowfile
+from pipelines.fits.grids import Grids
 from pipelines.tables import of_stage
 
 F64 = NDArray[np.float64]

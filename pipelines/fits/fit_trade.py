@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from models import features
 from models.osml_b import ANGLES, OUTPUTS
 from models.spec import Spec
-from pipelines import fit, params, tensors, trade
-from pipelines.fitted import Fitted
-from pipelines.tensors import Table
+from pipelines import params
+from pipelines.fits import fit, tensors, trade
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

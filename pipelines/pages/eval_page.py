@@ -1,4 +1,4 @@
-"""The evaluation report as a page: the facts of pipelines/eval_facts.py in tables, figures and words."""
+"""The evaluation report as a page: the facts of pipelines/pages/eval_facts.py in tables, figures and words."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines import eval_rows
-from pipelines import policy_charts as charts
-from pipelines.eval_facts import ALL_BE, NOT_RUN, OURS, Group
-from pipelines.page import (
+from pipelines.pages import eval_rows
+from pipelines.pages import policy_charts as charts
+from pipelines.pages.eval_facts import ALL_BE, NOT_RUN, OURS, Group
+from pipelines.pages.page import (
     Callout,
     Column,
     Drawing,
@@ -29,7 +29,7 @@ from pipelines.page import (
     estimate,
     number,
 )
-from pipelines.policy_words import Standing, be_words
+from pipelines.pages.policy_words import Standing, be_words
 
 Facts = Mapping[str, Any]
 # told the name of each step, which lasts as long as the context

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.errors import BadInput
-from pipelines.tensors import QosQuestions, Table
+from pipelines.fits.tensors import QosQuestions, Table
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

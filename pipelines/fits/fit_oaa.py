@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.spec import Spec
-from pipelines import fit, params, tensors
-from pipelines.fitted import Fitted
-from pipelines.tensors import Batches, Table
+from pipelines import params
+from pipelines.fits import fit, tensors
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Batches, Table
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

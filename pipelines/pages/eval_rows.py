@@ -14,8 +14,8 @@ import polars.selectors as cs
 
 from pipelines.errors import BadInput
 from pipelines.inputs import parse_json, read_json
-from pipelines.page import counted
-from pipelines.policy_charts import Lane, TimeLine
+from pipelines.pages.page import counted
+from pipelines.pages.policy_charts import Lane, TimeLine
 from pipelines.tables import reading
 
 ROWS, TIMELINES = "rows.parquet", "timelines.parquet"

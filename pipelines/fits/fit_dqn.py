@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from models import osml_c
 from models.dqn import Dqn, DqnArgs, Replay
 from models.features import make_bounds
-from pipelines import fit, fitted, params, tensors
+from pipelines import params
 from pipelines.errors import BadInput
-from pipelines.fitted import Fitted
-from pipelines.tensors import Table
+from pipelines.fits import fit, fitted, tensors
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -27,10 +27,11 @@ from models import export, features
 from models.features import Bound, Scale
 from models.mlp import Mlp
 from models.spec import Spec
-from pipelines import params, tensors
+from pipelines import params
 from pipelines.errors import BadInput, Interrupted, PipelineError
-from pipelines.fitted import VAL_LOSS, Fitted, Stopped
-from pipelines.tensors import Table
+from pipelines.fits import tensors
+from pipelines.fits.fitted import VAL_LOSS, Fitted, Stopped
+from pipelines.fits.tensors import Table
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from models import features
 from models.ddpg import Ddpg, DdpgArgs
 from models.features import ACTIONS, Scale
-from pipelines import fit, fitted, params, tensors
+from pipelines import params
 from pipelines.errors import BadInput
-from pipelines.fit_qos import predict_qos
-from pipelines.fitted import Fitted
-from pipelines.tensors import Batches, Table, Transitions
+from pipelines.fits import fit, fitted, tensors
+from pipelines.fits.fit_qos import predict_qos
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Batches, Table, Transitions
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""How rows become tensors, and tensors weights: one file a kind of model, and what they share."""

@@ -1,0 +1,1 @@
+"""Pages, charts and cards: what the pipelines show. No stage computes with them."""
