@@ -145,9 +145,10 @@ pub fn policy(
     bundle: Option<&Bundle>,
     seed: u64,
     config: &LearningConfig,
+    settings: &Settings,
     state: Option<&Path>,
 ) -> Result<(Box<dyn Policy>, Option<Learning>)> {
-    let settings = Settings::learning_every(config.every_ms);
+    let settings = settings.clone().learning_every(config.every_ms);
     let (pupil, set, file): (Box<dyn Pupil>, ModelSet, &str) = match (bundle, learns(name)) {
         (Some(b), Some(Family::OsmlPlus)) => {
             let shared = Shared::new(BundleModels::new(b, platform).map_err(Error::BadInput)?, config.on);
@@ -160,7 +161,7 @@ pub fn policy(
             let set = ModelSet { osml: Some(Box::new(shared.clone())), ..ModelSet::of(b, platform).map_err(Error::BadInput)? };
             (Box::new(shared), set, EXPERIENCE_OSML)
         }
-        _ => return Ok((models::policy(name, platform, bundle, seed)?, None)),
+        _ => return Ok((models::policy(name, platform, bundle, &settings, seed)?, None)),
     };
     let policy = models::policy_of(name, platform, set, settings, seed)?;
     if let Some(Err(e)) = config.experience.as_deref().filter(|_| config.on).map(replaceable) {

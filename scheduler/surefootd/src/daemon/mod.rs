@@ -82,7 +82,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
             let node = Node::virtual_server(&config, &at)?;
             let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
-            let policy = learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, None)?;
+            let policy =
+                learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, &config.settings, None)?;
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
             let head = Head { is_virtual: true, ..head };
@@ -98,7 +99,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
                     Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
                 }
-                models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed)?;
+                models::policy(&args.policy, &found.platform, bundle.as_ref(), &config.settings, config.seed)?;
                 shadows(args, &config, &found.platform, bundle.as_ref())?;
                 Ok(bundle)
             })?;
@@ -108,7 +109,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
             let platform = server.platform().clone();
-            let policy = learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, Some(&state))?;
+            let policy =
+                learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, &config.settings, Some(&state))?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
             let beside = Beside::open(shadows, args, &config, &Sources::default(), head)?;
@@ -173,7 +175,7 @@ fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option
 
 /// The policies that look on.
 fn shadows(args: &cli::Run, config: &NodeConfig, platform: &Platform, bundle: Option<&Bundle>) -> Result<Shadows> {
-    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed)?;
+    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, &config.settings, config.seed)?;
     Shadows::new(makers, judge).map_err(|e| Error::BadInput(format!("--shadow: {e}")))
 }
 
@@ -197,6 +199,7 @@ fn head(
         bundle: bundle.map(|b| b.digest.clone()),
         learns: config.learning.on,
         learn_every_ms: config.learning.every_ms,
+        settings: config.settings.changed(),
         resumed_experience: learning.is_some_and(Learning::resumed),
         version: env!("CARGO_PKG_VERSION").into(),
     }
@@ -239,6 +242,7 @@ impl<'a> Story<'a> {
             bundle: args.bundle.as_ref().map(|b| b.display().to_string()),
             interval_ms: config.interval_ms,
             seed: config.seed,
+            settings: config.settings.changed(),
             version: env!("CARGO_PKG_VERSION").into(),
         };
         let of_config = |e: Error| match &config.journal {
