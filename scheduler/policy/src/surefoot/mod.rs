@@ -587,5 +587,7 @@ impl Policy for Surefoot {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
