@@ -107,6 +107,8 @@ struct Life {
     /// Model-B's relative error on this service, smoothed; and the QoS that it predicted of the present cell.
     error: f64,
     predicted: Option<f64>,
+    /// When the error was last looked at, while it keeps Model-B from offering anything.
+    distrusted_ms: Option<u64>,
     watch: Option<Watch>,
     hurts: u32,
     /// Losses at this load that were too much; and that it holds what a loss left, and nothing has been given back.
@@ -137,6 +139,7 @@ impl Life {
             ledger: Ledger::new(set.memory),
             error: set.trust.first_error,
             predicted: None,
+            distrusted_ms: None,
             watch: None,
             hurts: 0,
             regrets: 0,
@@ -157,6 +160,16 @@ impl Life {
     /// Of the throughput since the present cell was chosen.
     fn load_change(&self) -> f64 {
         self.rps / self.planned_rps - 1.0
+    }
+
+    /// An error so large that no answer of Model-B's is enough is never refuted: nothing is offered, and nothing judged. So it fades
+    /// until the largest answer is enough.
+    fn forget(&mut self, now_ms: u64, cap: f64, set: &settings::Trust) {
+        let offers_nothing = 1.0 + set.errors * self.error >= cap;
+        let since_ms = self.distrusted_ms.replace(now_ms).filter(|_| offers_nothing);
+        if let Some(since_ms) = since_ms {
+            self.error *= 0.5_f64.powf((now_ms - since_ms) as f64 / set.forget_ms as f64);
+        }
     }
 
     fn is_new(&self) -> bool {
@@ -286,9 +299,15 @@ impl Surefoot {
             if qos >= 1.0 && heard && self.books.slot(&s.id).is_some() {
                 life.ledger.note(now_ms, own, life.rps, qos, set.memory.grudge_ms);
             }
+            let cap = self.models.qos_cap();
+            // Of a cell that was to miss, or at a load that is gone, a prediction says nothing about cells that are to suffice.
+            let judged = |predicted: &f64| heard && *predicted >= 1.0 && life.load_change().abs() <= set.readings.load_change;
+            if heard && life.predicted.is_some_and(|p| !judged(&p)) {
+                life.predicted = None;
+            }
+            life.forget(now_ms, cap, &set.trust);
             if let Some(predicted) = life.predicted.filter(|_| heard) {
                 life.predicted = None;
-                let cap = self.models.qos_cap();
                 let error = (qos.min(cap) - predicted.min(cap)).abs() / predicted.clamp(1.0, cap);
                 life.error = ((1.0 - set.trust.weight) * life.error + set.trust.weight * error).min(set.trust.most_error);
             }

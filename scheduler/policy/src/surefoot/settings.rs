@@ -66,6 +66,7 @@ settings! {
         weight: f64 = 0.3, 0..=1, "share", "weight of the latest error in the average", Sets;
         hurt_weight: f64 = 0.5, 0..=1, "share", "weight of an error that hurt", Sets;
         most_error: f64 = 2.0, 0..=100, "share", "the average error, at most", Sets;
+        forget_ms: u64 = 20_000, 100..=3_600_000, "ms", "half of an error is forgotten while it lets Model-B offer nothing", Sets;
         comfort_qos: f64 = 1.05, 1..=10, "QoS", "a service that meets its target with less takes what is free", Sets;
         missed_qos: f64 = 0.99, 0..=1, "QoS", "a cell that missed is remembered with at most this", Plant;
         hurt_qos: f64 = 0.9, 0..=1, "QoS", "a loss that hurt is remembered so where latency is unknown", Sets;

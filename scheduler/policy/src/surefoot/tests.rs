@@ -1208,3 +1208,55 @@ fn too_little_is_better_than_nothing_where_models_say_who_can_spare_it() {
     let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
     assert!(b.cores < before.cores && a.cores < 15 && a.cores + b.cores == 16, "{before:?} {a:?} {b:?}");
 }
+
+/// However wrong Model-B was, it is asked again after a while: with a margin beyond its largest answer nothing would be offered, and nothing
+/// learnt, for good.
+#[test]
+fn an_error_that_lets_nothing_be_offered_fades() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 3.0, 10.0).be("x");
+    let mut models = Perfect::of(&plant);
+    models.cap = 2.0;
+    let mut policy = policy(&p, models);
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    let most = policy.set.trust.most_error;
+    policy.lives.get_mut("a").unwrap().error = most;
+    let (all, least) = (policy.pool(), policy.books.least());
+    policy.books.set("a", all.minus(least));
+    for _ in 0..20 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(plant.cores("x") <= 2.0, "{}", plant.cores("x"));
+    for _ in 0..1200 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(plant.cores("x") >= 8.0 && plant.all_met(), "{} {}", plant.cores("x"), policy.lives["a"].error);
+}
+
+/// A prediction for a load that is gone, or of a cell that was to miss, is no error of Model-B's; one for this load is.
+#[test]
+fn only_predictions_for_this_load_are_judged() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    for (predicted, load, counts) in [(1.9, 1.0, true), (1.9, 2.0, false), (0.6, 1.0, false)] {
+        let mut plant = Plant::new(&p).lc("a", 3.0, 10.0).be("x");
+        let mut models = Perfect::of(&plant);
+        models.cap = 2.0;
+        let mut policy = policy(&p, models);
+        for _ in 0..100 {
+            step(&mut plant, &mut policy);
+        }
+        plant.tick();
+        let mut seen = plant.observe();
+        let s = seen.services.iter_mut().find(|s| s.id == "a").unwrap();
+        // Half of the target: QoS 0.5, which is another value than either prediction.
+        s.window.as_mut().unwrap().p99_ms = 20.0;
+        let life = policy.lives.get_mut("a").unwrap();
+        (life.predicted, life.planned_rps, life.changed_ms) = (Some(predicted), life.rps * load, 0);
+        let before = life.error;
+        policy.look(plant.t_ms, &seen);
+        let life = &policy.lives["a"];
+        assert_eq!((life.error != before, life.predicted), (counts, None), "{predicted} {load}");
+    }
+}

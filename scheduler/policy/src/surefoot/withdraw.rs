@@ -53,10 +53,12 @@ impl Surefoot {
                     life.regret(set.readings.load_change);
                     let spared_ms = if be { (grudge as f64 * set.memory.spare_beside_be) as u64 } else { grudge };
                     life.spared_until_ms = life.spared_until_ms.max(now_ms + spared_ms);
-                    // It was predicted to be well there. Half of what one learns is about the next prediction.
+                    // It was predicted to be well there, at the load of then. Half of what one learns is about the next prediction.
                     let weight = set.trust.hurt_weight;
                     let error = weight * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected;
-                    life.error = ((1.0 - weight) * life.error + error).min(set.trust.most_error);
+                    if life.load_change().abs() <= set.readings.load_change {
+                        life.error = ((1.0 - weight) * life.error + error).min(set.trust.most_error);
+                    }
                     let qos = s.qos().unwrap_or(set.trust.hurt_qos).min(set.trust.missed_qos);
                     life.ledger.note(now_ms, held, life.rps, qos, grudge);
                 }
