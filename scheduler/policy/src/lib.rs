@@ -34,6 +34,7 @@ pub mod osml_plus;
 pub mod pace;
 pub mod parties;
 mod policy;
+pub mod settable;
 pub mod shadow;
 pub mod surefoot;
 pub mod unmanaged;
@@ -61,6 +62,9 @@ pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 pub use policy::Policy;
 
+use pace::Pace;
+use settable::Settable;
+use std::collections::BTreeMap;
 use surefoot_server::{names, Platform};
 
 /// Every policy's name, as `--policy` takes it.
@@ -118,19 +122,67 @@ pub fn learns(name: &str) -> Option<Family> {
 }
 
 /// What can be set of the policies that [`by_name_with`] makes; those that are not here run by their defaults.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
+    /// How often the policy is called.
+    pub pace: Pace,
     pub osml: osml::Settings,
     pub osml_plus: osml_plus::Settings,
+    pub surefoot: surefoot::Settings,
 }
 
 impl Settings {
-    /// The defaults, with so much time between two steps of on-line learning.
-    pub fn learning_every(ms: u64) -> Self {
-        Settings {
-            osml: osml::Settings { learn_every_ms: ms, ..osml::Settings::default() },
-            osml_plus: osml_plus::Settings { learn_every_ms: ms, ..osml_plus::Settings::default() },
+    /// Set one by its full name, e.g. `surefoot.prices.move`; says that name.
+    ///
+    /// # Errors
+    /// One line that names the setting, its bounds or the nearest name; nothing is set then.
+    pub fn assign(&mut self, name: &str, numbers: &[f64]) -> Result<String, String> {
+        let known = surefoot::Settings::POLICY;
+        match name.split_once('.') {
+            Some((policy, of_policy)) if policy == known => self.surefoot.assign(of_policy, numbers).map(|name| format!("{known}.{name}")),
+            _ => {
+                let policy = name.split('.').next().unwrap_or(name);
+                let near = names::nearest(policy, [known]).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+                Err(format!("{name}: only {known} has settings of that kind.{near} Write {known}.GROUP.NAME (docs/policy-parameters.md)"))
+            }
         }
+    }
+
+    /// The same from `NAME=VALUE`, as command lines have it: a number, or numbers with commas between them.
+    ///
+    /// # Errors
+    /// As [`Settings::assign`].
+    pub fn assign_text(&mut self, text: &str) -> Result<String, String> {
+        let wanted = format!("Write NAME=VALUE, e.g. {}.prices.move=0.05", surefoot::Settings::POLICY);
+        let (name, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" has no \"=\". {wanted}"))?;
+        let (name, value) = (name.trim(), value.trim());
+        let list = value.strip_prefix('[').and_then(|v| v.strip_suffix(']')).unwrap_or(value);
+        let number =
+            |x: &str| x.trim().replace('_', "").parse::<f64>().map_err(|_| format!("{name}: \"{}\" is no number. {wanted}", x.trim()));
+        let numbers = list.split(',').map(number).collect::<Result<Vec<f64>, String>>()?;
+        self.assign(name, &numbers)
+    }
+
+    /// Those that a record names ([`Settings::changed`]), and the default of all others.
+    ///
+    /// # Errors
+    /// As [`Settings::assign`].
+    pub fn of(record: &BTreeMap<String, Vec<f64>>) -> Result<Self, String> {
+        let mut settings = Settings::default();
+        record.iter().try_for_each(|(name, numbers)| settings.assign(name, numbers).map(|_| ()))?;
+        Ok(settings)
+    }
+
+    /// What is not the default, by full name: records of a run say so.
+    pub fn changed(&self) -> BTreeMap<String, Vec<f64>> {
+        let named = |(name, numbers)| (format!("{}.{name}", surefoot::Settings::POLICY), numbers);
+        self.surefoot.changed().into_iter().map(named).collect()
+    }
+
+    /// With so much time between two steps of on-line learning.
+    pub fn learning_every(mut self, ms: u64) -> Self {
+        (self.osml.learn_every_ms, self.osml_plus.learn_every_ms) = (ms, ms);
+        self
     }
 }
 
@@ -148,7 +200,8 @@ pub fn by_name(name: &str, platform: &Platform, models: ModelSet, seed: u64) -> 
 /// # Errors
 /// As [`by_name`].
 pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>, String> {
-    let policy: Box<dyn Policy> = match name {
+    let pace = settings.pace;
+    let mut policy: Box<dyn Policy> = match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "equal-share" => Box::new(EqualShare::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
@@ -159,9 +212,10 @@ pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings:
         "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
         "osml" => Box::new(Osml::new(platform, models.osml_for(name)?, settings.osml, seed)),
         "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
-        "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, surefoot::Settings::default())),
+        "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, settings.surefoot)),
         _ => return Err(unknown(name)),
     };
+    policy.called_every(pace.interval_ms()).map_err(|e| format!("policy {name}: interval_ms: {e}"))?;
     Ok(Box::new(Guarded::new(policy, platform)))
 }
 
@@ -189,11 +243,9 @@ mod tests {
             let inner = debug.strip_prefix("Settings { ").and_then(|d| d.strip_suffix(" }")).unwrap();
             inner.split(&mut between).map(|f| f.trim().split_once(": ").map(|(n, v)| (n.into(), v.into())).unwrap()).collect()
         };
-        for (policy, defaults) in [
-            ("osml-plus", format!("{:?}", osml_plus::Settings::default())),
-            ("osml", format!("{:?}", osml::Settings::default())),
-            ("surefoot", format!("{:?}", surefoot::Settings::default())),
-        ] {
+        for (policy, defaults) in
+            [("osml-plus", format!("{:?}", osml_plus::Settings::default())), ("osml", format!("{:?}", osml::Settings::default()))]
+        {
             let (said, is) = (documented(policy), coded(defaults));
             let names = |l: &[(String, String)]| l.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
             assert_eq!(names(&said), names(&is), "{policy}: docs/policy-parameters.md against the code, in its order");
@@ -201,6 +253,68 @@ mod tests {
                 assert_eq!(value, right, "{policy}: {name}: docs/policy-parameters.md against the code");
             }
         }
+    }
+
+    /// The page's section on surefoot is the table of its settings.
+    #[test]
+    fn the_documented_settings_of_surefoot_are_its_table() {
+        let page = include_str!("../../../docs/policy-parameters.md");
+        let section = page.split("\n## ").find(|s| s.starts_with("surefoot\n")).unwrap();
+        let mut wanted = String::from("| name | value | bounds | unit | meaning | source |\n| --- | --- | --- | --- | --- | --- |\n");
+        for s in surefoot::Settings::table() {
+            let value = settable::text(&(s.get)(&surefoot::Settings::default()), s.len.is_some());
+            let (name, source) = (s.name(), s.source.as_str());
+            wanted += &format!("| `{name}` | {value} | {} to {} | {} | {} | {source} |\n", s.low, s.high, s.unit, s.meaning);
+        }
+        assert!(section.contains(&wanted), "docs/policy-parameters.md, section surefoot: put this table there\n{wanted}");
+    }
+
+    /// Every default lies within its bounds, and can be set by its full name; a setting that is not the default is listed.
+    #[test]
+    fn every_setting_of_surefoot_can_be_set() {
+        let mut names = std::collections::BTreeSet::new();
+        for s in surefoot::Settings::table() {
+            let name = format!("surefoot.{}", s.name());
+            let mut settings = Settings::default();
+            let default = (s.get)(&settings.surefoot);
+            settings.assign(&name, &default).unwrap_or_else(|e| panic!("{e}"));
+            assert!(settings.changed().is_empty() && names.insert(name.clone()), "{name}");
+            assert!(!s.meaning.is_empty() && !s.unit.is_empty() && s.low < s.high, "{name}");
+            // The other end of its bounds is another value, and the only one that is.
+            let other: Vec<f64> = default.iter().map(|x| if *x == s.low { s.high } else { s.low }).collect();
+            settings.assign(&name, &other).unwrap();
+            assert_eq!(settings.changed(), BTreeMap::from([(name.clone(), other.clone())]));
+            let text = format!("{name} = {}", settable::text(&default, s.len.is_some()));
+            settings.assign_text(&text).unwrap();
+            assert!(settings.changed().is_empty(), "{text}");
+        }
+    }
+
+    /// What cannot be set is said in one line with the name, the bounds and the nearest name, and sets nothing.
+    #[test]
+    fn what_cannot_be_set_is_said() {
+        for (text, said) in [
+            ("surefoot.prices.mvoe=0.1", "surefoot.prices.mvoe: there is no such setting. Did you mean \"surefoot.prices.move\"?"),
+            ("surefoot.margn=0.1", "Did you mean \"surefoot.trust.margin\"?"),
+            ("surefoot.step=0.1", "Write one of \"surefoot.grow.step\", \"surefoot.blind.step\"."),
+            ("surefoot.busy.idle=7", "surefoot.busy.idle: 7 is out of its bounds. Give one number from 0.01 to 1 (busy share)"),
+            ("surefoot.busy.idle=nan", "is out of its bounds"),
+            ("surefoot.patience.refines=1.5", "Give one whole number from 0 to 1000 (plans)"),
+            ("surefoot.offers.levels=1,2", "2 numbers are given. Give 3 numbers from 0 to 10 (QoS)"),
+            ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
+            ("surefoot.margin", "has no \"=\""),
+            ("surefot.margin=1", "Did you mean \"surefoot\"?"),
+            ("parties.x=1", "only surefoot has settings of that kind"),
+            ("=", "is no number"),
+        ] {
+            let mut settings = Settings::default();
+            let error = settings.assign_text(text).unwrap_err();
+            assert!(error.contains(said) && !error.contains('\n'), "{text}: {error}");
+            assert_eq!(settings, Settings::default(), "{text}");
+        }
+        let mut settings = Settings::default();
+        settings.assign_text("surefoot.margin=0.2").unwrap();
+        assert_eq!(settings.surefoot.trust.margin, 0.2);
     }
 
     /// Every listed policy can be had by its name, an unknown one is refused with the list, osml-plus without a bundle with a remedy.

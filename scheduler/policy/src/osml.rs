@@ -59,7 +59,7 @@ use surefoot_learn::dqn;
 use surefoot_server::{ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView};
 
 /// Knobs; the defaults are the paper's where it names any.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Between two looks at all services (OSML paper, Sec. 5.2: 1 s; it names 1.5 and 2 s as well).
     pub interval_ms: u64,

@@ -76,7 +76,7 @@ use surefoot_server::{
 };
 
 /// Knobs; the defaults are the paper's where it names any.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How long a new service is watched on idle resources before Model-A is asked.
     pub sample_ms: u64,

@@ -31,6 +31,10 @@ impl Pace {
         }
     }
 
+    pub fn interval_ms(self) -> u64 {
+        self.interval_ms
+    }
+
     /// Steps in so many ms; at least one.
     pub fn steps(self, ms: u64) -> usize {
         usize::try_from((ms + self.interval_ms / 2) / self.interval_ms).unwrap_or(usize::MAX).max(1)

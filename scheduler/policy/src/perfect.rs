@@ -29,6 +29,8 @@ pub struct Perfect {
     pub b_says: Option<f64>,
     /// Every model answers "no".
     pub mute: bool,
+    /// Model-B answers no more.
+    pub cap: f64,
 }
 
 impl Perfect {
@@ -36,7 +38,7 @@ impl Perfect {
     pub fn of(plant: &Plant) -> Self {
         let mut copy = Plant::new(&plant.platform);
         copy.tenants = plant.tenants.clone();
-        Perfect { plant: copy, notes: Rc::default(), error_cores: 0.0, b_factor: 1.0, b_says: None, mute: false }
+        Perfect { plant: copy, notes: Rc::default(), error_cores: 0.0, b_factor: 1.0, b_says: None, mute: false, cap: f64::INFINITY }
     }
 
     /// For a policy by its name.
@@ -91,7 +93,11 @@ impl Models for Perfect {
 
     fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
         heard(s)?;
-        Ok(self.b_says.unwrap_or(self.on(service, cores, ways)? * self.b_factor))
+        Ok(self.b_says.unwrap_or(self.on(service, cores, ways)? * self.b_factor).min(self.cap))
+    }
+
+    fn qos_cap(&self) -> f64 {
+        self.cap
     }
 
     fn act(&mut self, _service: &str, s: &State) -> Result<[f32; ACTIONS], String> {

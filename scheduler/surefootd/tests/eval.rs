@@ -434,6 +434,49 @@ fn policies_can_be_misled() {
     assert!(taken.status.success() && rows.len() == 3, "{}", String::from_utf8_lossy(&taken.stderr));
 }
 
+/// `--set` changes what the policy does and is recorded with the rows; the default by name changes nothing; what cannot be set is one line.
+#[test]
+fn settings_of_a_policy_can_be_set_and_are_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    let vectors = root().join("tests/vectors");
+    let eval = |policies: &str, set: &[&str], out: &str| {
+        let mut c = surefootd();
+        c.args(["eval", "--workloads", path(&file), "--policies", policies, "--platform", "server-1"]);
+        c.args(["--bundle", path(&vectors.join("bundle-small")), "--trust", path(&vectors.join("keys/trusted"))]);
+        let done = c.args(["--out", path(&dir.path().join(out))]).args(set.iter().flat_map(|s| ["--set", s])).output().unwrap();
+        (done, dir.path().join(out))
+    };
+    let read = |out: &Path| serde_json::from_str::<Value>(&fs::read_to_string(out.join("eval.json")).unwrap()).unwrap();
+    let (done, plain) = eval("surefoot", &[], "plain");
+    assert!(done.status.success() && read(&plain).get("settings").is_none(), "{}", String::from_utf8_lossy(&done.stderr));
+    let (_, same) = eval("surefoot", &["surefoot.be.company=0.5"], "same");
+    assert_eq!((rows(&same), read(&same).get("settings")), (rows(&plain), None));
+    let (done, other) = eval("surefoot", &["surefoot.blind.parts=1,0.9,0.8,0.5,0.25,0", "surefoot.company=4"], "other");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let set = serde_json::json!({ "surefoot.be.company": [4.0], "surefoot.blind.parts": [1.0, 0.9, 0.8, 0.5, 0.25, 0.0] });
+    assert_eq!(read(&other)["settings"], set);
+    assert_ne!(rows(&other), rows(&plain));
+    for (policies, set, said) in [
+        (
+            "surefoot",
+            vec!["surefoot.be.compny=1"],
+            "--set surefoot.be.compny: there is no such setting. Did you mean \"surefoot.be.company\"?",
+        ),
+        (
+            "surefoot",
+            vec!["surefoot.be.company=9"],
+            "--set surefoot.be.company: 9 is out of its bounds. Give one number from 0 to 4 (share)",
+        ),
+        ("surefoot", vec!["surefoot.company=1", "surefoot.be.company=2"], "--set surefoot.be.company: is set twice"),
+        ("parties", vec!["surefoot.company=1"], "--set surefoot.be.company: surefoot is not among --policies"),
+    ] {
+        let (done, out) = eval(policies, &set, "refused");
+        let (code, says) = one_line(&done);
+        assert!(code == 2 && says.contains(said) && !out.exists(), "{set:?}: {says}");
+    }
+}
+
 /// Harm to models is none to who has none: that is said once, of those alone, and the rows are those of an honest run.
 #[test]
 fn who_cannot_be_misled_is_named() {

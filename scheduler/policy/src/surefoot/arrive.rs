@@ -2,30 +2,25 @@
 
 use super::*;
 
-/// Risk of a blind cell that is good enough not to ask others.
-const ENOUGH: f64 = 2.0;
-/// Who loses this part of its cores or more is moved far.
-const FAR_DOWN: u32 = 4;
-
 impl Surefoot {
     /// The first BE job beside LC services: room for what nobody has measured yet, and less bandwidth to begin with.
     pub(super) fn first_company(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         if self.books.platform.mba.is_some() {
-            while let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false).filter(|p| *p >= self.set.be_first_pct) {
+            while let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false).filter(|p| *p >= self.set.be.first_pct) {
                 self.books.be_mba_pct = pct;
             }
-            self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: self.set.be_raise_ms, ..Bandwidth::default() };
+            self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: self.set.be.raise_ms, ..Bandwidth::default() };
         }
         for s in seen.lc() {
             let (Some(own), Some(life)) = (self.books.slot(&s.id).map(|s| s.own), self.lives.get(&s.id)) else { continue };
             if life.is_new() {
                 continue;
             }
-            let part = |n: u32| (f64::from(n) * self.set.company).ceil() as u32;
+            let part = |n: u32| part_up(n, self.set.be.company);
             let more = Amount::new(part(own.cores), part(own.ways)).at_most(self.books.free());
             let mut because = self.because(now_ms, s, life, None).expect(HoldsIf::Qos { at_least: 1.0 });
             because.reject("wait and see", "siblings, frequency and memory are shared with a BE job from now on");
-            because.bind(format!("{:.0} % of what it holds", 100.0 * self.set.company));
+            because.bind(format!("{:.0} % of what it holds", 100.0 * self.set.be.company));
             if !more.is_zero() && self.books.grow(&s.id, more) {
                 let why = format!("the first BE job comes: {} more until it is seen how they get along", words(more, &self.books.platform));
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Grow, why, because });
@@ -45,7 +40,7 @@ impl Surefoot {
         if arrived.iter().any(|id| !self.books.is_crowded(id)) || self.books.least().fits_in(self.books.free()) {
             self.disturbed(now_ms);
         }
-        self.again_ms = now_ms + self.set.poor_every_ms;
+        self.again_ms = now_ms + self.set.patience.poor_every_ms;
         let asked = self.ask_all(now_ms, seen);
         let blindly = self.is_blind(&asked);
         let with = |new: &[ServiceId]| {
@@ -57,8 +52,10 @@ impl Surefoot {
                     Pass::Trade => !blindly,
                     Pass::Poor => true,
                 };
-                let fine = |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= ENOUGH));
-                Some((pass, self.joint(&asked, role, pass, STAY).filter(fine)?))
+                let fine = |all: &Vec<(ServiceId, Cell)>| {
+                    believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= self.set.blind.enough_risk))
+                };
+                Some((pass, self.joint(&asked, role, pass, self.set.prices.stay).filter(fine)?))
             })
         };
         let mut new: Vec<ServiceId> = arrived.iter().filter(|id| self.books.unit_is_left_for(id)).cloned().collect();
@@ -75,7 +72,7 @@ impl Surefoot {
             // What newcomers need is not known yet: what is over stays free for them, but for that nobody goes far.
             Some((_, chosen)) => self.return_the_rest(&asked, chosen, |id, c| {
                 let held = self.books.usable(id).cores;
-                FAR_DOWN * held.saturating_sub(c.held.cores) >= held
+                f64::from(held.saturating_sub(c.held.cores)) >= self.set.newcomers.far_down * f64::from(held)
             }),
             None => {}
         }
@@ -104,8 +101,8 @@ impl Surefoot {
         let ripe = |s: &&ServiceView| {
             let Some(life) = self.lives.get(&s.id) else { return false };
             let Some(since) = life.new_since_ms.filter(|_| !s.latency_unknown() && !life.features.is_empty()) else { return false };
-            let slow = s.window.is_none() || is_slow(s);
-            now_ms >= since + if slow && !self.is_saturated(s) { self.set.sample_slow_ms } else { self.set.sample_ms }
+            let slow = s.window.is_none() || self.set.is_slow(s);
+            now_ms >= since + if slow && !self.is_saturated(s) { self.set.patience.sample_slow_ms } else { self.set.patience.sample_ms }
         };
         seen.lc().filter(ripe).map(|s| s.id.clone()).collect()
     }

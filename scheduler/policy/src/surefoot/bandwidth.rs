@@ -2,11 +2,6 @@
 
 use super::*;
 
-/// Share of the peak memory bandwidth above which memory may be what is waited for, and up to which it is filled.
-const CONTENDED: f64 = 0.6;
-/// Steps of BE bandwidth in one raise where nobody counts what memory carries.
-const RAISE_STEPS: usize = 4;
-
 impl Surefoot {
     /// Contended memory: less bandwidth for BE jobs, and back again in peace.
     pub(super) fn bandwidth(&mut self, now_ms: u64, seen: &Observation, missing: &mut BTreeSet<ServiceId>, plan: &mut Plan) {
@@ -14,27 +9,28 @@ impl Surefoot {
             return;
         }
         let Some(be) = seen.be().next() else { return };
+        let set = self.set;
         let peak = self.books.platform.mem_bw_mbps;
         // None: not counted, or a counter that says nothing.
         let sum = |all: &mut dyn Iterator<Item = &ServiceView>| all.map(|s| s.features.mbl_mbps).sum::<Option<f64>>().filter(|x| *x > 0.0);
         let used = sum(&mut seen.services.iter());
-        let contended = used.zip(peak).is_some_and(|(used, peak)| used >= CONTENDED * peak);
+        let contended = used.zip(peak).is_some_and(|(used, peak)| used >= set.be.contended * peak);
         let carries = used.map_or("memory is not counted".to_string(), |x| format!("memory carries {x:.0} MB/s"));
         let waits = |id: &ServiceId| {
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get(id)) else { return false };
             let asked = self.ask(now_ms, s, life);
-            let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < 0.8);
+            let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < set.be.idle);
             idle && self.b(s, &asked.state, asked.held).is_ok_and(|q| q >= self.required(life))
         };
         let now_pct = self.books.be_mba_pct;
-        if let Some(id) = missing.first().filter(|_| contended && now_ms >= self.be_mba.changed_ms + self.set.settle_ms).cloned() {
+        if let Some(id) = missing.first().filter(|_| contended && now_ms >= self.be_mba.changed_ms + set.patience.settle_ms).cloned() {
             let down = |pct: u8| self.books.mba_step(pct, false);
-            if let Some(pct) = down(now_pct).map(|p| down(p).unwrap_or(p)) {
+            if let Some(pct) = std::iter::successors(down(now_pct), |p| down(*p)).take(set.be.shrink_steps).last() {
                 let mut because = Because::seen(be);
                 // Whether that was it shows before anything else is tried for those who wait for memory.
                 let waiting: Vec<ServiceId> = missing.iter().filter(|id| waits(id)).cloned().collect();
                 self.books.be_mba_pct = pct;
-                let wait_ms = (self.be_mba.wait_ms * 2).clamp(5_000, 240_000);
+                let wait_ms = (self.be_mba.wait_ms * 2).clamp(set.be.shrink_wait_ms, set.be.most_wait_ms);
                 self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms, raised: None, bad_pct: Some(now_pct) };
                 for id in waiting {
                     because.reject(format!("more for {id}"), "Model-B holds what it has for sufficient, and its cores are not busy");
@@ -53,7 +49,7 @@ impl Surefoot {
         let still = |s: &ServiceView, since_ms: u64| self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.changed_ms <= since_ms);
         let worst_of = |since_ms: u64| seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
         let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none() || used.is_none()));
-        if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + self.set.be_raise_ms) {
+        if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + set.be.raise_ms) {
             self.be_mba.raised = None;
         }
         let worst = worst_of(now_ms);
@@ -61,12 +57,15 @@ impl Surefoot {
             (before.min(now_pct), ActionKind::Rollback)
         } else if now_pct < 100
             && self.be_mba.raised.is_none()
-            && worst >= 1.2
+            && worst >= set.be.raise_qos
             && !seen.lc().any(|s| self.lives.get(&s.id).is_none_or(Life::is_new))
             && now_ms >= self.be_mba.changed_ms + self.be_mba.wait_ms
         {
             let by_be = sum(&mut seen.be());
-            (self.raise(now_ms, used.zip(by_be).zip(peak).map(|((all, be), peak)| (CONTENDED * peak - (all - be)) / be)), ActionKind::Grow)
+            (
+                self.raise(now_ms, used.zip(by_be).zip(peak).map(|((all, be), peak)| (set.be.contended * peak - (all - be)) / be)),
+                ActionKind::Grow,
+            )
         } else {
             return;
         };
@@ -78,7 +77,7 @@ impl Surefoot {
         self.be_mba.changed_ms = now_ms;
         self.be_mba.raised = grown.then_some((now_ms, now_pct));
         if !grown {
-            self.be_mba.wait_ms = (self.be_mba.wait_ms * 2).clamp(10_000, 240_000);
+            self.be_mba.wait_ms = (self.be_mba.wait_ms * 2).clamp(set.be.hurt_wait_ms, set.be.most_wait_ms);
             self.be_mba.bad_pct = Some(now_pct);
         }
         let mut because = Because::seen(be);
@@ -95,12 +94,12 @@ impl Surefoot {
         let up_to = |most: f64| steps.iter().copied().filter(|p| f64::from(*p) <= most).max().unwrap_or(now);
         if let Some(bad) = self.be_mba.bad_pct.filter(|bad| *bad > now) {
             let half = up_to(f64::from(now) + f64::from(bad - now) / 2.0);
-            if half > now || now_ms < self.be_mba.changed_ms + self.set.calm_every_ms {
+            if half > now || now_ms < self.be_mba.changed_ms + self.set.patience.calm_every_ms {
                 return half;
             }
             self.be_mba.bad_pct = None;
             return up_to(f64::from(bad));
         }
-        room.map_or(step(RAISE_STEPS), |room| up_to(f64::from(now) * room).max(step(1)))
+        room.map_or(step(self.set.be.raise_steps), |room| up_to(f64::from(now) * room).max(step(1)))
     }
 }

@@ -2,45 +2,6 @@
 
 use super::*;
 
-/// Predicted QoS from where more is worth nothing.
-pub(super) const AMPLE: f64 = 1.6;
-/// Predicted QoS of the cells from which one is chosen, beyond what is required.
-pub(super) const LEVELS: [f64; 3] = [0.0, 0.2, 0.45];
-/// QoS below which a service is far behind.
-pub(super) const FAR: f64 = 0.5;
-/// Share of a service's cores that is busy, below which more of them do not help, and above which nothing else does.
-pub(super) const IDLE: f64 = 0.6;
-pub(super) const BUSY: f64 = 0.92;
-/// Price of leaving a service with busy cores as it is, in a plan that takes something from others.
-pub(super) const TIGHT: f64 = 1.0;
-/// Enlargements, each larger than the last, before it is begun anew.
-pub(super) const TRIES: u32 = 6;
-/// So busy are the cores of a service that was firmed up, and so much less where BE jobs get what others lose.
-pub(super) const FIRM: f64 = 0.8;
-pub(super) const FIRM_BESIDE_BE: f64 = 0.65;
-/// The same, from where a queue grows that latency may not show yet: a slow service is heard when it is done.
-pub(super) const SATURATED: f64 = 0.96;
-/// Share of a service's cores that is busy, from where they have a queue.
-pub(super) const CROWDED: f64 = 0.95;
-/// Busy cores for each core that would be left, from where nothing of QoS is expected: from 1 on the queue has no end, but on fewer
-/// cores siblings and clocks do better.
-pub(super) const OVERLOAD: f64 = 1.2;
-/// The same of a slow service: its queue is with it for minutes. So it goes on falling, and who takes cores from a queue takes few.
-pub(super) const OVERLOAD_SLOW: f64 = 1.05;
-pub(super) const LASTING: f64 = -1.0;
-/// QoS that Model-B must predict beyond what is required for a cell within Model-A's OAA.
-pub(super) const FURTHER: f64 = 0.2;
-/// The same where not everybody can have enough.
-pub(super) const POOR_LEVELS: [f64; 4] = [1.02, 0.9, 0.7, 0.4];
-/// Parts of an equal share for a service of which nothing is known, and their risk.
-pub(super) const BLIND: [(f64, f64); 6] = [(2.0, 0.0), (1.5, 0.3), (1.0, 0.8), (0.5, 2.0), (0.25, 3.0), (0.0, 5.0)];
-/// The same for a slow one: a queue of its first second is with it for minutes.
-pub(super) const BLIND_SLOW: [(f64, f64); 10] =
-    [(4.0, 0.0), (3.0, 0.3), (2.5, 0.5), (2.0, 0.8), (1.75, 1.0), (1.5, 1.3), (1.25, 1.7), (1.0, 2.5), (0.5, 4.0), (0.0, 6.0)];
-
-/// Parts of cores and of ways that a service may be left without models.
-pub(super) const SHARES: [(f64, f64); 7] = [(0.9, 1.0), (1.0, 0.9), (0.9, 0.9), (0.75, 1.0), (1.0, 0.75), (0.75, 0.75), (0.5, 0.5)];
-
 /// What a service is in a joint plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -137,7 +98,7 @@ impl Surefoot {
             area,
             mute: on.err().or(mute),
             qos: s.qos(),
-            swamped: is_slow(s) && self.is_saturated(s),
+            swamped: self.set.is_slow(s) && self.is_saturated(s),
             in_peace: false,
             answers: RefCell::default(),
         }
@@ -160,17 +121,18 @@ impl Surefoot {
 
     /// QoS that must be predicted for what is taken (and for what is given, where it can be had).
     pub(super) fn required(&self, life: &Life) -> f64 {
-        1.0 + self.set.margin.max(self.set.errors * life.error)
+        1.0 + self.set.trust.margin.max(self.set.trust.errors * life.error)
     }
 
     /// Price of a cell: its resources, and the risk of being near the target.
     pub(super) fn price(&self, cell: Cell) -> f64 {
-        let i = usize::from(!self.books.has_be());
+        let p = &self.set.prices;
+        let (cores, ways, risk) =
+            if self.books.has_be() { (p.cores_beside_be, p.ways_beside_be, p.risk_beside_be) } else { (p.cores, p.ways, p.risk) };
         let total = self.books.total();
         let share = |a: u32, b: u32| f64::from(a) / f64::from(b.max(1));
-        let resources =
-            self.set.price_cores[i] * share(cell.held.cores, total.cores) + self.set.price_ways[i] * share(cell.held.ways, total.ways);
-        let by_qos = if cell.qos < 1.0 { 2.0 + 6.0 * (1.0 - cell.qos) } else { self.set.price_risk[i] * (AMPLE - cell.qos).max(0.0) };
+        let resources = cores * share(cell.held.cores, total.cores) + ways * share(cell.held.ways, total.ways);
+        let by_qos = if cell.qos < 1.0 { p.miss + p.miss_slope * (1.0 - cell.qos) } else { risk * (p.ample_qos - cell.qos).max(0.0) };
         resources + cell.risk.unwrap_or(by_qos)
     }
 
@@ -200,7 +162,10 @@ impl Surefoot {
             Role::Keeps | Role::Firm => asked.held,
             Role::Strained if pass != Pass::Poor => asked.held,
             Role::MayGive if pass == Pass::Free => asked.held,
-            Role::MayGive if pass == Pass::Trade => Amount::new(asked.held.cores / 2, asked.held.ways / 2).at_least(least),
+            Role::MayGive if pass == Pass::Trade => {
+                let kept = |n: u32| n - part_up(n, self.set.offers.most_loss).min(n);
+                Amount::new(kept(asked.held.cores), kept(asked.held.ways)).at_least(least)
+            }
             _ => least,
         }
     }
@@ -211,22 +176,23 @@ impl Surefoot {
         match role {
             Role::Keeps => vec![now],
             Role::Firm => {
-                let firm = if self.books.has_be() { FIRM_BESIDE_BE } else { FIRM };
+                let firm = if self.books.has_be() { self.set.busy.firm_beside_be } else { self.set.busy.firm };
                 let busy = asked.cores_busy_by(firm).unwrap_or(0);
                 let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
-                vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(TIGHT), ..now }]
+                vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(self.set.prices.tight), ..now }]
             }
             Role::Strained if pass != Pass::Poor => vec![now],
             Role::Strained => self.to_get(asked, now, pool, most, pass),
             Role::MayGive if pass == Pass::Free => vec![now],
-            Role::Blind => self.blind(if is_slow(asked.s) { &BLIND_SLOW } else { &BLIND }, pool),
+            Role::Blind if self.set.is_slow(asked.s) => self.blind(&self.set.blind.slow_parts, &self.set.blind.slow_risks, pool),
+            Role::Blind => self.blind(&self.set.blind.parts, &self.set.blind.risks, pool),
             Role::MayGive => self.to_give(asked, now, pool, most, pass),
             Role::Needs => self.to_get(asked, now, pool, most, pass),
         }
     }
 
     /// Parts of an equal share, for a service of which nothing is known.
-    pub(super) fn blind(&self, parts: &[(f64, f64)], pool: Amount) -> Vec<Cell> {
+    pub(super) fn blind(&self, parts: &[f64], risks: &[f64], pool: Amount) -> Vec<Cell> {
         let holders = (self.lives.len() + usize::from(self.books.has_be())).max(1) as f64;
         let total = self.books.total();
         let part = |t: u32, x: f64| (f64::from(t) * x / holders).floor() as u32;
@@ -235,11 +201,11 @@ impl Surefoot {
         let new = self.lives.keys().filter(|id| self.books.slot(id).is_none()).count().max(1) as u32;
         let free = self.books.free();
         let idle = Amount::new(free.cores / new, free.ways / new).at_most(parts_of(1.0));
-        let cell = |(x, risk): &(f64, f64)| {
+        let cell = |(x, risk): (&f64, &f64)| {
             let held = parts_of(*x).at_least(idle).at_least(self.books.least()).at_most(pool);
             Cell { risk: Some(*risk), ..Cell::new(held, 1.0) }
         };
-        parts.iter().map(cell).collect()
+        parts.iter().zip(risks).map(cell).collect()
     }
 
     /// What models propose, before anybody asks whether that may be: smallest cells by Model-B, but within Model-A's OAA (in a poor
@@ -252,17 +218,18 @@ impl Surefoot {
         let floor = if poor { rcliff } else { oaa };
         let mut out: Vec<Amount> = asked.life.ledger.proven(asked.now_ms, asked.life.rps, required).filter(|c| c.fits_in(pool)).collect();
         // Where not everybody can have enough, no model is asked who could have plenty.
-        let levels = LEVELS.iter().take(if poor { 1 } else { LEVELS.len() }).map(|l| required + l);
-        let levels = levels.chain(POOR_LEVELS.into_iter().filter(|_| poor));
+        let set = &self.set.offers;
+        let levels = set.levels.iter().take(if poor { set.poor_plan_levels } else { set.levels.len() }).map(|l| required + l);
+        let levels = levels.chain(set.poor_levels.into_iter().filter(|_| poor));
         levels.for_each(|qos| Self::staircase(asked, qos, floor, most, &mut out));
-        let around = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)];
-        out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(cores, ways)).at_most(pool)));
+        let around = set.around_cores.iter().zip(&set.around_ways);
+        out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(*cores, *ways)).at_most(pool)));
         out
     }
 
     /// For a service that is well: whatever it is predicted to be well on, too.
     pub(super) fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
-        let (held, required) = (asked.held, if pass == Pass::Poor { 1.02 } else { self.required(asked.life) });
+        let (held, required) = (asked.held, if pass == Pass::Poor { self.set.offers.poor_qos } else { self.required(asked.life) });
         let mut out = vec![now];
         if asked.mute.is_some() {
             out.extend(self.shares(asked));
@@ -273,23 +240,24 @@ impl Surefoot {
             return out;
         }
         // From far away models see little; where something beyond them is at work, less.
-        let part = if asked.in_peace && asked.life.regrets > 0 {
+        let set = &self.set.offers;
+        let loss = if asked.in_peace && asked.life.regrets > 0 {
             // Ever less, which is soon not worth a move.
-            8 << (asked.life.regrets - 1).min(4)
-        } else if is_slow(asked.s) {
-            8
+            set.loss_regret / f64::from(1 << (asked.life.regrets - 1).min(set.regret_halvings))
+        } else if self.set.is_slow(asked.s) {
+            set.loss_slow
         } else if asked.life.hurts > 0 {
-            4
+            set.loss_hurt
         } else {
-            2
+            set.loss
         };
-        let careful = held.minus(Amount::new(held.cores.div_ceil(part), held.ways.div_ceil(part)));
+        let careful = held.minus(Amount::new(part_up(held.cores, loss), part_up(held.ways, loss)));
         let mut cells = self.proposed(asked, pool, most, pass);
         cells.iter_mut().for_each(|c| *c = c.at_least(careful));
         let (_, rcliff) = asked.corners(pool);
         // A unit less on the safe side of the RCliff, where Model-B is very sure.
         let units = [(1, 0), (0, 1), (1, 1)].map(|(cores, ways)| held.minus(Amount::new(cores, ways)).at_least(self.books.least()));
-        let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + FURTHER;
+        let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + set.further_qos;
         cells.extend(units.into_iter().filter(sure));
         for to in cells {
             let cell = Cell::new(to, asked.on(to));
@@ -307,12 +275,13 @@ impl Surefoot {
     fn shares(&self, asked: &Asked) -> Vec<Cell> {
         let (held, least) = (asked.held, self.books.least());
         let of = |n: u32, x: f64| (f64::from(n) * x).floor() as u32;
-        let share = |(cores, ways): (f64, f64)| {
-            let to = Amount::new(of(held.cores, cores), of(held.ways, ways)).at_least(least);
+        let share = |(cores, ways): (&f64, &f64)| {
+            let to = Amount::new(of(held.cores, *cores), of(held.ways, *ways)).at_least(least);
             Cell::new(to, qos_by_thumb(asked.qos.unwrap_or(0.0), held, to))
         };
-        let fine = |c: &Cell| c.held != held && c.qos >= 1.0 + self.set.margin && asked.roomy(c.held) && !asked.forbidden(c.held);
-        SHARES.map(share).into_iter().filter(fine).collect()
+        let fine = |c: &Cell| c.held != held && c.qos >= 1.0 + self.set.trust.margin && asked.roomy(c.held) && !asked.forbidden(c.held);
+        let set = &self.set.blind;
+        set.shares_cores.iter().zip(&set.shares_ways).map(share).filter(fine).collect()
     }
 
     /// Parts of what a service holds, for plans in which not everybody can have enough: never better than what it has.
@@ -326,19 +295,20 @@ impl Surefoot {
             let q = if asked.mute.is_some() { asked.qos.unwrap_or(0.0) * x * x } else { asked.on(to) };
             Cell::new(to, q.min(seen * x))
         };
-        [0.9, 0.75, 0.5, 0.25, 0.0].map(part).to_vec()
+        self.set.offers.less.map(part).to_vec()
     }
 
     /// For a service that is new, or needs more than it has.
     pub(super) fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
         let (held, life) = (asked.held, asked.life);
+        let Settings { busy: limits, grow, newcomers, trust, .. } = &self.set;
         let mut cells = if asked.mute.is_some() { asked.by_rule(pool).to_vec() } else { self.proposed(asked, pool, most, pass) };
         let (oaa, _) = asked.corners(pool);
         let believed = |to: Amount| {
             let q = asked.on(to);
             // Model-A is believed where Model-B doubts it, unless it was seen to be wrong.
             if oaa.fits_in(to) && !asked.forbidden(to) {
-                q.max(1.0 + self.set.margin)
+                q.max(1.0 + self.set.trust.margin)
             } else {
                 q
             }
@@ -347,23 +317,23 @@ impl Surefoot {
         let mut out = vec![];
         if life.is_new() {
             // What it was watched on says little about less than half of it.
-            let half = Amount::new(held.cores.div_ceil(2), held.ways.div_ceil(2));
-            let busy = asked.cores_busy_by(self.set.busy).unwrap_or(0);
-            let saturated = share.is_some_and(|x| x > SATURATED);
-            let busy = if saturated { held.cores.saturating_mul(3).div_ceil(2) } else { busy.min(held.cores) };
+            let part_of = |share: f64| Amount::new(part_up(held.cores, share), part_up(held.ways, share));
+            let busy = asked.cores_busy_by(limits.most).unwrap_or(0);
+            let saturated = share.is_some_and(|x| x > limits.saturated);
+            let busy = if saturated { part_up(held.cores, newcomers.saturated_growth) } else { busy.min(held.cores) };
             // While it misses its target there it says less still.
             let misses = asked.qos.is_some_and(|q| q < 1.0);
             let kept = if saturated {
                 held
             } else if misses && pass != Pass::Poor {
-                Amount::new((3 * held.cores).div_ceil(4), (3 * held.ways).div_ceil(4))
+                part_of(newcomers.keeps_missing)
             } else if pass == Pass::Free {
-                half
+                part_of(newcomers.keeps)
             } else {
                 self.books.least()
             };
             let least = kept.at_least(Amount::new(busy, 0)).at_most(pool);
-            if pass == Pass::Poor && share.is_some_and(|x| x < IDLE) {
+            if pass == Pass::Poor && share.is_some_and(|x| x < limits.idle) {
                 // Whatever Model-A says of its first moments: idle cores are not what it lacks, and others have a queue.
                 cells.iter_mut().for_each(|c| c.cores = c.cores.min(held.cores));
             }
@@ -378,28 +348,33 @@ impl Surefoot {
         } else {
             let free = self.books.free();
             // Ever more, and where so much cannot be had, less again.
-            let tries = if life.more > 0 { (life.more - 1) % TRIES + 1 } else { 0 };
+            let tries = if life.more > 0 { (life.more - 1) % grow.tries + 1 } else { 0 };
             // Idle cores are not what is lacking, and busy ones are; where none of the one are left, the other may do (to a queue that
             // lasts, at once).
-            let stuck = tries >= 2;
+            let stuck = tries >= grow.stuck_tries;
             let helps = |to: Amount| match share {
-                Some(x) if x < IDLE && held.ways < pool.ways => to.ways > held.ways || stuck && free.ways == 0 && to.cores > held.cores,
+                Some(x) if x < limits.idle && held.ways < pool.ways => {
+                    to.ways > held.ways || stuck && free.ways == 0 && to.cores > held.cores
+                }
                 // Nor do ways serve a queue, where others may have to give cores.
-                Some(x) if x > SATURATED && pass == Pass::Poor && !is_slow(asked.s) => to.cores > held.cores,
-                Some(x) if x > BUSY => to.cores > held.cores || (stuck || is_slow(asked.s)) && free.cores == 0 && to.ways > held.ways,
+                Some(x) if x > limits.saturated && pass == Pass::Poor && !self.set.is_slow(asked.s) => to.cores > held.cores,
+                Some(x) if x > limits.full => {
+                    to.cores > held.cores || (stuck || self.set.is_slow(asked.s)) && free.cores == 0 && to.ways > held.ways
+                }
                 _ => true,
             };
             // Every time more than the last, until nobody has so much to give. Far behind there is a queue to be worked off, too;
             // what is too much is taken back when all is well.
             let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
-            let far = asked.qos.is_some_and(|q| q < FAR) || recent.is_some_and(|q| q < FAR);
-            let part = |n: u32| (if far { n.div_ceil(2) * tries.min(2) } else { n.div_ceil(4) }).max(tries);
+            let far = asked.qos.is_some_and(|q| q < grow.far_qos) || recent.is_some_and(|q| q < grow.far_qos);
+            let step_of = |n: u32| if far { part_up(n, grow.step_far) * tries.min(grow.step_far_tries) } else { part_up(n, grow.step) };
+            let part = |n: u32| step_of(n).max(tries);
             let step = Amount::new(part(held.cores), part(held.ways));
             // Who misses its target loses nothing: what models make of an overload says little about less. Where not everybody can
             // have enough, idle cores may go for ways.
-            let overloaded = is_slow(asked.s) || share.is_some_and(|x| x > BUSY);
+            let overloaded = self.set.is_slow(asked.s) || share.is_some_and(|x| x > limits.full);
             if pass == Pass::Poor && !overloaded {
-                let floor = held.minus(Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4)));
+                let floor = held.minus(Amount::new(part_up(held.cores, grow.poor_loss), part_up(held.ways, grow.poor_loss)));
                 cells.iter_mut().for_each(|c| *c = c.at_least(floor));
             } else {
                 let also = if asked.swamped { step } else { Amount::default() };
@@ -411,10 +386,11 @@ impl Surefoot {
             cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
             // All that is free, where that is less than a step.
             cells.push(held.plus(step.at_most(free)));
-            let step_over = tries.saturating_sub(1).min(3);
+            let step_over = tries.saturating_sub(1).min(grow.beyond_most);
             let beyond = held.plus(Amount::new(step_over, step_over));
             // One resource was not it, or not alone.
-            let both = |c: &Amount| tries < 3 || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
+            let both =
+                |c: &Amount| tries < grow.both_tries || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
             let enough = |c: &Amount| {
                 (both(c) || c.cores >= pool.cores)
                     && !c.fits_in(beyond)
@@ -422,21 +398,22 @@ impl Surefoot {
                     && helps(*c)
                     && (pass != Pass::Free || held.fits_in(*c))
             };
-            out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(0.9))));
-            if pass != Pass::Free && (asked.swamped || share.is_some_and(|x| x > BUSY)) {
+            out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(grow.hope_qos))));
+            if pass != Pass::Free && (asked.swamped || share.is_some_and(|x| x > limits.full)) {
                 // A part of a step, or all that the others can spare, is better than a queue that stays until they can spare a whole one;
                 // and of parts from which as much is expected the larger one.
-                for (less, k) in [1, 2, 4, 8, u32::MAX].into_iter().enumerate() {
-                    let part = Amount::new(step.cores.div_ceil(k), step.ways.div_ceil(k));
+                let unit = step.at_most(Amount::new(1, 1));
+                let parts = grow.parts.iter().map(|x| Amount::new(part_up(step.cores, *x), part_up(step.ways, *x)));
+                for (less, part) in parts.chain([unit]).enumerate() {
                     let there = [part, Amount::new(part.cores, 0)].map(|p| held.plus(p).at_most(most.at_least(held)));
-                    let cell = |c| Cell::new(c, believed(c).min(0.9 - 0.02 * less as f64));
+                    let cell = |c| Cell::new(c, believed(c).min(grow.part_qos - grow.part_qos_fall * less as f64));
                     out.extend(there.into_iter().filter(|c| c.cores > held.cores).map(cell));
                 }
             }
-            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, self.set.comfort_qos).collect();
+            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, trust.comfort_qos).collect();
             if !proven.is_empty() {
                 // Where it was seen to be well counts more than where it might be.
-                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(0.95));
+                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(grow.unproven_qos));
                 let sound = |c: &Amount| !c.fits_in(held) && c.fits_in(pool) && (pass != Pass::Free || held.fits_in(*c));
                 let with = proven.iter().flat_map(|c| [*c, c.at_least(held)]).filter(sound);
                 out.extend(with.map(|c| Cell::new(c, asked.on(c))));
@@ -461,8 +438,8 @@ impl Asked<'_> {
     /// It has met its target, by more than a hair, for as long as a window is on what it holds.
     pub fn is_well(&self) -> bool {
         let since_ms = self.life.met_since_ms.filter(|_| self.life.strikes == 0).map(|t| t.max(self.life.changed_ms));
-        let by_more = self.qos.is_some_and(|q| q >= self.policy.set.comfort_qos);
-        by_more && !self.life.is_new() && !self.swamped && since_ms.is_some_and(|t| self.now_ms >= t + WINDOW_MS)
+        let by_more = self.qos.is_some_and(|q| q >= self.policy.set.trust.comfort_qos);
+        by_more && !self.life.is_new() && !self.swamped && since_ms.is_some_and(|t| self.now_ms >= t + self.policy.set.readings.window_ms)
     }
 
     pub fn busy(&self) -> Option<f64> {
@@ -476,20 +453,21 @@ impl Asked<'_> {
 
     pub fn forbidden(&self, to: Amount) -> bool {
         // Met by a hair is as bad as missed when there is a choice.
-        to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.comfort_qos)
+        to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.trust.comfort_qos)
     }
 
     /// No core less, or those that are left are not too busy.
     pub fn roomy(&self, to: Amount) -> bool {
         let p = self.policy;
-        let most = if self.in_peace { p.busy_in_peace() } else { p.set.busy };
+        let most = if self.in_peace { p.busy_in_peace() } else { p.set.busy.most };
         to.cores >= self.held.cores || self.busy().is_none_or(|b| b / p.books.platform.cores(to.cores) <= most)
     }
 
     /// Model-A's OAA and RCliff in units, corrected by what is seen; the least where it has no answer.
     pub fn corners(&self, pool: Amount) -> (Amount, Amount) {
         let books = &self.policy.books;
-        let up = |x: f64, most: u32| (x - 0.3).ceil().clamp(0.0, f64::from(most)) as u32;
+        let slack = self.policy.set.offers.corner_slack;
+        let up = |x: f64, most: u32| (x - slack).ceil().clamp(0.0, f64::from(most)) as u32;
         let cores = |c: f64| up(c / books.platform.core_step, pool.cores);
         let ways = |w: Option<f64>| up(w.unwrap_or(0.0), pool.ways);
         let Some(a) = self.area else { return (books.least(), books.least()) };
@@ -505,7 +483,7 @@ impl Asked<'_> {
     pub fn now(&self) -> Cell {
         let seen = self.qos.unwrap_or(1.0);
         if self.swamped {
-            return Cell::new(self.held, seen.min(FAR));
+            return Cell::new(self.held, seen.min(self.policy.set.grow.far_qos));
         }
         Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })
     }
@@ -513,7 +491,7 @@ impl Asked<'_> {
     /// As much or less was seen to be well, by more than a hair.
     pub fn vouched(&self, to: Amount) -> bool {
         let seen = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
-        seen.is_some_and(|q| q >= self.policy.set.comfort_qos)
+        seen.is_some_and(|q| q >= self.policy.set.trust.comfort_qos)
     }
 
     /// QoS that is expected on a cell: what was seen there, else Model-B, corrected by its error on the present.
@@ -534,14 +512,16 @@ impl Asked<'_> {
 
     pub fn reckon(&self, to: Amount) -> f64 {
         let (p, most) = (self.policy, self.most_by_work(to));
+        let trust = &p.set.trust;
         if self.forbidden(to) {
             // No better than what was seen on as much or more.
-            return self.life.ledger.least_seen(self.now_ms, to, self.life.rps).unwrap_or(0.5).clamp(0.0, 0.5).min(most);
+            let seen = self.life.ledger.least_seen(self.now_ms, to, self.life.rps);
+            return seen.unwrap_or(trust.forbidden_qos).clamp(0.0, trust.forbidden_qos).min(most);
         }
         let cap = p.models.qos_cap();
         let q = match p.b(self.s, &self.state, to) {
             Ok(b) => (b.min(cap) + self.correction).min(most),
-            Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(0.5),
+            Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(trust.unknown_qos),
         };
         let vouched = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
         vouched.map_or(q, |v| q.max(v.min(cap)))
@@ -552,9 +532,11 @@ impl Asked<'_> {
     pub fn most_by_work(&self, to: Amount) -> f64 {
         let met = self.qos.is_some_and(|q| q >= 1.0);
         let work = self.busy().filter(|_| met).map_or(0.0, |busy| busy / self.policy.books.platform.cores(to.cores));
-        if work > CROWDED {
-            let (end, least) = if is_slow(self.s) { (OVERLOAD_SLOW, LASTING) } else { (OVERLOAD, 0.0) };
-            (0.8 * (end - work) / (end - CROWDED)).max(least)
+        let set = &self.policy.set.busy;
+        if work > set.queue {
+            let slow = self.policy.set.is_slow(self.s);
+            let (end, least) = if slow { (set.overload_slow, set.overload_slow_qos) } else { (set.overload, 0.0) };
+            (set.queue_qos * (end - work) / (end - set.queue)).max(least)
         } else {
             f64::INFINITY
         }
@@ -564,8 +546,9 @@ impl Asked<'_> {
     pub fn by_rule(&self, pool: Amount) -> [Amount; 2] {
         let p = &self.policy.books;
         let held = self.held;
-        let wanted = self.cores_busy_by(IDLE).map_or(held.cores + 1, |cores| cores.max(1));
-        let step = Amount::new(held.cores.div_ceil(4), held.ways.div_ceil(4));
+        let wanted = self.cores_busy_by(self.policy.set.busy.idle).map_or(held.cores + 1, |cores| cores.max(1));
+        let share = self.policy.set.blind.step;
+        let step = Amount::new(part_up(held.cores, share), part_up(held.ways, share));
         [Amount::new(wanted, held.ways).at_least(p.least()), held.plus(step)].map(|to| to.at_most(pool))
     }
 }

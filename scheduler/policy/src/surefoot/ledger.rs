@@ -4,14 +4,8 @@
 //! the same load or more, and one that met it speaks for every larger one at the same load or less. Neighbours change, so both are
 //! forgotten after a while; a miss (of a cold cache, say) at once when a cell that is no larger is seen to be well.
 
+use super::settings::Memory;
 use crate::books::Amount;
-
-/// Cells kept; the oldest goes first.
-const MOST: usize = 48;
-/// QoS from where a miss on as much or more, at no higher load, had another cause.
-const WELL: f64 = 1.2;
-/// Loads closer than this are the same.
-const SAME_LOAD: f64 = 0.08;
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -24,25 +18,31 @@ struct Cell {
 /// Cells of one service.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
+    set: Memory,
     cells: Vec<Cell>,
 }
 
 impl Ledger {
+    pub fn new(set: Memory) -> Self {
+        Ledger { set, cells: vec![] }
+    }
+
     /// QoS (target / p99) was seen on `held` at a load; remembered for `keep_ms`.
     pub fn note(&mut self, now_ms: u64, held: Amount, rps: f64, qos: f64, keep_ms: u64) {
+        let Memory { same_load, well_qos, cells: most, .. } = self.set;
         self.cells.retain(|c| c.until_ms > now_ms);
         let until_ms = now_ms + keep_ms;
-        if qos >= WELL {
-            self.cells.retain(|c| c.qos >= 1.0 || !held.fits_in(c.held) || c.rps > rps * (1.0 + SAME_LOAD));
+        if qos >= well_qos {
+            self.cells.retain(|c| c.qos >= 1.0 || !held.fits_in(c.held) || c.rps > rps * (1.0 + same_load));
         }
-        let same = |c: &&mut Cell| c.held == held && (c.rps / rps.max(1e-9) - 1.0).abs() <= SAME_LOAD && (c.qos < 1.0) == (qos < 1.0);
+        let same = |c: &&mut Cell| c.held == held && (c.rps / rps.max(1e-9) - 1.0).abs() <= same_load && (c.qos < 1.0) == (qos < 1.0);
         if let Some(c) = self.cells.iter_mut().find(same) {
             // The worst that was seen there is what one has to expect; a miss speaks of the lowest load at which it was one.
             let rps = if qos < 1.0 { c.rps.min(rps) } else { c.rps.max(rps) };
             *c = Cell { held, rps, qos: c.qos.min(qos), until_ms: c.until_ms.max(until_ms) };
             return;
         }
-        if self.cells.len() == MOST {
+        if self.cells.len() >= most {
             self.cells.remove(0);
         }
         self.cells.push(Cell { held, rps, qos, until_ms });
@@ -55,18 +55,18 @@ impl Ledger {
 
     /// The worst QoS that a cell at least as large was seen to have at this load or less; None where there is no such cell.
     pub fn least_seen(&self, now_ms: u64, to: Amount, rps: f64) -> Option<f64> {
-        let larger = |c: &&Cell| c.until_ms > now_ms && to.fits_in(c.held) && c.rps <= rps * (1.0 + SAME_LOAD);
+        let larger = |c: &&Cell| c.until_ms > now_ms && to.fits_in(c.held) && c.rps <= rps * (1.0 + self.set.same_load);
         self.cells.iter().filter(larger).map(|c| c.qos).min_by(f64::total_cmp)
     }
 
     /// Cells that were seen to have at least `qos` at this load or more.
     pub fn proven(&self, now_ms: u64, rps: f64, qos: f64) -> impl Iterator<Item = Amount> + '_ {
-        self.cells.iter().filter(move |c| c.until_ms > now_ms && c.qos >= qos && c.rps >= rps * (1.0 - SAME_LOAD)).map(|c| c.held)
+        self.cells.iter().filter(move |c| c.until_ms > now_ms && c.qos >= qos && c.rps >= rps * (1.0 - self.set.same_load)).map(|c| c.held)
     }
 
     /// The best QoS that a cell no larger was seen to have at this load or more; None where there is no such cell.
     pub fn vouches(&self, now_ms: u64, to: Amount, rps: f64) -> Option<f64> {
-        let for_it = |c: &&Cell| c.until_ms > now_ms && c.qos >= 1.0 && c.held.fits_in(to) && c.rps >= rps * (1.0 - SAME_LOAD);
+        let for_it = |c: &&Cell| c.until_ms > now_ms && c.qos >= 1.0 && c.held.fits_in(to) && c.rps >= rps * (1.0 - self.set.same_load);
         self.cells.iter().filter(for_it).map(|c| c.qos).max_by(f64::total_cmp)
     }
 }
@@ -103,7 +103,7 @@ mod tests {
         for i in 0..200 {
             l.note(6_000, cell(i, 1), 1000.0, 2.0, 60_000);
         }
-        assert_eq!(l.cells.len(), MOST);
+        assert_eq!(l.cells.len(), Memory::default().cells);
     }
 
     /// Seen to be well on no more: what was missed there before (with a cold cache, say) says nothing; but it does about less, and about more load.

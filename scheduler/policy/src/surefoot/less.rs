@@ -2,17 +2,14 @@
 
 use super::*;
 
-/// Between two looks at what could be taken, the first time.
-const LOOK_MS: u64 = 250;
-/// Change of throughput from one interval to the next from where nothing is taken until more is known: below [`JUMP`].
-const RISE: f64 = 0.06;
-
 impl Surefoot {
     /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
     pub(super) fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What was averaged says nothing about a load that has just begun to rise.
         let rises = |s: &ServiceView, l: &Life| {
-            s.interval.is_some_and(|i| i.count >= 50 && i.achieved_rps / l.rps - 1.0 > RISE.max(2.5 / (i.count as f64).sqrt()))
+            let r = self.set.readings;
+            let risen = |i: &Latency| i.achieved_rps / l.rps - 1.0 > r.rise.max(r.rise_sigmas / (i.count as f64).sqrt());
+            s.interval.is_some_and(|i| i.count >= r.requests && risen(&i))
         };
         let calm = |s: &ServiceView| {
             self.lives.get(&s.id).is_some_and(|l| {
@@ -20,8 +17,8 @@ impl Surefoot {
                     && !rises(s, l)
                     && l.watch.is_none()
                     && l.strikes == 0
-                    && l.features.len() >= 3
-                    && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.calm_ms)
+                    && l.features.len() >= self.set.readings.calm_intervals
+                    && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.patience.calm_ms)
             })
         };
         if now_ms < self.refine_ms
@@ -51,35 +48,35 @@ impl Surefoot {
         drop(asked);
         // While nothing is gained it is looked at ever more seldom.
         self.looks += 1;
-        self.refine_ms = now_ms + (LOOK_MS << self.looks.min(5));
-        if gain < self.set.least_gain || !takes {
+        self.refine_ms = now_ms + (self.set.patience.look_ms << self.looks.min(self.set.patience.look_doublings));
+        if gain < self.set.prices.least_gain || !takes {
             return;
         }
         if self.carry_out(now_ms, seen, &chosen, "all targets met", plan) {
             (self.refines, self.looks) = (self.refines.saturating_sub(1), 0);
-            self.refine_ms = now_ms + if self.refines > 0 { self.set.calm_ms } else { self.set.calm_every_ms };
+            self.refine_ms = now_ms + if self.refines > 0 { self.set.patience.calm_ms } else { self.set.patience.calm_every_ms };
         }
     }
 
     /// Of each service that a plan moves while all are well.
     pub(super) fn price_of_moving(&self, now_ms: u64) -> f64 {
-        let early = self.books.has_be() && now_ms < self.disturbed_ms + self.set.early_ms;
-        let part = if early { self.set.price_move_early } else { 1.0 };
-        part * (self.set.price_move * self.lives.len() as f64).min(self.set.price_move_most)
+        let early = self.books.has_be() && now_ms < self.disturbed_ms + self.set.patience.early_ms;
+        let part = if early { self.set.prices.move_early } else { 1.0 };
+        part * (self.set.prices.r#move * self.lives.len() as f64).min(self.set.prices.move_most)
     }
 
     /// Cores that are left may be as busy as this where nobody needs what is taken.
     pub(super) fn busy_in_peace(&self) -> f64 {
         if self.books.has_be() {
-            self.set.busy_beside_be
+            self.set.busy.most_beside_be
         } else {
-            self.set.busy
+            self.set.busy.most
         }
     }
 
     /// What a service's cell would save in price over what it holds; None while its latency is unknown.
     pub(super) fn gain(&self, asked: &Asked, to: &Cell) -> Option<f64> {
-        Some(self.price(Cell::new(asked.held, asked.qos?.min(AMPLE))) - self.price(*to))
+        Some(self.price(Cell::new(asked.held, asked.qos?.min(self.set.prices.ample_qos))) - self.price(*to))
     }
 
     /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. Who gives most

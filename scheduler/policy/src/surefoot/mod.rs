@@ -6,7 +6,7 @@
 //!   smallest cells with enough predicted QoS ([`Surefoot::choices`]), dynamic programming the cheapest set that fits
 //!   ([`joint`]). Cores for one and ways for the other come out by themselves, where one step at a time gets stuck.
 //! * **Few changes.** A service jumps; it does not walk. After a disturbance (arrival, leave, load, violation) there are at most
-//!   [`Settings::refines`] further plans that take something, then one in [`Settings::calm_every_ms`].
+//!   [`settings::Patience::refines`] further plans that take something, then one in [`settings::Patience::calm_every_ms`].
 //! * **What was seen counts more than what is predicted** ([`ledger`]): a cell that missed forbids all smaller ones at that load,
 //!   one that met vouches for all larger ones.
 //! * **Confidence.** Model-B's error on each service is followed; what is taken must be predicted with a margin of so many errors.
@@ -47,38 +47,26 @@ pub mod joint;
 pub mod ledger;
 mod less;
 mod more;
-mod settings;
+mod pacing;
+pub mod settings;
 mod withdraw;
 
 use crate::books::{qos_by_thumb, Amount, Books};
 use crate::models::{Area, Models, State};
 use crate::osml_plus::{doubtful, mean, words};
+use crate::pace::Pace;
 use crate::Policy;
 use cells::*;
 use joint::{cheapest, Choice};
 use ledger::Ledger;
+use pacing::paced;
+use settings::part_up;
 pub use settings::Settings;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::{
     Action, ActionKind, Because, Features, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
 };
-
-/// Intervals over which features are averaged.
-const SMOOTH: usize = 5;
-/// Change of throughput from one interval to the next that is not noise where requests are many; of few, four standard deviations.
-const JUMP: f64 = 0.2;
-/// QoS target from where a service is slow.
-const SLOW_MS: f64 = 1000.0;
-/// It gives nothing before it has met its target for so long on what it has.
-const SLOW_CALM_MS: u64 = 10_000;
-/// Requests over which their rate is averaged, and the length of an interval.
-const MEAN_OF: f64 = 400.0;
-const INTERVAL_S: f64 = 0.1;
-/// The window of latencies, with some time for what was under way.
-const WINDOW_MS: u64 = 1200;
-/// In a plan for others, what it costs to move a service that is well.
-const STAY: f64 = 0.5;
 
 /// Something was taken: what was held before, and until when it is given back at the first sign of harm.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +106,8 @@ struct Life {
     /// Model-B's relative error on this service, smoothed; and the QoS that it predicted of the present cell.
     error: f64,
     predicted: Option<f64>,
+    /// When the error was last looked at, while it keeps Model-B from offering anything.
+    distrusted_ms: Option<u64>,
     watch: Option<Watch>,
     hurts: u32,
     /// Losses at this load that were too much; and that it holds what a loss left, and nothing has been given back.
@@ -133,7 +123,7 @@ struct Life {
 }
 
 impl Life {
-    fn new(now_ms: u64, first_error: f64) -> Self {
+    fn new(now_ms: u64, set: &Settings) -> Self {
         Life {
             new_since_ms: None,
             changed_ms: now_ms,
@@ -145,9 +135,10 @@ impl Life {
             strikes: 0,
             met_since_ms: None,
             missed_since_ms: None,
-            ledger: Ledger::default(),
-            error: first_error,
+            ledger: Ledger::new(set.memory),
+            error: set.trust.first_error,
             predicted: None,
+            distrusted_ms: None,
             watch: None,
             hurts: 0,
             regrets: 0,
@@ -170,6 +161,16 @@ impl Life {
         self.rps / self.planned_rps - 1.0
     }
 
+    /// An error so large that no answer of Model-B's is enough is never refuted: nothing is offered, and nothing judged. So it fades
+    /// until the largest answer is enough.
+    fn forget(&mut self, now_ms: u64, cap: f64, set: &settings::Trust) {
+        let offers_nothing = 1.0 + set.errors * self.error >= cap;
+        let since_ms = self.distrusted_ms.replace(now_ms).filter(|_| offers_nothing);
+        if let Some(since_ms) = since_ms {
+            self.error *= 0.5_f64.powf((now_ms - since_ms) as f64 / set.forget_ms as f64);
+        }
+    }
+
     fn is_new(&self) -> bool {
         self.new_since_ms.is_some()
     }
@@ -189,7 +190,9 @@ struct Bandwidth {
 
 /// The policy.
 pub struct Surefoot {
+    /// Counts of intervals in it are of intervals as long as `pace` says.
     set: Settings,
+    pace: Pace,
     models: Box<dyn Models>,
     books: Books,
     lives: BTreeMap<ServiceId, Life>,
@@ -217,6 +220,7 @@ impl Surefoot {
     pub fn new(platform: &Platform, models: Box<dyn Models>, settings: Settings) -> Self {
         Surefoot {
             set: settings,
+            pace: Pace::default(),
             models,
             books: Books::new(platform),
             lives: BTreeMap::new(),
@@ -240,32 +244,37 @@ impl Surefoot {
     }
 
     fn look(&mut self, now_ms: u64, seen: &Observation) {
+        let (set, pace) = (self.set, self.pace);
         for s in seen.lc() {
             let own = self.books.usable(&s.id);
-            let first_error = self.set.first_error;
-            let life = self.lives.entry(s.id.clone()).or_insert_with(|| Life::new(now_ms, first_error));
+            let life = self.lives.entry(s.id.clone()).or_insert_with(|| Life::new(now_ms, &set));
             // After a jump of load what was averaged is of another service.
-            let jumped = |l: &Latency| (l.achieved_rps / life.rps - 1.0).abs() > JUMP.max(4.0 / (l.count as f64).sqrt());
-            if s.interval.is_some_and(|l| l.count >= 50 && life.rps > 0.0 && jumped(&l)) {
+            let jumped = |l: &Latency| {
+                (l.achieved_rps / life.rps - 1.0).abs() > set.readings.jump.max(set.readings.jump_sigmas / (l.count as f64).sqrt())
+            };
+            if s.interval.is_some_and(|l| l.count >= set.readings.requests && life.rps > 0.0 && jumped(&l)) {
                 life.features.clear();
                 life.rps = 0.0;
             }
             life.features.push_back(s.features);
-            if life.features.len() > SMOOTH {
+            if life.features.len() > set.readings.smooth_intervals {
                 life.features.pop_front();
             }
             if let Some(l) = s.interval {
                 life.points.push_back(Point { mean_ms: l.mean_ms, p99_ms: l.p99_ms });
-                if life.points.len() > SMOOTH {
+                if life.points.len() > set.readings.smooth_intervals {
                     life.points.pop_front();
                 }
                 // Few requests, much chance: the mean goes back over as many intervals as hold some hundred of them.
                 life.heard = if life.rps == 0.0 { 1.0 } else { life.heard + 1.0 };
-                let weight = (life.rps * INTERVAL_S / MEAN_OF).clamp(0.005, 0.3).max(1.0 / life.heard);
+                let r = set.readings;
+                let weight = (life.rps * (pace.interval_ms() as f64 / 1000.0) / r.mean_requests)
+                    .clamp(r.least_weight, r.most_weight)
+                    .max(1.0 / life.heard);
                 life.rps += weight * (l.achieved_rps - life.rps);
             }
             // Too few requests for an interval's own p99: the window speaks.
-            let resolved = s.interval.zip(s.qos_target_ms()).filter(|(l, _)| !is_slow(s) && l.verdict != Verdict::NotResolvable);
+            let resolved = s.interval.zip(s.qos_target_ms()).filter(|(l, _)| !set.is_slow(s) && l.verdict != Verdict::NotResolvable);
             let high = resolved.map_or(s.qos_met() == Some(false), |(l, t)| l.p99_ms > t);
             life.strikes = if high { life.strikes + 1 } else { 0 };
             match s.qos_met() {
@@ -280,9 +289,9 @@ impl Surefoot {
                 None => (life.met_since_ms, life.missed_since_ms) = (None, None),
             }
             life.reported &= !s.at_ease();
-            life.was_well |= life.met_since_ms.is_some_and(|t| now_ms >= t + WINDOW_MS);
+            life.was_well |= life.met_since_ms.is_some_and(|t| now_ms >= t + set.readings.window_ms);
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
-            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS) else { continue };
+            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + set.readings.window_ms) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
             }
@@ -290,15 +299,21 @@ impl Surefoot {
                 continue;
             }
             // What a slow service answers now it may have begun before.
-            let heard = !is_slow(s) || now_ms >= life.changed_ms + SLOW_CALM_MS;
+            let heard = !set.is_slow(s) || now_ms >= life.changed_ms + set.patience.calm_slow_ms;
             if qos >= 1.0 && heard && self.books.slot(&s.id).is_some() {
-                life.ledger.note(now_ms, own, life.rps, qos, self.set.grudge_ms);
+                life.ledger.note(now_ms, own, life.rps, qos, set.memory.grudge_ms);
             }
+            let cap = self.models.qos_cap();
+            // Of a cell that was to miss, or at a load that is gone, a prediction says nothing about cells that are to suffice.
+            let judged = |predicted: &f64| heard && *predicted >= 1.0 && life.load_change().abs() <= set.readings.load_change;
+            if heard && life.predicted.is_some_and(|p| !judged(&p)) {
+                life.predicted = None;
+            }
+            life.forget(now_ms, cap, &set.trust);
             if let Some(predicted) = life.predicted.filter(|_| heard) {
                 life.predicted = None;
-                let cap = self.models.qos_cap();
                 let error = (qos.min(cap) - predicted.min(cap)).abs() / predicted.clamp(1.0, cap);
-                life.error = (0.7 * life.error + 0.3 * error).min(2.0);
+                life.error = ((1.0 - set.trust.weight) * life.error + set.trust.weight * error).min(set.trust.most_error);
             }
         }
     }
@@ -309,15 +324,15 @@ impl Surefoot {
         for s in seen.lc() {
             let Some(life) = self.lives.get_mut(&s.id).filter(|l| !l.is_new() && l.planned_rps > 0.0) else { continue };
             let change = life.load_change();
-            if change.abs() > self.set.load_change && s.qos_met() == Some(true) {
+            if change.abs() > self.set.readings.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
                 (life.regrets, life.lost) = (0, false);
                 if change < 0.0 {
                     moved = true;
                 } else {
                     // Who rises may go on to: nothing is taken on what was measured before.
-                    self.refine_ms = self.refine_ms.max(now_ms + self.set.calm_ms);
-                    self.refines = self.set.refines;
+                    self.refine_ms = self.refine_ms.max(now_ms + self.set.patience.calm_ms);
+                    self.refines = self.set.patience.refines;
                 }
             }
         }
@@ -387,7 +402,7 @@ impl Surefoot {
             };
             let mut because = self.because(now_ms, s, life, Some(*cell).filter(|_| !blind)).expect(holds_if);
             if blind {
-                because.reject("its OAA at once", format!("models are asked after {} ms on known resources", self.set.sample_ms));
+                because.reject("its OAA at once", format!("models are asked after {} ms on known resources", self.set.patience.sample_ms));
             } else {
                 because.predict(qos, self.models.qos_cap());
                 because.reject(
@@ -423,8 +438,11 @@ impl Surefoot {
             let well = s.qos_met() == Some(true) && life.strikes == 0;
             let watched = !blind && !lost.is_zero() && (well || was_new);
             life.lost = well && !was_new && cell.qos >= 1.0 && cell.held.fits_in(*held);
-            let (watch_ms, window_ms) =
-                if is_slow(s) { (SLOW_CALM_MS + self.set.watch_ms, SLOW_CALM_MS) } else { (self.set.watch_ms, WINDOW_MS) };
+            let (watch_ms, window_ms) = if self.set.is_slow(s) {
+                (self.set.patience.calm_slow_ms + self.set.patience.watch_ms, self.set.patience.calm_slow_ms)
+            } else {
+                (self.set.patience.watch_ms, self.set.readings.window_ms)
+            };
             life.watch = watched.then_some(Watch {
                 until_ms: now_ms + watch_ms,
                 before: *held,
@@ -473,10 +491,10 @@ impl Surefoot {
 
     /// A disturbance: a few plans may take something again.
     fn disturbed(&mut self, now_ms: u64) {
-        self.refines = self.set.refines;
+        self.refines = self.set.patience.refines;
         (self.refine_ms, self.disturbed_ms) = (now_ms, now_ms);
         (self.setbacks, self.looks, self.poors) = (0, 0, 0);
-        self.poor_ms = self.poor_ms.min(now_ms + self.set.poor_every_ms);
+        self.poor_ms = self.poor_ms.min(now_ms + self.set.patience.poor_every_ms);
     }
 
     /// The role of a service in a plan for others: it may give while it is well, and keeps what it has otherwise.
@@ -485,11 +503,13 @@ impl Surefoot {
             return role;
         }
         // What a slow service answers now says nothing yet about the cell that it has.
-        let settled = !is_slow(s) || life.is_new() || life.met_since_ms.is_some_and(|t| now_ms >= t.max(life.changed_ms) + SLOW_CALM_MS);
-        let well = s.qos().is_some_and(|q| q >= self.set.comfort_qos) && life.strikes == 0 && settled;
+        let calm_ms = self.set.patience.calm_slow_ms;
+        let settled =
+            !self.set.is_slow(s) || life.is_new() || life.met_since_ms.is_some_and(|t| now_ms >= t.max(life.changed_ms) + calm_ms);
+        let well = s.qos().is_some_and(|q| q >= self.set.trust.comfort_qos) && life.strikes == 0 && settled;
         if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() {
             Role::Keeps
-        } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= 4) {
+        } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= self.set.readings.watched_intervals) {
             Role::MayGive
         } else {
             Role::Strained
@@ -498,7 +518,8 @@ impl Surefoot {
 
     /// All its cores are busy: a queue grows, whatever latency shows.
     fn is_saturated(&self, s: &ServiceView) -> bool {
-        self.lives.get(&s.id).is_some_and(|l| l.features.len() >= 3) && self.is_busier(s, SATURATED)
+        self.lives.get(&s.id).is_some_and(|l| l.features.len() >= self.set.readings.saturated_intervals)
+            && self.is_busier(s, self.set.busy.saturated)
     }
 
     /// Of its cores more than this share is busy.
@@ -513,14 +534,24 @@ fn asked_of<'a, 's>(asked: &'a [Asked<'s>], id: &ServiceId) -> Option<&'a Asked<
     asked.iter().find(|a| a.s.id == *id)
 }
 
-/// So few requests, or such long ones, that an interval says nothing about them.
-fn is_slow(s: &ServiceView) -> bool {
-    s.qos_target_ms().is_some_and(|t| t >= SLOW_MS) || s.window.is_some_and(|w| w.verdict == Verdict::NotResolvable)
+impl Settings {
+    /// So few requests, or such long ones, that an interval says nothing about them.
+    fn is_slow(&self, s: &ServiceView) -> bool {
+        let slow_ms = self.readings.slow_target_ms;
+        s.qos_target_ms().is_some_and(|t| t >= slow_ms) || s.window.is_some_and(|w| w.verdict == Verdict::NotResolvable)
+    }
 }
 
 impl Policy for Surefoot {
     fn name(&self) -> &str {
         "surefoot"
+    }
+
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        let pace = Pace::every(interval_ms)?;
+        self.set = paced(&self.set, self.pace, pace);
+        self.pace = pace;
+        Ok(())
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
@@ -564,7 +595,7 @@ impl Policy for Surefoot {
         } else if !ready.is_empty() || !missing.is_empty() && now_ms >= self.try_ms {
             let all: BTreeSet<ServiceId> = ready.union(&missing).cloned().collect();
             if !missing.is_empty() {
-                self.refines = self.set.refines;
+                self.refines = self.set.patience.refines;
             }
             let decided = self.enlarge(now_ms, seen, &all, &mut plan);
             // Placed, be it where it was.
@@ -585,6 +616,8 @@ impl Policy for Surefoot {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

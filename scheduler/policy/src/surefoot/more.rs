@@ -2,28 +2,22 @@
 
 use super::*;
 
-/// Gain in price for which somebody is left short.
-const MUCH_BETTER: f64 = 0.5;
-/// Plans that leave somebody short before the wait for the next one doubles: who is swapped for whom over and over is well in neither place.
-const HASTY: u32 = 3;
-/// Intervals that a service which was well on what it holds may miss its target before it gets more.
-const BURST: u32 = 3;
-
 impl Surefoot {
     /// Services that miss their target and will go on to, and those that meet it by a hair.
     pub(super) fn needy(&mut self, now_ms: u64, seen: &Observation) -> (BTreeSet<ServiceId>, BTreeSet<ServiceId>) {
+        let (set, pace) = (self.set, self.pace);
         let (mut missing, mut uneasy) = (BTreeSet::new(), BTreeSet::new());
         for s in seen.lc() {
             let held = self.books.usable(&s.id);
             if self.books.slot(&s.id).is_none() {
                 continue;
             }
-            let slow = is_slow(s);
+            let slow = set.is_slow(s);
             let saturated = self.is_saturated(s);
             let (patience_ms, settle_ms) = if slow && !saturated {
-                (self.set.patience_slow_ms, self.set.settle_slow_ms)
+                (set.patience.patience_slow_ms, set.patience.settle_slow_ms)
             } else {
-                (self.set.patience_ms, self.set.settle_ms)
+                (set.patience.patience_ms, set.patience.settle_ms)
             };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
@@ -33,24 +27,29 @@ impl Surefoot {
             let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
             let saturated = saturated && !vouched;
             // What was well here at this load until now is a burst, if it soon ends: it is in the window for as long as the window is.
-            let patient = if vouched { BURST } else { 0 };
-            let lasts = life.missed_since_ms.is_some_and(|t| !vouched || now_ms >= t + WINDOW_MS + 100 * u64::from(BURST));
-            if saturated || life.strikes > 1 + patient || qos < 1.0 && (life.strikes > patient || lasts && life.strikes > 0) {
+            let patient = if vouched { set.patience.burst_intervals } else { 0 };
+            let lasts = life.missed_since_ms.is_some_and(|t| {
+                !vouched || now_ms >= t + set.readings.window_ms + pace.interval_ms() * u64::from(set.patience.burst_intervals)
+            });
+            if saturated
+                || life.strikes > set.patience.strikes + patient
+                || qos < 1.0 && (life.strikes > patient || lasts && life.strikes > 0)
+            {
                 let recent = life.missed_since_ms.is_none_or(|t| now_ms < t + patience_ms);
-                if !saturated && recent && draining(life, target_ms, patience_ms) {
+                if !saturated && recent && draining(life, target_ms, patience_ms, &set.readings, pace) {
                     continue;
                 }
                 if now_ms >= self.try_ms {
                     life.more += 1;
-                    life.ledger.note(now_ms, held, life.rps, qos.min(0.99), self.set.grudge_ms);
+                    life.ledger.note(now_ms, held, life.rps, qos.min(set.trust.missed_qos), set.memory.grudge_ms);
                 }
-                life.regret(self.set.load_change);
-                life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
+                life.regret(set.readings.load_change);
+                life.spared_until_ms = life.spared_until_ms.max(now_ms + set.patience.spare_ms);
                 missing.insert(s.id.clone());
-            } else if qos >= 1.0 && qos < self.set.comfort_qos && now_ms >= life.changed_ms + WINDOW_MS {
-                life.regret(self.set.load_change);
-                life.spared_until_ms = life.spared_until_ms.max(now_ms + self.set.spare_ms);
-                life.ledger.note(now_ms, held, life.rps, qos, self.set.grudge_ms);
+            } else if qos >= 1.0 && qos < set.trust.comfort_qos && now_ms >= life.changed_ms + set.readings.window_ms {
+                life.regret(set.readings.load_change);
+                life.spared_until_ms = life.spared_until_ms.max(now_ms + set.patience.spare_ms);
+                life.ledger.note(now_ms, held, life.rps, qos, set.memory.grudge_ms);
                 uneasy.insert(s.id.clone());
             }
         }
@@ -61,12 +60,13 @@ impl Surefoot {
     /// one waits, and a slow service's is with it for minutes.
     pub(super) fn is_cold(&self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>) -> bool {
         let any = |what: &dyn Fn(&ServiceView) -> bool| missing.iter().filter_map(|id| seen.get(id)).any(what);
-        let wait_ms = if any(&is_slow) {
+        let window_ms = self.set.readings.window_ms;
+        let wait_ms = if any(&|s| self.set.is_slow(s)) {
             return false;
         } else if any(&|s| self.is_saturated(s)) {
-            WINDOW_MS / 2
+            (window_ms as f64 * self.set.patience.cold_part) as u64
         } else {
-            WINDOW_MS
+            window_ms
         };
         any(&|s| self.lives.get(&s.id).and_then(|l| l.new_since_ms).is_some_and(|t| now_ms <= t + wait_ms))
     }
@@ -82,24 +82,25 @@ impl Surefoot {
         };
         let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));
         let asked = self.ask_all(now_ms, seen);
-        let free = self.joint(&asked, role, Pass::Free, STAY);
+        let free = self.joint(&asked, role, Pass::Free, self.set.prices.stay);
         let mut chosen = free.clone().filter(well);
-        let trade = if chosen.is_none() { self.joint(&asked, role, Pass::Trade, STAY) } else { None };
+        let trade = if chosen.is_none() { self.joint(&asked, role, Pass::Trade, self.set.prices.stay) } else { None };
         chosen = chosen.or_else(|| trade.clone().filter(well));
         // What a rule of thumb says of less is no reason to wait, nor to take too little for somebody.
         let blind = self.is_blind(&asked);
         if chosen.is_none() && !blind && self.is_cold(now_ms, seen, missing) {
             drop(asked);
             // Nothing was tried: who asks again has not had too little.
-            self.try_ms = now_ms + self.set.settle_ms;
+            self.try_ms = now_ms + self.set.patience.settle_ms;
             return false;
         }
         let mut poor = false;
         if chosen.is_none() && now_ms >= self.poor_ms {
             // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
             let now: f64 = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some()).map(|a| self.price(a.now())).sum();
-            let better = |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - MUCH_BETTER;
-            chosen = self.joint(&asked, role, Pass::Poor, STAY).filter(better).filter(helps);
+            let better =
+                |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - self.set.prices.much_better;
+            chosen = self.joint(&asked, role, Pass::Poor, self.set.prices.stay).filter(better).filter(helps);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
                 self.divide_the_rest(seen, &asked, chosen, |id| missing.contains(id));
@@ -123,11 +124,15 @@ impl Surefoot {
             .map(|(id, c)| Report::ExpectedSlowdown { service: id.clone(), qos: c.qos.max(0.0) })
             .collect();
         if poor {
-            let times = if short.is_empty() { 0 } else { self.poors.saturating_sub(HASTY - 1).min(4) };
+            let times = if short.is_empty() {
+                0
+            } else {
+                (self.poors + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.poor_doublings)
+            };
             // A slow service's queue grows, and nobody is left short: the next step need not wait as long.
-            let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| is_slow(s) && self.is_saturated(s));
+            let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| self.set.is_slow(s) && self.is_saturated(s));
             let soon = short.is_empty() && missing.iter().any(lasts);
-            self.poor_ms = now_ms + if soon { self.set.poor_queue_ms } else { self.set.poor_every_ms << times };
+            self.poor_ms = now_ms + if soon { self.set.patience.poor_queue_ms } else { self.set.patience.poor_every_ms << times };
             self.poors += u32::from(!short.is_empty());
         }
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
@@ -135,11 +140,11 @@ impl Surefoot {
             plan.reports.extend(short);
         }
         if !done {
-            self.try_ms = now_ms + self.set.settle_ms;
+            self.try_ms = now_ms + self.set.patience.settle_ms;
         }
         for id in missing {
             let Some(life) = self.lives.get_mut(id) else { continue };
-            if !done && life.more >= 4 && !life.reported {
+            if !done && life.more >= self.set.patience.report_tries && !life.reported {
                 life.reported = true;
                 plan.reports.push(if life.was_well {
                     let why = "it misses its target, and no plan for all services gives it more".to_string();
@@ -162,7 +167,7 @@ impl Surefoot {
         chosen: &mut [(ServiceId, Cell)],
         is_for: impl Fn(&ServiceId) -> bool,
     ) {
-        self.pass_on_the_rest(asked, chosen, |id| is_for(id) && seen.get(id).is_some_and(is_slow));
+        self.pass_on_the_rest(asked, chosen, |id| is_for(id) && seen.get(id).is_some_and(|s| self.set.is_slow(s)));
         self.return_the_rest(asked, chosen, |id, c| self.loses_for_nobody(seen, id, c, &is_for));
     }
 
@@ -215,24 +220,24 @@ impl Surefoot {
     /// Met by a hair: more from what is free, from nobody else.
     pub(super) fn comfort(&mut self, now_ms: u64, seen: &Observation, uneasy: &BTreeSet<ServiceId>, plan: &mut Plan) {
         let role = |s: &ServiceView, _: &Life| if uneasy.contains(&s.id) { Role::Needs } else { Role::Keeps };
-        if let Some(chosen) = self.joint(&self.ask_all(now_ms, seen), role, Pass::Free, STAY) {
+        if let Some(chosen) = self.joint(&self.ask_all(now_ms, seen), role, Pass::Free, self.set.prices.stay) {
             self.carry_out(now_ms, seen, &chosen, "met by a hair", plan);
         }
     }
 }
 
 /// The backlog shrinks, and will be gone in time; or only the window remembers it.
-fn draining(life: &Life, target_ms: f64, patience_ms: u64) -> bool {
-    let n = life.points.len();
-    if n < 3 {
-        return false;
-    }
-    let (first, last) = (life.points[n - 3], life.points[n - 1]);
+fn draining(life: &Life, target_ms: f64, patience_ms: u64, set: &settings::Readings, pace: Pace) -> bool {
+    let mut latest = life.points.iter().rev();
+    let steps = set.drain_intervals.saturating_sub(1).max(1);
+    let (Some(last), Some(first)) = (latest.next(), latest.nth(steps - 1)) else { return false };
     if last.p99_ms <= target_ms {
         return true;
     }
-    let fall_ms = (first.mean_ms - last.mean_ms) / 2.0;
+    // In a usual interval, however long these are.
+    let usual_ms = Pace::USUAL_MS as f64;
+    let fall_ms = (first.mean_ms - last.mean_ms) / steps as f64 * (usual_ms / pace.interval_ms() as f64);
     let left = last.p99_ms - target_ms;
     // Within the time that is given it must be seen to fall.
-    fall_ms > 60.0 / patience_ms as f64 * first.mean_ms && left / fall_ms * 100.0 <= patience_ms as f64
+    fall_ms > set.drain_ms / patience_ms as f64 * first.mean_ms && left / fall_ms * usual_ms <= patience_ms as f64
 }

@@ -3,6 +3,9 @@ use crate::perfect::Perfect;
 use crate::testing::Plant;
 use surefoot_server::Kind;
 
+/// A target from where a service is slow (`readings.slow_target_ms`).
+const SLOW_MS: f64 = 1000.0;
+
 fn policy(p: &Platform, models: Perfect) -> Surefoot {
     Surefoot::new(p, Box::new(models), Settings::default())
 }
@@ -236,7 +239,7 @@ fn bandwidth_is_raised_to_what_there_is_room_for() {
     assert_eq!(policy.raise(0, Some(9.0)), 50);
     policy.be_mba.bad_pct = Some(40);
     assert_eq!(policy.raise(0, Some(9.0)), 30);
-    assert_eq!(policy.raise(policy.set.calm_every_ms, Some(9.0)), 40);
+    assert_eq!(policy.raise(policy.set.patience.calm_every_ms, Some(9.0)), 40);
     assert_eq!(policy.be_mba.bad_pct, None);
 }
 
@@ -314,7 +317,7 @@ fn who_has_more_work_than_cores_is_not_half_well() {
     assert!((at(open.s, 1.0) - 0.64).abs() < 0.01 && at(open.s, 0.96) > 0.75);
     // A slow service's is with it for minutes: the fewer cores, the worse.
     let slow = ServiceView { kind: Kind::Lc { qos_target_ms: SLOW_MS }, ..open.s.clone() };
-    assert_eq!((at(&slow, 0.94), at(&slow, 2.0)), (f64::INFINITY, LASTING));
+    assert_eq!((at(&slow, 0.94), at(&slow, 2.0)), (f64::INFINITY, Settings::default().busy.overload_slow_qos));
     assert!((at(&slow, 1.0) - 0.4).abs() < 0.01 && (at(&slow, 1.1) + 0.4).abs() < 0.01, "{} {}", at(&slow, 1.0), at(&slow, 1.1));
     // Busy because a backlog drains: that says nothing about less.
     let behind = Asked { qos: Some(0.3), answers: RefCell::default(), ..open };
@@ -571,7 +574,7 @@ fn a_swamped_service_gets_what_can_be_spared() {
         let less = cells.iter().filter(|c| c.held != held && c.held.fits_in(held));
         assert!(less.clone().count() > 0 || pass != Pass::Poor);
         assert!(less.clone().all(|c| c.qos <= asked.now().qos), "{cells:?}");
-        (asked.swamped, asked.now().qos <= FAR, one)
+        (asked.swamped, asked.now().qos <= Settings::default().grow.far_qos, one)
     };
     for pass in [Pass::Trade, Pass::Poor] {
         assert_eq!(offered(&mut policy, 8.0, pass), (true, true, Some(true)), "{pass:?}");
@@ -741,7 +744,7 @@ fn a_queue_that_lasts_waits_less_for_the_next_plan() {
         let mut plan = Plan::default();
         policy.enlarge(plant.t_ms, &plant.observe(), &["a".to_string()].into(), &mut plan);
         assert!(policy.books.usable("a").cores > held.cores && !slows(&plan), "{:?} {:?}", plan.actions, plan.reports);
-        let wait_ms = if slow { policy.set.poor_queue_ms } else { policy.set.poor_every_ms };
+        let wait_ms = if slow { policy.set.patience.poor_queue_ms } else { policy.set.patience.poor_every_ms };
         assert_eq!(policy.poor_ms, plant.t_ms + wait_ms);
     }
 }
@@ -797,7 +800,7 @@ fn without_models_slack_is_given() {
     };
     assert_eq!(gives(&policy, None, 1.2), []);
     let (some, many) = (gives(&policy, None, 1.9), gives(&policy, None, 50.0));
-    assert!(!some.is_empty() && some.len() < many.len() && many.len() == SHARES.len(), "{some:?} {many:?}");
+    assert!(!some.is_empty() && some.len() < many.len() && many.len() == Settings::default().blind.shares_cores.len(), "{some:?} {many:?}");
     assert!(many.iter().all(|to| to.fits_in(held) && *to != held));
     let busy = gives(&policy, Some(p.cores(held.cores)), 50.0);
     assert!(!busy.is_empty() && busy.iter().all(|to| to.cores == held.cores), "{busy:?}");
@@ -812,8 +815,8 @@ fn who_could_give_little_is_left_in_peace() {
     let (mut plant, mut policy) = settled(&["a"]);
     let best = policy.books.usable("a");
     // As beside three others.
-    policy.set.price_move *= 4.0;
-    assert!(policy.set.least_gain < 1.0 / 15.0 && 1.0 / 15.0 < policy.price_of_moving(plant.t_ms));
+    policy.set.prices.r#move *= 4.0;
+    assert!(policy.set.prices.least_gain < 1.0 / 15.0 && 1.0 / 15.0 < policy.price_of_moving(plant.t_ms));
     for (more, stays) in [(1, true), (4, false)] {
         let held = best.plus(Amount::new(more, 0));
         policy.books.set("a", held);
@@ -1045,7 +1048,7 @@ fn who_found_no_room_is_not_forgotten() {
     assert!(policy.books.slot("b").is_none());
     assert_eq!(plans.iter().flat_map(|plan| &plan.reports).filter(|r| matches!(r, Report::CannotPlace { .. })).count(), 1);
     plant.tenant("a").silent = false;
-    for _ in 0..policy.set.poor_every_ms / 100 {
+    for _ in 0..policy.set.patience.poor_every_ms / 100 {
         step(&mut plant, &mut policy);
     }
     assert!(policy.books.slot("b").is_some());
@@ -1118,6 +1121,7 @@ fn who_is_left_short_is_not_decided_by_cold_caches() {
         step(&mut plant, &mut policy);
     }
     let seen = plant.observe();
+    let window_ms = policy.set.readings.window_ms;
     let mut cold = |of: &[&str], ms: u64, busy: f64| {
         for life in policy.lives.values_mut() {
             life.new_since_ms = Some(0);
@@ -1125,8 +1129,8 @@ fn who_is_left_short_is_not_decided_by_cold_caches() {
         }
         policy.is_cold(ms, &seen, &of.iter().map(|id| id.to_string()).collect())
     };
-    assert!(cold(&["a"], WINDOW_MS, 1.0) && !cold(&["a"], WINDOW_MS + 1, 1.0));
-    assert!(cold(&["a"], WINDOW_MS / 2, 32.0) && !cold(&["a"], WINDOW_MS / 2 + 1, 32.0));
+    assert!(cold(&["a"], window_ms, 1.0) && !cold(&["a"], window_ms + 1, 1.0));
+    assert!(cold(&["a"], window_ms / 2, 32.0) && !cold(&["a"], window_ms / 2 + 1, 32.0));
     assert!(!cold(&["a", "slow"], 300, 1.0) && !cold(&[], 300, 1.0));
 }
 
@@ -1149,7 +1153,10 @@ fn who_waits_for_cold_caches_has_not_had_too_little() {
     notes.borrow_mut().demand.push(("a".into(), 8.0));
     let came_ms = plant.t_ms + 100;
     let moved_ms: Vec<u64> = (0..9).filter_map(|_| (!step(&mut plant, &mut policy).actions.is_empty()).then_some(plant.t_ms)).collect();
-    assert!(moved_ms.len() == 2 && moved_ms[0] == came_ms && moved_ms[1] > came_ms + WINDOW_MS / 2, "{came_ms} {moved_ms:?}");
+    assert!(
+        moved_ms.len() == 2 && moved_ms[0] == came_ms && moved_ms[1] > came_ms + policy.set.readings.window_ms / 2,
+        "{came_ms} {moved_ms:?}"
+    );
     assert_eq!(policy.lives["a"].more, 0);
 }
 
@@ -1164,7 +1171,7 @@ fn a_plan_that_moves_nobody_leaves_nobody_short() {
     let mut policy = policy(&p, Perfect::of(&plant));
     let told = (0..600).filter(|_| slows(&step(&mut plant, &mut policy))).count();
     assert_eq!(policy.poors as usize, told);
-    assert!(policy.poor_ms <= plant.t_ms + policy.set.poor_every_ms);
+    assert!(policy.poor_ms <= plant.t_ms + policy.set.patience.poor_every_ms);
 }
 
 /// Where no plan gives enough and nobody is to be left short now, who misses its target gets what another is predicted not to need: not by a
@@ -1200,4 +1207,56 @@ fn too_little_is_better_than_nothing_where_models_say_who_can_spare_it() {
     }
     let (a, b) = (policy.books.usable("a"), policy.books.usable("b"));
     assert!(b.cores < before.cores && a.cores < 15 && a.cores + b.cores == 16, "{before:?} {a:?} {b:?}");
+}
+
+/// However wrong Model-B was, it is asked again after a while: with a margin beyond its largest answer nothing would be offered, and nothing
+/// learnt, for good.
+#[test]
+fn an_error_that_lets_nothing_be_offered_fades() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 3.0, 10.0).be("x");
+    let mut models = Perfect::of(&plant);
+    models.cap = 2.0;
+    let mut policy = policy(&p, models);
+    for _ in 0..100 {
+        step(&mut plant, &mut policy);
+    }
+    let most = policy.set.trust.most_error;
+    policy.lives.get_mut("a").unwrap().error = most;
+    let (all, least) = (policy.pool(), policy.books.least());
+    policy.books.set("a", all.minus(least));
+    for _ in 0..20 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(plant.cores("x") <= 2.0, "{}", plant.cores("x"));
+    for _ in 0..1200 {
+        step(&mut plant, &mut policy);
+    }
+    assert!(plant.cores("x") >= 8.0 && plant.all_met(), "{} {}", plant.cores("x"), policy.lives["a"].error);
+}
+
+/// A prediction for a load that is gone, or of a cell that was to miss, is no error of Model-B's; one for this load is.
+#[test]
+fn only_predictions_for_this_load_are_judged() {
+    let p = Platform::regular("t", 16, 1, 11, 2.0);
+    for (predicted, load, counts) in [(1.9, 1.0, true), (1.9, 2.0, false), (0.6, 1.0, false)] {
+        let mut plant = Plant::new(&p).lc("a", 3.0, 10.0).be("x");
+        let mut models = Perfect::of(&plant);
+        models.cap = 2.0;
+        let mut policy = policy(&p, models);
+        for _ in 0..100 {
+            step(&mut plant, &mut policy);
+        }
+        plant.tick();
+        let mut seen = plant.observe();
+        let s = seen.services.iter_mut().find(|s| s.id == "a").unwrap();
+        // Half of the target: QoS 0.5, which is another value than either prediction.
+        s.window.as_mut().unwrap().p99_ms = 20.0;
+        let life = policy.lives.get_mut("a").unwrap();
+        (life.predicted, life.planned_rps, life.changed_ms) = (Some(predicted), life.rps * load, 0);
+        let before = life.error;
+        policy.look(plant.t_ms, &seen);
+        let life = &policy.lives["a"];
+        assert_eq!((life.error != before, life.predicted), (counts, None), "{predicted} {load}");
+    }
 }

@@ -5,23 +5,24 @@ use super::*;
 impl Surefoot {
     /// Something was taken, and somebody suffers since: give it back.
     pub(super) fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
+        let set = self.set;
         let hurt = |me: &Self, s: &ServiceView| {
             let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new()) else { return false };
-            let window = now_ms >= l.watch.map_or(l.changed_ms + WINDOW_MS, |w| w.window_from_ms);
-            l.strikes >= 2 || window && s.qos_met() == Some(false)
+            let window = now_ms >= l.watch.map_or(l.changed_ms + set.readings.window_ms, |w| w.window_from_ms);
+            l.strikes >= set.patience.hurt_strikes || window && s.qos_met() == Some(false)
         };
         let sufferer = seen.lc().find(|s| hurt(self, s)).map(|s| s.id.clone());
         let mut done = false;
         let be = self.books.has_be();
         if sufferer.is_some() && self.lives.values().any(|l| l.watch.is_some_and(|w| !w.given)) {
-            self.refine_ms = now_ms + (self.set.setback_ms << self.setbacks.min(4));
+            self.refine_ms = now_ms + (set.patience.setback_ms << self.setbacks.min(set.patience.setback_doublings));
             self.setbacks += 1;
             // Somebody from whom nothing was taken: it is what BE jobs do with what they got.
             let taken_ms = self.lives.values().filter(|l| l.watch.is_some_and(|w| !w.given)).map(|l| l.changed_ms).min().unwrap_or(now_ms);
             let stood_by =
                 |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
             if be && seen.lc().any(stood_by) {
-                self.be_bad = Some((self.books.rest(), now_ms + (self.set.grudge_ms << self.setbacks.min(3))));
+                self.be_bad = Some((self.books.rest(), now_ms + (set.memory.grudge_ms << self.setbacks.min(set.memory.grudge_doublings))));
             }
         }
         for s in seen.lc() {
@@ -40,20 +41,25 @@ impl Surefoot {
             because.reject("wait until the watch ends", format!("{whose} misses its target since"));
             because.bind(format!("it held {} before", words(watch.before, &self.books.platform)));
             let grown = !back.is_zero() && self.books.grow(&s.id, back);
-            let grudge = self.set.grudge_ms << life.hurts.min(3);
+            let grudge = set.memory.grudge_ms << life.hurts.min(set.memory.grudge_doublings);
             if let Some(life) = self.lives.get_mut(&s.id) {
                 life.watch = None;
-                let expected = life.predicted.take().unwrap_or(1.0 + self.set.margin).clamp(1.0, AMPLE);
+                let expected = life.predicted.take().unwrap_or(1.0 + set.trust.margin).clamp(1.0, set.prices.ample_qos);
                 life.changed_ms = now_ms;
                 life.features.clear();
                 life.lost &= own || !grown;
                 if own {
                     life.hurts += 1;
-                    life.regret(self.set.load_change);
-                    life.spared_until_ms = life.spared_until_ms.max(now_ms + if be { grudge / 4 } else { grudge });
-                    // It was predicted to be well there. Half of what one learns is about the next prediction.
-                    life.error = (0.5 * life.error + 0.5 * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected).min(2.0);
-                    let qos = s.qos().unwrap_or(0.9).min(0.99);
+                    life.regret(set.readings.load_change);
+                    let spared_ms = if be { (grudge as f64 * set.memory.spare_beside_be) as u64 } else { grudge };
+                    life.spared_until_ms = life.spared_until_ms.max(now_ms + spared_ms);
+                    // It was predicted to be well there, at the load of then. Half of what one learns is about the next prediction.
+                    let weight = set.trust.hurt_weight;
+                    let error = weight * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected;
+                    if life.load_change().abs() <= set.readings.load_change {
+                        life.error = ((1.0 - weight) * life.error + error).min(set.trust.most_error);
+                    }
+                    let qos = s.qos().unwrap_or(set.trust.hurt_qos).min(set.trust.missed_qos);
                     life.ledger.note(now_ms, held, life.rps, qos, grudge);
                 }
             }

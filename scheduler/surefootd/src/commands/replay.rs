@@ -12,7 +12,8 @@ use crate::stage::models::{each_once, load_bundle, shadow_makers};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use surefoot_learn::{Bundle, Expect, NeededBy};
-use surefoot_policy::{Policy, Shadows};
+use surefoot_policy::pace::Pace;
+use surefoot_policy::{Policy, Settings, Shadows};
 
 /// # Errors
 /// [`Error::BadInput`] for a stream, bundle or policy; [`Error::Failed`] where the policy that acted decides otherwise now.
@@ -22,8 +23,11 @@ pub fn run(args: &cli::Replay) -> Result<()> {
     let expected = expected(&head);
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected)).transpose()?;
     check(&args.stream, &head, bundle.as_ref())?;
-    let mut acting = again(&head, bundle.as_ref())?;
-    let (makers, judge) = shadow_makers(&args.policies, &head.platform, bundle.as_ref(), head.seed, head.interval_ms)?;
+    let wrong = |e| Error::BadInput(format!("{}: {e}", args.stream.display()));
+    let mut settings = Settings::of(&head.settings).map_err(wrong)?;
+    settings.pace = Pace::every(head.interval_ms).map_err(|e| wrong(format!("interval_ms: {e}")))?;
+    let mut acting = again(&head, bundle.as_ref(), &settings)?;
+    let (makers, judge) = shadow_makers(&args.policies, &head.platform, bundle.as_ref(), &settings, head.seed)?;
     let mut shadows = Shadows::new(makers, judge).map_err(Error::BadInput)?;
     let mut tallies: Vec<Tally> = args.policies.iter().map(|_| Tally::default()).collect();
     let (mut ticks, mut plans, mut differ, mut first) = (0u64, 0u64, 0u64, None);
@@ -129,7 +133,7 @@ fn check(file: &std::path::Path, head: &Head, bundle: Option<&Bundle>) -> Result
 }
 
 /// The policy that acted, as it began.
-fn again(head: &Head, bundle: Option<&Bundle>) -> Result<Box<dyn Policy>> {
+fn again(head: &Head, bundle: Option<&Bundle>, settings: &Settings) -> Result<Box<dyn Policy>> {
     let config = LearningConfig { on: head.learns, every_ms: head.learn_every_ms, ..NodeConfig::none().learning };
-    Ok(learning::policy(&head.policy, &head.platform, bundle, head.seed, head.interval_ms, &config, None)?.0)
+    Ok(learning::policy(&head.policy, &head.platform, bundle, head.seed, &config, settings, None)?.0)
 }

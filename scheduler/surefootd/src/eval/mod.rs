@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
-use surefoot_policy::{by_name, ModelSet, Policy};
+use surefoot_policy::{by_name_with, ModelSet, Policy, Settings};
 
 /// Schema of the eval rows, in column order.
 pub fn row_schema() -> Schema {
@@ -109,8 +109,9 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let foreign = args.harm == Some(cli::Harm::ForeignBundle);
     let expected = if foreign { Expect::default() } else { own.clone() };
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
+    let settings = settings_of(args)?;
     for p in &args.policies {
-        policy(p, &at.platform, bundle.as_ref(), 1, run::TICK_MS)?;
+        policy(p, &at.platform, bundle.as_ref(), &settings, 1)?;
     }
     let asked = bundle.as_ref().filter(|_| args.policies.iter().any(|p| surefoot_policy::takes(p).is_some()));
     if foreign && asked.is_some_and(|b| own.check(&b.manifest).is_ok()) {
@@ -136,7 +137,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
-    let what = what::of(args, &at, bundle.as_ref(), &workloads, &digests);
+    let what = what::of(args, &at, bundle.as_ref(), &settings, &workloads, &digests);
     let journal = Journal::open(&args.out, &what)?;
     // What an interrupted run of this command was told to replace it goes on replacing.
     if !args.overwrite && journal.before() == 0 {
@@ -189,7 +190,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
                     return Ok((row.clone(), None));
                 }
                 let (_, name, seed) = case;
-                let mut policy = made(name, &at, bundle.as_ref(), *seed, args.harm)?;
+                let mut policy = made(name, &at, bundle.as_ref(), &settings, *seed, args.harm)?;
                 let (mut row, moments) = run::run(&at, w, policy.as_mut(), *seed, keep(*seed))?;
                 // The name that was asked for, whatever the policy calls itself.
                 row.policy.clone_from(name);
@@ -233,12 +234,38 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
 }
 
+/// What `--set` says, each setting once and of a policy that runs.
+fn settings_of(args: &cli::Eval) -> Result<Settings> {
+    let mut settings = Settings::default();
+    let mut named: Vec<String> = vec![];
+    for text in &args.set {
+        let wrong = |e: String| Error::BadInput(format!("--set {e}"));
+        let name = settings.assign_text(text).map_err(wrong)?;
+        if named.contains(&name) {
+            return Err(wrong(format!("{name}: is set twice. Name it once")));
+        }
+        let of = name.split('.').next().unwrap_or_default();
+        if !args.policies.iter().any(|p| p == of) {
+            return Err(wrong(format!("{name}: {of} is not among --policies. Leave it out, or name {of} there")));
+        }
+        named.push(name);
+    }
+    Ok(settings)
+}
+
 /// A policy, misled where it is to be.
-fn made(name: &str, at: &VirtualTarget, bundle: Option<&Bundle>, seed: u64, harm: Option<cli::Harm>) -> Result<Box<dyn Policy>> {
-    let Some(harm) = harm else { return policy(name, &at.platform, bundle, seed, run::TICK_MS) };
+fn made(
+    name: &str,
+    at: &VirtualTarget,
+    bundle: Option<&Bundle>,
+    settings: &Settings,
+    seed: u64,
+    harm: Option<cli::Harm>,
+) -> Result<Box<dyn Policy>> {
+    let Some(harm) = harm else { return policy(name, &at.platform, bundle, settings, seed) };
     let models = bundle.map(|b| ModelSet::of(b, &at.platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
     let models = if harm == cli::Harm::ShuffledA { harm::shuffled(models, &at.platform, seed) } else { models };
-    let inner = by_name(name, &at.platform, models, seed).map_err(Error::BadInput)?;
+    let inner = by_name_with(name, &at.platform, models, settings.clone(), seed).map_err(Error::BadInput)?;
     Ok(Box::new(Misled { inner, harm, silent: BTreeMap::new() }))
 }
 

@@ -13,6 +13,7 @@ use std::path::Path;
 use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
 use surefoot_linux::own::plain_file;
+use surefoot_policy::Settings;
 
 /// What was run, beside its rows.
 pub const FILE: &str = "eval.json";
@@ -24,11 +25,18 @@ pub fn name<T: ValueEnum>(x: T) -> Option<String> {
 }
 
 /// `digests` are of the workload files, in the order of the workloads.
-pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloads: &[Workload], digests: &[String]) -> Value {
+pub fn of(
+    args: &cli::Eval,
+    at: &VirtualTarget,
+    bundle: Option<&Bundle>,
+    settings: &Settings,
+    workloads: &[Workload],
+    digests: &[String],
+) -> Value {
     let one = |(w, sha256): (&Workload, &String)| json!({ "name": w.name, "sha256": sha256, "duration_s": w.duration_ms as f64 / 1000.0 });
     let workloads: Vec<Value> = workloads.iter().zip(digests).map(one).collect();
     let debug = |x: &dyn std::fmt::Debug| sha256_hex(format!("{x:?}").as_bytes());
-    json!({
+    let mut what = json!({
         "format": 1,
         "surefootd": env!("CARGO_PKG_VERSION"),
         // A version has many builds, and half of one beside half of another would be no evaluation of either.
@@ -42,7 +50,13 @@ pub fn of(args: &cli::Eval, at: &VirtualTarget, bundle: Option<&Bundle>, workloa
         "timelines": name(args.timelines),
         "harm": args.harm.and_then(name),
         "bundle": bundle.map(|b| &b.digest),
-    })
+    });
+    // Only where something is set: what is not set is what this version has, and older results stay comparable.
+    let set = settings.changed();
+    if !set.is_empty() {
+        what["settings"] = json!(set);
+    }
+    what
 }
 
 /// That a folder holds no results, so that none is replaced without a word.

@@ -10,6 +10,7 @@ use crate::base::holder::{self, Held};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,9 @@ pub struct RunLine {
     pub bundle: Option<String>,
     pub interval_ms: u64,
     pub seed: u64,
+    /// Settings of policies that are not the default, by full name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, Vec<f64>>,
     /// Of surefootd.
     pub version: String,
 }

@@ -142,11 +142,11 @@ pub fn policy(
     platform: &Platform,
     bundle: Option<&Bundle>,
     seed: u64,
-    interval_ms: u64,
     config: &LearningConfig,
+    settings: &Settings,
     state: Option<&Path>,
 ) -> Result<(Box<dyn Policy>, Option<Learning>)> {
-    let settings = Settings::learning_every(config.every_ms);
+    let settings = settings.clone().learning_every(config.every_ms);
     let (pupil, set, file): (Box<dyn Pupil>, ModelSet, &str) = match (bundle, learns(name)) {
         (Some(b), Some(Family::OsmlPlus)) => {
             let shared = Shared::new(BundleModels::new(b, platform).map_err(Error::BadInput)?, config.on);
@@ -159,9 +159,9 @@ pub fn policy(
             let set = ModelSet { osml: Some(Box::new(shared.clone())), ..ModelSet::of(b, platform).map_err(Error::BadInput)? };
             (Box::new(shared), set, EXPERIENCE_OSML)
         }
-        _ => return Ok((models::policy(name, platform, bundle, seed, interval_ms)?, None)),
+        _ => return Ok((models::policy(name, platform, bundle, &settings, seed)?, None)),
     };
-    let policy = models::policy_of(name, platform, set, settings, seed, interval_ms)?;
+    let policy = models::policy_of(name, platform, set, settings, seed)?;
     if let Some(Err(e)) = config.experience.as_deref().filter(|_| config.on).map(replaceable) {
         return Err(Error::BadInput(format!("learning.experience: {e}")));
     }

@@ -44,7 +44,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         stop::die_with_parent((pid > 0).then_some(pid))?;
     }
     stop::install()?;
-    let config = match &args.config {
+    let mut config = match &args.config {
         Some(f) => NodeConfig::read(f)?,
         None => NodeConfig::none(),
     };
@@ -61,7 +61,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
         let named = |e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e };
         metrics::serve(port, metrics.clone()).map(|_| ()).map_err(named)
     };
-    Pace::every(config.interval_ms).map_err(|e| Error::BadInput(format!("{}: interval_ms: {e}", config.file.display())))?;
+    config.settings.pace =
+        Pace::every(config.interval_ms).map_err(|e| Error::BadInput(format!("{}: interval_ms: {e}", config.file.display())))?;
     // Everything that can be wrong is found before anything is changed: names, the bundle and the models of policies before a server
     // is opened (a local one has its state folder from then on), the rest before there is a port, a line in the journal or a socket.
     check_name(&args.policy).map_err(Error::BadInput)?;
@@ -72,7 +73,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let node = Node::virtual_server(&config, &at)?;
             let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
             let policy =
-                learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, config.interval_ms, &config.learning, None)?;
+                learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, &config.settings, None)?;
             let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
             let head = Head { is_virtual: true, ..head };
@@ -88,7 +89,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 if let (Some(b), Some(path)) = (&bundle, &args.bundle) {
                     Serials::of(&state_dir(config.state_dir.as_deref())).check(path, b, args.allow_older)?;
                 }
-                models::policy(&args.policy, &found.platform, bundle.as_ref(), config.seed, config.interval_ms)?;
+                models::policy(&args.policy, &found.platform, bundle.as_ref(), &config.settings, config.seed)?;
                 shadows(args, &config, &found.platform, bundle.as_ref())?;
                 Ok(bundle)
             })?;
@@ -98,15 +99,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
                 expected.check(&b.manifest).map_err(|e| Error::BadInput(format!("bundle {}: {e}", path.display())))?;
             }
             let platform = server.platform().clone();
-            let policy = learning::policy(
-                &args.policy,
-                &platform,
-                bundle.as_ref(),
-                config.seed,
-                config.interval_ms,
-                &config.learning,
-                Some(&state),
-            )?;
+            let policy =
+                learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, &config.settings, Some(&state))?;
             let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
             let beside = Beside::open(shadows, args, &config, &Sources::default(), head)?;
@@ -171,7 +165,7 @@ fn bundle(args: &cli::Run, expected: Expect, feature_set: &str) -> Result<Option
 
 /// The policies that look on.
 fn shadows(args: &cli::Run, config: &NodeConfig, platform: &Platform, bundle: Option<&Bundle>) -> Result<Shadows> {
-    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, config.seed, config.interval_ms)?;
+    let (makers, judge) = shadow_makers(&args.shadow, platform, bundle, &config.settings, config.seed)?;
     Shadows::new(makers, judge).map_err(|e| Error::BadInput(format!("--shadow: {e}")))
 }
 
@@ -195,6 +189,7 @@ fn head(
         bundle: bundle.map(|b| b.digest.clone()),
         learns: config.learning.on,
         learn_every_ms: config.learning.every_ms,
+        settings: config.settings.changed(),
         resumed_experience: learning.is_some_and(Learning::resumed),
         version: env!("CARGO_PKG_VERSION").into(),
     }
@@ -237,6 +232,7 @@ impl<'a> Story<'a> {
             bundle: args.bundle.as_ref().map(|b| b.display().to_string()),
             interval_ms: config.interval_ms,
             seed: config.seed,
+            settings: config.settings.changed(),
             version: env!("CARGO_PKG_VERSION").into(),
         };
         let of_config = |e: Error| match &config.journal {

@@ -6,6 +6,7 @@ use crate::base::files::Sources;
 use crate::node::recorder::Recorder;
 use crate::stage::config::{INTERVAL_MS, LEARN_EVERY_MS};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use surefoot_io::input::{long_line, next_line, Found, Input, LINE_BYTES};
@@ -35,6 +36,9 @@ pub struct Head {
     /// Whether Model-C learnt on line, and how often.
     pub learns: bool,
     pub learn_every_ms: u64,
+    /// Settings of policies that were not the default, by full name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, Vec<f64>>,
     /// Learning went on from experience of an earlier run: that cannot be replayed.
     pub resumed_experience: bool,
     pub version: String,

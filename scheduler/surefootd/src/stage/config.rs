@@ -2,6 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::toml::{place, toml_error};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -11,6 +12,7 @@ use surefoot_linux::actuator::{self, Pattern};
 use surefoot_linux::catalogue::Loadgen;
 use surefoot_linux::feed::{scrape, Scrape, Unit, Url, Wanted, MODE};
 use surefoot_linux::Target;
+use surefoot_policy::Settings;
 use surefoot_server::{CpuSet, Kind};
 use toml::Spanned;
 
@@ -61,6 +63,8 @@ pub struct NodeConfig {
     /// Who changes kernel files; None = the daemon itself.
     pub actuator: Option<ActuatorConfig>,
     pub learning: LearningConfig,
+    /// Of policies: `[policy.settings]`.
+    pub settings: Settings,
     pub upper: UpperConfig,
     pub services: Vec<NodeService>,
 }
@@ -174,6 +178,7 @@ struct Raw {
     feed_group: Option<String>,
     actuator: Option<RawActuator>,
     learning: Option<RawLearning>,
+    policy: Option<RawPolicy>,
     upper: Option<RawUpper>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
@@ -187,6 +192,100 @@ struct RawActuator {
     #[serde(default)]
     cgroups: Vec<Spanned<String>>,
     state_dir: Option<PathBuf>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPolicy {
+    #[serde(default)]
+    settings: RawSettings,
+}
+
+/// Numbers under dotted names, in the file's order: `surefoot.prices.move = 0.05`.
+#[derive(Default)]
+struct RawSettings(Vec<(Spanned<String>, RawSetting)>);
+
+enum RawSetting {
+    Numbers(Vec<f64>),
+    Group(RawSettings),
+}
+
+impl<'de> Deserialize<'de> for RawSettings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        from.deserialize_map(RawSettings::default())
+    }
+}
+
+impl<'de> Visitor<'de> for RawSettings {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("a table of settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> std::result::Result<Self, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.0.push(entry);
+        }
+        Ok(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawSetting {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        from.deserialize_any(OneSetting)
+    }
+}
+
+struct OneSetting;
+
+impl<'de> Visitor<'de> for OneSetting {
+    type Value = RawSetting;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("a number, or a list of numbers")
+    }
+
+    fn visit_i64<E>(self, x: i64) -> std::result::Result<RawSetting, E> {
+        Ok(RawSetting::Numbers(vec![x as f64]))
+    }
+
+    fn visit_f64<E>(self, x: f64) -> std::result::Result<RawSetting, E> {
+        Ok(RawSetting::Numbers(vec![x]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<RawSetting, A::Error> {
+        let mut numbers = vec![];
+        while let Some(x) = list.next_element()? {
+            numbers.push(x);
+        }
+        Ok(RawSetting::Numbers(numbers))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> std::result::Result<RawSetting, A::Error> {
+        RawSettings::default().visit_map(map).map(RawSetting::Group)
+    }
+}
+
+impl RawSettings {
+    /// # Errors
+    /// Where it stands and what is wrong with it.
+    fn assign(self, under: &str, to: &mut Settings, named: &mut BTreeSet<String>) -> std::result::Result<(), (Range<usize>, String)> {
+        for (key, value) in self.0 {
+            let name = if under.is_empty() { key.get_ref().clone() } else { format!("{under}.{}", key.get_ref()) };
+            match value {
+                RawSetting::Group(group) => group.assign(&name, to, named)?,
+                RawSetting::Numbers(numbers) => {
+                    let full = to.assign(&name, &numbers).map_err(|e| (key.span(), e))?;
+                    if named.contains(&full) {
+                        return Err((key.span(), format!("{full}: is set twice. Name it once")));
+                    }
+                    named.insert(full);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -409,6 +508,7 @@ impl NodeConfig {
             feed_group: None,
             actuator: None,
             learning: LearningConfig::default(),
+            settings: Settings::default(),
             upper: UpperConfig::default(),
             services: vec![],
         }
@@ -481,6 +581,9 @@ impl NodeConfig {
                 save_every_s: whole("learning.save_every_s", raw.save_every_s, default.save_every_s as i64, 10..86_401)? as u64,
             }
         };
+        let mut settings = Settings::default();
+        let raw_settings = raw.policy.unwrap_or_default().settings;
+        raw_settings.assign("", &mut settings, &mut BTreeSet::new()).map_err(|(span, e)| wrong(&span, "policy.settings", e))?;
         let upper = {
             let (raw, default) = (raw.upper.unwrap_or_default(), UpperConfig::default());
             UpperConfig {
@@ -509,6 +612,7 @@ impl NodeConfig {
             feed_group: raw.feed_group,
             actuator,
             learning,
+            settings,
             upper,
             services,
         })
@@ -630,6 +734,35 @@ mod tests {
         assert_eq!((a.socket, a.cgroups[0].to_string().as_str()), ("/etc/surefoot/a.sock".into(), "/docker/*"));
         let said = node("[actuator]\ncgroups = [\n\"docker\"]\n").unwrap_err().to_string();
         assert!(said.contains("node.toml:3") && said.contains("actuator.cgroups: \"docker\" does not begin with /"), "{said}");
+    }
+
+    /// Settings of a policy stand under their dotted names, or in tables of their groups; what is wrong is said with line, name and bounds.
+    #[test]
+    fn settings_of_a_policy_have_a_table() {
+        let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
+        assert_eq!(node("").unwrap().settings, Settings::default());
+        let dotted = node("[policy.settings]\nsurefoot.prices.move = 0.05\nsurefoot.margin = 1\nsurefoot.offers.levels = [0, 0.1, 0.2]\n");
+        let tables = node(
+            "[policy.settings.surefoot]\nmargin = 1.0\noffers.levels = [0.0, 0.1, 0.2]\n[policy.settings.surefoot.prices]\nmove = 0.05\n",
+        );
+        assert_eq!(dotted.as_ref().unwrap().settings, tables.unwrap().settings);
+        let changed = dotted.unwrap().settings.changed();
+        assert_eq!(changed.keys().collect::<Vec<_>>(), ["surefoot.offers.levels", "surefoot.prices.move", "surefoot.trust.margin"]);
+        for (line, said) in [
+            ("surefoot.prices.mvoe = 1", "node.toml:2: policy.settings: surefoot.prices.mvoe: there is no such setting. Did you mean"),
+            (
+                "surefoot.busy.idle = 7",
+                "node.toml:2: policy.settings: surefoot.busy.idle: 7 is out of its bounds. Give one number from 0.01 to 1",
+            ),
+            ("surefoot.margin = 0.2\nsurefoot.trust.margin = 0.3", "node.toml:3: policy.settings: surefoot.trust.margin: is set twice"),
+            ("parties.step = 1", "parties.step: only surefoot has settings"),
+            ("surefoot = 1", "only surefoot has settings of that kind. Write surefoot.GROUP.NAME"),
+            ("surefoot.margin = \"much\"", "expected a number, or a list of numbers"),
+            ("surefoot.margin = true", "expected a number, or a list of numbers"),
+        ] {
+            let error = node(&format!("[policy.settings]\n{line}\n")).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains('\n'), "{line}: {error}");
+        }
     }
 
     /// Learning is on unless the file says otherwise; its file is relative to node.toml, its numbers have ranges.

@@ -9,7 +9,7 @@ use surefoot_learn::learner::Nets;
 use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, KeyGuard, Learner, TrustedKeys, ACTIONS};
 use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
-    by_name, by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
+    by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
 };
 use surefoot_server::Platform;
 
@@ -53,30 +53,17 @@ pub fn each_once(option: &str, names: &[String]) -> Result<()> {
 
 /// # Errors
 /// [`Error::BadInput`] for an unknown name, or a policy that needs a bundle and got none, or one without its models.
-pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, seed: u64, interval_ms: u64) -> Result<Box<dyn Policy>> {
+pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, settings: &Settings, seed: u64) -> Result<Box<dyn Policy>> {
     let models = bundle.map(|b| ModelSet::of(b, platform)).transpose().map_err(Error::BadInput)?;
-    paced(by_name(name, platform, models.unwrap_or_default(), seed).map_err(Error::BadInput)?, interval_ms)
-}
-
-/// The policy, told how often it is asked.
-fn paced(mut policy: Box<dyn Policy>, interval_ms: u64) -> Result<Box<dyn Policy>> {
-    policy.called_every(interval_ms).map_err(|e| Error::BadInput(format!("policy {}: interval_ms: {e}", policy.name())))?;
-    Ok(policy)
+    policy_of(name, platform, models.unwrap_or_default(), settings.clone(), seed)
 }
 
 /// A policy over models that somebody else looks into, too.
 ///
 /// # Errors
 /// See [`policy`].
-pub fn policy_of(
-    name: &str,
-    platform: &Platform,
-    models: ModelSet,
-    settings: Settings,
-    seed: u64,
-    interval_ms: u64,
-) -> Result<Box<dyn Policy>> {
-    paced(by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)?, interval_ms)
+pub fn policy_of(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>> {
+    by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)
 }
 
 /// A maker for each name.
@@ -90,13 +77,13 @@ pub fn shadow_makers(
     names: &[String],
     platform: &Platform,
     bundle: Option<&Bundle>,
+    settings: &Settings,
     seed: u64,
-    interval_ms: u64,
 ) -> Result<(Makers, Option<Box<dyn Models>>)> {
     let judge = bundle.map(|b| BundleModels::new(b, platform)).transpose().map_err(Error::BadInput)?;
     let maker = |name: &String| {
-        let (wanted, platform, bundle) = (name.clone(), platform.clone(), bundle.cloned());
-        let make: Maker = Box::new(move || policy(&wanted, &platform, bundle.as_ref(), seed, interval_ms).map_err(|e| e.to_string()));
+        let (wanted, platform, bundle, settings) = (name.clone(), platform.clone(), bundle.cloned(), settings.clone());
+        let make: Maker = Box::new(move || policy(&wanted, &platform, bundle.as_ref(), &settings, seed).map_err(|e| e.to_string()));
         (name.clone(), make)
     };
     Ok((names.iter().map(maker).collect(), judge.map(|j| Box::new(j) as Box<dyn Models>)))
