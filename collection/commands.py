@@ -170,7 +170,7 @@ def bundle_build(
     data: Path, models: Path, metrics: Path | None, out: Path, key: Path | None, overwrite: bool, as_json: bool
 ) -> None:
     """Make and sign a bundle from what the pipeline trained (`dvc repro` does this for every data set)."""
-    from pipelines import bundle as bundles
+    from pipelines.artefact import bundle as bundles
 
     facts = bundles.run(data, models, metrics, out, key, overwrite)
     if as_json:
@@ -187,7 +187,7 @@ def bundle_build(
 @_json
 def bundle_verify(path: Path, trust: Path | None, as_json: bool) -> None:
     """Check a bundle, folder or tar: signature, digests, sizes, shapes, bounds, nothing missing, nothing extra."""
-    from pipelines import bundle as bundles
+    from pipelines.artefact import bundle as bundles
 
     checked = bundles.verify(path, trusted=None if trust is None else [bundles.load_public_key(trust)])
     if as_json:
@@ -201,7 +201,7 @@ def bundle_verify(path: Path, trust: Path | None, as_json: bool) -> None:
 @_json
 def bundle_inspect(path: Path, as_json: bool) -> None:
     """Describe a bundle, which is verified first."""
-    from pipelines import bundle as bundles
+    from pipelines.artefact import bundle as bundles
 
     facts = bundles.inspect(path)
     if as_json:

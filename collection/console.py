@@ -276,7 +276,7 @@ def _rps(neighbour: Mapping[str, Any]) -> str:
 
 
 def bundle(console: Console, facts: dict[str, Any]) -> None:
-    """Print what `pipelines.bundle.inspect` found."""
+    """Print what `pipelines.artefact.bundle.inspect` found."""
     platform = facts["platform"]
     console.print(f"[bold]{escape(str(facts['path']))}[/]: verified", highlight=False, soft_wrap=True)
     rows = [

@@ -392,7 +392,7 @@ def max_loads(folder: Path) -> list[dict[str, Any]]:
 
 def check_bundle(name: str, folder: Path, scratch: Path) -> dict[str, Any]:
     """Verify a bundle and its tar; change one byte in each file of a copy and see that verification names that file."""
-    from pipelines import bundle
+    from pipelines.artefact import bundle
     from pipelines.errors import BundleError
 
     facts = bundle.inspect(folder)

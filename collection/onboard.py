@@ -320,7 +320,7 @@ class Onboarding:
 
     def bundle(self, data: Path) -> dict[str, Any]:
         """Build, sign and verify, as folder and as tar."""
-        from pipelines import bundle
+        from pipelines.artefact import bundle
 
         out = self.out / "bundles" / self.platform.name
         tar = out.with_name(out.name + ".tar")
@@ -380,7 +380,8 @@ class Onboarding:
 
     def run(self) -> dict[str, Any]:
         """All steps; returns what `--json` prints."""
-        from pipelines import bundle, params, tracking
+        from pipelines import params, tracking
+        from pipelines.artefact import bundle
 
         tracking.quiet()
         start = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Literal
 
 from models import features
 from models.features import ACTIONS, Bound, Scale
-from pipelines import bundle
+from pipelines.artefact import bundle
 from pipelines.errors import BadInput, BundleError
 from pipelines.fits import fitted
 from pipelines.fits.fit import Start

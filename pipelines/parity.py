@@ -38,7 +38,7 @@ from models.ddpg import Ddpg, DdpgArgs
 from models.dqn import Dqn, DqnArgs
 from models.features import ACTIONS, Bound, normalise
 from models.osml_c import ACTIONS as OSML_C_ACTIONS
-from pipelines import bundle
+from pipelines.artefact import bundle
 from pipelines.io import write_bytes
 
 COUNT = 10_000

@@ -55,10 +55,10 @@ from models.osml_a import ALONE_INPUTS, HIDDEN
 from models.osml_b import OUTPUTS as OSML_B_OUTPUTS
 from models.osml_c import ACTIONS as OSML_C_ACTIONS
 from models.osml_c import INPUTS as OSML_C_INPUTS
-from pipelines import bundle
+from pipelines.artefact import bundle
+from pipelines.artefact.keys import private_key
 from pipelines.errors import PipelineError
 from pipelines.io import canonical_json, write_bytes
-from pipelines.keys import private_key
 
 DDPG_STEPS = 5
 DDPG_BATCH = 32

@@ -97,7 +97,7 @@ train 2
 wait "$one"
 train 3
 for n in 1 2 3; do
-  MLFLOW_TRACKING_URI="sqlite:///$out/server-$n/mlflow.db" once "$out/bundles/server-$n/manifest.json" "$python" -m pipelines.bundle \
+  MLFLOW_TRACKING_URI="sqlite:///$out/server-$n/mlflow.db" once "$out/bundles/server-$n/manifest.json" "$python" -m pipelines.artefact.bundle \
     --data "$out/server-$n/data" --models "$out/server-$n/train" --metrics "$out/server-$n/evaluate/metrics.json" --out "$out/bundles/server-$n"
 done
 

@@ -1,11 +1,11 @@
-"""Good and bad bundles for both readers: the lab's (pipelines/bundle.py) and the node's (scheduler/learn).
+"""Good and bad bundles for both readers: the lab's (pipelines/artefact/bundle.py) and the node's (scheduler/learn).
 
     python -m tests.bundle_corpus --write                  tests/vectors/bundles.jsonl, made anew
     python -m tests.bundle_corpus --compare 10000 --seed 1 fresh mutations, never stored: both readers must say the same
 
 A line of bundles.jsonl is a base (`{"base": NAME, "files": {...}}`) or a variant of one:
 
-    name, base, want   the kind of refusal (pipelines/bundle_rules.json), or `ok`; by form where folder and tar differ
+    name, base, want   the kind of refusal (pipelines/artefact/bundle_rules.json), or `ok`; by form where folder and tar differ
     splices            file -> [[from, to, content]], from the last to the first: bytes [from, to) of the base's file are replaced
     add, remove        files with their content; names
     sign               `test` (default): the manifest is signed with the test key; `keep`: manifest.sig stays as it is
@@ -38,10 +38,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from models.features import ACTIONS, Bound, Scale
-from pipelines import bundle, bundle_rules
+from pipelines.artefact import bundle, bundle_rules
+from pipelines.artefact.keys import private_key
 from pipelines.errors import BundleError
 from pipelines.io import canonical_json, sha256_bytes, write_bytes
-from pipelines.keys import private_key
 
 VECTORS = Path(__file__).parent / "vectors"
 CORPUS = VECTORS / "bundles.jsonl"

@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from models import export, osml_c
-from pipelines import bundle, vectors
+from pipelines import vectors
+from pipelines.artefact import bundle
+from pipelines.artefact.keys import SMALL_ORDER, is_small, private_key, reach
 from pipelines.errors import BadInput, BundleError
 from pipelines.io import canonical_json, sha256_bytes
-from pipelines.keys import SMALL_ORDER, is_small, private_key, reach
 
 VECTORS = Path(__file__).parent / "vectors"
 SMALL = VECTORS / "bundle-small"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bundle_corpus as corpus
 
-from pipelines import bundle_rules
+from pipelines.artefact import bundle_rules
 
 
 def test_the_corpus_is_what_the_code_makes() -> None:

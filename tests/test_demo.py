@@ -358,7 +358,7 @@ def _bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import numpy as np
 
     from models.features import Bound, Scale
-    from pipelines import bundle
+    from pipelines.artefact import bundle
 
     monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
     rng = np.random.default_rng(1)

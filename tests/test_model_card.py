@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.bundle import MAX_CARD_BYTES
+from pipelines.artefact.bundle import MAX_CARD_BYTES
 from pipelines.pages.card import model_card
 from pipelines.pages.page import number
 

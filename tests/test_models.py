@@ -17,7 +17,8 @@ from safetensors.numpy import load as load_safetensors
 from models import export, features, model_a, model_b, osml_a, osml_actions, osml_ap, osml_b, osml_bp, osml_c
 from models.ddpg import Ddpg, DdpgArgs
 from models.mlp import Dropout, Mlp
-from pipelines import bundle, params, vectors
+from pipelines import params, vectors
+from pipelines.artefact import bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 VECTORS = Path(__file__).parent / "vectors"

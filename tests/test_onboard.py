@@ -21,9 +21,10 @@ from rich.console import Console
 from collection import cli, console, onboard, spec
 from collection.errors import CampaignError, InputError
 from models import export
-from pipelines import begin, bundle, vectors
+from pipelines import begin, vectors
+from pipelines.artefact import bundle
+from pipelines.artefact.keys import private_key
 from pipelines.errors import BadInput
-from pipelines.keys import private_key
 from pipelines.variables import environment
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,8 @@ import pytest
 
 from collection import campaign, card, cli, steps, tools
 from collection.errors import DataSetError, InputError
-from pipelines import bundle, eval_report
+from pipelines import eval_report
+from pipelines.artefact import bundle
 from pipelines.errors import BadInput
 from pipelines.io import check_output, fsync_folder, make_folder, open_anew, write_bytes
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from models import export
-from pipelines import bundle, parity
+from pipelines import parity
+from pipelines.artefact import bundle
 
 VECTORS = Path(__file__).parent / "vectors"
 

@@ -23,7 +23,8 @@ from synthetic import Campaign, write
 
 from collection import dataset, shardfile
 from models import export, features
-from pipelines import bundle, compare, evaluate, label, params, rows, train
+from pipelines import compare, evaluate, label, params, rows, train
+from pipelines.artefact import bundle
 from pipelines.errors import BadInput
 from pipelines.fits import fit_ddpg, fitted, tensors
 from pipelines.io import sha256_file
@@ -457,7 +458,7 @@ STAGES = {
     "train-osml": ["pipelines.train", *(m for name in train.LEARNERS if "-" in name for m in train.LEARNERS[name] if m)],
     "compare": ["pipelines.compare"],
     "evaluate": ["pipelines.evaluate"],
-    "bundle": ["pipelines.bundle"],
+    "bundle": ["pipelines.artefact.bundle"],
     "register": ["pipelines.register"],
     "register-osml": ["pipelines.register"],
     "transfer": ["pipelines.transfer"],

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from collection import tools
 from models.features import Bound, Scale
-from pipelines import bundle
+from pipelines.artefact import bundle
 
 OLD, NEW, NEWER = 1_700_000_000, 1_700_086_400, 1_700_172_800
 HYPERPARAMETERS = {

@@ -23,7 +23,8 @@ import pytest
 import yaml
 from synthetic import Campaign, write
 
-from pipelines import bundle, evaluate, label, params, register, rows, tracking, train
+from pipelines import evaluate, label, params, register, rows, tracking, train
+from pipelines.artefact import bundle
 from pipelines.errors import BadInput, PipelineError
 from pipelines.fits import fit, fitted, signature
 

@@ -22,4 +22,4 @@ for model in a b c; do
 done
 # A checkout's files may be read by others, which a signing key must not.
 install -m 600 tests/vectors/keys/TEST-ONLY-signing.pem "$work/key.pem"
-python -m pipelines.bundle --data "$work/guest" --models "$work/train" --key "$work/key.pem" --out "$out" --overwrite
+python -m pipelines.artefact.bundle --data "$work/guest" --models "$work/train" --key "$work/key.pem" --out "$out" --overwrite

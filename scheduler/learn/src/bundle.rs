@@ -1,7 +1,7 @@
 //! Load a bundle: verified in full before anything in it is used (docs/bundle-format.md).
 //!
 //! Order of checks: form and signature of `manifest.sig`; digest, form and fields of `manifest.json`; names, size and SHA-256 of
-//! each file; weights; profiles; the card's text; then whether it is for this host. The lab's reader (`pipelines/bundle.py`) has the
+//! each file; weights; profiles; the card's text; then whether it is for this host. The lab's reader (`pipelines/artefact/bundle.py`) has the
 //! same order. All files are read once into memory, and what was verified is what is used. Nothing is unpacked to disk and nothing in a
 //! bundle is executed.
 

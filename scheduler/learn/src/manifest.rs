@@ -1,6 +1,6 @@
 //! `manifest.json` of a bundle, read strictly: an unknown or missing field is an error (docs/bundle-format.md).
 //!
-//! Types and ranges of single fields are said in `pipelines/bundle_rules.json` ([`crate::rules`]); what is here is what fields say
+//! Types and ranges of single fields are said in `pipelines/artefact/bundle_rules.json` ([`crate::rules`]); what is here is what fields say
 //! of one another.
 
 use crate::canonical::number;

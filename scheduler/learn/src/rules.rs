@@ -1,4 +1,4 @@
-//! What a bundle may hold, as `pipelines/bundle_rules.json` says it: the lab's reader goes by the same file.
+//! What a bundle may hold, as `pipelines/artefact/bundle_rules.json` says it: the lab's reader goes by the same file.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -240,7 +240,7 @@ pub(crate) fn bad<T>(kind: Kind, field: impl Into<String>, problem: impl Into<St
     Err((kind, field.into(), problem.into()))
 }
 
-const TEXT: &str = include_str!("../../../pipelines/bundle_rules.json");
+const TEXT: &str = include_str!("../../../pipelines/artefact/bundle_rules.json");
 
 /// The rules. Were they damaged, there would be no object and no bundle would pass; a test reads them.
 pub(crate) fn rules() -> &'static Rules {

@@ -32,17 +32,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from models import export
 from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
-from pipelines import bundle_rules
-from pipelines.bundle_rules import Refused, limit, rules
+from pipelines.artefact import bundle_rules
+from pipelines.artefact.bundle_rules import Refused, limit, rules
+from pipelines.artefact.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 from pipelines.errors import BadInput, BundleError, TooLarge
 from pipelines.inputs import message
 from pipelines.io import canonical_json, check_output, fsync_folder, make_folder, read_json, read_plain, sha256_bytes, write_bytes
-from pipelines.keys import fingerprint, is_small, keys_folder, load_public_key, signing_key, trust, trusted_keys
 
 if TYPE_CHECKING:
     from pipelines.fits.fitted import Fitted, Summary
 
-__all__ = [  # keys are of pipelines/keys.py; who works with bundles finds them here
+__all__ = [  # keys are of pipelines/artefact/keys.py; who works with bundles finds them here
     "fingerprint",
     "keys_folder",
     "load_public_key",
@@ -1006,7 +1006,9 @@ def run(
 def main(argv: list[str] | None = None) -> int:
     from pipelines import params
 
-    parser = argparse.ArgumentParser(prog="python -m pipelines.bundle", description="Build the signed bundle of one data set.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.artefact.bundle", description="Build the signed bundle of one data set."
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--models", type=Path, required=True, help="folder of the models, outputs of the stage `train`")
     parser.add_argument("--metrics", type=Path, help="metrics.json of the stage `evaluate`")

@@ -1,0 +1,1 @@
+"""The bundle: what it may hold, keys, archive, building, verification."""
