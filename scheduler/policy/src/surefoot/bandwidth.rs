@@ -46,7 +46,9 @@ impl Surefoot {
             return;
         }
         // What a raise may have done: whoever was moved since has another reason.
-        let still = |s: &ServiceView, since_ms: u64| self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.changed_ms <= since_ms);
+        let still = |s: &ServiceView, since_ms: u64| {
+            self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.futile.is_none() && l.changed_ms <= since_ms)
+        };
         let worst_of = |since_ms: u64| seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
         let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none() || used.is_none()));
         if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + set.be.raise_ms) {

@@ -21,8 +21,9 @@ impl Surefoot {
                     && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.patience.calm_ms)
             })
         };
+        let futile = |s: &ServiceView| self.lives.get(&s.id).is_some_and(|l| l.futile.is_some());
         if now_ms < self.refine_ms
-            || seen.lc().any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some())
+            || seen.lc().any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some() && !futile(s))
         {
             return;
         }

@@ -34,7 +34,7 @@
 //! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
 //!   targets, and for the least that BE jobs keep).
 //!
-//! What a plan is for has a file each: [`arrive`], [`more`], [`less`], [`withdraw`], [`bandwidth`]; which cells there are to choose from is in [`cells`].
+//! What a plan is for has a file each: [`arrive`], [`more`], [`less`], [`withdraw`], [`futile`], [`bandwidth`]; which cells there are to choose from is in [`cells`].
 //!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by rules of
 //! thumb, and the action says so: who needs gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
@@ -43,6 +43,7 @@
 mod arrive;
 mod bandwidth;
 mod cells;
+mod futile;
 pub mod joint;
 pub mod ledger;
 mod less;
@@ -55,6 +56,7 @@ use crate::models::{Area, Models, State};
 use crate::osml_plus::{doubtful, mean, words};
 use crate::Policy;
 use cells::*;
+use futile::{Climb, Futile};
 use joint::{cheapest, Choice};
 use ledger::Ledger;
 use settings::part_up;
@@ -118,6 +120,10 @@ struct Life {
     spared_until_ms: u64,
     /// Enlargements in a row that were not enough.
     more: u32,
+    climb: Option<Climb>,
+    /// More did not help; and how often that was found at this load.
+    futile: Option<Futile>,
+    futiles: u32,
     reported: bool,
     /// It has met its target here for as long as a window is.
     was_well: bool,
@@ -146,6 +152,9 @@ impl Life {
             lost: false,
             spared_until_ms: 0,
             more: 0,
+            climb: None,
+            futile: None,
+            futiles: 0,
             reported: false,
             was_well: false,
         }
@@ -290,6 +299,7 @@ impl Surefoot {
             let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + set.readings.window_ms) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
+                life.climb = None;
             }
             if doubtful(s) {
                 continue;
@@ -503,7 +513,7 @@ impl Surefoot {
         let settled =
             !self.set.is_slow(s) || life.is_new() || life.met_since_ms.is_some_and(|t| now_ms >= t.max(life.changed_ms) + calm_ms);
         let well = s.qos().is_some_and(|q| q >= self.set.trust.comfort_qos) && life.strikes == 0 && settled;
-        if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() {
+        if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() || life.futile.is_some() {
             Role::Keeps
         } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= self.set.readings.watched_intervals) {
             Role::MayGive
@@ -576,6 +586,7 @@ impl Policy for Surefoot {
         // For who found no room others may make some by now: where nothing is free that is asked as seldom as who is left short.
         let room = self.books.least().fits_in(self.books.free()) || now_ms >= self.again_ms;
         let waiting = arrived.iter().any(|id| room && self.books.unit_is_left_for(id) || !self.books.is_crowded(id));
+        self.give_back(now_ms, seen, &mut plan);
         let (mut missing, uneasy) = self.needy(now_ms, seen);
         self.bandwidth(now_ms, seen, &mut missing, &mut plan);
         let ready = self.ready(now_ms, seen);

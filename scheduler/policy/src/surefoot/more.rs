@@ -21,7 +21,7 @@ impl Surefoot {
             };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
-            if life.is_new() || now_ms < life.changed_ms + settle_ms {
+            if life.is_new() || life.futile.is_some() || now_ms < life.changed_ms + settle_ms {
                 continue;
             }
             let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
@@ -40,6 +40,7 @@ impl Surefoot {
                     continue;
                 }
                 if now_ms >= self.try_ms {
+                    life.climb.get_or_insert(Climb { since_ms: now_ms, from: held, qos });
                     life.more += 1;
                     life.ledger.note(now_ms, held, life.rps, qos.min(set.trust.missed_qos), set.memory.grudge_ms);
                 }
@@ -144,7 +145,10 @@ impl Surefoot {
         }
         for id in missing {
             let Some(life) = self.lives.get_mut(id) else { continue };
-            if !done && life.more >= self.set.patience.report_tries && !life.reported {
+            // What comes of an enlargement shows in the window only when that is past it.
+            let open_ms = self.set.grow.vain_ms + self.set.readings.window_ms;
+            let open = life.climb.is_some_and(|c| now_ms < c.since_ms + open_ms && !self.books.usable(id).fits_in(c.from));
+            if !done && life.more >= self.set.patience.report_tries && !life.reported && !open {
                 life.reported = true;
                 plan.reports.push(if life.was_well {
                     let why = "it misses its target, and no plan for all services gives it more".to_string();

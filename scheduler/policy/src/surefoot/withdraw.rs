@@ -7,7 +7,7 @@ impl Surefoot {
     pub(super) fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
         let set = self.set;
         let hurt = |me: &Self, s: &ServiceView| {
-            let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new()) else { return false };
+            let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new() && l.futile.is_none()) else { return false };
             let window = now_ms >= l.watch.map_or(l.changed_ms + set.readings.window_ms, |w| w.window_from_ms);
             l.strikes >= set.patience.hurt_strikes || window && s.qos_met() == Some(false)
         };
