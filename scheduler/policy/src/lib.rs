@@ -142,7 +142,8 @@ impl Settings {
             Some((policy, of_policy)) if policy == known => self.surefoot.assign(of_policy, numbers).map(|name| format!("{known}.{name}")),
             _ => {
                 let policy = name.split('.').next().unwrap_or(name);
-                let near = names::nearest(policy, [known]).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+                let near =
+                    names::nearest(policy, [known]).filter(|n| *n != policy).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
                 Err(format!("{name}: only {known} has settings of that kind.{near} Write {known}.GROUP.NAME (docs/policy-parameters.md)"))
             }
         }

@@ -1,9 +1,9 @@
-//! Who comes: the first BE job beside LC services, new services, and the least that BE jobs keep.
+//! Arrivals: the first BE job beside LC services, new services, and the least that BE jobs keep.
 
 use super::*;
 
 impl Surefoot {
-    /// The first BE job beside LC services: room for what nobody has measured yet, and less bandwidth to begin with.
+    /// The first BE job beside LC services: room for what no counter has measured yet, and less bandwidth to begin with.
     pub(super) fn first_company(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         if self.books.platform.mba.is_some() {
             while let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false).filter(|p| *p >= self.set.be.first_pct) {
@@ -46,7 +46,8 @@ impl Surefoot {
         let with = |new: &[ServiceId]| {
             PASSES.into_iter().find_map(|pass| {
                 let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| new.contains(&s.id).then_some(Role::Blind));
-                // Half an equal share is enough to begin with; less is not, if it is from what is free, or if nobody knows who could give more.
+                // Half an equal share is enough to begin with. Less is not, if it is from what is free, or if no model knows which
+                // service could give.
                 let believed = match pass {
                     Pass::Free => false,
                     Pass::Trade => !blindly,
@@ -61,7 +62,7 @@ impl Surefoot {
         let mut new: Vec<ServiceId> = arrived.iter().filter(|id| self.books.unit_is_left_for(id)).cloned().collect();
         new.sort_by_key(|id| self.books.turn(id));
         let mut chosen = if new.is_empty() { None } else { with(&new) };
-        // Who was moved in this very step gives nothing in it, but may in the next. Else as many are placed as fit.
+        // A service that was moved in this step gives nothing before the next. Else as many newcomers are placed as fit.
         let just_moved = asked.iter().any(|a| a.life.features.is_empty() && self.books.slot(&a.s.id).is_some());
         while chosen.is_none() && !just_moved && new.len() > 1 {
             new.pop();
@@ -69,7 +70,7 @@ impl Surefoot {
         }
         match &mut chosen {
             Some((Pass::Poor, chosen)) => self.divide_the_rest(seen, &asked, chosen, |id| new.contains(id)),
-            // What newcomers need is not known yet: what is over stays free for them, but for that nobody goes far.
+            // What newcomers need is not known yet: what is over stays free for them, but no service is moved far for it.
             Some((_, chosen)) => self.return_the_rest(&asked, chosen, |id, c| {
                 let held = self.books.usable(id).cores;
                 f64::from(held.saturating_sub(c.held.cores)) >= self.set.newcomers.far_down * f64::from(held)
@@ -90,7 +91,7 @@ impl Surefoot {
         }
     }
 
-    /// No model answers for anybody here. Whose readings this very step has emptied (a rollback) may have models all the same.
+    /// No model answers for any service here. A service whose readings this step has emptied (a rollback) does not count.
     pub(super) fn is_blind(&self, asked: &[Asked]) -> bool {
         let mut here = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some() && !a.life.features.is_empty()).peekable();
         here.peek().is_some() && here.all(|a| a.mute.is_some())

@@ -27,7 +27,7 @@ impl Surefoot {
             let down = |pct: u8| self.books.mba_step(pct, false);
             if let Some(pct) = std::iter::successors(down(now_pct), |p| down(*p)).take(set.be.shrink_steps).last() {
                 let mut because = Because::seen(be);
-                // Whether that was it shows before anything else is tried for those who wait for memory.
+                // Whether that was the cause shows before anything else is tried for services that wait for memory.
                 let waiting: Vec<ServiceId> = missing.iter().filter(|id| waits(id)).cloned().collect();
                 self.books.be_mba_pct = pct;
                 let wait_ms = (self.be_mba.wait_ms * 2).clamp(set.be.shrink_wait_ms, set.be.most_wait_ms);
@@ -45,8 +45,10 @@ impl Surefoot {
         if seen.lc().any(ServiceView::latency_unknown) {
             return;
         }
-        // What a raise may have done: whoever was moved since has another reason.
-        let still = |s: &ServiceView, since_ms: u64| self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.changed_ms <= since_ms);
+        // What a raise may have done: a service that was moved since has another reason.
+        let still = |s: &ServiceView, since_ms: u64| {
+            self.lives.get(&s.id).is_some_and(|l| !l.is_new() && l.futile.is_none() && l.changed_ms <= since_ms)
+        };
         let worst_of = |since_ms: u64| seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
         let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none() || used.is_none()));
         if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + set.be.raise_ms) {
@@ -86,7 +88,7 @@ impl Surefoot {
     }
 
     /// The BE jobs' next bandwidth: what memory has room for (so many times what they use), where that is not known a large step, and
-    /// half way to what somebody suffered from.
+    /// half way to what a service suffered from.
     pub(super) fn raise(&mut self, now_ms: u64, room: Option<f64>) -> u8 {
         let now = self.books.be_mba_pct;
         let steps: Vec<u8> = std::iter::successors(Some(now), |p| self.books.mba_step(*p, true)).collect();

@@ -13,7 +13,7 @@ pub(super) enum Role {
     Needs,
     /// It keeps what it has, with so many cores more that it can bear the busier company that others' losses bring.
     Firm,
-    /// It is not well, and nobody asked for it: it keeps what it has unless not everybody can have enough.
+    /// It is not well, and the plan is not for it: it keeps what it has, unless not all services can have enough.
     Strained,
     /// Nothing is known of it.
     Blind,
@@ -22,11 +22,11 @@ pub(super) enum Role {
 /// How much a plan may ask of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Only what is free: nobody gives, and nobody gets less of anything.
+    /// Only what is free: no service gets less of anything.
     Free,
-    /// Whoever is well may give what it is predicted not to need.
+    /// A service that is well may give what it is predicted not to need.
     Trade,
-    /// Not everybody can have enough.
+    /// Not all services can have enough.
     Poor,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Asked<'a> {
     pub qos: Option<f64>,
     /// A slow service, all cores of which are busy: latency will show the queue when it has been served.
     pub swamped: bool,
-    /// All are well, and nobody needs what it could give.
+    /// All services are well, and none needs what it could give.
     pub in_peace: bool,
     /// What [`Asked::on`] has answered, by cores and ways; NaN: not asked yet.
     pub answers: RefCell<Vec<f64>>,
@@ -217,7 +217,7 @@ impl Surefoot {
         let poor = pass == Pass::Poor;
         let floor = if poor { rcliff } else { oaa };
         let mut out: Vec<Amount> = asked.life.ledger.proven(asked.now_ms, asked.life.rps, required).filter(|c| c.fits_in(pool)).collect();
-        // Where not everybody can have enough, no model is asked who could have plenty.
+        // Where not all can have enough, no cell with plenty is looked for.
         let set = &self.set.offers;
         let levels = set.levels.iter().take(if poor { set.poor_plan_levels } else { set.levels.len() }).map(|l| required + l);
         let levels = levels.chain(set.poor_levels.into_iter().filter(|_| poor));
@@ -233,7 +233,7 @@ impl Surefoot {
         let mut out = vec![now];
         if asked.mute.is_some() {
             out.extend(self.shares(asked));
-            // Without models nobody can say what a loss does: no more than that, unless there is not enough for all.
+            // Without models the effect of a loss is unknown: no more than that, unless there is not enough for all.
             if asked.s.qos().is_some() && pass == Pass::Poor {
                 out.extend(self.less(asked));
             }
@@ -284,7 +284,7 @@ impl Surefoot {
         set.shares_cores.iter().zip(&set.shares_ways).map(share).filter(fine).collect()
     }
 
-    /// Parts of what a service holds, for plans in which not everybody can have enough: never better than what it has.
+    /// Parts of what a service holds, for plans in which not all services can have enough: never better than what it has.
     pub(super) fn less(&self, asked: &Asked) -> Vec<Cell> {
         let (held, least) = (asked.held, self.books.least());
         let seen = asked.now().qos.min(1.0);
@@ -338,7 +338,7 @@ impl Surefoot {
                 cells.iter_mut().for_each(|c| c.cores = c.cores.min(held.cores));
             }
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
-            // Where nobody waits for what is over, what it was watched on will do as well.
+            // Where no BE job waits for what is over, what it was watched on will do as well.
             if !self.books.has_be() && !saturated && asked.mute.is_none() && asked.on(held) >= self.required(life) {
                 out.push(Cell::new(held, asked.on(held)));
             }
@@ -363,14 +363,14 @@ impl Surefoot {
                 }
                 _ => true,
             };
-            // Every time more than the last, until nobody has so much to give. Far behind there is a queue to be worked off, too;
+            // Each time more than the last, until no service has so much to give. Far behind there is a queue to be worked off, too;
             // what is too much is taken back when all is well.
             let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
             let far = asked.qos.is_some_and(|q| q < grow.far_qos) || recent.is_some_and(|q| q < grow.far_qos);
             let step_of = |n: u32| if far { part_up(n, grow.step_far) * tries.min(grow.step_far_tries) } else { part_up(n, grow.step) };
             let part = |n: u32| step_of(n).max(tries);
             let step = Amount::new(part(held.cores), part(held.ways));
-            // Who misses its target loses nothing: what models make of an overload says little about less. Where not everybody can
+            // A service that misses its target loses nothing: what models make of an overload says little about less. Where not all can
             // have enough, idle cores may go for ways.
             let overloaded = self.set.is_slow(asked.s) || share.is_some_and(|x| x > limits.full);
             if pass == Pass::Poor && !overloaded {
@@ -474,7 +474,7 @@ impl Asked<'_> {
         let rcliff = Amount::new(cores(a.rcliff_cores), ways(a.rcliff_ways)).at_least(books.least());
         let oaa = Amount::new(cores(a.oaa_cores), ways(a.oaa_ways)).at_least(rcliff);
         // Seen to be well on less than the area: that is where it begins, and what is as wrong about the cliff puts it as much lower. In peace
-        // nobody is in such need that its cliff is to be approached on that.
+        // no service is in such need that another's cliff is to be approached on that.
         let over = if !self.in_peace && self.is_well() { oaa.minus(self.held) } else { Amount::default() };
         (oaa.minus(over), rcliff.minus(over).at_least(books.least()))
     }
@@ -542,7 +542,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Without models, for who needs: cores no busier than 60 %, or a quarter more of both.
+    /// Without models, for a service that needs more: cores no busier than 60 %, or a quarter more of both.
     pub fn by_rule(&self, pool: Amount) -> [Amount; 2] {
         let p = &self.policy.books;
         let held = self.held;

@@ -19,7 +19,7 @@ pub fn cheapest(choices: &[Vec<Choice>], total: Amount) -> Option<Vec<usize>> {
     let row = total.cores as usize + 1;
     let cells = row * (total.ways as usize + 1);
     let at = |a: Amount| a.ways as usize * row + a.cores as usize;
-    // One table for each service, those before it included; the first is of nobody.
+    // One table for each service, those before it included; the first is of no service.
     let mut least = vec![f64::INFINITY; (choices.len() + 1) * cells];
     least[..cells].fill(0.0);
     for (k, of_one) in choices.iter().enumerate() {

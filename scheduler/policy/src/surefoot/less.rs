@@ -1,9 +1,9 @@
-//! Less: while all are well, what nobody needs goes to BE jobs, or to those who come.
+//! Less: while all services are well, what none needs goes to BE jobs, or to newcomers.
 
 use super::*;
 
 impl Surefoot {
-    /// All are well: a plan that takes what nobody needs, for BE jobs or for those who come.
+    /// All services are well: a plan that takes what none needs, for BE jobs or for newcomers.
     pub(super) fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What was averaged says nothing about a load that has just begun to rise.
         let rises = |s: &ServiceView, l: &Life| {
@@ -21,13 +21,14 @@ impl Surefoot {
                     && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.patience.calm_ms)
             })
         };
+        let futile = |s: &ServiceView| self.lives.get(&s.id).is_some_and(|l| l.futile.is_some());
         if now_ms < self.refine_ms
-            || seen.lc().any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some())
+            || seen.lc().any(|s| s.latency_unknown() || self.books.slot(&s.id).is_none() || !calm(s) && s.qos().is_some() && !futile(s))
         {
             return;
         }
         let spared = |s: &ServiceView| s.qos().is_none() || self.lives.get(&s.id).is_some_and(|l| now_ms < l.spared_until_ms);
-        // Who only stands by feels what becomes of the cores that others lose: BE jobs make clocks fall and siblings busy, and without
+        // A bystander feels what becomes of the cores that others lose: BE jobs make clocks fall and siblings busy, and without
         // them the same work goes on, on fewer siblings.
         let tight = |s: &ServiceView| self.is_busier(s, self.busy_in_peace());
         let role = |s: &ServiceView| {
@@ -65,7 +66,7 @@ impl Surefoot {
         part * (self.set.prices.r#move * self.lives.len() as f64).min(self.set.prices.move_most)
     }
 
-    /// Cores that are left may be as busy as this where nobody needs what is taken.
+    /// Cores that are left may be as busy as this where no service needs what is taken.
     pub(super) fn busy_in_peace(&self) -> f64 {
         if self.books.has_be() {
             self.set.busy.most_beside_be
@@ -79,7 +80,7 @@ impl Surefoot {
         Some(self.price(Cell::new(asked.held, asked.qos?.min(self.set.prices.ample_qos))) - self.price(*to))
     }
 
-    /// BE jobs had so much once that somebody suffered who only stood by: no more than half way there. Who gives most
+    /// BE jobs had so much once that a bystander suffered: they get no more than half way there. The service that gives most
     /// gives less, or nothing where that is not worth a move.
     pub(super) fn leave_be_less(&self, now_ms: u64, asked: &[Asked], stay: f64, chosen: &mut [(ServiceId, Cell)]) {
         let Some((bad, _)) = self.be_bad.filter(|(_, until_ms)| now_ms < *until_ms) else { return };

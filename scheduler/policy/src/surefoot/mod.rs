@@ -11,38 +11,51 @@
 //!   one that met vouches for all larger ones.
 //! * **Confidence.** Model-B's error on each service is followed; what is taken must be predicted with a margin of so many errors.
 //!   A model that is wrong (of another platform, broken) soon predicts nothing that is believed, and nothing is taken any more.
-//!   Model-A's corners come down to what a service is seen to be well on ([`Asked::corners`]): else who was thought to need more than it
-//!   has would give nothing to who misses its target.
-//! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost a third as much,
-//!   and services keep more distance from their cliffs; they are not free, since fewer busy cores clock higher.
-//! * **Contended memory.** A service that misses its target on idle cores and a cell that Model-B holds for sufficient is taken to
-//!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged. In peace it goes up again in one step to what memory
-//!   has room for ([`Surefoot::raise`]); what somebody suffered from is approached by halves.
-//! * **Who stands by.** Whatever is taken is felt by those, too, from whom it was not taken: clocks fall, siblings are busy. Services
-//!   with busy cores get some of it first ([`Role::Firm`]), and a BE share that hurt somebody is remembered.
-//! * **Bursts.** Who was well here at this load may miss its target for three intervals before it gets more.
+//!   An error that lets nothing be offered fades: else it could not be refuted. Model-A's corners come down to what a service is seen
+//!   to be well on ([`Asked::corners`]): else a service that was thought to need more than it has would give nothing.
+//! * **Prices.** Every core and way has a price, and nearness to the target a price of risk. Without BE jobs resources cost a third.
+//!   Then services keep more distance from their cliffs. They are not free, since fewer busy cores clock higher.
+//! * **Contended memory.** A service may miss its target on idle cores, on a cell that Model-B holds for sufficient. Then it is taken to
+//!   wait for memory: BE jobs' bandwidth goes down before the service is enlarged. In peace it goes up in one step to what memory
+//!   has room for ([`Surefoot::raise`]). What a service suffered from is approached by halves.
+//! * **Bystanders.** A service feels what others lose: clocks fall, siblings are busy. A bystander with busy cores gets some of
+//!   it first ([`Role::Firm`]). A BE share that hurt a service is remembered.
+//! * **Bursts.** A service that was well here at this load may miss its target for three intervals before it gets more.
 //! * **Slow services** (a target of a second or more, or too few requests for a p99). A queue of their first seconds stays with them for
-//!   minutes, and what they answer now they began long ago. They begin with more, count as far behind and grow as soon as all their cores
-//!   are busy, if not by a whole step, by what others can spare, and give nothing before they have been well for ten seconds. Where not all
-//!   can have enough, the fewer cores there would be for a queue, the worse; so who comes then begins on little.
-//! * **Not enough for all.** Whom to leave short is decided seldom (ever more so while nothing happens), only where that is much better than
-//!   now, not by what newcomers look like with cold caches (unless a slow service waits), and said to the upper scheduler. Nobody loses for
-//!   it what nobody gets ([`Surefoot::divide_the_rest`]). Where it is not decided, who misses its target gets what others are predicted not
-//!   to need, be it too little: with a queue, down to a core.
-//! * **Newcomers.** Where all have enough, what others give for them and they do not use yet stays free for them; but nobody is moved
-//!   far for it.
-//! * **Spared.** Who was hurt by a loss, or needed more, gives nothing to BE jobs for a while (but to newcomers, to those who miss their
-//!   targets, and for the least that BE jobs keep).
+//!   minutes, and their answers now were begun long ago. So they begin with more, and give nothing before they have been well for ten
+//!   seconds. When all their cores are busy they count as far behind and grow, be it by less than a step. Where not all can have
+//!   enough, a queue is the worse the fewer cores it has; so later newcomers begin on little.
+//! * **Not enough for all.** Which service to leave short is decided seldom, and ever more so while nothing happens. It is decided only
+//!   where that is much better than now, and said to the upper scheduler. Newcomers with cold caches do not decide it, unless a slow
+//!   service waits. No service loses for it what none gets ([`Surefoot::divide_the_rest`]). Where it is not decided, a service that
+//!   misses its target gets what others are predicted not to need, be it too little: with a queue, down to a core.
+//! * **A floor.** More that did not lower a p99 is given back, and asked for again seldom ([`futile`]).
+//! * **Newcomers.** Where all have enough, what others give for newcomers and these do not use yet stays free for them. No service is
+//!   moved far for it.
 //!
-//! What a plan is for has a file each: [`arrive`], [`more`], [`less`], [`withdraw`], [`bandwidth`]; which cells there are to choose from is in [`cells`].
+//! Words of this policy alone:
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | cell | so many cores and ways for one service |
+//! | firm up | give a bystander cores, so that it can bear busier siblings and lower clocks |
+//! | grudge | how long a cell that missed is not tried again |
+//! | company | what the services that share clocks, siblings and memory with one do |
+//! | spared | a service that was hurt by a loss, or needed more: it gives nothing to BE jobs for a while |
+//! | crowded | a newcomer for which there is no room |
+//! | poor plan | a plan for a server on which not all can have enough |
+//!
+//! What a plan is for has a file each: [`arrive`], [`more`], [`less`], [`withdraw`], [`futile`], [`bandwidth`]. The cells to choose from
+//! are in [`cells`].
 //!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by rules of
-//! thumb, and the action says so: who needs gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
+//! thumb, and the action says so: a service that needs more gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
 //! square of what is left of cores and of ways. Unknown latency neither grows nor shrinks.
 
 mod arrive;
 mod bandwidth;
 mod cells;
+mod futile;
 pub mod joint;
 pub mod ledger;
 mod less;
@@ -57,6 +70,7 @@ use crate::osml_plus::{doubtful, mean, words};
 use crate::pace::Pace;
 use crate::Policy;
 use cells::*;
+use futile::{Climb, Futile};
 use joint::{cheapest, Choice};
 use ledger::Ledger;
 use pacing::paced;
@@ -75,7 +89,7 @@ struct Watch {
     before: Amount,
     /// It went to another service, which needed it: only the loser's own harm counts.
     given: bool,
-    /// Until then the window remembers a miss from before.
+    /// Until then the window still holds requests from before the change.
     window_from_ms: u64,
 }
 
@@ -117,6 +131,10 @@ struct Life {
     spared_until_ms: u64,
     /// Enlargements in a row that were not enough.
     more: u32,
+    climb: Option<Climb>,
+    /// More did not help; and how often that was found at this load.
+    futile: Option<Futile>,
+    futiles: u32,
     reported: bool,
     /// It has met its target here for as long as a window is.
     was_well: bool,
@@ -145,6 +163,9 @@ impl Life {
             lost: false,
             spared_until_ms: 0,
             more: 0,
+            climb: None,
+            futile: None,
+            futiles: 0,
             reported: false,
             was_well: false,
         }
@@ -184,7 +205,7 @@ struct Bandwidth {
     wait_ms: u64,
     /// The last raise is watched: since when, and what was before.
     raised: Option<(u64, u8)>,
-    /// Somebody suffered from so much, per cent.
+    /// A service suffered from so much, per cent.
     bad_pct: Option<u8>,
 }
 
@@ -199,17 +220,17 @@ pub struct Surefoot {
     /// Plans that may still take something, and when the next one may.
     refines: u32,
     refine_ms: u64,
-    /// When somebody last came or left, or a load fell.
+    /// When a service or job last came or left, or a load fell.
     disturbed_ms: u64,
     setbacks: u32,
     /// Looks in a row at what could be taken that found nothing.
     looks: u32,
-    /// No plan before that leaves somebody short, and none for who misses its target, after one that brought nothing.
+    /// No plan before that leaves a service short; and none before `try_ms` is for a missed target, after one that brought nothing.
     poor_ms: u64,
-    /// Plans that left somebody short since the last disturbance.
+    /// Plans that left a service short since the last disturbance.
     poors: u32,
     try_ms: u64,
-    /// Nobody is asked again before that to make room for who found none.
+    /// No service is asked again before that to make room for a newcomer that found none.
     again_ms: u64,
     be_mba: Bandwidth,
     /// What BE jobs held when a service suffered that nothing had been taken from, and until when that counts.
@@ -294,6 +315,7 @@ impl Surefoot {
             let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + set.readings.window_ms) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
+                life.climb = None;
             }
             if doubtful(s) {
                 continue;
@@ -318,7 +340,7 @@ impl Surefoot {
         }
     }
 
-    /// Throughput has moved since the cells were chosen; true if somebody's has fallen, which leaves something over.
+    /// Throughput has moved since the cells were chosen; true if one has fallen, which leaves something over.
     fn load_moved(&mut self, now_ms: u64, seen: &Observation) -> bool {
         let mut moved = false;
         for s in seen.lc() {
@@ -330,7 +352,7 @@ impl Surefoot {
                 if change < 0.0 {
                     moved = true;
                 } else {
-                    // Who rises may go on to: nothing is taken on what was measured before.
+                    // A load that rises may go on to: nothing is taken on what was measured before.
                     self.refine_ms = self.refine_ms.max(now_ms + self.set.patience.calm_ms);
                     self.refines = self.set.patience.refines;
                 }
@@ -339,7 +361,7 @@ impl Surefoot {
         moved
     }
 
-    /// `stay` is what it costs to move a service at all. A cell for everybody that fits together: (service, cell), or None where nothing fits.
+    /// A cell for each service, which fit together; None where nothing fits. `stay` is what it costs to move a service at all.
     fn joint(&self, all: &[Asked], role: impl Fn(&ServiceView, &Life) -> Role, pass: Pass, stay: f64) -> Option<Vec<(ServiceId, Cell)>> {
         let pool = self.pool();
         let here = |(asked, role): &(&Asked, Role)| self.books.slot(&asked.s.id).is_some() || *role == Role::Blind;
@@ -348,7 +370,7 @@ impl Surefoot {
         let mut ids = vec![];
         let mut cells: Vec<Vec<Cell>> = vec![];
         for (asked, role) in roles {
-            // What the others will not go below nobody can have.
+            // What the others will not go below is not to be had.
             let most = pool.minus(of_all.minus(self.least_of(asked, role, pass)));
             cells.push(self.choices(asked, role, pool, most, pass));
             ids.push(asked.s.id.clone());
@@ -396,7 +418,7 @@ impl Surefoot {
             let holds_if = match (blind, qos < 1.0) {
                 (true, _) => HoldsIf::NotJudged,
                 (_, false) => HoldsIf::Qos { at_least: 1.0 },
-                // A step on the way; or somebody is left short.
+                // A step on the way; or a service is left short.
                 _ if lost.is_zero() => HoldsIf::P99Falls,
                 _ => HoldsIf::Qos { at_least: qos },
             };
@@ -434,7 +456,7 @@ impl Surefoot {
             life.planned_rps = life.rps;
             life.predicted = (!blind).then_some(cell.qos.max(0.0));
             let lost = held.minus(cell.held);
-            // Whose target was missed before has nothing to go back to.
+            // A service whose target was missed before has nothing to go back to.
             let well = s.qos_met() == Some(true) && life.strikes == 0;
             let watched = !blind && !lost.is_zero() && (well || was_new);
             life.lost = well && !was_new && cell.qos >= 1.0 && cell.held.fits_in(*held);
@@ -507,7 +529,7 @@ impl Surefoot {
         let settled =
             !self.set.is_slow(s) || life.is_new() || life.met_since_ms.is_some_and(|t| now_ms >= t.max(life.changed_ms) + calm_ms);
         let well = s.qos().is_some_and(|q| q >= self.set.trust.comfort_qos) && life.strikes == 0 && settled;
-        if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() {
+        if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() || life.futile.is_some() {
             Role::Keeps
         } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= self.set.readings.watched_intervals) {
             Role::MayGive
@@ -584,9 +606,10 @@ impl Policy for Surefoot {
             self.disturbed(now_ms);
         }
         let arrived: BTreeSet<ServiceId> = news.lc_arrived.iter().cloned().collect();
-        // For who found no room others may make some by now: where nothing is free that is asked as seldom as who is left short.
+        // Others may make room by now for a newcomer that found none. Where nothing is free that is asked seldom.
         let room = self.books.least().fits_in(self.books.free()) || now_ms >= self.again_ms;
         let waiting = arrived.iter().any(|id| room && self.books.unit_is_left_for(id) || !self.books.is_crowded(id));
+        self.give_back(now_ms, seen, &mut plan);
         let (mut missing, uneasy) = self.needy(now_ms, seen);
         self.bandwidth(now_ms, seen, &mut missing, &mut plan);
         let ready = self.ready(now_ms, seen);

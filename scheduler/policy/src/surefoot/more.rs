@@ -21,7 +21,7 @@ impl Surefoot {
             };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
-            if life.is_new() || now_ms < life.changed_ms + settle_ms {
+            if life.is_new() || life.futile.is_some() || now_ms < life.changed_ms + settle_ms {
                 continue;
             }
             let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
@@ -40,6 +40,7 @@ impl Surefoot {
                     continue;
                 }
                 if now_ms >= self.try_ms {
+                    life.climb.get_or_insert(Climb { since_ms: now_ms, from: held, qos });
                     life.more += 1;
                     life.ledger.note(now_ms, held, life.rps, qos.min(set.trust.missed_qos), set.memory.grudge_ms);
                 }
@@ -56,7 +57,7 @@ impl Surefoot {
         (missing, uneasy)
     }
 
-    /// Whom to leave short is not decided by how newcomers look with cold caches: before the window is past them. But a queue grows while
+    /// Which service to leave short is not decided while newcomers look bad with cold caches. But a queue grows while
     /// one waits, and a slow service's is with it for minutes.
     pub(super) fn is_cold(&self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>) -> bool {
         let any = |what: &dyn Fn(&ServiceView) -> bool| missing.iter().filter_map(|id| seen.get(id)).any(what);
@@ -71,7 +72,7 @@ impl Surefoot {
         any(&|s| self.lives.get(&s.id).and_then(|l| l.new_since_ms).is_some_and(|t| now_ms <= t + wait_ms))
     }
 
-    /// A plan for who needs more. False: nothing was decided yet.
+    /// A plan for services that need more. False: nothing was decided yet.
     pub(super) fn enlarge(&mut self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>, plan: &mut Plan) -> bool {
         let role = |s: &ServiceView, l: &Life| self.role(now_ms, s, l, |s| missing.contains(&s.id).then_some(Role::Needs));
         let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
@@ -86,17 +87,17 @@ impl Surefoot {
         let mut chosen = free.clone().filter(well);
         let trade = if chosen.is_none() { self.joint(&asked, role, Pass::Trade, self.set.prices.stay) } else { None };
         chosen = chosen.or_else(|| trade.clone().filter(well));
-        // What a rule of thumb says of less is no reason to wait, nor to take too little for somebody.
+        // What a rule of thumb says of less is no reason to wait, nor to take too little.
         let blind = self.is_blind(&asked);
         if chosen.is_none() && !blind && self.is_cold(now_ms, seen, missing) {
             drop(asked);
-            // Nothing was tried: who asks again has not had too little.
+            // Nothing was tried: that a service is asked for again does not say that it got too little.
             self.try_ms = now_ms + self.set.patience.settle_ms;
             return false;
         }
         let mut poor = false;
         if chosen.is_none() && now_ms >= self.poor_ms {
-            // Not everybody can have enough. Whom to leave short is decided seldom, and only where that is much better than now.
+            // Not all can have enough. Which service to leave short is decided seldom, and only where that is much better than now.
             let now: f64 = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some()).map(|a| self.price(a.now())).sum();
             let better =
                 |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - self.set.prices.much_better;
@@ -116,7 +117,7 @@ impl Surefoot {
         }
         let chosen = chosen.filter(helps);
         drop(asked);
-        // Who is to make do with less than it needs: said where it comes about.
+        // A service that is to make do with less than it needs: said where it comes about.
         let short: Vec<Report> = chosen
             .iter()
             .flatten()
@@ -129,7 +130,7 @@ impl Surefoot {
             } else {
                 (self.poors + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.poor_doublings)
             };
-            // A slow service's queue grows, and nobody is left short: the next step need not wait as long.
+            // A slow service's queue grows, and no service is left short: the next step need not wait as long.
             let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| self.set.is_slow(s) && self.is_saturated(s));
             let soon = short.is_empty() && missing.iter().any(lasts);
             self.poor_ms = now_ms + if soon { self.set.patience.poor_queue_ms } else { self.set.patience.poor_every_ms << times };
@@ -144,7 +145,10 @@ impl Surefoot {
         }
         for id in missing {
             let Some(life) = self.lives.get_mut(id) else { continue };
-            if !done && life.more >= self.set.patience.report_tries && !life.reported {
+            // What comes of an enlargement shows in the window only when that is past it.
+            let open_ms = self.set.grow.vain_ms + self.set.readings.window_ms;
+            let open = life.climb.is_some_and(|c| now_ms < c.since_ms + open_ms && !self.books.usable(id).fits_in(c.from));
+            if !done && life.more >= self.set.patience.report_tries && !life.reported && !open {
                 life.reported = true;
                 plan.reports.push(if life.was_well {
                     let why = "it misses its target, and no plan for all services gives it more".to_string();
@@ -158,8 +162,8 @@ impl Surefoot {
         true
     }
 
-    /// Nobody loses to others what nobody gets. Of what a plan takes and does not use up, slow services that it is for have the first
-    /// call, since their queues grow unheard; the rest stays with those who had it, newcomers that miss their target on it among them.
+    /// No service loses to others what none gets. Of what a plan takes and does not use up, slow services that it is for have the first
+    /// call, since their queues grow unheard; the rest stays where it was, newcomers that miss their target on it among them.
     pub(super) fn divide_the_rest(
         &self,
         seen: &Observation,
@@ -177,7 +181,7 @@ impl Surefoot {
         placed || cell.qos < 1.0 || !is_for(id) || seen.get(id).is_some_and(|s| s.qos_met() == Some(false))
     }
 
-    /// They get what is lost and nobody gains, in equal parts.
+    /// Services get what is lost and none gains, in equal parts.
     pub(super) fn pass_on_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)], to: impl Fn(&ServiceId) -> bool) {
         let (lost, given) = chosen.iter().fold((Amount::default(), Amount::default()), |(lost, given), (id, c)| {
             (lost.plus(self.books.usable(id).minus(c.held)), given.plus(c.held))
@@ -198,12 +202,12 @@ impl Surefoot {
         let (own, held) = (self.books.usable(&of.s.id), cell.held.plus(more));
         let seen = of.qos.unwrap_or(0.0);
         let there = if of.mute.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
-        // Who misses its target on more does not meet it here; and more is never worse.
+        // A service that misses its target on more does not meet it here; and more is never worse.
         let there = if seen < 1.0 && held.fits_in(own) { there.min(seen) } else { there };
         Cell::new(held, there.max(cell.qos))
     }
 
-    /// They keep what nobody else takes of what they held, first those who are expected to be worst off.
+    /// Services keep what no other takes of what they held, first those that are expected to be worst off.
     pub(super) fn return_the_rest(&self, asked: &[Asked], chosen: &mut [(ServiceId, Cell)], whom: impl Fn(&ServiceId, &Cell) -> bool) {
         let given = chosen.iter().fold(Amount::default(), |sum, (_, c)| sum.plus(c.held));
         let mut rest = self.pool().minus(given);
@@ -217,7 +221,7 @@ impl Surefoot {
         }
     }
 
-    /// Met by a hair: more from what is free, from nobody else.
+    /// A target met by a hair: more from what is free, from no other service.
     pub(super) fn comfort(&mut self, now_ms: u64, seen: &Observation, uneasy: &BTreeSet<ServiceId>, plan: &mut Plan) {
         let role = |s: &ServiceView, _: &Life| if uneasy.contains(&s.id) { Role::Needs } else { Role::Keeps };
         if let Some(chosen) = self.joint(&self.ask_all(now_ms, seen), role, Pass::Free, self.set.prices.stay) {

@@ -154,6 +154,12 @@ settings! {
         parts: [f64; 4] = [1.0, 0.5, 0.25, 0.125], 0..=1, "share", "of a step, and a unit: better than a queue that stays", Sets;
         part_qos: f64 = 0.9, 0..=2, "QoS", "expected at most of a part", Sets;
         part_qos_fall: f64 = 0.02, 0..=1, "QoS", "less of each smaller part", Sets;
+        vain_tries: u32 = 3, 1..=1000, "tries", "from which an enlargement is judged", Sets;
+        vain_ms: u64 = 3000, 0..=3_600_000, "ms", "before it is judged, from the first try", Sets;
+        vain_busy: f64 = 0.4, 0.01..=1, "busy share", "of a service with busier cores it is not judged; what is given back leaves it below", Sets;
+        vain_gain: f64 = 0.25, 0..=10, "share", "of QoS that it must have brought; else it is given back", Sets;
+        vain_rest_ms: u64 = 60_000, 0..=3_600_000, "ms", "before more is tried again; doubles each time", Sets;
+        vain_doublings: u32 = 3, 0..=16, "times", "at most", Sets;
         unproven_qos: f64 = 0.95, 0..=10, "QoS", "expected at most of a cell that was not seen, where another was seen to be well", Sets;
     }
 

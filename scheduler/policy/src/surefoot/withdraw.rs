@@ -1,13 +1,13 @@
-//! What was taken and hurt somebody is given back, and remembered.
+//! What was taken and hurt a service is given back, and remembered.
 
 use super::*;
 
 impl Surefoot {
-    /// Something was taken, and somebody suffers since: give it back.
+    /// Something was taken, and a service suffers since: give it back.
     pub(super) fn withdraw(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
         let set = self.set;
         let hurt = |me: &Self, s: &ServiceView| {
-            let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new()) else { return false };
+            let Some(l) = me.lives.get(&s.id).filter(|l| !l.is_new() && l.futile.is_none()) else { return false };
             let window = now_ms >= l.watch.map_or(l.changed_ms + set.readings.window_ms, |w| w.window_from_ms);
             l.strikes >= set.patience.hurt_strikes || window && s.qos_met() == Some(false)
         };
@@ -17,7 +17,7 @@ impl Surefoot {
         if sufferer.is_some() && self.lives.values().any(|l| l.watch.is_some_and(|w| !w.given)) {
             self.refine_ms = now_ms + (set.patience.setback_ms << self.setbacks.min(set.patience.setback_doublings));
             self.setbacks += 1;
-            // Somebody from whom nothing was taken: it is what BE jobs do with what they got.
+            // A service suffers from which nothing was taken: it is what BE jobs do with what they got.
             let taken_ms = self.lives.values().filter(|l| l.watch.is_some_and(|w| !w.given)).map(|l| l.changed_ms).min().unwrap_or(now_ms);
             let stood_by =
                 |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
