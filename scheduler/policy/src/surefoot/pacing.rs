@@ -5,7 +5,7 @@ use crate::pace::Pace;
 
 /// `set`, whose intervals are as long as `from` says, for intervals as long as `to` says.
 pub(super) fn paced(set: &Settings, from: Pace, to: Pace) -> Settings {
-    let mut set = set.clone();
+    let mut set = *set;
     let count = |n: usize| match n {
         0 => 0,
         n => to.steps(n as u64 * from.interval_ms()),
