@@ -433,7 +433,7 @@ def spec_name() -> str:
 
 def code() -> list[str]:
     """Digests of the stages' code, for keys: another version may give other figures."""
-    return [key_of(p) for name in ("pipelines", "models") for p in sorted((tools.repo_root() / name).glob("*.py"))]
+    return [key_of(p) for name in ("pipelines", "models") for p in sorted((tools.repo_root() / name).rglob("*.py"))]
 
 
 def store() -> dict[str, str]:

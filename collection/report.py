@@ -43,7 +43,7 @@ from . import charts, closed_loop, console, dataset, shardfile, standing, worth
 
 VERDICTS = {
     "valid": "the percentiles can be believed",
-    "not-resolvable": "fewer than 368 requests (a virtual server's interval, a real machine's case): p99 not bounded",
+    "not-resolvable": "worth fewer than 368 independent requests (virtual: an interval; real: a case): p99 not bounded",
     "server-overloaded": "the service completes less than 99 % of the offered load; used as “QoS not met”, never as a latency",
     "client-limited": "the load generator could not keep its schedule; dropped",
 }

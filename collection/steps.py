@@ -130,21 +130,26 @@ class Story:
         """
         marker = self.folder / f"{name}.json"
         # once: what is left of it after that is its own
-        old = {} if name in self.again else _read(marker)
+        old = _read(marker)
+        anew = name in self.again
         self.again.discard(name)
+        # what an earlier call with `again` began is gone on with
+        if anew and not (old.get("state") == "started" and old.get("again")):
+            old = {}
+        of_again = {"again": True} if anew else {}
         if old.get("key") == key and old.get("state") == "done" and all(p.exists() for p in outputs):
             self.records.append(StepRecord(name, title, "reused", float(old.get("seconds", 0.0))))
             self._voice.reused(title)
             return old["result"]
         cut_short = old.get("key") == key
         before = float(old.get("seconds", 0.0)) if cut_short and old.get("state") == "started" else 0.0
-        write_json(marker, {"key": key, "state": "started", "seconds": before})
+        write_json(marker, {"key": key, "state": "started", "seconds": before, **of_again})
         start = time.monotonic()
         try:
             with self._voice.step(title):
                 result = work(cut_short)
         except BaseException:
-            write_json(marker, {"key": key, "state": "started", "seconds": before + time.monotonic() - start})
+            write_json(marker, {"key": key, "state": "started", "seconds": before + time.monotonic() - start, **of_again})
             raise
         seconds = before + time.monotonic() - start
         if whole(result):

@@ -348,11 +348,14 @@ def track(of: tracking.Execution, models: Mapping[str, Path], metrics: dict[str,
         trained = {name: fitted.summary(folder).mlflow_child_id for name, folder in models.items()}
         known = {name: tracking.Runs(run_id, client=client) for name, run_id in trained.items()}
         whole = of.run(client)
-        whole.log_metrics(metrics)
-        whole.tag({f"run.{name}": run_id for name, run_id in trained.items()})
-        for path in files:
-            whole.log_file(path)
-        whole.finish()
+        try:
+            whole.log_metrics(metrics)
+            whole.tag({f"run.{name}": run_id for name, run_id in trained.items()})
+            for path in files:
+                whole.log_file(path)
+        finally:
+            # a place for files that is away leaves no run that seems to go on
+            whole.finish()
         for name, run in known.items():
             signature.complete(run, models[name])
             run.log_metrics(measures_of(name, metrics))

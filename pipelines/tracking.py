@@ -23,7 +23,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -410,7 +410,13 @@ class Execution:
             tags=self._key() | self.about() | ({"dvc_experiment": trial} if trial else {}),
             client=of,
         )
-        made.log_params(self.known_params())
+        try:
+            made.log_params(self.known_params())
+        except BaseException:
+            # a run without its parameters would be gone on with, and found by no search
+            with suppress(Away), asking():
+                of.delete_run(made.run_id)
+            raise
         # nothing locks a server: of two that are made at once both processes go on with the older
         first = self._oldest(of, at)
         if first is None or first.run_id == made.run_id:

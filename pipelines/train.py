@@ -15,6 +15,7 @@ a whole model is there already; the exit code is 1, so DVC keeps nothing of it a
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,8 +66,7 @@ def fit(
     Raises:
         BadInput: there is nothing to learn from, or Model-B is missing.
     """
-    if model not in LEARNERS:
-        raise BadInput(f"model {model!r} is unknown; known: {', '.join(LEARNERS)}")
+    _known(model)
     described, learner = LEARNERS[model]
     fit_model = importlib.import_module(learner).fit_model
     settings = section(p, model)
@@ -81,6 +81,13 @@ def fit(
         done = fit_model(table, settings, p.seed, out, watch)
     assert isinstance(done, Fitted)
     return done
+
+
+def _known(model: str) -> None:
+    if model not in LEARNERS:
+        near = difflib.get_close_matches(model, LEARNERS, 1)
+        meant = f'Did you mean "{near[0]}"? ' if near else ""
+        raise BadInput(f"model {model!r} is unknown. {meant}Known: {', '.join(LEARNERS)}")
 
 
 def section(p: params.Train, model: str) -> Any:
@@ -111,6 +118,7 @@ def run(
         Away: MLflow's store cannot be used; nothing was trained.
         PipelineError: the training was ended before its end.
     """
+    _known(model)
     with _stoppable(f"{name}-{model}") as stop:
         torch.set_num_threads(p.threads)
         table = tensors.load(rows, labels)

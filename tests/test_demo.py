@@ -89,6 +89,48 @@ def test_a_result_with_a_part_missing_is_not_remembered(tmp_path: Path) -> None:
     assert Story(tmp_path).step("one", "one", "key", work) == {"calls": 2}
 
 
+def test_a_part_that_is_done_anew_is_gone_on_with(tmp_path: Path) -> None:
+    """`--again`, cut short, and the same command: what was done by then is used; a later `--again` begins anew."""
+    work = Counter()
+
+    def cut(_: bool) -> object:
+        raise KeyboardInterrupt
+
+    Story(tmp_path).step("one", "one", "key", work)
+    with pytest.raises(KeyboardInterrupt):
+        Story(tmp_path, again=["one"]).step("one", "one", "key", cut)
+    Story(tmp_path, again=["one"]).step("one", "one", "key", work)
+    Story(tmp_path, again=["one"]).step("one", "one", "key", work)
+    assert work.calls == [False, True, False]
+
+
+def test_data_that_cannot_teach_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that fail for their data are not offered on the same data again; a failed second repro costs that part alone."""
+    monkeypatch.setattr(tools, "repo_root", lambda: tmp_path)
+    monkeypatch.setattr(tools, "find", lambda name: tmp_path / name)
+    for name in ("dvc.yaml", "params.yaml", "dvc.lock"):
+        (tmp_path / name).touch()
+    folders = {}
+    for name in (demo.VIRTUAL, demo.LOCAL):
+        for at in ("data", "bundles"):
+            (tmp_path / at / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "manifest.json").touch()
+        folders[name] = {"folder": str(tmp_path / "data" / name)}
+    turn: list[str] = []
+
+    def logged(command: list[str], log: Path, **_: object) -> tuple[int, str]:
+        turn.append(log.name)
+        again = log.name == "dvc-again.log"
+        return (1, "ERROR: no plane can be labelled") if again else (0, "Everything is up to date.")
+
+    monkeypatch.setattr(demo, "logged", logged)
+    told = demo.Demo(tmp_path / "out", Console(quiet=True))
+    found = told._dvc(folders)
+    assert list(found["outputs"]) == [demo.VIRTUAL]
+    assert "no models of demo-local" in told.left_out["local"]
+    assert f"surefoot demo --again local --out {tmp_path / 'out'}" in told.warnings[-1]
+
+
 def test_failed_models_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that a signal ended leaves no models of one data set: told with what to do, failed, and tried again."""
     monkeypatch.setattr(tools, "repo_root", lambda: tmp_path)

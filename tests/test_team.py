@@ -82,7 +82,7 @@ def test_every_block_of_the_page_works(lab: tuple[Path, dict[str, str], str]) ->
         person, _, where = who.partition(", in ")
         home = place / person
         # the environment is there: it is what runs these tests
-        script = re.sub(r"^make setup$", "true", text, flags=re.M).replace("5000", port)
+        script = re.sub(r"^make setup$|make -C toolkit setup", "true", text, flags=re.M).replace("5000", port)
         log = place / f"{number}.log"
         with log.open("w") as out:
             # a session of its own, so that what it leaves running can be ended

@@ -755,9 +755,9 @@ def test_dvc_plots_both_losses() -> None:
 
 
 HELPED = sorted(
-    f"{folder}.{path.stem}"
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for folder in ("pipelines", "collection")
-    for path in (ROOT / folder).glob("*.py")
+    for path in (ROOT / folder).rglob("*.py")
     if "argparse.ArgumentParser(" in path.read_text("utf-8") and "__main__" in path.read_text("utf-8")
 )
 
@@ -812,7 +812,12 @@ def test_stages_say_their_result_and_nothing_else(data: Path, tmp_path: Path) ->
     for name, words in stages:
         more = [] if name == "bundle" else ["--params", values]
         done = subprocess.run(
-            [sys.executable, "-m", f"pipelines.{name}", *map(str, [*words, *more])],
+            [
+                sys.executable,
+                "-m",
+                {"bundle": "pipelines.artefact.bundle"}.get(name, f"pipelines.{name}"),
+                *map(str, [*words, *more]),
+            ],
             env=env,
             capture_output=True,
             text=True,

@@ -833,9 +833,15 @@ def build(spec: BundleSpec, out: Path, key: Ed25519PrivateKey | None = None, ove
         write_bytes(scratch / "bundle.tar", to_tar(files))
         verified = verify(folder, trusted=[key.public_key()])
         verify(scratch / "bundle.tar", trusted=[key.public_key()])
-        if out.exists():
+        had = out.exists()
+        if had:
             os.replace(out, scratch / "old")
-        os.replace(folder, out)
+        try:
+            os.replace(folder, out)
+        except BaseException:
+            if had and not out.exists():
+                os.replace(scratch / "old", out)
+            raise
         os.replace(scratch / "bundle.tar", tar_path)
         fsync_folder(out.parent)
     finally:
