@@ -593,3 +593,22 @@ def test_a_tar_is_a_function_of_its_files(files: dict[str, bytes], tmp_path: Pat
         back = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}  # type: ignore[union-attr]
     assert back == full
     assert len(data) % 512 == 0
+
+
+def test_a_bundle_that_is_not_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Any) -> None:
+    """Whatever comes between the two renames of a replacement, the bundle that was there is there."""
+    out = tmp_path / "b"
+    bundle.build(vectors.small_bundle(), out, key)
+    before = {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()}
+    real = os.replace
+
+    def cut(source: Any, target: Any) -> None:
+        if Path(target) == out and Path(source).name == "bundle":
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", cut)
+    with pytest.raises(KeyboardInterrupt):
+        bundle.build(vectors.small_bundle(), out, key, overwrite=True)
+    assert {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()} == before
+    assert not list(tmp_path.glob(".b.*"))

@@ -428,3 +428,10 @@ def test_memory_sizes_are_hidden_in_training_alone() -> None:
     assert float(seen[changed].min()) >= 0.0
     assert float(seen[changed].max()) <= 1.0
     assert fit.memory_columns([Bound(n, 0.0, 1.0) for n in ("ipc", "virt_mem_mb", "res_mem_mb")]) == [1, 2]
+
+
+def test_an_unknown_model_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """A name that is nearly a model's gets that name; no folder and no run is left."""
+    with pytest.raises(BadInput, match='Did you mean "osml-b"'):
+        train.run("osml-pb", "toy", tmp_path, tmp_path, tmp_path / "out", params.Train())
+    assert not (tmp_path / "out").exists()

@@ -3,10 +3,8 @@
 use surefoot_policy::books::{Amount, Books};
 use surefoot_policy::{Guarded, Policy};
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Observation, Plan};
-use surefootd::base::say;
-use surefootd::eval::run::run;
-use surefootd::stage::virtual_target::VirtualTarget;
-use surefootd::stage::workload::Workload;
+use surefootd::stage::{virtual_target::VirtualTarget, workload::Workload};
+use surefootd::{base::say, eval::run::run};
 
 /// Every LC service gets its busy cores / 0.6 and an equal share of the ways; half as much again while it misses its target.
 pub struct FollowsLoad {
