@@ -1,6 +1,7 @@
 //! The journal, as crashes and bad disks leave it.
 
 use arbitrary::{Arbitrary, Unstructured};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use surefoot_linux::cgroup::Knob;
@@ -71,7 +72,10 @@ fn entry(step: &Step) -> Entry {
         Step::Touch { id, container, start, saved } => {
             let target = if *container { Target::Container(name(*id)) } else { Target::Cgroup(format!("/x/{}", name(*id)).into()) };
             let saved = Knob::ALL.iter().zip(saved).filter_map(|(k, v)| Some((*k, name((*v)?)))).collect();
-            Entry::Touch { id: name(*id % 16), former: Former { target, start_ticks: *start, group: *start, cgroup: None, threads: BTreeMap::new(), saved } }
+            Entry::Touch {
+                id: name(*id % 16),
+                former: Former { target, start_ticks: *start, group: *start, cgroup: None, threads: BTreeMap::new(), saved },
+            }
         }
         Step::Apply { t_ms, ids, cpus, quota, ways } => {
             let cpus: CpuSet = (0..64).filter(|c| cpus >> c & 1 == 1).collect();

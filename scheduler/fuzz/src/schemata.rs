@@ -8,7 +8,7 @@ use crate::resctrlfs::hardware;
 use std::path::Path;
 use surefoot_linux::resctrl::info::L3;
 use surefoot_linux::resctrl::masks::{check, marked, Reserved};
-use surefoot_linux::resctrl::mba::{MbaInfo, Unit};
+use surefoot_linux::resctrl::mba::{MbaInfo, Unit, NO_LIMIT_EIGHTHS};
 use surefoot_linux::resctrl::schemata::{text, Entry, Schemata};
 use surefoot_resctrlfs::{Caller, Machine};
 
@@ -96,7 +96,15 @@ pub fn run(data: &[u8]) {
 fn bandwidth(m: &mut Machine, pct: u8, domain: u32) {
     let Some(mba) = m.hardware().mba.clone() else { return };
     let unit = if mba.linear { Unit::Percent } else { Unit::EighthGbPerS };
-    let info = MbaInfo { unit, min: mba.min, step: mba.step, linear: mba.linear, throttle_mode: None };
+    let info = MbaInfo {
+        unit,
+        min: mba.min,
+        step: mba.step,
+        linear: mba.linear,
+        throttle_mode: None,
+        domains: 1,
+        no_limit_eighths: NO_LIMIT_EIGHTHS,
+    };
     let Some(value) = info.value(pct, Some(200_000.0)).filter(|_| pct <= 100) else { return };
     let entry = Entry { resource: "MB", domain, value: value.to_string() };
     assert!(write(m, "ours/schemata", &text(&[entry])), "{pct} % as {value}");
