@@ -211,7 +211,8 @@ struct Bandwidth {
 
 /// The policy.
 pub struct Surefoot {
-    /// Counts of intervals in it are of intervals as long as `pace` says.
+    given: Settings,
+    /// As given, with counts of intervals as long as `pace` says.
     set: Settings,
     pace: Pace,
     models: Box<dyn Models>,
@@ -240,6 +241,7 @@ pub struct Surefoot {
 impl Surefoot {
     pub fn new(platform: &Platform, models: Box<dyn Models>, settings: Settings) -> Self {
         Surefoot {
+            given: settings,
             set: settings,
             pace: Pace::default(),
             models,
@@ -571,7 +573,7 @@ impl Policy for Surefoot {
 
     fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
         let pace = Pace::every(interval_ms)?;
-        self.set = paced(&self.set, self.pace, pace);
+        self.set = paced(&self.given, pace);
         self.pace = pace;
         Ok(())
     }
