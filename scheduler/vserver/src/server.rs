@@ -380,13 +380,15 @@ impl Entry {
 
     /// Of everything since `looked_ms`, not of what was told before; None without completions.
     fn interval(&self, looked_ms: u64, now_ms: u64) -> Option<Latency> {
-        let all: Vec<Latency> = self.intervals.iter().filter(|x| x.end_ms > looked_ms).filter_map(|x| x.latency).collect();
-        match all[..] {
-            [] => None,
-            [one] if now_ms - looked_ms <= LONGEST_PART_MS => Some(one),
-            // Its rate is that of the whole step, also where parts of it completed nothing.
-            _ => merge(&all, (now_ms - looked_ms) as f64 / all.len() as f64),
+        let mut latest = self.intervals.iter().rev().take_while(|x| x.end_ms > looked_ms).filter_map(|x| x.latency);
+        let step_ms = now_ms - looked_ms;
+        if step_ms <= LONGEST_PART_MS {
+            return latest.next();
         }
+        let mut all: Vec<Latency> = latest.collect();
+        all.reverse();
+        // Its rate is that of the whole step, also where parts of it completed nothing.
+        (!all.is_empty()).then(|| merge(&all, step_ms as f64 / all.len() as f64))?
     }
 
     fn view(&self, looked_ms: u64, now_ms: u64, tick_ms: u64) -> ServiceView {

@@ -44,11 +44,9 @@ pub fn print(args: &cli::Schema) -> Result<()> {
     let all =
         [("samples", crate::sweep::rows::schema()), ("eval", crate::eval::row_schema()), ("timelines", crate::eval::timeline_schema())];
     if args.json {
-        let all: serde_json::Map<String, Value> = all.iter().map(|(n, s)| (n.to_string(), Value::from(columns(s)))).collect();
-        let mut all = all;
-        all.insert("words".into(), words());
-        all.insert("numbers".into(), numbers());
-        return say::json(&all);
+        let tables = all.iter().map(|(n, s)| (*n, Value::from(columns(s))));
+        let all = tables.chain([("words", words()), ("numbers", numbers())]);
+        return say::json(&all.map(|(n, v)| (n.to_string(), v)).collect::<serde_json::Map<String, Value>>());
     }
     let mut page = String::new();
     for (name, schema) in all {
