@@ -19,52 +19,53 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Lowest floor first; rooms of one floor know nothing of each other.
-CRATES = (
-    ("surefoot-io", "surefoot-mutate"),
-    ("surefoot-server",),
-    ("surefoot-vserver", "surefoot-resctrlfs", "surefoot-learn", "surefoot-loadgen", "surefoot-search"),
-    ("surefoot-policy",),
-    ("surefoot-linux",),
-    ("surefootd",),
-)
+PAGE = ROOT / "docs" / "architecture.md"
+PACKAGES = ("models", "pipelines", "collection")
+# Rooms of surefootd, the lowest floor first; rooms of one floor know nothing of each other.
 SUREFOOTD = (("base",), ("stage",), ("eval", "sweep"), ("node",), ("commands",))
-PYTHON = (("models",), ("pipelines",), ("collection",))
 Graph = dict[str, set[str]]
 
 
 def main(draw: bool) -> int:
     wrong: list[str] = []
-    manifests = {tomllib.loads(p.read_text("utf-8"))["package"]["name"]: p for p in crates()}
-    crate_graph = {n: dependencies(p) & set(manifests) for n, p in manifests.items()}
-    wrong += floors("crate", {n: g for n, g in crate_graph.items() if n in sum(CRATES, ())}, CRATES)
-    for name, manifest in manifests.items():
-        files = Crate(manifest.parent / "src").graph()
-        wrong += [f"{manifest.parent.relative_to(ROOT)}: circle: {c}" for c in circles(files)]
-        if name == "surefootd":
+    at = {path.rpartition("/")[2]: floor for path, (floor, _) in floors_of_page().items()}
+    graph = {path.rpartition("/")[2]: below for path, below in crates().items()}
+    for member in crates():
+        files = Crate(ROOT / member / "src").graph()
+        wrong += [f"{member}: circle: {c}" for c in circles(files)]
+        if member.endswith("/surefootd"):
             of = rooms(files, lambda f: f.split("/")[0] if "/" in f else "")
-            wrong += floors("surefootd", {r: g - {""} for r, g in of.items() if r}, SUREFOOTD)
-            crate_graph |= {f"surefootd/{r}": g for r, g in of.items()} if draw else {}
+            inside = {r: g - {""} for r, g in of.items() if r}
+            wrong += floors("room of surefootd", inside, {name: n for n, floor in enumerate(SUREFOOTD) for name in floor})
+            graph |= {f"surefootd/{r}": g for r, g in inside.items()} if draw else {}
     files = python()
     wrong += [f"circle: {c}" for c in circles(files)]
-    packages = rooms(files, lambda f: f.split(".")[0])
-    wrong += floors("package", packages, PYTHON)
+    graph |= rooms(files, lambda f: f.split(".")[0])
+    wrong += floors("crate or package", {n: g for n, g in graph.items() if "/" not in n}, at)
     if draw:
-        for room, below in sorted((crate_graph | packages).items()):
+        for room, below in sorted(graph.items()):
             print(f"{room}: {', '.join(sorted(below)) or '-'}")
     for line in wrong:
         print(line, file=sys.stderr)
-    print(f"{len(files)} Python modules, {len(manifests)} crates: {len(wrong)} circles or arrows up")
+    print(f"{len(files)} Python modules, {len(crates())} crates: {len(wrong)} circles or arrows up")
     return 1 if wrong else 0
 
 
-def crates() -> Iterator[Path]:
+def floors_of_page() -> dict[str, tuple[int, set[str]]]:
+    """Of each row of the page's tables: the floor, and what the crate or package may import, by last part of its path."""
+    rows = re.findall(r"^\| `([\w/]+)` \| (\d) \|\s*([^|]*?)\s*\|", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    return {path: (int(floor), set(re.findall(r"`(\w+)`", imports))) for path, floor, imports in rows}
+
+
+def crates() -> Graph:
+    """Of each member of the workspace the crates of ours that it depends on, by last part of their path."""
     members = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["members"]
-    return (p / "Cargo.toml" for m in members for p in sorted(ROOT.glob(m)))
+    return {m: _dependencies(ROOT / m / "Cargo.toml") for m in members}
 
 
-def dependencies(manifest: Path) -> set[str]:
-    return set(tomllib.loads(manifest.read_text("utf-8")).get("dependencies", {}))
+def _dependencies(manifest: Path) -> set[str]:
+    found = tomllib.loads(manifest.read_text("utf-8")).get("dependencies", {})
+    return {name.removeprefix("surefoot-") for name in found if name.startswith("surefoot-")}
 
 
 def rooms(graph: Graph, room: Callable[[str], str]) -> Graph:
@@ -74,9 +75,10 @@ def rooms(graph: Graph, room: Callable[[str], str]) -> Graph:
     return out
 
 
-def floors(what: str, graph: Graph, order: tuple[tuple[str, ...], ...]) -> list[str]:
-    at = {name: n for n, floor in enumerate(order) for name in floor}
-    unknown = [f"{what} {n}: on no floor. Give it one in scripts/lint_imports.py" for n in graph if n not in at]
+def floors(what: str, graph: Graph, at: dict[str, int]) -> list[str]:
+    unknown = [
+        f"{what} {n}: on no floor. Give it one ({PAGE.relative_to(ROOT)}, scripts/lint_imports.py)" for n in graph if n not in at
+    ]
     up = [(n, b) for n, below in graph.items() for b in below if n in at and b in at and at[b] >= at[n]]
     return unknown + [f"{what} {n} uses {b}, which is not below it" for n, b in sorted(up)]
 
@@ -187,9 +189,7 @@ def _tree(text: str) -> Iterable[list[str]]:
 
 
 def python() -> Graph:
-    modules = {
-        ".".join(p.relative_to(ROOT).with_suffix("").parts): p for d in sum(PYTHON, ()) for p in sorted((ROOT / d).rglob("*.py"))
-    }
+    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for d in PACKAGES for p in sorted((ROOT / d).rglob("*.py"))}
     modules = {n.removesuffix(".__init__"): p for n, p in modules.items()}
     return {name: set(_imports(name, p, modules)) - {name} for name, p in modules.items()}
 

@@ -1,52 +1,26 @@
 """docs/architecture.md says what each crate and package may import, and the code keeps to it; docs/words.md says words once."""
 
-import ast
 import re
-import tomllib
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
 WORDS = (ROOT / "docs/words.md").read_text("utf-8")
-PACKAGES = ("models", "pipelines", "collection")
 
-
-def _floors() -> dict[str, tuple[int, set[str]]]:
-    """Of each row of a table of floors: the floor, and the last parts of the paths that it may import."""
-    rows = re.findall(r"^\| `([\w/]+)` \| (\d) \|\s*([^|]*?)\s*\|", PAGE, flags=re.MULTILINE)
-    return {path: (int(floor), set(re.findall(r"`(\w+)`", imports))) for path, floor, imports in rows}
-
-
-def _crates() -> dict[str, set[str]]:
-    members = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["members"]
-    found = {}
-    for member in members:
-        manifest = tomllib.loads((ROOT / member / "Cargo.toml").read_text("utf-8"))
-        ours = {name.removeprefix("surefoot-") for name in manifest.get("dependencies", {}) if name.startswith("surefoot-")}
-        found[member] = ours
-    return found
-
-
-def _imports(package: str) -> set[str]:
-    found = set()
-    for path in (ROOT / package).glob("**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
-    return found & (set(PACKAGES) - {package})
+sys.path.insert(0, str(ROOT / "scripts"))
+import lint_imports  # noqa: E402
 
 
 def test_the_page_has_the_imports_of_every_crate_and_package() -> None:
     """The tables name each crate of the workspace and each package, with exactly what it imports of the others."""
-    said = {path: imports for path, (_, imports) in _floors().items()}
-    assert said == _crates() | {package: _imports(package) for package in PACKAGES}
+    said = {path: imports for path, (_, imports) in lint_imports.floors_of_page().items()}
+    assert said == lint_imports.crates() | lint_imports.rooms(lint_imports.python(), lambda name: name.split(".")[0])
 
 
 def test_every_arrow_runs_downwards() -> None:
     """A crate or package stands on a floor above all that it imports."""
-    floors = _floors()
+    floors = lint_imports.floors_of_page()
     floor_of = {path.rpartition("/")[2]: floor for path, (floor, _) in floors.items()}
     up = [(path, name) for path, (floor, imports) in floors.items() for name in imports if floor_of[name] >= floor]
     assert up == []
