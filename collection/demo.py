@@ -39,7 +39,7 @@ from pipelines.io import fsync_folder, make_folder, open_anew, sha256_file, writ
 
 from . import campaign, closed_loop, console, dataset, report, standing, tools, verify, worth
 from .errors import StepFailed, SurefootError
-from .steps import STEPS, Story, holds_story, key_of
+from .steps import STEPS, Story, holds_story, key_of, stage_code
 
 VIRTUAL = "demo-virtual"
 LOCAL = "demo-local"
@@ -236,16 +236,9 @@ class Demo:
         The virtual data set must go through. Whether the local one can teach anything depends on how busy this machine was.
         """
         lock = self.root / "dvc.lock"
-        code = [self.root / "dvc.yaml", self.root / "params.yaml"]
-        files = (
-            "pipelines/**/*.py",
-            "pipelines/**/*.csv",
-            "pipelines/**/*.json",
-            "pipelines/templates/*",
-            "models/*.py",
-            "collection/**/*.py",
-        )
-        code += [p for pattern in files for p in sorted(self.root.glob(pattern))]
+        code = [self.root / "dvc.yaml", self.root / "params.yaml", *stage_code(self.root)]
+        # the stage `verify` runs the campaign's own checks
+        code += sorted(self.root.glob("collection/**/*.py"))
         manifests = [Path(c["folder"]) / dataset.MANIFEST for c in campaigns.values()]
 
         def work(_cut_short: bool) -> dict[str, Any]:
@@ -260,11 +253,14 @@ class Demo:
                     failed[name] = error
             good = [n for n in campaigns if n not in failed]
             before = sha256_file(lock)
-            second_s, said, error = self._repro([f"{s}@{n}" for n in good for s in ("register", "report")], "dvc-again.log")
+            second = [f"{s}@{n}" for n in good for s in ("register", "report")]
+            second_s, said, error = self._repro(second, "dvc-again.log")
             if error and LOCAL in good:
+                # whose error it is: without the local one the rest must go through
                 good.remove(LOCAL)
                 failed[LOCAL] = error
-            elif error:
+                second_s, said, error = self._repro([s for s in second if not s.endswith(f"@{LOCAL}")], "dvc-again.log")
+            if error:
                 raise StepFailed(error)
             return {
                 "first_s": seconds,

@@ -41,7 +41,7 @@ from pipelines.variables import environment
 
 from . import campaign, console, dataset, spec, tools, verify, worth
 from .errors import CampaignError, InputError, StepFailed, ToolFailed
-from .steps import STEPS, Story, holds_story, key_of
+from .steps import STEPS, Story, holds_story, key_of, stage_code
 
 if TYPE_CHECKING:
     from pipelines.begin import Origin
@@ -433,7 +433,7 @@ def spec_name() -> str:
 
 def code() -> list[str]:
     """Digests of the stages' code, for keys: another version may give other figures."""
-    return [key_of(p) for name in ("pipelines", "models") for p in sorted((tools.repo_root() / name).rglob("*.py"))]
+    return [key_of(p) for p in stage_code(tools.repo_root())]
 
 
 def store() -> dict[str, str]:

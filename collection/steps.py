@@ -22,6 +22,12 @@ from pipelines.io import sha256_file, write_json
 from .errors import InputError
 
 
+def stage_code(root: Path) -> list[Path]:
+    """Every file of the pipelines and models that another version may have otherwise: what is computed depends on each."""
+    patterns = ("pipelines/**/*.py", "pipelines/**/*.csv", "pipelines/**/*.json", "pipelines/templates/*", "models/**/*.py")
+    return [p for pattern in patterns for p in sorted(root.glob(pattern))]
+
+
 def key_of(*parts: Any) -> str:
     """Key of a step's inputs: paths count with their contents, everything else as JSON.
 
