@@ -577,7 +577,7 @@ fn no_mount_is_led_elsewhere() {
     fs::write(at("mnt/precious"), PRECIOUS).unwrap();
     let said = served.end(nix::sys::signal::Signal::SIGTERM);
     let stayed = fs::read_to_string(at("mnt/precious"));
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap().lines().filter(|l| l.contains(path(&at("mnt")))).count();
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap().lines().filter(|l| l.contains(path(&at("mnt")))).count();
     (0..2).for_each(|_| umount2(&at("mnt"), MntFlags::MNT_DETACH).unwrap_or_default());
     assert_eq!((stayed.ok().as_deref(), mounts), (Some(PRECIOUS), 2), "{said}");
     assert!(said.contains("stays mounted: something else is mounted over it. Unmount it"), "{said}");

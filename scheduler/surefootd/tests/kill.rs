@@ -57,7 +57,7 @@ fn surefootd() -> Command {
 fn look(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_else(|e| {
         let around: Vec<String> = file.ancestors().skip(1).take(3).map(|d| format!("{} {:?}", d.display(), names(d))).collect();
-        panic!("{}: {e}; {}; {}", file.display(), around.join("; "), fs::read_to_string("/proc/self/mounts").unwrap_or_default())
+        panic!("{}: {e}; {}; {}", file.display(), around.join("; "), fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default())
     })
 }
 

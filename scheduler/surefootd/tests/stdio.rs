@@ -152,10 +152,15 @@ impl Host {
     }
 
     /// Until something of ours is in force, and then some ticks more: control goes on.
-    fn under_control(&self, what: &str) {
-        until(&format!("{what}: nothing comes under control"), || self.tree() != self.before && self.ticks().is_some());
-        let ticks = self.ticks().unwrap_or(0);
-        until(&format!("{what}: control stands still"), || self.ticks() > Some(ticks + 20));
+    fn under_control(&self, child: &mut Child, what: &str) {
+        let mut goes_on = || {
+            let status = child.try_wait().unwrap();
+            assert_eq!(status, None, "{what}: the daemon has ended");
+            self.ticks()
+        };
+        until(&format!("{what}: nothing comes under control"), || goes_on().is_some() && self.tree() != self.before);
+        let ticks = goes_on().unwrap_or(0);
+        until(&format!("{what}: control stands still"), || goes_on() > Some(ticks + 20));
     }
 
     fn ticks(&self) -> Option<u64> {
@@ -186,7 +191,7 @@ fn a_daemon_gives_back_whatever_its_output_is() {
     ];
     for (what, out, err, signal) in cases {
         let mut child = host.daemon().stdout(out).stderr(err).spawn().unwrap();
-        host.under_control(what);
+        host.under_control(&mut child, what);
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         let status = wait(&mut child);
         host.given_back(what);
@@ -209,7 +214,7 @@ fn a_daemon_without_descriptors_gives_back() {
         });
     }
     let mut child = command.spawn().unwrap();
-    host.under_control("closed descriptors");
+    host.under_control(&mut child, "closed descriptors");
     let state = fs::read_dir(host.dir.path().join("state")).unwrap().flatten().map(|e| e.path());
     let logged = state.filter(|p| p.is_file()).any(|p| fs::read_to_string(p).is_ok_and(|t| t.contains("INFO")));
     assert!(!logged, "a line of the log went into a file of the state");
@@ -233,7 +238,7 @@ fn ctrl_c_to_a_pipeline_gives_back() {
         let code = host.dir.path().join("code");
         let _ = fs::remove_file(&code);
         let mut child = command.spawn().unwrap();
-        host.under_control(reader);
+        host.under_control(&mut child, reader);
         // As a terminal does it: to everybody.
         nix::sys::signal::killpg(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
         wait(&mut child);
@@ -287,7 +292,7 @@ fn a_reset_gives_back_before_it_prints() {
         [("readers that have gone", closed(), closed()), ("readers that read nothing", stuck(&mut readers), stuck(&mut readers))]
     {
         let mut child = host.daemon().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        host.under_control(what);
+        host.under_control(&mut child, what);
         kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
         child.wait().unwrap();
         let mut reset = surefootd();
