@@ -64,6 +64,10 @@ impl Policy for Guarded {
         self.inner.called_every(interval_ms)
     }
 
+    fn between(&mut self) -> bool {
+        self.inner.between()
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         self.told.retain(|(id, doubt)| seen.get(id).is_some_and(|s| s.latency_unknown() && s.feed.doubt() == *doubt));
         let wanted = self.inner.step(now_ms, seen);

@@ -312,17 +312,32 @@ mod tests {
         assert!(refused.contains("`rcliff_cores`"), "{refused}");
     }
 
-    /// In the closed loop the experience pool fills and Model-C learns on line.
+    /// In the closed loop the experience pool fills and Model-C learns on line: when the plan is in force, and not while it is waited
+    /// for. Where nobody asks for it, the next step learns first and decides the same.
     #[test]
     fn model_c_learns_while_it_runs() {
         let p = Platform::regular("t", 10, 1, 11, 2.0);
-        let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).be("x");
-        let mut policy = OsmlPlus::new(&p, Box::new(bundle_like(&p, 16)), Settings::default(), 1);
-        for _ in 0..300 {
-            plant.tick();
-            plant.apply(&policy.step(plant.t_ms, &plant.observe()));
-        }
+        let run = |asked: bool| {
+            let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 2.0, 10.0).be("x");
+            let mut policy = OsmlPlus::new(&p, Box::new(bundle_like(&p, 16)), Settings::default(), 1);
+            let mut plans = vec![];
+            for _ in 0..300 {
+                plant.tick();
+                let before = policy.learning_steps();
+                let plan = policy.step(plant.t_ms, &plant.observe());
+                assert!(!asked || policy.learning_steps() == before, "{} ms: it learnt before its plan was in force", plant.t_ms);
+                plant.apply(&plan);
+                plans.push(plan);
+                if asked {
+                    policy.between();
+                }
+            }
+            policy.between();
+            (plans, policy.learning_steps())
+        };
+        let (plans, steps) = run(true);
         // Two services, every 500 ms for 30 s, less the first 16 experiences: some 50 steps.
-        assert!(policy.learning_steps() > 20, "{}", policy.learning_steps());
+        assert!(steps > 20, "{steps}");
+        assert_eq!((plans, steps), run(false));
     }
 }

@@ -168,6 +168,8 @@ pub struct Osml {
     lives: BTreeMap<ServiceId, Life>,
     next_ms: u64,
     learnt_ms: u64,
+    /// A step of learning waits for [`Policy::between`].
+    to_learn: bool,
     left_out: u64,
 }
 
@@ -182,7 +184,17 @@ impl Osml {
     pub fn new(platform: &Platform, mut models: Box<dyn OsmlModels>, settings: Settings, seed: u64) -> Self {
         models.reseed(seed);
         let books = Books::new(platform);
-        Osml { set: settings, pace: Pace::default(), models, books, lives: BTreeMap::new(), next_ms: 0, learnt_ms: 0, left_out: 0 }
+        Osml {
+            set: settings,
+            pace: Pace::default(),
+            models,
+            books,
+            lives: BTreeMap::new(),
+            next_ms: 0,
+            learnt_ms: 0,
+            to_learn: false,
+            left_out: 0,
+        }
     }
 
     pub fn books(&self) -> &Books {
@@ -261,7 +273,8 @@ impl Osml {
             && self.lives.get(id).is_some_and(|l| !l.asleep() && !l.features.is_empty() && now_ms >= l.changed_ms + self.set.interval_ms)
     }
 
-    /// Credit Model-C's actions of the last interval with what they brought, and learn.
+    /// Credit Model-C's actions of the last interval with what they brought, for the networks to learn
+    /// of when the plan is in force.
     fn learn(&mut self, now_ms: u64, seen: &Observation) {
         for s in seen.lc() {
             if !self.ready(now_ms, &s.id) {
@@ -281,7 +294,7 @@ impl Osml {
         }
         if now_ms >= self.learnt_ms + self.set.learn_every_ms {
             self.learnt_ms = now_ms;
-            self.models.learn();
+            self.to_learn = true;
         }
     }
 
@@ -547,7 +560,16 @@ impl Policy for Osml {
         Ok(())
     }
 
+    fn between(&mut self) -> bool {
+        let to_learn = std::mem::take(&mut self.to_learn);
+        if to_learn {
+            self.models.learn();
+        }
+        to_learn
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
+        self.between();
         let mut plan = Plan::default();
         let news = self.books.follow(seen);
         self.lives.retain(|id, _| seen.get(id).is_some());

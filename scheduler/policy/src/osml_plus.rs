@@ -254,6 +254,8 @@ pub struct OsmlPlus {
     pending: Vec<(ServiceId, State, usize, bool)>,
     rng: Rng,
     learnt_ms: u64,
+    /// A step of learning waits for [`Policy::between`].
+    to_learn: bool,
     /// Experiences that Model-C was not taught, because p99 before or after the action could not be believed.
     left_out: u64,
     reclaimed_ms: u64,
@@ -321,6 +323,7 @@ impl OsmlPlus {
             pending: vec![],
             rng: Rng::new(seed),
             learnt_ms: 0,
+            to_learn: false,
             left_out: 0,
             reclaimed_ms: 0,
             be_mba_wait: (0, 2000),
@@ -467,7 +470,16 @@ impl Policy for OsmlPlus {
         Ok(())
     }
 
+    fn between(&mut self) -> bool {
+        let to_learn = std::mem::take(&mut self.to_learn);
+        if to_learn {
+            self.models.learn();
+        }
+        to_learn
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
+        self.between();
         let mut plan = Plan::default();
         let news = self.books.follow(seen);
         self.lives.retain(|id, _| seen.get(id).is_some());

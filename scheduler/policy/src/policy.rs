@@ -17,4 +17,11 @@ pub trait Policy {
 
     /// Called with what was seen since the last call; an empty plan changes nothing.
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan;
+
+    /// Called when the plan of a step is in force: work that no service waits for, such as a step of learning. True where there was some.
+    ///
+    /// What `step` would decide does not depend on whether this is called: work that was left is done at the start of the next step.
+    fn between(&mut self) -> bool {
+        false
+    }
 }

@@ -75,6 +75,7 @@ impl Shadows {
                 shadow.wants.clear();
             }
             let plan = shadow.policy.step(now_ms, seen);
+            shadow.policy.between();
             shadow.wants.retain(|id, _| seen.get(id).is_some());
             shadow.wants.extend(plan.allocations.clone());
             out.push((shadow.name.as_str(), opinion(seen, &shadow.wants, &plan, judge), plan));

@@ -4,7 +4,7 @@ use super::*;
 use crate::models::Experience;
 
 impl OsmlPlus {
-    /// Credit the actions of the last step with what they brought, and learn.
+    /// Credit the actions of the last step with what they brought. The networks learn of it when the plan is in force.
     pub(super) fn learn(&mut self, now_ms: u64, seen: &Observation) {
         // A p99 that cannot be believed is as good as none.
         let known: Vec<f64> = seen.lc().filter(|s| !doubtful(s)).filter_map(ServiceView::qos).collect();
@@ -23,7 +23,7 @@ impl OsmlPlus {
         }
         if now_ms >= self.learnt_ms + self.set.learn_every_ms {
             self.learnt_ms = now_ms;
-            self.models.learn();
+            self.to_learn = true;
             // Leaving a service alone is an action, too; once in a while it is worth remembering.
             for s in seen.lc().filter(|s| s.qos_met() == Some(true)) {
                 if self.lives.get(&s.id).is_some_and(|l| !l.asleep() && l.watch.is_none()) {

@@ -40,6 +40,7 @@ pub fn run(args: &cli::Replay) -> Result<()> {
         let now = m.seen.t_ms;
         missing = missed(now - *begin.get_or_insert(now), head.interval_ms, ticks);
         let plan = acting.step(now, &m.seen);
+        acting.between();
         plans += u64::from(plan.is_step());
         decisions.update(serde_json::to_vec(&plan.allocations).map_err(|e| Error::Failed(e.to_string()))?);
         decisions.update(b"\n");

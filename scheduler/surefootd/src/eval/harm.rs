@@ -30,6 +30,10 @@ impl Policy for Misled {
         self.inner.called_every(interval_ms)
     }
 
+    fn between(&mut self) -> bool {
+        self.inner.between()
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         let mut told = seen.clone();
         match self.harm {

@@ -216,6 +216,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
                 }
             }
         }
+        policy.between();
         server.advance(Tick { ms: TICK_MS });
     }
     decision_us.sort_by(f64::total_cmp);

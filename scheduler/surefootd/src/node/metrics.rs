@@ -83,6 +83,8 @@ pub struct Took {
     pub decide: Duration,
     /// None without a plan.
     pub apply: Option<Duration>,
+    /// None where nothing was learnt.
+    pub learn: Option<Duration>,
 }
 
 impl Metrics {
@@ -112,8 +114,10 @@ impl Metrics {
         let decision_s = took.decide.as_secs_f64();
         self.phases.record(Phase::Observe, took.observe);
         self.phases.record(Phase::Decide, took.decide);
-        if let Some(apply) = took.apply {
-            self.phases.record(Phase::Apply, apply);
+        for (phase, took) in [(Phase::Apply, took.apply), (Phase::Learn, took.learn)] {
+            if let Some(took) = took {
+                self.phases.record(phase, took);
+            }
         }
         // A tick may be late, most of all on a node that is overloaded.
         let since_ms = if self.ticks == 0 { self.interval_ms } else { t_ms.saturating_sub(self.t_ms) };

@@ -1,4 +1,4 @@
-//! What the daemon itself costs: time to observe, to decide and to apply; CPU time and memory of the process.
+//! What the daemon itself costs: time to observe, to decide, to apply and to learn; CPU time and memory of the process.
 
 #![allow(unsafe_code, reason = "sysconf")]
 
@@ -18,29 +18,32 @@ pub enum Phase {
     Decide,
     /// Only of ticks with a plan.
     Apply,
+    /// Only of ticks after which a policy learnt; the plan is in force by then.
+    Learn,
 }
 
 impl Phase {
-    pub const ALL: [Phase; 3] = [Phase::Observe, Phase::Decide, Phase::Apply];
+    pub const ALL: [Phase; 4] = [Phase::Observe, Phase::Decide, Phase::Apply, Phase::Learn];
 
     pub fn name(self) -> &'static str {
         match self {
             Phase::Observe => "observe",
             Phase::Decide => "decide",
             Phase::Apply => "apply",
+            Phase::Learn => "learn",
         }
     }
 }
 
 /// Durations by phase, to two digits.
 #[derive(Debug)]
-pub struct Phases([Histogram<u64>; 3]);
+pub struct Phases([Histogram<u64>; Phase::ALL.len()]);
 
 impl Default for Phases {
     fn default() -> Self {
         // Two digits up to a minute: 30 kB each, made once.
         let histogram = || Histogram::new_with_bounds(100, MOST_NS, 2).unwrap_or_else(|e| unreachable!("constant bounds: {e}"));
-        Phases([histogram(), histogram(), histogram()])
+        Phases(Phase::ALL.map(|_| histogram()))
     }
 }
 

@@ -414,7 +414,9 @@ fn control(
                 story.metrics.lock().unwrap_or_else(PoisonError::into_inner).limits(s.limits());
             }
         }
-        story.tick(now, &seen, plan, Took { observe, decide, apply }, refused.as_deref());
+        let (learnt, learn) = timed(|| policy.between());
+        let learn = learnt.then_some(learn);
+        story.tick(now, &seen, plan, Took { observe, decide, apply, learn }, refused.as_deref());
         if !changed.is_empty() {
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
         }
