@@ -27,7 +27,6 @@ pub mod guard;
 pub mod heracles;
 mod model_set;
 pub mod models;
-pub mod oracle;
 pub mod osml;
 pub mod osml_models;
 pub mod osml_plus;
@@ -39,8 +38,6 @@ pub mod shadow;
 pub mod surefoot;
 pub mod unmanaged;
 
-#[cfg(test)]
-mod oracle_tests;
 #[cfg(test)]
 mod perfect;
 #[cfg(test)]

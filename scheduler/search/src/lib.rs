@@ -1,4 +1,4 @@
-//! RCliff and OAA of a plane of allocations (cores x ways), and the search that finds them from few measured cells.
+//! Searches over allocations: RCliff and OAA of a plane (cores x ways) from few measured cells, and the best [`partition`] of a server.
 //!
 //! Pure decisions: [`label`] says what measured cells prove, [`Search`] says which cell to measure next. No I/O, no clock, no
 //! randomness: the same readings always lead to the same questions.
@@ -10,6 +10,9 @@
 
 mod bounds;
 mod label;
+pub mod partition;
+#[cfg(test)]
+mod partition_tests;
 mod prior;
 mod search;
 mod series;

@@ -1,6 +1,6 @@
 //! The search against brute force over toy servers that keep the promises of [`Bench`], and nothing else.
 
-use crate::oracle::{search, Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem, Settings, Space};
+use crate::partition::{search, Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem, Settings, Space};
 use proptest::prelude::*;
 use std::cmp::Ordering;
 

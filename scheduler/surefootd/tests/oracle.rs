@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use surefoot_policy::oracle::{Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem};
+use surefoot_search::partition::{Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem};
 use surefoot_vserver::math::{mix64, uniform};
 use surefoot_vserver::{place, platform_of, rps_at_full_load, Steady, Tenant, HORIZON_S};
 use surefootd::eval::phases::{phases, settled_emu, settled_emu_of, solve, BeNow, Company, LcNow, Phase};

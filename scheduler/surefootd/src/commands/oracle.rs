@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use surefoot_io::out::stderr_is_terminal;
-use surefoot_policy::oracle::{Goal, Outcome};
+use surefoot_search::partition::{Goal, Outcome};
 use surefoot_server::CpuSet;
 
 /// The whole answer (docs/oracle.md).

@@ -7,7 +7,7 @@ use crate::stage::workload::Workload;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use surefoot_policy::oracle::{search, Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem, Settings, Space, EXACT_LC};
+use surefoot_search::partition::{search, Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem, Settings, Space, EXACT_LC};
 use surefoot_server::allocation::full_mask;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::{Allocation, CpuSet};
