@@ -94,7 +94,7 @@ impl Surefoot {
     /// No model answers for any service here. A service whose readings this step has emptied (a rollback) does not count.
     pub(super) fn is_blind(&self, asked: &[Asked]) -> bool {
         let mut here = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some() && !a.life.features.is_empty()).peekable();
-        here.peek().is_some() && here.all(|a| a.mute.is_some())
+        here.peek().is_some() && here.all(|a| a.no_answer.is_some())
     }
 
     /// New services that have been watched long enough.
@@ -109,9 +109,9 @@ impl Surefoot {
     }
 
     /// BE jobs came, and not even the least is left for them: those with most QoS to spare give.
-    pub(super) fn make_room_for_be(&mut self, now_ms: u64, seen: &Observation, mut lacks: Amount, plan: &mut Plan) {
+    pub(super) fn make_room_for_be(&mut self, now_ms: u64, seen: &Observation, mut shortfall: Amount, plan: &mut Plan) {
         for unit in [Amount::new(1, 0), Amount::new(0, 1)] {
-            while !unit.at_most(lacks).is_zero() {
+            while !unit.at_most(shortfall).is_zero() {
                 let may = |s: &&ServiceView| s.qos().is_some() && unit.fits_in(self.books.spare(&s.id));
                 let Some(s) = seen.lc().filter(may).max_by(|a, b| a.qos().unwrap_or(0.0).total_cmp(&b.qos().unwrap_or(0.0))) else { break };
                 let Some(life) = self.lives.get(&s.id) else { break };
@@ -121,7 +121,7 @@ impl Surefoot {
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Deprive, why, because });
                 self.books.shrink(&s.id, unit);
                 self.lives.entry(s.id.clone()).and_modify(|l| l.changed_ms = now_ms);
-                lacks = lacks.minus(unit);
+                shortfall = shortfall.minus(unit);
             }
         }
     }

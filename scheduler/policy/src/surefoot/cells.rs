@@ -59,10 +59,10 @@ pub(super) struct Asked<'a> {
     pub correction: f64,
     pub area: Option<Area>,
     /// Why models do not answer.
-    pub mute: Option<String>,
+    pub no_answer: Option<String>,
     pub qos: Option<f64>,
     /// A slow service, all cores of which are busy: latency will show the queue when it has been served.
-    pub swamped: bool,
+    pub backlogged: bool,
     /// All services are well, and none needs what it could give.
     pub in_peace: bool,
     /// What [`Asked::on`] has answered, by cores and ways; NaN: not asked yet.
@@ -75,7 +75,7 @@ impl Surefoot {
         let state = State { features: mean(&life.features), qos: s.qos() };
         let cap = self.models.qos_cap();
         let on = self.b(s, &state, held);
-        let (area, mute) = match self.models.area(&s.service, &state) {
+        let (area, no_answer) = match self.models.area(&s.service, &state) {
             Ok(a) if [Some(a.oaa_cores), a.oaa_ways, Some(a.rcliff_cores), a.rcliff_ways].into_iter().flatten().all(f64::is_finite) => {
                 (Some(a), None)
             }
@@ -96,9 +96,9 @@ impl Surefoot {
             now_ms,
             correction,
             area,
-            mute: on.err().or(mute),
+            no_answer: on.err().or(no_answer),
             qos: s.qos(),
-            swamped: self.set.is_slow(s) && self.is_saturated(s),
+            backlogged: self.set.is_slow(s) && self.is_saturated(s),
             in_peace: false,
             answers: RefCell::default(),
         }
@@ -231,7 +231,7 @@ impl Surefoot {
     pub(super) fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
         let (held, required) = (asked.held, if pass == Pass::Poor { self.set.offers.poor_qos } else { self.required(asked.life) });
         let mut out = vec![now];
-        if asked.mute.is_some() {
+        if asked.no_answer.is_some() {
             out.extend(self.shares(asked));
             // Without models the effect of a loss is unknown: no more than that, unless there is not enough for all.
             if asked.s.qos().is_some() && pass == Pass::Poor {
@@ -292,7 +292,7 @@ impl Surefoot {
             let of = |n: u32| (f64::from(n) * x).round() as u32;
             let to = Amount::new(of(held.cores), of(held.ways)).at_least(least);
             // Without models: QoS falls faster than what is held.
-            let q = if asked.mute.is_some() { asked.qos.unwrap_or(0.0) * x * x } else { asked.on(to) };
+            let q = if asked.no_answer.is_some() { asked.qos.unwrap_or(0.0) * x * x } else { asked.on(to) };
             Cell::new(to, q.min(seen * x))
         };
         self.set.offers.less.map(part).to_vec()
@@ -302,7 +302,7 @@ impl Surefoot {
     pub(super) fn to_get(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
         let (held, life) = (asked.held, asked.life);
         let Settings { busy: limits, grow, newcomers, trust, .. } = &self.set;
-        let mut cells = if asked.mute.is_some() { asked.by_rule(pool).to_vec() } else { self.proposed(asked, pool, most, pass) };
+        let mut cells = if asked.no_answer.is_some() { asked.by_rule(pool).to_vec() } else { self.proposed(asked, pool, most, pass) };
         let (oaa, _) = asked.corners(pool);
         let believed = |to: Amount| {
             let q = asked.on(to);
@@ -339,7 +339,7 @@ impl Surefoot {
             }
             out.extend(cells.into_iter().map(|c| c.at_least(least)).map(|c| Cell::new(c, believed(c))));
             // Where no BE job waits for what is over, what it was watched on will do as well.
-            if !self.books.has_be() && !saturated && asked.mute.is_none() && asked.on(held) >= self.required(life) {
+            if !self.books.has_be() && !saturated && asked.no_answer.is_none() && asked.on(held) >= self.required(life) {
                 out.push(Cell::new(held, asked.on(held)));
             }
             if !saturated || least.fits_in(held) || pass == Pass::Poor {
@@ -377,7 +377,7 @@ impl Surefoot {
                 let floor = held.minus(Amount::new(part_up(held.cores, grow.poor_loss), part_up(held.ways, grow.poor_loss)));
                 cells.iter_mut().for_each(|c| *c = c.at_least(floor));
             } else {
-                let also = if asked.swamped { step } else { Amount::default() };
+                let also = if asked.backlogged { step } else { Amount::default() };
                 cells.iter_mut().for_each(|c| *c = c.at_least(held.plus(also)).at_most(pool));
             }
             for c in cells.iter_mut().filter(|c| far && c.cores > held.cores) {
@@ -399,7 +399,7 @@ impl Surefoot {
                     && (pass != Pass::Free || held.fits_in(*c))
             };
             out.extend(cells.into_iter().filter(enough).map(|c| Cell::new(c, believed(c).max(grow.hope_qos))));
-            if pass != Pass::Free && (asked.swamped || share.is_some_and(|x| x > limits.full)) {
+            if pass != Pass::Free && (asked.backlogged || share.is_some_and(|x| x > limits.full)) {
                 // A part of a step, or all that the others can spare, is better than a queue that stays until they can spare a whole one;
                 // and of parts from which as much is expected the larger one.
                 let unit = step.at_most(Amount::new(1, 1));
@@ -439,7 +439,7 @@ impl Asked<'_> {
     pub fn is_well(&self) -> bool {
         let since_ms = self.life.met_since_ms.filter(|_| self.life.strikes == 0).map(|t| t.max(self.life.changed_ms));
         let by_more = self.qos.is_some_and(|q| q >= self.policy.set.trust.comfort_qos);
-        by_more && !self.life.is_new() && !self.swamped && since_ms.is_some_and(|t| self.now_ms >= t + self.policy.set.readings.window_ms)
+        by_more && !self.life.is_new() && !self.backlogged && since_ms.is_some_and(|t| self.now_ms >= t + self.policy.set.readings.window_ms)
     }
 
     pub fn busy(&self) -> Option<f64> {
@@ -479,10 +479,10 @@ impl Asked<'_> {
         (oaa.minus(over), rcliff.minus(over).at_least(books.least()))
     }
 
-    /// What it holds, and the QoS that was seen or is expected there; a swamped service is as good as far behind.
+    /// What it holds, and the QoS that was seen or is expected there; a backlogged service is as good as far behind.
     pub fn now(&self) -> Cell {
         let seen = self.qos.unwrap_or(1.0);
-        if self.swamped {
+        if self.backlogged {
             return Cell::new(self.held, seen.min(self.policy.set.grow.far_qos));
         }
         Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })

@@ -48,13 +48,13 @@ impl Surefoot {
         let takes = chosen.iter().any(|(id, c)| !self.books.usable(id).fits_in(c.held));
         drop(asked);
         // While nothing is gained it is looked at ever more seldom.
-        self.looks += 1;
-        self.refine_ms = now_ms + (self.set.patience.look_ms << self.looks.min(self.set.patience.look_doublings));
+        self.vain_looks += 1;
+        self.refine_ms = now_ms + (self.set.patience.look_ms << self.vain_looks.min(self.set.patience.look_doublings));
         if gain < self.set.prices.least_gain || !takes {
             return;
         }
         if self.carry_out(now_ms, seen, &chosen, "all targets met", plan) {
-            (self.refines, self.looks) = (self.refines.saturating_sub(1), 0);
+            (self.refines, self.vain_looks) = (self.refines.saturating_sub(1), 0);
             self.refine_ms = now_ms + if self.refines > 0 { self.set.patience.calm_ms } else { self.set.patience.calm_every_ms };
         }
     }

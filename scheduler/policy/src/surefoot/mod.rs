@@ -225,11 +225,11 @@ pub struct Surefoot {
     disturbed_ms: u64,
     setbacks: u32,
     /// Looks in a row at what could be taken that found nothing.
-    looks: u32,
+    vain_looks: u32,
     /// No plan before that leaves a service short; and none before `try_ms` is for a missed target, after one that brought nothing.
     poor_ms: u64,
     /// Plans that left a service short since the last disturbance.
-    poors: u32,
+    poor_plans: u32,
     try_ms: u64,
     /// No service is asked again before that to make room for a newcomer that found none.
     again_ms: u64,
@@ -251,9 +251,9 @@ impl Surefoot {
             refine_ms: 0,
             disturbed_ms: 0,
             setbacks: 0,
-            looks: 0,
+            vain_looks: 0,
             poor_ms: 0,
-            poors: 0,
+            poor_plans: 0,
             try_ms: 0,
             again_ms: 0,
             be_mba: Bandwidth::default(),
@@ -495,7 +495,7 @@ impl Surefoot {
             b.say("Model-A", "RCliff", a.rcliff_cores, "cores");
             b.say("Model-A", "RCliff", a.rcliff_ways.unwrap_or(f64::NAN), "ways");
         }
-        if let Some(why) = &asked.mute {
+        if let Some(why) = &asked.no_answer {
             b.reject("Models A and B", format!("{why}; a rule of thumb stands in"));
         }
         let p = &self.books.platform;
@@ -517,7 +517,7 @@ impl Surefoot {
     fn disturbed(&mut self, now_ms: u64) {
         self.refines = self.set.patience.refines;
         (self.refine_ms, self.disturbed_ms) = (now_ms, now_ms);
-        (self.setbacks, self.looks, self.poors) = (0, 0, 0);
+        (self.setbacks, self.vain_looks, self.poor_plans) = (0, 0, 0);
         self.poor_ms = self.poor_ms.min(now_ms + self.set.patience.poor_every_ms);
     }
 
@@ -598,9 +598,9 @@ impl Policy for Surefoot {
         if !news.be_arrived.is_empty() && seen.be().count() == news.be_arrived.len() {
             self.first_company(now_ms, seen, &mut plan);
         }
-        let lacks = self.books.be_lacks();
-        if !lacks.is_zero() {
-            self.make_room_for_be(now_ms, seen, lacks, &mut plan);
+        let shortfall = self.books.be_lacks();
+        if !shortfall.is_zero() {
+            self.make_room_for_be(now_ms, seen, shortfall, &mut plan);
         }
         let rolled_back = self.withdraw(now_ms, seen, &mut plan);
         let moved = self.load_moved(now_ms, seen);

@@ -128,13 +128,13 @@ impl Surefoot {
             let times = if short.is_empty() {
                 0
             } else {
-                (self.poors + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.poor_doublings)
+                (self.poor_plans + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.poor_doublings)
             };
             // A slow service's queue grows, and no service is left short: the next step need not wait as long.
             let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| self.set.is_slow(s) && self.is_saturated(s));
             let soon = short.is_empty() && missing.iter().any(lasts);
             self.poor_ms = now_ms + if soon { self.set.patience.poor_queue_ms } else { self.set.patience.poor_every_ms << times };
-            self.poors += u32::from(!short.is_empty());
+            self.poor_plans += u32::from(!short.is_empty());
         }
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
         if done {
@@ -201,7 +201,7 @@ impl Surefoot {
     pub(super) fn enlarged(&self, of: &Asked, cell: &Cell, more: Amount) -> Cell {
         let (own, held) = (self.books.usable(&of.s.id), cell.held.plus(more));
         let seen = of.qos.unwrap_or(0.0);
-        let there = if of.mute.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
+        let there = if of.no_answer.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
         // A service that misses its target on more does not meet it here; and more is never worse.
         let there = if seen < 1.0 && held.fits_in(own) { there.min(seen) } else { there };
         Cell::new(held, there.max(cell.qos))

@@ -305,11 +305,11 @@ fn who_has_more_work_than_cores_is_not_half_well() {
     assert_eq!(asked.on(quarter), 0.0);
     // Nor is it where nothing is forbidden; in between expectations fall step by step.
     let fresh = Life { ledger: Ledger::default(), ..asked.life.clone() };
-    let open = Asked { life: &fresh, state: asked.state, mute: None, answers: RefCell::default(), ..asked };
+    let open = Asked { life: &fresh, state: asked.state, no_answer: None, answers: RefCell::default(), ..asked };
     assert!(!open.forbidden(quarter));
     assert_eq!(open.on(quarter), 0.0);
     let at = |s: &ServiceView, work: f64| {
-        let mut there = Asked { s, state: open.state, mute: None, answers: RefCell::default(), ..open };
+        let mut there = Asked { s, state: open.state, no_answer: None, answers: RefCell::default(), ..open };
         there.state.features.cpu_usage_cores = Some(work * f64::from(held.cores));
         there.most_by_work(held)
     };
@@ -574,7 +574,7 @@ fn a_swamped_service_gets_what_can_be_spared() {
         let less = cells.iter().filter(|c| c.held != held && c.held.fits_in(held));
         assert!(less.clone().count() > 0 || pass != Pass::Poor);
         assert!(less.clone().all(|c| c.qos <= asked.now().qos), "{cells:?}");
-        (asked.swamped, asked.now().qos <= Settings::default().grow.far_qos, one)
+        (asked.backlogged, asked.now().qos <= Settings::default().grow.far_qos, one)
     };
     for pass in [Pass::Trade, Pass::Poor] {
         assert_eq!(offered(&mut policy, 8.0, pass), (true, true, Some(true)), "{pass:?}");
@@ -920,7 +920,7 @@ fn a_loss_that_hurts_is_a_regret() {
     }
 }
 
-/// A swamped service is offered down to a single core, and of what can be had the larger part is the better one.
+/// A backlogged service is offered down to a single core, and of what can be had the larger part is the better one.
 #[test]
 fn a_swamped_service_is_offered_a_core_and_prefers_more() {
     let p = Platform::regular("t", 64, 1, 11, 2.0);
@@ -933,7 +933,7 @@ fn a_swamped_service_is_offered_a_core_and_prefers_more() {
     policy.books.set("a", held);
     let seen = plant.observe();
     let mut asked = policy.ask(plant.t_ms, seen.get("a").unwrap(), &policy.lives["a"]);
-    (asked.qos, asked.swamped) = (Some(0.9), true);
+    (asked.qos, asked.backlogged) = (Some(0.9), true);
     let cells = policy.to_get(&asked, asked.now(), policy.pool(), policy.pool(), Pass::Poor);
     let price = |cores| {
         let of = |c: &&Cell| c.held == held.plus(Amount::new(cores, 0)) && c.qos <= 0.9;
@@ -1010,7 +1010,7 @@ fn only_who_has_no_models_is_blind() {
     let blind = |policy: &Surefoot| policy.is_blind(&policy.ask_all(plant.t_ms, &seen));
     assert!(!blind(&policy));
     policy.lives.get_mut("a").unwrap().features.clear();
-    assert!(policy.ask_all(plant.t_ms, &seen).iter().any(|a| a.mute.is_some()) && !blind(&policy));
+    assert!(policy.ask_all(plant.t_ms, &seen).iter().any(|a| a.no_answer.is_some()) && !blind(&policy));
     let mut models = Perfect::of(&plant);
     models.mute = true;
     policy.models = Box::new(models);
@@ -1170,7 +1170,7 @@ fn a_plan_that_moves_nobody_leaves_nobody_short() {
     }
     let mut policy = policy(&p, Perfect::of(&plant));
     let told = (0..600).filter(|_| slows(&step(&mut plant, &mut policy))).count();
-    assert_eq!(policy.poors as usize, told);
+    assert_eq!(policy.poor_plans as usize, told);
     assert!(policy.poor_ms <= plant.t_ms + policy.set.patience.poor_every_ms);
 }
 
