@@ -129,7 +129,9 @@ def run(
         of = tracking.Execution(name, table.about.data_sha256, given, begun_from, table.about.tags())
         runs: list[tracking.Runs] = []
         try:
-            runs.append(of.run())
+            client = tracking.connect()
+            tracking.close_left_open(client)
+            runs.append(of.run(client))
             runs.append(runs[0].child(f"{name}-{model}", {"kind": "training", "model": model, **of.about()}))
             parent, child = runs
             child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
