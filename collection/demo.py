@@ -72,7 +72,8 @@ class Demo:
         self.out = out.resolve()
         self.console = voice
         self.teller = console.Teller(voice, _STEPS)
-        self.story = Story(self.out / STEPS, self.teller, [PARTS[part] for part in again])
+        places = {"repository": self.root, "out": self.out}
+        self.story = Story(self.out / STEPS, self.teller, [PARTS[part] for part in again], places)
         self.warnings: list[str] = []
         self.failed: list[str] = []
         # by part, why it is missing: what this machine was busy with decides

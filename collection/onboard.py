@@ -160,7 +160,7 @@ class Onboarding:
         self.data = self.out / "data"
         self.warnings: list[str] = []
         stages = 9 + 4 * given.compare
-        self.story = Story(self.out / STEPS, console.Teller(voice, stages))
+        self.story = Story(self.out / STEPS, console.Teller(voice, stages), places={"out": self.out})
 
     # -- campaign
 

@@ -5,28 +5,30 @@ Each section is made from files and stands for itself; where a part could not be
 
 from __future__ import annotations
 
-import csv
-import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
 
 from pipelines import samples, site, tables
-from pipelines.inputs import SUMMARY_BYTES, read_json, read_text
+from pipelines.inputs import read_json
 from pipelines.io import write_bytes
-from pipelines.pages import eval_rows, policy_charts, policy_words
+from pipelines.pages import eval_rows, policy_charts, policy_words, training_facts, training_page
 from pipelines.pages.page import (
     Callout,
     Column,
     Drawing,
     Figures,
     Heading,
+    Link,
+    Links,
     Page,
     Section,
     Table,
@@ -101,7 +103,7 @@ def build(result: Mapping[str, Any], root: Path) -> Page:
         _closed_loop(result["closed_loop"]),
         _virtual(virtual, result["dvc"]["outputs"].get("demo-virtual")),
         _local(local, result),
-        _learning(result["dvc"]),
+        _learning(result["dvc"], Path(result["out"])),
         _bundles(result["bundles"]),
         _how(result, root),
     ]
@@ -156,7 +158,8 @@ def _tiles(result: Mapping[str, Any]) -> list[Tile]:
         Tile(
             "dvc repro, second time",
             "did nothing" if noop else "ran again",
-            f"{dvc['second_s']:.1f} s; dvc.lock unchanged",
+            f"{dvc['second_s']:.1f} s; "
+            + ("no stage ran, dvc.lock is unchanged" if noop else "logs/dvc-again.log says what it did"),
             "" if noop else "failed",
         ),
         Tile(
@@ -418,7 +421,7 @@ class Cliff:
 
 # a step of p99 by this factor or more is a cliff
 _CLIFF_FACTOR = 5.0
-_EVAL_AGAIN = "Run the demo again"
+_EVAL_AGAIN = "Run `surefoot demo --again eval`: it measures them anew"
 
 
 def cliff_of(c: charts.QuotaCurve) -> Cliff | None:
@@ -522,7 +525,8 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
 # ---------------------------------------------------------------- learning
 
 
-def _learning(dvc: Mapping[str, Any]) -> Section:
+def _learning(dvc: Mapping[str, Any], out: Path) -> Section:
+    """out: folder of the page, which links begin at."""
     section = Section("learning", "What the models learn", "Models")
     # DVC keeps what it made before: then this is no training time
     took = console.duration(dvc["first_s"]) if dvc.get("stages_run", 1) else "all of it made by an earlier dvc repro"
@@ -539,12 +543,12 @@ def _learning(dvc: Mapping[str, Any]) -> Section:
         section.blocks.append(Heading(f"Errors on held-out planes of {name}"))
         metrics = read_json(Path(outputs["metrics"]) / "metrics.json")
         section.blocks += metric_blocks(metrics)
-        predictions = Path(outputs["metrics"]) / "predictions.csv"
-        if predictions.exists():
-            section.blocks.append(by_service(predictions))
+        if rows := training_facts.table_of(Path(outputs["metrics"]) / "by_service.csv"):
+            section.blocks += training_page.errors_by_service(rows)
         if "report" in outputs:
-            more = "Beside the papers' figures, by distance from the cliff, calibration, importance, drift:"
-            section.blocks.append(Text(f"{more} {Path(outputs['report']) / 'report.html'}", "note"))
+            page = os.path.relpath(Path(outputs["report"]) / "report.html", out)
+            more = f"{page}: beside the papers' figures, by distance from the cliff, calibration, importance, drift"
+            section.blocks.append(Links([Link(quote(page), f"Training report of {name}", more)]))
     return section
 
 
@@ -583,16 +587,17 @@ def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
             output = key[2:-4]
             unit = _UNITS.get(output.rsplit("_", 1)[-1], "")
             others = [number(metrics.get(f"{key}_{m}")) for m in ("nearest", "linear")]
-            rows.append([f"Model A: {output.replace('_', ' ')}, mean absolute error", f"{number(value)} {unit}", *others])
+            rows.append([f"Model A: {output.replace('_', ' ')}, mean absolute error", unit, number(value), *others])
     for key, text, unit in (
-        ("b_qos_mae", "Model B: QoS (target / p99), mean absolute error", ""),
+        ("b_qos_mae", "Model B: QoS (target / p99), mean absolute error", "of the target"),
         ("b_accuracy", "Model B: “QoS met” predicted rightly", "%"),
     ):
         if key in metrics:
-            scale = 100 if unit else 1
+            scale = 100 if unit == "%" else 1
             others = [number(scale * metrics[f"{key}_{m}"]) if f"{key}_{m}" in metrics else "–" for m in ("nearest", "linear")]
-            rows.append([text, f"{number(scale * metrics[key])} {unit}".strip(), *others])
-    table = Table([Column("figure"), Column("model", True), Column("nearest sample", True), Column("linear fit", True)], rows)
+            rows.append([text, unit, number(scale * metrics[key]), *others])
+    methods = [Column(training_page.METHODS[m], True) for m in ("nearest", "linear")]
+    table = Table([Column("figure"), Column("unit"), Column("model", True), *methods], rows)
     more = [
         ("a_safe_share", "predicted OAA, rounded up, meets QoS"),
         ("b_cliff_recall", "steps over the cliff that Model B sees coming"),
@@ -611,25 +616,6 @@ def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
             f"cover the {per_cent(1 - safe)} that would miss QoS."
         )
     return [table, shares, Text(note, "note")]
-
-
-def by_service(predictions: Path) -> Table:
-    """Mean absolute error of Model A by service, over its held-out planes."""
-    rows = list(csv.DictReader(io.StringIO(read_text(predictions, SUMMARY_BYTES), newline="")))
-    outputs = [n.removeprefix("predicted_") for n in (rows[0] if rows else {}) if n.startswith("predicted_")]
-    columns = [Column("service"), Column("planes", True)]
-    columns += [
-        Column(f"{o.replace('_', ' ').removesuffix(' mbps')} ({_UNITS.get(o.rsplit('_', 1)[-1], '')})", True) for o in outputs
-    ]
-    table = []
-    for service in sorted({r["service"] for r in rows}):
-        mine = [r for r in rows if r["service"] == service]
-        errors = []
-        for o in outputs:
-            pairs = [(float(r[o]), float(r[f"predicted_{o}"])) for r in mine if r[o] not in ("", "nan")]
-            errors.append(number(float(np.mean([abs(a - b) for a, b in pairs]))) if pairs else "–")
-        table.append([service, f"{len(mine)}", *errors])
-    return Table(columns, table)
 
 
 def _short(message: str) -> str:
@@ -897,12 +883,12 @@ def _how(result: Mapping[str, Any], root: Path) -> Section:
     places = [["data sets", c["folder"]] for c in result["campaigns"].values() if c]
     places += [["bundle", b["path"]] for b in result["bundles"]]
     places += [["eval rows and time lines", result["eval"]["out"]], ["all figures as JSON", f"{result['out']}/demo.json"]]
-    section.blocks.append(Table([Column("what"), Column("where")], [[a, _relative(b, root)] for a, b in places]))
+    section.blocks.append(
+        Table([Column("what"), Column("where")], [[a, _relative(b, root, Path(result["out"]))] for a, b in places])
+    )
     return section
 
 
-def _relative(path: str, root: Path) -> str:
-    try:
-        return str(Path(path).relative_to(root))
-    except ValueError:
-        return path
+def _relative(path: str, root: Path, out: Path) -> str:
+    """A path from the repository's root on; of what lies elsewhere from the page's folder on, which may be moved with it."""
+    return os.path.relpath(path, root if Path(path).is_relative_to(root) else out)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.inputs import Unreadable, parse_toml, read_bytes, utf8
+from pipelines.inputs import Unreadable, choice, parse_toml, read_bytes, utf8
 
 from .errors import CampaignError
 
@@ -79,9 +79,9 @@ def load(path: Path, catalogue: Path | None = None) -> Campaign:
 def _targets(path: Path, table: Any) -> tuple[Target, ...]:
     if not isinstance(table, dict) or not table:
         raise CampaignError(f"{path}: [targets] is missing or empty; {_WORKING}")
-    unknown = sorted(set(table) - {"virtual", "hosts", "server", "local"})
-    if unknown:
-        raise CampaignError(f"{path}: targets.{unknown[0]} is unknown; {_WORKING}")
+    known = ("virtual", "hosts", "server", "local")
+    if unknown := sorted(set(table) - set(known)):
+        raise CampaignError(f"{path}: targets.{unknown[0]} is unknown. {choice(unknown[0], known)}; {_WORKING}")
     found: list[Target] = []
     virtual = table.get("virtual", [])
     if not isinstance(virtual, list) or not all(isinstance(v, str) and v for v in virtual):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,10 +107,19 @@ class Story:
         folder: where the markers are kept.
         voice: hears what happens; None for silence.
         again: names of steps that run anew, whatever their markers say.
+        places: by a word, folders that may be moved or copied as a whole. A marker has the word for the folder, so that its
+            result is of the copy that it lies in, and never of the one that it was copied from.
     """
 
-    def __init__(self, folder: Path, voice: Voice | None = None, again: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        voice: Voice | None = None,
+        again: Iterable[str] = (),
+        places: Mapping[str, Path] | None = None,
+    ) -> None:
         self.folder = folder
+        self.places = dict(places or {})
         self.again = set(again)
         self.records: list[StepRecord] = []
         self._voice: Voice = voice or Mute()
@@ -146,7 +156,7 @@ class Story:
         if old.get("key") == key and old.get("state") == "done" and all(p.exists() for p in outputs):
             self.records.append(StepRecord(name, title, "reused", float(old.get("seconds", 0.0))))
             self._voice.reused(title)
-            return old["result"]
+            return _replaced(old["result"], {_word(name): str(at) for name, at in self.places.items()})
         cut_short = old.get("key") == key
         before = float(old.get("seconds", 0.0)) if cut_short and old.get("state") == "started" else 0.0
         write_json(marker, {"key": key, "state": "started", "seconds": before, **of_again})
@@ -159,11 +169,17 @@ class Story:
             raise
         seconds = before + time.monotonic() - start
         if whole(result):
-            write_json(marker, {"key": key, "state": "done", "seconds": seconds, "result": result})
+            write_json(marker, {"key": key, "state": "done", "seconds": seconds, "result": self._kept(result)})
         else:
             write_json(marker, {"key": key, "state": "started", "seconds": seconds})
         self.records.append(StepRecord(name, title, "done", seconds))
         return result
+
+    def _kept(self, result: Any) -> Any:
+        """A result as a marker has it."""
+        # the longest first: a folder may lie in another one
+        by_length = sorted(self.places.items(), key=lambda p: len(str(p[1])), reverse=True)
+        return _replaced(result, {str(at): _word(name) for name, at in by_length})
 
     def check(self, name: str, title: str, work: Callable[[], Any]) -> Any:
         """Run `work` whenever the story is told: what it looks at may have changed since."""
@@ -177,6 +193,23 @@ class Story:
         """Note a step that cannot be run here."""
         self.records.append(StepRecord(name, title, "skipped", 0.0, why))
         self._voice.skipped(title, why)
+
+
+def _word(name: str) -> str:
+    return f"<{name}>"
+
+
+def _replaced(value: Any, texts: Mapping[str, str]) -> Any:
+    """A JSON value with these parts of its texts replaced, where the name of a file or folder ends behind them."""
+    if isinstance(value, str):
+        for old, new in texts.items():
+            value = new.join(re.split(rf"{re.escape(old)}(?![\w.-])", value))
+        return value
+    if isinstance(value, Mapping):
+        return {name: _replaced(inner, texts) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(inner, texts) for inner in value]
+    return value
 
 
 def _read(marker: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.inputs import choice
 from pipelines.io import write_bytes
 
 from . import tools
@@ -68,8 +69,8 @@ class Recipe:
         known = profiles("platforms")
         if self.platform not in known:
             raise InputError(
-                f"--platform {self.platform}: no such platform. Known: {', '.join(known)}. For one of your own name the folder"
-                " above its platforms/ in SUREFOOT_PROFILES"
+                f"--platform {self.platform}: no such platform. {choice(self.platform, known)}. For one of your own name the"
+                " folder above its platforms/ in SUREFOOT_PROFILES"
             )
         option = "--grid" if self.grid else "--services"
         _check_names(option, self.services, profiles("services"))
@@ -212,7 +213,7 @@ def _check_names(option: str, names: Sequence[str], known: Sequence[str]) -> Non
     if not all(names):
         raise InputError(f'{option} "{given}": a name is empty. Give names with one comma between two')
     if unknown := [name for name in names if name not in known]:
-        raise InputError(f"{option} {given}: there is no {unknown[0]}. Known: {', '.join(known)}")
+        raise InputError(f"{option} {given}: there is no {unknown[0]}. {choice(unknown[0], known)}")
     if twice := [name for k, name in enumerate(names) if name in names[:k]]:
         raise InputError(f"{option} {given}: {twice[0]} stands there twice, and a workload has it once. Remove one")
 

@@ -19,7 +19,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import IO, Any
 
@@ -73,6 +73,16 @@ def message(text: object) -> str:
 def _shortened(text: str, most: int) -> str:
     half = most // 2
     return text if len(text) <= most else f"{text[:half]}…({len(text) - 2 * half} characters)…{text[-half:]}"
+
+
+def choice(word: object, known: Iterable[object]) -> str:
+    """The end of a message that refuses a name: the nearest of those that are known, where one is near, and all of them."""
+    import difflib
+
+    names = [str(name) for name in known]
+    near = difflib.get_close_matches(str(word), names, 1)
+    meant = f'Did you mean "{near[0]}"? ' if near and near[0] != word else ""
+    return f"{meant}Known: {', '.join(names) or 'none'}"
 
 
 def json_text(value: Any) -> str:
@@ -296,6 +306,12 @@ def read_yaml(path: Path, most: int = YAML_BYTES) -> Any:
                 twice = next(key for key in keys if keys.count(key) > 1)
                 raise Unreadable(f"line {node.start_mark.line + 1}: key {shown(twice)!r} stands there twice")
             return super().construct_mapping(node, deep)
+
+    # as DVC reads the same file (YAML 1.2): `on`, `yes` and `n` are words, and a key may be one
+    truth = "tag:yaml.org,2002:bool"
+    others = {first: [r for r in known if r[0] != truth] for first, known in Loader.yaml_implicit_resolvers.items()}
+    Loader.yaml_implicit_resolvers = others
+    Loader.add_implicit_resolver(truth, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
     text = read_text(path, most)
     try:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from pipelines import stdio
+from pipelines import measures, stdio
 from pipelines.errors import BadInput, Interrupted, PipelineError
-from pipelines.inputs import Unreadable, message, read_yaml
+from pipelines.inputs import Unreadable, choice, message, read_yaml
 
 T = TypeVar("T")
 
@@ -271,7 +271,7 @@ class Report(_Section):
 class Rule(_Section):
     """One line of the gate: a metric of the stage `evaluate`, its bound, and how much worse than the champion's it may be."""
 
-    metric: str = Field(min_length=1, description="its path in metrics.json; a dot between the names of nested objects")
+    metric: str = Field(min_length=1, description="its name in metrics.json (pipelines/measures.py)")
     at_most: float | None = Field(default=None, description="for metrics where less is better")
     at_least: float | None = Field(default=None, description="for metrics where more is better")
     worse_by_pct: float | None = Field(default=None, ge=0, description="of the champion's value; None: not compared")
@@ -281,6 +281,9 @@ class Rule(_Section):
     def _one_bound(self) -> Rule:
         if (self.at_most is None) == (self.at_least is None):
             raise ValueError(f"{self.metric}: give one of at_most (less is better) and at_least (more is better)")
+        if self.metric not in measures.NAMES:
+            listed = choice(self.metric, measures.alike(self.metric))
+            raise _told("metric", f"{self.metric!r} is no metric of the stage `evaluate`. {listed}")
         return self
 
 
@@ -342,8 +345,15 @@ class Params(_Section):
 
     @model_validator(mode="after")
     def _known(self) -> Params:
-        if unknown := sorted(set(self.osml_datasets) - set(self.datasets)):
-            raise ValueError(f"osml_datasets: {unknown[0]!r} is none of `datasets`")
+        """Whatever names a data set names one of `datasets`: the stages label, rows and train are run for those alone."""
+        named = [("osml_datasets", name) for name in self.osml_datasets]
+        for section in ("transfers", "foreign", "leave_one_out"):
+            named += [(section, name) for name in getattr(self, section)]
+        named += [(f"transfers.{name}.begin", of.begin) for name, of in self.transfers.items()]
+        named += [(f"foreign.{name}.models", of.models) for name, of in self.foreign.items()]
+        for where, name in named:
+            if name not in self.datasets:
+                raise _told("unknown", f"{where}: {name!r} is none of `datasets`. {choice(name, self.datasets)}")
         return self
 
 
@@ -358,8 +368,30 @@ def load(path: Path) -> Params:
     try:
         return Params.model_validate(values or {})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"{path}: {'.'.join(str(p) for p in first['loc']) or 'file'}: {first['msg']}") from None
+        # a misspelt key may also be missing under its right name: the typing error is what is to be mended
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        where = ".".join(str(p) for p in first["loc"])
+        raise BadInput(": ".join(filter(None, (str(path), where, _in_words(first))))) from None
+
+
+def _in_words(error: ErrorDetails) -> str:
+    """What is wrong; for a key or a word that there is not, the nearest and the list."""
+    if error["type"] == "extra_forbidden":
+        key = error["loc"][-1]
+        return f"is not a known key. {choice(key, sorted(_keys(error['loc'][:-1])))}"
+    if error["type"] == "literal_error":
+        known = re.findall("'([^']*)'", error["ctx"]["expected"])
+        return f"is {error['input']!r}. {choice(error['input'], known)}"
+    return error["msg"]
+
+
+def _keys(at: tuple[int | str, ...]) -> Iterable[str]:
+    """Keys that the table at this place of params.yaml may have."""
+    kind: Any = Params
+    for step in at:
+        # what is no section is a table or a list of them
+        kind = kind.model_fields[step].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
+    return kind.model_fields
 
 
 def guarded(work: Callable[[], T]) -> tuple[int, T | None]:

@@ -36,10 +36,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines import params, tracking
+from pipelines import measures, params, tracking
 from pipelines.errors import BadInput, PipelineError
 from pipelines.fits import fitted, signature
-from pipelines.inputs import parse_json, read_text
+from pipelines.inputs import choice, parse_json, read_text
 from pipelines.io import canonical_json, read_json, sha256_file, write_headline, write_json
 
 CANDIDATE, CHAMPION = "candidate", "champion"
@@ -289,6 +289,8 @@ def run(
         metrics: metrics.json of the stage `evaluate`; None: nothing was measured, and nothing is promoted.
         bundle: folder of the bundle that they went into.
     """
+    if unknown := next((name for name in names if name not in measures.MODELS), None):
+        raise BadInput(f"--model {unknown}: there is no such model. {choice(unknown, measures.MODELS)}")
     registry = Registry()
     with tracking.asking("MLflow's registry must be there and writable"):
         measured = finite(read_json(metrics, "the metrics of the stage `evaluate`")) if metrics else {}

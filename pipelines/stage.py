@@ -24,6 +24,7 @@ from pathlib import Path
 
 from pipelines import params
 from pipelines.errors import BadInput
+from pipelines.inputs import choice
 
 _PLACE = re.compile(r"@([a-z]+)@")
 
@@ -42,7 +43,10 @@ def values(stage: str, section: str, model: str | None, p: params.Params) -> dic
         name = name.removesuffix(f"-{model}")
     listed = getattr(p, section)
     if name not in listed:
-        raise BadInput(f"DVC_STAGE: {stage!r} is of no data set of `{section}` in params.yaml. Run stages with `dvc repro`")
+        raise BadInput(
+            f"DVC_STAGE: {stage!r} is of no data set of `{section}` in params.yaml. {choice(name, listed)}. "
+            "Run stages with `dvc repro`"
+        )
     about = (p.datasets if isinstance(listed, list) else listed)[name]
     return {"name": name, **({} if model is None else {"model": model}), **about.model_dump()}
 

@@ -30,7 +30,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pipelines.errors import PipelineError
-from pipelines.inputs import message
+from pipelines.inputs import message, read_text
 from pipelines.io import canonical_json, sha256_bytes
 from pipelines.variables import environment
 
@@ -51,6 +51,8 @@ SECTIONS = ("label", "rows", "train", "compare", "evaluate")
 """Of params.yaml, whose values decide what is trained and measured."""
 BUNDLE = "bundle_manifest_sha256"
 """Tag of runs, and of versions of models: the bundle that they went into."""
+PROCESS = "process"
+"""Tag of runs: who is at it, so that a run whose process is gone can be closed."""
 _MOST_AT_ONCE = 100  # of MLflow: parameters, and tags, of one request
 _MOST_METRICS = 1000
 
@@ -267,6 +269,65 @@ def experiment(of: Any) -> str:
         return str(found.experiment_id)
 
 
+# ---------------------------------------------------------------- processes
+
+
+def process() -> str:
+    """This process as a tag of the runs that it makes: machine, boot, name space of process ids, id, start.
+
+    An id is given again; with its start, in clock ticks since boot, it is one process alone.
+    """
+    return " ".join([*_here(), str(os.getpid()), _started("self") or "?"])
+
+
+def _here() -> list[str]:
+    boot = read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
+    return [os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")]
+
+
+def _started(pid: str) -> str | None:
+    """When a process began; None: there is none, or it has ended and nobody has asked how."""
+    try:
+        # the program's name, in brackets, may have blanks and brackets
+        state, *rest = read_text(Path("/proc", pid, "stat")).rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else rest[18]
+
+
+def gone(told: str) -> bool:
+    """Whether the process of a tag has ended; False also where that cannot be known from here."""
+    try:
+        machine, boot, space, pid, start = told.split()
+    except ValueError:
+        return False
+    here = _here()
+    if machine != here[0]:
+        return False
+    return boot != here[1] or (space == here[2] and pid.isdecimal() and _started(pid) != start)
+
+
+def close_left_open(of: Any) -> list[str]:
+    """Close runs whose process ended without a word (SIGKILL, no memory, no power): they would go on for ever.
+
+    Returns:
+        Ids of the runs. Those of other machines are left to them.
+    """
+    at, closed, token = experiment(of), [], None
+    with asking():
+        while True:
+            found = of.search_runs([at], "attributes.status = 'RUNNING'", max_results=1000, page_token=token)
+            for run in found:
+                if gone(run.data.tags.get(PROCESS, "")):
+                    of.set_tag(
+                        run.info.run_id, "ended", "its process was killed, or its machine went down, before it could say so"
+                    )
+                    of.set_terminated(run.info.run_id, "KILLED")
+                    closed.append(str(run.info.run_id))
+            if not (token := found.token):
+                return closed
+
+
 # ---------------------------------------------------------------- runs
 
 
@@ -292,7 +353,7 @@ class Runs:
             return
         at = experiment(self.client)
         with asking():
-            given = {"mlflow.runName": name, **git_tags(), **(tags or {})}
+            given = {"mlflow.runName": name, PROCESS: process(), **git_tags(), **(tags or {})}
             self.run_id = str(self.client.create_run(at, tags=given).info.run_id)
 
     def child(self, name: str, tags: Mapping[str, str]) -> Runs:

@@ -15,7 +15,6 @@ a whole model is there already; the exit code is 1, so DVC keeps nothing of it a
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from pipelines.fits import fitted, signature, tensors
 from pipelines.fits.fit import Start, Stop, Watch
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
-from pipelines.inputs import message
+from pipelines.inputs import choice, message
 from pipelines.io import make_folder
 
 LEARNERS = {
@@ -85,9 +84,7 @@ def fit(
 
 def _known(model: str) -> None:
     if model not in LEARNERS:
-        near = difflib.get_close_matches(model, LEARNERS, 1)
-        meant = f'Did you mean "{near[0]}"? ' if near else ""
-        raise BadInput(f"model {model!r} is unknown. {meant}Known: {', '.join(LEARNERS)}")
+        raise BadInput(f"model {model!r} is unknown. {choice(model, LEARNERS)}")
 
 
 def section(p: params.Train, model: str) -> Any:
@@ -132,7 +129,9 @@ def run(
         of = tracking.Execution(name, table.about.data_sha256, given, begun_from, table.about.tags())
         runs: list[tracking.Runs] = []
         try:
-            runs.append(of.run())
+            client = tracking.connect()
+            tracking.close_left_open(client)
+            runs.append(of.run(client))
             runs.append(runs[0].child(f"{name}-{model}", {"kind": "training", "model": model, **of.about()}))
             parent, child = runs
             child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})

@@ -80,6 +80,30 @@ def test_a_lost_output_runs_a_step_again(tmp_path: Path) -> None:
     assert len(work.calls) == 2
 
 
+def test_a_copied_folder_has_results_of_its_own_files(tmp_path: Path) -> None:
+    """What a step says of its files holds where the folder lies now; a neighbour whose name begins alike is another."""
+    old, new = tmp_path / "clone", tmp_path / "moved"
+    said = {
+        "folder": f"{old}/out/data",
+        "why": f"see {old}/out/log; {old}2/log",
+        "files": [f"{old}/a", 1, None],
+        "root": str(old),
+    }
+
+    def story(root: Path) -> Story:
+        return Story(root / "steps", places={"repository": root, "out": root / "out"})
+
+    assert story(old).step("one", "one", "key", lambda _: said) == said
+    assert story(old).step("one", "one", "key", Counter()) == said
+    shutil.copytree(old, new)
+    assert story(new).step("one", "one", "key", Counter()) == {
+        "folder": f"{new}/out/data",
+        "why": f"see {new}/out/log; {old}2/log",
+        "files": [f"{new}/a", 1, None],
+        "root": str(new),
+    }
+
+
 def test_a_result_with_a_part_missing_is_not_remembered(tmp_path: Path) -> None:
     """What is not whole is used once and tried again; what is whole is remembered."""
     work = Counter()

@@ -325,6 +325,41 @@ def test_a_folder_reaches_its_stage_as_it_is(folder: str, tmp_path: Path) -> Non
         stage.filled("@begin@", known)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train: {a: {epoch: 3}}", 'train.a.epoch: is not a known key. Did you mean "epochs"? Known: batch, begun_lr, '),
+        ("tran: {}", 'tran: is not a known key. Did you mean "train"? Known: compare, '),
+        ("gate: {a: [{metrc: x, at_least: 1}]}", 'gate.a.0.metrc: is not a known key. Did you mean "metric"? Known: at_least, '),
+        ("datasets: {toy: {foldr: d}}", 'datasets.toy.foldr: is not a known key. Did you mean "folder"? Known: folder'),
+        ("samples: {engine: sprk}", "samples.engine: is 'sprk'. Did you mean \"spark\"? Known: duckdb, spark"),
+        ("label: {quite_other: 1}", "label.quite_other: is not a known key. Known: margin_core_steps, "),
+        ("osml_datasets: [tyo]", "osml_datasets: 'tyo' is none of `datasets`. Did you mean \"toy\"? Known: toy"),
+        ("transfers: {tyo: {folder: d, begin: toy}}", "transfers: 'tyo' is none of `datasets`. Did you mean \"toy\"? Known: toy"),
+        ("transfers: {toy: {folder: d, begin: tyo}}", "transfers.toy.begin: 'tyo' is none of `datasets`. Did you mean \"toy\"?"),
+        ("foreign: {toy: {folder: d, models: tyo, on: d}}", "foreign.toy.models: 'tyo' is none of `datasets`. Did you mean"),
+        ("leave_one_out: {other: {folder: d}}", "leave_one_out: 'other' is none of `datasets`. Known: toy"),
+    ],
+)
+def test_a_word_that_there_is_not_is_refused_with_the_nearest(text: str, said: str, tmp_path: Path) -> None:
+    """A misspelt key, value or data set is told with the nearest one and with all that there are."""
+    with pytest.raises(BadInput) as refused:
+        loaded(tmp_path, {"datasets": {"toy": {"folder": "d"}}} | yaml.safe_load(text))
+    assert str(refused.value).startswith(f"{tmp_path}/params.yaml: {said}")
+
+
+def test_the_examples_in_the_comments_of_params_can_be_used(tmp_path: Path) -> None:
+    """The key `on` is a word, as it is to DVC, and no truth value; the examples are those of the repository's file."""
+    text = (ROOT / "params.yaml").read_text("utf-8")
+    lines = re.findall(r"^#   ([\w-]+: \{.*\})$", text, flags=re.MULTILINE)
+    assert len(lines) == 3
+    named = "datasets: {server-1: {folder: a}, server-2: {folder: b}, unseen-server-1: {folder: c}}"
+    sections = [f"{name}: {{{line}}}" for name, line in zip(("transfers", "foreign", "leave_one_out"), lines, strict=True)]
+    file = tmp_path / "params.yaml"
+    file.write_text("\n".join([named, *sections]), "utf-8")
+    assert params.load(file).foreign["unseen-server-1"].on == "data/paper-server-1/server-1"
+
+
 def test_no_text_of_params_stands_in_a_command() -> None:
     """What DVC hands to a shell is text of dvc.yaml alone; what it fills in there is a list of dvc.yaml's own."""
     for name, entry in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"].items():

@@ -580,6 +580,22 @@ def test_no_link_of_a_page_leads_nowhere() -> None:
     assert nowhere == []
 
 
+# not files of the repository: parts of a bundle, what a script makes
+_MADE = ("models/a.safetensors", "models/osml_a.safetensors", "workloads/originals/built")
+
+
+def test_every_path_that_a_page_spells_out_is_there() -> None:
+    """A path of the repository in README or docs/ (not the dated studies and decisions) is one of its files or folders."""
+    folders = "collection|docs|examples|models|packaging|pipelines|playbooks|scheduler|scripts|tests|workloads"
+    gone = []
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+        for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", path.read_text("utf-8")):
+            # capitals stand for a name
+            if name not in _MADE and not re.search(r"/[A-Z]+(/|$)", name) and not (ROOT / name).exists():
+                gone.append((path.name, name))
+    assert gone == []
+
+
 def test_the_readme_explains_its_words() -> None:
     """Each word that a stranger cannot know stands in the glossary, with what it is short for."""
     readme = (ROOT / "README.md").read_text("utf-8")

@@ -22,8 +22,8 @@ import yaml
 from synthetic import Campaign, write
 
 from collection import dataset, shardfile
-from models import export, features
-from pipelines import compare, evaluate, label, params, rows, train
+from models import export, features, osml_b
+from pipelines import compare, evaluate, label, measures, params, rows, train
 from pipelines.artefact import bundle
 from pipelines.errors import BadInput
 from pipelines.fits import fit_ddpg, fitted, tensors
@@ -93,6 +93,16 @@ def metrics(trained: dict[str, Any]) -> dict[str, float]:
 
 def table_of(trained: dict[str, Any]) -> tensors.Table:
     return tensors.load(trained["base"] / "rows", trained["base"] / "label")
+
+
+def test_every_measure_has_a_name_that_the_gate_may_name(metrics: dict[str, float]) -> None:
+    """The names that params.yaml may have are those of the models, their outputs, actions and comparators."""
+    assert set(metrics) <= set(measures.NAMES)
+    assert tuple(train.LEARNERS) == measures.MODELS
+    assert measures.AREA == features.MODEL_A_OUTPUTS
+    assert measures.ACTIONS == features.ACTIONS
+    assert measures.B_POINTS == osml_b.OUTPUTS
+    assert tuple(compare.METHODS) == measures.METHODS
 
 
 def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, float]) -> None:
@@ -323,6 +333,7 @@ def test_osmls_models_as_trained_are_in_the_bundle(
     for name in [f"osml-{m}" for m in bundle.OSML]:
         train.run(name, "toy", base / "rows", base / "label", models / name, QUICK.train)
     measured = evaluate.run(base / "rows", base / "label", models, tmp_path / "evaluate", QUICK)
+    assert set(measured) <= set(measures.NAMES)
     assert {name.split("_")[1] for name in measured if name.startswith("osml_")} == set(bundle.OSML)
     described = bundle.run(trained["data"], models, tmp_path / "evaluate" / "metrics.json", tmp_path / "b")
     assert list(described["models"]) == ["a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c"]

@@ -380,3 +380,16 @@ def test_the_gate_of_the_repository_is_one(tmp_path: Path) -> None:
     broken.write_text("gate: {a: [{metric: x, at_most: 1, at_least: 1}]}")
     with pytest.raises(BadInput, match=r"params\.yaml: gate\.a\.0: .*x: give one of at_most .* and at_least"):
         params.load(broken)
+
+
+def test_a_misspelt_metric_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    """A line that is judged only where its metric was measured would hold for ever with a name that nothing is measured under."""
+    broken = tmp_path / "params.yaml"
+    broken.write_text("gate: {a: [{metric: a_safe_shre, at_least: 0.7, if_measured: true}]}")
+    said = r'params\.yaml: gate\.a\.0: \'a_safe_shre\' is no metric .*Did you mean "a_safe_share"\? Known: a_oaa_cells_measured, '
+    with pytest.raises(BadInput, match=said):
+        params.load(broken)
+    with pytest.raises(
+        BadInput, match=r'--model osml_c: there is no such model\. Did you mean "osml-c"\? Known: a, b, c, osml-a'
+    ):
+        register.run(tmp_path, tmp_path, params.Gate(), ["osml_c"])

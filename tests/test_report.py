@@ -123,8 +123,8 @@ def metrics(tmp_path: Path) -> Path:
     folder.mkdir()
     values = {"test_rows": 75.0, "test_planes": 1.0, "a_oaa_cores_mae": 0.5, "a_oaa_cores_mae_nearest": 1.5, "b_accuracy": 0.964}
     (folder / "metrics.json").write_text(json.dumps(values), "utf-8")
-    (folder / "predictions.csv").write_text(
-        "service,rps,oaa_cores,predicted_oaa_cores\nmoses,2200,4,4.5\nmoses,3000,4,3\n", "utf-8"
+    (folder / "by_service.csv").write_text(
+        "service,samples,a_oaa_cores_mae,questions,b_error_pct\nmoses,75,0.4242,70,3.5\n", "utf-8"
     )
     return folder
 
@@ -314,8 +314,10 @@ def test_report_says_what_was_found(result: dict[str, Any], tmp_path: Path) -> N
         "did nothing",
         "1 of 1",
         "unmanaged 2.6 of 2.6 s",
-        "0.5 cores",
-        "96.4 %",
+        "cores 0.5 1.5",
+        "moses 75 0.424",
+        "not over its planes",
+        "% 96.4",
         "manifest.json: was <changed>",
         "2 s moses to 60 % load",
         "Test CPU, 2 CPUs, 8 GiB",
@@ -324,6 +326,24 @@ def test_report_says_what_was_found(result: dict[str, Any], tmp_path: Path) -> N
     ):
         assert words in text, words
     assert "<changed>" not in html
+
+
+def test_a_reports_links_go_with_its_folder(result: dict[str, Any], tmp_path: Path) -> None:
+    """Links begin at the page, so that they hold wherever the folder is moved with what lies beside it."""
+    result["dvc"]["outputs"]["demo-virtual"]["report"] = str(tmp_path / "out" / "pipeline" / "my set" / "report")
+    result["out"] = str(tmp_path / "out" / "demo")
+    reader = read(page.render(report.build(result, tmp_path)))
+    assert "../pipeline/my%20set/report/report.html" in reader.references
+    assert not [r for r in reader.references if r.startswith("/")]
+    assert str(tmp_path) not in " ".join(reader.text)
+
+
+def test_a_second_run_that_ran_is_not_said_to_have_changed_nothing(result: dict[str, Any], tmp_path: Path) -> None:
+    """`dvc.lock` is told as unchanged only where it was."""
+    result["dvc"]["second_run_did_nothing"] = False
+    text = " ".join(read(page.render(report.build(result, tmp_path))).text)
+    assert "ran again" in text
+    assert "unchanged" not in text
 
 
 def test_report_without_an_engine_says_so(result: dict[str, Any], tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_the_same_again_is_the_same_pipeline_run(data: Path, store: Path, tmp_pa
     known = {"dataset": "toy", "data_sha256": "0" * 64, "params": P.model_dump()}
     one = tracking.Execution(**known)
     assert one.digest() == tracking.Execution(**known, tags={"platform": "x"}).digest()
-    gate = params.Params.model_validate({**QUICK, "gate": {"a": [{"metric": "x", "at_most": 1}]}}).model_dump()
+    gate = params.Params.model_validate({**QUICK, "gate": {"a": [{"metric": "test_rows", "at_most": 1}]}}).model_dump()
     assert one.digest() == tracking.Execution(**known | {"params": gate}).digest()
     other = [
         known | {"dataset": "other"},
@@ -622,6 +622,37 @@ def test_a_signal_ends_a_training_with_what_it_has(
     ended = train._stopped(tmp_path / "m" / "a", done, {"dataset": "toy", "model": "a"}, tracking.Losses(again))
     assert "holds the model of an earlier one, as it was" in str(ended)
     assert {p.name: p.read_bytes() for p in (tmp_path / "m" / "a").iterdir()} == before
+
+
+def test_a_run_whose_process_was_killed_is_closed_by_the_next_training(data: Path, store: Path, tmp_path: Path) -> None:
+    """SIGKILL leaves no time to say anything: the next start does it, and leaves alone who still works or works elsewhere."""
+    killed = stage(data, tmp_path / "m" / "a", "a", long(tmp_path))
+    run = until(lambda: in_training("a"))
+    killed.kill()
+    killed.communicate(timeout=DEADLINE_S)
+    left = {r.info.run_id for r in runs("attributes.status = 'RUNNING'")}
+    assert run.info.run_id in left
+    ours = tracking.Runs(name="of this process")
+    # as from a machine of another name: nobody here can know
+    far = tracking.Runs(name="elsewhere", tags={tracking.PROCESS: "another " + tracking.process().split(" ", 1)[1]})
+    learn(data, tmp_path / "n", P, "a")
+    for run_id in left:
+        closed = tracking.connect().get_run(run_id)
+        assert closed.info.status == "KILLED"
+        assert closed.data.tags["ended"].startswith("its process was killed")
+    assert {r.info.run_id for r in runs("attributes.status = 'RUNNING'")} == {ours.run_id, far.run_id}
+    ours.finish()
+    far.finish()
+
+
+def test_a_process_is_known_by_its_start_and_its_boot() -> None:
+    """An id that was given again is another process; a machine that was started anew runs none of the earlier ones."""
+    machine, boot, space, pid, start = tracking.process().split()
+    assert not tracking.gone(tracking.process())
+    assert tracking.gone(f"{machine} {boot} {space} {pid} {int(start) + 1}")
+    assert tracking.gone(f"{machine} 0-0 {space} {pid} {start}")
+    assert not tracking.gone(f"{machine} {boot} pid:[1] {pid} 1")  # another container's ids
+    assert not tracking.gone("")
 
 
 def test_a_training_ends_with_dvc(data: Path, store: Path, tmp_path: Path) -> None:

@@ -190,7 +190,10 @@ def test_every_phase_must_be_schedulable() -> None:
         (["--gap-s=-1"], "--gap-s -1: is no time between arrivals. Give a number of seconds, 0 or more"),
         (["--duration-s", "nan"], "--duration-s nan: is no duration"),
         (["--duration-s", "inf"], "--duration-s inf: is no duration"),
-        (["--services", "moses,xapain,login"], "--services moses,xapain,login: there is no xapain. Known: ads, img-dnn, login, "),
+        (
+            ["--services", "moses,xapain,login"],
+            '--services moses,xapain,login: there is no xapain. Did you mean "xapian"? Known: ads, ',
+        ),
         (["--services", "moses,xapian,moses"], "moses stands there twice"),
         (["--services", "moses,blackscholes,login"], "there is no blackscholes"),
         (["--jobs", "moses"], "--jobs moses: there is no moses. Known: "),
@@ -203,7 +206,10 @@ def test_every_phase_must_be_schedulable() -> None:
         (["--count", "0"], "--count 0: give 1 or more"),
         (["--grid", "moses,xapian", "--count", "101"], "--count 101: only 100 draws exist. Give 1 to 100, "),
         (["--grid", "moses", "--count", "50", "--schedulable"], "--count 50: only 10 draws exist. Give 1 to 10, "),
-        (["--platform", "sever-2"], "--platform sever-2: no such platform. Known: cosmos-server, server-1, server-2, server-3, "),
+        (
+            ["--platform", "sever-2"],
+            '--platform sever-2: no such platform. Did you mean "server-2"? Known: cosmos-server, server-1, ',
+        ),
         (["--set", "lc9"], "--set lc9: no such set. Generated sets: lc3-server-2"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, read_bytes, shown
+from pipelines.inputs import SUMMARY_BYTES, Unreadable, choice, message, read_bytes, shown
 
 from ..errors import AdapterError, told
 from . import memtier, mutilate, parsec, tailbench, words, wrk2, ycsb
@@ -32,7 +32,7 @@ def read(tool: str, path: Path, known: Known | None = None) -> list[Measured]:
         run.
     """
     if tool not in (*TOOLS, ANY):
-        raise AdapterError(f"unknown tool {tool!r}. Give one of {', '.join((*TOOLS, ANY))}")
+        raise AdapterError(f"tool {tool!r} is unknown. {choice(tool, (*TOOLS, ANY))}")
     try:
         raw = read_bytes(path, SUMMARY_BYTES)
     except OSError as e:

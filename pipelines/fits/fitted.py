@@ -164,7 +164,17 @@ def summary(folder: Path) -> Summary:
     Raises:
         BadInput: it is missing or damaged; names file and field.
     """
-    return read_model(folder / SUMMARY, Summary, "the summary of a model", "make it again with `dvc repro --force train`")
+    return read_model(folder / SUMMARY, Summary, "the summary of a model", _again(folder))
+
+
+def _again(folder: Path) -> str:
+    """How the model of a folder is made again: by the name of its stage, where the folder is one of dvc.yaml's."""
+    *_, pipeline, dataset, train, model = ("", "", "", *folder.parts)
+    if (pipeline, train) != ("pipeline", "train"):
+        return "train that model again"
+    osml = model.startswith("osml-")
+    stage = f"train-c@{dataset}" if model == "c" else f"train{'-osml' * osml}@{dataset}-{model.removeprefix('osml-')}"
+    return f"make it again with `dvc repro --force --single-item {stage}`"
 
 
 def load(folder: Path) -> Fitted:

@@ -95,8 +95,8 @@ def gather(
         "params": values,
         "metrics": metrics,
         "errors": errors(metrics, figures, "evaluate", platform, p.report.comparator_margin, list(trained)),
-        "tables": {table: _csv(evaluate / f"{table}.csv") for table in TABLES},
-        "loss": {model: _csv(models / model / fitted.LOSS) for model in trained},
+        "tables": {table: table_of(evaluate / f"{table}.csv") for table in TABLES},
+        "loss": {model: table_of(models / model / fitted.LOSS) for model in trained},
         "unseen": {
             "leave_one_out": _generalised(evaluate / "leave-one-out", figures, platform, p.report.comparator_margin),
             "foreign": {
@@ -144,7 +144,7 @@ def _generalised(folder: Path, figures: list[Published], platform: str, margin: 
         # the papers asked about unseen services on the models' own platform
         likes = [] if version else figures
         found += [row | {"version": version.strip("_")} for row in errors(mine, likes, "unseen", platform, margin)]
-    return {"metrics": metrics, "errors": found, "by_service": _csv(folder / "generalise.csv")}
+    return {"metrics": metrics, "errors": found, "by_service": table_of(folder / "generalise.csv")}
 
 
 def _version(name: str) -> str:
@@ -159,11 +159,11 @@ def _transfer(folder: Path, figures: list[Published], platform: str) -> dict[str
     return {
         "metrics": metrics,
         "errors": [e for e in errors(metrics, figures, "transfer", platform, 0.0) if e["paper"]],
-        "curves": {letter: _csv(folder / f"curve_{letter}.csv") for letter in ("a", "b")},
+        "curves": {letter: table_of(folder / f"curve_{letter}.csv") for letter in ("a", "b")},
     }
 
 
-def _csv(path: Path) -> Rows | None:
+def table_of(path: Path) -> Rows | None:
     """A table of a stage: an empty field, nan and inf as None; None instead of a table where the file is missing.
 
     Raises:

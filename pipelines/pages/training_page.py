@@ -24,11 +24,14 @@ from pipelines.pages.page import (
     per_cent,
 )
 from pipelines.pages.training_facts import flat
+from pipelines.samples import VERDICTS
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
 _SEEDS = {"split": "label", "training": "train", "evaluation": "evaluate", "comparators": "compare"}
+_VERSIONS = {"_as_is": ", as they are", "_rescaled": ", rescaled", "_constant": ", of the median label"}
+"""Ends of a metric that is not of the models as they were trained and measured (pipelines/generalise.py)."""
 _LOSSES = {"critic_loss": "critic", "actor_loss": "actor (a return, larger in size is better)"}
 
 
@@ -397,13 +400,24 @@ def _plain(rows: Rows, heads: Mapping[str, str]) -> Table:
 
 
 def _heads(rows: Rows) -> dict[str, str]:
-    """Names of the error columns, with units."""
+    """Names of the error columns, with units; what of them is no network's own says so."""
     heads = {"b_error_pct": "Model-B: QoS error (%)", "samples": "samples (A)", "questions": "questions (B)"}
     for name in rows[0] if rows else ():
-        if name.startswith("a_"):
-            text, unit = describe(name)
-            heads[name] = f"Model-A: {text.split(': ', 1)[-1].split(',')[0]} ({unit})"
+        if name.startswith(("a_", "b_")) and name not in heads:
+            version = next((v for v in _VERSIONS if name.endswith(v)), "")
+            text, unit = describe(name.removesuffix(version))
+            what = text.split(": ", 1)[-1].removesuffix(", mean absolute error").replace("QoS capped at 1", "QoS error")
+            heads[name] = f"Model-{name[0].upper()}: {what}{_VERSIONS.get(version, '')}{f' ({unit})' if unit else ''}"
     return heads
+
+
+def errors_by_service(rows: Rows) -> list[Any]:
+    """The errors of each service as the stage `evaluate` wrote them (by_service.csv), and what they are a mean of."""
+    told = (
+        "Means over the service's held-out samples (Model-A) and over the questions about them (Model-B), not over its planes: "
+        "a plane of more samples counts for more."
+    )
+    return [_plain(rows, _heads(rows)), Text(told, "note")]
 
 
 def _n(rows: Rows, counted_in: str, what: str, unit: str, prefix: str) -> str:
@@ -455,7 +469,7 @@ def _where(facts: Facts) -> Section:
                 "Questions about allocations spread evenly over the plane, as in the paper.",
             ),
         ]
-        section.blocks += [Figures(drawn), _plain(rows, _heads(rows))]
+        section.blocks += [Figures(drawn), *errors_by_service(rows)]
     section.blocks.append(Heading("By distance from the cliff"))
     if not _missing(section, facts, "by_cliff"):
         rows = facts["tables"]["by_cliff"]
@@ -601,7 +615,7 @@ def _unseen(facts: Facts) -> Section:
 
 def _by_service(found: Facts) -> list[Any]:
     rows = found["by_service"]
-    return [_plain(rows, {})] if rows else [Callout("generalise.csv, the figures of each service, is missing.")]
+    return [_plain(rows, _heads(rows))] if rows else [Callout("generalise.csv, the figures of each service, is missing.")]
 
 
 def _transfer(facts: Facts) -> Section:
@@ -639,7 +653,7 @@ def _transfer(facts: Facts) -> Section:
                 "Means over the seeds; least and most are in the table.",
             )
         )
-        tables += [Heading(name), _plain(rows, {})]
+        tables += [Heading(name), Text(f"Mean absolute errors, {unit}.", "note"), _plain(rows, {})]
     rest = {m: v for m, v in found["metrics"].items()}
     section.blocks += [Figures(drawn), *tables] if drawn else []
     section.blocks.append(Table([Column("figure"), Column("value", True)], [[m, number(v)] for m, v in sorted(rest.items())]))
@@ -783,6 +797,12 @@ def _loss_label(names: Sequence[str]) -> str:
     return "squared error of the return" if "critic_loss" in names else "loss, mean of an epoch"
 
 
+def _spelt(name: str) -> str:
+    """A field's name in words: a verdict as it is written everywhere (docs/words.md)."""
+    verdict = name.replace("_", "-")
+    return verdict if verdict in VERDICTS else name.replace("_", " ")
+
+
 def _data(facts: Facts) -> Section:
     section = Section("data", "What was trained on", "Data")
     t = facts["trained_on"]
@@ -800,9 +820,9 @@ def _data(facts: Facts) -> Section:
         ["feature set", t["feature_set"]],
         ["features that every row has", ", ".join(t["features"])],
         ["rows", f"{t['rows']:,}"],
-        *[[f"rows left out: {why.replace('_', ' ')}", f"{n:,}"] for why, n in t["rows_left_out"].items()],
+        *[[f"rows left out: {_spelt(why)}", f"{n:,}"] for why, n in t["rows_left_out"].items()],
         *[[f"planes: {split}", f"{n:,}"] for split, n in t["planes"].items()],
-        *[[f"cases: {state.replace('_', ' ')}", f"{n:,}"] for state, n in (t["cases"] or {}).items()],
+        *[[f"cases: {_spelt(state)}", f"{n:,}"] for state, n in (t["cases"] or {}).items()],
         [
             "seeds",
             ", ".join(f"{what} {facts['params'][part]['seed']}" for what, part in _SEEDS.items()),
