@@ -36,7 +36,7 @@ fn spec(id: &str, service: &str, port: u16) -> LaunchSpec {
 fn quotas(s: &LocalServer, cores: &[(&str, f64)]) -> Plan {
     let all = Allocation::everything(s.platform());
     let allocations = cores.iter().map(|(id, q)| (id.to_string(), Allocation { quota_cores: Some(*q), ..all.clone() })).collect();
-    Plan { allocations, ..Plan::default() }
+    Plan::whole(allocations)
 }
 
 /// CPUs and quota of a container, from the kernel and not from the code under test.

@@ -413,17 +413,15 @@ impl Books {
                 holdings[host].members.push(id);
             }
         }
-        let mut allocations = pack(&self.platform, &in_force, &holdings, &shares)?;
-        allocations.retain(|id, a| in_force.get(id) != Some(a));
+        let mut plan = Plan::cores_and_ways(pack(&self.platform, &in_force, &holdings, &shares)?);
+        plan.changes.retain(|id, change| in_force.get(id).is_none_or(|now| change.alters(now)));
         if unasked > 0 {
             // What they hold looks free, and is not: nobody moves into it before the policy has said where they go.
-            let mut all = in_force;
-            all.extend(allocations.clone());
-            if validate(&self.platform, &all).is_err() {
-                allocations.clear();
+            if validate(&self.platform, &plan.layout(seen)).is_err() {
+                plan.changes.clear();
             }
         }
-        Ok(Plan { allocations, ..Plan::default() })
+        Ok(plan)
     }
 }
 

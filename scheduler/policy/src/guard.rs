@@ -11,13 +11,16 @@
 //! share ([`fair_share`]) of cores and ways, at full memory bandwidth and without a limit on memory; where that cannot be had, it
 //! stays where it is.
 //!
+//! A plan that names a resource that its policy does not own is left out whole, before all of this.
+//!
 //! Not protected: one whose feed says that it is idle, and BE jobs.
 
+use crate::together::{trespass, Told};
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_server::bounding;
 use surefoot_server::validate::{compatible, validate};
-use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, ServiceId, ServiceView};
+use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView};
 
 type Layout<'a> = BTreeMap<&'a str, &'a Allocation>;
 
@@ -29,11 +32,12 @@ pub struct Guarded {
     told: BTreeSet<(ServiceId, Option<Doubt>)>,
     /// Bounds that were reported, by service.
     bounded: BTreeMap<ServiceId, String>,
+    trespass: Told,
 }
 
 impl Guarded {
     pub fn new(inner: Box<dyn Policy>, platform: &Platform) -> Self {
-        Guarded { inner, platform: platform.clone(), told: BTreeSet::new(), bounded: BTreeMap::new() }
+        Guarded { inner, platform: platform.clone(), told: BTreeSet::new(), bounded: BTreeMap::new(), trespass: Told::default() }
     }
 }
 
@@ -68,9 +72,19 @@ impl Policy for Guarded {
         self.inner.between()
     }
 
+    fn owns(&self) -> &[Resource] {
+        self.inner.owns()
+    }
+
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         self.told.retain(|(id, doubt)| seen.get(id).is_some_and(|s| s.latency_unknown() && s.feed.doubt() == *doubt));
-        let wanted = self.inner.step(now_ms, seen);
+        let mut wanted = self.inner.step(now_ms, seen);
+        let trespass = trespass(self.inner.name(), self.inner.owns(), &wanted, |_| None);
+        self.trespass.answer(&mut wanted, trespass);
+        // A service that nothing has placed yet is given CPUs first; who owns something else of it asks again.
+        let waits = |id: &str| seen.get(id).is_some_and(|s| !s.placed) && wanted.places(id).is_err();
+        let waiting: Vec<ServiceId> = wanted.changes.keys().filter(|id| waits(id)).cloned().collect();
+        wanted.leave_out(|id| waiting.iter().any(|w| w == id));
         let doubted: Vec<(&ServiceView, Doubt)> = seen.lc().filter_map(|s| Some((s, s.feed.doubt()?))).collect();
         let bounding::Kept { plan: wanted, left_out } = bounding::keep(&self.platform, seen, wanted);
         let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
@@ -121,18 +135,19 @@ pub fn protect(p: &Platform, seen: &Observation, mut plan: Plan) -> Repaired {
     let (unknown, unplaced): (Vec<&ServiceView>, Vec<&ServiceView>) = seen.lc().filter(|s| s.latency_unknown()).partition(|s| s.placed);
     let mut spared = BTreeMap::new();
     let mut put_off = BTreeSet::new();
-    if unknown.is_empty() && unplaced.is_empty() || plan.allocations.is_empty() {
+    if unknown.is_empty() && unplaced.is_empty() || plan.is_empty() {
         return Repaired { plan, spared, put_off };
     }
     let before: Layout = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.as_str(), &s.allocation)).collect();
     // Those that stay unplaced run everywhere, before and after.
     let all_before: Layout = seen.services.iter().map(|s| (s.id.as_str(), &s.allocation)).collect();
     let nobody = BTreeSet::new();
+    let wants = plan.allocations(seen);
     // An unplaced service runs everywhere. Where the plan says no more than that, it is no new neighbour.
     let as_ever: BTreeSet<&str> =
-        seen.services.iter().filter(|s| !s.placed && plan.allocations.get(&s.id) == Some(&s.allocation)).map(|s| s.id.as_str()).collect();
+        seen.services.iter().filter(|s| !s.placed && wants.get(&s.id) == Some(&s.allocation)).map(|s| s.id.as_str()).collect();
     loop {
-        let changed: Layout = plan.allocations.iter().filter(|(id, _)| !put_off.contains(*id)).map(|(id, a)| (id.as_str(), a)).collect();
+        let changed: Layout = wants.iter().filter(|(id, _)| !put_off.contains(*id)).map(|(id, a)| (id.as_str(), a)).collect();
         let mut after = before.clone();
         after.extend(changed.iter().map(|(id, a)| (*id, *a)));
         let mut all_after = all_before.clone();
@@ -171,14 +186,13 @@ pub fn protect(p: &Platform, seen: &Observation, mut plan: Plan) -> Repaired {
         }
         if more.is_empty() {
             if unsound {
-                put_off = plan.allocations.keys().cloned().collect();
+                put_off = plan.changes.keys().cloned().collect();
             }
             break;
         }
         put_off.extend(more);
     }
-    plan.allocations.retain(|id, _| !put_off.contains(id));
-    plan.actions.retain(|a| !put_off.contains(&a.service));
+    plan.leave_out(|id| put_off.contains(id));
     Repaired { plan, spared, put_off }
 }
 

@@ -3,7 +3,7 @@ use crate::perfect::Perfect;
 use crate::testing::{be, lc, observation, Plant};
 use surefoot_learn::rng::Rng;
 use surefoot_server::layout::{pack, Holding, Share};
-use surefoot_server::{Action, ActionKind, Kind};
+use surefoot_server::{Action, ActionKind, Change, Kind};
 
 /// CPUs `lo..hi` and the same of the ways, alone.
 fn hold(p: &Platform, lo: u32, hi: u32) -> Allocation {
@@ -28,7 +28,7 @@ fn silent(view: ServiceView) -> ServiceView {
 fn plan(list: &[(&str, Allocation)]) -> Plan {
     let action = |id: &str| Action { service: id.into(), kind: ActionKind::Shrink, why: "test".into(), because: Default::default() };
     Plan {
-        allocations: list.iter().map(|(id, a)| (id.to_string(), a.clone())).collect(),
+        changes: list.iter().map(|(id, a)| (id.to_string(), Change::all(a))).collect(),
         actions: list.iter().map(|(id, _)| action(id)).collect(),
         reports: vec![],
     }
@@ -51,12 +51,12 @@ fn what_is_taken_from_a_silent_service_is_put_off() {
     // quiet gives one to greedy; modest gives one to the job.
     let wanted = plan(&[("quiet", hold(&p, 0, 3)), ("greedy", hold(&p, 3, 8)), ("modest", hold(&p, 8, 10)), ("job", hold(&p, 10, 12))]);
     let got = protect(&p, &seen, wanted);
-    assert_eq!(names(&got.plan.allocations), ["job", "modest"]);
+    assert_eq!(names(&got.plan.changes), ["job", "modest"]);
     assert_eq!(got.plan.actions.len(), 2);
     assert_eq!(got.spared, BTreeMap::from([("quiet".to_string(), "cores")]));
     // A chain: quiet's is to go to greedy, and greedy's to modest: nobody moves.
     let wanted = plan(&[("quiet", hold(&p, 0, 3)), ("greedy", hold(&p, 3, 7)), ("modest", hold(&p, 7, 11))]);
-    assert!(protect(&p, &seen, wanted).plan.allocations.is_empty());
+    assert!(protect(&p, &seen, wanted).plan.changes.is_empty());
     // It may be given, and moved.
     let wanted = plan(&[("greedy", hold(&p, 5, 8)), ("quiet", hold(&p, 0, 5))]);
     assert_eq!(protect(&p, &seen, wanted.clone()).plan, wanted);
@@ -87,16 +87,16 @@ fn nothing_that_it_holds_goes() {
         let both = Allocation { shared_cpus: a.cpus, shared_ways: a.ways.clone(), ..a.clone() };
         plan(&[(id, both.clone()), ("new", both)])
     };
-    assert!(protect(&p, &seen, with("quiet", &held)).plan.allocations.is_empty());
-    assert_eq!(protect(&p, &seen, with("other", &hold(&p, 4, 8))).plan.allocations.len(), 2);
+    assert!(protect(&p, &seen, with("quiet", &held)).plan.changes.is_empty());
+    assert_eq!(protect(&p, &seen, with("other", &hold(&p, 4, 8))).plan.changes.len(), 2);
     // A third user of what two share is one more, unless it has run there all along and goes on to.
     let both = Allocation { shared_cpus: held.cpus, shared_ways: held.ways.clone(), ..held.clone() };
     let seen = observation(vec![silent(placed(lc("quiet"), both.clone())), placed(lc("other"), both.clone()), lc("new")]);
-    assert!(protect(&p, &seen, plan(&[("new", both)])).plan.allocations.is_empty());
+    assert!(protect(&p, &seen, plan(&[("new", both)])).plan.changes.is_empty());
     let all = Allocation::everything(&p);
     let new = ServiceView { allocation: all.clone(), ..lc("new") };
     let seen = observation(vec![silent(placed(lc("quiet"), all.clone())), placed(lc("other"), all.clone()), new]);
-    assert_eq!(protect(&p, &seen, plan(&[("new", all)])).plan.allocations.len(), 1);
+    assert_eq!(protect(&p, &seen, plan(&[("new", all)])).plan.changes.len(), 1);
 }
 
 /// Quotas are sums: what a silent service keeps, nobody gains, and the sum stays right.
@@ -106,7 +106,7 @@ fn quotas_stay_within_what_there_is() {
     let quota = |q: f64| Allocation { quota_cores: Some(q), ..Allocation::everything(&p) };
     let seen = observation(vec![silent(placed(lc("quiet"), quota(1.0))), placed(lc("greedy"), quota(0.6)), placed(be("job"), quota(0.4))]);
     let got = protect(&p, &seen, plan(&[("quiet", quota(0.5)), ("greedy", quota(1.3)), ("job", quota(0.2))]));
-    assert_eq!(names(&got.plan.allocations), ["job"]);
+    assert_eq!(names(&got.plan.changes), ["job"]);
 }
 
 /// Nothing is taken from a service whose feed is doubtful; the doubt is told at once and once, also where nothing was to be taken.
@@ -116,7 +116,7 @@ fn a_doubtful_service_keeps_what_it_has() {
     let in_doubt = |why| ServiceView { feed: FeedState::Doubtful { since_ms: 0, why }, ..placed(lc("web"), hold(&p, 0, 4)) };
     let seen = |why| observation(vec![in_doubt(why), placed(be("job"), hold(&p, 4, 12))]);
     let got = protect(&p, &seen(Doubt::Workers), plan(&[("web", hold(&p, 0, 3)), ("job", hold(&p, 3, 12))]));
-    assert!(got.plan.allocations.is_empty() && got.spared == BTreeMap::from([("web".to_string(), "cores")]));
+    assert!(got.plan.changes.is_empty() && got.spared == BTreeMap::from([("web".to_string(), "cores")]));
     struct Content;
     impl Policy for Content {
         fn name(&self) -> &str {
@@ -142,6 +142,9 @@ fn a_report_is_made_once_a_silence() {
     impl Policy for Taker {
         fn name(&self) -> &str {
             "taker"
+        }
+        fn owns(&self) -> &[Resource] {
+            &Resource::ALL
         }
         fn step(&mut self, _: u64, _: &Observation) -> Plan {
             plan(&[("quiet", hold(&self.0, 0, 3)), ("job", hold(&self.0, 3, 12))])
@@ -170,9 +173,9 @@ fn an_unheard_newcomer_gets_a_fair_share_or_stays() {
     // Two LC services and the jobs: four cores and four ways each.
     assert_eq!(fair_share(&p, &seen), (4.0, 4.0));
     let try_it = |to: Allocation| protect(&p, &seen, plan(&[("new", to), ("other", hold(&p, 4, 10)), ("job", hold(&p, 10, 12))]));
-    assert_eq!(names(&try_it(hold(&p, 0, 4)).plan.allocations), ["job", "new", "other"]);
+    assert_eq!(names(&try_it(hold(&p, 0, 4)).plan.changes), ["job", "new", "other"]);
     let short = try_it(hold(&p, 0, 3));
-    assert_eq!(names(&short.plan.allocations), ["job", "other"]);
+    assert_eq!(names(&short.plan.changes), ["job", "other"]);
     assert_eq!(short.spared, BTreeMap::from([("new".to_string(), "cores")]));
     let spared = |to: Allocation| try_it(to).spared.get("new").copied();
     assert_eq!(spared(Allocation { ways: vec![0x7], ..hold(&p, 0, 4) }), Some("ways"));
@@ -182,7 +185,7 @@ fn an_unheard_newcomer_gets_a_fair_share_or_stays() {
     let six = hold(&p, 0, 6);
     let both = Allocation { shared_cpus: six.cpus, shared_ways: six.ways.clone(), ..six };
     let wanted = plan(&[("new", both.clone()), ("other", both)]);
-    assert!(!protect(&p, &seen, wanted).plan.allocations.contains_key("new"));
+    assert!(!protect(&p, &seen, wanted).plan.changes.contains_key("new"));
     // One that speaks is the policy's affair.
     let mut idle = seen.clone();
     idle.services[0].feed = FeedState::Idle;
@@ -290,7 +293,7 @@ impl Policy for Hostile {
         for a in allocations.values_mut() {
             a.mem_limit_bytes = (rng.below(4) == 0).then(|| (rng.below(4) as u64) << 30);
         }
-        Plan { allocations, ..Plan::default() }
+        Plan::whole(allocations)
     }
 }
 
@@ -372,7 +375,10 @@ fn no_plan_shrinks_a_silent_service() {
                 let plan = policy.step(plant.t_ms, &seen);
                 plant.apply(&plan);
                 let now = plant.observe();
-                for id in new.iter().filter(|id| plan.allocations.get(**id).is_some_and(|a| *a != Allocation::everything(p))) {
+                for id in new
+                    .iter()
+                    .filter(|id| plan.wants(id, &seen.get(id).unwrap().allocation).is_some_and(|a| a != Allocation::everything(p)))
+                {
                     let (got, fair) = (has_of_the_placed(p, &now, id), fair_share(p, &seen));
                     assert!(got.0 >= fair.0 - 1e-9 && got.1 >= fair.1 - 1e-9, "{name} on {}, step {step}: {id} {got:?} {fair:?}", p.name);
                     newcomers += 1;
@@ -425,7 +431,7 @@ fn a_bounded_service_stops_nobody_else() {
                 seen.bounds.insert("bad".into(), bound.clone());
                 let plan = policy.step(plant.t_ms, &seen);
                 told += plan.reports.iter().filter(|r| matches!(r, Report::Withheld { service, .. } if service == "bad")).count();
-                if let Some(a) = plan.allocations.get("bad") {
+                if let Some(a) = plan.wants("bad", &seen.get("bad").unwrap().allocation) {
                     let within = Bounds { cpus_at_least: bound.cpus_at_least.intersection(p.managed), ..bound.clone() };
                     assert!(within.allow_cpus(&a.cpus) && within.allow_quota(a.quota_cores), "{of}: {a:?}");
                     assert!(p.llc.is_none() || bound.ways.as_ref().is_none_or(|w| *w == a.ways), "{of}: {a:?}");
@@ -438,4 +444,21 @@ fn a_bounded_service_stops_nobody_else() {
             assert_eq!(told, 1, "{of}");
         }
     }
+}
+
+/// Bounds move CPUs and nothing else: a limit that is in force stays, and one that is said is passed on.
+#[test]
+fn bounds_leave_memory_alone() {
+    use surefoot_server::{bounding::keep, Bounds, Limit};
+    let p = Platform::regular("t", 4, 1, 0, 0.0);
+    let limited = Allocation { mem_limit_bytes: Some(1 << 30), ..hold(&p, 0, 2) };
+    let mut seen = observation(vec![placed(lc("bad"), limited), placed(lc("good"), hold(&p, 2, 4))]);
+    seen.bounds.insert("bad".into(), Bounds { cpus_at_most: CpuSet::parse("2-3").ok(), ..Bounds::default() });
+    let limit = Change { mem_limit: Some(Limit::Bytes(2 << 30)), ..Change::default() };
+    let got = keep(&p, &seen, Plan { changes: BTreeMap::from([("good".into(), limit)]), ..Plan::default() }).plan;
+    let named = |id: &str| got.changes[id].resources().collect::<Vec<_>>();
+    assert_eq!((named("bad"), named("good")), (vec![Resource::Cpu], vec![Resource::Cpu, Resource::Memory]));
+    let after = got.layout(&seen);
+    assert_eq!((after["bad"].mem_limit_bytes, after["good"].mem_limit_bytes), (Some(1 << 30), Some(2 << 30)));
+    assert_eq!(after["bad"].cpus, CpuSet::range(2, 4));
 }

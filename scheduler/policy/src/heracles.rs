@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::window::{mixture_quantile, MIN_COUNT_P99};
 use surefoot_server::{
-    Action, ActionKind, Allocation, Because, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView,
+    Action, ActionKind, Allocation, Because, Change, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView,
 };
 
 /// Thresholds and intervals; the defaults are the paper's.
@@ -134,7 +134,7 @@ pub struct Heracles {
     /// CPU time of the LC services since the last look, in cores, and ticks in which it was known.
     busy: (f64, f64),
     sums: Sums,
-    wanted: BTreeMap<ServiceId, Allocation>,
+    wanted: BTreeMap<ServiceId, Change>,
     reported: bool,
 }
 
@@ -390,7 +390,7 @@ impl Heracles {
                 let why = "two groups cannot both have the least: everything is shared".to_string();
                 plan.reports.push(Report::CannotPlace { service: self.lc[0].clone(), why });
             }
-            self.wanted = everything();
+            self.wanted = Plan::cores_and_ways(everything()).changes;
             return;
         }
         let be = self.held();
@@ -402,7 +402,7 @@ impl Heracles {
         ];
         let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         match pack(&self.platform, &in_force, &holdings, &[]) {
-            Ok(all) => self.wanted = all,
+            Ok(all) => self.wanted = Plan::cores_and_ways(all).changes,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
     }
@@ -447,8 +447,8 @@ impl Policy for Heracles {
             self.lay_out(seen, &mut plan);
         }
         for s in &seen.services {
-            if let Some(a) = self.wanted.get(&s.id).filter(|a| !s.placed || s.allocation != **a) {
-                plan.allocations.insert(s.id.clone(), a.clone());
+            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
+                plan.changes.insert(s.id.clone(), change.clone());
             }
         }
         plan

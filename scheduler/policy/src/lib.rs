@@ -36,6 +36,7 @@ mod policy;
 pub mod settable;
 pub mod shadow;
 pub mod surefoot;
+pub mod together;
 pub mod unmanaged;
 
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
 pub use shadow::{Opinion, Shadows};
 pub use surefoot::Surefoot;
+pub use together::Together;
 pub use unmanaged::Unmanaged;
 
 pub use model_set::ModelSet;

@@ -597,7 +597,7 @@ impl Policy for Osml {
             self.partition_bandwidth(seen, &mut plan);
         }
         match self.books.plan(seen) {
-            Ok(p) => plan.allocations = p.allocations,
+            Ok(p) => plan.changes = p.changes,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan

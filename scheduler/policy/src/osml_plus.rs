@@ -502,7 +502,7 @@ impl Policy for OsmlPlus {
         self.over_provisioned(now_ms, seen, &mut plan);
         self.be_bandwidth(now_ms, seen, &mut plan);
         match self.books.plan(seen) {
-            Ok(p) => plan.allocations = p.allocations,
+            Ok(p) => plan.changes = p.changes,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan

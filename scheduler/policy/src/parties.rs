@@ -407,7 +407,7 @@ impl Policy for Parties {
             }
         }
         match self.books.plan(seen) {
-            Ok(p) => plan.allocations = p.allocations,
+            Ok(p) => plan.changes = p.changes,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan

@@ -1,7 +1,7 @@
 //! The port of a policy.
 
 use crate::pace::Pace;
-use surefoot_server::{Observation, Plan};
+use surefoot_server::{Observation, Plan, Resource};
 
 /// Decides what every service of one server holds.
 pub trait Policy {
@@ -13,6 +13,11 @@ pub trait Policy {
     /// Why it cannot work so, and what it can work with.
     fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
         Pace::every(interval_ms).map(|_| ())
+    }
+
+    /// The resources that its plans may name; no other policy beside it owns one of them. A plan that names another one is refused.
+    fn owns(&self) -> &[Resource] {
+        &Resource::CORES_AND_WAYS
     }
 
     /// Called with what was seen since the last call; an empty plan changes nothing.

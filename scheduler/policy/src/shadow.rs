@@ -11,7 +11,7 @@
 use crate::models::{Models, State};
 use crate::Policy;
 use std::collections::BTreeMap;
-use surefoot_server::{Allocation, Observation, Plan, ServiceId};
+use surefoot_server::{Allocation, Change, Observation, Plan, ServiceId};
 
 /// A shadow begins anew from what is in force after so long.
 pub const RENEW_MS: u64 = 10_000;
@@ -38,7 +38,7 @@ struct Shadow {
     make: Maker,
     policy: Box<dyn Policy>,
     since_ms: Option<u64>,
-    wants: BTreeMap<ServiceId, Allocation>,
+    wants: BTreeMap<ServiceId, Change>,
 }
 
 /// All shadows of one node.
@@ -77,8 +77,12 @@ impl Shadows {
             let plan = shadow.policy.step(now_ms, seen);
             shadow.policy.between();
             shadow.wants.retain(|id, _| seen.get(id).is_some());
-            shadow.wants.extend(plan.allocations.clone());
-            out.push((shadow.name.as_str(), opinion(seen, &shadow.wants, &plan, judge), plan));
+            for (id, change) in &plan.changes {
+                let wanted = shadow.wants.remove(id).unwrap_or_default();
+                shadow.wants.insert(id.clone(), wanted.and(change.clone()));
+            }
+            let wants = Plan { changes: shadow.wants.clone(), ..Plan::default() }.allocations(seen);
+            out.push((shadow.name.as_str(), opinion(seen, &wants, &plan, judge), plan));
         }
         Ok(out)
     }

@@ -3,7 +3,6 @@
 //! Service time S = base (1 + miss), miss = (lacking ways) / (wanted ways); rho = demand (1 + miss) / cores; a queue of work
 //! grows with rho - 1 and is waited for; p99 = 3 S + S / (1 - rho) (while rho < 1) + queue.
 
-use std::collections::BTreeMap;
 use surefoot_server::validate::validate;
 use surefoot_server::window::{merge, SILENT_MS};
 use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Observation, Plan, Platform, ServiceView, Verdict};
@@ -219,16 +218,14 @@ impl Plant {
 
     /// As a server does: refuse a plan that breaks a rule (here: fail the test).
     pub fn apply(&mut self, plan: &Plan) {
-        let mut all: BTreeMap<String, Allocation> =
-            self.tenants.iter().filter(|t| t.placed).map(|t| (t.id.clone(), t.allocation.clone())).collect();
-        all.extend(plan.allocations.clone());
-        validate(&self.platform, &all).unwrap();
         for t in &mut self.tenants {
-            if let Some(a) = plan.allocations.get(&t.id) {
-                t.allocation = a.clone();
-                t.placed = true;
+            if let Some(a) = plan.wants(&t.id, &t.allocation) {
+                t.placed = t.placed || plan.places(&t.id).unwrap();
+                t.allocation = a;
             }
         }
+        let placed = self.tenants.iter().filter(|t| t.placed);
+        validate(&self.platform, &placed.map(|t| (t.id.clone(), t.allocation.clone())).collect()).unwrap();
     }
 
     /// Run a policy; returns the time at which all targets were met and then stayed met for 3 s, from the start of the run.

@@ -1,16 +1,16 @@
 //! Everything is shared by everybody: what an operating system does by default.
 
 use crate::Policy;
-use surefoot_server::{Action, ActionKind, Allocation, Because, Observation, Plan, Platform};
+use surefoot_server::{Action, ActionKind, Allocation, Because, Change, Observation, Plan, Platform};
 
 /// No partitioning.
 pub struct Unmanaged {
-    everything: Allocation,
+    everything: Change,
 }
 
 impl Unmanaged {
     pub fn new(platform: &Platform) -> Self {
-        Unmanaged { everything: Allocation::everything(platform) }
+        Unmanaged { everything: Change::cores_and_ways(&Allocation::everything(platform)) }
     }
 }
 
@@ -21,8 +21,8 @@ impl Policy for Unmanaged {
 
     fn step(&mut self, _now_ms: u64, seen: &Observation) -> Plan {
         let mut plan = Plan::default();
-        for s in seen.services.iter().filter(|s| !s.placed || s.allocation != self.everything) {
-            plan.allocations.insert(s.id.clone(), self.everything.clone());
+        for s in seen.services.iter().filter(|s| !s.placed || self.everything.alters(&s.allocation)) {
+            plan.changes.insert(s.id.clone(), self.everything.clone());
             let mut because = Because::seen(s);
             because.bind("this policy partitions nothing");
             plan.actions.push(Action {
@@ -48,7 +48,7 @@ mod tests {
         let mut plant = Plant::new(&p).lc("a", 2.0, 5.0).be("x");
         let mut policy = Unmanaged::new(&p);
         let plan = policy.step(0, &plant.observe());
-        assert_eq!(plan.allocations.len(), 2);
+        assert_eq!(plan.changes.len(), 2);
         plant.apply(&plan);
         assert!(plant.observe().services.iter().all(|s| s.allocation == Allocation::everything(&p)));
         assert!(policy.step(100, &plant.observe()).is_empty());

@@ -11,6 +11,7 @@
 
 use crate::allocation::Allocation;
 use crate::bounds::Bounds;
+use crate::change::Change;
 use crate::cpuset::CpuSet;
 use crate::observation::Observation;
 use crate::plan::Plan;
@@ -32,8 +33,7 @@ pub fn keep(p: &Platform, seen: &Observation, mut plan: Plan) -> Kept {
     let mut left_out = BTreeMap::new();
     let before: BTreeMap<ServiceId, Allocation> =
         seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
-    let mut all = before.clone();
-    all.extend(plan.allocations.clone());
+    let mut all = plan.layout(seen);
     if !seen.bounds.iter().any(|(id, b)| all.contains_key(id) && !b.is_none()) {
         return Kept { plan, left_out };
     }
@@ -58,9 +58,15 @@ pub fn keep(p: &Platform, seen: &Observation, mut plan: Plan) -> Kept {
         // What the kernel refuses of it is told; a plan that breaks a rule would be refused whole.
         return Kept { plan, left_out };
     }
-    all.retain(|id, a| before.get(id) != Some(a));
-    plan.actions.retain(|a| !left_out.contains_key(&a.service));
-    plan.allocations = all;
+    plan.leave_out(|id| left_out.contains_key(id));
+    for (id, a) in &all {
+        // What the plan says of a service, and what bounds make of it.
+        let asked = plan.changes.remove(id);
+        let of = if asked.is_some() { &wanted } else { &before };
+        if before.get(id) != Some(a) {
+            plan.changes.insert(id.clone(), asked.unwrap_or_default().and(Change::between(&of[id], a)));
+        }
+    }
     Kept { plan, left_out }
 }
 
@@ -236,7 +242,13 @@ mod tests {
         let holding =
             |(id, cores): &(&str, u32)| Holding { members: vec![id.to_string()], cores: *cores, ways: p.min_ways(), mba_pct: 100 };
         let holdings: Vec<Holding> = counts.iter().map(holding).collect();
-        Plan { allocations: pack(p, &BTreeMap::new(), &holdings, &[]).unwrap(), ..Plan::default() }
+        Plan::whole(pack(p, &BTreeMap::new(), &holdings, &[]).unwrap())
+    }
+
+    /// What services hold that had everything, or had nothing of it changed.
+    fn held(plan: &Plan) -> BTreeMap<ServiceId, Allocation> {
+        let everything = Allocation::everything(&Platform::regular("t", 1, 1, 0, 0.0));
+        plan.changes.iter().map(|(id, c)| (id.clone(), c.on(&everything))).collect()
     }
 
     fn shown(k: &Kept) -> String {
@@ -245,7 +257,7 @@ mod tests {
             let quota = a.quota_cores.map_or_else(String::new, |q| format!(" quota {q}"));
             format!("{id} {}{shared}{quota}", a.cpus)
         };
-        k.plan.allocations.iter().map(one).collect::<Vec<_>>().join("; ")
+        held(&k.plan).iter().map(|(id, a)| one((id, a))).collect::<Vec<_>>().join("; ")
     }
 
     /// CPUs change hands one for one: nobody has fewer, and nobody shares.
@@ -269,14 +281,14 @@ mod tests {
         let p = Platform::regular("t", 4, 1, 0, 0.0);
         let k = keep(&p, &seen(&p, &BTreeMap::new(), &["a", "b"], &[("a", least("0-3"))]), packed(&p, &[("a", 2), ("b", 2)]));
         assert_eq!(shown(&k), "a 0-3 (shared 2-3); b 2-3 (shared 2-3)");
-        validate(&p, &k.plan.allocations).unwrap();
+        validate(&p, &held(&k.plan)).unwrap();
     }
 
     /// A service that is already in force moves out of the way although the policy asks for nothing.
     #[test]
     fn a_bound_that_appears_moves_those_in_force() {
         let p = Platform::regular("t", 4, 1, 0, 0.0);
-        let now = packed(&p, &[("a", 2), ("b", 2)]).allocations;
+        let now = held(&packed(&p, &[("a", 2), ("b", 2)]));
         let k = keep(&p, &seen(&p, &now, &["a", "b"], &[("a", most("2-3"))]), Plan::default());
         assert_eq!(shown(&k), "a 2-3; b 0-1");
     }
@@ -315,15 +327,13 @@ mod tests {
         let plan = packed(&p, &[("a", 2), ("b", 2)]);
         let fixed = |m: u32| Bounds { ways: Some(vec![m]), ..Bounds::default() };
         let k = keep(&p, &seen(&p, &BTreeMap::new(), &["a", "b"], &[("a", fixed(0x7ff))]), plan.clone());
-        let (a, b) = (&k.plan.allocations["a"], &k.plan.allocations["b"]);
-        assert_eq!(
-            (a.ways[0], a.shared_ways[0], b.ways[0], b.shared_ways[0]),
-            (0x7ff, b.ways[0], plan.allocations["b"].ways[0], b.ways[0])
-        );
-        validate(&p, &k.plan.allocations).unwrap();
+        let (got, asked) = (held(&k.plan), held(&plan));
+        let (a, b) = (&got["a"], &got["b"]);
+        assert_eq!((a.ways[0], a.shared_ways[0], b.ways[0], b.shared_ways[0]), (0x7ff, b.ways[0], asked["b"].ways[0], b.ways[0]));
+        validate(&p, &held(&k.plan)).unwrap();
         // A mask with a gap is no plan's to give.
         let k = keep(&p, &seen(&p, &BTreeMap::new(), &["a", "b"], &[("a", fixed(0x505))]), plan);
-        assert_eq!(k.plan.allocations["a"].ways[0], 0x7ff);
+        assert_eq!(held(&k.plan)["a"].ways[0], 0x7ff);
     }
 
     /// Whatever the plan and the bounds: the plan stays valid, every bound is kept or its service left out, the others have as many CPUs as
@@ -367,7 +377,7 @@ mod tests {
             let ids: Vec<&str> = counts.iter().map(|c| c.0).collect();
             let at_first = seen(&p, &BTreeMap::new(), &ids, &bounds);
             let k = keep(&p, &at_first, plan.clone());
-            let got = &k.plan.allocations;
+            let got = &held(&k.plan);
             validate(&p, got).unwrap_or_else(|e| panic!("{e}: {bounds:?} {}", shown(&k)));
             for (id, b) in &bounds {
                 let Some(a) = got.get(*id) else {
@@ -387,8 +397,8 @@ mod tests {
                     shared += 1;
                 }
             }
-            let again = keep(&p, &seen(&p, got, &ids, &bounds), Plan { allocations: got.clone(), ..Plan::default() });
-            assert!(again.plan.allocations.is_empty(), "{bounds:?}: {} and then {}", shown(&k), shown(&again));
+            let again = keep(&p, &seen(&p, got, &ids, &bounds), Plan::whole(got.clone()));
+            assert!(again.plan.changes.is_empty(), "{bounds:?}: {} and then {}", shown(&k), shown(&again));
         }
         assert!(alone > 5000 && shared > 500 && out > 20, "{alone} {shared} {out}");
     }

@@ -2,6 +2,9 @@
 
 use crate::allocation::Allocation;
 use crate::because::Because;
+use crate::change::Change;
+use crate::observation::Observation;
+use crate::resource::Resource;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,21 +70,150 @@ impl Report {
     pub const ALL: &'static str = "all";
 }
 
-/// Allocations to put in force. A service that is not named keeps what it has.
+/// Changes to put in force. A service that is not named keeps what it has, and so does a resource of a service that is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Plan {
-    pub allocations: BTreeMap<ServiceId, Allocation>,
+    pub changes: BTreeMap<ServiceId, Change>,
     pub actions: Vec<Action>,
     pub reports: Vec<Report>,
 }
 
 impl Plan {
+    /// Cores, ways and bandwidth of these allocations; limits on memory stay as they are.
+    pub fn cores_and_ways(allocations: BTreeMap<ServiceId, Allocation>) -> Self {
+        let changes = allocations.iter().map(|(id, a)| (id.clone(), Change::cores_and_ways(a))).collect();
+        Plan { changes, ..Plan::default() }
+    }
+
+    /// Every resource of these allocations.
+    pub fn whole(allocations: BTreeMap<ServiceId, Allocation>) -> Self {
+        let changes = allocations.iter().map(|(id, a)| (id.clone(), Change::all(a))).collect();
+        Plan { changes, ..Plan::default() }
+    }
+
+    /// Nothing is to be changed.
     pub fn is_empty(&self) -> bool {
-        self.allocations.is_empty()
+        self.changes.values().all(Change::is_empty)
     }
 
     /// Whether it is a step, and not a layout of earlier steps said again (no action) or an action that changes nothing.
     pub fn is_step(&self) -> bool {
         !self.actions.is_empty() && !self.is_empty()
+    }
+
+    /// What a service would hold that holds `now`; None where nothing is said about it.
+    pub fn wants(&self, id: &str, now: &Allocation) -> Option<Allocation> {
+        self.changes.get(id).filter(|c| !c.is_empty()).map(|c| c.on(now))
+    }
+
+    /// What every service that is named would hold.
+    pub fn allocations(&self, seen: &Observation) -> BTreeMap<ServiceId, Allocation> {
+        seen.services.iter().filter_map(|s| Some((s.id.clone(), self.wants(&s.id, &s.allocation)?))).collect()
+    }
+
+    /// What all services would hold that were placed before it or would be by it.
+    pub fn layout(&self, seen: &Observation) -> BTreeMap<ServiceId, Allocation> {
+        let mut all: BTreeMap<ServiceId, Allocation> =
+            seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
+        all.extend(self.allocations(seen));
+        all
+    }
+
+    /// Whether a service that nothing has placed yet would be placed: it runs everywhere until a plan gives it CPUs.
+    ///
+    /// # Errors
+    /// One line where the plan names something else of it.
+    pub fn places(&self, id: &str) -> Result<bool, String> {
+        match self.changes.get(id).filter(|c| !c.is_empty()) {
+            None => Ok(false),
+            Some(c) if c.cpu.is_some() => Ok(true),
+            Some(c) => {
+                let what = Resource::list(&c.resources().collect::<Vec<_>>());
+                Err(format!("{id}: {what}, but it is not placed yet. Give it CPUs first, or in the same plan"))
+            }
+        }
+    }
+
+    /// Alter an allocation of which every resource is named.
+    pub fn adjust(&mut self, id: &str, alter: impl FnOnce(&mut Allocation)) {
+        if let Some((c, mut a)) = self.changes.get_mut(id).and_then(|c| c.whole().map(|a| (c, a))) {
+            alter(&mut a);
+            *c = Change::all(&a);
+        }
+    }
+
+    /// Leave out what is said about some services: their changes and their actions.
+    pub fn leave_out(&mut self, left_out: impl Fn(&str) -> bool) {
+        self.changes.retain(|id, _| !left_out(id));
+        self.actions.retain(|a| !left_out(&a.service));
+    }
+}
+
+/// A plan in a file. Older ones have whole allocations, of which cores, ways and bandwidth were meant: no policy of then set a limit
+/// on memory.
+#[derive(Deserialize)]
+struct Written {
+    changes: Option<BTreeMap<ServiceId, Change>>,
+    allocations: Option<BTreeMap<ServiceId, Allocation>>,
+    actions: Vec<Action>,
+    reports: Vec<Report>,
+}
+
+impl TryFrom<Written> for Plan {
+    type Error = &'static str;
+
+    fn try_from(w: Written) -> Result<Self, Self::Error> {
+        let changes = match (w.changes, w.allocations) {
+            (Some(changes), None) => changes,
+            (None, Some(allocations)) => Plan::cores_and_ways(allocations).changes,
+            (Some(_), Some(_)) => return Err("a plan with both `changes` and `allocations`"),
+            (None, None) => return Err("missing field `changes`"),
+        };
+        Ok(Plan { changes, actions: w.actions, reports: w.reports })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Limit;
+    use crate::platform::Platform;
+
+    /// A plan is written as changes and read back; one of an older version says nothing about memory.
+    #[test]
+    fn plans_of_older_versions_are_read() {
+        let p = Platform::regular("t", 4, 1, 11, 2.0);
+        let a = Allocation::everything(&p);
+        let of = |key: &str, value: String| format!(r#"{{"{key}":{{"web":{value}}},"actions":[],"reports":[]}}"#);
+        let old = of("allocations", serde_json::to_string(&a).unwrap());
+        let read: Plan = serde_json::from_str(&old).unwrap();
+        assert_eq!(read, Plan::cores_and_ways(BTreeMap::from([("web".into(), a.clone())])));
+        let limited = Allocation { mem_limit_bytes: Some(1 << 30), ..a.clone() };
+        assert_eq!(read.wants("web", &limited), Some(limited));
+        let whole = Plan::whole(BTreeMap::from([("web".into(), a)]));
+        let text = serde_json::to_string(&whole).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), whole);
+        let limit = of("changes", r#"{"mem_limit":{"bytes":5}}"#.into());
+        assert_eq!(serde_json::from_str::<Plan>(&limit).unwrap().changes["web"].mem_limit, Some(Limit::Bytes(5)));
+        for wrong in [
+            r#"{"actions":[],"reports":[]}"#,
+            r#"{"changes":{},"allocations":{},"actions":[],"reports":[]}"#,
+            &of("changes", r#"{"memory":5}"#.into()),
+        ] {
+            assert!(serde_json::from_str::<Plan>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// A service that runs everywhere is given CPUs first.
+    #[test]
+    fn who_is_not_placed_is_given_cpus_first() {
+        let everything = Allocation::everything(&Platform::regular("t", 4, 1, 11, 2.0));
+        let mut plan = Plan::whole(BTreeMap::from([("web".into(), everything)]));
+        assert_eq!((plan.places("web"), plan.places("db")), (Ok(true), Ok(false)));
+        plan.changes.get_mut("web").unwrap().forget(Resource::Cpu);
+        assert!(plan.places("web").unwrap_err().starts_with("web: ways, memory bandwidth, memory, zswap, but it is not placed yet"));
+        plan.changes.insert("web".into(), Change::default());
+        assert_eq!((plan.places("web"), plan.is_empty()), (Ok(false), true));
     }
 }

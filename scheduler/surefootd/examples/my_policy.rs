@@ -40,7 +40,7 @@ impl Policy for FollowsLoad {
             };
             plan.actions.push(Action { service: s.id.clone(), kind, why: format!("{busy:.1} cores are busy"), because });
         }
-        plan.allocations = self.books.plan(seen).map(|p| p.allocations).unwrap_or_default();
+        plan.changes = self.books.plan(seen).map(|p| p.changes).unwrap_or_default();
         plan
     }
 }

@@ -3,7 +3,7 @@
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use std::hint::black_box;
 use std::path::PathBuf;
-use surefoot_server::{Allocation, CpuSet, Plan, Server, Tick};
+use surefoot_server::{Allocation, Change, CpuSet, Plan, Server, Tick};
 use surefoot_vserver::{place, sample_series, stack_ways, Plant, Profiles, Series, Steady, Tenant, VirtualServer, HORIZON_S};
 
 fn profiles() -> Profiles {
@@ -102,7 +102,7 @@ fn closed_loop(c: &mut Criterion) {
         server.add(0, n, profile, rps, 12).expect("valid service");
         let everything = Allocation::everything(server.platform());
         let hold = Allocation { cpus: cpus[i], shared_cpus: CpuSet::empty(), ways: vec![masks[i]], shared_ways: vec![0], ..everything };
-        plan.allocations.insert((*n).into(), hold);
+        plan.changes.insert((*n).into(), Change::all(&hold));
     }
     server.apply(&plan).expect("valid plan");
     (0..20).for_each(|_| server.advance(Tick { ms: 100 }));

@@ -456,22 +456,28 @@ impl Server for VirtualServer {
         for e in self.entries.iter().filter(|e| e.placed) {
             all.insert(e.id.clone(), e.allocation.clone());
         }
-        for (id, a) in &plan.allocations {
+        let mut new: BTreeMap<String, Allocation> = BTreeMap::new();
+        for id in plan.changes.keys() {
             let Some(e) = self.entries.iter().find(|e| e.id == *id) else {
                 let known: Vec<&str> = self.entries.iter().map(|e| e.id.as_str()).collect();
                 return Err(ServerError::Invalid(format!("{id}: no such service here. Running: {}", known.join(", "))));
             };
+            if !e.placed && !plan.places(id).map_err(ServerError::Invalid)? {
+                continue;
+            }
+            let Some(a) = plan.wants(id, &e.allocation) else { continue };
             if a.quota_cores.is_some() {
                 return Err(ServerError::Invalid(format!("{id}: CPU quota, but the virtual server gives whole CPUs. Leave it out")));
             }
             let mut t = self.newcomer(&e.profile, 0.0, e.threads);
-            self.changes(&e.allocation, a).iter().for_each(|c| c.put(&mut t));
+            self.changes(&e.allocation, &a).iter().for_each(|c| c.put(&mut t));
             self.check(id, &t)?;
             all.insert(id.clone(), a.clone());
+            new.insert(id.clone(), a);
         }
         surefoot_server::validate::validate(&self.platform, &all).map_err(ServerError::Invalid)?;
         let mut applied = Applied::default();
-        for (id, a) in &plan.allocations {
+        for (id, a) in &new {
             let Some(i) = self.entries.iter().position(|e| e.id == *id) else { continue };
             let changes = self.changes(&self.entries[i].allocation, a);
             for c in changes {

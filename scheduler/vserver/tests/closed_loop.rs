@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use surefoot_server::{Allocation, CpuSet, FeedState, Observation, Plan, Server, ServerError, Tick, Verdict, FEATURE_NAMES};
+use surefoot_server::{Allocation, Change, CpuSet, FeedState, Limit, Observation, Plan, Server, ServerError, Tick, Verdict, FEATURE_NAMES};
 use surefoot_vserver::{
     place, platform_of, sample_series, stack_ways, Plant, PlatformProfile, Series, Steady, Tenant, VirtualServer, HORIZON_S,
 };
@@ -27,7 +27,7 @@ fn hold(v: &VirtualServer, lo: u32, hi: u32, mask: u32) -> Allocation {
 }
 
 fn plan(list: &[(&str, Allocation)]) -> Plan {
-    Plan { allocations: list.iter().map(|(id, a)| (id.to_string(), a.clone())).collect(), ..Plan::default() }
+    Plan::whole(list.iter().map(|(id, a)| (id.to_string(), a.clone())).collect())
 }
 
 fn server(seed: Option<u64>) -> VirtualServer {
@@ -313,7 +313,26 @@ fn sharing_is_allowed_where_both_agree() {
     let p = plan(&[("xapian", shared(hold(&v, 0, 8, 0xff))), ("ads", shared(hold(&v, 6, 18, 0xff80)))]);
     v.apply(&p).unwrap();
     let all: BTreeMap<_, _> = run(&mut v, 3)[2].services.iter().map(|s| (s.id.clone(), s.allocation.clone())).collect();
-    assert_eq!(all["ads"], p.allocations["ads"]);
+    assert_eq!(Some(all["ads"].clone()), p.changes["ads"].whole());
+}
+
+/// A plan of cores and ways says nothing about memory, and a plan of memory nothing about cores and ways.
+#[test]
+fn a_memory_limit_survives_a_plan_of_cores_and_ways() {
+    let mut v = server(None);
+    let limited = Allocation { mem_limit_bytes: Some(8 << 30), zswap_max_bytes: Some(1 << 30), ..hold(&v, 0, 8, 0xff) };
+    v.apply(&plan(&[("xapian", limited.clone())])).unwrap();
+    run(&mut v, 3);
+    v.apply(&Plan::cores_and_ways(BTreeMap::from([("xapian".into(), hold(&v, 4, 10, 0xf0))]))).unwrap();
+    let held = |v: &mut VirtualServer| v.observe().get("xapian").unwrap().allocation.clone();
+    let then = Allocation { mem_limit_bytes: Some(8 << 30), zswap_max_bytes: Some(1 << 30), ..hold(&v, 4, 10, 0xf0) };
+    assert_eq!(held(&mut v), then);
+    let change = Change { mem_limit: Some(Limit::None), ..Change::default() };
+    v.apply(&Plan { changes: BTreeMap::from([("xapian".into(), change.clone())]), ..Plan::default() }).unwrap();
+    assert_eq!(held(&mut v), Allocation { mem_limit_bytes: None, ..then });
+    // A service that runs everywhere still is given CPUs first.
+    let refused = v.apply(&Plan { changes: BTreeMap::from([("ads".into(), change)]), ..Plan::default() }).unwrap_err().to_string();
+    assert_eq!(refused, "ads: memory, but it is not placed yet. Give it CPUs first, or in the same plan. Nothing was changed.");
 }
 
 /// One service's part of a plan, before there is a platform: CPUs, ways, MBA, memory and pool, shared or not.
@@ -409,16 +428,16 @@ proptest! {
                 _ => {}
             }
             let allocations = parts.iter().map(|x| (format!("s{}", x.who), x.allocation(&v))).collect();
-            let plan = Plan { allocations, ..Plan::default() };
+            let plan = Plan::whole(allocations);
             let before = format!("{v:?}");
             match v.apply(&plan) {
                 Ok(applied) => {
                     let seen = v.observe();
-                    for (id, a) in &plan.allocations {
+                    for (id, change) in &plan.changes {
                         let s = seen.get(id).unwrap();
-                        prop_assert!(s.placed && s.allocation == *a);
+                        prop_assert!(s.placed && change.whole() == Some(s.allocation.clone()));
                     }
-                    prop_assert!(applied.changed.iter().all(|id| plan.allocations.contains_key(id)));
+                    prop_assert!(applied.changed.iter().all(|id| plan.changes.contains_key(id)));
                 }
                 Err(e) => {
                     let e = e.to_string();

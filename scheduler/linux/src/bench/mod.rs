@@ -390,7 +390,7 @@ impl LocalBench {
         }
         let in_force = self.server.observe().services.into_iter().filter(|v| v.placed).map(|v| (v.id, v.allocation)).collect();
         let allocations = pack(&p, &in_force, &holdings, &[]).map_err(ServerError::Invalid)?;
-        self.server.apply(&Plan { allocations, ..Plan::default() })?;
+        self.server.apply(&Plan::cores_and_ways(allocations))?;
         Ok(())
     }
 

@@ -45,26 +45,28 @@ const UNDO_ATTEMPTS: u32 = 3;
 impl LocalServer {
     pub(super) fn put_in_force(&mut self, plan: &Plan, wait: Wait) -> Result<Applied, ServerError> {
         self.settle()?;
-        if let Some(id) = plan.allocations.keys().find(|id| !self.services.contains_key(*id)) {
+        if let Some(id) = plan.changes.keys().find(|id| !self.services.contains_key(*id)) {
             return Err(ServerError::Invalid(format!("no service \"{id}\" here. There are: {}", self.names())));
         }
-        if let Some(id) = plan.allocations.keys().find(|id| matches!(self.services[*id].control, Control::Watched(_))) {
+        if let Some(id) = plan.changes.keys().find(|id| matches!(self.services[*id].control, Control::Watched(_))) {
             return Err(ServerError::Invalid(format!("service \"{id}\" is only watched. Adopt it to control it")));
         }
         let mut all: BTreeMap<ServiceId, Allocation> =
             self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
-        all.extend(plan.allocations.clone());
+        let mut new: BTreeMap<ServiceId, Allocation> = BTreeMap::new();
+        for (id, s) in &self.services {
+            if !s.placed {
+                plan.places(id).map_err(ServerError::Invalid)?;
+            }
+            new.extend(plan.wants(id, &s.allocation).map(|a| (id.clone(), a)));
+        }
+        all.extend(new.clone());
         validate(&self.platform, &all).map_err(ServerError::Invalid)?;
-        let new: BTreeMap<ServiceId, Allocation> = plan
-            .allocations
-            .iter()
-            .filter(|(id, a)| {
-                let s = &self.services[*id];
-                // What was refused stays: to ask for it again changes nothing, until it is due.
-                !s.placed || s.allocation != self.with_what_stays(id, a)
-            })
-            .map(|(id, a)| (id.clone(), a.clone()))
-            .collect();
+        new.retain(|id, a| {
+            let s = &self.services[id];
+            // What was refused stays: to ask for it again changes nothing, until it is due.
+            !s.placed || s.allocation != self.with_what_stays(id, a)
+        });
         if let Some(why) = new.iter().find_map(|(id, a)| self.breaks(id, a)) {
             return Err(ServerError::Invalid(why));
         }

@@ -147,7 +147,7 @@ impl Host {
 fn plan(s: &LocalServer) -> Plan {
     let holding = |id: &&str| Holding { members: vec![id.to_string()], cores: 2, ways: 3, mba_pct: 100 };
     let holdings: Vec<Holding> = IDS.iter().map(holding).collect();
-    Plan { allocations: pack(s.platform(), &BTreeMap::new(), &holdings, &[]).unwrap(), ..Plan::default() }
+    Plan::whole(pack(s.platform(), &BTreeMap::new(), &holdings, &[]).unwrap())
 }
 
 /// As a daemon does it: the plan is made anew around what is seen at each tick. How many ticks until it is in force, and what was said.
@@ -198,8 +198,7 @@ fn whatever_is_refused_stops_one_service() {
         let host = Host::new();
         let mut s = host.server();
         let mut wanted = plan(&s);
-        let bad = wanted.allocations.get_mut("bad").unwrap();
-        (bad.quota_cores, bad.mem_limit_bytes) = (Some(1.5), Some(1 << 30));
+        wanted.adjust("bad", |bad| (bad.quota_cores, bad.mem_limit_bytes) = (Some(1.5), Some(1 << 30)));
         let at = host.root.path(format!("/sys/fs/cgroup/lc/{file}"));
         host.files.by(move |path, _| (path == at).then_some(errno));
         let (n, said) = ticks(&mut s, &wanted);
@@ -220,7 +219,7 @@ fn whatever_is_refused_stops_one_service() {
         host.files.by(|_, _| None);
         wait(&mut s);
         assert_eq!(ticks(&mut s, &wanted).0, 1);
-        assert_eq!((kept(&s), sound(&mut s)["bad"].cpus), (vec![], wanted.allocations["bad"].cpus));
+        assert_eq!((kept(&s), sound(&mut s)["bad"].cpus), (vec![], wanted.changes["bad"].whole().unwrap().cpus));
         assert_eq!(s.refusals().map(|(id, v, n)| (id.to_string(), v.name(), n)).collect::<Vec<_>>(), [("bad".to_string(), value, 2)]);
         s.reset().unwrap();
     }
@@ -265,7 +264,7 @@ fn a_value_without_a_file_stops_one_service() {
     let host = Host::new();
     let mut s = host.server();
     let mut wanted = plan(&s);
-    wanted.allocations.get_mut("bad").unwrap().zswap_max_bytes = Some(1 << 20);
+    wanted.adjust("bad", |a| a.zswap_max_bytes = Some(1 << 20));
     let (n, said) = ticks(&mut s, &wanted);
     assert!(n == 2 && said[0].contains("zswap limit"), "{said:?}");
     assert_eq!((kept(&s), sound(&mut s)["bad"].zswap_max_bytes), (vec![("bad".to_string(), "zswap limit")], None));
@@ -289,7 +288,7 @@ fn what_the_tree_bounds_is_found_and_ends_with_its_cause() {
     assert!(why.contains("lc, has only CPUs 4-7") && why.contains("lc, has a quota of 1.5 cores") && why.contains("echo"), "{why}");
     let before = host.says("good/cpuset.cpus");
     let broken = Allocation { quota_cores: Some(2.0), ..held["bad"].clone() };
-    let e = s.apply(&Plan { allocations: BTreeMap::from([("bad".into(), broken)]), ..Plan::default() }).unwrap_err().to_string();
+    let e = s.apply(&Plan::whole(BTreeMap::from([("bad".into(), broken)]))).unwrap_err().to_string();
     assert!(e.contains("1.5 cores") && e.contains("Nothing was changed"), "{e}");
     assert_eq!(host.says("good/cpuset.cpus"), before);
     host.put("cpuset.cpus.effective", "0-7\n");
@@ -297,7 +296,7 @@ fn what_the_tree_bounds_is_found_and_ends_with_its_cause() {
     s.observe();
     assert!(s.limits().iter().all(|l| l.service != "bad"), "{:?}", s.limits());
     assert_eq!(ticks(&mut s, &wanted).0, 1);
-    assert_eq!(sound(&mut s)["bad"].cpus, wanted.allocations["bad"].cpus);
+    assert_eq!(sound(&mut s)["bad"].cpus, wanted.changes["bad"].whole().unwrap().cpus);
 }
 
 /// A group that has gone, or an actuator that is away, is no bound: nothing is learnt from it.
@@ -325,9 +324,9 @@ fn an_undo_that_stays_refused_ends() {
     // The first moves, the second is refused to grow, and the first may not go back.
     let mut other = wanted.clone();
     let cpus = |a: &mut Allocation, c: &str| (a.cpus, a.shared_cpus) = (CpuSet::parse(c).unwrap(), CpuSet::empty());
-    let more = format!("{},7", wanted.allocations["good"].cpus);
-    cpus(other.allocations.get_mut("bad").unwrap(), "6");
-    cpus(other.allocations.get_mut("good").unwrap(), &more);
+    let more = format!("{},7", wanted.changes["good"].whole().unwrap().cpus);
+    other.adjust("bad", |a| cpus(a, "6"));
+    other.adjust("good", |a| cpus(a, &more));
     host.files.by(|path, text| {
         let refused = path.ends_with("good/cpuset.cpus") || path.ends_with("bad/cpuset.cpus") && text != "6";
         refused.then_some(libc::EINVAL)
@@ -340,9 +339,9 @@ fn an_undo_that_stays_refused_ends() {
     s.observe();
     assert_eq!(kept(&s), [("bad".to_string(), "CPUs")]);
     let mut rest = wanted.clone();
-    rest.allocations.remove("bad");
-    let given_up = wanted.allocations["bad"].cpus.to_string();
-    cpus(rest.allocations.get_mut("good").unwrap(), &given_up);
+    rest.changes.remove("bad");
+    let given_up = wanted.changes["bad"].whole().unwrap().cpus.to_string();
+    rest.adjust("good", |a| cpus(a, &given_up));
     ticks(&mut s, &rest);
     let held = sound(&mut s);
     assert_eq!((held["bad"].cpus.to_string(), held["good"].cpus.to_string()), ("6".into(), given_up));

@@ -144,7 +144,7 @@ impl LocalServer {
             return Ok(resumed);
         }
         // With the classes of these: any other of ours is removed.
-        match self.put_in_force(&Plan { allocations: in_force, ..Plan::default() }, Wait::Here) {
+        match self.put_in_force(&Plan::whole(in_force), Wait::Here) {
             Ok(applied) => resumed.adopted = applied.changed,
             Err(e) => {
                 tracing::warn!("the last plan of the run before this one does not fit any more and is given back: {e}");

@@ -130,7 +130,7 @@ impl Host {
 fn plan(s: &LocalServer, of: &[(&str, &str)]) -> Plan {
     let all = Allocation::everything(s.platform());
     let with = |cpus: &str| Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..all.clone() };
-    Plan { allocations: of.iter().map(|(id, cpus)| (id.to_string(), with(cpus))).collect(), ..Plan::default() }
+    Plan::whole(of.iter().map(|(id, cpus)| (id.to_string(), with(cpus))).collect())
 }
 
 fn until(s: &mut LocalServer, holds: impl Fn() -> bool) {
@@ -276,7 +276,7 @@ fn the_layout_knows_nothing_of_partitions() {
     // What two partitions leave; a plan that moves no CPU keeps them.
     host.put("/sys/fs/cgroup/docker/cpuset.cpus.effective", "2-3");
     let mut other = plan(&s, &[("a", "0"), ("b", "1")]);
-    other.allocations.get_mut("a").unwrap().mba_pct = 100;
+    other.adjust("a", |a| a.mba_pct = 100);
     s.apply(&other).unwrap();
     s.safe = None;
     s.record_safe_layout(&s.layout.clone()).unwrap();
@@ -342,7 +342,7 @@ fn threads_go_back_from_a_shared_class() {
         let group = |t: u32| model.machine().task_groups(t).unwrap().split_whitespace().next().unwrap_or_default().to_string();
         let mut s = host.server(BE);
         let mut both = plan(&s, &[("a", "0"), ("b", "1")]);
-        both.allocations.values_mut().zip([0x3, 0xc]).for_each(|(a, ways)| (a.ways, a.shared_ways) = (vec![ways], vec![0]));
+        [("a", 0x3), ("b", 0xc)].into_iter().for_each(|(id, ways)| both.adjust(id, |a| (a.ways, a.shared_ways) = (vec![ways], vec![0])));
         s.apply(&both).unwrap();
         let place = group(42);
         assert!(place == group(43) && place != "res:vm0", "{place}");

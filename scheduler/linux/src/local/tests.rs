@@ -60,7 +60,7 @@ impl Host {
 fn quota(s: &LocalServer, cores: &[(&str, f64)]) -> Plan {
     let everything = Allocation::everything(s.platform());
     let allocations = cores.iter().map(|(id, q)| (id.to_string(), Allocation { quota_cores: Some(*q), ..everything.clone() })).collect();
-    Plan { allocations, ..Plan::default() }
+    Plan::whole(allocations)
 }
 
 /// A plan reaches the kernel's files, a second time it changes nothing, and reset gives back what was there before.
@@ -88,7 +88,7 @@ fn be_jobs_get_the_least_weight() {
     s.adopt("c", "c", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Cgroup("/docker/c".into())).unwrap();
     s.adopt("d", "d", BE, 1, Target::Cgroup("/docker/d".into())).unwrap();
     let everything = Allocation::everything(s.platform());
-    let unmanaged = Plan { allocations: ["c", "d"].map(|id| (id.to_string(), everything.clone())).into(), ..Plan::default() };
+    let unmanaged = Plan::whole(["c", "d"].map(|id| (id.to_string(), everything.clone())).into());
     s.apply(&unmanaged).unwrap();
     assert_eq!([host.weight("c"), host.weight("d")], ["1024", "1024"]);
     let plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
@@ -145,10 +145,10 @@ fn bad_input_changes_nothing() {
     let before = host.values("c");
     let mut says = |p: Plan| s.apply(&p).unwrap_err().to_string();
     let all = Allocation { cpus: CpuSet::range(0, 4), ..Allocation::everything(&host_platform()) };
-    assert!(says(Plan { allocations: BTreeMap::from([("x".into(), all.clone())]), ..Plan::default() }).contains("There are: c, d"));
-    assert!(says(Plan { allocations: BTreeMap::from([("c".into(), all)]), ..Plan::default() }).contains("CPU 3 is not managed"));
+    assert!(says(Plan::whole(BTreeMap::from([("x".into(), all.clone())]))).contains("There are: c, d"));
+    assert!(says(Plan::whole(BTreeMap::from([("c".into(), all)]))).contains("CPU 3 is not managed"));
     let zswap = Allocation { zswap_max_bytes: Some(1 << 20), ..Allocation::everything(&host_platform()) };
-    assert!(says(Plan { allocations: BTreeMap::from([("c".into(), zswap)]), ..Plan::default() }).contains("zswap limit"));
+    assert!(says(Plan::whole(BTreeMap::from([("c".into(), zswap)]))).contains("zswap limit"));
     assert_eq!(host.values("c"), before);
     let mut adopt = |id: &str, t: Target| s.adopt(id, "x", BE, 1, t).unwrap_err().to_string();
     assert!(adopt("c", Target::Pid(42)).contains("taken"));
@@ -582,8 +582,7 @@ fn a_lock_that_is_held_stops_nothing() {
         s.adopt("c", "c", BE, 1, Target::Cgroup("/docker/c".into())).unwrap();
         let ways = |s: &LocalServer, cores, ways| {
             let mut plan = quota(s, &[("c", cores)]);
-            let a = plan.allocations.get_mut("c").unwrap();
-            (a.ways, a.shared_ways, a.mba_pct) = (vec![ways], vec![0], 50);
+            plan.adjust("c", |a| (a.ways, a.shared_ways, a.mba_pct) = (vec![ways], vec![0], 50));
             plan
         };
         let mask = || host.root.read("/sys/fs/resctrl/surefoot.c/schemata").and_then(|t| Some(t.rsplit_once('=')?.1.to_string()));
@@ -640,7 +639,7 @@ fn threads_go_back_to_groups_of_others() {
         }
         let mut s = host.server();
         let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
-        plan.allocations.values_mut().for_each(|a| (a.ways, a.shared_ways) = (vec![0x38], vec![0x38]));
+        ["c", "d"].iter().for_each(|id| plan.adjust(id, |a| (a.ways, a.shared_ways) = (vec![0x38], vec![0x38])));
         s.apply(&plan).unwrap();
         if !writable {
             assert_eq!(groups(), before);
@@ -675,8 +674,7 @@ fn ways_go_through_resctrl() {
     let mut s = host.server();
     assert_eq!(s.platform().llc.map(|l: Llc| l.ways), Some(11));
     let mut plan = quota(&s, &[("c", 0.5)]);
-    let a = plan.allocations.get_mut("c").unwrap();
-    (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50);
+    plan.adjust("c", |a| (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50));
     s.apply(&plan).unwrap();
     assert_eq!(read("schemata"), "MB:0= 50\n    L3:0=038");
     assert_eq!(read("tasks"), "42\n43");
@@ -701,8 +699,7 @@ fn with_resctrl(hardware: surefoot_resctrlfs::hardware::Hardware) -> (Host, crat
     let s = host.server();
     let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
     for (id, ways) in [("c", 0x38), ("d", 0x7)] {
-        let a = plan.allocations.get_mut(id).unwrap();
-        (a.ways, a.shared_ways) = (vec![ways], vec![0]);
+        plan.adjust(id, |a| (a.ways, a.shared_ways) = (vec![ways], vec![0]));
     }
     (host, files, s, plan)
 }
@@ -739,7 +736,7 @@ fn ids_that_run_out_are_told_as_ids() {
     hardware.monitoring.as_mut().unwrap().rmids = 3;
     let (host, files, mut s, plan) = with_resctrl(hardware);
     let monitors = |class: &str| host.root.files.folders(&host.root.path(format!("/sys/fs/resctrl/surefoot.{class}/mon_groups")));
-    let first = Plan { allocations: plan.allocations.clone().into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
+    let first = Plan { changes: plan.changes.clone().into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
     s.apply(&first).unwrap();
     assert_eq!((monitors("c"), s.short_of), (vec!["c".to_string()], None));
     s.apply(&plan).unwrap();
@@ -761,7 +758,7 @@ fn monitors_come_back_with_the_ids() {
     let (host, files, mut s, plan) = with_resctrl(hardware);
     let at = |name: &str| host.root.path(format!("/sys/fs/resctrl/{name}"));
     ["x", "y", "z"].iter().for_each(|name| files.make_dir(&at(&format!("mon_groups/{name}"))).unwrap());
-    let one = Plan { allocations: plan.allocations.into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
+    let one = Plan { changes: plan.changes.into_iter().filter(|(id, _)| id == "c").collect(), ..Plan::default() };
     s.apply(&one).unwrap();
     assert!(s.short_of.is_some() && s.layout.classes.is_empty());
     // As much as a class needs, and later the rest: what was looked for in between found nothing.
@@ -881,8 +878,7 @@ fn a_remount_of_resctrl_is_followed() {
     };
     let mut s = host.server();
     let mut plan = quota(&s, &[("c", 0.5)]);
-    let a = plan.allocations.get_mut("c").unwrap();
-    (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50);
+    plan.adjust("c", |a| (a.ways, a.shared_ways, a.mba_pct) = (vec![0x38], vec![0], 50));
     s.apply(&plan).unwrap();
     let closids = |s: &LocalServer| s.resctrl.as_ref().unwrap().info().num_closids;
     assert_eq!((read("schemata").as_deref(), closids(&s)), (Some("MB:0= 50\n    L3:0=038"), 8));
@@ -950,8 +946,7 @@ fn ways_beside_an_exclusive_group_are_placed() {
         let n = domains as usize;
         let mut plan = quota(&s, &[("c", 0.5), ("d", 0.5)]);
         for (id, mask) in [("c", 0x03), ("d", 0x7c)] {
-            let a = plan.allocations.get_mut(id).unwrap();
-            (a.ways, a.shared_ways) = (vec![mask; n], vec![0; n]);
+            plan.adjust(id, |a| (a.ways, a.shared_ways) = (vec![mask; n], vec![0; n]));
         }
         s.apply(&plan).unwrap();
         let line = |group: &str| host.root.read(format!("/sys/fs/resctrl/{group}/schemata")).unwrap();
@@ -983,8 +978,7 @@ fn an_exclusive_group_that_comes_later_is_told() {
     let mut s = host.server();
     let put = |s: &mut LocalServer, mask: u32| {
         let mut plan = quota(s, &[("c", 0.5)]);
-        let a = plan.allocations.get_mut("c").unwrap();
-        (a.ways, a.shared_ways) = (vec![mask; 2], vec![0; 2]);
+        plan.adjust("c", |a| (a.ways, a.shared_ways) = (vec![mask; 2], vec![0; 2]));
         s.apply(&plan)
     };
     put(&mut s, 0x030).unwrap();
@@ -1044,8 +1038,7 @@ fn other_domains_than_the_cpus_have_are_managed() {
         let mut s = host.server();
         let n = s.platform().l3_domains() as usize;
         let mut plan = quota(&s, &[("c", 0.5)]);
-        let a = plan.allocations.get_mut("c").unwrap();
-        (a.ways, a.shared_ways) = (vec![0x38; n], vec![0; n]);
+        plan.adjust("c", |a| (a.ways, a.shared_ways) = (vec![0x38; n], vec![0; n]));
         s.apply(&plan).unwrap();
         let line = host.root.read("/sys/fs/resctrl/surefoot.c/schemata").unwrap();
         assert!(line.ends_with(shown), "{line}");

@@ -3,6 +3,7 @@
 use super::*;
 use crate::root::tests::tree;
 use std::fs;
+use surefoot_server::{Change, Limit};
 
 const UNIT: &str = "/sys/fs/cgroup/system.slice/redis.service";
 
@@ -63,7 +64,7 @@ impl Host {
 fn plan(s: &LocalServer, cpus: &str) -> Plan {
     let all = Allocation::everything(s.platform());
     let a = Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..all };
-    Plan { allocations: BTreeMap::from([("redis".into(), a)]), ..Plan::default() }
+    Plan::whole(BTreeMap::from([("redis".into(), a)]))
 }
 
 /// Until what runs on the side has ended.
@@ -123,10 +124,10 @@ fn a_limit_below_use_is_reached_on_the_side() {
     let host = Host::new();
     let mut s = host.open(false);
     let mut p = plan(&s, "0-1");
-    p.allocations.get_mut("redis").unwrap().mem_limit_bytes = Some(4 << 20);
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(4 << 20));
     s.apply(&p).unwrap();
     assert_eq!(host.says("memory.max"), (4 << 20).to_string(), "above what is in use: at once");
-    p.allocations.get_mut("redis").unwrap().mem_limit_bytes = Some(64 << 10);
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(64 << 10));
     s.apply(&p).unwrap();
     assert_eq!(host.says("memory.max"), (4 << 20).to_string());
     // The kernel gets there.
@@ -135,6 +136,39 @@ fn a_limit_below_use_is_reached_on_the_side() {
     assert_eq!(host.says("memory.high"), "max");
     s.reset().unwrap();
     assert_eq!(host.says("memory.max"), "max");
+}
+
+/// A plan of cores and ways says nothing about memory: limits that another plan set stay, through a restart too, until a plan lifts them.
+#[test]
+fn a_memory_limit_survives_a_plan_of_cores_and_ways() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    let mut first = plan(&s, "0-1");
+    first.adjust("redis", |a| (a.mem_limit_bytes, a.zswap_max_bytes) = (Some(64 << 20), Some(16 << 20)));
+    s.apply(&first).unwrap();
+    let cores_and_ways = |s: &LocalServer, cpus: &str| {
+        Plan::cores_and_ways(plan(s, cpus).changes.iter().map(|(id, c)| (id.clone(), c.whole().unwrap())).collect())
+    };
+    let limits = || [host.says("memory.max"), host.says("memory.zswap.max")];
+    let set = [(64 << 20).to_string(), (16 << 20).to_string()];
+    s.apply(&cores_and_ways(&s, "2-3")).unwrap();
+    assert_eq!((host.says("cpuset.cpus").as_str(), limits()), ("2-3", set.clone()));
+    let told = s.observe().get("redis").unwrap().allocation.clone();
+    assert_eq!((told.mem_limit_bytes, told.zswap_max_bytes), (Some(64 << 20), Some(16 << 20)));
+    // And the other way round: a limit moves no CPU.
+    let limit = |to: Limit| {
+        let change = Change { mem_limit: Some(to), ..Change::default() };
+        Plan { changes: BTreeMap::from([("redis".into(), change)]), ..Plan::default() }
+    };
+    s.apply(&limit(Limit::Bytes(32 << 20))).unwrap();
+    assert_eq!((host.says("cpuset.cpus").as_str(), host.says("memory.max")), ("2-3", (32 << 20).to_string()));
+    drop(s);
+    let mut s = host.open(false);
+    s.resume().unwrap();
+    s.apply(&cores_and_ways(&s, "4-5")).unwrap();
+    assert_eq!((host.says("cpuset.cpus").as_str(), limits()), ("4-5", [(32 << 20).to_string(), set[1].clone()]));
+    s.apply(&limit(Limit::None)).unwrap();
+    assert_eq!((host.says("cpuset.cpus").as_str(), limits()), ("4-5", ["max".to_string(), set[1].clone()]));
 }
 
 /// Only where it is asked for, and only for a service alone on its CPUs; taken away before CPUs move, and with the rest.
@@ -148,8 +182,7 @@ fn partitions_are_made_where_asked_for() {
     s.apply(&plan(&s, "2-3")).unwrap();
     assert_eq!(host.says("cpuset.cpus.partition"), "root");
     let mut shared = plan(&s, "0-3");
-    let a = shared.allocations.get_mut("redis").unwrap();
-    a.shared_cpus = a.cpus;
+    shared.adjust("redis", |a| a.shared_cpus = a.cpus);
     s.apply(&shared).unwrap();
     assert_eq!(host.says("cpuset.cpus.partition"), "member");
     s.apply(&plan(&s, "2")).unwrap();

@@ -66,7 +66,7 @@ impl Host {
             ..all.clone()
         };
         let allocations = BTreeMap::from([("c".into(), with("0-2", c)), ("d".into(), with("3-5", d))]);
-        Plan { allocations, ..Plan::default() }
+        Plan::whole(allocations)
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -186,7 +186,7 @@ fn without_a_mount_everybody_has_all_ways() {
     fs::write(host.root.path("/proc/mounts"), "").unwrap();
     assert_eq!((held(&mut s, "c"), held(&mut s, "d")), ((vec![0x7ff], 100), (vec![0x7ff], 100)));
     let mut plan = host.plan(&s, 0x38, 0x1c0);
-    plan.allocations.get_mut("c").unwrap().cpus = CpuSet::parse("0-1").unwrap();
+    plan.adjust("c", |a| a.cpus = CpuSet::parse("0-1").unwrap());
     s.apply(&plan).unwrap();
     assert_eq!(host.root.read("/sys/fs/cgroup/cpuset/docker/c/cpuset.cpus").unwrap(), "0-1");
     let (ways, _) = held(&mut s, "c");
@@ -263,7 +263,7 @@ fn a_plan_counts_what_it_finds_changed() {
     let mut s = host.server();
     host.set("surefoot.c/schemata", "L3:0=7\n");
     let mut plan = host.plan(&s, 0x38, 0x1c0);
-    plan.allocations.get_mut("d").unwrap().ways = vec![0xc0];
+    plan.adjust("d", |a| a.ways = vec![0xc0]);
     s.apply(&plan).unwrap();
     assert_eq!(host.says("surefoot.c/schemata"), "MB:0=50 L3:0=038");
     assert_eq!(s.foreign_class_changes(), BTreeMap::from([(("c", "schemata of its class"), 1)]));

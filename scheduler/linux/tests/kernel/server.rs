@@ -16,7 +16,7 @@ fn hold(s: &LocalServer, cpus: &str) -> Allocation {
 }
 
 fn plan(of: &[(&str, Allocation)]) -> Plan {
-    Plan { allocations: of.iter().map(|(id, a)| (id.to_string(), a.clone())).collect(), ..Plan::default() }
+    Plan::whole(of.iter().map(|(id, a)| (id.to_string(), a.clone())).collect())
 }
 
 /// What every thread of a process may run on; all of them the same.

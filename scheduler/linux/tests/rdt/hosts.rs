@@ -129,7 +129,7 @@ impl Node {
         let quota_cores = p.by_quota().then_some(1.0);
         let (ways, shared_ways) = if p.ways() > 0 { (vec![mask; n], vec![0; n]) } else { (vec![], vec![]) };
         let a = Allocation { quota_cores, ways, shared_ways, mba_pct, ..Allocation::everything(p) };
-        Plan { allocations: BTreeMap::from([("job".into(), a)]), ..Plan::default() }
+        Plan::whole(BTreeMap::from([("job".into(), a)]))
     }
 
     fn apply(&mut self, mask: u32, mba_pct: u8) {

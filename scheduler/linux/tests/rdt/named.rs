@@ -35,7 +35,7 @@ fn plan(s: &LocalServer, id: &str, cpus: &str, ways: u32) -> Plan {
         quota_cores: s.platform().by_quota().then_some(1.0),
         ..all
     };
-    Plan { allocations: [(id.to_string(), a)].into(), ..Plan::default() }
+    Plan::whole([(id.to_string(), a)].into())
 }
 
 fn groups_of_ours() -> Vec<PathBuf> {

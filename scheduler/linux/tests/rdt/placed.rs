@@ -42,7 +42,7 @@ impl Node {
 
     fn apply(&mut self, of: &[(&str, Allocation)]) {
         let allocations = of.iter().map(|(id, a)| (id.to_string(), a.clone())).collect();
-        self.server.apply(&Plan { allocations, ..Plan::default() }).unwrap();
+        self.server.apply(&Plan::whole(allocations)).unwrap();
     }
 
     /// What it says a service holds.

@@ -55,7 +55,7 @@ impl Two {
         let holding = |id: &&str| Holding { members: vec![id.to_string()], cores, ways: 3.min(p.ways()), mba_pct: 100 };
         let mut allocations = pack(p, &BTreeMap::new(), &["bad", "good"].iter().map(holding).collect::<Vec<_>>(), &[]).unwrap();
         allocations.values_mut().for_each(|a| a.quota_cores = quota.or(a.quota_cores));
-        Plan { allocations, ..Plan::default() }
+        Plan::whole(allocations)
     }
 
     /// As a daemon does: the plan is made anew around what is seen, for three ticks at most.
@@ -143,7 +143,7 @@ fn refused_ways_stop_one_service() {
         return;
     }
     let wanted = two.plan(None);
-    let (theirs, ours) = (wanted.allocations["bad"].ways.clone(), wanted.allocations["good"].ways.clone());
+    let (theirs, ours) = (wanted.changes["bad"].whole().unwrap().ways, wanted.changes["good"].whole().unwrap().ways);
     assert_eq!(theirs[0] & ours[0], 0);
     // Exclusive needs ways that no other group has, the default group included.
     let rest = |m: u32| ((1 << two.server.platform().ways()) - 1) & !m;

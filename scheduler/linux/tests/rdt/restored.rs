@@ -15,7 +15,7 @@ const LC: Kind = Kind::Lc { qos_target_ms: 10.0 };
 fn cpus_only(s: &LocalServer, of: &[(&str, &str)]) -> Plan {
     let all = Allocation::everything(s.platform());
     let with = |cpus: &str| Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..all.clone() };
-    Plan { allocations: of.iter().map(|(id, cpus)| (id.to_string(), with(cpus))).collect(), ..Plan::default() }
+    Plan::whole(of.iter().map(|(id, cpus)| (id.to_string(), with(cpus))).collect())
 }
 
 fn open(state: &Path, partitions: bool) -> LocalServer {
@@ -95,7 +95,7 @@ fn nothing_of_partitions_stays() {
         assert_eq!((a.says("cpuset.cpus.partition"), b.says("cpuset.cpus.partition")), ("root".into(), "root".into()));
         // Ways alone: partitions stay while the layout is recorded.
         let mut ways = place(&s, &[("a", "0", 0xf), ("b", "1", 0xf0)]);
-        ways.allocations.values_mut().for_each(|a| a.mba_pct = 100);
+        ["a", "b"].iter().for_each(|id| ways.adjust(id, |a| a.mba_pct = 100));
         s.apply(&ways).unwrap();
         assert_eq!((a.says("cpuset.cpus.partition"), b.says("cpuset.cpus.partition")), ("root".into(), "root".into()));
         if way == "stop" {

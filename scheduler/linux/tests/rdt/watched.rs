@@ -57,7 +57,7 @@ pub fn place(s: &LocalServer, of: &[(&str, &str, u32)]) -> Plan {
         ..all.clone()
     };
     let allocations: BTreeMap<_, _> = of.iter().map(|(id, cpus, ways)| (id.to_string(), with(cpus, *ways))).collect();
-    Plan { allocations, ..Plan::default() }
+    Plan::whole(allocations)
 }
 
 /// Ways of the two jobs: every processor has these.

@@ -34,7 +34,7 @@ use surefoot_learn::rng::Rng;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::window::{merge, MIN_COUNT_P99};
 use surefoot_server::{
-    Action, ActionKind, Allocation, Because, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView,
+    Action, ActionKind, Allocation, Because, Change, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView,
 };
 use surrogate::{expected_improvement, Surrogate};
 
@@ -139,7 +139,7 @@ pub struct Clite {
     recent: BTreeMap<ServiceId, Vec<Latency>>,
     /// Sum of each BE job's work since then, and ticks.
     work: (Vec<f64>, u32),
-    wanted: BTreeMap<ServiceId, Allocation>,
+    wanted: BTreeMap<ServiceId, Change>,
     reported: bool,
 }
 
@@ -262,7 +262,7 @@ impl Clite {
             let members = self.lc.get(i).map_or_else(|| self.be.clone(), |id| vec![id.clone()]);
             holdings.push(Holding { members, cores: part.own.cores, ways: part.own.ways, mba_pct: part.mba_pct });
         }
-        self.wanted = if holdings.is_empty() {
+        let wanted = if holdings.is_empty() {
             self.lc.iter().chain(&self.be).map(|id| (id.clone(), Allocation::everything(&self.platform))).collect()
         } else {
             let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
@@ -274,6 +274,7 @@ impl Clite {
                 }
             }
         };
+        self.wanted = Plan::cores_and_ways(wanted).changes;
     }
 
     /// What the partition in force has shown.
@@ -505,8 +506,8 @@ impl Policy for Clite {
         }
         // What a guard put off is asked for again.
         for s in &seen.services {
-            if let Some(a) = self.wanted.get(&s.id).filter(|a| !s.placed || s.allocation != **a) {
-                plan.allocations.insert(s.id.clone(), a.clone());
+            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
+                plan.changes.insert(s.id.clone(), change.clone());
             }
         }
         plan

@@ -634,7 +634,7 @@ impl Policy for Surefoot {
         }
 
         match self.books.plan(seen) {
-            Ok(p) => plan.allocations = p.allocations,
+            Ok(p) => plan.changes = p.changes,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         plan

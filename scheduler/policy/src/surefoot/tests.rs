@@ -38,7 +38,7 @@ fn it_is_steady() {
     for _ in 0..100 {
         step(&mut plant, &mut policy);
     }
-    let changes = (0..1200).filter(|_| !step(&mut plant, &mut policy).allocations.is_empty()).count();
+    let changes = (0..1200).filter(|_| !step(&mut plant, &mut policy).is_empty()).count();
     assert!(changes <= 4 && plant.all_met(), "{changes}");
 }
 
@@ -732,7 +732,7 @@ fn a_queue_that_lasts_waits_less_for_the_next_plan() {
             life.features.clear();
             life.ledger = Ledger::default();
         }
-        plant.apply(&Plan { allocations: policy.books.plan(&plant.observe()).unwrap().allocations, ..Plan::default() });
+        plant.apply(&policy.books.plan(&plant.observe()).unwrap());
         let demand = 1.02 * f64::from(held.cores);
         plant.tenant("a").demand = demand;
         notes.borrow_mut().demand.push(("a".into(), demand));
@@ -1190,7 +1190,7 @@ fn too_little_is_better_than_nothing_where_models_say_who_can_spare_it() {
     notes.borrow_mut().demand.push(("a".into(), 15.0));
     let free = policy.books.free();
     policy.books.grow("b", free);
-    plant.apply(&Plan { allocations: policy.books.plan(&plant.observe()).unwrap().allocations, ..Plan::default() });
+    plant.apply(&policy.books.plan(&plant.observe()).unwrap());
     for _ in 0..15 {
         plant.tick();
         policy.look(plant.t_ms, &plant.observe());

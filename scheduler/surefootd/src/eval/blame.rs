@@ -40,7 +40,7 @@ impl Blame {
             let busy = seen.get(&id).and_then(|s| Some(s.features.cpu_usage_cores? / s.allocation.cores()));
             let qos = seen.get(&id).and_then(ServiceView::qos);
             tracing::debug!(service = id, was, is, busy, qos, t_ms = seen.t_ms, "taken across its cliff by a plan");
-            let lost = seen.get(&id).filter(|s| s.placed).zip(plan.allocations.get(&id)).map(|(s, now)| change(&s.allocation, now));
+            let lost = seen.get(&id).filter(|s| s.placed).and_then(|s| Some(change(&s.allocation, &plan.wants(&id, &s.allocation)?)));
             if let Some(lost) = lost.filter(|l| l.iter().any(|x| *x < LESS)) {
                 let reclaimed = lost.iter().zip(&sum).any(|(mine, all)| *mine < LESS && *all < LESS);
                 *(if reclaimed { &mut self.crossings } else { &mut self.deprivals }) += 1;
@@ -74,8 +74,8 @@ const LESS: f64 = -1e-6;
 fn change_of_all(seen: &Observation, plan: &Plan) -> Vec<f64> {
     let mut sum = vec![];
     for s in seen.lc() {
-        let Some(now) = plan.allocations.get(&s.id) else { continue };
-        let mut more = if s.placed { change(&s.allocation, now) } else { held(now) };
+        let Some(now) = plan.wants(&s.id, &s.allocation) else { continue };
+        let mut more = if s.placed { change(&s.allocation, &now) } else { held(&now) };
         if !s.placed {
             // What a newcomer used until now it was not given; bandwidth is not divided.
             more[0] = 0.0;
@@ -99,7 +99,7 @@ fn held(a: &Allocation) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::eval::run::TICK_MS;
-    use surefoot_server::{CpuSet, Tick};
+    use surefoot_server::{Change, CpuSet, Tick};
 
     /// A service alone on 8 cores of server-1, and plans that give it others.
     struct Scene {
@@ -126,7 +126,7 @@ mod tests {
         fn hold(&mut self, cores: u32) {
             self.allocation.cpus = CpuSet::range(0, cores);
             let mut plan = Plan::default();
-            plan.allocations.insert("xapian".into(), self.allocation.clone());
+            plan.changes.insert("xapian".into(), Change::all(&self.allocation));
             let seen = self.server.observe();
             self.blame.apply(&mut self.server, &seen, &plan).unwrap();
         }
@@ -174,15 +174,15 @@ mod tests {
             let mut plan = Plan::default();
             let mut other = s.allocation.clone();
             (other.cpus, other.ways) = (CpuSet::range(20, 24), vec![0xf]);
-            plan.allocations.insert("login".into(), other.clone());
+            plan.changes.insert("login".into(), Change::all(&other));
             s.server.apply(&plan).unwrap();
             s.run(40);
             let seen = s.server.observe();
             assert_eq!(seen.lc().filter(|s| s.placed && s.qos_met() == Some(true)).count(), 2);
             s.allocation.cpus = CpuSet::range(0, 2);
-            plan.allocations.insert("xapian".into(), s.allocation.clone());
+            plan.changes.insert("xapian".into(), Change::all(&s.allocation));
             other.cpus = CpuSet::range(2, if to_another { 24 } else { 4 });
-            plan.allocations.insert("login".into(), other);
+            plan.changes.insert("login".into(), Change::all(&other));
             s.blame.apply(&mut s.server, &seen, &plan).unwrap();
             assert_eq!((s.blame.crossings, s.blame.deprivals), if to_another { (0, 1) } else { (1, 0) });
         }

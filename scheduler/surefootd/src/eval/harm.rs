@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use surefoot_learn::rng::Rng;
 use surefoot_learn::ACTIONS;
 use surefoot_policy::{takes, Area, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
-use surefoot_server::{Features, FeedState, Observation, Plan, Platform, ServiceId, ServiceView};
+use surefoot_server::{Features, FeedState, Observation, Plan, Platform, Resource, ServiceId, ServiceView};
 
 /// A feed that dies does so after this time.
 const DEAD_FROM_MS: u64 = 10_000;
@@ -32,6 +32,10 @@ impl Policy for Misled {
 
     fn between(&mut self) -> bool {
         self.inner.between()
+    }
+
+    fn owns(&self) -> &[Resource] {
+        self.inner.owns()
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {

@@ -171,7 +171,7 @@ impl Follower {
                     holds_if: a.because.expected.holds_if,
                 });
             }
-            let to = plan.allocations.get(&a.service);
+            let to = seen.get(&a.service).and_then(|s| plan.changes.get(&s.id).map(|c| c.on(&s.allocation)));
             told.opened.push(Record {
                 id,
                 t_ms,
@@ -181,9 +181,9 @@ impl Follower {
                 why: a.why,
                 applied: refused.is_none(),
                 error: refused.map(Into::into),
-                cores: to.map(|t| t.cores()),
-                cpus: to.map(|t| t.cpus),
-                ways: to.map(|t| t.ways.clone()),
+                cores: to.as_ref().map(|t| t.cores()),
+                cpus: to.as_ref().map(|t| t.cpus),
+                ways: to.as_ref().map(|t| t.ways.clone()),
                 mba_pct: to.map(|t| t.mba_pct),
                 because: a.because,
                 effect: None,

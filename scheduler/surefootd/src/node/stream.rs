@@ -14,8 +14,8 @@ use surefoot_io::json;
 use surefoot_server::{Observation, Plan, Platform};
 
 /// Of the file's layout.
-const FORMAT: u32 = 2;
-/// Those that are read. The first had no end: such a stream is read as one that was cut.
+const FORMAT: u32 = 3;
+/// Those that are read. The first had no end: such a stream is read as one that was cut. Plans of the second had whole allocations.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
 /// The first line.
