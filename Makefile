@@ -37,7 +37,7 @@ images: engine ## build every workload image
 	@scripts/images.sh --all
 
 workloads-smoke: rust images ## every workload loaded: latency-load curves and max load on one core (about 40 min)
-	@python3 scripts/workloads_smoke.py
+	@python3 scripts/workloads/workloads_smoke.py
 
 demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
@@ -45,8 +45,8 @@ demo: setup ## the whole story on this machine; ends with the path of a report
 # With LINT=1 the linters run beside the suites, with RDT=... a part of test-rdt; nothing runs beside what measures real load.
 test: setup test-rust test-python $(if $(LINT),lint) $(if $(RDT),test-rdt) ## every test
 	cargo test --release --locked --workspace --test memcached -- --ignored
-	@scripts/test-pqos.sh
-	@scripts/test-engine.sh "make test: all suites done"
+	@scripts/test/pqos.sh
+	@scripts/test/engine.sh "make test: all suites done"
 
 test-rust: setup
 	cargo test --release --locked --workspace
@@ -55,17 +55,17 @@ test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
 
 test-pqos: setup ## Debian's pqos and rdtset on resctrlfs
-	@scripts/test-pqos.sh
+	@scripts/test/pqos.sh
 
 test-python: setup
 	python -m pytest tests
 
 test-engine: setup
-	@scripts/test-engine.sh
+	@scripts/test/engine.sh
 
 FUZZ_S ?= 60
 fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a target (3600 before a release)
-	@scripts/fuzz.sh $(FUZZ_S)
+	@scripts/test/fuzz.sh $(FUZZ_S)
 
 test-kills: setup ## start, run, stop and reset interrupted at 300 random instants, alone and through the actuator; real cgroups, the stand-in for resctrl (root, 20 min)
 	SUREFOOT_KILLS=300 cargo test --release --locked --workspace --test kill -- --nocapture
@@ -75,13 +75,13 @@ test-kills-campaign: setup ## campaigns killed at 200 random instants and resume
 
 TRIAL_CUT_S ?= 120
 test-playbooks: setup engine ## playbooks and a campaign on three containers with sshd; a connection is cut for TRIAL_CUT_S seconds
-	@scripts/test-playbooks.sh $(TRIAL_CUT_S)
+	@scripts/test/playbooks.sh $(TRIAL_CUT_S)
 
 test-spark: rust ## the stages label and rows on a local Spark: the same bits as on DuckDB (fetches 450 MB and a JRE once)
-	@scripts/test-spark.sh
+	@scripts/test/spark.sh
 
 test-pages: setup ## every page in a browser at three widths, light and dark: nothing outside, axe finds nothing (fetches a browser and axe-core once)
-	@scripts/test-pages.sh
+	@scripts/test/pages.sh
 
 test-crashes: deps ## 10,000 crash schedules of the campaign engine and its journal
 	SUREFOOT_CRASHES=10000 cargo test --release --locked -p surefootd --lib crash_schedule
@@ -100,37 +100,37 @@ test-bundles: setup ## BUNDLES fresh mutations of signed bundles: the lab's read
 	python -m tests.bundle_corpus --compare $(BUNDLES)
 
 test-lab: rust engine ## the lab in containers: a campaign, a small dvc repro, the tracking server (as root; downloads 850 MB the first time)
-	@scripts/test-lab.sh
+	@scripts/test/lab.sh
 
-audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; says what could not be looked at (exit code 3 of scripts/audit.py)
-	python scripts/audit.py
+audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; says what could not be looked at (exit code 3 of scripts/lint/audit.py)
+	python scripts/lint/audit.py
 
 test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
-	@scripts/kernel-vm-test.sh
+	@scripts/vm/kernel-vm-test.sh
 
 RDT ?=
 test-rdt: deps ## the node on stock kernels 6.1 and 6.12 whose processors have RDT or AMD QoS (as root; builds a QEMU once); RDT='-k 6.12 -c one NAME' for a part
-	@scripts/rdt-vm-test.sh $(RDT)
+	@scripts/vm/rdt-vm-test.sh $(RDT)
 
 test-units-vm: deps ## the packaged units under systemd in a virtual machine: killed, hung, power cut, removed (as root; fetches 60 MB more once)
-	@scripts/units-vm-test.sh
+	@scripts/vm/units-vm-test.sh
 
 dist: deps ## the node side as archive and Debian package in dist/, for glibc 2.28 and up
-	@scripts/dist.sh
+	@scripts/dist/all.sh
 
 test-dist: dist ## the packages: systemd's verdict on the units, the binary in an old Debian (as root)
-	@scripts/test-units.sh
-	@scripts/test-old-userland.sh
+	@scripts/test/units.sh
+	@scripts/test/old-userland.sh
 
 image-node: dist engine ## container image of the node side
-	@scripts/image-node.sh
+	@scripts/dist/image-node.sh
 
 BASE ?= debian:bookworm-slim
 image-lab: rust engine ## container images of the toolkit and of its tracking server's database (docs/team.md); BASE=IMAGE for another base
-	@scripts/image-lab.sh $(BASE)
+	@scripts/dist/image-lab.sh $(BASE)
 
 bench: setup ## speed and memory; figures for docs/benchmarks.md
-	scripts/bench.sh
+	scripts/bench/all.sh
 
 bench-frontier: deps ## labels of the frontier strategy against those of every cell (docs/benchmarks.md)
 	cargo run --release --locked -p surefootd --example frontier
@@ -138,10 +138,10 @@ bench-frontier: deps ## labels of the frontier strategy against those of every c
 bench-lab-hour: setup engine ## cells per hour on real containers against a relaunch for each cell (docs/benchmarks.md); as root, quiet
 	scripts/images.sh memcached mariadb xapian
 	cargo build --release --locked --workspace
-	python scripts/bench_lab_hour.py target/release/surefootd
+	python scripts/bench/lab_hour.py target/release/surefootd
 
 bench-schedulers: setup ## the figures of docs/benchmarks.md, "Schedulers", from nothing: campaigns, models, bundles, all sets (hours; resumes)
-	scripts/bench_schedulers.sh
+	scripts/bench/schedulers.sh
 
 validate: deps ## the virtual server against every fact it must reproduce; writes docs/virtual-server-validation.md
 	cargo run --release --locked -p surefoot-vserver --example validate -- --markdown docs/virtual-server-validation.md
@@ -156,8 +156,8 @@ lint: setup ## formatters, linters and type checkers, warnings are errors
 	ruff format --check .
 	mypy
 	yamllint --strict .
-	scripts/lint-shell.sh
-	python scripts/lint_imports.py
+	scripts/lint/shell.sh
+	python scripts/lint/imports.py
 
 fmt: setup
 	cargo fmt --all

@@ -16,8 +16,8 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 state=${SUREFOOT_STATE:-$repo/.surefoot}
 engine=${SUREFOOT_ENGINE:-$(command -v docker || command -v podman || true)}
 base=debian:bookworm-slim
-# shellcheck source=scripts/labels.sh
-source "$repo/scripts/labels.sh"
+# shellcheck source=scripts/dist/labels.sh
+source "$repo/scripts/dist/labels.sh"
 
 say() { printf 'images: %s\n' "$*"; }
 die() { printf 'images: %s\n' "$*" >&2; exit 1; }

@@ -8,8 +8,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
 WORDS = (ROOT / "docs/words.md").read_text("utf-8")
 
-sys.path.insert(0, str(ROOT / "scripts"))
-import lint_imports  # noqa: E402
+sys.path.insert(0, str(ROOT / "scripts" / "lint"))
+import imports as lint_imports  # noqa: E402
 
 
 def test_the_page_has_the_imports_of_every_crate_and_package() -> None:

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "decisions" / "dependencies.md"
 
 
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("audit", ROOT / "scripts" / "audit.py")
+    spec = importlib.util.spec_from_file_location("audit", ROOT / "scripts" / "lint" / "audit.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -202,7 +202,7 @@ UNMAINTAINED = 'case "$*" in *advisories*) echo "error[unmaintained]: paste" >&2
 )
 def test_an_audit_that_could_not_look_is_no_success(tmp_path: Path, deny: str, pip: str, code: int, says: str) -> None:
     """0 only where all was looked at and nothing found; what was found, and what was not looked at, is said."""
-    command = [sys.executable, str(ROOT / "scripts" / "audit.py")]
+    command = [sys.executable, str(ROOT / "scripts" / "lint" / "audit.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=tools(tmp_path, deny, pip), check=False)
     assert (done.returncode, says in done.stdout) == (code, True), done.stdout + done.stderr
     assert ("INCOMPLETE" in done.stdout) == (code == 3)
@@ -211,7 +211,7 @@ def test_an_audit_that_could_not_look_is_no_success(tmp_path: Path, deny: str, p
 def test_an_audit_without_tools_is_no_success(tmp_path: Path) -> None:
     env = {**os.environ, "AUDIT_TOOLS": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "audit.py")], capture_output=True, text=True, env=env, check=False
+        [sys.executable, str(ROOT / "scripts" / "lint" / "audit.py")], capture_output=True, text=True, env=env, check=False
     )
     assert done.returncode == 3
     assert "cargo-deny is not there" in done.stdout

@@ -402,7 +402,7 @@ def test_one_word_for_one_state() -> None:
         r"client's limit\)|limited by (the|its) client|client limited|load generator was too slow|limited-by-client"
     )
     files = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("collection/*.py"), *ROOT.glob("pipelines/pages/*_page.py")]
-    files += [ROOT / "scripts/workloads_smoke.py", *ROOT.glob("scheduler/surefootd/src/**/*.rs")]
+    files += [ROOT / "scripts/workloads/workloads_smoke.py", *ROOT.glob("scheduler/surefootd/src/**/*.rs")]
     assert [(f.name, m[0]) for f in files for m in others.finditer(f.read_text("utf-8"))] == []
 
 

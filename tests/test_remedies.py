@@ -48,7 +48,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for program in ("surefootd", "surefoot-loadgen"):
         (binaries / program).write_bytes(b"")
     stage = tmp_path_factory.mktemp("dist") / "stage"
-    subprocess.run(["scripts/dist-stage.sh", stage, binaries], cwd=ROOT, check=True)
+    subprocess.run(["scripts/dist/stage.sh", stage, binaries], cwd=ROOT, check=True)
     return stage
 
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WORKLOADS = ROOT / "workloads"
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "workloads"))
 import stand_ins  # noqa: E402
 
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def command_of(programs: Path, name: str) -> list[str]:
-    """The command that scripts/stand_ins.py gives the container, for the program here; one second, or few requests."""
+    """The command that scripts/workloads/stand_ins.py gives the container, for the program here; one second, or few requests."""
     words = stand_ins.command_of(entry(name))
     return (
         [str(programs / words[0]), *words[1:-1], "200"]
@@ -131,7 +131,7 @@ def test_every_entry_is_in_the_tables() -> None:
 
 
 def test_every_service_of_ours_is_measured() -> None:
-    """What scripts/stand_ins.py leaves out is of the catalogue, and is not built on our C++ frame."""
+    """What scripts/workloads/stand_ins.py leaves out is of the catalogue, and is not built on our C++ frame."""
     for name in stand_ins.NOT_OURS:
         assert entry(name)
         assert not any("surefoot/service.hpp" in f.read_text("utf-8") for f in (WORKLOADS / name).glob("*.cpp"))

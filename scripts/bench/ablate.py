@@ -1,6 +1,6 @@
 """Which settings of the policy surefoot change anything: each one halved and doubled on committed workload sets, as a table.
 
-    python3 scripts/ablate.py SUREFOOTD --bundle BUNDLE --work DIR [--whole] [--page FILE]
+    python3 scripts/bench/ablate.py SUREFOOTD --bundle BUNDLE --work DIR [--whole] [--page FILE]
 
 SUREFOOTD is the program, BUNDLE one of models for server-1. Settings, defaults and bounds are those of docs/policy-parameters.md.
 A value is scaled within its bounds; a whole number changes by one at least. A list is scaled as a whole.
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 SETS = REPO / "workloads" / "sets"
 PAGE = REPO / "docs" / "policy-parameters.md"
 COUNTED = {"ms", "intervals", "plans", "times", "tries", "units", "steps", "cells", "requests", "levels", "cores", "ways", "%"}

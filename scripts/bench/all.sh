@@ -31,22 +31,22 @@ bench surefoot-learn "$out/learn.txt"
 
 # The data go to a folder of their own, 2.5 GB for the paper's campaign, and are removed after each run.
 echo "== sweep to Parquet, $(nproc) threads: the demo's campaign five times, linearity, the OSML+ paper's campaign"
-python3 scripts/bench_sweep.py "$bin/surefootd" "$out/sweep" | tee "$out/sweep.txt"
+python3 scripts/bench/sweep.py "$bin/surefootd" "$out/sweep" | tee "$out/sweep.txt"
 
 echo "== load generator against an in-process server"
 "$bin/surefoot-loadgen" selftest | tee "$out/loadgen.txt"
 
 echo "== daemon with six services on this machine (needs root, an engine and the images)"
 if scripts/engine.sh && scripts/images.sh; then
-  python3 scripts/bench_daemon.py "$bin" "$out/daemon" | tee "$out/daemon.txt"
+  python3 scripts/bench/daemon.py "$bin" "$out/daemon" | tee "$out/daemon.txt"
 else
   echo "NOT RUN: see the lines above for what is missing" | tee "$out/daemon.txt"
 fi
 
 echo "== a flood of the latency socket (needs root)"
 if [ "$(id -u)" = 0 ]; then
-  python3 scripts/bench_feed.py "$bin" "$out/feed" | tee "$out/feed.txt"
-  python3 scripts/bench_ticks.py "$bin" "$out/ticks" | tee "$out/ticks.txt"
+  python3 scripts/bench/feed.py "$bin" "$out/feed" | tee "$out/feed.txt"
+  python3 scripts/bench/ticks.py "$bin" "$out/ticks" | tee "$out/ticks.txt"
 else
   echo "NOT RUN: floods are sent as another user; run it as root" | tee "$out/feed.txt"
 fi

@@ -5,7 +5,7 @@ For each policy: time from the start of the process to READY=1 (sd_notify, media
 workloads as fast as they go: the quantiles of a decision (all services, learning included where the policy learns) and the
 daemon's memory at the end of a run in real time. The virtual server lives in the same process and counts.
 
-    scripts/bench_control.py SUREFOOTD OUT_DIR BUNDLE PUBLIC_KEY [POLICY ...]
+    scripts/bench/control.py SUREFOOTD OUT_DIR BUNDLE PUBLIC_KEY [POLICY ...]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SET = Path(__file__).resolve().parent.parent / "workloads" / "sets" / "lc6-be-server-2"
+SET = Path(__file__).resolve().parents[2] / "workloads" / "sets" / "lc6-be-server-2"
 STARTS = 15
 WORKLOADS = 6
 REAL_S = 20

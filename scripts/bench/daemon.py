@@ -5,7 +5,7 @@ Three memcached containers under light load feed their latency back ten times a 
 beside them. CPU share and memory are the daemon's own, scraped after a warm-up and at the end, so that starting containers is
 left out. Needs root, a container engine and the images (make images).
 
-    scripts/bench_daemon.py BIN_DIR OUT_DIR [SECONDS] [POLICY[:BUNDLE] ...]
+    scripts/bench/daemon.py BIN_DIR OUT_DIR [SECONDS] [POLICY[:BUNDLE] ...]
 """
 
 from __future__ import annotations

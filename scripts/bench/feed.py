@@ -5,7 +5,7 @@
 one scenario after another, processes of user nobody that send as much as is said. Of each scenario: honest datagrams that the
 kernel or the daemon did not take, CPU of the daemon, how late its ticks were (against the tick before). Needs root.
 
-    scripts/bench_feed.py BIN_DIR OUT_DIR [SECONDS]
+    scripts/bench/feed.py BIN_DIR OUT_DIR [SECONDS]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A lab hour: cells per hour on real containers, by `surefootd sweep` and with a relaunch of the service for each cell.
 
-    python3 scripts/bench_lab_hour.py SUREFOOTD [--services NAME...] [--rps RPS...] [--cores C...] [--blocks 2] [--json FILE]
+    python3 scripts/bench/lab_hour.py SUREFOOTD [--services NAME...] [--rps RPS...] [--cores C...] [--blocks 2] [--json FILE]
 
 A campaign of three services at every load of the catalogue: one that starts at once (memcached) and two with data to load
 (MariaDB, Xapian). Both sides measure the same cells with the same samples, block by block in turn (engine first, then relaunch
@@ -28,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 BAR = 3.0
 SIDES = {"engine": (), "relaunch": ("--relaunch",)}
 CAMPAIGN = """\

@@ -1,6 +1,6 @@
 """What slow clients of the metrics port cost: time of an answer and of `surefootd top`, CPU of the daemon, with and without 50.
 
-    bench_metrics.py SUREFOOTD [CLIENTS]
+    metrics.py SUREFOOTD [CLIENTS]
 
 A daemon in real time on a virtual server. A quarter of the clients each: says nothing; sends a byte in 0.2 s; asks and never
 reads; sends rubbish without an end. Whoever is cut off comes again at once.

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # How good the models are, at the papers' scale, on virtual Servers 1, 2 and 3: the figures of docs/benchmarks.md, "Models".
 #
-#   scripts/bench_models.sh [FOLDER]     default out/bench-models; resumes: a step whose result is there is not done again
+#   scripts/bench/models.sh [FOLDER]     default out/bench-models; resumes: a step whose result is there is not done again
 #
 # About 4 GB of disk, an hour on two cores. Seeds are fixed: a second run gives the same figures.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 out=${1:-out/bench-models}
 python=${PYTHON:-.venv/bin/python}
 export MLFLOW_TRACKING_URI="sqlite:///$out/mlflow.db"

@@ -2,13 +2,13 @@
 # The figures of docs/benchmarks.md, "Schedulers", from nothing: campaigns on virtual Servers 1, 2 and 3, models, bundles, evaluations of
 # all workload sets, with and without wrong models, and the report.
 #
-#   scripts/bench_schedulers.sh [FOLDER]     default out/bench-schedulers; resumes: what is there is not done again
+#   scripts/bench/schedulers.sh [FOLDER]     default out/bench-schedulers; resumes: what is there is not done again
 #
 # POLICIES: comma-separated, all by default (clite takes by far the longest). TRAIN_SEED: of the models (1); each needs a folder of its own.
 # Ten minutes for the bundles, an hour for the policies with models, several for all, on two cores. A second run on such a machine gives
 # the same figures, but for decision times.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 out=${1:-out/bench-schedulers}
 policies=${POLICIES:-unmanaged,equal-share,parties,heracles,clite,osml,osml-plus,surefoot}
 python=${PYTHON:-.venv/bin/python}
@@ -17,7 +17,7 @@ mkdir -p "$out"
 SUREFOOT_KEYS=$(realpath "$out")/keys # the bundles are signed with a key of their own
 export SUREFOOT_KEYS
 
-# Planes are many: no dropout, more and smaller batches for Model-A, as in scripts/bench_models.sh; no planes are held out but a tenth.
+# Planes are many: no dropout, more and smaller batches for Model-A, as in scripts/bench/models.sh; no planes are held out but a tenth.
 "$python" - "$out/params.yaml" "${TRAIN_SEED:-1}" <<'PY'
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Figures of `surefootd sweep`: the demo's campaign, the OSML+ paper's, and whether cost is linear in cases and in services.
 
-    python3 scripts/bench_sweep.py SUREFOOTD FOLDER [demo] [paper] [linear]
+    python3 scripts/bench/sweep.py SUREFOOTD FOLDER [demo] [paper] [linear]
 
 The data are removed again. CPU seconds are those of the process (user + system), RSS is its peak.
 """

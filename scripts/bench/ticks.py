@@ -6,7 +6,7 @@ datagrams a second. One scenario after another: the lock of resctrl is held by s
 full, a feed and a metrics page fall silent, all of it at once. A tick's lateness is how much later it came than an interval
 after the one before. Needs root, /dev/fuse.
 
-    scripts/bench_ticks.py BIN_DIR OUT_DIR [SECONDS]
+    scripts/bench/ticks.py BIN_DIR OUT_DIR [SECONDS]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from bench_feed import INTERVAL_MS, SERVICES, end, lateness_ms, make, start
+from feed import INTERVAL_MS, SERVICES, end, lateness_ms, make, start
 
 BINS_MS = [1, 2, 5, 10, 20]
 START_S = 60

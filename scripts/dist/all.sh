@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# dist.sh [x86_64|aarch64] - the node side as one archive and one Debian package, in dist/. The same commit gives the same bytes.
+# all.sh [x86_64|aarch64] - the node side as one archive and one Debian package, in dist/. The same commit gives the same bytes.
 #
 # The binary is linked for glibc 2.28 (Debian 10, RHEL 8), whatever this machine has: cargo-zigbuild brings the linker.
 # SUREFOOT_DIST_TARGET  folder of the build; default: target/dist
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 repo=$PWD
 
 arch=${1:-x86_64}
@@ -44,8 +44,8 @@ name=surefootd-$version-$arch
 stage=$build/stage/$name
 rm -rf "$build/stage"
 mkdir -p dist
-scripts/dist-stage.sh "$stage" "$build/$triple/release"
-scripts/dist-check.sh "$glibc" "$stage/bin/surefootd" "$stage/bin/surefoot-loadgen"
+scripts/dist/stage.sh "$stage" "$build/$triple/release"
+scripts/dist/check.sh "$glibc" "$stage/bin/surefootd" "$stage/bin/surefoot-loadgen"
 sums=$(cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum)
 printf '%s\n' "$sums" >"$stage/SHA256SUMS"
 # One form of a tar: sorted, no owners, one time; gzip without a name or time of its own.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dist-check.sh GLIBC BINARY... - fails where a binary needs a newer glibc, another library, or names a path of this machine.
+# check.sh GLIBC BINARY... - fails where a binary needs a newer glibc, another library, or names a path of this machine.
 set -euo pipefail
 
 limit=$1

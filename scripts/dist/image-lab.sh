@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # image-lab.sh - surefoot/lab (the toolkit) and surefoot/lab-database (PostgreSQL for its tracking server), and a look whether they work.
-#   scripts/image-lab.sh [BASE]     BASE: image that it is made from (Debian or Ubuntu with Python 3.11 to 3.13); debian:bookworm-slim
+#   scripts/dist/image-lab.sh [BASE]     BASE: image that it is made from (Debian or Ubuntu with Python 3.11 to 3.13); debian:bookworm-slim
 # The binaries are those of dist/ (make dist), or of target/release where they start in the image.
 # SUREFOOT_CA_BUNDLE   certificates for the downloads inside (this machine's, so that a company's proxy is trusted there, too)
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 base=${1:-debian:bookworm-slim}
 state=${SUREFOOT_STATE:-.surefoot}
@@ -32,8 +32,8 @@ cp packaging/lab/Dockerfile "$context/"
 
 proxies=()
 for v in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do [ -z "${!v:-}" ] || proxies+=(--build-arg "$v"); done
-# shellcheck source=scripts/labels.sh
-source scripts/labels.sh
+# shellcheck source=scripts/dist/labels.sh
+source scripts/dist/labels.sh
 build() { # TAG FOLDER TITLE [OPTION...]
   local tag=$1 folder=$2 title=$3 log=$state/image-${1##*/}.log
   shift 3

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # image-node.sh - surefoot/node:VERSION from dist/ (make dist first), and a look whether it works.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 archive=dist/surefootd-$version-x86_64.tar.gz

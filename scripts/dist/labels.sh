@@ -2,7 +2,7 @@
 oci_labels() { # TITLE [LICENCE]
   local version revision
   local root
-  root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
   version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
   revision=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)
   local of=org.opencontainers.image

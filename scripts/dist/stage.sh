@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dist-stage.sh STAGE BINARIES - lay out the archive of the node side in STAGE, with surefootd and surefoot-loadgen of the folder BINARIES.
+# stage.sh STAGE BINARIES - lay out the archive of the node side in STAGE, with surefootd and surefoot-loadgen of the folder BINARIES.
 set -euo pipefail
 stage=$1
 binaries=$2

@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "target" / "audit"
 CARGO_DENY, PIP_AUDIT = "0.20.2", "2.10.1"
 WORKSPACES = {"workspace": ROOT, "fuzz": ROOT / "scheduler" / "fuzz"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Import circles, and arrows from a lower floor to a higher one, in the Rust crates and the Python packages.
 
-    scripts/lint_imports.py [--draw]    with --draw: every arrow between rooms
+    scripts/lint/imports.py [--draw]    with --draw: every arrow between rooms
 
 A circle is one between files. Tests (`#[cfg(test)] mod ... { }`, `*tests.rs`) may look anywhere.
 What `mod.rs` and `lib.rs` only pass on (`pub use`) counts for the file that defines it; files may look up to the `mod.rs` of
@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("models", "pipelines", "collection")
 # Rooms of surefootd, the lowest floor first; rooms of one floor know nothing of each other.
@@ -77,7 +77,7 @@ def rooms(graph: Graph, room: Callable[[str], str]) -> Graph:
 
 def floors(what: str, graph: Graph, at: dict[str, int]) -> list[str]:
     unknown = [
-        f"{what} {n}: on no floor. Give it one ({PAGE.relative_to(ROOT)}, scripts/lint_imports.py)" for n in graph if n not in at
+        f"{what} {n}: on no floor. Give it one ({PAGE.relative_to(ROOT)}, scripts/lint/imports.py)" for n in graph if n not in at
     ]
     up = [(n, b) for n, below in graph.items() for b in below if n in at and b in at and at[b] >= at[n]]
     return unknown + [f"{what} {n} uses {b}, which is not below it" for n, b in sorted(up)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that control real containers. Without an engine they cannot run: CI fails then, a user is told.
-#   scripts/test-engine.sh [WORDS]    ends with WORDS if they ran and passed, else with a line that starts with NOT RUN or FAILED
+#   scripts/test/engine.sh [WORDS]    ends with WORDS if they ran and passed, else with a line that starts with NOT RUN or FAILED
 set -euo pipefail
 done_words=${1:-"make test-engine: done"}
 if ! scripts/engine.sh || ! scripts/images.sh; then
@@ -13,5 +13,5 @@ if ! cargo test --release --locked --workspace --test engine -- --ignored --test
   echo "FAILED: the tests on real containers"
   exit 1
 fi
-scripts/test-images.sh || { echo "FAILED: labels and health checks of images"; exit 1; }
+scripts/test/images.sh || { echo "FAILED: labels and health checks of images"; exit 1; }
 echo "$done_words"

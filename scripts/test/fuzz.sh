@@ -4,7 +4,7 @@
 # Seeds are in scheduler/fuzz/seeds; what a run finds is kept in scheduler/fuzz/corpus and goes on from there. An input that
 # breaks a promise is left in scheduler/fuzz/artifacts/TARGET: mend the code and put the input into seeds/TARGET.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 VERSION=0.13.2
 TOOLS=$PWD/scheduler/fuzz/target/tools

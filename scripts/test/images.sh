@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test-images.sh - images of a service, of one that forks and of a job: labelled, healthy while they serve, and not while they do not.
+# images.sh - images of a service, of one that forks and of a job: labelled, healthy while they serve, and not while they do not.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 engine=${SUREFOOT_ENGINE:-$(command -v docker || command -v podman)}
 port=21897
 name=surefoot-test-images-$$

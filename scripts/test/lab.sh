@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# test-lab.sh - the lab in containers (docs/team.md): a campaign, a small `dvc repro` and its runs on the tracking server, as an ordinary user.
+# lab.sh - the lab in containers (docs/team.md): a campaign, a small `dvc repro` and its runs on the tracking server, as an ordinary user.
 # Builds the images first (make image-lab; minutes and 850 MB the first time).
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 engine=${SUREFOOT_ENGINE:-$(command -v docker || command -v podman)}
 command -v docker-compose >/dev/null || scripts/install-packages.sh "the lab's test" docker-compose
-scripts/image-lab.sh
+scripts/dist/image-lab.sh
 
 clone=$(mktemp -d)
 export COMPOSE_PROJECT_NAME=surefoot-test-lab-$$

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# test-old-userland.sh [SUITE] - the binary of make dist in an old Debian's userland: version, check, a closed loop, removal.
+# old-userland.sh [SUITE] - the binary of make dist in an old Debian's userland: version, check, a closed loop, removal.
 #
 # SUITE: buster (glibc 2.28, the default) from wherever this machine's apt gets Debian; where that mirror has it no more,
 # bullseye (2.31) is taken, and said. Needs root (chroot) and mmdebstrap.
 # SUREFOOT_OLD_ROOT  an unpacked userland to use instead
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 archive=dist/surefootd-$version-x86_64.tar.gz

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every page in a headless browser (tests/trial_pages.py). The browser is the distribution's; axe-core comes out of a wheel that carries it.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 browser=""
 look() { for name in chromium chromium-browser google-chrome; do if command -v "$name" >/dev/null; then browser=$name; return; fi; done; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian's pqos and rdtset on resctrlfs, in a mount namespace of their own. Where that cannot be had: CI fails, a user is told.
-#   scripts/test-pqos.sh [SUREFOOTD]    the binary; default: target/release/surefootd
+#   scripts/test/pqos.sh [SUREFOOTD]    the binary; default: target/release/surefootd
 set -euo pipefail
 surefootd=${1:-${CARGO_TARGET_DIR:-target}/release/surefootd}
 
@@ -54,7 +54,7 @@ done
 sed 's/^flags.*/& cat_l3 mba cqm cqm_llc cqm_occup_llc cqm_mbm_total cqm_mbm_local rdt_a/' /proc/cpuinfo >"$work/cpuinfo"
 mount --bind "$work/filesystems" /proc/filesystems
 mount --bind "$work/cpuinfo" /proc/cpuinfo
-cc -shared -fPIC -o "$work/perf.so" "$(dirname "$0")/../tests/pqos-perf.c" -ldl
+cc -shared -fPIC -o "$work/perf.so" "$(dirname "$0")/../../tests/pqos-perf.c" -ldl
 
 # pqos ARGUMENTS, then the words that it must say.
 says() {

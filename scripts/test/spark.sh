@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The stages `label` and `rows` on a Spark of this machine (tests/trial_spark.py), in an environment of their own: .venv-spark.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 

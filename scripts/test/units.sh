@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test-units.sh [MAX] - systemd's own verdict on the units: they are valid, and their exposure is at most MAX tenths (default 20).
+# units.sh [MAX] - systemd's own verdict on the units: they are valid, and their exposure is at most MAX tenths (default 20).
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 max=${1:-20}
 if ! command -v systemd-analyze >/dev/null; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# kernel-vm-boot.sh DIR WORK APPEND QEMU-ARG... - boot the kernel of DIR (scripts/kernel-vm-deps.sh) in software emulation (no /dev/kvm needed)
+# kernel-vm-boot.sh DIR WORK APPEND QEMU-ARG... - boot the kernel of DIR (scripts/vm/kernel-vm-deps.sh) in software emulation (no /dev/kvm needed)
 # with WORK/initrd, the folder WORK/share by 9p, read-only, and APPEND on its command line. Its console is on stdout and in WORK/console.
 # The status is that of the machine's line "surefoot-vm: status N"; 124 where it took too long, 125 where it ended without a status.
 # SUREFOOT_VM_TIMEOUT_S  what it may take (600)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What `make test-kernel` needs besides scripts/deps.sh: QEMU, and in FOLDER (default out/kernel-vm) a stock Debian kernel with
 # its modules and a static busybox, unpacked from Debian's packages. Nothing of them is installed on this machine.
-#   scripts/kernel-vm-deps.sh [FOLDER]     SUREFOOT_KERNEL=PACKAGE picks another kernel, e.g. linux-image-6.12.43+deb12-amd64
-# SUREFOOT_VM_QEMU: another QEMU is used (scripts/kernel-vm-boot.sh), none is needed here
+#   scripts/vm/kernel-vm-deps.sh [FOLDER]     SUREFOOT_KERNEL=PACKAGE picks another kernel, e.g. linux-image-6.12.43+deb12-amd64
+# SUREFOOT_VM_QEMU: another QEMU is used (scripts/vm/kernel-vm-boot.sh), none is needed here
 set -euo pipefail
 dir=${1:-out/kernel-vm}
 
@@ -14,7 +14,7 @@ missing=()
 for command in "${!package_of[@]}"; do
   PATH=$PATH:/usr/sbin:/sbin command -v "$command" >/dev/null || missing+=("${package_of[$command]}")
 done
-if [ ${#missing[@]} -gt 0 ]; then "$(dirname "$0")"/install-packages.sh "make test-kernel" "${missing[@]}"; fi
+if [ ${#missing[@]} -gt 0 ]; then "$(dirname "$0")"/../install-packages.sh "make test-kernel" "${missing[@]}"; fi
 
 mkdir -p "$dir"
 package=${SUREFOOT_KERNEL:-}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kernel-vm-image.sh DIR IMAGE MODULE... - what every first file system of a virtual machine begins with, in the folder IMAGE: busybox, and
-# the kernel modules and what they need, in the order of /modules/order. DIR is what scripts/kernel-vm-deps.sh made.
+# the kernel modules and what they need, in the order of /modules/order. DIR is what scripts/vm/kernel-vm-deps.sh made.
 set -euo pipefail
 dir=$1
 image=$2

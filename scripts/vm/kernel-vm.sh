@@ -3,15 +3,15 @@
 # needed): cgroup v2 with all controllers, swap with zswap before it, 2 sockets = 2 NUMA nodes = 2 L3 domains of 2 cores with
 # 2 threads each. The status of the program is the status of this script; 124 where it took too long, 125 where the machine
 # ended without a status.
-#   scripts/kernel-vm.sh PROGRAM [ARG...]     after scripts/kernel-vm-deps.sh; SUREFOOT_VM_TIMEOUT_S (default 600)
+#   scripts/vm/kernel-vm.sh PROGRAM [ARG...]     after scripts/vm/kernel-vm-deps.sh; SUREFOOT_VM_TIMEOUT_S (default 600)
 set -euo pipefail
 dir=${SUREFOOT_VM_DIR:-out/kernel-vm}
 
 fail() { printf 'surefoot: %s\n' "$1" >&2; exit 125; }
 
-[ $# -ge 1 ] || fail "usage: scripts/kernel-vm.sh PROGRAM [ARG...]"
+[ $# -ge 1 ] || fail "usage: scripts/vm/kernel-vm.sh PROGRAM [ARG...]"
 [ -x "$1" ] || fail "$1 is no program. Build it first."
-[ -x "$dir/root/bin/busybox" ] || fail "no kernel in $dir. Run scripts/kernel-vm-deps.sh first."
+[ -x "$dir/root/bin/busybox" ] || fail "no kernel in $dir. Run scripts/vm/kernel-vm-deps.sh first."
 program=$1
 shift
 PATH=$PATH:/usr/sbin:/sbin
@@ -25,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 # The first file system: busybox, the modules that reach the share and the disk, the libraries of the program.
 image=$work/image
 mkdir -p "$image"/{dev,etc,proc,sys,tmp,run,var,share}
-scripts/kernel-vm-image.sh "$dir" "$image" virtio_pci virtio_blk 9pnet_virtio 9p
+scripts/vm/kernel-vm-image.sh "$dir" "$image" virtio_pci virtio_blk 9pnet_virtio 9p
 ldd "$program" | sed -nE 's/^\s*(\S+ => )?(\/\S+) \(.*/\2/p' |
   while read -r library; do
     mkdir -p "$image/$(dirname "$library")"
@@ -62,7 +62,7 @@ cp "$program" "$share/program"
 printf '%q ' /share/program "$@" >"$share/command"
 truncate -s 512M "$work/swap"
 
-scripts/kernel-vm-boot.sh "$dir" "$work" "" -cpu max,vendor=GenuineIntel,l3-cache=on -smp 8,sockets=2,cores=2,threads=2 -m 1024 \
+scripts/vm/kernel-vm-boot.sh "$dir" "$work" "" -cpu max,vendor=GenuineIntel,l3-cache=on -smp 8,sockets=2,cores=2,threads=2 -m 1024 \
   -object memory-backend-ram,id=m0,size=512M -object memory-backend-ram,id=m1,size=512M \
   -numa node,nodeid=0,cpus=0-3,memdev=m0 -numa node,nodeid=1,cpus=4-7,memdev=m1 \
   -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # What `make test-rdt` needs, in the folder SUREFOOT_RDT_VM (default out/rdt-vm): a QEMU whose processors have RDT or AMD QoS (Debian's source
-# with scripts/rdt-vm/rdt.patch), stock Debian kernels 6.1 and 6.12, and a Debian root. Each part is made once (four minutes on two cores
+# with scripts/vm/rdt-vm/rdt.patch), stock Debian kernels 6.1 and 6.12, and a Debian root. Each part is made once (four minutes on two cores
 # for QEMU) and kept; one that was not finished is made again. Several checkouts may share a folder. As root, on Debian 12.
-#   scripts/rdt-vm-deps.sh [packages] [qemu] [6.1] [6.12] [disk]     default: all; "packages": only what is to be installed on this machine
+#   scripts/vm/rdt-vm-deps.sh [packages] [qemu] [6.1] [6.12] [disk]     default: all; "packages": only what is to be installed on this machine
 set -euo pipefail
-cd "$(dirname "$0")/.."
-# shellcheck source=scripts/rdt-vm/parts.sh
-. scripts/rdt-vm/parts.sh
+cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/vm/rdt-vm/parts.sh
+. scripts/vm/rdt-vm/parts.sh
 parts=("$@")
 # shellcheck disable=SC2206  # a list of words
 [ $# -gt 0 ] || parts=(qemu $rdt_kernels disk)
@@ -87,7 +87,7 @@ make_qemu() {
   }
   step "fetch QEMU's source from Debian's archive" env -C "$new" apt-get source -q --download-only qemu
   step "unpack QEMU's source" dpkg-source -x "$new"/qemu_*.dsc "$new/src"
-  step "apply scripts/rdt-vm/rdt.patch, made for QEMU 7.2" patch -d "$new/src" -p1 -i "$PWD/$here/rdt.patch"
+  step "apply scripts/vm/rdt-vm/rdt.patch, made for QEMU 7.2" patch -d "$new/src" -p1 -i "$PWD/$here/rdt.patch"
   # Python of the system: a virtual environment has no distlib.
   step "configure QEMU" env -C "$new/build" PATH=/usr/sbin:/usr/bin:/sbin:/bin ../src/configure "${rdt_configure[@]}"
   step "build QEMU" env -C "$new/build" PATH=/usr/sbin:/usr/bin:/sbin:/bin nice ninja qemu-system-x86_64
@@ -104,8 +104,8 @@ make_kernel() {
   esac
   apt_of_its_own
   package=$(apt-cache search --names-only "$pattern" | cut -d ' ' -f 1 | sort -V | tail -n 1)
-  [ -n "$package" ] || fail "Debian's archive has no kernel $1 any more: name another one in scripts/rdt-vm-deps.sh."
-  SUREFOOT_VM_QEMU=$qemu SUREFOOT_KERNEL=$package scripts/kernel-vm-deps.sh "$dir/kernel-$1"
+  [ -n "$package" ] || fail "Debian's archive has no kernel $1 any more: name another one in scripts/vm/rdt-vm-deps.sh."
+  SUREFOOT_VM_QEMU=$qemu SUREFOOT_KERNEL=$package scripts/vm/kernel-vm-deps.sh "$dir/kernel-$1"
   grep -q '^CONFIG_X86_CPU_RESCTRL=y' "$dir/kernel-$1"/root/boot/config-* || fail "$package has no resctrl"
 }
 
@@ -115,7 +115,7 @@ for part in "${missing[@]}"; do
   case $part in
     packages) install_for_qemu ;;
     qemu) make_qemu ;;
-    disk) (unset APT_CONFIG; scripts/kernel-vm-disk.sh "$disk" "--include=$rdt_packages") ;;
+    disk) (unset APT_CONFIG; scripts/vm/kernel-vm-disk.sh "$disk" "--include=$rdt_packages") ;;
     *) make_kernel "$part" ;;
   esac
 done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The node's own suite (scheduler/linux/tests/rdt/) on stock Debian kernels whose processor has RDT or AMD QoS (docs/test-kernel.md).
-#   scripts/rdt-vm-test.sh [-k "KERNEL..."] [-c "CONFIGURATION[+OPTION]..."] [NAME...]     only tests whose name contains one of NAME
-# Default: kernels 6.1 and 6.12, every configuration of scripts/rdt-vm.sh, and some with another mount of resctrl (one+cdp, one+mba_MBps).
+#   scripts/vm/rdt-vm-test.sh [-k "KERNEL..."] [-c "CONFIGURATION[+OPTION]..."] [NAME...]     only tests whose name contains one of NAME
+# Default: kernels 6.1 and 6.12, every configuration of scripts/vm/rdt-vm.sh, and some with another mount of resctrl (one+cdp, one+mba_MBps).
 # SUREFOOT_RDT_SUITE: the suite's program, built before, with the binaries beside it; default: they are built
 # A machine that hangs is tried once more, which the table at the end says. Status 0: every test of every machine passed.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-# shellcheck source=scripts/rdt-vm/parts.sh
-. scripts/rdt-vm/parts.sh
+cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/vm/rdt-vm/parts.sh
+. scripts/vm/rdt-vm/parts.sh
 kernels=$rdt_kernels
 configurations="one two e5 icx11 amd one+cdp one+mba_MBps amd+cdp"
 while getopts k:c: option; do
@@ -20,7 +20,7 @@ done
 shift $((OPTIND - 1))
 
 # shellcheck disable=SC2086  # a list of words
-scripts/rdt-vm-deps.sh qemu $kernels disk
+scripts/vm/rdt-vm-deps.sh qemu $kernels disk
 program=${SUREFOOT_RDT_SUITE:-}
 if [ -z "$program" ]; then
   # The suite runs the node's programs, too.
@@ -42,7 +42,7 @@ machine() {
   local began=$SECONDS options=()
   [ "$2" = "${2%%+*}" ] || options=(-o "${2#*+}")
   status=0
-  scripts/rdt-vm.sh -k "$1" -c "${2%%+*}" ${options[@]+"${options[@]}"} "$program" --ignored --test-threads=1 --color=never "${@:3}" 2>&1 |
+  scripts/vm/rdt-vm.sh -k "$1" -c "${2%%+*}" ${options[@]+"${options[@]}"} "$program" --ignored --test-threads=1 --color=never "${@:3}" 2>&1 |
     tee "$console" || status=$?
   took=$((SECONDS - began))
   passed=$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' "$console" | tail -n 1)

@@ -2,16 +2,16 @@
 # Run a command as root on a stock Debian kernel whose processor has RDT or AMD QoS, in a virtual machine in software emulation: resctrl,
 # cgroup v2, swap with zswap before it, a throw-away Debian 12, this checkout read-only at its own path. The status of the command is the
 # status of this script; 124 where it took too long, 125 where the machine ended without a status (docs/test-kernel.md).
-#   scripts/rdt-vm.sh [-k KERNEL] [-c CONFIGURATION] [-o OPTIONS] [-x PROPERTIES] [--] COMMAND [ARG...]     after scripts/rdt-vm-deps.sh
+#   scripts/vm/rdt-vm.sh [-k KERNEL] [-c CONFIGURATION] [-o OPTIONS] [-x PROPERTIES] [--] COMMAND [ARG...]     after scripts/vm/rdt-vm-deps.sh
 #   -k  6.1 or 6.12 (6.12)
 #   -c  one (4 CPUs, 20 ways, MBA), two (2 sockets, 8 CPUs), e5 (no MBA), icx11 (11 ways, 2 sockets), amd (2 x 16 ways, MBA 0..2048)
 #   -o  options of resctrl's mount: cdp, mba_MBps; "no": it is not mounted
 #   -x  more properties of the processor: rdt-clos=N rdt-rmids=N rdt-mba-clos=N rdt-cdp=off rdt-mon=off rdt-sparse=on rdt-err-rmid=N, by commas
 # SUREFOOT_VM_TIMEOUT_S (900), SUREFOOT_VM_BOOT_S (120): what the command and the boot may take
 set -euo pipefail
-cd "$(dirname "$0")/.."
-# shellcheck source=scripts/rdt-vm/parts.sh
-. scripts/rdt-vm/parts.sh
+cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/vm/rdt-vm/parts.sh
+. scripts/vm/rdt-vm/parts.sh
 usage() { sed -n 's/^# \{0,1\}//; 2,10p' "$0" >&2; exit 2; }
 kernel=6.12 configuration=one options='' properties=''
 while getopts k:c:o:x: option; do
@@ -50,19 +50,19 @@ case $configuration in
   *) fail "no configuration \"$configuration\". There are: one two e5 icx11 amd" ;;
 esac
 
-[ -x "$qemu" ] && [ -s "$disk" ] && [ -s "$dir/kernel-$kernel/package" ] || fail "no machine in $dir. Run scripts/rdt-vm-deps.sh first."
+[ -x "$qemu" ] && [ -s "$disk" ] && [ -s "$dir/kernel-$kernel/package" ] || fail "no machine in $dir. Run scripts/vm/rdt-vm-deps.sh first."
 work=$(mktemp -d "$dir/run.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/image"/{dev,proc,sys,root} "$work/share"
-scripts/kernel-vm-image.sh "$dir/kernel-$kernel" "$work/image" virtio_pci virtio_blk 9pnet_virtio 9p ext4 crc32c_generic fuse
-install -m 755 scripts/rdt-vm/init "$work/image/init"
+scripts/vm/kernel-vm-image.sh "$dir/kernel-$kernel" "$work/image" virtio_pci virtio_blk 9pnet_virtio 9p ext4 crc32c_generic fuse
+install -m 755 scripts/vm/rdt-vm/init "$work/image/init"
 (cd "$work/image" && find . | "$dir/kernel-$kernel/root/bin/busybox" cpio -o -H newc -R 0:0 2>/dev/null | gzip -1) >"$work/initrd"
-cp scripts/rdt-vm/guest.sh "$work/share/guest.sh"
+cp scripts/vm/rdt-vm/guest.sh "$work/share/guest.sh"
 printf '%q ' "$@" >"$work/share/command"
 pwd >"$work/share/checkout"
 truncate -s 512M "$work/swap"
 SUREFOOT_VM_TIMEOUT_S=${SUREFOOT_VM_TIMEOUT_S:-900} SUREFOOT_VM_BOOT_S=${SUREFOOT_VM_BOOT_S:-120} SUREFOOT_VM_QEMU=$qemu \
-  scripts/kernel-vm-boot.sh "$dir/kernel-$kernel" "$work" "surefoot.config=$configuration surefoot.resctrl=${options:-default}" \
+  scripts/vm/kernel-vm-boot.sh "$dir/kernel-$kernel" "$work" "surefoot.config=$configuration surefoot.resctrl=${options:-default}" \
   -machine pc,smm=off -cpu "$cpu$properties" "${sockets[@]}" -m "$memory_mib" \
   -drive "file=$disk,format=raw,if=virtio,snapshot=on,cache=unsafe" -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe" \
   -device virtio-rng-pci \

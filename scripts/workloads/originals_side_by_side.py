@@ -1,6 +1,6 @@
 """p99 of surefoot-loadgen and of the originals' load generators, on the same server at the same rates, in turns.
 
-    python3 scripts/originals_side_by_side.py [--rounds N] [--seconds S] [--server-cpu C] [--client-cpu C]
+    python3 scripts/workloads/originals_side_by_side.py [--rounds N] [--seconds S] [--server-cpu C] [--client-cpu C]
 
 Needs the load generators of scripts/originals.sh and the images memcached and nginx. Prints a row for each tool and rate: medians
 over the rounds, with the least and the greatest p99 (docs/workloads.md).
@@ -20,7 +20,7 @@ from pathlib import Path
 from collection import tools
 from collection.adapters import Known, read
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "workloads" / "originals" / "built"
 PORT = 24211
 KEYS, VALUE = 10_000, 200

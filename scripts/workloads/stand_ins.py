@@ -1,7 +1,7 @@
 """What our stand-ins use: CPU time, resident memory, pages touched, service times; for the table of docs/workloads.md.
 
-    python3 scripts/stand_ins.py [NAME...] [--out out/stand-ins] [--cpu N]
-    python3 scripts/stand_ins.py --pid PID --seconds S
+    python3 scripts/workloads/stand_ins.py [NAME...] [--out out/stand-ins] [--cpu N]
+    python3 scripts/workloads/stand_ins.py --pid PID --seconds S
 
 The first form needs a container engine and the images (scripts/images.sh NAME). Each program runs alone in its container, on one
 CPU, with its entry's memory limit: a job with `--seconds --report`, a service with `--times`, which answers requests one after

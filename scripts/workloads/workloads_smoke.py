@@ -1,6 +1,6 @@
 """Every workload of the catalogue on this machine: a latency-load curve of each LC service on one core, the rate of each BE job.
 
-    python3 scripts/workloads_smoke.py [NAME...] [--out out/workloads]
+    python3 scripts/workloads/workloads_smoke.py [NAME...] [--out out/workloads]
 
 Needs a container engine, the images (scripts/images.sh --all), the load generator (make rust) and two CPUs: the service gets
 the first one, the load generator the last. The search is `surefoot-loadgen saturate`: a rate holds if less than 1 % of the
@@ -25,7 +25,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 LOADGEN = REPO / "target/release/surefoot-loadgen"
 TRIES = 2
 RESOLUTION = 0.125  # three halvings of a gap between a rate and its double

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Second process of the machine of scripts/rdt-vm.sh: the file systems that a node has, then the command.
+# Second process of the machine of scripts/vm/rdt-vm.sh: the file systems that a node has, then the command.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 RUST_BACKTRACE=1
 argument() { sed -n "s/.* $1=\([^ ]*\).*/\1/p" /proc/cmdline; }
 mkdir -p /dev/pts /dev/shm /run/lock

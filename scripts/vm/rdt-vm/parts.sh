@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034  # others use them
-# Sourced by scripts/rdt-vm*.sh: where the parts of the virtual machine with RDT are. A part's name has the hash of what it is made of, so that
+# Sourced by scripts/vm/rdt-vm*.sh: where the parts of the virtual machine with RDT are. A part's name has the hash of what it is made of, so that
 # checkouts that share a folder each find their own, and a part that has its name is whole.
 dir=$(realpath -m "${SUREFOOT_RDT_VM:-out/rdt-vm}")
 here=$(dirname "${BASH_SOURCE[0]}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The test itself, as root under systemd in the machine of scripts/units-vm-test.sh. guest.sh PHASE SLOWNESS: 1 installs, and ends with the power cut
+# The test itself, as root under systemd in the machine of scripts/vm/units-vm-test.sh. guest.sh PHASE SLOWNESS: 1 installs, and ends with the power cut
 # while services are under control; 2 is the boot after it, and removes. One line for each thing shown: "ok" or "FAILED".
 set -uo pipefail
 

@@ -15,7 +15,7 @@ pub enum Bandwidth {
     EighthsOfGb,
 }
 
-/// One of the configurations of scripts/rdt-vm.sh: what its hardware was given.
+/// One of the configurations of scripts/vm/rdt-vm.sh: what its hardware was given.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     pub name: &'static str,
@@ -53,7 +53,7 @@ impl Machine {
             (_, "106", "11") => "icx11",
             (_, "106", "20") if cpus == 4 => "one",
             (_, "106", "20") => "two",
-            other => panic!("{other:?} with {cpus} CPUs is no machine of scripts/rdt-vm.sh"),
+            other => panic!("{other:?} with {cpus} CPUs is no machine of scripts/vm/rdt-vm.sh"),
         };
         let asked = read("/proc/cmdline").split(' ').find_map(|w| w.strip_prefix("surefoot.config=")).map(str::to_string);
         assert!(asked.as_deref().is_none_or(|a| a == name), "asked for {asked:?}, but this is {name}");

@@ -1,4 +1,4 @@
-//! Policies with models on a kernel that answers: the daemon with the bundle of scripts/rdt-vm/bundle.sh, beside a load that rises and falls.
+//! Policies with models on a kernel that answers: the daemon with the bundle of scripts/vm/rdt-vm/bundle.sh, beside a load that rises and falls.
 
 use crate::bed::{bandwidth, groups_of, masks, options, Machine, NothingLeft};
 use crate::support::{until, Group, Process};
