@@ -1,4 +1,4 @@
-"""A data set of a virtual server as a guest of scripts/vm/rdt-vm.sh would have measured it: without counters, in tenths of a core.
+"""A data set of a virtual server as a guest of scripts/vm/rdt-vm.sh would have measured it: no counters, tenths of a core.
 
 python scripts/vm/rdt-vm/as_guest.py DATA OUT     DATA: the folder of one target of a campaign
 """

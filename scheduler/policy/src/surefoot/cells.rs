@@ -439,7 +439,10 @@ impl Asked<'_> {
     pub fn is_well(&self) -> bool {
         let since_ms = self.life.met_since_ms.filter(|_| self.life.strikes == 0).map(|t| t.max(self.life.changed_ms));
         let by_more = self.qos.is_some_and(|q| q >= self.policy.set.trust.comfort_qos);
-        by_more && !self.life.is_new() && !self.backlogged && since_ms.is_some_and(|t| self.now_ms >= t + self.policy.set.readings.window_ms)
+        by_more
+            && !self.life.is_new()
+            && !self.backlogged
+            && since_ms.is_some_and(|t| self.now_ms >= t + self.policy.set.readings.window_ms)
     }
 
     pub fn busy(&self) -> Option<f64> {
