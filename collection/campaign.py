@@ -24,10 +24,11 @@ from typing import IO, Any
 
 from pipelines.inputs import read_bytes
 from pipelines.io import leftovers, linked, make_folder, naming, write_bytes, write_json
+from pipelines.manifest import SCHEMA_VERSION
 
 from . import card, dataset, lab, spec, standing, tools, worth
 from .errors import Busy, CampaignError, DataSetError, HostFailed, InputError, NotReady, ToolFailed, ToolMissing
-from .layout import COPY, PROGRESS, SCHEMA_VERSION
+from .layout import COPY, PROGRESS
 from .mirror import Split
 from .standing import counted, each, is_running, quoted, read_note, read_summary, status
 from .watch import Report, Silent

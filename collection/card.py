@@ -17,6 +17,7 @@ from models.features import FEATURE_SETS, SAMPLE_FEATURES
 from pipelines import site, tables
 from pipelines.inputs import Unreadable, open_bytes, read_text
 from pipelines.io import sha256_bytes, sha256_file, write_bytes
+from pipelines.manifest import MANIFEST
 from pipelines.pages.markdown import plain, table
 
 from . import dataset, layout, shardfile, standing, worth
@@ -101,7 +102,7 @@ def _shards(path: Path, manifest: dataset.Manifest) -> tuple[list[Path], dict[st
 
 def stamp(folder: Path) -> str:
     """Digest of all that the card is made from: of every target's manifest, which names every shard's."""
-    parts = [f"{name} {sha256_file(path / layout.MANIFEST)}" for name, path, _ in standing.each(folder) if _has(path)]
+    parts = [f"{name} {sha256_file(path / MANIFEST)}" for name, path, _ in standing.each(folder) if _has(path)]
     return sha256_bytes("\n".join([sha256_file(folder / layout.COPY), *parts]).encode())
 
 
@@ -141,7 +142,7 @@ def text(folder: Path) -> str:
 
 
 def _has(path: Path) -> bool:
-    return (path / layout.MANIFEST).exists()
+    return (path / MANIFEST).exists()
 
 
 def _target(path: Path, planned: int) -> list[str]:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipelines import manifest_fields
+from pipelines.errors import BadInput
 from pipelines.inputs import parse_json
+from pipelines.manifest import MANIFEST, SCHEMA_VERSION, STATES
+from pipelines.manifest_fields import Manifest, Shard
 
 from .errors import DataSetError
-from .layout import JOURNAL, MANIFEST, SCHEMA_VERSION, SHARDS, STATES, Counts, blocks, failures, read_json, shard_file
+from .layout import JOURNAL, SHARDS, Counts, blocks, failures, read_json, shard_file
 
 __all__ = [
     "JOURNAL",
@@ -35,94 +38,7 @@ __all__ = [
 ]
 
 
-# of cases and rows: beyond it sums in a table are no longer exact
-_MOST = 1 << 48
 SHARD_REMEDY = "`surefoot campaign verify` says which shard, and what to do"
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class PlatformFacts(_Part):
-    """cores: logical CPUs that services may use. ways: 0 where the LLC cannot be partitioned."""
-
-    name: str = Field(min_length=1)
-    cores: float = Field(gt=0, lt=1e6)
-    ways: int = Field(ge=0, le=64)
-    mb_per_way: float = Field(ge=0, lt=1e6)
-    core_step: float = Field(gt=0, le=1)
-    mba: bool
-
-
-class ServiceFacts(_Part):
-    qos_target_ms: float
-    max_load_rps: float | None = None
-
-
-class MaxLoad(_Part):
-    """Highest rate that met a service's QoS target here, alone on all that the campaign gives it; None: none did.
-
-    others_frac: of the CPU time that it left over, what other programs took meanwhile.
-    """
-
-    service: str = Field(min_length=1, max_length=200)
-    threads: int = Field(ge=1, le=4096)
-    max_load_rps: float | None = Field(gt=0, lt=1e9)
-    reason: str | None = Field(default=None, max_length=4000)
-    others_frac: float = Field(default=0.0, ge=0, le=1)
-
-
-class Shard(_Part):
-    """file: relative to the manifest's folder."""
-
-    file: str
-    rows: int = Field(ge=0, lt=_MOST)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-
-class Cases(_Part):
-    planned: int = Field(ge=0, lt=_MOST)
-    measured: int = Field(ge=0, lt=_MOST)
-    infeasible: int = Field(ge=0, lt=_MOST)
-    client_limited: int = Field(ge=0, lt=_MOST)
-    overloaded: int = Field(ge=0, lt=_MOST)
-    failed: int = Field(ge=0, lt=_MOST)
-    skipped: int = Field(default=0, ge=0, lt=_MOST)
-    # of all of these, those with such a mark in the journal (docs/sweep-output.md)
-    disturbed: int = Field(default=0, ge=0, lt=_MOST)
-    unsettled: int = Field(default=0, ge=0, lt=_MOST)
-    # usable rows, and rows that nobody counted; None: from before they were
-    usable_rows: int | None = Field(default=None, ge=0, lt=_MOST)
-    uncounted_rows: int = Field(default=0, ge=0, lt=_MOST)
-
-    def by_state(self) -> dict[str, int]:
-        """With the states' names as the journal spells them."""
-        return {s: getattr(self, s.replace("-", "_")) for s in STATES}
-
-
-class Manifest(_Part):
-    """manifest.json of one target."""
-
-    schema_version: int
-    campaign: str
-    campaign_hash: str
-    complete: bool
-    platform: PlatformFacts
-    feature_set: str
-    services: dict[str, ServiceFacts]
-    software: dict[str, str]
-    host: dict[str, Any]
-    shards: list[Shard]
-    cases: Cases
-    journal_bytes: int = Field(default=0, ge=0, lt=_MOST)
-    sources: dict[str, str] = {}
-    part: dict[str, int] | None = None
-    max_loads: list[MaxLoad] = Field(default=[], max_length=10_000)
-
-    @property
-    def rows(self) -> int:
-        return sum(s.rows for s in self.shards)
 
 
 def tables(value: Any) -> list[dict[str, Any]]:
@@ -174,20 +90,10 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         DataSetError: it is missing, damaged or of another version; names the field.
     """
-    path = folder / MANIFEST
-    remedy = "restore it from a copy, or remove the folder and measure again"
-    value = read_json(path, remedy)
-    if value.get("schema_version") != SCHEMA_VERSION:
-        raise DataSetError(
-            f"{path}: schema_version is {value.get('schema_version')!r}, this version reads {SCHEMA_VERSION}; "
-            "use the version that wrote it"
-        )
     try:
-        return Manifest.model_validate(value)
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DataSetError(f"{path}: corrupt: {where}: {first['msg']}; {remedy}") from e
+        return manifest_fields.read(folder)
+    except BadInput as e:
+        raise DataSetError(str(e)) from e
 
 
 def read_journal(folder: Path) -> Journal:

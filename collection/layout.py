@@ -10,7 +10,9 @@ from collections import Counter, defaultdict, namedtuple
 from pathlib import Path
 
 from pipelines import inputs
+from pipelines.errors import BadInput
 from pipelines.inputs import Unreadable, shown
+from pipelines.manifest import read_object
 
 from .errors import DataSetError
 
@@ -19,17 +21,12 @@ if TYPE_CHECKING:  # importing typing costs as much as reading the manifests
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"
 SHARDS = "shards"
 COPY = "campaign.toml"
 PROGRESS = "progress.json"
 HOSTS = "hosts"
 HOSTS_FILE = "hosts.json"
-SCHEMA_VERSION = 1
-STATES = ("measured", "infeasible", "client-limited", "overloaded", "failed", "skipped")
-# what the journal may say against a case that was measured
-MARKS = ("disturbed", "unsettled")
 # how many failed cases a reason names
 _EXAMPLES = 5
 _RESTORE = "restore it from a copy, or remove the folder and measure again"
@@ -76,16 +73,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         DataSetError: names the file, the position and the remedy.
     """
     try:
-        value = inputs.read_json(path)
-    except FileNotFoundError as e:
-        raise DataSetError(f"{path}: is missing. It is no data set, or it is damaged; {remedy}") from e
-    except Unreadable as e:
-        raise DataSetError(f"{path}: corrupt: {e}; {remedy}") from e
-    except OSError as e:
-        raise DataSetError(f"{path}: cannot be read ({e.strerror})") from e
-    if not isinstance(value, dict):
-        raise DataSetError(f"{path}: corrupt: not a JSON object; {remedy}")
-    return value
+        return read_object(path, remedy)
+    except BadInput as e:
+        raise DataSetError(str(e)) from e
 
 
 def blocks(folder: Path, start: int = 0) -> Iterator[bytes]:

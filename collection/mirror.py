@@ -28,10 +28,11 @@ import polars as pl
 
 from pipelines.inputs import Unreadable, message, read_bytes
 from pipelines.io import fsync_folder, leftovers, make_folder, sha256_file, write_bytes, write_json
+from pipelines.manifest import MARKS
 
 from . import dataset, intake, layout, shardfile, standing
 from .errors import CampaignError, DataSetError, HostFailed
-from .layout import HOSTS, HOSTS_FILE, MARKS
+from .layout import HOSTS, HOSTS_FILE
 
 ASIDE = ".aside"
 _TEMPORARY = ".tmp"

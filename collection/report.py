@@ -20,6 +20,7 @@ import polars as pl
 from pipelines import samples, site, tables
 from pipelines.inputs import read_json
 from pipelines.io import write_bytes
+from pipelines.manifest import MANIFEST, read_object
 from pipelines.pages import eval_rows, policy_charts, policy_words, training_facts, training_page
 from pipelines.pages.page import (
     Callout,
@@ -491,7 +492,7 @@ def quota_curves(folder: Path) -> list[charts.QuotaCurve]:
 
     A case counts with its median window, never with an average of percentiles.
     """
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_object(folder / MANIFEST, "collect the data set again")
     with tables.reading(folder / "shards", dataset.SHARD_REMEDY):
         every = shardfile.scan(shards(folder)).collect()
     told = pl.col("latency_p99_ms").is_not_null() & (pl.col("verdict") != "client-limited")

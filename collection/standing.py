@@ -14,7 +14,9 @@ from collections import Counter, namedtuple
 from pathlib import Path
 
 from pipelines import inputs
+from pipelines.errors import BadInput
 from pipelines.inputs import Unreadable, shown
+from pipelines.manifest import MANIFEST, MARKS, MOST_ROWS, SCHEMA_VERSION, STATES, Facts, facts
 
 from .errors import DataSetError
 from .layout import (
@@ -22,12 +24,8 @@ from .layout import (
     HOSTS,
     HOSTS_FILE,
     JOURNAL,
-    MANIFEST,
-    MARKS,
     PROGRESS,
-    SCHEMA_VERSION,
     SHARDS,
-    STATES,
     Counts,
     a_folder,
     common_number,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:  # importing typing costs as much as reading the manifests
 
 # of the rows that are not overloaded, on a quiet machine
 _GOOD_SHARE = 0.8
-_MOST_ROWS = 1 << 48
 # a line that stands for several cases, which were not measured (docs/sweep-output.md)
 _TALLY = re.compile(rb'"state":"([a-z-]+)"[^\n]*"cases":(\d{1,18})(?!\d)')
 
@@ -114,7 +111,7 @@ def kept_worth(value: Any) -> Worth | None:
     if not isinstance(found, dict) or "usable" not in found or not isinstance(value.get("counted_of"), str):
         return None
     numbers = list(found.values())
-    if not all(type(n) is int and 0 <= n < _MOST_ROWS for n in numbers) or value.get("usable_rows") != found["usable"]:
+    if not all(type(n) is int and 0 <= n < MOST_ROWS for n in numbers) or value.get("usable_rows") != found["usable"]:
         return None
     return Worth({str(name): n for name, n in found.items()}, value["counted_of"])
 
@@ -156,38 +153,20 @@ def usable_colour(rows_by_worth: dict[str, int]) -> str:
     return "green" if rows_by_worth["usable"] >= _GOOD_SHARE * (rows - overloaded) else "yellow"
 
 
-class _Facts(namedtuple("_Facts", ["rows", "files", "feature_set", "journal_bytes", "planned", "cases", "marks", "complete"])):
-    """What `status` takes from a target's or a host's manifest. files: of its shards. cases: by state. marks: cases by mark."""
-
-    __slots__ = ()
-
-
-def _facts(folder: Path) -> _Facts:
+def _facts(folder: Path) -> Facts:
     """Of a manifest.
 
     Raises:
-        DataSetError: it cannot be used; as `dataset.read_manifest`, which also reads what is strange here.
+        DataSetError: it cannot be used.
     """
-    try:
-        value = inputs.read_json(folder / MANIFEST)
-        rows, files, cases = [s["rows"] for s in value["shards"]], [str(s["file"]) for s in value["shards"]], value["cases"]
-        by_state = {s: cases[s.replace("-", "_")] if s != "skipped" else cases.get(s, 0) for s in STATES}
-        marks = {m: cases.get(m, 0) for m in MARKS}
-        numbers = [*rows, *by_state.values(), *marks.values(), cases["planned"], value.get("journal_bytes", 0)]
-        if value["schema_version"] == SCHEMA_VERSION and all(type(n) is int and n >= 0 for n in numbers):
-            return _Facts(
-                sum(rows), files, str(value["feature_set"]), numbers[-1], numbers[-2], by_state, marks, value["complete"] is True
-            )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    from .dataset import read_manifest
+    if found := facts(folder):
+        return found
+    from pipelines import manifest_fields
 
-    found = read_manifest(folder)
-    marks = {m: getattr(found.cases, m) for m in MARKS}
-    files, cases = [s.file for s in found.shards], found.cases
-    return _Facts(
-        found.rows, files, found.feature_set, found.journal_bytes, cases.planned, cases.by_state(), marks, found.complete
-    )
+    try:
+        return manifest_fields.facts(folder)
+    except BadInput as e:
+        raise DataSetError(str(e)) from e
 
 
 def read_split(folder: Path) -> tuple[str, str, list[str]] | None:

@@ -25,11 +25,11 @@ from typing import Any
 import polars as pl
 
 from models.features import FEATURE_SETS, SAMPLE_FEATURES, FeatureError, PlatformLimits
+from pipelines import manifest
 from pipelines.errors import BadInput
 from pipelines.inputs import LINE_BYTES, Unreadable, open_bytes, parse_json
 from pipelines.io import read_json, sha256_file
 
-SCHEMA_VERSION = 1
 DISTURBED = "disturbed"
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
 _MARK = b'"disturbed"'
@@ -150,47 +150,41 @@ class DataSet:
         return float(target)
 
 
-def _field(manifest: dict[str, Any], name: str, kind: type, path: Path) -> Any:
-    value = manifest.get(name)
-    if not isinstance(value, kind):
-        found = "missing" if value is None else type(value).__name__
-        raise BadInput(f"{path}: field {name} is {found}, want {kind.__name__}; collect the data set again")
-    return value
-
-
 def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
     """Read the manifest of a data set and check the shards against it.
 
     Raises:
         BadInput: folder, manifest or a shard is missing, damaged or of another schema.
     """
-    path = folder / "manifest.json"
+    path = folder / manifest.MANIFEST
     if not path.exists():
         raise BadInput(
             f"{path}: the data set is missing; collect it with `surefoot campaign run CAMPAIGN.toml --out DIR`, or take it "
             "out of `datasets` in params.yaml"
         )
-    manifest = read_json(path, "the manifest of the data set")
-    if not isinstance(manifest, dict):
+    value = read_json(path, "the manifest of the data set")
+    if not isinstance(value, dict):
         raise BadInput(f"{path}: is not a JSON object; collect the data set again")
-    if "targets" in manifest and "shards" not in manifest:
-        folders = ", ".join(str(t.get("folder")) for t in manifest["targets"] if isinstance(t, dict))
+    if "targets" in value and "shards" not in value:
+        folders = ", ".join(str(t.get("folder")) for t in value["targets"] if isinstance(t, dict))
         raise BadInput(f"{path}: is a whole campaign; name the folder of one of its targets in params.yaml: {folders}")
-    if (version := manifest.get("schema_version")) != SCHEMA_VERSION:
-        raise BadInput(f"{path}: field schema_version is {version!r}, this version reads {SCHEMA_VERSION}")
-    feature_set = manifest.get("feature_set")
+    if (version := value.get("schema_version")) != manifest.SCHEMA_VERSION:
+        raise BadInput(f"{path}: field schema_version is {version!r}, this version reads {manifest.SCHEMA_VERSION}")
+    feature_set = value.get("feature_set")
     if feature_set not in FEATURE_SETS:
         raise BadInput(f"{path}: field feature_set is {feature_set!r}, known: {', '.join(FEATURE_SETS)}")
     try:
-        platform = PlatformLimits.from_manifest(_field(manifest, "platform", dict, path))
+        facts, services = (manifest.field(value, name, dict) for name in ("platform", "services"))
+        listed = manifest.listed(value)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}; collect the data set again") from None
+    try:
+        platform = PlatformLimits.from_manifest(facts)
     except FeatureError as error:
         raise BadInput(f"{path}: {error}") from None
     shards: list[Path] = []
     rows = 0
-    for entry in _field(manifest, "shards", list, path):
-        name, digest = (entry.get("file"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
-        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-            raise BadInput(f"{path}: field shards: {name!r} is no file in the folder; collect the data set again")
+    for name, count, digest in listed:
         shard = folder / name
         if not shard.is_file():
             shard = folder / "shards" / name
@@ -198,36 +192,34 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
             raise BadInput(f"{folder / name}: shard is missing; resume the campaign or fetch the data set again")
         if check_shards and sha256_file(shard) != digest:
             raise BadInput(f"{shard}: shard differs from its SHA-256 in {path}; fetch it again or measure its cases again")
-        if type(count := entry.get("rows", 0)) is not int or not 0 <= count < 1 << 48:
-            raise BadInput(f"{path}: field shards: rows of {name} is {count!r}; collect the data set again")
         rows += count
         shards.append(shard)
     if not shards or rows == 0:
         raise BadInput(f"{path}: the data set has no samples; run the campaign to its end")
-    cases = cases if isinstance(cases := manifest.get("cases"), dict) else {}
+    cases = cases if isinstance(cases := value.get("cases"), dict) else {}
     # the manifest counts the marks; without any, a journal of millions of lines need not be read
     disturbed = _disturbed_of(folder) if cases.get("disturbed") else frozenset()
     return DataSet(
         folder=folder,
-        campaign=str(manifest.get("campaign", "")),
+        campaign=str(value.get("campaign", "")),
         feature_set=str(feature_set),
         platform=platform,
-        services=dict(_field(manifest, "services", dict, path)),
+        services=dict(services),
         shards=tuple(shards),
         rows=rows,
         cases={str(k): v for k, v in cases.items() if type(v) is int},
         sha256=sha256_file(path),
-        axes=Axes.from_manifest(axes, path) if (axes := manifest.get("axes")) is not None else None,
+        axes=Axes.from_manifest(axes, path) if (axes := value.get("axes")) is not None else None,
         disturbed=disturbed,
-        made_by=made_by(manifest),
+        made_by=made_by(value),
     )
 
 
-def made_by(manifest: Mapping[str, Any]) -> dict[str, str]:
+def made_by(value: Mapping[str, Any]) -> dict[str, str]:
     """Versions of what made the samples, as the manifest names them: `surefootd`, its `commit`; `plant_version` where the server
     was a virtual one (a profile of its platform is among the sources). A plant without a version has that of its program.
     """
-    told, sources = manifest.get("software"), manifest.get("sources")
+    told, sources = value.get("software"), value.get("sources")
     found = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
     plant = found.pop("plant", found.get("surefootd"))
     if plant and isinstance(sources, dict) and any(str(name).startswith("platform ") for name in sources):

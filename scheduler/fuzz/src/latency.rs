@@ -4,7 +4,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use base64::Engine as _;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use hdrhistogram::Histogram;
-use surefoot_linux::feed::window::LONGEST_WINDOW_MS;
+use surefoot_server::window::LONGEST_WINDOW_MS;
 use surefoot_linux::feed::{decode, Interval, Windows, MAX_DATAGRAM};
 use surefoot_server::Latency;
 

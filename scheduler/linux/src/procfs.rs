@@ -4,8 +4,9 @@
 
 use crate::root::Root;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use surefoot_server::features::{core_freq_mhz, Frequency};
 use surefoot_server::CpuSet;
 
 /// Virtual and resident memory of some processes, MB (2^20 bytes); None where none of them is left.
@@ -41,7 +42,7 @@ pub fn may_run_on(pid: u32) -> Option<CpuSet> {
 /// Frequencies at one instant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frequencies {
-    mhz: BTreeMap<u32, f64>,
+    of: BTreeMap<u32, Frequency>,
 }
 
 impl Frequencies {
@@ -50,33 +51,47 @@ impl Frequencies {
     ///
     /// Some kernels (4.13 to 5.17) sleep 10 ms over each of cpufreq's files and once over the whole of `/proc/cpuinfo`.
     pub fn read(root: &Root, cpus: &CpuSet) -> Self {
-        let mut mhz = cpuinfo_mhz(root);
-        let khz = |c: u32| root.read(format!("/sys/devices/system/cpu/cpu{c}/cpufreq/scaling_cur_freq"))?.parse::<f64>().ok();
-        let missing: Vec<u32> = cpus.iter().filter(|c| !mhz.contains_key(c)).collect();
-        mhz.extend(missing.into_iter().filter_map(|c| Some((c, khz(c)? / 1000.0))));
-        Frequencies { mhz }
+        let mut of = cpuinfo(root);
+        let khz = |c: u32| root.read(format!("{}/scaling_cur_freq", cpufreq(c)))?.parse::<f64>().ok();
+        let missing: Vec<u32> = cpus.iter().filter(|c| !of.contains_key(c)).collect();
+        of.extend(missing.into_iter().filter_map(|c| Some((c, Frequency::Measured(khz(c)? / 1000.0)))));
+        Frequencies { of }
     }
 
-    /// Mean over some CPUs, MHz; None where the host shows none of them.
+    /// Mean over some CPUs, MHz; None where the host measures none of them.
     pub fn mean_mhz(&self, cpus: &CpuSet) -> Option<f64> {
-        let of: Vec<f64> = cpus.iter().filter_map(|c| self.mhz.get(&c).copied()).collect();
-        (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64)
+        core_freq_mhz(cpus.iter().filter_map(|c| self.of.get(&c).copied()))
+    }
+
+    /// What the data sheet says of some CPUs, where the host measures none.
+    pub fn nominal_mhz(&self, cpus: &CpuSet) -> Option<f64> {
+        cpus.iter().find_map(|c| match self.of.get(&c) {
+            Some(Frequency::Nominal(mhz)) => Some(*mhz),
+            _ => None,
+        })
     }
 }
 
+fn cpufreq(cpu: u32) -> String {
+    format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq")
+}
+
 /// "cpu MHz" of each CPU in `/proc/cpuinfo`.
-fn cpuinfo_mhz(root: &Root) -> BTreeMap<u32, f64> {
-    let mut cpu = None;
-    let mut seen = BTreeMap::new();
+///
+/// The kernel's figure comes of the counters APERF and MPERF, else of cpufreq's driver. Without either it is that of the data sheet.
+fn cpuinfo(root: &Root) -> BTreeMap<u32, Frequency> {
+    let (mut cpu, mut mhz, mut counted) = (None, BTreeMap::new(), BTreeSet::new());
     for line in root.read("/proc/cpuinfo").unwrap_or_default().lines() {
         let Some((k, v)) = line.split_once(':') else { continue };
         match k.trim() {
             "processor" => cpu = v.trim().parse::<u32>().ok(),
-            "cpu MHz" => seen.extend(cpu.zip(v.trim().parse::<f64>().ok())),
+            "cpu MHz" => mhz.extend(cpu.zip(v.trim().parse::<f64>().ok())),
+            "flags" if v.split_whitespace().any(|f| f == "aperfmperf") => counted.extend(cpu),
             _ => {}
         }
     }
-    seen
+    let measured = |c: &u32| counted.contains(c) || root.files.is_dir(&root.path(cpufreq(*c)));
+    mhz.into_iter().map(|(c, mhz)| (c, if measured(&c) { Frequency::Measured(mhz) } else { Frequency::Nominal(mhz) })).collect()
 }
 
 /// Start time of a process in clock ticks since boot: with the pid it names a process for good.
@@ -211,17 +226,27 @@ mod tests {
         assert_eq!(memory_mb(&root, &[9]), None);
     }
 
-    /// /proc/cpuinfo comes first, cpufreq second, and a host without either has no frequency.
+    /// /proc/cpuinfo comes first, cpufreq second, and a host without either has no frequency. A figure that nothing measures, as in a virtual
+    /// machine, is nominal.
     #[test]
     fn frequency_from_either_source() {
-        let info = "processor\t: 0\ncpu MHz\t\t: 2000.0\n\nprocessor\t: 1\ncpu MHz\t\t: 3000.0\n";
-        let cpufreq = |root: &str| (format!("/sys/devices/system/cpu/cpu0/cpufreq/{root}"), "1200000\n".to_string());
-        let (_dir, root) = tree(&[("/proc/cpuinfo".into(), info.into()), cpufreq("scaling_cur_freq")]);
-        let f = Frequencies::read(&root, &CpuSet::range(0, 2));
-        assert_eq!((f.mean_mhz(&CpuSet::range(0, 2)), f.mean_mhz(&CpuSet::range(1, 2))), (Some(2500.0), Some(3000.0)));
-        let (_dir, root) = tree(&[("/proc/cpuinfo".into(), "processor\t: 0\nBogoMIPS\t: 50.00\n".into()), cpufreq("scaling_cur_freq")]);
-        let f = Frequencies::read(&root, &CpuSet::range(0, 2));
-        assert_eq!((f.mean_mhz(&CpuSet::range(0, 1)), f.mean_mhz(&CpuSet::range(1, 2))), (Some(1200.0), None));
+        let info = |flags: &str| {
+            let of = |c: u32, mhz: u32| format!("processor\t: {c}\ncpu MHz\t\t: {mhz}.0\nflags\t\t: fpu{flags} sse\n\n");
+            ("/proc/cpuinfo".to_string(), of(0, 2000) + &of(1, 3000))
+        };
+        let cpufreq = |cpu: u32| (format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"), "1200000\n".to_string());
+        let (both, second) = (CpuSet::range(0, 2), CpuSet::range(1, 2));
+        let read = |files: &[(String, String)]| {
+            let (_dir, root) = tree(files);
+            let f = Frequencies::read(&root, &both);
+            (f.mean_mhz(&both), f.mean_mhz(&second), f.nominal_mhz(&second))
+        };
+        assert_eq!(read(&[info("")]), (None, None, Some(3000.0)));
+        assert_eq!(read(&[info(" aperfmperf")]), (Some(2500.0), Some(3000.0), None));
+        assert_eq!(read(&[info(""), cpufreq(0), cpufreq(1)]), (Some(2500.0), Some(3000.0), None));
+        assert_eq!(read(&[info(""), cpufreq(0)]), (Some(2000.0), None, Some(3000.0)));
+        let arm = ("/proc/cpuinfo".to_string(), "processor\t: 0\nBogoMIPS\t: 50.00\n".to_string());
+        assert_eq!(read(&[arm, cpufreq(0)]), (Some(1200.0), None, None));
     }
 
     /// A zombie has ended, also for whoever holds no descriptor of it; one whose other threads go on has not, and no more has one that sleeps.

@@ -21,7 +21,7 @@ pub const FEATURE_NAMES: [&str; 13] = [
     "nb_mbl_mbps",
 ];
 
-/// Instructions per cycle, LLC misses per second, local memory bandwidth (MB/s), busy cores, virtual and resident memory
+/// Instructions per cycle, LLC misses per second, local memory bandwidth ([`BYTES_PER_MB_S`]), busy cores, virtual and resident memory
 /// (MB = 2^20 bytes), what the service holds, core frequency, and the sums over its neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Features {
@@ -66,6 +66,31 @@ impl Features {
     }
 }
 
+/// Bytes of one MB/s of memory bandwidth: 10^6, as data sheets and `mem_bw_mbps` count. MB of memory and cache is 2^20 bytes.
+pub const BYTES_PER_MB_S: f64 = 1e6;
+
+/// A CPU's frequency as its host shows it, MHz.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Frequency {
+    /// At which it runs, or ran last.
+    Measured(f64),
+    /// Of its data sheet: what a host shows that measures none, as most virtual machines do.
+    Nominal(f64),
+}
+
+/// Feature `core_freq_mhz`: the mean of what is measured of the CPUs that a service holds.
+///
+/// A nominal frequency is the same whatever the CPU does. Taken for a measurement it would teach a model that the clock never moves.
+pub fn core_freq_mhz(held: impl IntoIterator<Item = Frequency>) -> Option<f64> {
+    let (mut sum, mut n) = (0.0, 0u32);
+    for f in held {
+        if let Frequency::Measured(mhz) = f {
+            (sum, n) = (sum + mhz, n + 1);
+        }
+    }
+    (n > 0).then(|| sum / f64::from(n))
+}
+
 /// Fill in the neighbours' features: sums over all others. A sum with an unknown term is unknown.
 pub fn fill_neighbours(all: &mut [Features]) {
     let own: Vec<Features> = all.to_vec();
@@ -91,6 +116,14 @@ mod tests {
         assert_eq!(all[0].nb_cores, Some(7.0));
         assert_eq!(all[2].nb_mbl_mbps, Some(30.0));
         assert_eq!(all[0].nb_mbl_mbps, None);
+    }
+
+    /// A nominal frequency counts for nothing, and alone it is no frequency.
+    #[test]
+    fn a_nominal_frequency_is_no_measurement() {
+        use Frequency::{Measured, Nominal};
+        assert_eq!(core_freq_mhz([Measured(3000.0), Nominal(2000.0), Measured(2600.0)]), Some(2800.0));
+        assert_eq!((core_freq_mhz([Nominal(2000.0)]), core_freq_mhz([])), (None, None));
     }
 
     /// Names and values are in one order.

@@ -1,4 +1,4 @@
-//! Percentiles over the last second from the percentiles of its intervals.
+//! The window that QoS is judged by: how long it is, what verdict it has; and its percentiles from those of its intervals.
 //!
 //! Where whole histograms are at hand (linux), they are merged and this is not needed. The virtual server reports each
 //! 100 ms interval as count, p50, p95 and p99: the window is the mixture of these laws, each with its upper tail
@@ -8,6 +8,11 @@ use crate::observation::{Latency, Verdict};
 
 /// Length of the window on which QoS is judged (design: p99 over the last second).
 pub const WINDOW_MS: u64 = 1000;
+/// Where a second has too few requests for a p99 the window grows up to this, ms.
+///
+/// Ten requests a second reach [`MIN_COUNT_P99`] in it. A longer window would judge an allocation by what was there several changes ago;
+/// and a node keeps every histogram of it in memory.
+pub const LONGEST_WINDOW_MS: u64 = 10_000;
 /// Without a word from its feed for longer than this a service's latency is unknown, ms.
 pub const SILENT_MS: u64 = 1000;
 /// Below this many requests a control window has no p99 (a policy cannot wait for an interval).
@@ -15,6 +20,35 @@ pub const MIN_COUNT_P99: u64 = 100;
 /// Fewest requests with which the 95 % interval of a p99 has an upper end: 1 - 0.99^n >= 0.975. Below it a sample of a
 /// campaign is not resolvable.
 pub const MIN_COUNT_P99_INTERVAL: u64 = 368;
+
+/// A service that completes less than this share of what is offered is overloaded: its queue grows, so its p99 does.
+///
+/// 1 %: the verdicts of samples and of load generators are that strict, and a model learns from them what a policy is to meet.
+pub const LEAST_COMPLETED: f64 = 0.99;
+
+/// Whether a service is overloaded. `lost_frac`: the share of the offered requests that is lost.
+pub fn overloaded(achieved_rps: f64, offered_rps: f64, lost_frac: f64) -> bool {
+    achieved_rps < LEAST_COMPLETED * offered_rps || lost_frac > 1.0 - LEAST_COMPLETED
+}
+
+/// Length of the window that QoS is judged by, ms: the last second, longer by whole seconds until it counts [`MIN_COUNT_P99`]
+/// requests. `count_within`: requests that completed in the last so many ms.
+pub fn span_ms(count_within: impl Fn(u64) -> u64) -> u64 {
+    let mut span_ms = WINDOW_MS;
+    while span_ms < LONGEST_WINDOW_MS && count_within(span_ms) < MIN_COUNT_P99 {
+        span_ms += WINDOW_MS;
+    }
+    span_ms
+}
+
+/// The verdict on several intervals taken together, which have `count` requests.
+///
+/// One interval rarely has enough requests for a p99 of its own; together they may, so that is counted again. What the client spoilt
+/// says nothing of the server, so that comes first.
+pub fn verdict(of: impl Iterator<Item = Verdict> + Clone, count: u64) -> Verdict {
+    let worst = [Verdict::ClientLimited, Verdict::ServerOverloaded].into_iter().find(|v| of.clone().any(|o| o == *v));
+    worst.unwrap_or(if count >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable })
+}
 
 const LN2: f64 = std::f64::consts::LN_2;
 const LN5: f64 = 1.609_437_912_434_100_3;
@@ -179,8 +213,6 @@ pub fn merge(intervals: &[Latency], interval_ms: f64) -> Option<Latency> {
     let mixture = Mixture::new(intervals);
     // The mean of the intervals' own is close, unless one of them is slow.
     let mean = |of: fn(&Latency) -> f64| intervals.iter().map(|l| of(l) * l.count as f64).sum::<f64>() / count.max(1) as f64;
-    let worst = intervals.iter().map(|l| l.verdict).find(|v| !matches!(v, Verdict::Valid | Verdict::NotResolvable));
-    let enough = if count >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable };
     Some(Latency {
         count,
         mean_ms: mean(|l| l.mean_ms),
@@ -191,7 +223,7 @@ pub fn merge(intervals: &[Latency], interval_ms: f64) -> Option<Latency> {
         p99_high_ms: None,
         achieved_rps: count as f64 / (intervals.len() as f64 * interval_ms * 1e-3),
         errors,
-        verdict: worst.unwrap_or(enough),
+        verdict: verdict(intervals.iter().map(|l| l.verdict), count),
     })
 }
 
@@ -283,6 +315,32 @@ mod tests {
                 assert_eq!(mixture_quantile(&list, p), Some(got));
             }
         }
+    }
+
+    /// A window grows by whole seconds until it counts enough, up to its longest.
+    #[test]
+    fn a_window_grows_until_it_counts_enough() {
+        let of = |rps: u64| span_ms(|ms| rps * ms / 1000);
+        assert_eq!([200, 100, 99, 50, 34, 10, 8, 0].map(of), [1000, 1000, 2000, 2000, 3000, 10_000, 10_000, 10_000]);
+    }
+
+    /// 1 % less than offered is still met, and so is a loss of 1 %.
+    #[test]
+    fn overload_begins_below_99_of_100() {
+        let of = |done: f64, lost: f64| overloaded(done, 1000.0, lost);
+        assert_eq!([of(990.0, 0.0), of(989.0, 0.0), of(1000.0, 0.0099), of(1000.0, 0.011)], [false, true, false, true]);
+    }
+
+    /// What the client spoilt comes before overload, whichever came first; enough requests together are enough.
+    #[test]
+    fn the_worst_verdict_is_that_of_all() {
+        use Verdict::{ClientLimited, NotResolvable, ServerOverloaded, Valid};
+        let of = |list: &[Verdict], count| verdict(list.iter().copied(), count);
+        assert_eq!(of(&[ServerOverloaded, ClientLimited, Valid], 1000), ClientLimited);
+        assert_eq!(
+            (of(&[Valid, ServerOverloaded], 1), of(&[NotResolvable; 2], 100), of(&[Valid], 99)),
+            (ServerOverloaded, Valid, NotResolvable)
+        );
     }
 
     /// A window without completions has no latency.

@@ -10,16 +10,13 @@ use crate::tenant::{check_tenants, Tenant, WayMasks, MAX_RATE_RPS};
 use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use surefoot_server::window::{merge, MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
+use surefoot_server::features::{core_freq_mhz, Frequency};
+use surefoot_server::window::{merge, overloaded, span_ms, verdict, LONGEST_WINDOW_MS, SILENT_MS};
 use surefoot_server::{
     Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Observation, Plan, Platform, Server, ServerError, ServiceView, Tick,
     Verdict,
 };
 
-/// Longest window for a service with too few requests in a second, ms.
-pub const LONGEST_WINDOW_MS: u64 = 20_000;
-/// Completions below this share of what is offered mean overload.
-const KEEPS_UP: f64 = 0.98;
 const BYTES_PER_GB: f64 = (1u64 << 30) as f64;
 
 /// The platform of a profile in the words of the port: every CPU managed, whole cores.
@@ -48,12 +45,14 @@ enum Event {
     Remove { id: String },
     Load { id: String, rate_rps: f64 },
     Feed { id: String, speaks: bool },
+    Client { id: String, keeps_up: bool },
 }
 
 /// One interval of one service.
 #[derive(Clone, Debug)]
 struct Interval {
     end_ms: u64,
+    length_ms: u64,
     /// None without completions.
     latency: Option<Latency>,
     /// Requests simulated one by one: their response times are in `Entry::requests_ms`, this many.
@@ -73,6 +72,8 @@ struct Entry {
     /// Whether its latency feed says anything, and since when it has said nothing.
     speaks: bool,
     silent_since_ms: Option<u64>,
+    /// Whether the load generator keeps its schedule.
+    client_keeps_up: bool,
 }
 
 /// One virtual server in closed loop.
@@ -174,6 +175,21 @@ impl VirtualServer {
         Ok(())
     }
 
+    /// From `at_ms` on the load generator of a service says that it does not keep its schedule, or that it does again.
+    ///
+    /// # Errors
+    /// If there is no such service by then.
+    pub fn set_client(&mut self, at_ms: u64, id: &str, keeps_up: bool) -> Result<(), ServerError> {
+        self.must_know(at_ms, id)?;
+        self.schedule(at_ms, Event::Client { id: id.into(), keeps_up });
+        Ok(())
+    }
+
+    /// What the model computes, and what no scheduler sees of it.
+    pub fn plant(&self) -> &Plant {
+        &self.plant
+    }
+
     fn newcomer(&self, profile: &Arc<Profile>, rate_rps: f64, threads: u32) -> Tenant {
         let full = surefoot_server::allocation::full_mask(self.platform.ways());
         Tenant::new(profile.clone(), rate_rps, threads, self.platform.managed, full)
@@ -230,6 +246,7 @@ impl VirtualServer {
                         requests_ms: VecDeque::new(),
                         speaks: true,
                         silent_since_ms: None,
+                        client_keeps_up: true,
                     });
                 }
                 Event::Remove { id } => {
@@ -243,6 +260,11 @@ impl VirtualServer {
                         if !speaks {
                             e.silent_since_ms.get_or_insert(self.now_ms);
                         }
+                    }
+                }
+                Event::Client { id, keeps_up } => {
+                    if let Some(e) = self.entries.iter_mut().find(|e| e.id == id) {
+                        e.client_keeps_up = keeps_up;
                     }
                 }
                 Event::Load { id, rate_rps } => {
@@ -281,12 +303,15 @@ impl VirtualServer {
         out
     }
 
-    /// Keep what the last tick showed.
-    fn record(&mut self, tick_ms: u64) {
+    /// Keep what the last tick showed; `before_ms` of the step that it is the end of passed before it.
+    fn record(&mut self, before_ms: u64, tick_ms: u64) {
         let samples = self.plant.samples();
         for (i, e) in self.entries.iter_mut().enumerate() {
             let s = samples[i];
-            e.sample = Some(s);
+            e.sample = Some(match e.sample {
+                Some(earlier) if before_ms > 0 => since_looked(&earlier, before_ms, s, tick_ms),
+                _ => s,
+            });
             if e.profile.is_be() {
                 continue;
             }
@@ -303,29 +328,26 @@ impl VirtualServer {
                 // Completions are counted where requests are simulated, and computed elsewhere.
                 let achieved = if requests.is_some() { s.count * 1e3 / tick_ms as f64 } else { s.achieved_rps };
                 let errors = (s.lost_frac * offered_rps * tick_ms as f64 * 1e-3).round() as u64;
-                latency(
-                    l,
-                    s.count.round() as u64,
-                    achieved,
-                    errors,
-                    s.achieved_rps < KEEPS_UP * offered_rps || s.lost_frac > 1.0 - KEEPS_UP,
-                )
+                let said = if !e.client_keeps_up {
+                    Verdict::ClientLimited
+                } else if overloaded(s.achieved_rps, offered_rps, s.lost_frac) {
+                    Verdict::ServerOverloaded
+                } else {
+                    Verdict::Valid
+                };
+                latency(l, s.count.round() as u64, achieved, errors, [said].into_iter())
             });
             if let Some(list) = requests {
                 e.requests_ms.extend(list);
             }
-            e.intervals.push_back(Interval { end_ms: self.now_ms, latency, requests: requests.map(<[f64]>::len) });
+            e.intervals.push_back(Interval { end_ms: self.now_ms, length_ms: tick_ms, latency, requests: requests.map(<[f64]>::len) });
             e.forget_until(self.now_ms);
         }
     }
 }
 
-fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, overloaded: bool) -> Latency {
-    let verdict = match (overloaded, count >= MIN_COUNT_P99) {
-        (true, _) => Verdict::ServerOverloaded,
-        (false, true) => Verdict::Valid,
-        (false, false) => Verdict::NotResolvable,
-    };
+/// `said`: the verdicts of what it is of.
+fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, said: impl Iterator<Item = Verdict> + Clone) -> Latency {
     Latency {
         count,
         mean_ms: l.mean,
@@ -336,7 +358,7 @@ fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, overloaded:
         p99_high_ms: None,
         achieved_rps,
         errors,
-        verdict,
+        verdict: verdict(said, count),
     }
 }
 
@@ -349,55 +371,48 @@ impl Entry {
         }
     }
 
-    /// The last second, or as much more as it takes to count [`MIN_COUNT_P99`] requests, up to [`LONGEST_WINDOW_MS`].
-    fn window(&self, now_ms: u64, tick_ms: u64) -> Option<Latency> {
-        let (mut count, mut from) = (0, self.intervals.len());
-        for (i, x) in self.intervals.iter().enumerate().rev() {
-            if x.end_ms + WINDOW_MS <= now_ms && count >= MIN_COUNT_P99 {
-                break;
-            }
-            count += x.latency.map_or(0, |l| l.count);
-            from = i;
+    /// The last second, longer at low rates ([`span_ms`]).
+    fn window(&self, now_ms: u64) -> Option<Latency> {
+        let since = |ms: u64| self.intervals.partition_point(|x| x.end_ms + ms <= now_ms);
+        let span = span_ms(|ms| self.intervals.range(since(ms)..).filter_map(|x| x.latency).map(|l| l.count).sum());
+        self.taken_together(since(span))
+    }
+
+    /// Of everything since `looked_ms`, not of what was told before; None without completions.
+    fn interval(&self, looked_ms: u64, now_ms: u64) -> Option<Latency> {
+        let from = self.intervals.partition_point(|x| x.end_ms <= looked_ms);
+        if now_ms - looked_ms <= LONGEST_PART_MS {
+            return self.intervals.range(from..).next_back()?.latency;
         }
+        self.taken_together(from)
+    }
+
+    /// Latency of the intervals from this one on; None without completions.
+    fn taken_together(&self, from: usize) -> Option<Latency> {
         let recent = self.intervals.range(from..);
-        let few = recent.clone().map(|x| x.requests).sum::<Option<usize>>();
         let list: Vec<Latency> = recent.clone().filter_map(|x| x.latency).collect();
-        let span_ms = (recent.len() as u64 * tick_ms) as f64;
-        match few {
-            Some(0) => None,
+        // Those without completions count as time too.
+        let passed_ms = recent.clone().map(|x| x.length_ms).sum::<u64>() as f64;
+        match recent.clone().map(|x| x.requests).sum::<Option<usize>>() {
             Some(n) => {
                 // Every request is at hand: exact percentiles.
                 let mut ms: Vec<f64> = self.requests_ms.range(self.requests_ms.len() - n..).copied().collect();
                 let l = crate::steady::nearest_rank(&mut ms)?;
                 let errors = list.iter().map(|l| l.errors).sum();
-                let overloaded = list.iter().any(|l| l.verdict == Verdict::ServerOverloaded);
-                Some(latency(l, n as u64, n as f64 * 1e3 / span_ms, errors, overloaded))
+                Some(latency(l, n as u64, n as f64 * 1e3 / passed_ms, errors, list.iter().map(|l| l.verdict)))
             }
-            // `merge` spreads the count over its intervals; those without completions count as time too.
-            None => merge(&list, span_ms / list.len().max(1) as f64),
+            // `merge` spreads the count over its intervals.
+            None => merge(&list, passed_ms / list.len().max(1) as f64),
         }
     }
 
-    /// Of everything since `looked_ms`, not of what was told before; None without completions.
-    fn interval(&self, looked_ms: u64, now_ms: u64) -> Option<Latency> {
-        let mut latest = self.intervals.iter().rev().take_while(|x| x.end_ms > looked_ms).filter_map(|x| x.latency);
-        let step_ms = now_ms - looked_ms;
-        if step_ms <= LONGEST_PART_MS {
-            return latest.next();
-        }
-        let mut all: Vec<Latency> = latest.collect();
-        all.reverse();
-        // Its rate is that of the whole step, also where parts of it completed nothing.
-        (!all.is_empty()).then(|| merge(&all, step_ms as f64 / all.len() as f64))?
-    }
-
-    fn view(&self, looked_ms: u64, now_ms: u64, tick_ms: u64) -> ServiceView {
+    fn view(&self, looked_ms: u64, now_ms: u64) -> ServiceView {
         let kind = match self.profile.lc() {
             Some(lc) => Kind::Lc { qos_target_ms: lc.qos_target_ms },
             None => Kind::Be,
         };
         let unknown = self.silent_since_ms.filter(|since| now_ms > since + SILENT_MS);
-        let window = if unknown.is_some() { None } else { self.window(now_ms, tick_ms) };
+        let window = if unknown.is_some() { None } else { self.window(now_ms) };
         ServiceView {
             id: self.id.clone(),
             service: self.profile.name.clone(),
@@ -418,6 +433,21 @@ impl Entry {
     }
 }
 
+/// Rates are of the whole step since the last look, as counters are; what is no rate is of its end.
+fn since_looked(earlier: &Sample, before_ms: u64, last: Sample, last_ms: u64) -> Sample {
+    let last_share = last_ms as f64 / (before_ms + last_ms) as f64;
+    let mean = |of: fn(&Sample) -> f64| of(earlier) * (1.0 - last_share) + of(&last) * last_share;
+    Sample {
+        ipc: mean(|s| s.ipc),
+        llc_misses_per_s: mean(|s| s.llc_misses_per_s),
+        mbl_mbps: mean(|s| s.mbl_mbps),
+        cpu_usage_cores: mean(|s| s.cpu_usage_cores),
+        nb_mbl_mbps: mean(|s| s.nb_mbl_mbps),
+        instr_per_s: mean(|s| s.instr_per_s),
+        ..last
+    }
+}
+
 /// The features of a sample in the words of the port.
 pub fn features(s: &Sample) -> Features {
     Features {
@@ -430,7 +460,7 @@ pub fn features(s: &Sample) -> Features {
         alloc_cores: Some(s.alloc_cores),
         alloc_ways: Some(s.alloc_ways),
         alloc_cache_mb: Some(s.alloc_cache_mb),
-        core_freq_mhz: Some(s.core_freq_mhz),
+        core_freq_mhz: core_freq_mhz([Frequency::Measured(s.core_freq_mhz)]),
         nb_cores: Some(s.nb_cores),
         nb_cache_mb: Some(s.nb_cache_mb),
         nb_mbl_mbps: Some(s.nb_mbl_mbps),
@@ -443,10 +473,9 @@ impl Server for VirtualServer {
     }
 
     fn observe(&mut self) -> Observation {
-        let tick_ms = (self.plant.tick_s() * 1e3).round() as u64;
         Observation {
             t_ms: self.now_ms,
-            services: self.entries.iter().map(|e| e.view(self.looked_ms, self.now_ms, tick_ms)).collect(),
+            services: self.entries.iter().map(|e| e.view(self.looked_ms, self.now_ms)).collect(),
             ..Observation::default()
         }
     }
@@ -508,7 +537,7 @@ impl Server for VirtualServer {
             self.plant.set_tick_s(part_ms as f64 / 1e3);
             self.plant.step();
             self.now_ms = until_ms;
-            self.record(part_ms);
+            self.record(until_ms - part_ms - self.looked_ms, part_ms);
             self.happen();
         }
     }

@@ -165,11 +165,13 @@ fn few_requests_need_a_longer_window() {
     let ads: Vec<_> = seen.iter().map(|o| o.get("ads").unwrap()).collect();
     assert!(ads.iter().any(|s| s.interval.is_none()), "8 requests/s leave some 100 ms empty");
     assert!(ads.iter().filter_map(|s| s.interval).all(|l| l.count >= 1 && l.p99_ms > 0.0));
-    // 20 s of 8 requests/s.
-    let count = ads[299].window.unwrap().count;
-    assert!((100..=220).contains(&count), "{count}");
-    assert_eq!(ads[299].window.unwrap().verdict, Verdict::Valid);
-    assert_eq!(ads[20].window.unwrap().verdict, Verdict::NotResolvable);
+    // 10 s of 8 requests/s are too few for a p99, and that is said; 10 s of 20 are enough.
+    let last = ads[299].window.unwrap();
+    assert!((50..=110).contains(&last.count) && last.achieved_rps < 12.0, "{last:?}");
+    assert_eq!((last.verdict, ads[20].window.unwrap().verdict), (Verdict::NotResolvable, Verdict::NotResolvable));
+    v.set_load(v.now_ms(), "ads", 20.0).unwrap();
+    let more = run(&mut v, 100).pop().unwrap().get("ads").unwrap().window.unwrap();
+    assert!((100..=250).contains(&more.count) && more.verdict == Verdict::Valid, "{more:?}");
     let stream = seen[299].get("streamcluster").unwrap();
     assert!(stream.interval.is_none() && stream.window.is_none() && stream.instr_per_s.unwrap() > 0.0);
 }

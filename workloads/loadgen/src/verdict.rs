@@ -91,6 +91,8 @@ pub struct ClientUse {
     pub step_us: f64,
 }
 
+/// Errors, and growth of the backlog, beyond this share of the requests are overload. Nodes and samples judge by the same share.
+pub const MOST_LOST: f64 = 0.01;
 const BUSY_LIMIT: f64 = 0.90;
 const BUSY_NEAR: f64 = 0.80;
 const WAIT_NEAR: f64 = 0.05;
@@ -211,11 +213,11 @@ pub fn judge(e: &Evidence, rules: &Rules) -> Verdict {
         return server(format!("{} of {} requests had no reply when the grace period ended", e.unfinished, e.offered));
     }
     let ended = e.completed + e.errors;
-    if e.errors as f64 > 0.01 * ended as f64 {
+    if e.errors as f64 > MOST_LOST * ended as f64 {
         return server(format!("{} of {ended} requests failed (limit 1 %)", e.errors));
     }
     let chance = if e.window { 3.0 * (e.offered.max(1) as f64).sqrt() } else { 4.0 * e.mean_outstanding.max(1.0).sqrt() };
-    if e.backlog_growth as f64 > 0.01 * e.offered as f64 + chance {
+    if e.backlog_growth as f64 > MOST_LOST * e.offered as f64 + chance {
         return server(format!("the backlog grew by {} requests while {} were offered", e.backlog_growth, e.offered));
     }
 

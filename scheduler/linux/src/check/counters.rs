@@ -126,12 +126,17 @@ fn paranoid(root: &Root, pmu: &Pmu, a: &mut Area) {
 
 fn frequency(root: &Root, a: &mut Area) {
     let cpus = online(root).unwrap_or_default();
-    match Frequencies::read(root, &cpus).mean_mhz(&cpus) {
-        Some(mhz) => a.have("frequency", "feature core_freq_mhz", format!("{mhz:.0} MHz now")),
-        None => a.lack(
+    let shown = Frequencies::read(root, &cpus);
+    const FREQUENCY: &str = "feature core_freq_mhz";
+    match (shown.mean_mhz(&cpus), shown.nominal_mhz(&cpus)) {
+        (Some(mhz), _) => a.have("frequency", FREQUENCY, format!("{mhz:.0} MHz now")),
+        (None, nominal) => a.lack(
             "frequency",
-            "feature core_freq_mhz",
-            "not shown: the feature is null",
+            FREQUENCY,
+            match nominal {
+                Some(mhz) => format!("{mhz:.0} MHz are nominal, and none is measured: the feature is null"),
+                None => "not shown: the feature is null".into(),
+            },
             "Load a cpufreq driver; a virtual machine has none",
         ),
     }

@@ -16,9 +16,9 @@
 use super::datagram::{MOST_MS, MOST_PER_S};
 use super::doubt::Evidence;
 use super::prometheus::{Sample, Series};
-use super::reading::{exceedances, Reading, LONGEST_WINDOW_MS};
+use super::reading::{exceedances, Reading};
 use std::collections::{BTreeMap, VecDeque};
-use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
+use surefoot_server::window::{span_ms, LONGEST_WINDOW_MS, MIN_COUNT_P99, SILENT_MS};
 use surefoot_server::{Doubt, FeedState, Latency, Verdict};
 
 /// Requests that the rate until now makes expect, of which none came: by chance once in 150 times (e^-5).
@@ -454,21 +454,15 @@ pub(super) fn read(pages: &[Scraped], came_ms: u64, from_ms: u64, now_ms: u64, q
     if still.len() == pages.len() {
         return Reading { feed: unknown(still.into_iter().max().unwrap_or(came_ms)), interval, window: None };
     }
-    let mut span = WINDOW_MS;
-    loop {
-        let l = latency(pages.iter().map(|p| p.speaks(now_ms.saturating_sub(span), now_ms)), qos_target_ms);
-        if span >= LONGEST_WINDOW_MS || l.is_some_and(|(l, _)| l.count >= MIN_COUNT_P99) {
-            let window = l.map(|l| l.0);
-            let feed = match l {
-                Some((_, true)) => FeedState::Fresh,
-                Some((_, false)) => FeedState::Coarse,
-                // Never idle: see above.
-                None => unknown(busy_ms.unwrap_or(came_ms)),
-            };
-            return Reading { feed, interval, window };
-        }
-        span += WINDOW_MS;
-    }
+    let at = |span: u64| latency(pages.iter().map(|p| p.speaks(now_ms.saturating_sub(span), now_ms)), qos_target_ms);
+    let l = at(span_ms(|span| at(span).map_or(0, |(l, _)| l.count)));
+    let feed = match l {
+        Some((_, true)) => FeedState::Fresh,
+        Some((_, false)) => FeedState::Coarse,
+        // Never idle: see above.
+        None => unknown(busy_ms.unwrap_or(came_ms)),
+    };
+    Reading { feed, interval, window: l.map(|l| l.0) }
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 //! A reading that contradicts itself is not mended: either half may be right. It is doubtful, nothing is taken from its service, and
 //! it is believed again by itself, [`HOLD_MS`] after the last evidence. No window reaches further back, so none holds what was doubted.
 
-use super::reading::LONGEST_WINDOW_MS;
 use std::collections::{BTreeMap, VecDeque};
-use surefoot_server::window::MIN_COUNT_P99;
+use surefoot_server::window::{LONGEST_WINDOW_MS, MIN_COUNT_P99};
 use surefoot_server::{Doubt, FeedState, Latency};
 
 /// A doubt lasts so long after its last evidence.

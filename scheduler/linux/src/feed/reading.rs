@@ -3,9 +3,6 @@
 use super::datagram::Interval;
 use surefoot_server::{FeedState, Latency};
 
-/// At rates where a second has too few requests for a p99 the window grows up to this, ms.
-pub const LONGEST_WINDOW_MS: u64 = 10_000;
-
 /// What is known of a service's latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {

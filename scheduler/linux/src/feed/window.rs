@@ -7,9 +7,9 @@ use super::datagram::{shown, Cell, Interval, Reason, Refused, MOST_PER_S, MOST_W
 use super::doubt::{self, Custom, Doubts, Evidence};
 use super::lanes::{self, Besides};
 use super::reading::{exceedances, Heard};
-pub use super::reading::{Reading, Speaker, LONGEST_WINDOW_MS};
+pub use super::reading::{Reading, Speaker};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use surefoot_server::window::{MIN_COUNT_P99, SILENT_MS, WINDOW_MS};
+use surefoot_server::window::{self, LONGEST_WINDOW_MS, SILENT_MS, WINDOW_MS};
 use surefoot_server::{Doubt, FeedState, Latency, Verdict};
 
 /// Datagrams kept of a service; ten seconds of one sender have 100.
@@ -121,10 +121,7 @@ impl Sent {
         if !stuck.is_empty() && last.iter().all(|h| h.i.counts.total == 0) {
             return Some(stalled(&stuck, last));
         }
-        let mut span = WINDOW_MS;
-        while span < LONGEST_WINDOW_MS && newer(span).iter().map(|h| h.i.counts.total).fold(0, u64::saturating_add) < MIN_COUNT_P99 {
-            span += WINDOW_MS;
-        }
+        let span = window::span_ms(|span| newer(span).iter().map(|h| h.i.counts.total).fold(0, u64::saturating_add));
         let mut of = self.longer(&longest, now_ms, span);
         of.extend(newer(span));
         self.summary(scratch, &of, now_ms.saturating_sub(span), &stuck)
@@ -463,9 +460,6 @@ fn summarise(scratch: &mut Scratch, of: &[&Interval], achieved_rps: f64, waiting
     ranks.sort_unstable();
     let found = scratch.at(of.iter().flat_map(|i| i.counts.cells.iter()).chain(waiting), ranks);
     let ms = |r: u64| ranks.iter().position(|x| *x == r).map_or(0.0, |i| found[i] as f64 * 1e-6);
-    let worst = [Verdict::ClientLimited, Verdict::ServerOverloaded].into_iter().find(|v| of.iter().any(|i| i.verdict == *v));
-    // One interval rarely has enough samples for a p99 of its own; together they may, so that is counted again.
-    let enough = if count >= MIN_COUNT_P99 { Verdict::Valid } else { Verdict::NotResolvable };
     let sum_ns = of.iter().map(|i| i.counts.sum_ns).sum::<f64>() + waiting.iter().map(|c| c.ns as f64 * c.count as f64).sum::<f64>();
     Some(Latency {
         count,
@@ -478,7 +472,7 @@ fn summarise(scratch: &mut Scratch, of: &[&Interval], achieved_rps: f64, waiting
         p99_high_ms: few.map(|_| ms(high)),
         achieved_rps,
         errors: of.iter().map(|i| i.errors).fold(0, u64::saturating_add),
-        verdict: worst.unwrap_or(enough),
+        verdict: window::verdict(of.iter().map(|i| i.verdict), count),
     })
 }
 

@@ -21,6 +21,8 @@ mod step;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod truth_tests;
+#[cfg(test)]
 mod unit_tests;
 mod watch;
 #[cfg(test)]
@@ -883,12 +885,9 @@ fn wait_ready(engine: &Engine, c: &Container, port: Option<u16>, ready: &Ready) 
     }
 }
 
-impl Server for LocalServer {
-    fn platform(&self) -> &Platform {
-        &self.platform
-    }
-
-    fn observe(&mut self) -> Observation {
+impl LocalServer {
+    /// What is seen at an instant; `now_ms`: the same on the feed's clock.
+    fn observe_at(&mut self, now: Instant, now_ms: u64) -> Observation {
         self.drop_ended();
         match self.settle() {
             Ok(()) => {
@@ -897,14 +896,13 @@ impl Server for LocalServer {
             }
             Err(e) => tracing::error!("{e}"),
         }
-        let now_ms = self.feed.now_ms();
         let since = std::mem::replace(&mut self.last_observed_ms, now_ms);
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
         self.watch_resctrl();
         self.follow_threads(&ids);
         self.look_around();
         self.look_at_limits();
-        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id)).collect();
+        let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id, now)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
         fill_neighbours(&mut features);
         let latency = self.latency(since, now_ms);
@@ -931,6 +929,16 @@ impl Server for LocalServer {
             })
             .collect();
         Observation { t_ms: now_ms, services, bounds: self.bounds() }
+    }
+}
+
+impl Server for LocalServer {
+    fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    fn observe(&mut self) -> Observation {
+        self.observe_at(Instant::now(), self.feed.now_ms())
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Applied, ServerError> {

@@ -11,6 +11,7 @@ use crate::resctrl::Resctrl;
 use crate::root::Root;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use surefoot_server::features::BYTES_PER_MB_S;
 use surefoot_server::{Allocation, CpuSet, Features};
 
 /// CPUs go and come one after another (SMT switched off).
@@ -108,15 +109,15 @@ impl LocalServer {
         &self.config.root
     }
 
-    /// Features of one service since its last reading, without the neighbours' part, and instructions per second.
-    pub(super) fn features(&mut self, id: &str) -> (Features, Option<f64>) {
+    /// Features of one service at `at` since its last reading, without the neighbours' part, and instructions per second.
+    pub(super) fn features(&mut self, id: &str, at: Instant) -> (Features, Option<f64>) {
         let mbm_bytes = self.mbm_bytes(id);
         let p = &self.platform;
         let in_force = self.services.get(id).map(|s| self.held(id, &s.allocation));
         let Some(s) = self.services.get_mut(id) else { return Default::default() };
         let confined_to = s.placed.then_some(&s.allocation.cpus);
         let now = Reading {
-            at: Instant::now(),
+            at,
             usage_us: s.usage.as_mut().and_then(Usage::us),
             counts: s.counters.as_mut().map(|c| c.read(confined_to)).unwrap_or_default(),
             mbm_bytes,
@@ -132,7 +133,7 @@ impl LocalServer {
         let features = Features {
             ipc: instructions.zip(cycles).map(|(i, c)| i / c),
             llc_misses_per_s: of(|r| r.counts.llc_misses),
-            mbl_mbps: of(|r| r.mbm_bytes.map(|b| b as f64)).map(|b| b / f64::from(1 << 20)),
+            mbl_mbps: of(|r| r.mbm_bytes.map(|b| b as f64)).map(|b| b / BYTES_PER_MB_S),
             cpu_usage_cores: of(|r| r.usage_us).map(|us| us * 1e-6),
             virt_mem_mb: s.memory_mb.map(|m| m.0),
             res_mem_mb: s.memory_mb.map(|m| m.1),

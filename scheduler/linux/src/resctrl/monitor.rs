@@ -4,6 +4,7 @@ use super::classes::Place;
 use super::{Resctrl, PREFIX};
 use crate::gauge::Gauge;
 use std::path::PathBuf;
+use surefoot_server::features::BYTES_PER_MB_S;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,7 @@ impl DeadCounter {
         let (Some(mbl), Some(misses)) = (mbl_mbps, llc_misses_per_s) else { return false };
         if mbl > 0.0 {
             self.still = 0;
-        } else if misses * 64.0 / f64::from(1 << 20) >= DEAD_MBPS {
+        } else if misses * 64.0 / BYTES_PER_MB_S >= DEAD_MBPS {
             self.still = self.still.saturating_add(1);
             return self.still == DEAD_INTERVALS;
         }
@@ -130,7 +131,7 @@ impl DeadCounter {
 mod tests {
     use super::*;
 
-    /// 1,000,000 misses a second are 61 MB/s: a counter that shows 0 beside them for 20 intervals is dead, and that is said once.
+    /// 1,000,000 misses a second are 64 MB/s: a counter that shows 0 beside them for 20 intervals is dead, and that is said once.
     #[test]
     fn a_dead_counter_is_found_once() {
         let mut d = DeadCounter::default();

@@ -3,12 +3,9 @@
 use crate::stage::virtual_target::VirtualTarget;
 use crate::sweep::expand::{Case, Neighbour};
 use crate::sweep::rows::{Row, State};
-use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
+use surefoot_server::window::{overloaded, MIN_COUNT_P99_INTERVAL};
 use surefoot_server::{Sending, Verdict};
 use surefoot_vserver::{place, sample_series, stack_ways, Sample, Series, Steady, Tenant, HORIZON_S};
-
-/// Completions below this share of the offered load are overload.
-const LEAST_COMPLETED: f64 = 0.99;
 
 /// Cases of a sweep on a virtual server. One per thread: it holds the solver's buffers.
 pub struct VirtualBench<'a> {
@@ -60,8 +57,7 @@ impl<'a> VirtualBench<'a> {
         }
         surefoot_vserver::check_tenants(p, &self.tenants).map_err(|e| e.to_string())?;
         let steady = self.steady.case_for(&self.tenants, HORIZON_S, 1)[0];
-        let overloaded = steady.achieved_rps < LEAST_COMPLETED * case.rps || steady.lost_frac > 1.0 - LEAST_COMPLETED;
-        Ok((steady, overloaded))
+        Ok((steady, overloaded(steady.achieved_rps, case.rps, steady.lost_frac)))
     }
 
     /// Steady state of a feasible case, then readings with measurement noise from the case's seed, appended to `rows`.
