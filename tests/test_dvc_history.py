@@ -343,8 +343,10 @@ def test_a_folder_reaches_its_stage_as_it_is(folder: str, tmp_path: Path) -> Non
 )
 def test_a_word_that_there_is_not_is_refused_with_the_nearest(text: str, said: str, tmp_path: Path) -> None:
     """A misspelt key, value or data set is told with the nearest one and with all that there are."""
+    file = tmp_path / "params.yaml"
+    file.write_text(text if text.startswith("datasets") else f"datasets: {{toy: {{folder: d}}}}\n{text}", "utf-8")
     with pytest.raises(BadInput) as refused:
-        loaded(tmp_path, {"datasets": {"toy": {"folder": "d"}}} | yaml.safe_load(text))
+        params.load(file)
     assert str(refused.value).startswith(f"{tmp_path}/params.yaml: {said}")
 
 

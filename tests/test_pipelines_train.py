@@ -510,3 +510,17 @@ def test_dvc_repro_names_a_missing_data_set(workspace: Path) -> None:
     assert done.returncode != 0
     assert "data/toy/box/manifest.json" in done.stderr
     assert not (workspace / "bundles").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "stage"),
+    [
+        ("out/pipeline/toy/train/a", "train@toy-a"),
+        ("out/pipeline/toy/train/c", "train-c@toy"),
+        ("out/pipeline/toy/train/osml-bp", "train-osml@toy-bp"),
+    ],
+)
+def test_a_missing_model_is_made_again_by_its_own_stage(folder: str, stage: str) -> None:
+    """The remedy is a stage of dvc.yaml: Model-C and OSML's models have others than A and B."""
+    with pytest.raises(BadInput, match=rf"dvc repro --force --single-item {stage}`"):
+        fitted.summary(Path(folder))

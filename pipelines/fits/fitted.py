@@ -171,7 +171,7 @@ def _again(folder: Path) -> str:
     """How the model of a folder is made again: by the name of its stage, where the folder is one of dvc.yaml's."""
     *_, pipeline, dataset, train, model = ("", "", "", *folder.parts)
     if (pipeline, train) != ("pipeline", "train"):
-        return "train that model again"
+        return "train that model again, with `dvc repro` where a stage makes it"
     osml = model.startswith("osml-")
     stage = f"train-c@{dataset}" if model == "c" else f"train{'-osml' * osml}@{dataset}-{model.removeprefix('osml-')}"
     return f"make it again with `dvc repro --force --single-item {stage}`"
