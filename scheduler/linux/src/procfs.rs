@@ -58,17 +58,14 @@ impl Frequencies {
         Frequencies { of }
     }
 
-    /// Mean over some CPUs, MHz; None where the host measures none of them.
+    /// Mean over some CPUs, MHz ([`core_freq_mhz`]); None where the host shows none of them.
     pub fn mean_mhz(&self, cpus: &CpuSet) -> Option<f64> {
         core_freq_mhz(cpus.iter().filter_map(|c| self.of.get(&c).copied()))
     }
 
-    /// What the data sheet says of some CPUs, where the host measures none.
-    pub fn nominal_mhz(&self, cpus: &CpuSet) -> Option<f64> {
-        cpus.iter().find_map(|c| match self.of.get(&c) {
-            Some(Frequency::Nominal(mhz)) => Some(*mhz),
-            _ => None,
-        })
+    /// Whether any of these CPUs is measured.
+    pub fn measures(&self, cpus: &CpuSet) -> bool {
+        cpus.iter().any(|c| matches!(self.of.get(&c), Some(Frequency::Measured(_))))
     }
 }
 
@@ -239,14 +236,14 @@ mod tests {
         let read = |files: &[(String, String)]| {
             let (_dir, root) = tree(files);
             let f = Frequencies::read(&root, &both);
-            (f.mean_mhz(&both), f.mean_mhz(&second), f.nominal_mhz(&second))
+            (f.mean_mhz(&both), f.mean_mhz(&second), f.measures(&second))
         };
-        assert_eq!(read(&[info("")]), (None, None, Some(3000.0)));
-        assert_eq!(read(&[info(" aperfmperf")]), (Some(2500.0), Some(3000.0), None));
-        assert_eq!(read(&[info(""), cpufreq(0), cpufreq(1)]), (Some(2500.0), Some(3000.0), None));
-        assert_eq!(read(&[info(""), cpufreq(0)]), (Some(2000.0), None, Some(3000.0)));
+        assert_eq!(read(&[info("")]), (Some(2500.0), Some(3000.0), false));
+        assert_eq!(read(&[info(" aperfmperf")]), (Some(2500.0), Some(3000.0), true));
+        assert_eq!(read(&[info(""), cpufreq(0), cpufreq(1)]), (Some(2500.0), Some(3000.0), true));
+        assert_eq!(read(&[info(""), cpufreq(0)]), (Some(2000.0), Some(3000.0), false));
         let arm = ("/proc/cpuinfo".to_string(), "processor\t: 0\nBogoMIPS\t: 50.00\n".to_string());
-        assert_eq!(read(&[arm, cpufreq(0)]), (Some(1200.0), None, None));
+        assert_eq!(read(&[arm, cpufreq(0)]), (Some(1200.0), None, false));
     }
 
     /// A zombie has ended, also for whoever holds no descriptor of it; one whose other threads go on has not, and no more has one that sleeps.

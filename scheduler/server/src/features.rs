@@ -78,17 +78,20 @@ pub enum Frequency {
     Nominal(f64),
 }
 
-/// Feature `core_freq_mhz`: the mean of what is measured of the CPUs that a service holds.
+/// Feature `core_freq_mhz`: the mean of what is measured of the CPUs that a service holds; the nominal one where none of them is.
 ///
-/// A nominal frequency is the same whatever the CPU does. Taken for a measurement it would teach a model that the clock never moves.
+/// A nominal frequency is the same whatever the CPU does, so beside a measured one it counts for nothing. On a host that measures none it
+/// is a constant, which models of such a host have learnt as one.
 pub fn core_freq_mhz(held: impl IntoIterator<Item = Frequency>) -> Option<f64> {
-    let (mut sum, mut n) = (0.0, 0u32);
+    let (mut measured, mut nominal) = ((0.0, 0u32), (0.0, 0u32));
     for f in held {
-        if let Frequency::Measured(mhz) = f {
-            (sum, n) = (sum + mhz, n + 1);
-        }
+        let ((sum, n), mhz) = match f {
+            Frequency::Measured(mhz) => (&mut measured, mhz),
+            Frequency::Nominal(mhz) => (&mut nominal, mhz),
+        };
+        (*sum, *n) = (*sum + mhz, *n + 1);
     }
-    (n > 0).then(|| sum / f64::from(n))
+    [measured, nominal].into_iter().find(|(_, n)| *n > 0).map(|(sum, n)| sum / f64::from(n))
 }
 
 /// Fill in the neighbours' features: sums over all others. A sum with an unknown term is unknown.
@@ -118,12 +121,12 @@ mod tests {
         assert_eq!(all[0].nb_mbl_mbps, None);
     }
 
-    /// A nominal frequency counts for nothing, and alone it is no frequency.
+    /// A nominal frequency counts for nothing beside a measured one, and where none is measured it is what there is.
     #[test]
     fn a_nominal_frequency_is_no_measurement() {
         use Frequency::{Measured, Nominal};
         assert_eq!(core_freq_mhz([Measured(3000.0), Nominal(2000.0), Measured(2600.0)]), Some(2800.0));
-        assert_eq!((core_freq_mhz([Nominal(2000.0)]), core_freq_mhz([])), (None, None));
+        assert_eq!((core_freq_mhz([Nominal(2000.0), Nominal(2200.0)]), core_freq_mhz([])), (Some(2100.0), None));
     }
 
     /// Names and values are in one order.

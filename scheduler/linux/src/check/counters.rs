@@ -128,13 +128,13 @@ fn frequency(root: &Root, a: &mut Area) {
     let cpus = online(root).unwrap_or_default();
     let shown = Frequencies::read(root, &cpus);
     const FREQUENCY: &str = "feature core_freq_mhz";
-    match (shown.mean_mhz(&cpus), shown.nominal_mhz(&cpus)) {
-        (Some(mhz), _) => a.have("frequency", FREQUENCY, format!("{mhz:.0} MHz now")),
-        (None, nominal) => a.lack(
+    match (shown.mean_mhz(&cpus), shown.measures(&cpus)) {
+        (Some(mhz), true) => a.have("frequency", FREQUENCY, format!("{mhz:.0} MHz now")),
+        (shown, _) => a.lack(
             "frequency",
             FREQUENCY,
-            match nominal {
-                Some(mhz) => format!("{mhz:.0} MHz are nominal, and none is measured: the feature is null"),
+            match shown {
+                Some(mhz) => format!("none is measured: the feature is the nominal {mhz:.0} MHz, whatever the cores do"),
                 None => "not shown: the feature is null".into(),
             },
             "Load a cpufreq driver; a virtual machine has none",
