@@ -1,6 +1,6 @@
 //! Several policies on the same services, each with resources of its own: cores by one, memory by another.
 //!
-//! What must hold: no resource has two owners; a plan that names what its policy does not own changes nothing; what nobody names
+//! What must hold: no resource has two owners; a plan that names what its policy does not own changes nothing; what no plan names
 //! stays as it is.
 //!
 //! Who owns what is settled at construction. At each step every member sees the same observation, and the plans are put together.

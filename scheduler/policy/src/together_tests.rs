@@ -101,7 +101,7 @@ fn memory_waits_for_cores() {
     assert_eq!(plant.observe().get("a").unwrap().allocation.mem_limit_bytes, Some(1 << 30));
 }
 
-/// No resource has two owners, and nobody is there for nothing.
+/// No resource has two owners, and each policy owns one at least.
 #[test]
 fn overlaps_are_refused() {
     let p = Platform::regular("t", 12, 1, 9, 2.0);

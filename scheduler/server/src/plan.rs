@@ -207,7 +207,7 @@ mod tests {
 
     /// A service that runs everywhere is given CPUs first.
     #[test]
-    fn who_is_not_placed_is_given_cpus_first() {
+    fn an_unplaced_service_is_given_cpus_first() {
         let everything = Allocation::everything(&Platform::regular("t", 4, 1, 11, 2.0));
         let mut plan = Plan::whole(BTreeMap::from([("web".into(), everything)]));
         assert_eq!((plan.places("web"), plan.places("db")), (Ok(true), Ok(false)));

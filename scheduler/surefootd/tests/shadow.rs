@@ -80,7 +80,7 @@ fn a_stream_replays_bit_for_bit() {
         let steps = |line: &str| {
             let v: Value = serde_json::from_str(line).unwrap();
             let plan = &v["plan"];
-            v["end"].is_null() && !plan["actions"].as_array().unwrap().is_empty() && !plan["allocations"].as_object().unwrap().is_empty()
+            v["end"].is_null() && !plan["actions"].as_array().unwrap().is_empty() && !plan["changes"].as_object().unwrap().is_empty()
         };
         let taken = std::str::from_utf8(&bytes).unwrap().lines().skip(1).filter(|l| steps(l)).count();
         assert_eq!(said["ticks_with_a_plan"], taken, "{said}");
@@ -121,7 +121,7 @@ fn a_stream_that_was_cut_is_refused() {
     let (code, line) = one_line(&replay(&stream, ""));
     assert!(code == 2 && line.contains("more follows the end"), "{code} {line}");
     // Streams of the version before had no end.
-    fs::write(&stream, text[..last].replacen("\"format\":2", "\"format\":1", 1)).unwrap();
+    fs::write(&stream, text[..last].replacen("\"format\":3", "\"format\":1", 1)).unwrap();
     assert_eq!(one_line(&replay(&stream, "")).0, 2);
     assert_eq!(replay_with(&stream, "", &["--cut"]).status.code(), Some(0));
 }
@@ -174,12 +174,46 @@ fn what_does_not_replay_is_said() {
     let (_, stream) = minute(dir.path(), "parties", "");
     let text = fs::read_to_string(&stream).unwrap();
     let at = text.find("\"mba_pct\":100").unwrap();
-    let at = at + text[at..].find("\"plan\":{\"allocations\":{\"").unwrap();
+    let at = at + text[at..].find("\"plan\":{\"changes\":{\"").unwrap();
     let at = at + text[at..].find("\"mba_pct\":100").unwrap();
     fs::write(&stream, format!("{}\"mba_pct\":90{}", &text[..at], &text[at + 13..])).unwrap();
     let (code, line) = one_line(&replay(&stream, ""));
     assert!(code == 1 && line.contains("decides otherwise") && line.contains(path(&stream)), "{code} {line}");
     assert!(line.contains("Another version (") && line.contains("a stream that was changed or is not whole"), "{line}");
+}
+
+/// A stream of an older version, whose plans hold whole allocations, replays to the same decisions.
+#[test]
+fn streams_with_whole_allocations_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, stream) = minute(dir.path(), "parties", "");
+    let said = |out: &std::process::Output| -> Value { serde_json::from_slice(&out.stdout).unwrap() };
+    let now = said(&replay(&stream, ""));
+    let text = fs::read_to_string(&stream).unwrap();
+    let mut named = 0;
+    let mut older = |line: &str| {
+        let Some((seen, plan)) = line.strip_suffix('}').and_then(|l| l.rsplit_once(",\"plan\":")) else {
+            return line.replacen("\"format\":3", "\"format\":2", 1);
+        };
+        let mut plan: Value = serde_json::from_str(plan).unwrap();
+        let changes = plan.as_object_mut().unwrap().remove("changes").unwrap();
+        let mut allocations = serde_json::Map::new();
+        for (id, change) in changes.as_object().unwrap() {
+            let mut whole = change["cpu"].as_object().unwrap().clone();
+            whole.extend(change["llc"].as_object().unwrap().clone());
+            whole.insert("mba_pct".into(), change["mba_pct"].clone());
+            whole.extend(["mem_limit_bytes", "zswap_max_bytes"].map(|limit| (limit.to_string(), Value::Null)));
+            allocations.insert(id.clone(), whole.into());
+            named += 1;
+        }
+        plan["allocations"] = allocations.into();
+        format!("{seen},\"plan\":{plan}}}")
+    };
+    let old: Vec<String> = text.lines().map(&mut older).collect();
+    fs::write(&stream, old.join("\n") + "\n").unwrap();
+    let out = replay(&stream, "");
+    assert!(out.status.success() && named > 2, "{named}: {}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(said(&out), now);
 }
 
 /// A virtual server's ticks are an interval apart from 0 on, and any others were not recorded so.
@@ -255,7 +289,7 @@ fn bad_streams_are_refused() {
     let cases = [
         ("".to_string(), "empty"),
         ("{}\n".into(), "head"),
-        (text.replacen("\"format\":2", "\"format\":9", 1), "format 9"),
+        (text.replacen("\"format\":3", "\"format\":9", 1), "format 9"),
         (text.replacen("{\"seen\"", "{\"sean\"", 1), "line 2"),
         (text.replacen("{\"seen\"", "{\"sean\"", 1), "at column 7"),
     ];

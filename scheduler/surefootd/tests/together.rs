@@ -139,7 +139,7 @@ fn two_controllers_act_on_one_service_of_a_host() {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = LocalConfig { root: host(dir.path()), ..LocalConfig::new(state.path()) };
     let mut server = LocalServer::open(config).unwrap();
-    server.adopt("web", "web", Kind::Lc { qos_target_ms: 1.0 }, 1, Target::Cgroup("/lc/web".into())).unwrap();
+    server.adopt("web", "web", Kind::Be, 1, Target::Cgroup("/lc/web".into())).unwrap();
     let says = |file: &str| fs::read_to_string(dir.path().join(GROUP).join(file)).unwrap().trim().to_string();
     both_act(&mut server, &|held| {
         assert_eq!(says("cpuset.cpus"), held.cpus.to_string());
