@@ -258,7 +258,7 @@ fn plan(of: &Platform) -> Plan {
         ..Allocation::everything(of)
     };
     let allocations = [("busy", hold("0-1", 0xf)), ("job", hold("2-4", 0x30)), ("rare", hold("5-7", 0x7c0))];
-    Plan { allocations: allocations.into_iter().map(|(id, a)| (id.into(), a)).collect(), ..Plan::default() }
+    Plan::whole(allocations.into_iter().map(|(id, a)| (id.into(), a)).collect())
 }
 
 /// A load of the busy service of which it completes a little less than 99 %, and more than 98 %.
