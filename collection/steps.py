@@ -200,10 +200,10 @@ def _word(name: str) -> str:
 
 
 def _replaced(value: Any, texts: Mapping[str, str]) -> Any:
-    """A JSON value with these parts of its texts replaced, where the name of a file or folder ends behind them."""
+    """A JSON value with these parts of its texts replaced, where the name of a file or folder begins and ends with them."""
     if isinstance(value, str):
         for old, new in texts.items():
-            value = new.join(re.split(rf"{re.escape(old)}(?![\w.-])", value))
+            value = new.join(re.split(rf"(?<![\w.-]){re.escape(old)}(?![\w-]|\.\w)", value))
         return value
     if isinstance(value, Mapping):
         return {name: _replaced(inner, texts) for name, inner in value.items()}

@@ -307,7 +307,7 @@ def read_yaml(path: Path, most: int = YAML_BYTES) -> Any:
                 raise Unreadable(f"line {node.start_mark.line + 1}: key {shown(twice)!r} stands there twice")
             return super().construct_mapping(node, deep)
 
-    # as DVC reads the same file (YAML 1.2): `on`, `yes` and `n` are words, and a key may be one
+    # truth values as DVC reads them in the same file (YAML 1.2): `on`, `yes` and `n` are words, and a key may be one
     truth = "tag:yaml.org,2002:bool"
     others = {first: [r for r in known if r[0] != truth] for first, known in Loader.yaml_implicit_resolvers.items()}
     Loader.yaml_implicit_resolvers = others

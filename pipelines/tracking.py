@@ -53,6 +53,8 @@ BUNDLE = "bundle_manifest_sha256"
 """Tag of runs, and of versions of models: the bundle that they went into."""
 PROCESS = "process"
 """Tag of runs: who is at it, so that a run whose process is gone can be closed."""
+ENDED = "ended"
+"""Tag of runs that were closed so: why."""
 _MOST_AT_ONCE = 100  # of MLflow: parameters, and tags, of one request
 _MOST_METRICS = 1000
 
@@ -277,22 +279,42 @@ def process() -> str:
 
     An id is given again; with its start, in clock ticks since boot, it is one process alone.
     """
-    return " ".join([*_here(), str(os.getpid()), _started("self") or "?"])
+    return " ".join([*_here(), str(os.getpid()), _started("self") or _UNKNOWN])
 
 
 def _here() -> list[str]:
     boot = read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
-    return [os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")]
+    # a name alone is that of many machines (localhost)
+    machine = Path("/etc/machine-id")
+    number = read_text(machine).strip() if machine.is_file() else ""
+    return [f"{os.uname().nodename}/{number}", boot, os.readlink("/proc/self/ns/pid")]
+
+
+_UNKNOWN = "?"
+"""Start of a process of which the kernel says nothing to this user."""
 
 
 def _started(pid: str) -> str | None:
     """When a process began; None: there is none, or it has ended and nobody has asked how."""
     try:
-        # the program's name, in brackets, may have blanks and brackets
-        state, *rest = read_text(Path("/proc", pid, "stat")).rpartition(")")[2].split()
+        # the program's name, in brackets, may have blanks and brackets, and be cut within a letter
+        state, *rest = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].decode("ascii", "replace").split()
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        # where /proc hides what others run (hidepid) the kernel still tells whether there is one
+        return _UNKNOWN if Path("/proc/self/stat").exists() and pid.isdecimal() and _lives(int(pid)) else None
+    except OSError:
+        return _UNKNOWN
     return None if state in "ZX" else rest[18]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
 
 
 def gone(told: str) -> bool:
@@ -302,30 +324,36 @@ def gone(told: str) -> bool:
     except ValueError:
         return False
     here = _here()
-    if machine != here[0]:
+    if machine != here[0] or machine.endswith("/"):
         return False
-    return boot != here[1] or (space == here[2] and pid.isdecimal() and _started(pid) != start)
+    if boot != here[1]:
+        return True
+    if space != here[2] or not pid.isdecimal() or start == _UNKNOWN:
+        return False
+    return _started(pid) not in (start, _UNKNOWN)
 
 
 def close_left_open(of: Any) -> list[str]:
     """Close runs whose process ended without a word (SIGKILL, no memory, no power): they would go on for ever.
 
     Returns:
-        Ids of the runs. Those of other machines are left to them.
+        Ids of the runs. Those of other machines are left to them, and so is a pipeline run under which another process trains.
     """
-    at, closed, token = experiment(of), [], None
+    at, token = experiment(of), None
+    running: list[Any] = []
     with asking():
         while True:
             found = of.search_runs([at], "attributes.status = 'RUNNING'", max_results=1000, page_token=token)
-            for run in found:
-                if gone(run.data.tags.get(PROCESS, "")):
-                    of.set_tag(
-                        run.info.run_id, "ended", "its process was killed, or its machine went down, before it could say so"
-                    )
-                    of.set_terminated(run.info.run_id, "KILLED")
-                    closed.append(str(run.info.run_id))
+            running += found
             if not (token := found.token):
-                return closed
+                break
+        left = {run.info.run_id for run in running if gone(run.data.tags.get(PROCESS, ""))}
+        in_use = {run.data.tags.get("mlflow.parentRunId") for run in running if run.info.run_id not in left}
+        closed = [str(run_id) for run_id in left - in_use]
+        for run_id in closed:
+            of.set_tag(run_id, ENDED, "its process was killed, or its machine went down, before it could say so")
+            of.set_terminated(run_id, "KILLED")
+    return closed
 
 
 # ---------------------------------------------------------------- runs
@@ -359,6 +387,15 @@ class Runs:
     def child(self, name: str, tags: Mapping[str, str]) -> Runs:
         """Start a run that is nested under this one."""
         return Runs(name=name, tags={"mlflow.parentRunId": self.run_id, **tags}, client=self.client)
+
+    def take_up(self) -> None:
+        """This process is at it now; one that was closed for its process is open again."""
+        closed = ENDED in self.tags()
+        self.tag({PROCESS: process()})
+        if closed:
+            with asking():
+                self.client.delete_tag(self.run_id, ENDED)
+                self.client.update_run(self.run_id, status="RUNNING")
 
     def tags(self) -> dict[str, str]:
         with asking():
@@ -456,7 +493,11 @@ class Execution:
         path = _data_base()
         # two trainings that begin at once have one pipeline run
         with nullcontext() if path is None else _alone(path):
-            return self._oldest(of, at) or self._made(of, at)
+            found = self._oldest(of, at)
+            if found is None:
+                return self._made(of, at)
+            found.take_up()
+            return found
 
     def _oldest(self, of: Any, at: str) -> Runs | None:
         order = ["attributes.start_time ASC", "attributes.run_id ASC"]

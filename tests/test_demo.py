@@ -85,8 +85,8 @@ def test_a_copied_folder_has_results_of_its_own_files(tmp_path: Path) -> None:
     old, new = tmp_path / "clone", tmp_path / "moved"
     said = {
         "folder": f"{old}/out/data",
-        "why": f"see {old}/out/log; {old}2/log",
-        "files": [f"{old}/a", 1, None],
+        "why": f"see {old}/out/log; {old}2/log, /mnt{old}/log and {old}/out.",
+        "files": [f"{old}/a", f"file://{old}/b", 1, None],
         "root": str(old),
     }
 
@@ -98,8 +98,8 @@ def test_a_copied_folder_has_results_of_its_own_files(tmp_path: Path) -> None:
     shutil.copytree(old, new)
     assert story(new).step("one", "one", "key", Counter()) == {
         "folder": f"{new}/out/data",
-        "why": f"see {new}/out/log; {old}2/log",
-        "files": [f"{new}/a", 1, None],
+        "why": f"see {new}/out/log; {old}2/log, /mnt{old}/log and {new}/out.",
+        "files": [f"{new}/a", f"file://{new}/b", 1, None],
         "root": str(new),
     }
 

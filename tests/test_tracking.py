@@ -652,6 +652,42 @@ def test_a_process_is_known_by_its_start_and_its_boot() -> None:
     assert tracking.gone(f"{machine} {boot} {space} {pid} {int(start) + 1}")
     assert tracking.gone(f"{machine} 0-0 {space} {pid} {start}")
     assert not tracking.gone(f"{machine} {boot} pid:[1] {pid} 1")  # another container's ids
+    assert not tracking.gone(f"{machine.split('/')[0]}/ 0-0 {space} {pid} {start}")  # a name alone is that of many machines
+    assert not tracking.gone(f"{machine} {boot} {space} {pid} ?")
+
+
+def test_a_process_that_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under hidepid the files of others' processes are not there, or not to be read: they live all the same."""
+    machine, boot, space, _, start = tracking.process().split()
+    tag = f"{machine} {boot} {space} 1 {start}"
+    for error in (FileNotFoundError(), PermissionError()):
+
+        def hidden(self: Path, error: OSError = error) -> bytes:
+            raise error
+
+        monkeypatch.setattr(Path, "read_bytes", hidden)
+        assert not tracking.gone(tag)
+    monkeypatch.undo()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert tracking.gone(f"{machine} {boot} {space} {ended.pid} {start}")
+
+
+def test_a_pipeline_run_in_use_stays_open(store: Path) -> None:
+    """Another process trains under the pipeline run of a killed one: it stays open, and is closed with the last of them."""
+    machine, boot, space, pid, start = tracking.process().split()
+    dead = {tracking.PROCESS: f"{machine} {boot} {space} {pid} {int(start) + 1}"}
+    made = tracking.Execution("toy", "0" * 64, {}).run()
+    made.tag(dead)
+    inner = made.child("b", {})
+    assert tracking.close_left_open(made.client) == []
+    inner.tag(dead)
+    assert set(tracking.close_left_open(made.client)) == {made.run_id, inner.run_id}
+    again = tracking.Execution("toy", "0" * 64, {}).run()
+    assert again.run_id == made.run_id
+    assert tracking.ENDED not in again.tags()
+    assert [r.info.run_id for r in runs("attributes.status = 'RUNNING'")] == [made.run_id]
+    again.finish()
     assert not tracking.gone("")
 
 

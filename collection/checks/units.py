@@ -186,7 +186,7 @@ def _columns(away: dict[str, float]) -> dict[str, float]:
 
 def _dead(table: pl.DataFrame, hosts: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Shards whose bandwidth counter stood still: some processors count nothing for some groups, without an error."""
-    by_misses = pl.col("llc_misses_per_s") * _LINE_BYTES / 2**20
+    by_misses = pl.col("llc_misses_per_s") * _LINE_BYTES / 1e6
     found = (
         table.lazy()
         .filter(by_misses >= _DEAD_MBPS)

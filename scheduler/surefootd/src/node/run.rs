@@ -325,12 +325,16 @@ impl Beside {
     }
 
     /// After the acting policy has decided; none of this reaches the machine.
-    fn tick(&mut self, seen: &Observation, plan: &Plan, metrics: &Mutex<Metrics>) -> Result<()> {
+    fn tick(&mut self, seen: &Observation, plan: &Plan) {
         let written = self.stream.as_mut().map(|w| w.tick(seen, plan));
         if let Some(Err(e)) = written {
             self.stream = None;
             self.fail(e);
         }
+    }
+
+    /// What the shadows say of it, once the acting policy's plan is in force: they may take their time, and learn.
+    fn look_on(&mut self, seen: &Observation, metrics: &Mutex<Metrics>) -> Result<()> {
         if !self.shadows.is_empty() {
             let said = self.shadows.step(seen.t_ms, seen).map_err(Error::Failed)?;
             let opinions = said.into_iter().map(|(name, o, _)| (name.to_string(), o));
@@ -381,7 +385,7 @@ fn control(
     loop {
         let ((now, seen), observe) = timed(|| clock.observe(node));
         let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
-        beside.tick(&seen, &plan, story.metrics)?;
+        beside.tick(&seen, &plan);
         let (applied, apply) = if plan.is_empty() {
             (Ok(Default::default()), None)
         } else {
@@ -416,6 +420,7 @@ fn control(
         }
         let (learnt, learn) = timed(|| policy.between());
         let learn = learnt.then_some(learn);
+        beside.look_on(&seen, story.metrics)?;
         story.tick(now, &seen, plan, Took { observe, decide, apply, learn }, refused.as_deref());
         if !changed.is_empty() {
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
