@@ -387,18 +387,6 @@ fn begun_evaluations() {
             p.command(line)
         },
     );
-    let short = line.replace("--seeds 6", "--seeds 1");
-    let _ = fs::remove_dir_all(p.work("out"));
-    p.ok(&short);
-    let mut m = Mutator::new(seed("eval.json"), Form::Json, fs::read(p.work("out/eval.json")).unwrap());
-    p.each(
-        "eval.json",
-        || m.draw(),
-        |_, mutation| {
-            p.put("out/eval.json", mutation);
-            p.command(&short)
-        },
-    );
 }
 
 /// A journal of decisions is shown as far as it can be read, and gone on with by a daemon.
