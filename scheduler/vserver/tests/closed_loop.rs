@@ -165,13 +165,14 @@ fn few_requests_need_a_longer_window() {
     let ads: Vec<_> = seen.iter().map(|o| o.get("ads").unwrap()).collect();
     assert!(ads.iter().any(|s| s.interval.is_none()), "8 requests/s leave some 100 ms empty");
     assert!(ads.iter().filter_map(|s| s.interval).all(|l| l.count >= 1 && l.p99_ms > 0.0));
-    // 10 s of 8 requests/s are too few for a p99, and that is said; 10 s of 20 are enough.
+    // As many seconds of 8 requests/s as 100 requests take.
     let last = ads[299].window.unwrap();
-    assert!((50..=110).contains(&last.count) && last.achieved_rps < 12.0, "{last:?}");
-    assert_eq!((last.verdict, ads[20].window.unwrap().verdict), (Verdict::NotResolvable, Verdict::NotResolvable));
-    v.set_load(v.now_ms(), "ads", 20.0).unwrap();
-    let more = run(&mut v, 100).pop().unwrap().get("ads").unwrap().window.unwrap();
-    assert!((100..=250).contains(&more.count) && more.verdict == Verdict::Valid, "{more:?}");
+    assert!((100..=150).contains(&last.count) && last.achieved_rps < 12.0, "{last:?}");
+    assert_eq!((last.verdict, ads[20].window.unwrap().verdict), (Verdict::Valid, Verdict::NotResolvable));
+    // 20 s of 3 are too few for a p99, and that is said.
+    v.set_load(v.now_ms(), "ads", 3.0).unwrap();
+    let few = run(&mut v, 300).pop().unwrap().get("ads").unwrap().window.unwrap();
+    assert!((25..=99).contains(&few.count) && few.verdict == Verdict::NotResolvable, "{few:?}");
     let stream = seen[299].get("streamcluster").unwrap();
     assert!(stream.interval.is_none() && stream.window.is_none() && stream.instr_per_s.unwrap() > 0.0);
 }
@@ -241,9 +242,9 @@ fn a_long_step_shows_what_short_ones_show() {
             let id = &of_long.id;
             assert_eq!(of_long.window, of_short.window, "{id} at {}", a.t_ms);
             for name in FEATURE_NAMES {
-                let each = || parts.iter().map(|o| o.get(id).unwrap().features.get(name).unwrap());
+                let each: Vec<f64> = parts.iter().map(|o| o.get(id).unwrap().features.get(name).unwrap()).collect();
                 let is_rate = ["ipc", "llc_misses_per_s", "mbl_mbps", "cpu_usage_cores", "nb_mbl_mbps"].contains(&name);
-                let want = if is_rate { each().sum::<f64>() / 5.0 } else { each().last().unwrap() };
+                let want = if is_rate { each.iter().sum::<f64>() / 5.0 } else { each[4] };
                 let got = of_long.features.get(name).unwrap();
                 assert!((got - want).abs() <= 1e-12 * want.abs(), "{name} of {id} at {}: {got}, {want}", a.t_ms);
             }

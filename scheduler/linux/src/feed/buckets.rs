@@ -32,7 +32,9 @@ const FASTEST_PER_S: f64 = 100_000.0;
 const LEAST_KNOWN_MS: u64 = 500;
 /// Beginnings that are no further apart are the same, s: some programs reckon theirs anew for each page.
 const SAME_BIRTH_S: f64 = 0.1;
-/// So many falls of counts within [`LONGEST_WINDOW_MS`] are no restarts.
+/// Falls of counts are added up over so long; a service that is restarted every few seconds is none that answers by turns.
+const FALLS_MS: u64 = 10_000;
+/// So many falls of counts within [`FALLS_MS`] are no restarts.
 const FALLS: usize = 3;
 /// Changes of a page that are remembered.
 const GAPS: usize = 4;
@@ -348,7 +350,7 @@ impl Scraped {
             };
             level = level.saturating_add(if anew { now.count } else { 0 });
         }
-        self.gone.retain(|_, (t, _)| *t + LONGEST_WINDOW_MS >= now_ms);
+        self.gone.retain(|_, (t, _)| *t + FALLS_MS >= now_ms);
         let gone = before.series.iter().filter(|(k, _)| !read.series.contains_key(*k));
         self.gone.extend(gone.map(|(k, s)| (k.clone(), (now_ms, s.clone()))));
         let span_s = span_ms as f64 * 1e-3;
@@ -358,12 +360,12 @@ impl Scraped {
             let said = format!("its counts {since}, which no process that began anew has answered in {span_ms} ms. {REMEDY}");
             return Some(Another { said, for_certain: true });
         }
-        self.falls.retain(|t| *t + LONGEST_WINDOW_MS > now_ms);
+        self.falls.retain(|t| *t + FALLS_MS > now_ms);
         if fell {
             self.falls.push_back(now_ms);
         }
         let n = self.falls.len();
-        let said = || format!("its counts fell {n} times within {} s. {REMEDY}", LONGEST_WINDOW_MS / 1000);
+        let said = || format!("its counts fell {n} times within {} s. {REMEDY}", FALLS_MS / 1000);
         (fell && n >= FALLS).then(|| Another { said: said(), for_certain: false })
     }
 
@@ -731,9 +733,10 @@ mod tests {
     fn a_long_gap_starts_anew() {
         let mut s = Scraped::default();
         s.push(0, page(&[("", series(&[(5.0, 0)], 0))])).unwrap();
-        s.push(20_000, page(&[("", series(&[(5.0, 5000)], 5000))])).unwrap();
-        assert_eq!(s.read(0, 0, 20_000, 10.0).window, None);
-        s.push(20_500, page(&[("", series(&[(5.0, 5100)], 5100))])).unwrap();
-        assert_eq!(s.read(0, 0, 20_500, 10.0).window.unwrap().count, 100);
+        let late_ms = 2 * LONGEST_WINDOW_MS;
+        s.push(late_ms, page(&[("", series(&[(5.0, 5000)], 5000))])).unwrap();
+        assert_eq!(s.read(0, 0, late_ms, 10.0).window, None);
+        s.push(late_ms + 500, page(&[("", series(&[(5.0, 5100)], 5100))])).unwrap();
+        assert_eq!(s.read(0, 0, late_ms + 500, 10.0).window.unwrap().count, 100);
     }
 }

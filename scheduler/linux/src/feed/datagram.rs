@@ -1,7 +1,7 @@
 //! One latency datagram (docs/latency-feed.md): JSON around an HdrHistogram.
 //!
 //! The histogram is read into the few cells that hold something. The dense array of the format, 256 KiB for nanoseconds up to 1000 s,
-//! is never made: neither for the ten seconds that are kept of each service, nor because a header asks for it.
+//! is never made: neither for the twenty seconds that are kept of each service, nor because a header asks for it.
 
 use base64::Engine as _;
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 //!
 //! One thread takes datagrams off the sockets ([`intake`]), because the kernel holds only so many; each scraped service has a thread of its
 //! own. The sender of a datagram is known before it is read ([`senders`]), and so is for which services it may speak ([`sender`]). What is
-//! read is kept for ten seconds at most, only of services that are expected, and bounded in number and size whatever is sent.
+//! read is kept for twenty seconds at most, only of services that are expected, and bounded in number and size whatever is sent.
 
 pub mod buckets;
 pub mod datagram;
