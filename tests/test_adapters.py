@@ -923,8 +923,10 @@ def test_constants_are_the_load_generators() -> None:
     """One number in two languages is one number: a change there must be made here, too."""
     quantile, verdict = (LOADGEN / "quantile.rs").read_text(), (LOADGEN / "verdict.rs").read_text()
     assert f"pub const BATCHES: usize = {worth.BATCHES};" in quantile
-    assert f"e.errors as f64 > {worth.ERRORS_SHARE:g} * ended as f64" in verdict
-    assert f"e.backlog_growth as f64 > {worth.BACKLOG_SHARE:g} * e.offered as f64 + chance" in verdict
+    assert f"pub const MOST_LOST: f64 = {worth.ERRORS_SHARE:g};" in verdict
+    assert "e.errors as f64 > MOST_LOST * ended as f64" in verdict
+    assert worth.BACKLOG_SHARE == worth.ERRORS_SHARE
+    assert "e.backlog_growth as f64 > MOST_LOST * e.offered as f64 + chance" in verdict
     assert f"{worth.BACKLOG_CHANCE:.1f} * e.mean_outstanding.max(1.0).sqrt()" in verdict
     whole_case = (ROOT / "scheduler" / "linux" / "src" / "bench" / "whole.rs").read_text()
     assert f"const CONFIDENCE: f64 = {worth.CONFIDENCE:g};" in whole_case
