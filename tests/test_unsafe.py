@@ -20,7 +20,7 @@ PRODUCT = {
     "scheduler/linux/src/child.rs": 2,
     "scheduler/linux/src/local/command.rs": 2,
     "scheduler/linux/src/perf.rs": 4,
-    "scheduler/linux/src/procfs.rs": 5,
+    "scheduler/linux/src/procfs.rs": 4,
     "scheduler/resctrlfs/src/fuse.rs": 1,
     "scheduler/resctrlfs/src/host.rs": 1,
     "scheduler/surefootd/src/node/phases.rs": 1,

@@ -9,10 +9,15 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use surefoot_server::features::{core_freq_mhz, Frequency};
 use surefoot_server::CpuSet;
 
+/// A page of this host, MB (2^20 bytes).
+pub fn page_mb() -> f64 {
+    // SAFETY: sysconf only reads a constant.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as f64 / f64::from(1 << 20)
+}
+
 /// Virtual and resident memory of some processes, MB (2^20 bytes); None where none of them is left.
 pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
-    // SAFETY: sysconf only reads a constant.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as f64 / f64::from(1 << 20);
+    let page = page_mb();
     let mut sum: Option<(f64, f64)> = None;
     for pid in pids {
         let Some(text) = root.read(format!("/proc/{pid}/statm")) else { continue };
@@ -217,8 +222,7 @@ mod tests {
     fn memory_adds_up() {
         // 256 pages of 4 KiB are 1 MB.
         let (_dir, root) = tree(&[("/proc/7/statm".into(), "512 256 9 0 0 0 0\n".into()), ("/proc/8/statm".into(), "256 256 9\n".into())]);
-        // SAFETY: sysconf takes no pointers.
-        let scale = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64 / 4096.0;
+        let scale = page_mb() * 256.0;
         assert_eq!(memory_mb(&root, &[7, 8, 9]), Some((3.0 * scale, 2.0 * scale)));
         assert_eq!(memory_mb(&root, &[9]), None);
     }

@@ -200,10 +200,7 @@ impl Machine {
             let usage = self.usage_ns.entry(id).or_default();
             *usage += s.cpu_usage_cores * tick_s * 1e9;
             fs::write(self.root.path(format!("/sys/fs/cgroup/cpuacct/docker/{id}/cpuacct.usage")), format!("{usage:.0}\n")).unwrap();
-            // SAFETY: sysconf only reads a constant.
-            #[allow(unsafe_code, reason = "sysconf")]
-            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64;
-            let pages = |mb: f64| (mb * f64::from(1 << 20) / page).round() as u64;
+            let pages = |mb: f64| (mb / crate::procfs::page_mb()).round() as u64;
             fs::create_dir_all(self.root.path(format!("/proc/{pid}"))).unwrap();
             let statm = format!("{} {} 0 0 0 0 0\n", pages(s.virt_mem_mb), pages(s.res_mem_mb));
             fs::write(self.root.path(format!("/proc/{pid}/statm")), statm).unwrap();
