@@ -30,7 +30,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pipelines.errors import PipelineError
-from pipelines.inputs import message, read_text
+from pipelines.inputs import SUMMARY_BYTES, message, read_bytes, read_text
 from pipelines.io import canonical_json, sha256_bytes
 from pipelines.variables import environment
 
@@ -298,7 +298,9 @@ def _started(pid: str) -> str | None:
     """When a process began; None: there is none, or it has ended and nobody has asked how."""
     try:
         # the program's name, in brackets, may have blanks and brackets, and be cut within a letter
-        state, *rest = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].decode("ascii", "replace").split()
+        state, *rest = (
+            read_bytes(Path("/proc", pid, "stat"), SUMMARY_BYTES).rpartition(b")")[2].decode("ascii", "replace").split()
+        )
     except (FileNotFoundError, ProcessLookupError):
         # where /proc hides what others run (hidepid) the kernel still tells whether there is one
         return _UNKNOWN if Path("/proc/self/stat").exists() and pid.isdecimal() and _lives(int(pid)) else None

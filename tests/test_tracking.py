@@ -662,10 +662,10 @@ def test_a_process_that_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch) 
     tag = f"{machine} {boot} {space} 1 {start}"
     for error in (FileNotFoundError(), PermissionError()):
 
-        def hidden(self: Path, error: OSError = error) -> bytes:
+        def hidden(_: Path, most: int, error: OSError = error) -> bytes:
             raise error
 
-        monkeypatch.setattr(Path, "read_bytes", hidden)
+        monkeypatch.setattr(tracking, "read_bytes", hidden)
         assert not tracking.gone(tag)
     monkeypatch.undo()
     ended = subprocess.Popen(["true"])
