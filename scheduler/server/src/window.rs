@@ -33,7 +33,7 @@ pub fn overloaded(achieved_rps: f64, offered_rps: f64, lost_frac: f64) -> bool {
 
 /// Length of the window that QoS is judged by, ms: the last second, longer by whole seconds until it counts [`MIN_COUNT_P99`]
 /// requests. `count_within`: requests that completed in the last so many ms.
-pub fn span_ms(count_within: impl Fn(u64) -> u64) -> u64 {
+pub fn span_ms(mut count_within: impl FnMut(u64) -> u64) -> u64 {
     let mut span_ms = WINDOW_MS;
     while span_ms < LONGEST_WINDOW_MS && count_within(span_ms) < MIN_COUNT_P99 {
         span_ms += WINDOW_MS;

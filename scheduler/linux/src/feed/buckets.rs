@@ -457,7 +457,13 @@ pub(super) fn read(pages: &[Scraped], came_ms: u64, from_ms: u64, now_ms: u64, q
         return Reading { feed: unknown(still.into_iter().max().unwrap_or(came_ms)), interval, window: None };
     }
     let at = |span: u64| latency(pages.iter().map(|p| p.speaks(now_ms.saturating_sub(span), now_ms)), qos_target_ms);
-    let l = at(span_ms(|span| at(span).map_or(0, |(l, _)| l.count)));
+    // What the last span that was asked about gives is not worked out again.
+    let mut asked = (0, None);
+    let span = span_ms(|span| {
+        asked = (span, at(span));
+        asked.1.map_or(0, |(l, _)| l.count)
+    });
+    let l = if asked.0 == span { asked.1 } else { at(span) };
     let feed = match l {
         Some((_, true)) => FeedState::Fresh,
         Some((_, false)) => FeedState::Coarse,
