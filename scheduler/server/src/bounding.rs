@@ -31,8 +31,10 @@ pub struct Kept {
 /// Make a plan anew around the bounds in `seen`.
 pub fn keep(p: &Platform, seen: &Observation, mut plan: Plan) -> Kept {
     let mut left_out = BTreeMap::new();
-    let before: BTreeMap<ServiceId, Allocation> =
-        seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
+    if seen.bounds.values().all(Bounds::is_none) {
+        return Kept { plan, left_out };
+    }
+    let before = Plan::default().layout(seen);
     let mut all = plan.layout(seen);
     if !seen.bounds.iter().any(|(id, b)| all.contains_key(id) && !b.is_none()) {
         return Kept { plan, left_out };
