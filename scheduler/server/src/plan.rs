@@ -107,6 +107,17 @@ impl Plan {
         self.changes.get(id).filter(|c| !c.is_empty()).map(|c| c.on(now))
     }
 
+    /// As [`Plan::wants`], for a server that is to put it in force.
+    ///
+    /// # Errors
+    /// As [`Plan::places`], of a service that is not placed yet.
+    pub fn asks(&self, id: &str, placed: bool, now: &Allocation) -> Result<Option<Allocation>, String> {
+        if !placed {
+            self.places(id)?;
+        }
+        Ok(self.wants(id, now))
+    }
+
     /// What every service that is named would hold.
     pub fn allocations(&self, seen: &Observation) -> BTreeMap<ServiceId, Allocation> {
         seen.services.iter().filter_map(|s| Some((s.id.clone(), self.wants(&s.id, &s.allocation)?))).collect()

@@ -491,10 +491,7 @@ impl Server for VirtualServer {
                 let known: Vec<&str> = self.entries.iter().map(|e| e.id.as_str()).collect();
                 return Err(ServerError::Invalid(format!("{id}: no such service here. Running: {}", known.join(", "))));
             };
-            if !e.placed && !plan.places(id).map_err(ServerError::Invalid)? {
-                continue;
-            }
-            let Some(a) = plan.wants(id, &e.allocation) else { continue };
+            let Some(a) = plan.asks(id, e.placed, &e.allocation).map_err(ServerError::Invalid)? else { continue };
             if a.quota_cores.is_some() {
                 return Err(ServerError::Invalid(format!("{id}: CPU quota, but the virtual server gives whole CPUs. Leave it out")));
             }

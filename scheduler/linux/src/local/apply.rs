@@ -55,10 +55,8 @@ impl LocalServer {
             self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
         let mut new: BTreeMap<ServiceId, Allocation> = BTreeMap::new();
         for (id, s) in &self.services {
-            if !s.placed {
-                plan.places(id).map_err(ServerError::Invalid)?;
-            }
-            new.extend(plan.wants(id, &s.allocation).map(|a| (id.clone(), a)));
+            let asked = plan.asks(id, s.placed, &s.allocation).map_err(ServerError::Invalid)?;
+            new.extend(asked.map(|a| (id.clone(), a)));
         }
         all.extend(new.clone());
         validate(&self.platform, &all).map_err(ServerError::Invalid)?;
