@@ -58,11 +58,14 @@ pub(crate) mod tests {
     pub(crate) fn tree(files: &[(String, String)]) -> (tempfile::TempDir, Root) {
         let dir = scratch();
         let root = Root::at(dir.path());
-        for (path, text) in files {
-            let p = root.path(path);
-            fs::create_dir_all(p.parent().unwrap()).unwrap();
-            fs::write(p, text).unwrap();
-        }
+        files.iter().for_each(|(path, text)| put(&root, path, text));
         (dir, root)
+    }
+
+    /// Write a file of such a directory, and the folders above it.
+    pub(crate) fn put(root: &Root, path: &str, text: &str) {
+        let p = root.path(path);
+        fs::create_dir_all(p.parent().unwrap()).unwrap();
+        fs::write(p, text).unwrap();
     }
 }

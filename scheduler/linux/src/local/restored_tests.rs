@@ -5,10 +5,9 @@ use super::*;
 use crate::actuator::record::knob_of;
 use crate::actuator::Record;
 use crate::files::{Files, HostFiles};
-use crate::root::tests::tree;
+use crate::root::tests::{put, tree};
 use crate::safe::SafeLayout;
 use crate::testing::{intel, Cpusets, ModelFiles};
-use std::fs;
 use std::sync::Arc;
 
 const BE: Kind = Kind::Be;
@@ -78,9 +77,7 @@ impl Host {
     }
 
     fn put(&self, path: &str, text: &str) {
-        let p = self.root.path(path);
-        fs::create_dir_all(p.parent().unwrap()).unwrap();
-        fs::write(p, format!("{text}\n")).unwrap();
+        put(&self.root, path, &format!("{text}\n"));
     }
 
     /// As version 1 does it: a CPU that goes off line leaves every list, and comes back into none but the root's.

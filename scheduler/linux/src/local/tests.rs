@@ -5,6 +5,7 @@ use super::*;
 use crate::cgroup::tests::v1;
 use crate::files::Files;
 use crate::journal::Former;
+use crate::root::tests::put;
 use std::fs;
 use std::sync::Arc;
 use surefoot_server::Llc;
@@ -21,11 +22,7 @@ const BE: Kind = Kind::Be;
 impl Host {
     fn new() -> Self {
         let (dir, root) = v1();
-        let put = |path: &str, text: &str| {
-            let p = root.path(path);
-            fs::create_dir_all(p.parent().unwrap()).unwrap();
-            fs::write(p, text).unwrap();
-        };
+        let put = |path: &str, text: &str| put(&root, path, text);
         put("/sys/devices/system/cpu/online", "0-3\n");
         put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_quota_us", "-1\n");
         put("/sys/fs/cgroup/cpu/docker/d/cpu.cfs_period_us", "100000\n");
@@ -912,9 +909,7 @@ fn two_caches(hardware: surefoot_resctrlfs::Hardware) -> (Host, crate::testing::
     let mut host = Host::new();
     for cpu in 0..4u32 {
         for (file, text) in [("level", "3".to_string()), ("id", (cpu / 2).to_string()), ("size", "22528K".to_string())] {
-            let p = host.root.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/{file}"));
-            fs::create_dir_all(p.parent().unwrap()).unwrap();
-            fs::write(p, format!("{text}\n")).unwrap();
+            put(&host.root, &format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/{file}"), &format!("{text}\n"));
         }
     }
     let (files, root) = crate::testing::ModelFiles::mount(&host.root, hardware, "");

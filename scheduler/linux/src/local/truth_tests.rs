@@ -6,6 +6,7 @@
 use super::*;
 use crate::cgroup::tests::v1;
 use crate::feed::decode;
+use crate::root::tests::put;
 use crate::testing::{intel, ModelFiles};
 use base64::Engine as _;
 use hdrhistogram::serialization::{Serializer as _, V2Serializer};
@@ -142,11 +143,7 @@ struct Machine {
 impl Machine {
     fn new(v: &VirtualServer) -> Self {
         let (dir, root) = v1();
-        let put = |path: &str, text: &str| {
-            let p = root.path(path);
-            fs::create_dir_all(p.parent().unwrap()).unwrap();
-            fs::write(p, text).unwrap();
-        };
+        let put = |path: &str, text: &str| put(&root, path, text);
         put("/sys/devices/system/cpu/online", "0-7\n");
         put("/sys/devices/system/cpu/possible", "0-7\n");
         for cpu in 0..CPUS {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cgroup::tests::v1;
 use crate::files::Files;
+use crate::root::tests::put;
 use crate::testing::{intel, ModelFiles};
 use std::fs;
 
@@ -17,11 +18,7 @@ struct Host {
 impl Host {
     fn new(domains: u32) -> Self {
         let (dir, root) = v1();
-        let put = |path: &str, text: &str| {
-            let p = root.path(path);
-            fs::create_dir_all(p.parent().unwrap()).unwrap();
-            fs::write(p, text).unwrap();
-        };
+        let put = |path: &str, text: &str| put(&root, path, text);
         put("/sys/devices/system/cpu/online", "0-7\n");
         put("/sys/devices/system/cpu/possible", "0-7\n");
         (0..8).for_each(|cpu| put(&format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/level"), "3\n"));
