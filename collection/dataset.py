@@ -12,12 +12,11 @@ from typing import Any
 import polars as pl
 
 from pipelines import manifest_fields
-from pipelines.errors import BadInput
 from pipelines.inputs import parse_json
 from pipelines.manifest import MANIFEST, SCHEMA_VERSION, STATES
 from pipelines.manifest_fields import Manifest, Shard
 
-from .errors import DataSetError
+from .errors import of_a_data_set
 from .layout import JOURNAL, SHARDS, Counts, blocks, failures, read_json, shard_file
 
 __all__ = [
@@ -90,10 +89,8 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         DataSetError: it is missing, damaged or of another version; names the field.
     """
-    try:
+    with of_a_data_set():
         return manifest_fields.read(folder)
-    except BadInput as e:
-        raise DataSetError(str(e)) from e
 
 
 def read_journal(folder: Path) -> Journal:

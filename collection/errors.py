@@ -18,6 +18,13 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import contextmanager
+
+from pipelines.errors import BadInput
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing it costs `campaign status` time
+    from collections.abc import Iterator
 
 _REMEDIES = {
     errno.ENOSPC: "Free some space, or give a folder on another disk",
@@ -59,6 +66,15 @@ class AdapterError(InputError):
 
 class DataSetError(InputError):
     """A folder is not a campaign's data set, or its manifest or journal cannot be read."""
+
+
+@contextmanager
+def of_a_data_set() -> Iterator[None]:
+    """While this is entered what the pipelines' readers refuse is a fault of a data set."""
+    try:
+        yield
+    except BadInput as e:
+        raise DataSetError(str(e)) from e
 
 
 class ToolMissing(SurefootError):

@@ -10,11 +10,10 @@ from collections import Counter, defaultdict, namedtuple
 from pathlib import Path
 
 from pipelines import inputs
-from pipelines.errors import BadInput
 from pipelines.inputs import Unreadable, shown
-from pipelines.manifest import read_object
+from pipelines.manifest import RESTORE, read_object
 
-from .errors import DataSetError
+from .errors import DataSetError, of_a_data_set
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing costs as much as reading the manifests
@@ -29,7 +28,6 @@ HOSTS = "hosts"
 HOSTS_FILE = "hosts.json"
 # how many failed cases a reason names
 _EXAMPLES = 5
-_RESTORE = "restore it from a copy, or remove the folder and measure again"
 # of a journal in memory at a time
 _BLOCK_BYTES = 16 << 20
 _SHARD = re.compile(r"shards/part-([0-9]{5,9})\.parquet")
@@ -72,10 +70,8 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     Raises:
         DataSetError: names the file, the position and the remedy.
     """
-    try:
+    with of_a_data_set():
         return read_object(path, remedy)
-    except BadInput as e:
-        raise DataSetError(str(e)) from e
 
 
 def blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
@@ -101,7 +97,7 @@ def blocks(folder: Path, start: int = 0) -> Iterator[bytes]:
             else:
                 rest += block
                 if len(rest) > inputs.LINE_BYTES + _BLOCK_BYTES:
-                    raise DataSetError(f"{folder / JOURNAL}: a line has no end within {len(rest) >> 20} MiB; {_RESTORE}")
+                    raise DataSetError(f"{folder / JOURNAL}: a line has no end within {len(rest) >> 20} MiB; {RESTORE}")
         if rest:
             yield rest
 

@@ -14,11 +14,10 @@ from collections import Counter, namedtuple
 from pathlib import Path
 
 from pipelines import inputs
-from pipelines.errors import BadInput
 from pipelines.inputs import Unreadable, shown
-from pipelines.manifest import MANIFEST, MARKS, MOST_ROWS, SCHEMA_VERSION, STATES, Facts, facts
+from pipelines.manifest import MANIFEST, MARKS, SCHEMA_VERSION, STATES, Facts, facts, is_count
 
-from .errors import DataSetError
+from .errors import DataSetError, of_a_data_set
 from .layout import (
     COPY,
     HOSTS,
@@ -111,7 +110,7 @@ def kept_worth(value: Any) -> Worth | None:
     if not isinstance(found, dict) or "usable" not in found or not isinstance(value.get("counted_of"), str):
         return None
     numbers = list(found.values())
-    if not all(type(n) is int and 0 <= n < MOST_ROWS for n in numbers) or value.get("usable_rows") != found["usable"]:
+    if not all(map(is_count, numbers)) or value.get("usable_rows") != found["usable"]:
         return None
     return Worth({str(name): n for name, n in found.items()}, value["counted_of"])
 
@@ -163,10 +162,8 @@ def _facts(folder: Path) -> Facts:
         return found
     from pipelines import manifest_fields
 
-    try:
+    with of_a_data_set():
         return manifest_fields.facts(folder)
-    except BadInput as e:
-        raise DataSetError(str(e)) from e
 
 
 def read_split(folder: Path) -> tuple[str, str, list[str]] | None:

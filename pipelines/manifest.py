@@ -24,6 +24,8 @@ MARKS = ("disturbed", "unsettled")
 """What the journal may say against a case that was measured."""
 MOST_ROWS = 1 << 48
 """Of cases and rows: beyond it sums in a table are no longer exact."""
+RESTORE = "restore it from a copy, or remove the folder and measure again"
+"""Remedy for a file of a data set that is damaged."""
 
 
 class Listed(namedtuple("Listed", ["file", "rows", "sha256"])):

@@ -8,9 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.errors import BadInput
-from pipelines.manifest import MANIFEST, MARKS, MOST_ROWS, SCHEMA_VERSION, STATES, Facts, read_object
-
-_REMEDY = "restore it from a copy, or remove the folder and measure again"
+from pipelines.manifest import MANIFEST, MARKS, MOST_ROWS, RESTORE, SCHEMA_VERSION, STATES, Facts, read_object
 
 
 class _Part(BaseModel):
@@ -105,7 +103,7 @@ def read(folder: Path) -> Manifest:
         BadInput: it is missing, damaged or of another version; names the field.
     """
     path = folder / MANIFEST
-    value = read_object(path, _REMEDY)
+    value = read_object(path, RESTORE)
     if value.get("schema_version") != SCHEMA_VERSION:
         raise BadInput(
             f"{path}: schema_version is {value.get('schema_version')!r}, this version reads {SCHEMA_VERSION}; "
@@ -116,7 +114,7 @@ def read(folder: Path) -> Manifest:
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{path}: corrupt: {where}: {first['msg']}; {_REMEDY}") from e
+        raise BadInput(f"{path}: corrupt: {where}: {first['msg']}; {RESTORE}") from e
 
 
 def facts(folder: Path) -> Facts:
