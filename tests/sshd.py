@@ -82,11 +82,18 @@ async def _serve(folder: Path) -> None:
             heard(login=username)
             return True
 
+    async def sent(came: Any, to: Any) -> None:
+        while data := await came.read(1 << 16):
+            to.write(data)
+            await to.drain()
+
     async def carry_out(process: Any) -> None:
         heard(command=process.command or "")
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_shell(process.command or ":", stdin=pipe, stdout=pipe, stderr=pipe)
-        await process.redirect(child.stdin, child.stdout, child.stderr)
+        await process.redirect(stdin=child.stdin)
+        # An exit closes the channel: what the child wrote last has to be sent before it.
+        await asyncio.gather(sent(child.stdout, process.stdout), sent(child.stderr, process.stderr))
         process.exit(await child.wait())
         await process.wait_closed()
 
