@@ -136,7 +136,7 @@ def test_what_is_fetched_has_an_end(server: Sshd, tmp_path: Path, monkeypatch: p
     # the server is this process, whose limit the host would not have
     sweep = """#!/bin/sh
 ulimit -S -f unlimited
-truncate -s 300M "$7"
+truncate -s 8M "$7"
 echo '{"packed": true}'
 """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
