@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use surefoot_server::{Allocation, ServerError, ServiceId};
+use surefoot_server::{Allocation, Lease, ServerError, ServiceId};
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,10 @@ pub enum Entry {
     Apply { t_ms: u64, allocations: BTreeMap<ServiceId, Allocation>, changed: Vec<ServiceId> },
     /// A service was given back or has gone.
     Release { id: ServiceId },
+    /// CPUs of one service may be lent to another from now on. Single moves are not written down.
+    Lease { lease: Lease },
+    /// They are all back, and no more of them is lent.
+    LeaseEnd { lender: ServiceId },
     /// What follows is of this boot of the host (its random boot_id).
     Boot { boot_id: String },
 }
@@ -66,6 +70,8 @@ pub struct Recalled {
     pub touched: Touched,
     /// Of the last applied plans.
     pub in_force: BTreeMap<ServiceId, Allocation>,
+    /// By lender.
+    pub leases: BTreeMap<ServiceId, Lease>,
     /// The boot that the last line is of; None in old journals.
     pub boot_id: Option<String>,
 }
@@ -243,8 +249,9 @@ impl Journal {
         let in_force = self.recalled.in_force.clone();
         let changed = in_force.keys().cloned().collect();
         let apply = (!in_force.is_empty()).then_some(Entry::Apply { t_ms: 0, allocations: in_force, changed });
+        let leases = self.recalled.leases.values().map(|lease| Entry::Lease { lease: lease.clone() });
         let boot = self.recalled.boot_id.clone().map(|boot_id| Entry::Boot { boot_id });
-        let text: Vec<u8> = boot.into_iter().chain(touched).chain(apply).map(|e| line(&e)).collect::<io::Result<Vec<_>>>()?.concat();
+        let text: Vec<u8> = boot.into_iter().chain(touched).chain(apply).chain(leases).map(|e| line(&e)).collect::<io::Result<Vec<_>>>()?.concat();
         self.file = self.folder.replace(&self.name, &text).and_then(|()| self.folder.append(&self.name))?;
         self.bytes = text.len() as u64;
         // What is known holds these too.
@@ -265,6 +272,9 @@ impl Journal {
                 let gone = self.recalled.touched.iter().filter(|(_, f)| !survives(f)).map(|(id, _)| id.clone());
                 for id in gone.collect::<Vec<_>>() {
                     self.note(&Entry::Release { id })?;
+                }
+                for lender in self.recalled.leases.keys().cloned().collect::<Vec<_>>() {
+                    self.note(&Entry::LeaseEnd { lender })?;
                 }
             }
             self.note(&Entry::Boot { boot_id: boot_id.into() })?;
@@ -306,7 +316,10 @@ impl Recalled {
             Entry::Release { id } => {
                 self.touched.remove(&id);
                 self.in_force.remove(&id);
+                self.leases.retain(|_, l| l.lender != id && l.borrower != id);
             }
+            Entry::Lease { lease } => drop(self.leases.insert(lease.lender.clone(), lease)),
+            Entry::LeaseEnd { lender } => drop(self.leases.remove(&lender)),
             Entry::Apply { allocations, .. } => self.in_force.extend(allocations),
             Entry::Boot { boot_id } => self.boot_id = Some(boot_id),
         }
@@ -326,6 +339,7 @@ pub fn replay(whole_lines: &[u8]) -> Result<Recalled, String> {
         recalled.take(entry);
     }
     recalled.in_force.retain(|id, _| recalled.touched.contains_key(id));
+    recalled.leases.retain(|_, l| recalled.touched.contains_key(&l.lender) && recalled.touched.contains_key(&l.borrower));
     Ok(recalled)
 }
 

@@ -45,5 +45,5 @@ pub use catalogue::{Catalogue, Entry};
 pub use check::{check, Capability};
 pub use discover::discover;
 pub use engine::Engine;
-pub use local::{CommandSpec, Found, LaunchSpec, LocalConfig, LocalServer, ResetReport, Target};
+pub use local::{CommandSpec, Found, LaunchSpec, LocalConfig, LocalLender, LocalServer, ResetReport, Target};
 pub use root::Root;

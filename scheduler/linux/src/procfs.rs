@@ -103,6 +103,23 @@ pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// The CPU on which a thread runs at this instant, or would if it had one; Some(None): it sleeps. None where there is no such thread.
+pub fn runs_on(root: &Root, tid: u32) -> Option<Option<u32>> {
+    let stat = root.read(format!("/proc/{tid}/stat"))?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let runs = fields.next()? == "R";
+    let cpu = fields.nth(35)?.parse().ok()?;
+    Some(runs.then_some(cpu))
+}
+
+/// How long a thread that could have run has waited for a CPU since its start, ns, and how often it was given one; None where the kernel does
+/// not count it (CONFIG_SCHED_INFO).
+pub fn waited(root: &Root, tid: u32) -> Option<(u64, u64)> {
+    let text = root.read(format!("/proc/{tid}/schedstat"))?;
+    let mut fields = text.split_whitespace().skip(1).map(|t| t.parse().ok());
+    Some((fields.next()??, fields.next()??))
+}
+
 /// Whether a process has ended and only waits for its parent to ask: a zombie, of whose threads none is left.
 pub fn is_zombie(root: &Root, pid: u32) -> bool {
     let Some(stat) = root.read(format!("/proc/{pid}/stat")) else { return false };

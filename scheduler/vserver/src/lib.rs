@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod core_use;
+pub mod lender;
 pub mod math;
 pub mod plant;
 pub mod profile;
@@ -22,6 +23,7 @@ pub mod steady;
 pub mod tenant;
 
 pub use core_use::{CoreSeconds, CoreUse, Cores, CoresError};
+pub use lender::VirtualLender;
 pub use plant::{Change, Plant};
 pub use profile::{
     BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,

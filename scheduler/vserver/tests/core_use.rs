@@ -8,7 +8,9 @@ mod common;
 use common::profiles;
 use proptest::prelude::*;
 use surefoot_vserver::requests::{Arrivals, RequestModel, Response};
-use surefoot_vserver::{BurstWorkload, CoreUse, Cores, PrimaryVm, Reassignment};
+use surefoot_server::lease::LONG_WAIT_US;
+use surefoot_server::{CpuSet, Lease, LendError, Lender, Lent};
+use surefoot_vserver::{BurstWorkload, CoreUse, Cores, PrimaryVm, Reassignment, VirtualLender};
 
 const VM: PrimaryVm = PrimaryVm { cores: 10, poll_us: 50.0, window_ms: 25.0 };
 
@@ -363,4 +365,34 @@ proptest! {
         let came: u64 = Arrivals::new(w.qps, scv_arrival, seed).take_while(|b| b.at_s <= 0.05).map(|b| b.requests).sum();
         prop_assert_eq!(vm_use.latencies_ns().len() + vm_use.outstanding(), came);
     }
+}
+
+/// Behind the port of leases: what is asked for comes to what the VM has, waits are counted once, and the end brings everything back.
+#[test]
+fn a_primary_vm_lends_through_the_port() {
+    let w = profiles().bursts.workload("memcached").unwrap();
+    let lease = Lease { lender: "web".into(), borrower: "batch".into(), cpus: CpuSet::range(1, 10) };
+    let mut primary = VirtualLender::new(lease, &VM, w, slow(), 1);
+    let port: &mut dyn Lender = &mut primary;
+    assert_eq!(port.lend(10), Err(LendError::TooMany { asked: 10, most: 9 }));
+    // Nothing runs yet: what is idle goes at once.
+    assert_eq!(port.lend(9), Ok(Lent { cores: 9, to_come: 0, returning: 0 }));
+    let (mut dispatches, mut long) = (0, 0);
+    for ms in 1..=200 {
+        port.advance_to(ms * 1000);
+        assert!(port.busy().unwrap() <= 1);
+        let waits = port.waits().unwrap();
+        dispatches += waits.dispatches;
+        long += waits.long.unwrap();
+        assert!(waits.long.unwrap() <= waits.dispatches && waits.total_us >= LONG_WAIT_US * waits.long.unwrap() as f64);
+    }
+    // 2.3 cores of work on one core.
+    assert!(dispatches > 500 && long > dispatches / 2, "{long} of {dispatches}");
+    assert_eq!(port.lend(2), Ok(Lent { cores: 9, to_come: 0, returning: 7 }));
+    port.advance_to(211_000);
+    assert_eq!(port.lend(2), Ok(Lent { cores: 2, to_come: 0, returning: 0 }));
+    primary.end("a plan changes the CPUs of one of them");
+    primary.advance_to(222_000);
+    assert_eq!((primary.truth().cores().harvested, primary.truth().cores().assigned()), (0, 10));
+    assert!(matches!(primary.lend(1), Err(LendError::Ended { .. })) && primary.busy().is_err() && primary.waits().is_err());
 }

@@ -68,6 +68,7 @@ impl LocalServer {
         if let Some(why) = new.iter().find_map(|(id, a)| self.breaks(id, a)) {
             return Err(ServerError::Invalid(why));
         }
+        self.end_leases_before(&new);
         let (turn, lock) = self.turn(&new, wait);
         if new.is_empty() && turn == ClassTurn::NotNeeded {
             return Ok(Applied::default());

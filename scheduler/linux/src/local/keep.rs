@@ -9,6 +9,7 @@
 //! ([`crate::memory`]). A plan counts as applied before they have ended.
 
 use super::control::Control;
+use super::lend::lock;
 use super::limits::Value;
 use super::LocalServer;
 use crate::cgroup::{quota_value, Cgroup, Knob};
@@ -154,9 +155,18 @@ impl LocalServer {
         self.end_partitions();
     }
 
+    /// Of one service, until it may have one again.
+    pub(super) fn end_partition(&mut self, id: &str) {
+        self.end_partitions_of(|of| of == id);
+    }
+
     /// All of ours. [`LocalServer::keep`] and [`LocalServer::tend`] make them again where they can be.
     pub(super) fn end_partitions(&mut self) {
-        for (id, held) in &mut self.keeper.held {
+        self.end_partitions_of(|_| true);
+    }
+
+    fn end_partitions_of(&mut self, these: impl Fn(&str) -> bool) {
+        for (id, held) in self.keeper.held.iter_mut().filter(|(id, _)| these(id)) {
             if held.remove(&Knob::Partition).is_some() {
                 if let Some(Err(e)) = self.services.get(id).map(|s| s.control.set(Knob::Partition, "member")) {
                     tracing::warn!("CPU partition of {id}: {e}");
@@ -221,7 +231,7 @@ impl LocalServer {
         for (id, held) in &mut self.keeper.held {
             let Some(s) = self.services.get(id) else { continue };
             let alone = s.placed && s.allocation.shared_cpus.is_empty() && s.allocation.quota_cores.is_none();
-            let lc = matches!(s.kind, Kind::Lc { .. });
+            let lc = matches!(s.kind, Kind::Lc { .. }) && !lock(&self.loans).has(id);
             if !lc || !alone || held.contains_key(&Knob::Partition) || self.keeper.unpartitioned.contains(id) {
                 continue;
             }
@@ -269,16 +279,20 @@ impl LocalServer {
                     }
                     None => {}
                 }
+                // Between two plans cores may be lent: nobody moves any while they are looked at.
+                let loans = (*knob == Knob::Cpus).then(|| lock(&self.loans));
+                let lent = loans.as_ref().and_then(|l| l.cpus_of(id)).map(|cpus| cpus.to_string());
+                let value = lent.as_ref().unwrap_or(&held.value);
                 // A service that has ended, or a file that cannot be read, is found elsewhere.
                 let Some(got) = group.get(*knob) else { continue };
-                if knob.same(&held.value, &got) {
+                if knob.same(value, &got) {
                     held.settled = true;
                     continue;
                 }
                 if held.settled {
                     let Some(count) = contests.entry(key.clone()).or_default().answer(Instant::now()) else { continue };
                     let what = group.file(*knob).map_or_else(String::new, |f| f.display().to_string());
-                    tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{}\" ({count} times so far)", held.value);
+                    tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{value}\" ({count} times so far)");
                 }
                 let bytes = held.value.parse::<u64>().unwrap_or(u64::MAX);
                 let done = match knob {
@@ -291,7 +305,7 @@ impl LocalServer {
                     Knob::Memory if group.memory_bytes().is_some_and(|used| bytes < used) => {
                         Lowering::start(group.aside(), bytes, Pace::default()).map(|l| Some(Work::Lowering(l)))
                     }
-                    _ => group.set(*knob, &held.value).map(|()| None),
+                    _ => group.set(*knob, value).map(|()| None),
                 };
                 match done {
                     Ok(Some(w)) => {

@@ -10,6 +10,9 @@ mod control;
 mod faults;
 mod keep;
 mod latency;
+mod lend;
+#[cfg(test)]
+mod lend_tests;
 mod limits;
 #[cfg(test)]
 mod limits_tests;
@@ -34,6 +37,8 @@ pub use self::command::CommandSpec;
 pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
+pub use self::lend::LocalLender;
+use self::lend::SharedLoans;
 use self::limits::Limits;
 pub use self::limits::{Limit, Value};
 use crate::actuator::Allow;
@@ -67,7 +72,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use surefoot_server::features::fill_neighbours;
 use surefoot_server::{
-    Allocation, Applied, CpuSet, Features, FeedState, Kind, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
+    Allocation, Applied, CpuSet, Features, FeedState, Kind, Lease, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView, Tick,
 };
 
 /// Another one at each boot.
@@ -193,6 +198,8 @@ pub struct ResetReport {
     pub containers_removed: Vec<String>,
     /// Services of a killed run that were processes of its own, and were ended.
     pub commands_ended: Vec<ServiceId>,
+    /// CPUs that services of a killed run could lend: all of them are back.
+    pub leases_ended: Vec<Lease>,
 }
 
 #[derive(Debug)]
@@ -299,6 +306,10 @@ pub struct LocalServer {
     /// Since when some of them could not be.
     unsettled_since: Option<Instant>,
     keeper: Keeper,
+    /// What services lend to one another between two plans.
+    loans: SharedLoans,
+    /// Leases of a process that died.
+    leases_left: BTreeMap<ServiceId, Lease>,
     limits: Limits,
     feed: Feed,
     /// And when they were read.
@@ -511,6 +522,8 @@ impl LocalServer {
             unsettled: vec![],
             unsettled_since: None,
             keeper: Keeper::default(),
+            loans: SharedLoans::default(),
+            leases_left: recalled.leases,
             limits: Limits::default(),
             feed,
             no_pmu,
@@ -889,6 +902,7 @@ impl LocalServer {
     /// What is seen at an instant; `now_ms`: the same on the feed's clock.
     fn observe_at(&mut self, now: Instant, now_ms: u64) -> Observation {
         self.drop_ended();
+        self.end_silent_leases(now);
         match self.settle() {
             Ok(()) => {
                 self.catch_up();
@@ -961,6 +975,7 @@ impl Server for LocalServer {
 impl Drop for LocalServer {
     /// Containers and processes that we started end with us. Values of other services stay until [`LocalServer::reset`].
     fn drop(&mut self) {
+        self.end_leases("its server has gone", |_| true);
         let ours = |s: &Service| s.launched.is_some() || s.started.is_some();
         let launched: Vec<ServiceId> = self.services.iter().filter(|(_, s)| ours(s)).map(|(id, _)| id.clone()).collect();
         for id in launched {

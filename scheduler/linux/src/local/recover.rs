@@ -141,11 +141,15 @@ impl LocalServer {
         }
         self.settle_accounts(returned)?;
         if in_force.is_empty() {
+            resumed.given_back.leases_ended = self.forget_left_leases();
             return Ok(resumed);
         }
         // With the classes of these: any other of ours is removed.
         match self.put_in_force(&Plan::whole(in_force), Wait::Here) {
-            Ok(applied) => resumed.adopted = applied.changed,
+            Ok(applied) => {
+                resumed.adopted = applied.changed;
+                resumed.given_back.leases_ended = self.forget_left_leases();
+            }
             Err(e) => {
                 tracing::warn!("the last plan of the run before this one does not fit any more and is given back: {e}");
                 resumed.given_back = self.reset_in_part()?.0;
@@ -349,6 +353,7 @@ impl LocalServer {
 
     /// Steps 1 and 2 of a way out: these services get their former values. Each is tried, whatever becomes of the others.
     fn give_back(&mut self, ids: &BTreeSet<ServiceId>) -> Returned {
+        self.end_leases_of(ids, "one of them is given back");
         let mut returned = Returned::default();
         let mut here: Vec<(ServiceId, Former, Control)> = vec![];
         let formers: Vec<(ServiceId, Former)> = ids.iter().filter_map(|id| Some((id.clone(), self.touched.get(id)?.clone()))).collect();
@@ -561,7 +566,9 @@ impl LocalServer {
             s.placed = false;
             s.allocation = everything.clone();
         }
-        done.map(|()| (report, short))
+        done?;
+        report.leases_ended = self.forget_left_leases();
+        Ok((report, short))
     }
 
     /// One service leaves, with its former values where it goes on running.
@@ -594,6 +601,7 @@ impl LocalServer {
 
     /// A service has gone with its values: nothing is left to give back.
     pub(super) fn forget(&mut self, id: &str) -> Result<(), ServerError> {
+        self.end_leases_of(&BTreeSet::from([id.into()]), "one of them has ended");
         self.keeper.forget(id);
         self.services.remove(id);
         self.elsewhere.remove(id);

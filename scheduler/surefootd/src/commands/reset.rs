@@ -44,7 +44,7 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
         if args.json {
             let nothing = serde_json::json!({
                 "server": args.server, "restored": [], "gone": [], "groups_removed": [], "containers_removed": [],
-                "commands_ended": []
+                "commands_ended": [], "leases_ended": []
             });
             return say::json(&nothing);
         }
@@ -107,6 +107,10 @@ pub fn reset(args: &cli::Reset) -> Result<()> {
     line!(page, "containers removed: {}", list(&r.containers_removed));
     if !r.commands_ended.is_empty() {
         line!(page, "commands ended: {}", list(&r.commands_ended));
+    }
+    if !r.leases_ended.is_empty() {
+        let ended = r.leases_ended.iter().map(|l| format!("{} to {} (CPUs {})", l.lender, l.borrower, l.cpus)).collect::<Vec<_>>();
+        line!(page, "leases ended: {}", list(&ended));
     }
     say::print(&page)
 }

@@ -1,0 +1,351 @@
+//! Leases of CPUs on this machine ([`surefoot_server::lease`]): granted by the control loop, used by a thread of its own.
+//!
+//! Cores move by `cpuset.cpus` of the two groups, and whoever takes a core writes last. A lease is in the journal before a core moves;
+//! single moves are not, since everything back is what a plan, a `reset` and the safe layout set anyhow. The keeper looks at what is lent
+//! now. A lease ends with a plan that gives one of the two other CPUs, with either service, with its [`LocalLender`], and where that has
+//! not been heard of for [`MOST_SILENT`].
+
+use super::control::Control;
+use super::limits::Value;
+use super::LocalServer;
+use crate::cgroup::{Cgroup, Knob};
+use crate::journal::Entry;
+use crate::procfs;
+use crate::root::Root;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use surefoot_server::{Allocation, CpuSet, Lease, LendError, Lender, Lent, ServerError, ServiceId, Waits};
+
+/// A lender that has asked for nothing for so long hangs: 40 windows of SmartHarvest.
+pub const MOST_SILENT: Duration = Duration::from_secs(1);
+
+/// One of the two services of a lease.
+#[derive(Debug)]
+struct Party {
+    group: Cgroup,
+    /// By the plan in force.
+    cpus: CpuSet,
+}
+
+#[derive(Debug)]
+struct Loan {
+    lease: Lease,
+    /// In the order in which they are lent.
+    cores: Vec<CpuSet>,
+    /// How many of them are.
+    lent: usize,
+    number: u64,
+    heard: Instant,
+}
+
+impl Loan {
+    fn cpus_lent(&self) -> CpuSet {
+        self.cores[..self.lent].iter().fold(CpuSet::empty(), |all, core| all.union(*core))
+    }
+}
+
+/// Leases in force, by lender, and what is lent of each.
+#[derive(Debug, Default)]
+pub(super) struct Loans {
+    of: BTreeMap<ServiceId, Loan>,
+    parties: BTreeMap<ServiceId, Party>,
+    granted: u64,
+    /// Why the last lease of each lender ended.
+    ended: BTreeMap<ServiceId, String>,
+}
+
+/// Whoever moves a core, or compares where it is, holds this.
+pub(super) type SharedLoans = Arc<Mutex<Loans>>;
+
+/// A thread that panicked in a write leaves books that the next write or look mends.
+pub(super) fn lock(loans: &SharedLoans) -> MutexGuard<'_, Loans> {
+    loans.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Loans {
+    /// Lender or borrower of a lease.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.parties.contains_key(id)
+    }
+
+    /// CPUs that a service is on now, with what is lent; None for one of no lease.
+    pub(super) fn cpus_of(&self, id: &str) -> Option<CpuSet> {
+        let held = self.parties.get(id)?.cpus;
+        Some(self.of.values().fold(held, |cpus, loan| match id {
+            _ if loan.lease.lender == id => cpus.difference(loan.cpus_lent()),
+            _ if loan.lease.borrower == id => cpus.union(loan.cpus_lent()),
+            _ => cpus,
+        }))
+    }
+
+    /// Lend so many cores of a lease: the one that has less afterwards gives first. Nothing is changed where the kernel refuses.
+    fn move_to(&mut self, lender: &str, lent: usize) -> io::Result<()> {
+        let Some(loan) = self.of.get_mut(lender) else { return Ok(()) };
+        let before = std::mem::replace(&mut loan.lent, lent);
+        if before == lent {
+            return Ok(());
+        }
+        let borrower = loan.lease.borrower.clone();
+        let [giver, taker] = if lent > before { [lender, borrower.as_str()] } else { [borrower.as_str(), lender] };
+        let moved = self.write(giver).and_then(|()| self.write(taker));
+        if moved.is_err() {
+            if let Some(loan) = self.of.get_mut(lender) {
+                loan.lent = before;
+            }
+            // What stays otherwise is found by the keeper.
+            for id in [taker, giver] {
+                let _ = self.write(id);
+            }
+        }
+        moved
+    }
+
+    fn write(&self, id: &str) -> io::Result<()> {
+        let (Some(party), Some(cpus)) = (self.parties.get(id), self.cpus_of(id)) else { return Ok(()) };
+        match party.group.set(Knob::Cpus, &cpus.to_string()) {
+            // With its group its CPUs went.
+            Err(_) if party.group.identity().is_none() => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Everything back, and forgotten. What the kernel refuses meanwhile the keeper puts back.
+    fn end(&mut self, lender: &str, why: &str) -> Option<Lease> {
+        if let Err(e) = self.move_to(lender, 0) {
+            tracing::warn!("CPUs that {lender} lent are not back yet: {e}");
+        }
+        let lease = self.of.remove(lender)?.lease;
+        self.ended.insert(lender.into(), why.into());
+        let parties: BTreeSet<ServiceId> = self.of.values().flat_map(|l| [l.lease.lender.clone(), l.lease.borrower.clone()]).collect();
+        self.parties.retain(|id, _| parties.contains(id));
+        Some(lease)
+    }
+}
+
+impl LocalServer {
+    /// Let CPUs of one service be lent to another, until the lease ends. An earlier lease of the same lender ends first.
+    ///
+    /// # Errors
+    /// [`ServerError::Invalid`] for a lease that must not be granted, [`ServerError::Unavailable`] where it cannot be journaled. Nothing
+    /// is changed then.
+    pub fn grant(&mut self, lease: Lease) -> Result<LocalLender, ServerError> {
+        self.settle()?;
+        let layout: BTreeMap<ServiceId, Allocation> =
+            self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
+        lease.check(&self.platform, &layout).map_err(ServerError::Invalid)?;
+        let ids = [&lease.lender, &lease.borrower];
+        let groups = ids.map(|id| self.may_lend(id));
+        let [lender, borrower] = groups;
+        let (lender, borrower) = (lender?, borrower?);
+        self.check_roles(&lease)?;
+        self.end_leases("another one was granted", |l| l.lender == lease.lender);
+        self.journal.append(&Entry::Lease { lease: lease.clone() })?;
+        // The kernel would refuse its neighbours what it lends.
+        self.end_partition(&lease.lender);
+        let mut loans = lock(&self.loans);
+        loans.granted += 1;
+        let number = loans.granted;
+        let loan = Loan { cores: lease.cores(&self.platform), lease: lease.clone(), lent: 0, number, heard: Instant::now() };
+        for (id, group) in [(&lease.lender, &lender), (&lease.borrower, &borrower)] {
+            let cpus = self.cpus_to_set(id, self.services[id].allocation.cpus);
+            loans.parties.entry(id.clone()).or_insert_with(|| Party { group: group.clone(), cpus });
+        }
+        loans.of.insert(lease.lender.clone(), loan);
+        drop(loans);
+        Ok(LocalLender {
+            lease,
+            number,
+            loans: self.loans.clone(),
+            root: self.config.root.clone(),
+            group: lender,
+            core_of_cpu: self.platform.core_of_cpu.clone(),
+            granted: Instant::now(),
+            waited: BTreeMap::new(),
+        })
+    }
+
+    /// The group of a service whose CPUs can be set at any time.
+    fn may_lend(&self, id: &str) -> Result<Cgroup, ServerError> {
+        let Control::Files(group) = &self.services[id].control else {
+            return Err(ServerError::Invalid(format!(
+                "{id}: a container engine sets its CPUs, which takes too long to lend. Give this user its cgroup files"
+            )));
+        };
+        if self.limits.keeps(id, Value::Knob(Knob::Cpus)) {
+            return Err(ServerError::Invalid(format!("{id}: the kernel refused other CPUs for it. See what bounds it (surefootd top), and ask again")));
+        }
+        Ok(group.clone())
+    }
+
+    /// A service that lends what it borrowed would have to get it back first.
+    fn check_roles(&self, lease: &Lease) -> Result<(), ServerError> {
+        let loans = lock(&self.loans);
+        let others = || loans.of.values().map(|l| &l.lease).filter(|l| l.lender != lease.lender);
+        if others().any(|l| l.borrower == lease.lender || l.lender == lease.borrower) {
+            let (lender, borrower) = (&lease.lender, &lease.borrower);
+            return Err(ServerError::Invalid(format!("{lender} to {borrower}: a service lends or borrows, not both. End the other lease first")));
+        }
+        Ok(())
+    }
+
+    /// Leases in force, each with the CPUs that are lent now.
+    pub fn leases(&self) -> Vec<(Lease, CpuSet)> {
+        lock(&self.loans).of.values().map(|l| (l.lease.clone(), l.cpus_lent())).collect()
+    }
+
+    /// Everything of these leases back, and no more of it lent.
+    pub fn end_leases(&mut self, why: &str, these: impl Fn(&Lease) -> bool) {
+        let mut loans = lock(&self.loans);
+        let lenders: Vec<ServiceId> = loans.of.values().map(|l| &l.lease).filter(|l| these(l)).map(|l| l.lender.clone()).collect();
+        let ended: Vec<Lease> = lenders.iter().filter_map(|id| loans.end(id, why)).collect();
+        drop(loans);
+        for Lease { lender, borrower, .. } in ended {
+            tracing::info!("{lender} lends no CPUs to {borrower} any more: {why}");
+            if let Err(e) = self.journal.append_or_owe(&Entry::LeaseEnd { lender }) {
+                tracing::warn!("{e}. The next reset says once more that the lease has ended");
+            }
+        }
+    }
+
+    pub(super) fn end_leases_of(&mut self, ids: &BTreeSet<ServiceId>, why: &str) {
+        self.end_leases(why, |l| ids.contains(&l.lender) || ids.contains(&l.borrower));
+    }
+
+    /// A plan is about to change what leases rest on.
+    pub(super) fn end_leases_before(&mut self, new: &BTreeMap<ServiceId, Allocation>) {
+        let place = |a: &Allocation| (a.cpus, a.shared_cpus, a.quota_cores);
+        let moved = |(id, a): &(&ServiceId, &Allocation)| place(&self.services[*id].allocation) != place(a);
+        let moved: BTreeSet<ServiceId> = new.iter().filter(moved).map(|(id, _)| id.clone()).collect();
+        self.end_leases_of(&moved, "a plan changes the CPUs of one of them");
+    }
+
+    /// Whoever does not ask does not watch either. To be called at every tick.
+    pub(super) fn end_silent_leases(&mut self, now: Instant) {
+        let silent = |l: &Loan| now.saturating_duration_since(l.heard) > MOST_SILENT;
+        let lenders: BTreeSet<ServiceId> =
+            lock(&self.loans).of.values().filter(|l| silent(l)).map(|l| l.lease.lender.clone()).collect();
+        if !lenders.is_empty() {
+            self.end_leases(&format!("its lender was silent for more than {} s", MOST_SILENT.as_secs()), |l| lenders.contains(&l.lender));
+        }
+    }
+
+    /// Leases of a process that died: with the values of a plan, or those of before, all of theirs is back.
+    pub(super) fn forget_left_leases(&mut self) -> Vec<Lease> {
+        let left: Vec<Lease> = std::mem::take(&mut self.leases_left).into_values().collect();
+        for Lease { lender, .. } in &left {
+            if let Err(e) = self.journal.append_or_owe(&Entry::LeaseEnd { lender: lender.clone() }) {
+                tracing::warn!("{e}. The next reset says once more that the lease of {lender} has ended");
+            }
+        }
+        left
+    }
+}
+
+/// A lease of this machine's CPUs in use. Where it goes out of use everything is back.
+///
+/// A move takes two writes of `cpuset.cpus`, some milliseconds together. Who runs where is read from a file of each thread: it is seen every few
+/// milliseconds, not every 50 µs.
+#[derive(Debug)]
+pub struct LocalLender {
+    lease: Lease,
+    number: u64,
+    loans: SharedLoans,
+    root: Root,
+    group: Cgroup,
+    core_of_cpu: Vec<u32>,
+    granted: Instant,
+    /// Time that each thread has waited, ns, and how often it was given a CPU; empty before the first look.
+    waited: BTreeMap<u32, (u64, u64)>,
+}
+
+impl LocalLender {
+    /// The books, while the lease is in force.
+    fn books(&self) -> Result<MutexGuard<'_, Loans>, LendError> {
+        let mut loans = lock(&self.loans);
+        match loans.of.get_mut(&self.lease.lender).filter(|l| l.number == self.number) {
+            Some(loan) => {
+                loan.heard = Instant::now();
+                Ok(loans)
+            }
+            None => {
+                let why = loans.ended.get(&self.lease.lender).cloned().unwrap_or_else(|| "another one was granted".into());
+                Err(LendError::Ended { lender: self.lease.lender.clone(), why })
+            }
+        }
+    }
+
+    fn unknown(&self, what: &str, file: &str) -> LendError {
+        LendError::Unknown { what: format!("{what} of {}", self.lease.lender), cause: format!("no {file} of its threads can be read") }
+    }
+}
+
+impl Lender for LocalLender {
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    fn now_us(&self) -> u64 {
+        self.granted.elapsed().as_micros() as u64
+    }
+
+    fn advance_to(&mut self, t_us: u64) {
+        std::thread::sleep(Duration::from_micros(t_us.saturating_sub(self.now_us())));
+    }
+
+    fn busy(&mut self) -> Result<u32, LendError> {
+        let own = self.books()?.cpus_of(&self.lease.lender).unwrap_or_default();
+        let tids = self.group.tids();
+        let seen: Vec<Option<u32>> = tids.iter().filter_map(|tid| procfs::runs_on(&self.root, *tid)).collect();
+        if seen.is_empty() && !tids.is_empty() {
+            return Err(self.unknown("what runs", "/proc/TID/stat"));
+        }
+        let core = |cpu: u32| self.core_of_cpu.get(cpu as usize).copied();
+        let cores: BTreeSet<u32> = seen.into_iter().flatten().filter(|cpu| own.contains(*cpu)).filter_map(core).collect();
+        Ok(cores.len() as u32)
+    }
+
+    fn waits(&mut self) -> Result<Waits, LendError> {
+        drop(self.books()?);
+        let first = self.waited.is_empty();
+        let tids = self.group.tids();
+        let now: BTreeMap<u32, (u64, u64)> = tids.iter().filter_map(|t| Some((*t, procfs::waited(&self.root, *t)?))).collect();
+        if now.is_empty() && !tids.is_empty() {
+            return Err(self.unknown("waits", "/proc/TID/schedstat"));
+        }
+        let mut sum = Waits::default();
+        for (tid, (ns, times)) in &now {
+            // A thread that was born since has waited for all that it has.
+            let (ns_then, times_then) = self.waited.get(tid).copied().unwrap_or(if first { (*ns, *times) } else { (0, 0) });
+            sum.dispatches += times.saturating_sub(times_then);
+            sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
+        }
+        self.waited = now;
+        Ok(sum)
+    }
+
+    fn lend(&mut self, cores: u32) -> Result<Lent, LendError> {
+        let mut loans = self.books()?;
+        let most = loans.of.get(&self.lease.lender).map_or(0, |l| l.cores.len() as u32);
+        if cores > most {
+            return Err(LendError::TooMany { asked: cores, most });
+        }
+        let moved = loans.move_to(&self.lease.lender, cores as usize);
+        moved.map_err(|e| LendError::Write { what: format!("CPUs of {} and {}", self.lease.lender, self.lease.borrower), cause: e.to_string() })?;
+        Ok(Lent { cores, ..Lent::default() })
+    }
+}
+
+impl Drop for LocalLender {
+    fn drop(&mut self) {
+        // The journal hears of it at the next tick: it is silent from now on.
+        let number = self.number;
+        let mut loans = lock(&self.loans);
+        if loans.of.get(&self.lease.lender).is_some_and(|l| l.number == number) {
+            if let Err(e) = loans.move_to(&self.lease.lender, 0) {
+                tracing::warn!("CPUs that {} lent are not back yet: {e}", self.lease.lender);
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A primary VM behind the port of leases ([`surefoot_server::lease`]): [`CoreUse`] with a clock.
+
+use crate::core_use::CoreUse;
+use crate::profile::{BurstWorkload, PrimaryVm, Reassignment};
+use surefoot_server::lease::LONG_WAIT_US;
+use surefoot_server::{Lease, LendError, Lender, Lent, Waits};
+
+/// The lender of a lease, as a primary VM of which one core is never lent.
+#[derive(Clone, Debug)]
+pub struct VirtualLender {
+    lease: Lease,
+    primary: CoreUse,
+    cores: u32,
+    now_us: u64,
+    ended: Option<String>,
+}
+
+impl VirtualLender {
+    /// At time 0, with all its cores; the lease has one fewer.
+    ///
+    /// # Panics
+    /// As [`CoreUse::new`].
+    pub fn new(lease: Lease, vm: &PrimaryVm, workload: &BurstWorkload, reassignment: Reassignment, seed: u64) -> Self {
+        VirtualLender { lease, primary: CoreUse::new(vm, workload, reassignment, seed), cores: vm.cores, now_us: 0, ended: None }
+    }
+
+    /// What an experiment may know and a policy may not: latencies, core-seconds.
+    pub fn truth(&self) -> &CoreUse {
+        &self.primary
+    }
+
+    /// The load, from now on.
+    pub fn set_rate_rps(&mut self, rate_rps: f64) {
+        self.primary.set_rate_rps(rate_rps);
+    }
+
+    /// As the slow loop does it: everything on its way back, and nothing lent any more.
+    pub fn end(&mut self, why: &str) {
+        if self.ended.is_none() {
+            // All its cores are always a number that it can have.
+            let _ = self.primary.request_cores(self.cores);
+            self.ended = Some(why.into());
+        }
+    }
+
+    fn in_force(&self) -> Result<(), LendError> {
+        match &self.ended {
+            None => Ok(()),
+            Some(why) => Err(LendError::Ended { lender: self.lease.lender.clone(), why: why.clone() }),
+        }
+    }
+}
+
+impl Lender for VirtualLender {
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    fn now_us(&self) -> u64 {
+        self.now_us
+    }
+
+    fn advance_to(&mut self, t_us: u64) {
+        self.now_us = self.now_us.max(t_us);
+        self.primary.step_to(self.now_us as f64 * 1e-6);
+    }
+
+    fn busy(&mut self) -> Result<u32, LendError> {
+        self.in_force()?;
+        Ok(self.primary.cores().busy)
+    }
+
+    fn waits(&mut self) -> Result<Waits, LendError> {
+        self.in_force()?;
+        let waits = self.primary.waits_ns();
+        let long_ns = (LONG_WAIT_US * 1e3) as u64;
+        let long = waits.len() - waits.count_between(0, long_ns);
+        let sum = Waits { dispatches: waits.len(), long: Some(long), total_us: waits.mean() * 1e-3 * waits.len() as f64 };
+        self.primary.reset_waits();
+        Ok(sum)
+    }
+
+    fn lend(&mut self, cores: u32) -> Result<Lent, LendError> {
+        self.in_force()?;
+        let most = self.cores - 1;
+        if cores > most {
+            return Err(LendError::TooMany { asked: cores, most });
+        }
+        // The VM keeps at least one, so this cannot be refused.
+        self.primary.request_cores(self.cores - cores).map_err(|e| LendError::Write { what: "cores".into(), cause: e.to_string() })?;
+        let now = self.primary.cores();
+        Ok(Lent { cores: now.harvested, to_come: now.leaving, returning: now.returning })
+    }
+}
