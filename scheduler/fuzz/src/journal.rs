@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use surefoot_linux::cgroup::Knob;
 use surefoot_linux::journal::{Entry, Former, Journal, Recalled};
 use surefoot_linux::Target;
-use surefoot_server::{Allocation, CpuSet};
+use surefoot_server::{Allocation, CpuSet, Lease};
 
 /// First byte 0: the rest is a sequence of entries and places to cut. Anything else: the whole is a journal's content.
 pub fn run(data: &[u8]) {
@@ -59,12 +59,18 @@ enum Step {
     Apply { t_ms: u64, ids: Vec<u8>, cpus: u64, quota: Option<u16>, ways: Vec<u32> },
     Release { id: u8 },
     Boot { id: u8 },
+    Lease { lender: u8, borrower: u8, cpus: u64 },
+    LeaseEnd { lender: u8 },
 }
 
 /// Names with all that JSON must escape.
 fn name(id: u8) -> String {
     const ODD: [&str; 8] = ["", "a", "b\n", "\"", "\\", "\u{0}", "\u{fffd}", "\u{e9}\u{1f9e6}"];
     format!("{}{}", ODD[usize::from(id % 8)], id / 8)
+}
+
+fn set(bits: u64) -> CpuSet {
+    (0..64).filter(|c| bits >> c & 1 == 1).collect()
 }
 
 fn entry(step: &Step) -> Entry {
@@ -78,7 +84,7 @@ fn entry(step: &Step) -> Entry {
             }
         }
         Step::Apply { t_ms, ids, cpus, quota, ways } => {
-            let cpus: CpuSet = (0..64).filter(|c| cpus >> c & 1 == 1).collect();
+            let cpus = set(*cpus);
             let a = Allocation {
                 cpus,
                 shared_cpus: CpuSet::empty(),
@@ -94,6 +100,10 @@ fn entry(step: &Step) -> Entry {
         }
         Step::Release { id } => Entry::Release { id: name(*id % 16) },
         Step::Boot { id } => Entry::Boot { boot_id: name(*id) },
+        Step::Lease { lender, borrower, cpus } => {
+            Entry::Lease { lease: Lease { lender: name(*lender % 16), borrower: name(*borrower % 16), cpus: set(*cpus) } }
+        }
+        Step::LeaseEnd { lender } => Entry::LeaseEnd { lender: name(*lender % 16) },
     }
 }
 
@@ -116,7 +126,10 @@ fn expected(entries: &[Entry]) -> Recalled {
             Entry::Release { id } => {
                 now.touched.remove(id);
                 now.in_force.remove(id);
+                now.leases.retain(|_, l| l.lender != *id && l.borrower != *id);
             }
+            Entry::Lease { lease } => drop(now.leases.insert(lease.lender.clone(), lease.clone())),
+            Entry::LeaseEnd { lender } => drop(now.leases.remove(lender)),
             Entry::Apply { allocations, .. } => {
                 for (id, a) in allocations {
                     now.in_force.insert(id.clone(), a.clone());
@@ -126,6 +139,7 @@ fn expected(entries: &[Entry]) -> Recalled {
         }
     }
     now.in_force.retain(|id, _| now.touched.contains_key(id));
+    now.leases.retain(|_, l| [&l.lender, &l.borrower].iter().all(|id| now.touched.contains_key(*id)));
     now
 }
 

@@ -251,7 +251,8 @@ impl Journal {
         let apply = (!in_force.is_empty()).then_some(Entry::Apply { t_ms: 0, allocations: in_force, changed });
         let leases = self.recalled.leases.values().map(|lease| Entry::Lease { lease: lease.clone() });
         let boot = self.recalled.boot_id.clone().map(|boot_id| Entry::Boot { boot_id });
-        let text: Vec<u8> = boot.into_iter().chain(touched).chain(apply).chain(leases).map(|e| line(&e)).collect::<io::Result<Vec<_>>>()?.concat();
+        let text: Vec<u8> =
+            boot.into_iter().chain(touched).chain(apply).chain(leases).map(|e| line(&e)).collect::<io::Result<Vec<_>>>()?.concat();
         self.file = self.folder.replace(&self.name, &text).and_then(|()| self.folder.append(&self.name))?;
         self.bytes = text.len() as u64;
         // What is known holds these too.

@@ -7,9 +7,9 @@ mod common;
 
 use common::profiles;
 use proptest::prelude::*;
-use surefoot_vserver::requests::{Arrivals, RequestModel, Response};
 use surefoot_server::lease::LONG_WAIT_US;
 use surefoot_server::{CpuSet, Lease, LendError, Lender, Lent};
+use surefoot_vserver::requests::{Arrivals, RequestModel, Response};
 use surefoot_vserver::{BurstWorkload, CoreUse, Cores, PrimaryVm, Reassignment, VirtualLender};
 
 const VM: PrimaryVm = PrimaryVm { cores: 10, poll_us: 50.0, window_ms: 25.0 };

@@ -174,7 +174,9 @@ impl LocalServer {
             )));
         };
         if self.limits.keeps(id, Value::Knob(Knob::Cpus)) {
-            return Err(ServerError::Invalid(format!("{id}: the kernel refused other CPUs for it. See what bounds it (surefootd top), and ask again")));
+            return Err(ServerError::Invalid(format!(
+                "{id}: the kernel refused other CPUs for it. See what bounds it (surefootd top), and ask again"
+            )));
         }
         Ok(group.clone())
     }
@@ -185,7 +187,9 @@ impl LocalServer {
         let others = || loans.of.values().map(|l| &l.lease).filter(|l| l.lender != lease.lender);
         if others().any(|l| l.borrower == lease.lender || l.lender == lease.borrower) {
             let (lender, borrower) = (&lease.lender, &lease.borrower);
-            return Err(ServerError::Invalid(format!("{lender} to {borrower}: a service lends or borrows, not both. End the other lease first")));
+            return Err(ServerError::Invalid(format!(
+                "{lender} to {borrower}: a service lends or borrows, not both. End the other lease first"
+            )));
         }
         Ok(())
     }
@@ -224,8 +228,7 @@ impl LocalServer {
     /// Whoever does not ask does not watch either. To be called at every tick.
     pub(super) fn end_silent_leases(&mut self, now: Instant) {
         let silent = |l: &Loan| now.saturating_duration_since(l.heard) > MOST_SILENT;
-        let lenders: BTreeSet<ServiceId> =
-            lock(&self.loans).of.values().filter(|l| silent(l)).map(|l| l.lease.lender.clone()).collect();
+        let lenders: BTreeSet<ServiceId> = lock(&self.loans).of.values().filter(|l| silent(l)).map(|l| l.lease.lender.clone()).collect();
         if !lenders.is_empty() {
             self.end_leases(&format!("its lender was silent for more than {} s", MOST_SILENT.as_secs()), |l| lenders.contains(&l.lender));
         }
@@ -332,7 +335,10 @@ impl Lender for LocalLender {
             return Err(LendError::TooMany { asked: cores, most });
         }
         let moved = loans.move_to(&self.lease.lender, cores as usize);
-        moved.map_err(|e| LendError::Write { what: format!("CPUs of {} and {}", self.lease.lender, self.lease.borrower), cause: e.to_string() })?;
+        moved.map_err(|e| LendError::Write {
+            what: format!("CPUs of {} and {}", self.lease.lender, self.lease.borrower),
+            cause: e.to_string(),
+        })?;
         Ok(Lent { cores, ..Lent::default() })
     }
 }
