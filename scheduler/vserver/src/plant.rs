@@ -13,13 +13,15 @@
 //! and newcomers with warm caches push others out. Readings never exceed the CPUs held and the platform's peak bandwidth,
 //! whatever the noise.
 
-use crate::math::{gauss, ident_hash, uniform, Draws, QUANTILES};
+use crate::exact::{House, Pace};
+use crate::math::{gauss, ident_hash, mix64, uniform, Draws, QUANTILES};
 use crate::profile::PlatformProfile;
 use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Station, Walk};
 use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
-    dispatch_s, extras, fill_neighbours, lognormal, nearest_rank, quantile_noise, sample, stations, LatencyMs, Sample, FEW_REQUESTS,
+    dispatch_s, extras, fill_neighbours, lognormal, nearest_rank, quantile_noise, sample, stations, strikes, LatencyMs, Sample,
+    FEW_REQUESTS,
 };
 use crate::tenant::{check_tenants, Tenant, TenantError, WayMasks, MAX_TENANTS};
 use crate::MAX_DOMAINS;
@@ -88,6 +90,8 @@ struct State {
     /// Starts with the cache it would hold in equilibrium.
     warm: bool,
     requests: Requests,
+    /// Of [`Plant::exact`].
+    house: Option<House>,
 }
 
 /// Request-by-request mode.
@@ -139,6 +143,7 @@ struct Flow {
 pub struct Plant {
     solver: Solver,
     seed: Option<u64>,
+    exact: bool,
     tick_s: f64,
     /// Ticks since the start, and where the present tick length began.
     ticks: u64,
@@ -166,6 +171,7 @@ impl Plant {
         Plant {
             solver: Solver::new(platform),
             seed,
+            exact: false,
             tick_s,
             ticks: 0,
             origin: (0, 0.0),
@@ -184,6 +190,15 @@ impl Plant {
             flows: vec![],
             walks: vec![],
         }
+    }
+
+    /// Every request of every service by itself ([`crate::exact`]), at any rate: the second opinion, a thousand times slower.
+    ///
+    /// # Panics
+    /// Without a seed: it is one run.
+    pub fn exact(self) -> Self {
+        assert!(self.seed.is_some(), "requests are drawn: give a seed");
+        Plant { exact: true, ..self }
     }
 
     pub fn platform(&self) -> &Arc<PlatformProfile> {
@@ -253,7 +268,7 @@ impl Plant {
 
     fn by_request(&self, tenant: usize) -> bool {
         let t = &self.tenants[tenant];
-        self.seed.is_some() && !t.profile.is_be() && t.rate_rps * self.tick_s < FEW_REQUESTS
+        self.seed.is_some() && !t.profile.is_be() && (self.exact || t.rate_rps * self.tick_s < FEW_REQUESTS)
     }
 
     /// Add a tenant now, with cold caches unless `warm`.
@@ -275,6 +290,7 @@ impl Plant {
             queue: [Moments::default(); 2],
             warm,
             requests: Requests::default(),
+            house: None,
         });
         self.occ_mb.push([0.0; MAX_DOMAINS]);
         self.samples.clear();
@@ -468,6 +484,7 @@ impl Plant {
                 continue;
             }
             match self.seed {
+                Some(seed) if self.exact => self.events(i, &r, h, seed),
                 Some(seed) if self.by_request(i) => self.requests(i, &r, h, seed),
                 _ => self.set_out(i, &r, h),
             }
@@ -539,6 +556,34 @@ impl Plant {
         for (k, q) in QUANTILES.iter().enumerate() {
             a.q_s[k] = if *q > 0.9 { x.q[k].max(y.q[k]).max(a.q_s[k]) } else { a.q_s[k] * (1.0 - w) + 0.5 * (x.q[k] + y.q[k]) * w };
         }
+    }
+
+    /// Event by event, see [`crate::exact`].
+    fn events(&mut self, i: usize, r: &Speed, h: f64, seed: u64) {
+        let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
+        let p = &*self.solver.platform;
+        let Some(lc) = t.profile.lc() else { return };
+        let q = &lc.queue;
+        let pace = Pace {
+            rate_rps: t.rate_rps,
+            front_s: dispatch_s(p, lc, r.freq_ghz),
+            front_scv: q.dispatch_scv,
+            service_s: r.service_s,
+            workers: r.workers,
+            fixed_s: q.net_us * 1e-6,
+            strikes: strikes(p, lc, r),
+            most: q.max_outstanding,
+        };
+        let born = || House::new(q.scv_arrival, q.scv_service, t.rate_rps, self.now_s, mix64(&[seed, s.key, s.serial]));
+        let mut house = s.house.take().unwrap_or_else(born);
+        let count = house.pass(self.now_s, h, &pace, &mut a.latencies_ms);
+        a.arrived += count.arrived as f64;
+        a.rejected += count.rejected as f64;
+        a.lost = if a.arrived > 0.0 { a.rejected / a.arrived } else { 0.0 };
+        a.queued = house.inside() as f64;
+        let backlog_s = house.backlog_s(self.now_s + h, &pace);
+        s.queue = backlog_s.map(|m| Moments { m, v: 0.0 });
+        s.house = Some(house);
     }
 
     /// Request by request: Poisson batches, lognormal service, FCFS. Latencies count where they complete.

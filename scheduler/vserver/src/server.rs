@@ -105,6 +105,14 @@ impl VirtualServer {
         }
     }
 
+    /// Every request by itself, see [`Plant::exact`].
+    ///
+    /// # Panics
+    /// Without a seed.
+    pub fn exact(self) -> Self {
+        VirtualServer { plant: self.plant.exact(), ..self }
+    }
+
     pub fn profile(&self) -> &Arc<PlatformProfile> {
         self.plant.platform()
     }

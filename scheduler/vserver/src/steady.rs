@@ -1,5 +1,6 @@
 //! Response times, samples and the steady case of a sweep (SPEC.md, section 6).
 
+use crate::exact::Strike;
 use crate::math::{ident_hash, Draws};
 use crate::profile::{LcDemand, PlatformProfile};
 use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
@@ -76,25 +77,27 @@ pub(crate) fn dispatch_s(p: &PlatformProfile, lc: &LcDemand, freq_ghz: f64) -> f
 /// Parts of the response time other than waiting.
 pub(crate) fn extras(p: &PlatformProfile, lc: &LcDemand, r: &Speed) -> Compose {
     let q = &lc.queue;
-    let (fz, fd) = r.fault;
     let mut sum = Compose::default();
     sum.add(&Part { mean: r.service_s, q: q.service_factors.map(|f| r.service_s * f) });
     sum.add(&fixed(q.net_us * 1e-6 + dispatch_s(p, lc, r.freq_ghz)));
-    if q.io_prob > 0.0 {
-        sum.add(&exp_mix(q.io_prob, q.io_ms * 1e-3 * p.os.disk_scale));
-    }
-    if r.p_other > 0.0 {
-        sum.add(&exp_mix(r.p_other * (1.0 - p.os.wake_preempt), p.os.timeslice_ms * 1e-3));
-    }
-    if fz + fd > 0.0 {
-        // A reclaim thread holds one of the k cores for a burst.
-        let hit = r.x * (fz + fd) * p.os.reclaim_us * 1e-6 / f64::from(r.workers);
-        sum.add(&exp_mix(hit, p.os.reclaim_burst_us * 1e-6));
-    }
-    if fd > 0.0 {
-        sum.add(&exp_mix(fd, p.os.disk_us * 1e-6 / (1.0 - (r.x * fd / p.os.disk_iops).min(0.98))));
+    for strike in strikes(p, lc, r).iter().filter(|s| s.p > 0.0) {
+        sum.add(&exp_mix(strike.p, strike.mean_s));
     }
     sum
+}
+
+/// Delays that strike some requests: files, another's timeslice, reclaim, the disk.
+pub(crate) fn strikes(p: &PlatformProfile, lc: &LcDemand, r: &Speed) -> [Strike; 4] {
+    let q = &lc.queue;
+    let (fz, fd) = r.fault;
+    // A reclaim thread holds one of the k cores for a burst.
+    let reclaimed = r.x * (fz + fd) * p.os.reclaim_us * 1e-6 / f64::from(r.workers);
+    [
+        Strike { p: q.io_prob, mean_s: q.io_ms * 1e-3 * p.os.disk_scale },
+        Strike { p: r.p_other * (1.0 - p.os.wake_preempt), mean_s: p.os.timeslice_ms * 1e-3 },
+        Strike { p: reclaimed, mean_s: p.os.reclaim_burst_us * 1e-6 },
+        Strike { p: fd, mean_s: p.os.disk_us * 1e-6 / (1.0 - (r.x * fd / p.os.disk_iops).min(0.98)) },
+    ]
 }
 
 /// A sample from speeds (or their averages over a tick) and a latency.

@@ -103,7 +103,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
     }
     each_once("--policies", &args.policies)?;
-    let at = VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())?;
+    let at = VirtualTarget { exact: args.exact, ..VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())? };
     let target = at.target();
     let own = Expect::virtual_platform(&at.platform);
     let foreign = args.harm == Some(cli::Harm::ForeignBundle);
@@ -444,6 +444,9 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
     let show = |x: Option<f64>, digits: usize| x.map_or("-".to_string(), |x| format!("{x:.digits$}"));
     if let Some(harm) = args.harm.and_then(what::name) {
         line!(page, "--harm {harm}: policies were told untruths");
+    }
+    if args.exact {
+        line!(page, "--exact: every request was simulated by itself");
     }
     line!(page, "runs with seed 1{}:", if args.seeds > 1 { format!(" of {}", args.seeds) } else { String::new() });
     line!(

@@ -142,7 +142,7 @@ fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
 /// # Errors
 /// [`Error::BadInput`] for a workload that this platform cannot hold; [`Error::Failed`] once this process was asked to end.
 pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64, keep_timeline: bool) -> Result<(EvalRow, Vec<Moment>)> {
-    let mut server = VirtualServer::new(at.profile.clone(), Some(seed));
+    let mut server = at.server(seed);
     w.announce(&mut server, at)?;
     let alone = alone(at, w)?;
     let from_ms = w.last_change_ms();

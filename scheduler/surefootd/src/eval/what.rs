@@ -51,6 +51,9 @@ pub fn of(
         "harm": args.harm.and_then(name),
         "bundle": bundle.map(|b| &b.digest),
     });
+    if args.exact {
+        what["exact"] = true.into();
+    }
     // Only where something is set: what is not set is what this version has, and older results stay comparable.
     let set = settings.changed();
     if !set.is_empty() {
@@ -81,10 +84,11 @@ pub fn to_be_replaced(out: &Path, what: &Value) -> Option<String> {
     let other = differs(&held, what)?;
     let names = |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
     let harm = held["harm"].as_str().map_or(String::new(), |h| format!("; --harm {h}"));
+    let exact = if held["exact"] == true { "; --exact" } else { "" };
     let seeds = held["seeds"].as_u64().unwrap_or(0);
     let seeds = format!("{seeds} seed{}", if seeds == 1 { "" } else { "s" });
     Some(format!(
-        "{}: there are results of another eval (policies {}; {seeds}{harm}; other: {other})",
+        "{}: there are results of another eval (policies {}; {seeds}{harm}{exact}; other: {other})",
         path.display(),
         names(&held["policies"])
     ))

@@ -52,7 +52,7 @@ impl Node {
                 "{file}: service: {ids}: ignored: a virtual server runs its workload alone. Put them there, or use --server local"
             );
         }
-        let mut server = VirtualServer::new(at.profile.clone(), Some(config.seed));
+        let mut server = at.server(config.seed);
         workload.announce(&mut server, at)?;
         Ok(Node::Virtual { server: Box::new(server), workload, realtime: config.realtime })
     }

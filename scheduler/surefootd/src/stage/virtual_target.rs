@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use surefoot_server::Platform;
-use surefoot_vserver::{platform_of, rps_at_full_load, PlatformProfile, Profiles};
+use surefoot_vserver::{platform_of, rps_at_full_load, PlatformProfile, Profiles, VirtualServer};
 
 /// A platform and all profiles at hand.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct VirtualTarget {
     pub platform: Platform,
     /// Files and folders that it was made of.
     pub read: Sources,
+    /// Its servers simulate every request by itself.
+    pub exact: bool,
 }
 
 impl VirtualTarget {
@@ -69,7 +71,17 @@ impl VirtualTarget {
         let parts = |d: &PathBuf| ["platforms", "services", "batch", "bursts.toml"].map(|part| d.join(part));
         let read = Sources::default().and("platform", is_file.then_some(file));
         let read = folders.iter().flat_map(parts).fold(read, |read, part| read.and("profiles", Some(&part)));
-        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile, read })
+        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile, read, exact: false })
+    }
+
+    /// One run on this platform.
+    pub fn server(&self, seed: u64) -> VirtualServer {
+        let server = VirtualServer::new(self.profile.clone(), Some(seed));
+        if self.exact {
+            server.exact()
+        } else {
+            server
+        }
     }
 
     /// The target of a campaign; only the profiles of `wanted` services need a max load (None = all).
