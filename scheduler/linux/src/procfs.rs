@@ -112,12 +112,14 @@ pub fn runs_on(root: &Root, tid: u32) -> Option<Option<u32>> {
     Some(runs.then_some(cpu))
 }
 
-/// How long a thread that could have run has waited for a CPU since its start, ns, and how often it was given one; None where the kernel does
-/// not count it (CONFIG_SCHED_INFO).
+/// Time that a thread was ready and had no CPU, ns, and how often it was given one, since its start.
+///
+/// None where the kernel does not count it (CONFIG_SCHED_INFO): each field is 0 then, also of threads that have run.
 pub fn waited(root: &Root, tid: u32) -> Option<(u64, u64)> {
     let text = root.read(format!("/proc/{tid}/schedstat"))?;
-    let mut fields = text.split_whitespace().skip(1).map(|t| t.parse().ok());
-    Some((fields.next()??, fields.next()??))
+    let mut fields = text.split_whitespace().map(|t| t.parse::<u64>().ok());
+    let (ran, waited, times) = (fields.next()??, fields.next()??, fields.next()??);
+    ((ran, waited, times) != (0, 0, 0)).then_some((waited, times))
 }
 
 /// Whether a process has ended and only waits for its parent to ask: a zombie, of whose threads none is left.

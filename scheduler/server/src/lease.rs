@@ -53,8 +53,10 @@ impl Lease {
         if let Some(core) = self.cores(p).iter().find(|core| !core.is_subset(cpus)) {
             return Err(format!("CPU {} is a part of the core {core}. A core is lent whole or not", core.intersection(*cpus)));
         }
-        if *cpus == from.cpus {
-            return Err(format!("{lender} would have no core left. Keep one of {cpus}"));
+        let left = own.difference(*cpus);
+        let whole = |core: &CpuSet| core.is_subset(&left);
+        if !(Lease { cpus: left, ..self.clone() }).cores(p).iter().any(whole) {
+            return Err(format!("{lender} would have no core left. Keep one of {own}"));
         }
         Ok(())
     }
@@ -98,8 +100,8 @@ pub struct Waits {
 pub enum LendError {
     #[error("{asked} cores asked for of a lease of {most}. Ask for 0 to {most}.")]
     TooMany { asked: u32, most: u32 },
-    /// Everything is back, or is being put back by whoever ended it. Ask for another lease.
-    #[error("the lease of {lender} has ended: {why}. Its cores are back; ask for another lease.")]
+    /// Everything is back, or is tried to be put back at every tick.
+    #[error("the lease of {lender} has ended: {why}. Ask for another one.")]
     Ended { lender: ServiceId, why: String },
     /// What was lent before is lent now.
     #[error("{what}: {cause}. As many cores are lent as before.")]

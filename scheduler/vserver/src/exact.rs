@@ -1,12 +1,15 @@
 //! One LC service request by request and event by event: the second opinion on the laws of [`crate::queue`].
 //!
-//! A front station serves one request after the other; behind it workers take requests in the order in which they came. A worker's pace is
-//! that of its segment, so work under way goes slower or faster from the moment a change takes effect. Where workers go away while all
-//! work, those that are left share the tasks under way, as threads share CPUs, and nothing new begins before enough have ended. **What is
-//! reported are requests that complete**, which is all that a load generator can tell. Speeds (caches, bandwidth, clocks) are those of the
-//! plant: this judges queues, not contention.
+//! A front station serves one request after the other. Behind it workers take requests in the order in which they came. A worker's pace is
+//! that of its segment: work under way goes slower or faster from the moment a change takes effect. Where workers go away while all work,
+//! those that are left share the tasks under way, as threads share CPUs. Nothing new begins before enough have ended. **What is reported are
+//! requests that complete**, which is all that a load generator can tell.
 //!
-//! Cost follows requests. Memory is bounded by the profile's `max_outstanding`. Seconds throughout.
+//! Speeds (caches, bandwidth, clocks) and the verdict "overloaded" are those of the plant: this judges queues, not contention. The price of a
+//! thread's move is not in it.
+//!
+//! Cost follows requests, and so does memory: requests in the house (`max_outstanding` at most), and response times of the longest window.
+//! Seconds throughout.
 
 use crate::math::Draws;
 use crate::requests::{Arrivals, ServiceTimes, Time};
@@ -153,12 +156,13 @@ impl House {
         let Some(batch) = self.arrivals.next() else { return };
         for _ in 0..batch.requests {
             count.arrived += 1;
+            // Numbered before it is turned away: two policies see the same requests.
+            let number = self.number;
+            self.number += 1;
             if self.inside() as f64 >= pace.most {
                 count.rejected += 1;
                 continue;
             }
-            let number = self.number;
-            self.number += 1;
             let sigma = pace.front_scv.ln_1p().sqrt();
             let front_s = match pace.front_s {
                 0.0 => 0.0,

@@ -5,22 +5,24 @@ use crate::profile::{BurstWorkload, PrimaryVm, Reassignment};
 use surefoot_server::lease::LONG_WAIT_US;
 use surefoot_server::{Lease, LendError, Lender, Lent, Waits};
 
-/// The lender of a lease, as a primary VM of which one core is never lent.
+/// The lender of a lease, as a primary VM. A core is a CPU: SMT is off, as in the paper.
 #[derive(Clone, Debug)]
 pub struct VirtualLender {
     lease: Lease,
     primary: CoreUse,
+    /// Of the VM.
     cores: u32,
     now_us: u64,
     ended: Option<String>,
 }
 
 impl VirtualLender {
-    /// At time 0, with all its cores; the lease has one fewer.
+    /// At time 0, with all its cores.
     ///
     /// # Panics
-    /// As [`CoreUse::new`].
+    /// As [`CoreUse::new`], and if the lease leaves the VM no core.
     pub fn new(lease: Lease, vm: &PrimaryVm, workload: &BurstWorkload, reassignment: Reassignment, seed: u64) -> Self {
+        assert!(lease.cpus.len() < vm.cores, "a lease of {} cores of a VM of {}", lease.cpus.len(), vm.cores);
         VirtualLender { lease, primary: CoreUse::new(vm, workload, reassignment, seed), cores: vm.cores, now_us: 0, ended: None }
     }
 
@@ -82,7 +84,7 @@ impl Lender for VirtualLender {
 
     fn lend(&mut self, cores: u32) -> Result<Lent, LendError> {
         self.in_force()?;
-        let most = self.cores - 1;
+        let most = self.lease.cpus.len();
         if cores > most {
             return Err(LendError::TooMany { asked: cores, most });
         }

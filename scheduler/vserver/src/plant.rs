@@ -574,7 +574,7 @@ impl Plant {
             strikes: strikes(p, lc, r),
             most: q.max_outstanding,
         };
-        let born = || House::new(q.scv_arrival, q.scv_service, t.rate_rps, self.now_s, mix64(&[seed, s.key, s.serial]));
+        let born = || House::new(q.scv_arrival, q.scv_service, t.rate_rps, self.now_s, mix64(&[seed, s.key]));
         let mut house = s.house.take().unwrap_or_else(born);
         let count = house.pass(self.now_s, h, &pace, &mut a.latencies_ms);
         a.arrived += count.arrived as f64;

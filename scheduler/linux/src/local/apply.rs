@@ -257,7 +257,8 @@ impl LocalServer {
         let set = |t: &String| CpuSet::parse(t).ok().filter(|s| !s.is_empty()).unwrap_or(everything);
         // What stays as it is, is not written.
         let to = |id: &ServiceId, b: &String| {
-            if self.limits.keeps(id, Value::Knob(Knob::Cpus)) {
+            // CPUs that are lent stay so: a plan that moves them has ended the lease.
+            if self.limits.keeps(id, Value::Knob(Knob::Cpus)) || self.lending.contains(id) {
                 set(b)
             } else {
                 self.cpus_to_set(id, new[id].cpus)

@@ -9,7 +9,7 @@
 //! ([`crate::memory`]). A plan counts as applied before they have ended.
 
 use super::control::Control;
-use super::lend::lock;
+use super::lend::look;
 use super::limits::Value;
 use super::LocalServer;
 use crate::cgroup::{quota_value, Cgroup, Knob};
@@ -108,6 +108,12 @@ impl Keeper {
         self.contests.retain(|(of, _), _| of != id);
         self.unpartitioned.remove(id);
         self.looked.remove(id);
+    }
+
+    /// CPUs that a service is kept on.
+    pub(super) fn cpus_of(&self, id: &str) -> Option<CpuSet> {
+        let held = self.held.get(id)?.get(&Knob::Cpus)?;
+        CpuSet::parse(&held.value).ok().filter(|c| !c.is_empty())
     }
 
     /// Wait for what is under way: it must not overwrite what is given back next.
@@ -231,7 +237,7 @@ impl LocalServer {
         for (id, held) in &mut self.keeper.held {
             let Some(s) = self.services.get(id) else { continue };
             let alone = s.placed && s.allocation.shared_cpus.is_empty() && s.allocation.quota_cores.is_none();
-            let lc = matches!(s.kind, Kind::Lc { .. }) && !lock(&self.loans).has(id);
+            let lc = matches!(s.kind, Kind::Lc { .. }) && !self.lending.contains(id);
             if !lc || !alone || held.contains_key(&Knob::Partition) || self.keeper.unpartitioned.contains(id) {
                 continue;
             }
@@ -280,7 +286,11 @@ impl LocalServer {
                     None => {}
                 }
                 // Between two plans cores may be lent: nobody moves any while they are looked at.
-                let loans = (*knob == Knob::Cpus).then(|| lock(&self.loans));
+                let lends = *knob == Knob::Cpus && self.lending.contains(id);
+                let loans = lends.then(|| look(&self.loans)).flatten();
+                if lends && loans.is_none() {
+                    continue;
+                }
                 let lent = loans.as_ref().and_then(|l| l.cpus_of(id)).map(|cpus| cpus.to_string());
                 let value = lent.as_ref().unwrap_or(&held.value);
                 // A service that has ended, or a file that cannot be read, is found elsewhere.

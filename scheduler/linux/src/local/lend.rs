@@ -1,9 +1,9 @@
 //! Leases of CPUs on this machine ([`surefoot_server::lease`]): granted by the control loop, used by a thread of its own.
 //!
-//! Cores move by `cpuset.cpus` of the two groups, and whoever takes a core writes last. A lease is in the journal before a core moves;
-//! single moves are not, since everything back is what a plan, a `reset` and the safe layout set anyhow. The keeper looks at what is lent
-//! now. A lease ends with a plan that gives one of the two other CPUs, with either service, with its [`LocalLender`], and where that has
-//! not been heard of for [`MOST_SILENT`].
+//! Cores move by `cpuset.cpus` of the two groups; the service that gets a core is written last. A lease is in the journal before a core
+//! moves. Single moves are not: a plan, a `reset` and the safe layout bring everything back anyhow. The keeper looks at what is lent now.
+//! A lease ends with a plan that moves the CPUs of one of the two, and with either service. It ends with its [`LocalLender`], and where that
+//! was silent for [`MOST_SILENT`]. Where the kernel does not let all of it back, nothing more is lent, and that is tried again at every tick.
 
 use super::control::Control;
 use super::limits::Value;
@@ -14,7 +14,7 @@ use crate::procfs;
 use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use surefoot_server::{Allocation, CpuSet, Lease, LendError, Lender, Lent, ServerError, ServiceId, Waits};
 
@@ -25,6 +25,8 @@ pub const MOST_SILENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Party {
     group: Cgroup,
+    /// Its number: one that was made anew under its name is another's.
+    identity: Option<u64>,
     /// By the plan in force.
     cpus: CpuSet,
 }
@@ -38,6 +40,8 @@ struct Loan {
     lent: usize,
     number: u64,
     heard: Instant,
+    /// It has ended, for this reason, but not all of it is back.
+    ending: Option<String>,
 }
 
 impl Loan {
@@ -56,20 +60,24 @@ pub(super) struct Loans {
     ended: BTreeMap<ServiceId, String>,
 }
 
-/// Whoever moves a core, or compares where it is, holds this.
+/// To be held while a core moves, or while it is compared where cores are. Leases come and go in the control loop alone.
 pub(super) type SharedLoans = Arc<Mutex<Loans>>;
 
 /// A thread that panicked in a write leaves books that the next write or look mends.
-pub(super) fn lock(loans: &SharedLoans) -> MutexGuard<'_, Loans> {
+fn lock(loans: &SharedLoans) -> MutexGuard<'_, Loans> {
     loans.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Loans {
-    /// Lender or borrower of a lease.
-    pub(super) fn has(&self, id: &str) -> bool {
-        self.parties.contains_key(id)
+/// None while a lender writes: a control loop does not wait for a write of another thread.
+pub(super) fn look(loans: &SharedLoans) -> Option<MutexGuard<'_, Loans>> {
+    match loans.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
+}
 
+impl Loans {
     /// CPUs that a service is on now, with what is lent; None for one of no lease.
     pub(super) fn cpus_of(&self, id: &str) -> Option<CpuSet> {
         let held = self.parties.get(id)?.cpus;
@@ -104,20 +112,32 @@ impl Loans {
 
     fn write(&self, id: &str) -> io::Result<()> {
         let (Some(party), Some(cpus)) = (self.parties.get(id), self.cpus_of(id)) else { return Ok(()) };
-        match party.group.set(Knob::Cpus, &cpus.to_string()) {
-            // With its group its CPUs went.
-            Err(_) if party.group.identity().is_none() => Ok(()),
-            done => done,
+        // With its group its CPUs went.
+        if party.group.identity() != party.identity {
+            return Ok(());
         }
+        if cpus.is_empty() {
+            // The kernel would take that for all CPUs.
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{id} would have no CPU left")));
+        }
+        party.group.set(Knob::Cpus, &cpus.to_string())
     }
 
-    /// Everything back, and forgotten. What the kernel refuses meanwhile the keeper puts back.
-    fn end(&mut self, lender: &str, why: &str) -> Option<Lease> {
-        if let Err(e) = self.move_to(lender, 0) {
-            tracing::warn!("CPUs that {lender} lent are not back yet: {e}");
+    /// Everything back, and forgotten; None where the kernel does not let it back yet, unless whole lists are about to be set.
+    fn end(&mut self, lender: &str, why: &str, lists_follow: bool) -> Option<Lease> {
+        let back = self.move_to(lender, 0);
+        let loan = self.of.get_mut(lender)?;
+        if let Err(e) = back {
+            if loan.ending.is_none() {
+                tracing::warn!("CPUs that {lender} lent are not back yet: {e}. It is tried again");
+            }
+            loan.ending.get_or_insert_with(|| why.into());
+            if !lists_follow {
+                return None;
+            }
         }
-        let lease = self.of.remove(lender)?.lease;
-        self.ended.insert(lender.into(), why.into());
+        let Loan { lease, ending, .. } = self.of.remove(lender)?;
+        self.ended.insert(lender.into(), ending.unwrap_or_else(|| why.into()));
         let parties: BTreeSet<ServiceId> = self.of.values().flat_map(|l| [l.lease.lender.clone(), l.lease.borrower.clone()]).collect();
         self.parties.retain(|id, _| parties.contains(id));
         Some(lease)
@@ -128,46 +148,48 @@ impl LocalServer {
     /// Let CPUs of one service be lent to another, until the lease ends. An earlier lease of the same lender ends first.
     ///
     /// # Errors
-    /// [`ServerError::Invalid`] for a lease that must not be granted, [`ServerError::Unavailable`] where it cannot be journaled. Nothing
-    /// is changed then.
+    /// [`ServerError::Invalid`] for a lease that must not be granted: nothing is changed then. [`ServerError::Unavailable`] where it cannot
+    /// be journaled; an earlier lease of the lender has ended.
     pub fn grant(&mut self, lease: Lease) -> Result<LocalLender, ServerError> {
         self.settle()?;
         let layout: BTreeMap<ServiceId, Allocation> =
             self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
         lease.check(&self.platform, &layout).map_err(ServerError::Invalid)?;
-        let ids = [&lease.lender, &lease.borrower];
-        let groups = ids.map(|id| self.may_lend(id));
-        let [lender, borrower] = groups;
-        let (lender, borrower) = (lender?, borrower?);
+        let (lender, borrower) = (self.may_lend(&lease.lender)?, self.may_lend(&lease.borrower)?);
         self.check_roles(&lease)?;
+        self.check_bounds(&lease, lender.cpus)?;
         self.end_leases("another one was granted", |l| l.lender == lease.lender);
+        if lock(&self.loans).of.contains_key(&lease.lender) {
+            return Err(ServerError::Invalid(format!("{}: not all of its last lease is back yet. Ask again", lease.lender)));
+        }
         self.journal.append(&Entry::Lease { lease: lease.clone() })?;
         // The kernel would refuse its neighbours what it lends.
         self.end_partition(&lease.lender);
         let mut loans = lock(&self.loans);
         loans.granted += 1;
         let number = loans.granted;
-        let loan = Loan { cores: lease.cores(&self.platform), lease: lease.clone(), lent: 0, number, heard: Instant::now() };
-        for (id, group) in [(&lease.lender, &lender), (&lease.borrower, &borrower)] {
-            let cpus = self.cpus_to_set(id, self.services[id].allocation.cpus);
-            loans.parties.entry(id.clone()).or_insert_with(|| Party { group: group.clone(), cpus });
-        }
+        let cores = lease.cores(&self.platform);
+        let loan = Loan { cores, lease: lease.clone(), lent: 0, number, heard: Instant::now(), ending: None };
+        let group = lender.group.clone();
+        loans.parties.entry(lease.lender.clone()).or_insert(lender);
+        loans.parties.entry(lease.borrower.clone()).or_insert(borrower);
         loans.of.insert(lease.lender.clone(), loan);
+        self.lending = loans.parties.keys().cloned().collect();
         drop(loans);
         Ok(LocalLender {
             lease,
             number,
             loans: self.loans.clone(),
             root: self.config.root.clone(),
-            group: lender,
+            group,
             core_of_cpu: self.platform.core_of_cpu.clone(),
             granted: Instant::now(),
-            waited: BTreeMap::new(),
+            waited: None,
         })
     }
 
-    /// The group of a service whose CPUs can be set at any time.
-    fn may_lend(&self, id: &str) -> Result<Cgroup, ServerError> {
+    /// A service whose CPUs can be set at any time.
+    fn may_lend(&self, id: &str) -> Result<Party, ServerError> {
         let Control::Files(group) = &self.services[id].control else {
             return Err(ServerError::Invalid(format!(
                 "{id}: a container engine sets its CPUs, which takes too long to lend. Give this user its cgroup files"
@@ -178,7 +200,26 @@ impl LocalServer {
                 "{id}: the kernel refused other CPUs for it. See what bounds it (surefootd top), and ask again"
             )));
         }
-        Ok(group.clone())
+        // What the keeper holds it to: another look at the bounds might say otherwise.
+        let cpus = self.keeper.cpus_of(id).unwrap_or_else(|| self.cpus_to_set(id, self.services[id].allocation.cpus));
+        Ok(Party { group: group.clone(), identity: self.services[id].identity, cpus })
+    }
+
+    /// What groups above the two services leave them.
+    fn check_bounds(&self, lease: &Lease, lenders: CpuSet) -> Result<(), ServerError> {
+        let Lease { lender, borrower, cpus } = lease;
+        let with_them = self.cpus_to_set(borrower, self.services[borrower].allocation.cpus.union(*cpus));
+        let short = [(lender, lenders), (borrower, with_them)].into_iter().find(|(_, has)| !cpus.is_subset(has));
+        if let Some((id, has)) = short {
+            let lacks = cpus.difference(has);
+            return Err(ServerError::Invalid(format!("{id} cannot be on CPU {lacks}: a group above it bounds it. Lend others")));
+        }
+        if lenders == *cpus {
+            return Err(ServerError::Invalid(format!(
+                "{lender} would have no CPU left: a group above it bounds it to {lenders}. Lend fewer"
+            )));
+        }
+        Ok(())
     }
 
     /// A service that lends what it borrowed would have to get it back first.
@@ -199,11 +240,19 @@ impl LocalServer {
         lock(&self.loans).of.values().map(|l| (l.lease.clone(), l.cpus_lent())).collect()
     }
 
-    /// Everything of these leases back, and no more of it lent.
+    /// Everything of these leases back, and no more of it lent. Where the kernel refuses that, it is tried again at every tick.
     pub fn end_leases(&mut self, why: &str, these: impl Fn(&Lease) -> bool) {
+        self.end_these(why, false, these);
+    }
+
+    fn end_these(&mut self, why: &str, lists_follow: bool, these: impl Fn(&Lease) -> bool) {
+        if self.lending.is_empty() {
+            return;
+        }
         let mut loans = lock(&self.loans);
         let lenders: Vec<ServiceId> = loans.of.values().map(|l| &l.lease).filter(|l| these(l)).map(|l| l.lender.clone()).collect();
-        let ended: Vec<Lease> = lenders.iter().filter_map(|id| loans.end(id, why)).collect();
+        let ended: Vec<Lease> = lenders.iter().filter_map(|id| loans.end(id, why, lists_follow)).collect();
+        self.lending = loans.parties.keys().cloned().collect();
         drop(loans);
         for Lease { lender, borrower, .. } in ended {
             tracing::info!("{lender} lends no CPUs to {borrower} any more: {why}");
@@ -213,8 +262,9 @@ impl LocalServer {
         }
     }
 
+    /// Of services whose whole lists are about to be set, or whose groups have gone.
     pub(super) fn end_leases_of(&mut self, ids: &BTreeSet<ServiceId>, why: &str) {
-        self.end_leases(why, |l| ids.contains(&l.lender) || ids.contains(&l.borrower));
+        self.end_these(why, true, |l| ids.contains(&l.lender) || ids.contains(&l.borrower));
     }
 
     /// A plan is about to change what leases rest on.
@@ -225,10 +275,16 @@ impl LocalServer {
         self.end_leases_of(&moved, "a plan changes the CPUs of one of them");
     }
 
-    /// Whoever does not ask does not watch either. To be called at every tick.
+    /// A lender that does not ask does not watch either; and what could not be put back yet. To be called at every tick.
     pub(super) fn end_silent_leases(&mut self, now: Instant) {
-        let silent = |l: &Loan| now.saturating_duration_since(l.heard) > MOST_SILENT;
-        let lenders: BTreeSet<ServiceId> = lock(&self.loans).of.values().filter(|l| silent(l)).map(|l| l.lease.lender.clone()).collect();
+        if self.lending.is_empty() {
+            return;
+        }
+        // One that writes now is heard of.
+        let Some(loans) = look(&self.loans) else { return };
+        let silent = |l: &&Loan| l.ending.is_some() || now.saturating_duration_since(l.heard) > MOST_SILENT;
+        let lenders: BTreeSet<ServiceId> = loans.of.values().filter(silent).map(|l| l.lease.lender.clone()).collect();
+        drop(loans);
         if !lenders.is_empty() {
             self.end_leases(&format!("its lender was silent for more than {} s", MOST_SILENT.as_secs()), |l| lenders.contains(&l.lender));
         }
@@ -237,7 +293,8 @@ impl LocalServer {
     /// Leases of a process that died: with the values of a plan, or those of before, all of theirs is back.
     pub(super) fn forget_left_leases(&mut self) -> Vec<Lease> {
         let left: Vec<Lease> = std::mem::take(&mut self.leases_left).into_values().collect();
-        for Lease { lender, .. } in &left {
+        for Lease { lender, borrower, cpus } in &left {
+            tracing::info!("{lender} lent CPUs of {cpus} to {borrower} when the run before this one ended: all of them are back");
             if let Err(e) = self.journal.append_or_owe(&Entry::LeaseEnd { lender: lender.clone() }) {
                 tracing::warn!("{e}. The next reset says once more that the lease of {lender} has ended");
             }
@@ -248,7 +305,7 @@ impl LocalServer {
 
 /// A lease of this machine's CPUs in use. Where it goes out of use everything is back.
 ///
-/// A move takes two writes of `cpuset.cpus`, some milliseconds together. Who runs where is read from a file of each thread: it is seen every few
+/// A move takes two writes of `cpuset.cpus`, some milliseconds together. Which thread runs where is read from a file of each: every few
 /// milliseconds, not every 50 µs.
 #[derive(Debug)]
 pub struct LocalLender {
@@ -259,8 +316,8 @@ pub struct LocalLender {
     group: Cgroup,
     core_of_cpu: Vec<u32>,
     granted: Instant,
-    /// Time that each thread has waited, ns, and how often it was given a CPU; empty before the first look.
-    waited: BTreeMap<u32, (u64, u64)>,
+    /// Time that each thread has waited, ns, and how often it was given a CPU; None before the first look.
+    waited: Option<BTreeMap<u32, (u64, u64)>>,
 }
 
 impl LocalLender {
@@ -268,6 +325,7 @@ impl LocalLender {
     fn books(&self) -> Result<MutexGuard<'_, Loans>, LendError> {
         let mut loans = lock(&self.loans);
         match loans.of.get_mut(&self.lease.lender).filter(|l| l.number == self.number) {
+            Some(Loan { ending: Some(why), .. }) => Err(LendError::Ended { lender: self.lease.lender.clone(), why: why.clone() }),
             Some(loan) => {
                 loan.heard = Instant::now();
                 Ok(loans)
@@ -311,20 +369,19 @@ impl Lender for LocalLender {
 
     fn waits(&mut self) -> Result<Waits, LendError> {
         drop(self.books()?);
-        let first = self.waited.is_empty();
         let tids = self.group.tids();
         let now: BTreeMap<u32, (u64, u64)> = tids.iter().filter_map(|t| Some((*t, procfs::waited(&self.root, *t)?))).collect();
         if now.is_empty() && !tids.is_empty() {
             return Err(self.unknown("waits", "/proc/TID/schedstat"));
         }
         let mut sum = Waits::default();
-        for (tid, (ns, times)) in &now {
+        for (tid, (ns, times)) in self.waited.iter().flat_map(|_| &now) {
             // A thread that was born since has waited for all that it has.
-            let (ns_then, times_then) = self.waited.get(tid).copied().unwrap_or(if first { (*ns, *times) } else { (0, 0) });
+            let (ns_then, times_then) = self.waited.as_ref().and_then(|w| w.get(tid).copied()).unwrap_or_default();
             sum.dispatches += times.saturating_sub(times_then);
             sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
         }
-        self.waited = now;
+        self.waited = Some(now);
         Ok(sum)
     }
 

@@ -126,6 +126,11 @@ fn plan(s: &LocalServer, of: &[(&str, &str)]) -> Plan {
     Plan::whole(of.iter().map(|(id, cpus)| (id.to_string(), with(cpus))).collect())
 }
 
+fn limit(id: &str, bytes: u64) -> Plan {
+    let limit = Change { mem_limit: Some(Some(bytes).into()), ..Change::default() };
+    Plan { changes: BTreeMap::from([(id.into(), limit)]), ..Plan::default() }
+}
+
 fn lease(cpus: &str) -> Lease {
     Lease { lender: "web".into(), borrower: "batch".into(), cpus: CpuSet::parse(cpus).unwrap() }
 }
@@ -171,8 +176,12 @@ fn a_plan_of_its_cpus_ends_a_lease() {
     let mut lender = s.grant(lease("2-3")).unwrap();
     lender.lend(2).unwrap();
     s.apply(&plan(&s, &[("db", "4")])).unwrap();
-    let limit = Change { mem_limit: Some(Some(1 << 20).into()), ..Change::default() };
-    s.apply(&Plan { changes: BTreeMap::from([("batch".into(), limit)]), ..Plan::default() }).unwrap();
+    host.overlaps.lock().unwrap().clear();
+    for id in ["web", "batch"] {
+        s.apply(&limit(id, 1 << 20)).unwrap();
+    }
+    host.never_overlapped();
+    assert!(s.foreign_changes().is_empty(), "{:?}", s.foreign_changes());
     assert_eq!((host.cpus(), lender.lend(1).unwrap().cores), (["0-1", "4", "2-3,6"].map(String::from), 1));
     lender.lend(2).unwrap();
     host.overlaps.lock().unwrap().clear();
@@ -192,6 +201,52 @@ fn a_plan_of_its_cpus_ends_a_lease() {
     assert!(next.lend(1).is_err());
     s.observe();
     assert_eq!(host.partition("web"), "member", "the lease that its lender let go of ends only with its silence");
+}
+
+/// A thread of its own lends as it likes while the control loop looks, and plans what is not CPUs: no core is ever in two lists.
+#[test]
+fn a_lender_and_the_loop_do_not_meet() {
+    let host = Host::new();
+    let mut s = host.server();
+    let mut lender = s.grant(lease("1-3")).unwrap();
+    let lends = std::thread::spawn(move || {
+        (0..600).for_each(|n| assert_eq!(lender.lend(n * 7 % 4).unwrap().cores, n * 7 % 4));
+        lender
+    });
+    let mut n = 0;
+    while !lends.is_finished() {
+        s.apply(&limit(["web", "batch"][n % 2], (n as u64 + 1) << 20)).unwrap();
+        s.observe();
+        n += 1;
+    }
+    assert_eq!(lends.join().unwrap().lend(0).unwrap().cores, 0);
+    host.never_overlapped();
+    assert!(n > 0 && s.foreign_changes().is_empty(), "{n}: {:?}", s.foreign_changes());
+    assert_eq!((host.cpus(), s.leases().len()), (["0-3", "4-5", "6"].map(String::from), 1));
+}
+
+/// A group that was made anew under its name is another's: nothing is written into it, and the other service has all that it had.
+#[test]
+fn a_group_made_anew_is_left_alone() {
+    for id in ["web", "batch"] {
+        let host = Host::new();
+        let mut s = host.server();
+        let mut lender = s.grant(lease("2-3")).unwrap();
+        lender.lend(2).unwrap();
+        let at = host.root.path(format!("/sys/fs/cgroup/{id}"));
+        // Its number is not given away meanwhile.
+        let old = host.root.path("/sys/fs/cgroup/old");
+        fs::rename(&at, &old).unwrap();
+        fs::create_dir(&at).unwrap();
+        for file in fs::read_dir(&old).unwrap().map(|f| f.unwrap().file_name()) {
+            fs::copy(old.join(&file), at.join(&file)).unwrap();
+        }
+        put(&host.root, &format!("/sys/fs/cgroup/{id}/cpuset.cpus"), "0-7\n");
+        lender.lend(1).unwrap();
+        s.observe();
+        let (web, batch) = if id == "web" { ("0-7", "6") } else { ("0-3", "0-7") };
+        assert_eq!((host.cpus(), s.leases()), ([web, "4-5", batch].map(String::from), vec![]));
+    }
 }
 
 /// Either service may go, be given back or be stopped: the other one has all that it had.
@@ -262,13 +317,17 @@ fn a_refused_move_changes_nothing() {
     s.grant(lease("2-3")).map(|mut l| l.lend(2).map(|_| std::mem::forget(l))).unwrap().unwrap();
     host.faulty.arm((0..8).map(|n| (n, libc::EBUSY)).collect());
     s.end_leases("the test says so", |_| true);
+    let ended = |host: &Host| host.journal().iter().any(|l| l.contains("lease-end"));
+    assert_eq!((s.leases().len(), ended(&host)), (1, false), "it has not ended before all is back");
     host.faulty.arm(BTreeMap::new());
     s.observe();
+    assert!(ended(&host));
     assert_eq!((host.cpus(), s.leases()), (["0-3", "4-5", "6"].map(String::from), vec![]));
 }
 
-/// A daemon that is killed while cores are lent, at any write: the safe layout, a reset and the next run each bring all of them back, and say
-/// once that the lease has ended.
+/// A daemon that is killed while cores are lent, at any write: the safe layout, a reset and the next run each bring all of them back.
+///
+/// A reset and the next run say once that the lease has ended.
 #[test]
 fn a_kill_brings_everything_back() {
     for way in ["safe", "reset", "resume"] {
@@ -325,14 +384,21 @@ fn a_lease_that_cannot_be_is_refused() {
     }
     assert_eq!((host.journal(), host.cpus()), before);
     let _lender = s.grant(lease("2-3")).unwrap();
-    for (lender, borrower, cpus) in [("db", "web", "5"), ("batch", "db", "6")] {
-        let refused = s.grant(Lease { lender: lender.into(), borrower: borrower.into(), ..lease(cpus) }).unwrap_err().to_string();
-        assert!(refused.contains("lends or borrows, not both") || refused.contains("no core left"), "{refused}");
-    }
+    let lend = |s: &mut LocalServer, lender: &str, borrower: &str, cpus: &str| {
+        s.grant(Lease { lender: lender.into(), borrower: borrower.into(), ..lease(cpus) }).unwrap_err().to_string()
+    };
+    let refused = lend(&mut s, "db", "web", "5");
+    assert!(refused.contains("db to web: a service lends or borrows, not both"), "{refused}");
     // Two may lend to one.
     let mut second = s.grant(Lease { lender: "db".into(), ..lease("5") }).unwrap();
     second.lend(1).unwrap();
     assert_eq!(host.cpus(), ["0-3", "4", "5-6"]);
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&plan(&s, &[("db", "4"), ("batch", "5-6")])).unwrap();
+    let _lender = s.grant(lease("2-3")).unwrap();
+    let refused = lend(&mut s, "batch", "db", "6");
+    assert!(refused.contains("batch to db: a service lends or borrows, not both"), "{refused}");
 }
 
 /// Threads that run are counted by core, of the lender's own; waits are those since the last look, of new threads all.

@@ -309,6 +309,8 @@ pub struct LocalServer {
     keeper: Keeper,
     /// What services lend to one another between two plans.
     loans: SharedLoans,
+    /// Services of a lease, lenders and borrowers.
+    lending: BTreeSet<ServiceId>,
     /// Leases of a process that died.
     leases_left: BTreeMap<ServiceId, Lease>,
     limits: Limits,
@@ -524,6 +526,7 @@ impl LocalServer {
             unsettled_since: None,
             keeper: Keeper::default(),
             loans: SharedLoans::default(),
+            lending: BTreeSet::new(),
             leases_left: recalled.leases,
             limits: Limits::default(),
             feed,

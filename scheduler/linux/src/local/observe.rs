@@ -115,7 +115,8 @@ impl LocalServer {
         let p = &self.platform;
         let in_force = self.services.get(id).map(|s| self.held(id, &s.allocation));
         let Some(s) = self.services.get_mut(id) else { return Default::default() };
-        let confined_to = s.placed.then_some(&s.allocation.cpus);
+        // What a service borrows is not in its allocation.
+        let confined_to = (s.placed && !self.lending.contains(id)).then_some(&s.allocation.cpus);
         let now = Reading {
             at,
             usage_us: s.usage.as_mut().and_then(Usage::us),
