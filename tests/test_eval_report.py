@@ -979,6 +979,19 @@ def test_misled_runs_have_no_verdict(lc3: Path, tmp_path: Path) -> None:
     assert "lc3 on server-2, told untruths: no-counters. What comes of that has no verdict" in html
 
 
+def test_exact_runs_stand_alone(lc3: Path, tmp_path: Path) -> None:
+    """Requests by themselves are another virtual server than the laws of queues: no verdict, and no mean has both."""
+    exact = what(write(tmp_path / "exact", [row("lc3-01", "parties", 1, 2.0)]), exact=True)
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([lc3, exact])
+    assert f"{exact} (--exact) and {lc3}: rows of set lc3 on server-2 with and without --exact. Report on each" in str(e.value)
+    facts = facts_of(exact)
+    assert {p["verdict"] for p in facts["published"]} == {"not measured"}
+    assert (facts["made_from"][0]["requests"], facts_of(lc3)["made_from"][0]["requests"]) == ("exact", None)
+    html = Path(eval_report.run([exact], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "every request was simulated by itself (--exact)" in html
+
+
 def test_rows_that_nobody_vouches_for_have_no_verdict(lc3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without eval.json nobody knows whether policies were told the truth; one such folder leaves its set without verdicts."""
     assert {p["verdict"] for p in facts_of(lc3)["published"] if p["ours"]} == {"met", "missed"}

@@ -119,6 +119,8 @@ class Group:
         """Why nothing of it is held against aims and published figures; None where it is."""
         if harm := self.harm():
             return f"told untruths: {harm}"
+        if self.rows["requests"][0]:
+            return "every request was simulated by itself (--exact)"
         mute = self.rows.filter(~pl.col("told"))["out"].unique().sort().to_list()
         return f"no {WHAT} in {', '.join(mute)}: whether policies were told the truth is not known" if mute else None
 
@@ -537,7 +539,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "ratios": [ratio_facts(g, p, other) for p in ours for other in policies if other != p],
             }
         )
-    said = [pl.col(name).first() for name in ("harm", "bundle", "surefootd")]
+    said = [pl.col(name).first() for name in ("harm", "bundle", "surefootd", "requests")]
     outs = (
         pl.concat([rows, misled])
         .group_by("out")

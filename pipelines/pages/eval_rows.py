@@ -67,18 +67,19 @@ _POINTS = 400
 
 
 def read(outs: Sequence[Path]) -> pl.DataFrame:
-    """The rows of all folders, with nine columns more.
+    """The rows of all folders, with ten columns more.
 
     `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
     (in other folders a null was measured, and is no number); `told`, whether it has an eval.json; and of that (null where there
-    is none) `harm` (untruths that policies were told), `bundle` (digest), `surefootd` (version), `sha256` (the workload file's).
+    is none) `harm` (untruths that policies were told), `bundle` (digest), `surefootd` (version), `sha256` (the workload file's),
+    `requests` ("exact" where every request was simulated by itself).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
     Raises:
         BadInput: a folder is not eval's, not finished or given twice, a column is missing, of another type or has cells that it
             must not have, eval.json or time lines are not of the rows' run, a run stands in two folders, two workloads have one
-            name, or rows of a set are of several untruths, and none is of the truth.
+            name, rows of a set are of several untruths, and none is of the truth, or of runs with and without --exact.
     """
     if not outs:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
@@ -86,6 +87,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     frame = pl.concat([_one(out) for out in outs], how="vertical")
     _one_file_a_name(frame)
     _one_harm(frame)
+    _one_simulation(frame)
     twice = frame.group_by(_KEY).agg(pl.len(), pl.col("out").sort(), pl.col("sha256").null_count().alias("unknown"))
     twice = twice.filter(pl.col("len") > 1).sort(_KEY)
     if len(twice):
@@ -138,6 +140,22 @@ def _one_harm(frame: pl.DataFrame) -> None:
             )
 
 
+def _one_simulation(frame: pl.DataFrame) -> None:
+    """Requests by the laws of queues and requests by themselves are two virtual servers."""
+    for of in (
+        frame.select("platform", "set", "requests", "out")
+        .unique()
+        .sort("out")
+        .partition_by("platform", "set", maintain_order=True)
+    ):
+        if of["requests"].n_unique() > 1:
+            said = [f"{out} (--{how})" if how else out for out, how in zip(of["out"], of["requests"], strict=True)]
+            raise BadInput(
+                f"{' and '.join(said)}: rows of set {of['set'][0]} on {of['platform'][0]} with and without --exact. "
+                "Report on each of them by itself"
+            )
+
+
 def _what(out: Path, again: str) -> dict[str, Any] | None:
     """What eval.json says of the folder's rows (workloads: digest by name); None without one, as an older surefootd left it."""
     path = out / WHAT
@@ -146,7 +164,7 @@ def _what(out: Path, again: str) -> dict[str, Any] | None:
         return None
     try:
         found = read_json(path)
-        said = {name: found[name] for name in names}
+        said = {name: found[name] for name in names} | {"requests": "exact" if found.get("exact") is True else None}
         ran: dict[str, Any] = {
             "platform": [found["platform"]],
             "policies": list(found["policies"]),
@@ -215,7 +233,7 @@ def _one(out: Path) -> pl.DataFrame:
         pl.lit(str(out)).alias("out"),
         pl.Series("lacks", [lacks] * len(frame), dtype=pl.List(pl.String)),
         pl.lit(what is not None).alias("told"),
-        *(pl.lit(what and what[name], pl.String).alias(name) for name in ("harm", "bundle", "surefootd")),
+        *(pl.lit(what and what[name], pl.String).alias(name) for name in ("harm", "bundle", "surefootd", "requests")),
         pl.Series("sha256", [files.get(name) for name in frame["workload"]], dtype=pl.String),
     )
 
