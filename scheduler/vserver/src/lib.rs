@@ -12,6 +12,7 @@
 
 pub mod core_use;
 pub mod math;
+pub mod memory;
 pub mod plant;
 pub mod profile;
 pub mod queue;
@@ -22,6 +23,7 @@ pub mod steady;
 pub mod tenant;
 
 pub use core_use::{CoreSeconds, CoreUse, Cores, CoresError};
+pub use memory::{MemoryUse, Paged};
 pub use plant::{Change, Plant};
 pub use profile::{
     BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,
