@@ -83,7 +83,7 @@ mod tests {
     use std::time::Duration;
 
     /// As Linux 6.1 writes it, cut short: no `pswpin`, and `workingset_refault_file` beside that of anonymous pages.
-    const STAT: &str = "anon 57671680\nfile 4096\nzswap 24117248\nzswapped 45821952\nworkingset_refault_anon 18484\n\
+    const STAT: &str = "anon 57671680\nfile 4096\nzswap 20971520\nzswapped 39845888\nworkingset_refault_anon 18484\n\
                         workingset_refault_file 3\npgmajfault 7\nzswpin 18500\nzswpout 33000\n";
 
     /// Levels at once, rates from the second reading on; what a kernel does not count is unknown, and the rest is known all the same.
@@ -96,19 +96,14 @@ mod tests {
         assert_eq!(MemoryReading::of(&c, None, at).view(None), MemoryView { in_use_bytes: Some(8192), ..MemoryView::default() });
         put(&root, stat, STAT);
         let first = MemoryReading::of(&c, Some(9), at);
-        let levels = MemoryView {
-            in_use_bytes: Some(8192),
-            pool_bytes: Some(24_117_248),
-            stored_bytes: Some(45_821_952),
-            ..MemoryView::default()
-        };
+        let levels =
+            MemoryView { in_use_bytes: Some(8192), pool_bytes: Some(20_971_520), stored_bytes: Some(39_845_888), ..MemoryView::default() };
         assert_eq!(first.view(None), levels);
         assert_eq!(levels.compression_ratio(), Some(1.9));
         // 100 and 50 pages in two seconds, of which half was spent waiting.
         put(&root, stat, &STAT.replace("zswpin 18500", "zswpin 18600").replace("18484", "18534"));
         let second = MemoryReading::of(&c, Some(1_000_009), at + Duration::from_secs(2));
-        let rates =
-            MemoryView { pool_swap_ins_per_s: Some(50.0), refaults_per_s: Some(25.0), stall_frac: Some(0.5), ..levels };
+        let rates = MemoryView { pool_swap_ins_per_s: Some(50.0), refaults_per_s: Some(25.0), stall_frac: Some(0.5), ..levels };
         assert_eq!(second.view(Some(&first)), rates);
     }
 

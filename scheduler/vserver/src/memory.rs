@@ -56,7 +56,9 @@ fn rates(p: &PlatformProfile, t: &Tenant, r: &Speed, m: &Paging) -> Paged {
     let (pool, disk) = faults(Some(m), t);
     let work_per_s = if t.profile.is_be() { r.x * 1e-3 } else { r.x };
     let (pool_ins_per_s, disk_ins_per_s) = (work_per_s * pool, work_per_s * disk);
-    let disk_us = p.os.disk_us / (1.0 - (disk_ins_per_s / p.os.disk_iops).min(0.98));
+    // As the speeds have it: requests queue at the disk, and a job that waits for each of its pages does not.
+    let idle_frac = if t.profile.is_be() { 1.0 } else { 1.0 - (disk_ins_per_s / p.os.disk_iops).min(0.98) };
+    let disk_us = p.os.disk_us / idle_frac;
     let waiting = (pool_ins_per_s * p.os.decompress_us + disk_ins_per_s * disk_us) * 1e-6;
     // Workers that wait independently of each other.
     let workers = f64::from(t.workers());

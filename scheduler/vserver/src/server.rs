@@ -15,8 +15,8 @@ use surefoot_server::features::{core_freq_mhz, Frequency};
 use surefoot_server::order::{limit_pass, Pass};
 use surefoot_server::window::{merge, overloaded, span_ms, verdict, LONGEST_WINDOW_MS, SILENT_MS};
 use surefoot_server::{
-    Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Memory, MemoryView, Observation, Plan, Platform, Server, ServerError, ServiceView, Tick,
-    Verdict,
+    Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Memory, MemoryView, Observation, Plan, Platform, Server,
+    ServerError, ServiceView, Tick, Verdict,
 };
 
 const BYTES_PER_GB: f64 = (1u64 << 30) as f64;

@@ -68,8 +68,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use surefoot_server::features::fill_neighbours;
 use surefoot_server::{
-    Allocation, Applied, CpuSet, Features, FeedState, Kind, MemoryView, Observation, Plan, Platform, Server, ServerError, ServiceId, ServiceView,
-    Tick,
+    Allocation, Applied, CpuSet, Features, FeedState, Kind, MemoryView, Observation, Plan, Platform, Server, ServerError, ServiceId,
+    ServiceView, Tick,
 };
 
 /// Another one at each boot.
