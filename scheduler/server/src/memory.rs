@@ -7,7 +7,7 @@
 //! - Limits that are set add up to no more than the platform has, where that is known.
 //!
 //! A service without a limit counts for nothing in that sum. What it uses now is no promise: the same plan would be right at one moment
-//! and wrong at the next. Whoever wants the sum to hold for all gives each of them a limit.
+//! and wrong at the next. A policy that wants the sum to hold for all gives each of them a limit.
 
 use crate::allocation::Allocation;
 use crate::platform::Platform;

@@ -78,9 +78,9 @@ pub enum Pass {
 
 /// The pass of a limit on memory; None is no limit.
 ///
-/// The other way round than with what can be held: raised first, lowered last. To raise a limit takes memory from nobody, and whoever gets
-/// it may be short of it now. To lower one reclaims, which takes seconds and may fail. Until then the sum of limits may be above what there
-/// is: it bounds what may be used, not what is.
+/// The other way round than with what can be held: raised first, lowered last. To raise a limit takes memory from no other
+/// service, and its own may be short of it now. To lower one reclaims, which takes seconds and may fail. Until then the sum of limits may be
+/// above what there is: it bounds what may be used, not what is.
 pub fn limit_pass(from: Option<u64>, to: Option<u64>) -> Pass {
     let bytes = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     if bytes(to) < bytes(from) {

@@ -1,6 +1,6 @@
 //! What a tenant has in memory and in the compressed pool, and how often its pages come back: the steady state under its limit.
 //!
-//! The plant moves memory at once, so this follows from the limit in force and the rate of work alone. Who has no limit keeps everything.
+//! The plant moves memory at once, so this follows from the limit in force and the rate of work alone. A tenant without a limit keeps everything.
 
 use crate::profile::{Paging, PlatformProfile};
 use crate::speeds::{faults, Speed};

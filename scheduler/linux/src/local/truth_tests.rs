@@ -24,7 +24,7 @@ const CPUS: u32 = 8;
 const SERVICES: [(&str, u32, &str); 3] = [("busy", 42, "ads"), ("job", 52, "bc"), ("rare", 62, "xapian")];
 /// The job touches 24 GB.
 const JOB_LIMIT_BYTES: u64 = 20 << 30;
-const JOB_POOL_BYTES: u64 = 2 << 30;
+const JOB_POOL_BYTES: u64 = 4 << 30;
 /// The last CPU of each has no driver of its clock: what is shown of it is nominal.
 const UNMEASURED: [u32; 3] = [1, 4, 7];
 /// Local traffic of the stand-in's tasks, MB in a millisecond.
@@ -127,6 +127,9 @@ fn virtual_server() -> VirtualServer {
         ("domains", "2"),
         ("ways", "11"),
         ("mb_per_way", "2.0"),
+        // A fast disk: the job is not to spend all of its time there.
+        ("disk_us", "289.0"),
+        ("disk_iops", "300000"),
     ];
     let line = |l: &str| {
         let key = l.split('=').next().unwrap().trim();
