@@ -130,6 +130,11 @@ impl Keeper {
         self.looked.remove(id);
     }
 
+    /// Whether this value is to stay already.
+    fn holds(&self, id: &str, knob: Knob, value: &str) -> bool {
+        self.held.get(id).and_then(|held| held.get(&knob)).is_some_and(|h| h.value == value)
+    }
+
     /// The thread that takes memory from a service.
     #[cfg(test)]
     pub(super) fn lowering(&self, id: &str) -> Option<std::thread::ThreadId> {
@@ -205,7 +210,8 @@ impl LocalServer {
             if s.kind == Kind::Be && a.quota_cores.is_some() && group.get(Knob::Weight).is_some() {
                 values.push((Knob::Weight, s.control.least_weight().into(), true));
             }
-            if let Some(bytes) = a.mem_limit_bytes {
+            // In force: where another was refused, that of before.
+            if let Some(bytes) = s.allocation.mem_limit_bytes {
                 values.push((Knob::Memory, bytes.to_string(), false));
             }
             if let Some(bytes) = a.zswap_max_bytes {
@@ -214,7 +220,8 @@ impl LocalServer {
             if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
                 values.push((Knob::Mems, nodes.to_string(), false));
             }
-            values.retain(|(knob, ..)| !self.limits.keeps(id, Value::Knob(*knob)));
+            let held = |knob: &Knob, value: &str| *knob == Knob::Memory && self.keeper.holds(id, *knob, value);
+            values.retain(|(knob, value, _)| !self.limits.keeps(id, Value::Knob(*knob)) || held(knob, value));
             self.keeper.hold(id, values.into_iter().map(|(knob, value, settled)| (knob, Held::new(value, settled))).collect());
         }
         self.tend();

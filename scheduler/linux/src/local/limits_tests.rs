@@ -300,6 +300,11 @@ fn a_refused_limit_leaves_that_of_somebody_else_to_them() {
     s.apply(&limit("bad", 1 << 30)).unwrap_err();
     s.apply(&cores(&wanted, 1.5)).unwrap();
     assert_eq!((sound(&mut s)["bad"].mem_limit_bytes, host.says("bad/memory.max")), (Some(4 << 30), (4u64 << 30).to_string()));
+    // It is kept against others all the same.
+    host.files.by(|_, _| None);
+    host.put("bad/memory.max", "3221225472\n");
+    s.observe();
+    assert_eq!(host.says("bad/memory.max"), (4u64 << 30).to_string());
 }
 
 /// A plan of cores does not try a refused memory limit: the pause after the next refusal is twice as long all the same.
