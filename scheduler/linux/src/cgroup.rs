@@ -516,6 +516,11 @@ impl Cgroup {
         number(self.files.as_ref(), self.memory.as_ref()?.join("memory.zswap.current")).filter(|_| self.version == Version::V2)
     }
 
+    /// What its memory consists of and what became of its pages, in lines of "key number"; v2 only. The kernel adds it up at each read.
+    pub fn memory_stat(&self) -> Option<String> {
+        self.read(self.memory.as_ref().filter(|_| self.version == Version::V2)?.join("memory.stat"))
+    }
+
     /// How long its tasks stalled for lack of a resource; None on v1 and where the kernel does not count it.
     pub fn pressure(&self, of: Resource) -> Option<Pressure> {
         let file = self.cpu.join(format!("{}.pressure", of.name()));

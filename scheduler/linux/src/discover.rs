@@ -8,10 +8,21 @@ use crate::resctrl::offer::{Domains, Offer};
 use crate::resctrl::{self, Resctrl};
 use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
-use surefoot_server::{CpuSet, Llc, Platform, ServerError};
+use surefoot_server::{CpuSet, Llc, Memory, Platform, ServerError};
 
 /// Below this many CPUs whole-core steps are too coarse, and quotas in steps of 0.1 core stand in for them.
 pub const WHOLE_CORE_CPUS: u32 = 8;
+
+/// The share of the memory that is the system's, for kernel and daemons, is one in so many: COSMOS reserves 4 of 64 GB.
+const RESERVED_SHARE: u64 = 16;
+/// Most that is reserved, bytes: what the system needs does not grow with the machine for ever.
+const MOST_RESERVED_BYTES: u64 = 4 << 30;
+
+/// What services and jobs may share out of a host's memory.
+fn memory(root: &Root) -> Option<Memory> {
+    let all = procfs::memory_bytes(root).filter(|b| *b > 0)?;
+    Some(Memory { capacity_bytes: all - (all / RESERVED_SHARE).min(MOST_RESERVED_BYTES) })
+}
 
 const CPU: &str = "/sys/devices/system/cpu";
 
@@ -207,6 +218,7 @@ pub fn discover_with(root: &Root, managed: Option<CpuSet>, resctrl: Option<&Resc
         mba,
         mem_bw_mbps: None,
         max_freq_mhz: max_khz.map(|k| k / 1000.0).reduce(f64::max),
+        memory: memory(root),
     };
     Ok(Discovered { platform, offer, l3_of_id: domains.of_id, differ: domains.differ })
 }
@@ -360,6 +372,18 @@ mod tests {
         assert_eq!((p.managed.to_string().as_str(), p.core_step), ("0-2", 0.1));
         assert_eq!((p.numa_of_cpu.as_slice(), p.numa_nodes(&CpuSet::range(1, 3)).to_string().as_str()), ([0, 0, 2, 2].as_slice(), "0,2"));
         assert!(p.llc.is_none() && p.mba.is_none() && p.max_freq_mhz.is_none());
+    }
+
+    /// A sixteenth is the system's, at most 4 GiB: of 1 GiB 64 MiB, of 256 GiB 4. What is not said is unknown.
+    #[test]
+    fn a_part_of_the_memory_is_the_systems() {
+        let capacity = |text: &str| {
+            let (_dir, root) = tree(&[("/proc/meminfo".into(), text.into())]);
+            memory(&root).map(|m| m.capacity_bytes)
+        };
+        assert_eq!(capacity("MemTotal:        1048576 kB\nMemFree:   9 kB\n"), Some((1 << 30) - (64 << 20)));
+        assert_eq!(capacity("MemTotal:      268435456 kB\n"), Some(252 << 30));
+        assert_eq!((capacity("MemFree: 9 kB\n"), capacity("MemTotal: many kB\n"), capacity("MemTotal: 0 kB\n")), (None, None, None));
     }
 
     /// Ways, their size and MBA steps come from resctrl where it is mounted.

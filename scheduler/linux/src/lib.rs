@@ -2,6 +2,7 @@
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
 //! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back ·
+//! [`memory_use`] what is in use, compressed and faulted in ·
 //! [`resctrl`] ways and bandwidth · [`procfs`], [`perf`] and [`gauge`] features · [`feed`] latency intake · [`files`] the one way to kernel
 //! files · [`actuator`] the same by a process that alone has the rights · [`journal`] what was changed, so that it can be given
 //! back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
@@ -27,6 +28,7 @@ pub mod gauge;
 pub mod journal;
 pub mod local;
 pub mod memory;
+pub mod memory_use;
 pub mod own;
 pub mod perf;
 pub mod procfs;

@@ -132,6 +132,12 @@ impl Lowering {
         Ok(Lowering { stop, thread: Some(thread) })
     }
 
+    /// Its thread; None once it has told how it ended.
+    #[cfg(test)]
+    pub(crate) fn thread_id(&self) -> Option<std::thread::ThreadId> {
+        self.thread.as_ref().map(|t| t.thread().id())
+    }
+
     /// How it ended; None while it runs. Tells once.
     pub fn ended(&mut self) -> Option<io::Result<()>> {
         if !self.thread.as_ref()?.is_finished() {

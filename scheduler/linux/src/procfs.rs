@@ -29,6 +29,13 @@ pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
     sum
 }
 
+/// Memory of this host, bytes, without what the kernel itself took at its start; None where it does not say.
+pub fn memory_bytes(root: &Root) -> Option<u64> {
+    let text = root.read("/proc/meminfo")?;
+    let kb = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
+    kb.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Bits of a set of CPUs as the kernel gives it: as many as any kernel has (NR_CPUS of x86-64). It refuses buffers that are too short.
 const MOST_CPUS: usize = 8192;
 

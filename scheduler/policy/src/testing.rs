@@ -5,7 +5,7 @@
 
 use surefoot_server::validate::validate;
 use surefoot_server::window::{merge, SILENT_MS};
-use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Observation, Plan, Platform, ServiceView, Verdict};
+use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, MemoryView, Observation, Plan, Platform, ServiceView, Verdict};
 
 pub const TICK_MS: u64 = 100;
 
@@ -23,6 +23,7 @@ pub fn lc(id: &str) -> ServiceView {
         interval: None,
         window: None,
         instr_per_s: None,
+        memory: MemoryView::default(),
     }
 }
 
@@ -210,6 +211,7 @@ impl Plant {
                     interval: t.last.last().copied().filter(|_| known),
                     window: if known { merge(&t.last, TICK_MS as f64) } else { None },
                     instr_per_s: (t.kind != Kind::Be).then_some(1e9 * busy),
+                    memory: MemoryView::default(),
                 }
             })
             .collect();

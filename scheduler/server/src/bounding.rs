@@ -207,6 +207,7 @@ mod tests {
     use super::*;
     use crate::features::Features;
     use crate::layout::{pack, Holding};
+    use crate::memory::MemoryView;
     use crate::observation::{FeedState, Kind, ServiceView};
 
     fn cpus(list: &str) -> CpuSet {
@@ -235,6 +236,7 @@ mod tests {
             interval: None,
             window: None,
             instr_per_s: None,
+            memory: MemoryView::default(),
         };
         let bounds = bounds.iter().map(|(id, b)| (id.to_string(), b.clone())).collect();
         Observation { t_ms: 0, services: ids.iter().map(view).collect(), bounds }

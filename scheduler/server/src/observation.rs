@@ -3,6 +3,7 @@
 use crate::allocation::Allocation;
 use crate::bounds::Bounds;
 use crate::features::Features;
+use crate::memory::MemoryView;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -250,6 +251,9 @@ pub struct ServiceView {
     pub window: Option<Latency>,
     /// Instructions per second, where known: the throughput of a BE job.
     pub instr_per_s: Option<f64>,
+    /// What it does with memory; all unknown in files of older versions.
+    #[serde(default, skip_serializing_if = "MemoryView::is_unknown")]
+    pub memory: MemoryView,
 }
 
 impl ServiceView {

@@ -76,6 +76,20 @@ pub enum Pass {
     Grow,
 }
 
+/// The pass of a limit on memory; None is no limit.
+///
+/// The other way round than with what can be held: raised first, lowered last. To raise a limit takes memory from no other
+/// service, and its own may be short of it now. To lower one reclaims, which takes seconds and may fail. Until then the sum of limits may be
+/// above what there is: it bounds what may be used, not what is.
+pub fn limit_pass(from: Option<u64>, to: Option<u64>) -> Pass {
+    let bytes = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    if bytes(to) < bytes(from) {
+        Pass::Grow
+    } else {
+        Pass::Shrink
+    }
+}
+
 /// One write: which holder, from what, to what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write<T> {
@@ -146,6 +160,14 @@ mod tests {
         assert_eq!(got.iter().map(|w| w.to.ways.clone()).collect::<Vec<_>>(), [vec![0x3, 0x3], vec![0x3, 0x30]]);
         // A single way in common is narrower than the hardware takes.
         assert_eq!(order(&[(m(0x3, 0x3), m(0x6, 0x3))]).len(), 1);
+    }
+
+    /// Limits that are raised or lifted come before those that are lowered or set anew.
+    #[test]
+    fn limits_are_raised_before_others_are_lowered() {
+        let mut all = [(Some(4), Some(2)), (None, Some(9)), (Some(2), Some(4)), (Some(1), None)];
+        all.sort_by_key(|(from, to)| limit_pass(*from, *to));
+        assert_eq!(all, [(Some(2), Some(4)), (Some(1), None), (Some(4), Some(2)), (None, Some(9))]);
     }
 
     /// Whatever the change: each always holds something, the end is what was asked for, and only swaps overlap.

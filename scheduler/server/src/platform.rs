@@ -1,6 +1,7 @@
 //! What a server offers, as policies need to know it.
 
 use crate::cpuset::CpuSet;
+use crate::memory::Memory;
 use serde::{Deserialize, Serialize};
 
 /// Last-level cache that can be partitioned by ways (CAT).
@@ -50,6 +51,9 @@ pub struct Platform {
     pub mem_bw_mbps: Option<f64>,
     /// Core frequency with one active core, where known.
     pub max_freq_mhz: Option<f64>,
+    /// Memory that limits may share out; None where it is unknown, and in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
 }
 
 impl Platform {
@@ -119,6 +123,7 @@ impl Platform {
             mba: Some(Mba { min_pct: 10, step_pct: 10 }),
             mem_bw_mbps: None,
             max_freq_mhz: None,
+            memory: None,
         }
     }
 }

@@ -17,7 +17,7 @@ const CORE_STEPS: RangeInclusive<f64> = 0.01..=1.0;
 /// Field, and what is wrong with it.
 pub type Unsound = (&'static str, String);
 
-fn ensure(holds: bool, field: &'static str, what: impl FnOnce() -> String) -> Result<(), Unsound> {
+pub(crate) fn ensure(holds: bool, field: &'static str, what: impl FnOnce() -> String) -> Result<(), Unsound> {
     if holds {
         return Ok(());
     }
@@ -58,7 +58,8 @@ impl Platform {
         }
         let positive = |x: Option<f64>| x.is_none_or(|x| x.is_finite() && x > 0.0);
         ensure(positive(self.mem_bw_mbps), "mem_bw_mbps", || format!("is {}", self.mem_bw_mbps.unwrap_or(0.0)))?;
-        ensure(positive(self.max_freq_mhz), "max_freq_mhz", || format!("is {}", self.max_freq_mhz.unwrap_or(0.0)))
+        ensure(positive(self.max_freq_mhz), "max_freq_mhz", || format!("is {}", self.max_freq_mhz.unwrap_or(0.0)))?;
+        self.memory.map_or(Ok(()), |m| m.check())
     }
 }
 
@@ -83,6 +84,7 @@ impl ServiceView {
             let is_time = qos_target_ms.is_finite() && qos_target_ms > 0.0;
             ensure(is_time, "services.qos_target_ms", || format!("is {qos_target_ms} for {:?}", self.id))?;
         }
+        self.memory.check()?;
         self.allocation.check(p)
     }
 }
@@ -112,6 +114,7 @@ impl Allocation {
 mod tests {
     use super::*;
     use crate::features::Features;
+    use crate::memory::{Memory, MemoryView};
     use crate::observation::FeedState;
     use crate::platform::Mba;
 
@@ -124,7 +127,7 @@ mod tests {
     fn unsound_platforms_are_named() {
         assert_eq!(platform().check(), Ok(()));
         type Change = fn(&mut Platform);
-        let cases: [(&str, Change); 12] = [
+        let cases: [(&str, Change); 13] = [
             ("core_of_cpu", |p| p.core_of_cpu.truncate(7)),
             ("numa_of_cpu", |p| p.numa_of_cpu = vec![0]),
             ("numa_of_cpu", |p| p.numa_of_cpu = vec![1024; 8]),
@@ -137,6 +140,7 @@ mod tests {
             ("llc.min_ways", |p| p.llc.iter_mut().for_each(|l| l.min_ways = 0)),
             ("mba", |p| p.mba = Some(Mba { min_pct: 10, step_pct: 0 })),
             ("smt", |p| p.smt = 0),
+            ("memory.capacity_bytes", |p| p.memory = Some(Memory { capacity_bytes: 0 })),
         ];
         for (field, change) in cases {
             let mut p = platform();
@@ -161,6 +165,7 @@ mod tests {
             interval: None,
             window: None,
             instr_per_s: None,
+            memory: MemoryView::default(),
         };
         let says = |services: Vec<ServiceView>| {
             Observation { t_ms: 0, services, ..Observation::default() }.check(&p).err().map(|(field, _)| field)
@@ -175,5 +180,7 @@ mod tests {
         assert_eq!(with(Allocation { quota_cores: Some(-1.0), ..all.clone() }), Some("services.allocation.quota_cores"));
         assert_eq!(with(Allocation { mba_pct: 101, ..all }), Some("services.allocation.mba_pct"));
         assert_eq!(says(vec![ServiceView { kind: Kind::Lc { qos_target_ms: 0.0 }, ..service() }]), Some("services.qos_target_ms"));
+        let memory = MemoryView { stall_frac: Some(-0.1), ..MemoryView::default() };
+        assert_eq!(says(vec![ServiceView { memory, ..service() }]), Some("services.memory.stall_frac"));
     }
 }

@@ -14,6 +14,7 @@ pub mod core_use;
 mod exact;
 pub mod lender;
 pub mod math;
+pub mod memory;
 pub mod plant;
 pub mod profile;
 pub mod queue;
@@ -25,6 +26,7 @@ pub mod tenant;
 
 pub use core_use::{CoreSeconds, CoreUse, Cores, CoresError};
 pub use lender::VirtualLender;
+pub use memory::{MemoryUse, Paged};
 pub use plant::{Change, Plant};
 pub use profile::{
     BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,

@@ -3,6 +3,7 @@
 //! Services and jobs come, change their load and leave at given times (the start of the first tick at or after them).
 //! A newcomer that no plan has named yet runs on everything, together with its holders.
 
+use crate::memory::{MemoryUse, Paged};
 use crate::plant::{Change, Plant};
 use crate::profile::{PlatformProfile, Profile};
 use crate::steady::{LatencyMs, Sample, Steady, HORIZON_S};
@@ -11,13 +12,15 @@ use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use surefoot_server::features::{core_freq_mhz, Frequency};
+use surefoot_server::order::{limit_pass, Pass};
 use surefoot_server::window::{merge, overloaded, span_ms, verdict, LONGEST_WINDOW_MS, SILENT_MS};
 use surefoot_server::{
-    Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Observation, Plan, Platform, Server, ServerError, ServiceView, Tick,
-    Verdict,
+    Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Memory, MemoryView, Observation, Plan, Platform, Server,
+    ServerError, ServiceView, Tick, Verdict,
 };
 
 const BYTES_PER_GB: f64 = (1u64 << 30) as f64;
+const BYTES_PER_MB: f64 = (1u64 << 20) as f64;
 
 /// The platform of a profile in the words of the port: every CPU managed, whole cores.
 pub fn platform_of(p: &PlatformProfile) -> Platform {
@@ -35,7 +38,13 @@ pub fn platform_of(p: &PlatformProfile) -> Platform {
         mba: p.mem.mba.then_some(Mba { min_pct: p.mem.mba_min_pct as u8, step_pct: p.mem.mba_step_pct as u8 }),
         mem_bw_mbps: Some(p.mem.bw_gbs * 1e3),
         max_freq_mhz: p.cpu.turbo_ghz.first().map(|f| f * 1e3),
+        memory: Some(Memory { capacity_bytes: bytes((p.mem.capacity_gb - p.mem.reserved_gb) * 1024.0) }).filter(|m| m.capacity_bytes > 0),
     }
+}
+
+/// Bytes of MB (2^20 bytes).
+fn bytes(mb: f64) -> u64 {
+    (mb * BYTES_PER_MB).round() as u64
 }
 
 /// Something that happens to the virtual server from outside.
@@ -354,6 +363,11 @@ impl VirtualServer {
     }
 }
 
+/// Whether a change is that of a memory limit to a lower one.
+fn lowers(change: &Change, from: &Allocation, to: &Allocation) -> bool {
+    matches!(change, Change::MemGb(_)) && limit_pass(from.mem_limit_bytes, to.mem_limit_bytes) == Pass::Grow
+}
+
 /// `said`: the verdicts of what it is of.
 fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, said: impl Iterator<Item = Verdict> + Clone) -> Latency {
     Latency {
@@ -437,6 +451,7 @@ impl Entry {
             interval: self.interval(looked_ms, now_ms),
             window,
             instr_per_s: self.sample.map(|s| s.instr_per_s),
+            memory: self.sample.map(|s| memory_view(&s.memory)).unwrap_or_default(),
         }
     }
 }
@@ -452,7 +467,33 @@ fn since_looked(earlier: &Sample, before_ms: u64, last: Sample, last_ms: u64) ->
         cpu_usage_cores: mean(|s| s.cpu_usage_cores),
         nb_mbl_mbps: mean(|s| s.nb_mbl_mbps),
         instr_per_s: mean(|s| s.instr_per_s),
+        memory: MemoryUse { paged: paged_since(earlier.memory.paged, last.memory.paged, last_share), ..last.memory },
         ..last
+    }
+}
+
+/// What went to and fro in a step of which the second reading is so large a share.
+fn paged_since(earlier: Option<Paged>, last: Option<Paged>, last_share: f64) -> Option<Paged> {
+    let (earlier, last) = (earlier?, last?);
+    let mean = |of: fn(&Paged) -> f64| of(&earlier) * (1.0 - last_share) + of(&last) * last_share;
+    Some(Paged {
+        pool_ins_per_s: mean(|m| m.pool_ins_per_s),
+        disk_ins_per_s: mean(|m| m.disk_ins_per_s),
+        stall_frac: mean(|m| m.stall_frac),
+        ..last
+    })
+}
+
+/// The memory of a sample in the words of the port. Every page that comes back had been taken while it was in use: a refault.
+pub fn memory_view(m: &MemoryUse) -> MemoryView {
+    MemoryView {
+        in_use_bytes: Some(bytes(m.in_use_mb)),
+        pool_bytes: m.paged.map(|x| bytes(x.pool_mb)),
+        stored_bytes: m.paged.map(|x| bytes(x.stored_mb)),
+        pool_swap_ins_per_s: m.paged.map(|x| x.pool_ins_per_s),
+        disk_swap_ins_per_s: m.paged.map(|x| x.disk_ins_per_s),
+        refaults_per_s: m.paged.map(|x| x.pool_ins_per_s + x.disk_ins_per_s),
+        stall_frac: m.paged.map(|x| x.stall_frac),
     }
 }
 
@@ -510,15 +551,19 @@ impl Server for VirtualServer {
             new.insert(id.clone(), a);
         }
         surefoot_server::validate::validate(&self.platform, &all).map_err(ServerError::Invalid)?;
+        // Memory limits are raised before others are lowered.
+        for lowered in [false, true] {
+            for (id, a) in &new {
+                let Some(e) = self.entries.iter().find(|e| e.id == *id) else { continue };
+                for c in self.changes(&e.allocation, a).into_iter().filter(|c| lowers(c, &e.allocation, a) == lowered) {
+                    // Cannot fail: the whole plan has passed the same checks above.
+                    self.plant.change(id, c).map_err(|e| ServerError::Invalid(e.to_string()))?;
+                }
+            }
+        }
         let mut applied = Applied::default();
         for (id, a) in &new {
-            let Some(i) = self.entries.iter().position(|e| e.id == *id) else { continue };
-            let changes = self.changes(&self.entries[i].allocation, a);
-            for c in changes {
-                // Cannot fail: the whole plan has passed the same checks above.
-                self.plant.change(id, c).map_err(|e| ServerError::Invalid(e.to_string()))?;
-            }
-            let e = &mut self.entries[i];
+            let Some(e) = self.entries.iter_mut().find(|e| e.id == *id) else { continue };
             if e.allocation != *a || !e.placed {
                 applied.changed.push(id.clone());
             }

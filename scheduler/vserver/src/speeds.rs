@@ -747,7 +747,7 @@ fn l2_factor(l2_mb: f64, exponent: f64) -> f64 {
 }
 
 /// Compressed-swap faults and disk faults per request (LC) or per 1000 instructions (BE) under a memory limit.
-fn faults(paging: Option<&Paging>, t: &Tenant) -> (f64, f64) {
+pub(crate) fn faults(paging: Option<&Paging>, t: &Tenant) -> (f64, f64) {
     let (Some(m), Some(limit)) = (paging, t.mem_gb) else { return (0.0, 0.0) };
     if limit >= m.ws_gb {
         return (0.0, 0.0);

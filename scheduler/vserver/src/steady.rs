@@ -2,6 +2,7 @@
 
 use crate::exact::Strike;
 use crate::math::{ident_hash, Draws};
+use crate::memory::{memory_use, MemoryUse};
 use crate::profile::{LcDemand, PlatformProfile};
 use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
 use crate::speeds::{Solver, Speed};
@@ -45,6 +46,7 @@ pub struct Sample {
     pub nb_cache_mb: f64,
     pub nb_mbl_mbps: f64,
     pub instr_per_s: f64,
+    pub memory: MemoryUse,
     /// None for BE jobs and for an interval without completions.
     pub latency: Option<LatencyMs>,
     /// Requests completed per second; 0 for BE jobs.
@@ -105,7 +107,8 @@ pub(crate) fn sample(p: &PlatformProfile, t: &Tenant, r: &Speed, latency: Option
     let m = &t.profile.memory;
     let threads = f64::from(t.threads);
     let virt = m.virt_mb + m.virt_mb_thread * threads;
-    let mut res = virt.min(m.res_mb + m.res_mb_thread * threads + m.res_mb_queued * queued);
+    let footprint = virt.min(m.res_mb + m.res_mb_thread * threads + m.res_mb_queued * queued);
+    let mut res = footprint;
     if let Some(limit) = t.mem_gb {
         res = res.min(limit * 1024.0);
     }
@@ -126,6 +129,7 @@ pub(crate) fn sample(p: &PlatformProfile, t: &Tenant, r: &Speed, latency: Option
         nb_cache_mb: 0.0,
         nb_mbl_mbps: 0.0,
         instr_per_s: r.instr_per_s,
+        memory: memory_use(p, t, r, footprint),
         latency,
         achieved_rps: if t.profile.is_be() { 0.0 } else { r.x },
         lost_frac: lost,

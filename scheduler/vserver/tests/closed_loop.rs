@@ -346,6 +346,63 @@ fn a_memory_limit_survives_a_plan_of_cores_and_ways() {
     assert_eq!(refused, "ads: memory, but it is not placed yet. Give it CPUs first, or in the same plan. Nothing was changed.");
 }
 
+/// COSMOS's server with a service and a job whose sets are larger than what is left to them.
+fn cosmos() -> VirtualServer {
+    let mut v = VirtualServer::new(platform("cosmos-server"), None);
+    for (id, rps) in [("memcached-lancet", 37_500.0), ("stream", 0.0)] {
+        v.add(0, id, profiles().service(id).unwrap().clone(), rps, 16).unwrap();
+    }
+    v
+}
+
+/// Memory limits for the two, GB; the service has 8 GB of pool.
+fn limits(v: &VirtualServer, lc_gb: f64, be_gb: f64) -> Plan {
+    let bytes = |gb: f64| Some((gb * f64::from(1 << 30)) as u64);
+    let lc = Allocation { mem_limit_bytes: bytes(lc_gb), zswap_max_bytes: bytes(8.0), ..hold(v, 0, 10, 0xff) };
+    let be = Allocation { mem_limit_bytes: bytes(be_gb), zswap_max_bytes: Some(0), ..hold(v, 10, 16, 0x700) };
+    plan(&[("memcached-lancet", lc), ("stream", be)])
+}
+
+/// Under 36 GB a service with 45 has 28 resident, and 8 of pool for 15.2 more: the rest comes from the disk. One that is not limited, and one
+/// with room for all that it touches, has no faults.
+#[test]
+fn memory_is_seen_as_it_is_in_force() {
+    let mut v = cosmos();
+    let free = run(&mut v, 1)[0].get("memcached-lancet").unwrap().memory;
+    assert!(free.in_use_bytes.unwrap() > 44 << 30, "{free:?}");
+    assert_eq!((free.pool_bytes, free.refaults_per_s, free.stall_frac), (Some(0), Some(0.0), Some(0.0)));
+    v.apply(&limits(&v, 36.0, 24.0)).unwrap();
+    let seen = run(&mut v, 20).pop().unwrap();
+    let m = seen.get("memcached-lancet").unwrap().memory;
+    assert_eq!((m.in_use_bytes, m.pool_bytes), (Some(36 << 30), Some(8 << 30)));
+    assert!((m.compression_ratio().unwrap() - 1.9).abs() < 1e-9, "{m:?}");
+    let (pool, disk) = (m.pool_swap_ins_per_s.unwrap(), m.disk_swap_ins_per_s.unwrap());
+    assert!(pool > disk && disk > 0.0 && m.refaults_per_s == Some(pool + disk), "{m:?}");
+    assert!(m.stall_frac.is_some_and(|s| s > 0.0 && s < 1.0), "{m:?}");
+    let m = seen.get("stream").unwrap().memory;
+    assert_eq!((m.in_use_bytes, m.pool_bytes, m.refaults_per_s), (Some(24 << 30), Some(0), Some(0.0)));
+}
+
+/// 64 GB less 4 are there: limits of 36 and 24 GB fit, and half a GB more does not. Where one is lowered for another, both come into force
+/// together: at no moment is one lowered and the other not raised yet.
+#[test]
+fn limits_fit_and_none_is_lowered_before_another_is_raised() {
+    let mut v = cosmos();
+    assert_eq!(v.platform().memory.unwrap().capacity_bytes, 60 << 30);
+    let e = v.apply(&limits(&v, 36.0, 24.5)).unwrap_err().to_string();
+    assert!(e.starts_with("memcached-lancet: memory limit of") && e.contains("of cosmos-server"), "{e}");
+    v.apply(&limits(&v, 36.0, 24.0)).unwrap();
+    run(&mut v, 2);
+    v.apply(&limits(&v, 30.0, 30.0)).unwrap();
+    let in_force = |v: &VirtualServer| ["memcached-lancet", "stream"].map(|id| v.plant().tenants()[v.plant().position(id).unwrap()].mem_gb);
+    for _ in 0..10 {
+        v.advance(Tick { ms: 10 });
+        let [lc, be] = in_force(&v);
+        assert!(lc == Some(36.0) || be == Some(30.0), "{lc:?} {be:?}");
+    }
+    assert_eq!(in_force(&v), [Some(30.0), Some(30.0)]);
+}
+
 /// One service's part of a plan, before there is a platform: CPUs, ways, MBA, memory and pool, shared or not.
 #[derive(Clone, Debug)]
 struct Part {
@@ -404,6 +461,11 @@ fn sound(o: &Observation) -> Result<(), TestCaseError> {
             prop_assert!(l.achieved_rps.is_finite() && l.achieved_rps > 0.0);
         }
         prop_assert!(s.instr_per_s.is_none_or(|x| x.is_finite() && x >= 0.0));
+        let m = &s.memory;
+        let rates = [m.pool_swap_ins_per_s, m.disk_swap_ins_per_s, m.refaults_per_s];
+        prop_assert!(rates.into_iter().flatten().all(|x| x.is_finite() && x >= 0.0), "{m:?}");
+        prop_assert!(m.stall_frac.is_none_or(|x| (0.0..=1.0).contains(&x)), "{m:?}");
+        prop_assert!(m.pool_bytes <= m.in_use_bytes && m.pool_bytes <= m.stored_bytes, "{m:?}");
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
-use surefoot_server::order::{order, Pass};
+use surefoot_server::order::{limit_pass, order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
 
@@ -137,7 +137,7 @@ impl LocalServer {
             }
         }
         drop(lock);
-        self.tried_again(new.keys());
+        self.tried_again(plan, new.keys());
         match turn {
             ClassTurn::NotNeeded => {}
             ClassTurn::Now => {
@@ -276,7 +276,6 @@ impl LocalServer {
             let from = std::mem::replace(&mut is[w.holder], w.to.to_string());
             steps.push((w.pass, knob_step(ids[w.holder], Knob::Cpus, from, w.to.to_string())));
         }
-        let cores = |quota: &str| quota_cores(quota).unwrap_or(f64::INFINITY);
         for (id, a) in new {
             let s = &self.services[id];
             let mut knob = |pass: Option<Pass>, knob: Knob, to: String| -> Result<(), ServerError> {
@@ -286,7 +285,7 @@ impl LocalServer {
                 let from = now(id, knob)?;
                 // What the kernel has made of a quota is in force already.
                 if from != to && !(knob == Knob::Quota && knob.same(&to, &from)) {
-                    let pass = pass.unwrap_or(if cores(&to) > cores(&from) { Pass::Grow } else { Pass::Shrink });
+                    let pass = pass.unwrap_or(pass_of(knob, &from, &to));
                     steps.push((pass, knob_step(id, knob, from, to)));
                 }
                 Ok(())
@@ -311,7 +310,7 @@ impl LocalServer {
                 // No limit of ours is the limit that somebody else set.
                 let former = self.touched.get(id).and_then(|f| f.saved.get(&k).cloned());
                 if let Some(to) = want.map(|b| b.to_string()).or(former) {
-                    knob(Some(if want.is_none() { Pass::Grow } else { Pass::Shrink }), k, to)?;
+                    knob(None, k, to)?;
                 }
             }
         }
@@ -405,12 +404,24 @@ impl LocalServer {
     /// A former value that is refused for longer than that is not to be had: the service keeps what it has, and the others need not wait.
     fn gives_up(&mut self, step: &Step, refusal: &Refusal) -> bool {
         let since = *self.unsettled_since.get_or_insert_with(Instant::now);
-        let Step::Knob { id, knob, .. } = step else { return false };
+        let Step::Knob { id, knob, to, .. } = step else { return false };
         let gives_up = refusal.cause == Cause::Other && since.elapsed() >= FIRST_PAUSE;
         if gives_up {
+            self.limit_stays_at(id, *knob, to);
             self.learn_kept(id, Value::Knob(*knob), &refusal.error);
         }
         gives_up
+    }
+}
+
+/// When a quota or a limit is written: a quota that shrinks gives to those that grow; of limits see [`limit_pass`].
+fn pass_of(knob: Knob, from: &str, to: &str) -> Pass {
+    let bytes = |limit: &str| limit.parse().ok();
+    let cores = |quota: &str| quota_cores(quota).unwrap_or(f64::INFINITY);
+    match knob {
+        Knob::Memory | Knob::Zswap => limit_pass(bytes(from), bytes(to)),
+        _ if cores(to) > cores(from) => Pass::Grow,
+        _ => Pass::Shrink,
     }
 }
 

@@ -176,7 +176,8 @@ fn random_plan(s: &LocalServer, random: &mut Random) -> Plan {
         }
         if random.below(4) == 0 {
             a.mem_limit_bytes = Some((1 + random.below(64)) << 20);
-            a.zswap_max_bytes = Some(random.below(64) << 20);
+            // The pool is inside the limit.
+            a.zswap_max_bytes = Some(random.below(64) << 20).min(a.mem_limit_bytes);
         }
     }
     Plan::whole(allocations)

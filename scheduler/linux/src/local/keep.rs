@@ -32,6 +32,14 @@ struct Held {
     value: String,
     /// It was seen in force: another value is somebody else's.
     settled: bool,
+    /// It could not be reached. Only another value is tried again.
+    given_up: bool,
+}
+
+impl Held {
+    fn new(value: String, settled: bool) -> Self {
+        Held { value, settled, given_up: false }
+    }
 }
 
 /// Somebody else who writes what we do.
@@ -116,6 +124,33 @@ impl Keeper {
         CpuSet::parse(&held.value).ok().filter(|c| !c.is_empty())
     }
 
+    /// These values are to stay, instead of those of the plan before. A memory limit that is the same goes on as it is: where memory is
+    /// being taken for it, and where that was given up.
+    fn hold(&mut self, id: &str, mut values: BTreeMap<Knob, Held>) {
+        let before = self.held.remove(id).and_then(|mut held| held.remove(&Knob::Memory));
+        match (before, values.get_mut(&Knob::Memory)) {
+            (Some(before), Some(now)) if before.value == now.value => *now = before,
+            // What was on its way to another limit ends first.
+            _ => self.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory),
+        }
+        self.held.insert(id.into(), values);
+        self.looked.remove(id);
+    }
+
+    /// Whether this value is to stay already.
+    fn holds(&self, id: &str, knob: Knob, value: &str) -> bool {
+        self.held.get(id).and_then(|held| held.get(&knob)).is_some_and(|h| h.value == value)
+    }
+
+    /// The thread that takes memory from a service.
+    #[cfg(test)]
+    pub(super) fn lowering(&self, id: &str) -> Option<std::thread::ThreadId> {
+        match self.work.get(&(id.into(), Knob::Memory))? {
+            Work::Lowering(l) => l.thread_id(),
+            Work::Write(_) => None,
+        }
+    }
+
     /// Wait for what is under way: it must not overwrite what is given back next.
     pub(super) fn end_work(&mut self, id: &str) {
         self.work.retain(|(of, _), _| of != id);
@@ -191,7 +226,8 @@ impl LocalServer {
             if s.kind == Kind::Be && a.quota_cores.is_some() && group.get(Knob::Weight).is_some() {
                 values.push((Knob::Weight, s.control.least_weight().into(), true));
             }
-            if let Some(bytes) = a.mem_limit_bytes {
+            // In force: where another was refused, that of before.
+            if let Some(bytes) = s.allocation.mem_limit_bytes {
                 values.push((Knob::Memory, bytes.to_string(), false));
             }
             if let Some(bytes) = a.zswap_max_bytes {
@@ -200,12 +236,9 @@ impl LocalServer {
             if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
                 values.push((Knob::Mems, nodes.to_string(), false));
             }
-            values.retain(|(knob, ..)| !self.limits.keeps(id, Value::Knob(*knob)));
-            // What was on its way for the former plan ends first.
-            self.keeper.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory);
-            let held = values.into_iter().map(|(knob, value, settled)| (knob, Held { value, settled })).collect();
-            self.keeper.held.insert(id.clone(), held);
-            self.keeper.looked.remove(id);
+            let held = |knob: &Knob, value: &str| *knob == Knob::Memory && self.keeper.holds(id, *knob, value);
+            values.retain(|(knob, value, _)| !self.limits.keeps(id, Value::Knob(*knob)) || held(knob, value));
+            self.keeper.hold(id, values.into_iter().map(|(knob, value, settled)| (knob, Held::new(value, settled))).collect());
         }
         self.tend();
     }
@@ -249,7 +282,7 @@ impl LocalServer {
             });
             match made {
                 Ok(()) => {
-                    held.insert(Knob::Partition, Held { value: "root".into(), settled: true });
+                    held.insert(Knob::Partition, Held::new("root".into(), true));
                 }
                 Err(e) => {
                     tracing::info!("{id}: CPUs without a partition of their own, by cpuset alone: {e}");
@@ -273,13 +306,20 @@ impl LocalServer {
             let mut lost = vec![];
             for (knob, held) in values.iter_mut() {
                 let key = (id.clone(), *knob);
+                if held.given_up {
+                    continue;
+                }
                 match work.get_mut(&key).map(Work::ended) {
                     Some(None) => continue,
                     Some(Some(ended)) => {
                         work.remove(&key);
                         if let Err(e) = ended {
                             tracing::warn!("{} of {id} stays as it is: {e}", knob.name());
-                            lost.push(*knob);
+                            if *knob == Knob::Memory {
+                                held.given_up = true;
+                            } else {
+                                lost.push(*knob);
+                            }
                             continue;
                         }
                     }

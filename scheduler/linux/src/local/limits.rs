@@ -19,7 +19,7 @@ use crate::resctrl::steps::Op;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
-use surefoot_server::{Allocation, Bounds, CpuSet, ServerError, ServiceId};
+use surefoot_server::{Allocation, Bounds, Change, CpuSet, Plan, Resource, ServerError, ServiceId};
 
 /// Until what was refused for no visible reason is tried again.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(4);
@@ -41,6 +41,18 @@ impl Value {
             Value::Knob(knob) => knob.name(),
             Value::Ways => "ways",
         }
+    }
+
+    /// Whether a change says anything about it.
+    fn named_by(self, change: &Change) -> bool {
+        let of: &[Resource] = match self {
+            Value::Knob(Knob::Memory | Knob::High) => &[Resource::Memory],
+            Value::Knob(Knob::Zswap) => &[Resource::Zswap],
+            // Weight, nodes and partitions follow the CPUs.
+            Value::Knob(_) => &[Resource::Cpu],
+            Value::Ways => &[Resource::Llc, Resource::MemoryBandwidth],
+        };
+        of.iter().any(|r| change.names(*r))
     }
 }
 
@@ -363,10 +375,11 @@ impl LocalServer {
         let mut a = asked.clone();
         let stays = self.limits.refused.iter().filter(|((of, _), r)| of == id && !r.is_due());
         for ((_, value), r) in stays {
-            let bytes = |knob| self.services.get(id).and_then(|s| s.control.get(knob)).and_then(|t| t.parse().ok());
+            // Not what the file says: that may be somebody else's limit, which is theirs to change.
+            let ours = self.services.get(id).map(|s| &s.allocation);
             match value {
-                Value::Knob(k @ Knob::Memory) => a.mem_limit_bytes = bytes(*k),
-                Value::Knob(k @ Knob::Zswap) => a.zswap_max_bytes = bytes(*k),
+                Value::Knob(Knob::Memory) => a.mem_limit_bytes = ours.and_then(|a| a.mem_limit_bytes),
+                Value::Knob(Knob::Zswap) => a.zswap_max_bytes = ours.and_then(|a| a.zswap_max_bytes),
                 Value::Knob(Knob::Quota) => a.quota_cores = r.bounds.quota_at_most,
                 Value::Ways => {
                     if let Some(w) = r.bounds.ways.as_ref().filter(|w| w.len() == a.ways.len()) {
@@ -379,11 +392,25 @@ impl LocalServer {
         a
     }
 
-    /// A plan that names these services is in force: what was due to be tried again has been.
-    pub(super) fn tried_again<'a>(&mut self, ids: impl Iterator<Item = &'a ServiceId>) {
+    /// A limit on memory that a plan wrote and that cannot be taken back is what the service has of ours. Where the plan lifted one, it is
+    /// somebody else's former limit.
+    pub(super) fn limit_stays_at(&mut self, id: &str, knob: Knob, written: &str) {
+        let former = self.touched.get(id).and_then(|f| f.saved.get(&knob));
+        let bytes = written.parse().ok().filter(|_| former.is_none_or(|f| f != written));
+        let Some(s) = self.services.get_mut(id) else { return };
+        match knob {
+            Knob::Memory => s.allocation.mem_limit_bytes = bytes,
+            Knob::Zswap => s.allocation.zswap_max_bytes = bytes,
+            _ => {}
+        }
+    }
+
+    /// A plan is in force that changes these services: what it names and was due to be tried again has been.
+    pub(super) fn tried_again<'a>(&mut self, plan: &Plan, ids: impl Iterator<Item = &'a ServiceId>) {
         for id in ids {
+            let Some(change) = plan.changes.get(id) else { continue };
             self.limits.refused.retain(|(of, value), r| {
-                let over = of == id && r.is_due();
+                let over = of == id && r.is_due() && value.named_by(change);
                 if over {
                     tracing::info!("{id}: {}: can be set again", value.name());
                 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use surefoot_server::bounding::keep;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::validate::validate;
+use surefoot_server::{Change, Cpu, Limit as ChangeLimit};
 
 /// The errno of a write of this text to this path; None: it is done.
 type Rule = Box<dyn Fn(&Path, &str) -> Option<i32> + Send + Sync>;
@@ -255,6 +256,116 @@ fn refused_ways_stop_one_service() {
         ticks(&mut s, &wanted);
         assert_eq!((kept(&s), sound(&mut s)["good"].shared_ways.clone()), (vec![], vec![0, 0]), "{what}");
         s.reset().unwrap();
+    }
+}
+
+/// A plan that gives one service this limit.
+fn limit(id: &str, bytes: u64) -> Plan {
+    let change = Change { mem_limit: Some(ChangeLimit::Bytes(bytes)), ..Change::default() };
+    Plan { changes: BTreeMap::from([(id.into(), change)]), ..Plan::default() }
+}
+
+/// A plan that gives `bad` the CPUs that it has, and this many cores of them.
+fn cores(wanted: &Plan, cores: f64) -> Plan {
+    let cpu = Cpu { quota_cores: Some(cores), ..wanted.changes["bad"].cpu.clone().unwrap() };
+    Plan { changes: BTreeMap::from([("bad".into(), Change { cpu: Some(cpu), ..Change::default() })]), ..Plan::default() }
+}
+
+/// Refuse `bad`'s memory limit.
+fn refuse_memory(host: &Host) {
+    host.files.by(|path, _| path.ends_with("bad/memory.max").then_some(libc::EBUSY));
+}
+
+/// Where the kernel refuses a memory limit, the one in the file is not the service's own: it is not told as its, and whoever set it may
+/// change it. A limit of ours that a refusal leaves is its own still.
+#[test]
+fn a_refused_limit_leaves_that_of_somebody_else_to_them() {
+    let host = Host::new();
+    host.put("bad/memory.max", "2147483648\n");
+    let mut s = host.server();
+    let wanted = plan(&s);
+    s.apply(&wanted).unwrap();
+    refuse_memory(&host);
+    s.apply(&limit("bad", 1 << 30)).unwrap_err();
+    assert_eq!((kept(&s), sound(&mut s)["bad"].mem_limit_bytes), (vec![("bad".to_string(), "memory limit")], None));
+    s.apply(&cores(&wanted, 1.5)).unwrap();
+    wait(&mut s);
+    s.apply(&cores(&wanted, 1.0)).unwrap();
+    host.files.by(|_, _| None);
+    host.put("bad/memory.max", "3221225472\n");
+    assert_eq!((sound(&mut s)["bad"].mem_limit_bytes, host.says("bad/memory.max").as_str()), (None, "3221225472"));
+    // One of ours.
+    s.apply(&limit("bad", 4 << 30)).unwrap();
+    refuse_memory(&host);
+    s.apply(&limit("bad", 1 << 30)).unwrap_err();
+    s.apply(&cores(&wanted, 1.5)).unwrap();
+    assert_eq!((sound(&mut s)["bad"].mem_limit_bytes, host.says("bad/memory.max")), (Some(4 << 30), (4u64 << 30).to_string()));
+    // It is kept against others all the same.
+    host.files.by(|_, _| None);
+    host.put("bad/memory.max", "3221225472\n");
+    s.observe();
+    assert_eq!(host.says("bad/memory.max"), (4u64 << 30).to_string());
+}
+
+/// A plan of cores does not try a refused memory limit: the pause after the next refusal is twice as long all the same.
+#[test]
+fn a_plan_of_cores_does_not_end_the_pause_of_a_limit() {
+    let host = Host::new();
+    let mut s = host.server();
+    let wanted = plan(&s);
+    s.apply(&wanted).unwrap();
+    refuse_memory(&host);
+    s.apply(&limit("bad", 1 << 30)).unwrap_err();
+    for quota in [1.5, 1.0] {
+        wait(&mut s);
+        s.apply(&cores(&wanted, quota)).unwrap();
+        assert_eq!((kept(&s), s.limits.pause("bad")), (vec![("bad".to_string(), "memory limit")], Some(FIRST_PAUSE)));
+    }
+    s.apply(&limit("bad", 1 << 30)).unwrap_err();
+    assert_eq!(s.limits.pause("bad"), Some(2 * FIRST_PAUSE));
+    host.files.by(|_, _| None);
+    wait(&mut s);
+    s.apply(&limit("bad", 1 << 30)).unwrap();
+    assert_eq!((kept(&s), sound(&mut s)["bad"].mem_limit_bytes), (vec![], Some(1 << 30)));
+}
+
+/// Where a plan raises one memory limit and lowers another, it raises first, whatever their names: also where the lower one is below use, and
+/// so reached on the side. Undone, the lowered one is back first.
+#[test]
+fn limits_are_raised_before_others_are_lowered() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&plan(&s)).unwrap();
+    let both = |bad: u64, good: u64| {
+        let changes = limit("bad", bad << 20).changes.into_iter().chain(limit("good", good << 20).changes);
+        Plan { changes: changes.collect(), ..Plan::default() }
+    };
+    s.apply(&both(400, 100)).unwrap();
+    let written: Arc<Mutex<Vec<String>>> = Arc::default();
+    let refused = Arc::new(Mutex::new(false));
+    let (log, refuses) = (written.clone(), refused.clone());
+    host.files.by(move |path, text| {
+        let id = path.ends_with("bad/memory.max").then_some("bad").or(path.ends_with("good/memory.max").then_some("good"))?;
+        log.lock().unwrap().push(format!("{id} {}", text.parse::<u64>().unwrap() >> 20));
+        (id == "bad" && text == (200 << 20).to_string() && *refuses.lock().unwrap()).then_some(libc::EIO)
+    });
+    let writes = || std::mem::take(&mut *written.lock().unwrap());
+    *refused.lock().unwrap() = true;
+    s.apply(&both(200, 300)).unwrap_err();
+    assert_eq!(writes(), ["good 300", "bad 200", "good 100"]);
+    *refused.lock().unwrap() = false;
+    s.apply(&both(200, 300)).unwrap();
+    assert_eq!(writes(), ["good 300", "bad 200"]);
+    // 250 MiB are in use: 150 are not to be had at once, and the raise does not wait for them.
+    host.put("bad/memory.high", "max\n");
+    host.put("bad/memory.current", "262144000\n");
+    s.apply(&both(150, 350)).unwrap();
+    assert_eq!((writes(), host.says("bad/memory.max")), (vec!["good 350".to_string()], (200 << 20).to_string()));
+    host.put("bad/memory.current", "1048576\n");
+    let end = Instant::now() + Duration::from_secs(30);
+    while host.says("bad/memory.max") != (150 << 20).to_string() {
+        assert!(Instant::now() < end, "it is within the limit");
+        s.observe();
     }
 }
 

@@ -50,6 +50,7 @@ use crate::discover::{discover_with, online, unlike};
 use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Journal, Touched};
+use crate::memory_use::MemoryReading;
 use crate::own::{cause_and_remedy, Author, Folder};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs::{listens, Frequencies, Process};
@@ -72,7 +73,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use surefoot_server::features::fill_neighbours;
 use surefoot_server::{
-    Allocation, Applied, CpuSet, Features, FeedState, Kind, Lease, Observation, Plan, Platform, Server, ServerError, ServiceId,
+    Allocation, Applied, CpuSet, Features, FeedState, Kind, Lease, MemoryView, Observation, Plan, Platform, Server, ServerError, ServiceId,
     ServiceView, Tick,
 };
 
@@ -229,6 +230,8 @@ struct Service {
     /// Virtual and resident memory; with the pressure below it is what is looked at once in a while.
     memory_mb: Option<(f64, f64)>,
     pressure: BTreeMap<Resource, Pressure>,
+    memory: MemoryView,
+    memory_read: Option<MemoryReading>,
     looked: Option<Instant>,
     last: Option<Reading>,
     dead_counter: DeadCounter,
@@ -807,6 +810,8 @@ impl LocalServer {
             traffic: Traffic::default(),
             memory_mb: None,
             pressure: BTreeMap::new(),
+            memory: MemoryView::default(),
+            memory_read: None,
             looked: None,
             last: None,
             dead_counter: DeadCounter::default(),
@@ -918,7 +923,7 @@ impl LocalServer {
         let ids: Vec<ServiceId> = self.services.keys().cloned().collect();
         self.watch_resctrl();
         self.follow_threads(&ids);
-        self.look_around();
+        self.look_around(now);
         self.look_at_limits();
         let read: Vec<(Features, Option<f64>)> = ids.iter().map(|id| self.features(id, now)).collect();
         let mut features: Vec<Features> = read.iter().map(|r| r.0).collect();
@@ -943,6 +948,7 @@ impl LocalServer {
                     interval: heard.and_then(|r| r.interval),
                     window: heard.and_then(|r| r.window),
                     instr_per_s,
+                    memory: s.memory,
                 }
             })
             .collect();

@@ -4,6 +4,7 @@ use super::control::{confined, Control};
 use super::{LocalServer, Reading};
 use crate::cgroup::{Cgroup, Knob, Usage, Version};
 use crate::discover::online;
+use crate::memory_use::MemoryReading;
 use crate::perf::Counters;
 use crate::procfs::{self, Frequencies};
 use crate::psi::Resource;
@@ -40,8 +41,9 @@ impl LocalServer {
         Counters::of_threads(&cgroup?.tids()).ok()
     }
 
-    /// What changes slowly is read once in a while: frequencies, memory, and what somebody else allows those that are watched.
-    pub(super) fn look_around(&mut self) {
+    /// What changes slowly is read once in a while: frequencies, memory, and what somebody else allows those that are watched. `at`: now, as the
+    /// rates of memory are to count it.
+    pub(super) fn look_around(&mut self, at: Instant) {
         let every = self.config.look_every;
         let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= every);
         if due(self.frequencies.0) {
@@ -72,6 +74,10 @@ impl LocalServer {
             s.memory_mb = procfs::memory_mb(&self.config.root, &pids);
             let pressure = |of| Some((of, s.cgroup.as_ref()?.pressure(of)?));
             s.pressure = Resource::ALL.into_iter().filter_map(pressure).collect();
+            let stalled_us = s.pressure.get(&Resource::Memory).map(|p| p.some.total_us);
+            let now = s.cgroup.as_ref().map(|g| MemoryReading::of(g, stalled_us, at));
+            s.memory = now.map(|n| n.view(s.memory_read.as_ref())).unwrap_or_default();
+            s.memory_read = now;
         }
     }
 

@@ -344,6 +344,8 @@ fn held(platform: &Platform, control: Control) -> Service {
         traffic: Traffic::default(),
         memory_mb: None,
         pressure: BTreeMap::new(),
+        memory: MemoryView::default(),
+        memory_read: None,
         looked: None,
         last: None,
         dead_counter: DeadCounter::default(),

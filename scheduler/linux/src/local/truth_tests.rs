@@ -4,9 +4,8 @@
 //! server says what it sees of it. This machine's side finds the same in its counters, files and datagrams.
 
 use super::*;
-use crate::cgroup::tests::v1;
 use crate::feed::decode;
-use crate::root::tests::put;
+use crate::root::tests::{put, tree};
 use crate::testing::{intel, ModelFiles};
 use base64::Engine as _;
 use hdrhistogram::serialization::{Serializer as _, V2Serializer};
@@ -16,13 +15,16 @@ use std::fs;
 use std::sync::Arc;
 use surefoot_loadgen::verdict::MOST_LOST;
 use surefoot_server::window::{LEAST_COMPLETED, LONGEST_WINDOW_MS};
-use surefoot_server::{Latency, Verdict};
-use surefoot_vserver::{PlatformProfile, Profiles, VirtualServer};
+use surefoot_server::{Latency, MemoryView, Verdict};
+use surefoot_vserver::{MemoryUse, Paged, PlatformProfile, Profiles, VirtualServer};
 
 const TICK_MS: u64 = 100;
 const CPUS: u32 = 8;
-/// Services, their process and profile: a busy one, one with few requests, and a job.
-const SERVICES: [(&str, u32, &str); 3] = [("busy", 42, "ads"), ("job", 52, "streamcluster"), ("rare", 62, "xapian")];
+/// Services, their process and profile: a busy one, one with few requests, and a job that has less memory than it touches.
+const SERVICES: [(&str, u32, &str); 3] = [("busy", 42, "ads"), ("job", 52, "bc"), ("rare", 62, "xapian")];
+/// The job touches 24 GB.
+const JOB_LIMIT_BYTES: u64 = 20 << 30;
+const JOB_POOL_BYTES: u64 = 4 << 30;
 /// The last CPU of each has no driver of its clock: what is shown of it is nominal.
 const UNMEASURED: [u32; 3] = [1, 4, 7];
 /// Local traffic of the stand-in's tasks, MB in a millisecond.
@@ -50,14 +52,16 @@ fn tolerance(field: &str) -> (f64, f64) {
         // A step at each end, of two services; MB of 2^20 bytes would be ten times as far off.
         "mbl_mbps" | "nb_mbl_mbps" => (0.0, 40.0),
         "virt_mem_mb" | "res_mem_mb" => (1e-4, 0.0),
-        "cpu_usage_cores" => (0.0, 1e-4),
+        "cpu_usage_cores" | "stall_frac" => (0.0, 1e-4),
+        // Whole pages in a tenth of a second.
+        "pool_swap_ins_per_s" | "disk_swap_ins_per_s" | "refaults_per_s" => (0.0, 10.1),
         _ => (1e-9, 0.0),
     }
 }
 
 /// Every field by its name: one that is added has to be named here.
 fn fields(v: &ServiceView) -> BTreeMap<String, Value> {
-    let ServiceView { id, service, kind, threads, allocation, placed, features, feed, interval, window, instr_per_s } = v;
+    let ServiceView { id, service, kind, threads, allocation, placed, features, feed, interval, window, instr_per_s, memory } = v;
     let mut all = BTreeMap::from([
         ("id".into(), json!(id)),
         ("service".into(), json!(service)),
@@ -69,6 +73,18 @@ fn fields(v: &ServiceView) -> BTreeMap<String, Value> {
         ("instr_per_s".into(), json!(instr_per_s)),
     ]);
     all.extend(surefoot_server::FEATURE_NAMES.map(|name| (name.into(), json!(features.get(name)))));
+    let MemoryView { in_use_bytes, pool_bytes, stored_bytes, pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s, stall_frac } =
+        memory;
+    let named = [
+        ("in_use_bytes", json!(in_use_bytes)),
+        ("pool_bytes", json!(pool_bytes)),
+        ("stored_bytes", json!(stored_bytes)),
+        ("pool_swap_ins_per_s", json!(pool_swap_ins_per_s)),
+        ("disk_swap_ins_per_s", json!(disk_swap_ins_per_s)),
+        ("refaults_per_s", json!(refaults_per_s)),
+        ("stall_frac", json!(stall_frac)),
+    ];
+    all.extend(named.map(|(name, value)| (format!("memory.{name}"), value)));
     for (of, l) in [("interval", interval), ("window", window)] {
         all.insert(of.into(), json!(l.is_some()));
         let Some(l) = l else { continue };
@@ -111,6 +127,9 @@ fn virtual_server() -> VirtualServer {
         ("domains", "2"),
         ("ways", "11"),
         ("mb_per_way", "2.0"),
+        // A fast disk: the job is not to spend all of its time there.
+        ("disk_us", "289.0"),
+        ("disk_iops", "300000"),
     ];
     let line = |l: &str| {
         let key = l.split('=').next().unwrap().trim();
@@ -135,15 +154,21 @@ struct Machine {
     model: ModelFiles,
     server: LocalServer,
     begun: Instant,
-    usage_ns: BTreeMap<&'static str, f64>,
+    /// CPU time of each, and what its memory has counted: pages from the pool and from the disk, and waits.
+    usage_us: BTreeMap<&'static str, f64>,
+    paged: BTreeMap<&'static str, [f64; 3]>,
     /// By which the counters of traffic moved, and by how much they had to, MB.
     moved_mb: BTreeMap<&'static str, (f64, f64)>,
 }
 
 impl Machine {
     fn new(v: &VirtualServer) -> Self {
-        let (dir, root) = v1();
+        let (dir, root) = tree(&[]);
         let put = |path: &str, text: &str| put(&root, path, text);
+        put("/proc/self/mountinfo", "30 1 0:2 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        put("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory\n");
+        put("/sys/fs/cgroup/lc/cpuset.cpus.effective", "0-7\n");
+        put("/sys/fs/cgroup/lc/cpu.max", "max 100000\n");
         put("/sys/devices/system/cpu/online", "0-7\n");
         put("/sys/devices/system/cpu/possible", "0-7\n");
         for cpu in 0..CPUS {
@@ -155,18 +180,18 @@ impl Machine {
         }
         for (id, pid, _) in SERVICES {
             for (file, text) in [
-                ("cpuset", "cpuset.cpus", "0-7\n".to_string()),
-                ("cpuset", "tasks", format!("{pid}\n")),
-                ("cpuset", "cgroup.procs", format!("{pid}\n")),
-                ("cpu", "cpu.cfs_quota_us", "-1\n".into()),
-                ("cpu", "cpu.cfs_period_us", "100000\n".into()),
-                ("cpu", "cpu.shares", "1024\n".into()),
-                ("cpuacct", "cpuacct.usage", "0\n".into()),
-            ]
-            .map(|(c, f, t)| (format!("/sys/fs/cgroup/{c}/docker/{id}/{f}"), t))
-            {
-                put(&file, &text);
+                ("cpuset.cpus", "0-7\n".to_string()),
+                ("cgroup.threads", format!("{pid}\n")),
+                ("cgroup.procs", format!("{pid}\n")),
+                ("cpu.max", "max 100000\n".into()),
+                ("cpu.weight", "100\n".into()),
+                ("cpu.stat", "usage_usec 0\n".into()),
+                ("memory.max", "max\n".into()),
+                ("memory.zswap.max", "max\n".into()),
+            ] {
+                put(&format!("/sys/fs/cgroup/lc/{id}/{file}"), &text);
             }
+            memory_files(&root, id, MemoryUse::default(), [0.0; 3]);
         }
         let (model, root) = ModelFiles::mount(&root, intel(2, 11), "");
         SERVICES.iter().for_each(|(_, pid, _)| model.machine().spawn(*pid, *pid, 1, 0));
@@ -180,10 +205,10 @@ impl Machine {
         let mut server = LocalServer::open(config).unwrap();
         server.no_pmu = Some("a test's host".into());
         for s in &v.clone().observe().services {
-            server.adopt(&s.id, &s.service, s.kind, s.threads, Target::Cgroup(format!("/docker/{}", s.id).into())).unwrap();
+            server.adopt(&s.id, &s.service, s.kind, s.threads, Target::Cgroup(format!("/lc/{}", s.id).into())).unwrap();
         }
-        let (usage_ns, moved_mb) = Default::default();
-        Machine { _dir: dir, _state: state, root, model, server, begun: Instant::now(), usage_ns, moved_mb }
+        let (usage_us, paged, moved_mb) = Default::default();
+        Machine { _dir: dir, _state: state, root, model, server, begun: Instant::now(), usage_us, paged, moved_mb }
     }
 
     /// The plant's last 100 ms, as the kernel and the senders tell of it. `silent`: whose feed says nothing, `late`: whose client is.
@@ -194,9 +219,14 @@ impl Machine {
             let plant = v.plant();
             let i = plant.position(id).unwrap();
             let (s, t) = (plant.samples()[i], &plant.tenants()[i]);
-            let usage = self.usage_ns.entry(id).or_default();
-            *usage += s.cpu_usage_cores * tick_s * 1e9;
-            fs::write(self.root.path(format!("/sys/fs/cgroup/cpuacct/docker/{id}/cpuacct.usage")), format!("{usage:.0}\n")).unwrap();
+            let usage = self.usage_us.entry(id).or_default();
+            *usage += s.cpu_usage_cores * tick_s * 1e6;
+            put(&self.root, &format!("/sys/fs/cgroup/lc/{id}/cpu.stat"), &format!("usage_usec {usage:.0}\nuser_usec 0\n"));
+            let paged = self.paged.entry(id).or_default();
+            let m = s.memory.paged.unwrap();
+            let more = [m.pool_ins_per_s, m.disk_ins_per_s, m.stall_frac * 1e6];
+            paged.iter_mut().zip(more).for_each(|(sum, per_s)| *sum += per_s * tick_s);
+            memory_files(&self.root, id, s.memory, *paged);
             let pages = |mb: f64| (mb / crate::procfs::page_mb()).round() as u64;
             fs::create_dir_all(self.root.path(format!("/proc/{pid}"))).unwrap();
             let statm = format!("{} {} 0 0 0 0 0\n", pages(s.virt_mem_mb), pages(s.res_mem_mb));
@@ -244,6 +274,20 @@ impl Machine {
     }
 }
 
+/// Memory of a service as Linux 6.14 tells of it: pages from the pool and from the disk so far, and microseconds of waiting.
+fn memory_files(root: &Root, id: &str, m: MemoryUse, [pool_ins, disk_ins, stalled_us]: [f64; 3]) {
+    let bytes = |mb: f64| (mb * f64::from(1 << 20)).round() as u64;
+    let Paged { pool_mb, stored_mb, .. } = m.paged.unwrap_or_default();
+    let (zswap, zswapped, refaults) = (bytes(pool_mb), bytes(stored_mb), pool_ins + disk_ins);
+    let stat = format!(
+        "anon 1\nzswap {zswap}\nzswapped {zswapped}\nworkingset_refault_anon {refaults:.0}\npswpin {disk_ins:.0}\nzswpin {pool_ins:.0}\n"
+    );
+    let pressure = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={stalled_us:.0}\n");
+    for (file, text) in [("current", format!("{}\n", bytes(m.in_use_mb))), ("stat", stat), ("pressure", pressure)] {
+        put(root, &format!("/sys/fs/cgroup/lc/{id}/memory.{file}"), &text);
+    }
+}
+
 fn plan(of: &Platform) -> Plan {
     let hold = |cpus: &str, mask: u32| Allocation {
         cpus: CpuSet::parse(cpus).unwrap(),
@@ -252,7 +296,9 @@ fn plan(of: &Platform) -> Plan {
         shared_ways: vec![0; 2],
         ..Allocation::everything(of)
     };
-    let allocations = [("busy", hold("0-1", 0xf)), ("job", hold("2-4", 0x30)), ("rare", hold("5-7", 0x7c0))];
+    let limits = (Some(JOB_LIMIT_BYTES), Some(JOB_POOL_BYTES));
+    let job = Allocation { mem_limit_bytes: limits.0, zswap_max_bytes: limits.1, ..hold("2-4", 0x30) };
+    let allocations = [("busy", hold("0-1", 0xf)), ("job", job), ("rare", hold("5-7", 0x7c0))];
     Plan::whole(allocations.into_iter().map(|(id, a)| (id.into(), a)).collect())
 }
 
@@ -336,6 +382,10 @@ fn both_sides_say_the_same_of_one_truth() {
     for state in ["valid", "client-limited", "server-overloaded", "not-resolvable", "fresh", "unknown", "not-needed"] {
         assert!(seen.get(state).is_some_and(|n| *n > 0), "the truth had no {state}: {seen:?}");
     }
+    let job = v.observe().get("job").unwrap().memory;
+    assert!(job.in_use_bytes == Some(JOB_LIMIT_BYTES) && job.pool_bytes == Some(JOB_POOL_BYTES), "{job:?}");
+    assert!([job.pool_swap_ins_per_s, job.disk_swap_ins_per_s].iter().all(|x| x.is_some_and(|x| x > 100.0)), "{job:?}");
+    assert!(job.stall_frac.is_some_and(|x| x > 0.01 && x < 0.99), "{job:?}");
     let rare = v.observe().get("rare").unwrap().window.unwrap();
     assert!(rare.count as f64 <= 1.5 * RARE_RPS * LONGEST_WINDOW_MS as f64 * 1e-3, "{rare:?}");
 }

@@ -138,6 +138,45 @@ fn a_limit_below_use_is_reached_on_the_side() {
     assert_eq!(host.says("memory.max"), "max");
 }
 
+/// A plan that leaves a memory limit alone leaves alone what takes memory for it, and does not begin anew what was given up. Another limit
+/// does both.
+#[test]
+fn a_plan_of_cores_does_not_disturb_a_slow_lowering() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    let mut p = plan(&s, "0-1");
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(64 << 10));
+    // 1 MiB is in use, and nothing takes it: that is given up after two seconds.
+    s.apply(&p).unwrap();
+    let begun = s.keeper.lowering("redis");
+    assert!(begun.is_some());
+    let cores = |s: &LocalServer, cpus: &str| {
+        Plan::cores_and_ways(plan(s, cpus).changes.iter().map(|(id, c)| (id.clone(), c.whole().unwrap())).collect())
+    };
+    for cpus in ["2-3", "4-5"] {
+        s.apply(&cores(&s, cpus)).unwrap();
+        assert_eq!((host.says("cpuset.cpus").as_str(), s.keeper.lowering("redis")), (cpus, begun));
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    while s.keeper.lowering("redis").is_some() {
+        assert!(Instant::now() < end, "it was to be given up");
+        s.observe();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    s.apply(&cores(&s, "0-1")).unwrap();
+    s.observe();
+    assert_eq!((s.keeper.lowering("redis"), host.says("memory.max").as_str()), (None, "max"));
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(128 << 10));
+    s.apply(&p).unwrap();
+    let anew = s.keeper.lowering("redis");
+    assert!(anew.is_some() && anew != begun);
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(256 << 10));
+    s.apply(&p).unwrap();
+    assert!(s.keeper.lowering("redis").is_some_and(|t| Some(t) != anew));
+    s.reset().unwrap();
+    assert_eq!(host.says("memory.max"), "max");
+}
+
 /// A plan of cores and ways says nothing about memory: limits that another plan set stay, through a restart too, until a plan lifts them.
 #[test]
 fn a_memory_limit_survives_a_plan_of_cores_and_ways() {

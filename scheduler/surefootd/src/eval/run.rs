@@ -309,6 +309,7 @@ mod tests {
                 verdict: Verdict::Valid,
             }),
             instr_per_s: None,
+            memory: surefoot_server::MemoryView::default(),
         };
         Observation { t_ms, services: p99_ms.iter().enumerate().map(view).collect(), ..Observation::default() }
     }

@@ -294,6 +294,7 @@ pub(crate) mod tests {
             interval: p99_ms.map(|p| latency(20, p)),
             window: p99_ms.map(|p| latency(200, p)),
             instr_per_s: p99_ms.is_none().then_some(1e9),
+            memory: surefoot_server::MemoryView::default(),
         };
         let mut services: Vec<ServiceView> = p99s.iter().map(|(id, p99)| view(id, Some(*p99))).collect();
         services.push(view("job", None));

@@ -521,6 +521,7 @@ mod tests {
             interval: None,
             window: None,
             instr_per_s: None,
+            memory: surefoot_server::MemoryView::default(),
         };
         m.tick(t_ms, &Observation { t_ms, services: vec![web], ..Observation::default() }, Took::default());
     }

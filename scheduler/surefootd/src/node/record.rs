@@ -279,6 +279,7 @@ mod tests {
             interval: None,
             window: None,
             instr_per_s: None,
+            memory: surefoot_server::MemoryView::default(),
         };
         Observation { t_ms, services: vec![view("a"), view("b")], ..Observation::default() }
     }

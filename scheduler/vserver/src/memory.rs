@@ -1,0 +1,86 @@
+//! What a tenant has in memory and in the compressed pool, and how often its pages come back: the steady state under its limit.
+//!
+//! The plant moves memory at once, so this follows from the limit in force and the rate of work alone. A tenant without a limit keeps everything.
+
+use crate::profile::{Paging, PlatformProfile};
+use crate::speeds::{faults, Speed};
+use crate::tenant::Tenant;
+
+/// Pages between memory, pool and disk, and what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Paged {
+    /// Compressed copies, MB, and what they stand for.
+    pub pool_mb: f64,
+    pub stored_mb: f64,
+    /// Pages that come back from the pool and from the disk, 1/s.
+    pub pool_ins_per_s: f64,
+    pub disk_ins_per_s: f64,
+    /// Share of the time in which some worker waits for a page.
+    pub stall_frac: f64,
+}
+
+/// Memory of one tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MemoryUse {
+    /// Everything that counts towards the limit, the pool included, MB.
+    pub in_use_mb: f64,
+    /// None where a limit takes memory of a profile that does not say how it pages.
+    pub paged: Option<Paged>,
+}
+
+/// Of a tenant that would have `footprint_mb` resident, at speeds `r` (or their averages over a tick).
+pub(crate) fn memory_use(p: &PlatformProfile, t: &Tenant, r: &Speed, footprint_mb: f64) -> MemoryUse {
+    let limit_gb = t.mem_gb.unwrap_or(f64::INFINITY);
+    let in_use_mb = footprint_mb.min(limit_gb * 1024.0);
+    match &t.profile.paging {
+        Some(m) if limit_gb < m.ws_gb => {
+            let (resident_gb, pool_gb) = split(m, limit_gb, t.cms_gb);
+            let stored_mb = m.compress_ratio * pool_gb * 1024.0;
+            let paged = Paged { pool_mb: pool_gb * 1024.0, stored_mb, ..rates(p, t, r, m) };
+            MemoryUse { in_use_mb: (resident_gb + pool_gb) * 1024.0, paged: Some(paged) }
+        }
+        // Nothing that is touched is taken.
+        Some(_) => MemoryUse { in_use_mb, paged: Some(Paged::default()) },
+        None => MemoryUse { in_use_mb, paged: (in_use_mb >= footprint_mb).then(Paged::default) },
+    }
+}
+
+/// Resident part and pool, GB, as [`faults`] has them: no page is stored twice, so the pool may be smaller than it might.
+fn split(m: &Paging, limit_gb: f64, cms_gb: f64) -> (f64, f64) {
+    let most_gb = cms_gb.clamp(0.0, limit_gb);
+    let resident_gb = limit_gb - most_gb;
+    (resident_gb, most_gb.min((m.ws_gb - resident_gb) / m.compress_ratio))
+}
+
+fn rates(p: &PlatformProfile, t: &Tenant, r: &Speed, m: &Paging) -> Paged {
+    let (pool, disk) = faults(Some(m), t);
+    let work_per_s = if t.profile.is_be() { r.x * 1e-3 } else { r.x };
+    let (pool_ins_per_s, disk_ins_per_s) = (work_per_s * pool, work_per_s * disk);
+    // As the speeds have it: requests queue at the disk, and a job that waits for each of its pages does not.
+    let idle_frac = if t.profile.is_be() { 1.0 } else { 1.0 - (disk_ins_per_s / p.os.disk_iops).min(0.98) };
+    let disk_us = p.os.disk_us / idle_frac;
+    let waiting = (pool_ins_per_s * p.os.decompress_us + disk_ins_per_s * disk_us) * 1e-6;
+    // Workers that wait independently of each other.
+    let workers = f64::from(t.workers());
+    let stall_frac = 1.0 - (1.0 - (waiting / workers).min(1.0)).powf(workers);
+    Paged { pool_ins_per_s, disk_ins_per_s, stall_frac, ..Paged::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paging() -> Paging {
+        Paging { ws_gb: 24.0, page_skew: 0.5, pages: 0.25, compress_ratio: 2.0, lru_error: 1.0 }
+    }
+
+    /// Under 16 GB: 4 GB of pool stand for 8, and 12 stay; of a pool of 12, 10 hold the other 20 of 24; without a pool all is resident.
+    #[test]
+    fn the_pool_holds_no_page_twice() {
+        assert_eq!(split(&paging(), 16.0, 4.0), (12.0, 4.0));
+        assert_eq!(split(&paging(), 16.0, 12.0), (4.0, 10.0));
+        assert_eq!(split(&paging(), 16.0, 0.0), (16.0, 0.0));
+        // More pool than memory is all of it.
+        assert_eq!(split(&paging(), 8.0, 9.0), (0.0, 8.0));
+    }
+}
