@@ -4,6 +4,7 @@
 //! [`MOST_REJECTED`]): a record of an action has a size.
 
 use crate::features::Features;
+use crate::held::Held;
 use crate::observation::{ServiceView, Verdict};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -48,9 +49,8 @@ pub struct Seen {
     pub achieved_rps: Option<f64>,
     pub instr_per_s: Option<f64>,
     /// In force.
-    pub cores: f64,
-    pub ways: Option<f64>,
-    pub mba_pct: u8,
+    #[serde(flatten)]
+    pub held: Held,
     /// As the policy used them.
     pub features: Features,
     /// Intervals of which the features are the mean.
@@ -68,9 +68,7 @@ impl Seen {
             count: s.window.map(|w| w.count),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             instr_per_s: s.instr_per_s,
-            cores: s.allocation.cores(),
-            ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
-            mba_pct: s.allocation.mba_pct,
+            held: Held::of(&s.allocation),
             features: s.features,
             intervals: 1,
         }
