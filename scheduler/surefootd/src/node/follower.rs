@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::window::WINDOW_MS;
-use surefoot_server::{ActionKind, Because, CpuSet, HoldsIf, Latency, Observation, Plan, ServiceView, Verdict};
+use surefoot_server::{ActionKind, Because, Given, HoldsIf, Latency, Observation, Plan, ServiceView, Verdict};
 
 /// A service whose latency stays unknown for so long gives no effect.
 pub const GIVE_UP_MS: u64 = 120_000;
@@ -30,12 +30,9 @@ pub struct Record {
     pub applied: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
-    /// What the plan gives the service; None where the action moved only others' resources.
-    pub cores: Option<f64>,
-    pub cpus: Option<CpuSet>,
-    /// Mask of each L3 domain.
-    pub ways: Option<Vec<u32>>,
-    pub mba_pct: Option<u8>,
+    /// What the plan gives the service.
+    #[serde(flatten)]
+    pub given: Given,
     pub because: Because,
     /// None while the record is open.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -181,10 +178,7 @@ impl Follower {
                 why: a.why,
                 applied: refused.is_none(),
                 error: refused.map(Into::into),
-                cores: to.as_ref().map(|t| t.cores()),
-                cpus: to.as_ref().map(|t| t.cpus),
-                ways: to.as_ref().map(|t| t.ways.clone()),
-                mba_pct: to.map(|t| t.mba_pct),
+                given: to.as_ref().map(Given::of).unwrap_or_default(),
                 because: a.because,
                 effect: None,
             });

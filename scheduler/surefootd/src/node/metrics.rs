@@ -18,7 +18,7 @@ use surefoot_linux::cgroup::Knob;
 use surefoot_linux::local::{Limit, Value};
 use surefoot_linux::LocalServer;
 use surefoot_policy::Opinion;
-use surefoot_server::{FeedState, Observation, Platform};
+use surefoot_server::{FeedState, Held, Observation, Platform, QUANTITIES};
 
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -291,9 +291,7 @@ impl Metrics {
             doubt: s.feed.doubt().map(|d| d.as_str().into()),
             verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
-            cores: s.allocation.cores(),
-            ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
-            mba_pct: s.allocation.mba_pct,
+            held: Held::of(&s.allocation),
             violation_s: self.violation_ms.get(&s.id).and_then(|ms| Some((*ms)? as f64 / 1000.0)),
             recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
         };
@@ -361,9 +359,10 @@ impl Metrics {
         let doubts = self.seen.services.iter().filter_map(why).collect();
         family("surefoot_latency_doubt_info", "gauge", "what speaks against a latency feed (docs/latency-feed.md)", doubts);
         family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
-        family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
-        family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));
-        family("surefoot_mba_pct", "gauge", "memory bandwidth allocation", each(|s| Some(f64::from(s.allocation.mba_pct))));
+        for q in &QUANTITIES {
+            let held = |s: &surefoot_server::ServiceView| Some((label(&s.id), (q.of)(&Held::of(&s.allocation))?));
+            family(&format!("surefoot_{}", q.key), "gauge", q.words, self.seen.services.iter().filter_map(held).collect());
+        }
         family("surefoot_instructions_per_second", "gauge", "instructions per second", each(|s| s.instr_per_s));
         let violation = self.violation_ms.iter().filter_map(|(id, ms)| Some((label(id), (*ms)? as f64 / 1000.0))).collect();
         family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
