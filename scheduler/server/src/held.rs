@@ -108,8 +108,7 @@ impl Given {
 }
 
 /// How values of a quantity are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     Real,
     Whole,
@@ -134,7 +133,7 @@ impl Steps {
 }
 
 /// One resource, as it is shown.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     pub resource: Resource,
     /// Its field in files, its column, and the end of its metric's name (`surefoot_KEY`).
@@ -152,10 +151,8 @@ pub struct Quantity {
     /// The kernel's files that hold it on a real host.
     pub set_in: &'static str,
     /// None where a service holds none that could be counted.
-    #[serde(skip)]
     pub of: fn(&Held) -> Option<f64>,
     /// None where nothing is known to bound it, or the host cannot hand it out.
-    #[serde(skip)]
     pub bounds: fn(&Platform) -> Option<Steps>,
 }
 
@@ -263,7 +260,7 @@ pub fn size(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{json, Map, Value};
+    use serde_json::{Map, Value};
 
     const GIB: u64 = 1 << 30;
 
@@ -347,6 +344,5 @@ mod tests {
         (p.core_step, p.llc, p.mba) = (0.1, None, None);
         let [Some(cores), None, None, None, None] = bounds(&p) else { panic!("{:?}", bounds(&p)) };
         assert_eq!(taken(cores, &[0.05, 0.1, 0.3, 7.7, 8.1]), [false, true, true, true, false]);
-        assert_eq!(json!(Quantity::of_resource(Resource::Zswap))["key"], "zswap_max_bytes");
     }
 }
