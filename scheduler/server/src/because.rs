@@ -199,6 +199,20 @@ mod tests {
         assert_eq!(HoldsIf::Qos { at_least: 1.0 }.judge(Some(3.0), None, None), None);
     }
 
+    /// What was seen is written as before there were limits, byte for byte, and read back from it; a limit comes after the bandwidth.
+    #[test]
+    fn what_is_held_stands_among_what_was_seen() {
+        let held = Held { cores: 5.0, ways: Some(3.5), mba_pct: 90, ..Held::default() };
+        let seen = Seen { instr_per_s: Some(1e9), held, intervals: 2, ..Seen::default() };
+        let text = serde_json::to_string(&seen).unwrap();
+        assert!(text.contains(r#","instr_per_s":1000000000.0,"cores":5.0,"ways":3.5,"mba_pct":90,"features":{"#), "{text}");
+        assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), seen);
+        let limited = Seen { held: Held { mem_limit_bytes: Some(u64::MAX), ..held }, ..seen };
+        let text = serde_json::to_string(&limited).unwrap();
+        assert!(text.contains(r#","mba_pct":90,"mem_limit_bytes":18446744073709551615,"features":{"#), "{text}");
+        assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), limited);
+    }
+
     /// Whatever a policy pours in, a record has a size, and no number that JSON does not know.
     #[test]
     fn records_are_bounded() {

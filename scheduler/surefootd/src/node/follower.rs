@@ -319,6 +319,27 @@ pub(crate) mod tests {
         assert!(f.tick(1600, &seen(1600, &[("a", 5.0)]), nothing(), None, || None).is_empty());
     }
 
+    /// A record says what the plan gives, byte for byte as before there were limits; a record of nothing given has nulls.
+    #[test]
+    fn a_record_says_what_is_given() {
+        let now = seen(0, &[("a", 40.0)]);
+        let all = now.services[0].allocation.clone();
+        let text = |plan: Plan| serde_json::to_string(&Follower::default().tick(0, &now, plan, None, || None).opened[0]).unwrap();
+        let grow = || action("a", ActionKind::Grow, HoldsIf::P99Falls);
+        let nothing = r#""applied":true,"cores":null,"cpus":null,"ways":null,"mba_pct":null,"because":{"#;
+        assert!(text(grow()).contains(nothing), "{}", text(grow()));
+        let give = |to: &Allocation| Plan { changes: [("a".to_string(), surefoot_server::Change::all(to))].into(), ..grow() };
+        let given = r#""applied":true,"cores":8.0,"cpus":"0-7","ways":[2047],"mba_pct":100,"because":{"#;
+        assert!(text(give(&all)).contains(given), "{}", text(give(&all)));
+        let limited = text(give(&Allocation { mem_limit_bytes: Some(1 << 30), ..all }));
+        assert!(limited.contains(r#""mba_pct":100,"mem_limit_bytes":1073741824,"because":{"#), "{limited}");
+        for line in [nothing, given, &limited] {
+            assert!(!line.contains("zswap"));
+        }
+        let back: Record = serde_json::from_str(&limited).unwrap();
+        assert_eq!((back.given.mem_limit_bytes, back.given.zswap_max_bytes), (Some(1 << 30), None));
+    }
+
     /// A service too slow for a p99 in a second is waited for as long as its window reaches back.
     #[test]
     fn a_slow_window_is_waited_for() {

@@ -524,6 +524,24 @@ mod tests {
         m.tick(t_ms, &Observation { t_ms, services: vec![web], ..Observation::default() }, Took::default());
     }
 
+    /// A limit has a gauge, and a field in the status, only where it is set; what every service holds has one always.
+    #[test]
+    fn limits_show_where_they_are_set() {
+        let mut m = Metrics::default();
+        tick(&mut m, 0, FeedState::Idle);
+        let text = m.text_with((None, None));
+        assert!(
+            text.contains("# HELP surefoot_ways LLC ways held\n# TYPE surefoot_ways gauge\nsurefoot_ways{service=\"web\"} 4\n"),
+            "{text}"
+        );
+        assert!(text.contains("surefoot_mba_pct{service=\"web\"} 100\n") && !text.contains("surefoot_mem_limit_bytes"), "{text}");
+        assert!(!serde_json::to_string(&m.status()).unwrap().contains("mem_limit_bytes"));
+        m.seen.services[0].allocation.mem_limit_bytes = Some(1 << 30);
+        let text = m.text_with((None, None));
+        assert!(text.contains("surefoot_mem_limit_bytes{service=\"web\"} 1073741824\n") && !text.contains("surefoot_zswap"), "{text}");
+        assert!(serde_json::to_string(&m.status()).unwrap().contains("\"mba_pct\":100,\"mem_limit_bytes\":1073741824,\"violation_s\""));
+    }
+
     /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.
     #[test]
     fn never_known_is_not_zero() {
