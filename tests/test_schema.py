@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from models import features, osml_actions
 from pipelines import manifest, samples
 from pipelines.pages import eval_rows
 
+PAGE = Path(__file__).resolve().parents[1] / "docs/architecture.md"
 TYPES: dict[str, Any] = {"Utf8": pl.String, "Int32": pl.Int32, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
 
 
@@ -44,6 +46,22 @@ def test_words_are_the_same_on_both_sides(schema: dict[str, Any]) -> None:
     assert set(samples.WORTH) - {"usable", samples.DISTURBED, "unknown"} == set(words["verdicts"]) - {"valid"}
     assert set(report.VERDICTS) == set(words["verdicts"])
     assert set(report.STATES) <= set(words["states"])
+
+
+def test_the_page_has_the_list_of_resources(schema: dict[str, Any]) -> None:
+    """docs/architecture.md names every resource with key, unit, range and the kernel's files, in the order of the node's list."""
+    section = PAGE.read_text("utf-8").partition("\n## Resources\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    said = [[cell.replace("`", "") for cell in row] for row in rows[2:]]
+    assert said == [[r["name"], r["key"], r["unit"], r["range"], r["set_in"]] for r in schema["resources"]]
+
+
+def test_every_resource_has_its_column(schema: dict[str, Any]) -> None:
+    """A time line has a column for each resource, null for a limit that is not set; no reader needs the columns of limits."""
+    limits = {r["key"]: r["limit"] for r in schema["resources"]}
+    nullable = {c["name"]: c["nullable"] for c in schema["timelines"]}
+    assert limits == {key: nullable[key] for key in limits}
+    assert not set(eval_rows._LINE) & {key for key, limit in limits.items() if limit}
 
 
 def test_numbers_are_the_same_on_both_sides(schema: dict[str, Any]) -> None:

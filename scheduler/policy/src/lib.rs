@@ -385,7 +385,7 @@ mod tests {
                     let of = format!("policy {name}, {} {} \"{}\"", a.kind.as_str(), a.service, a.why);
                     let sight = b.seen.unwrap_or_else(|| panic!("{of}: what was seen is missing. Begin with Because::seen(view)"));
                     assert_eq!(
-                        (sight.p99_ms, sight.cores),
+                        (sight.p99_ms, sight.held.cores),
                         (view.window.map(|w| w.p99_ms), view.allocation.cores()),
                         "{of}: p99 and cores are not those of the observation. Give Because::seen the view of this step"
                     );

@@ -48,11 +48,16 @@ impl Allocation {
 
     /// Ways held, averaged over the L3 domains.
     pub fn n_ways(&self) -> f64 {
-        if self.ways.is_empty() {
-            return 0.0;
-        }
-        self.ways.iter().map(|m| m.count_ones()).sum::<u32>() as f64 / self.ways.len() as f64
+        mean_ways(&self.ways)
     }
+}
+
+/// Ways of the masks of some L3 domains, averaged; 0 without any.
+pub fn mean_ways(masks: &[u32]) -> f64 {
+    if masks.is_empty() {
+        return 0.0;
+    }
+    masks.iter().map(|m| m.count_ones()).sum::<u32>() as f64 / masks.len() as f64
 }
 
 /// Mask of the lowest `ways` bits.

@@ -4,6 +4,7 @@
 //! [`MOST_REJECTED`]): a record of an action has a size.
 
 use crate::features::Features;
+use crate::held::Held;
 use crate::observation::{ServiceView, Verdict};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -48,9 +49,8 @@ pub struct Seen {
     pub achieved_rps: Option<f64>,
     pub instr_per_s: Option<f64>,
     /// In force.
-    pub cores: f64,
-    pub ways: Option<f64>,
-    pub mba_pct: u8,
+    #[serde(flatten)]
+    pub held: Held,
     /// As the policy used them.
     pub features: Features,
     /// Intervals of which the features are the mean.
@@ -68,9 +68,7 @@ impl Seen {
             count: s.window.map(|w| w.count),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             instr_per_s: s.instr_per_s,
-            cores: s.allocation.cores(),
-            ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
-            mba_pct: s.allocation.mba_pct,
+            held: Held::of(&s.allocation),
             features: s.features,
             intervals: 1,
         }
@@ -199,6 +197,20 @@ mod tests {
         assert_eq!(judge(HoldsIf::NotJudged, 30.0, 3.0), None);
         assert_eq!(HoldsIf::P99Falls.judge(None, Some(30.0), Some(0.3)), None);
         assert_eq!(HoldsIf::Qos { at_least: 1.0 }.judge(Some(3.0), None, None), None);
+    }
+
+    /// What was seen is written as before there were limits, byte for byte, and read back from it; a limit comes after the bandwidth.
+    #[test]
+    fn what_is_held_stands_among_what_was_seen() {
+        let held = Held { cores: 5.0, ways: Some(3.5), mba_pct: 90, ..Held::default() };
+        let seen = Seen { instr_per_s: Some(1e9), held, intervals: 2, ..Seen::default() };
+        let text = serde_json::to_string(&seen).unwrap();
+        assert!(text.contains(r#","instr_per_s":1000000000.0,"cores":5.0,"ways":3.5,"mba_pct":90,"features":{"#), "{text}");
+        assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), seen);
+        let limited = Seen { held: Held { mem_limit_bytes: Some(u64::MAX), ..held }, ..seen };
+        let text = serde_json::to_string(&limited).unwrap();
+        assert!(text.contains(r#","mba_pct":90,"mem_limit_bytes":18446744073709551615,"features":{"#), "{text}");
+        assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), limited);
     }
 
     /// Whatever a policy pours in, a record has a size, and no number that JSON does not know.

@@ -1,5 +1,5 @@
-//! `surefootd schema`: the columns of what this program writes and the words that stand in them, so that readers can be checked
-//! against them.
+//! `surefootd schema`: the columns of what this program writes, the resources and the words that stand in them, so that readers
+//! can be checked against them.
 
 use crate::base::cli;
 use crate::base::error::Result;
@@ -12,7 +12,7 @@ use arrow_schema::Schema;
 use serde_json::{json, Value};
 use surefoot_learn::dqn;
 use surefoot_learn::manifest::ACTION_NAMES;
-use surefoot_server::{ActionKind, LatencyFrom, SendLoop, Verdict, FEATURE_NAMES};
+use surefoot_server::{ActionKind, LatencyFrom, Quantity, SendLoop, Verdict, FEATURE_NAMES, QUANTITIES};
 
 fn columns(s: &Schema) -> Vec<Value> {
     s.fields().iter().map(|f| json!({ "name": f.name(), "type": f.data_type().to_string(), "nullable": f.is_nullable() })).collect()
@@ -33,6 +33,16 @@ fn words() -> Value {
     })
 }
 
+/// What a service can hold, in the order in which it is shown.
+fn resources() -> Value {
+    let one = |q: &Quantity| {
+        json!({
+            "name": q.resource.name(), "key": q.key, "unit": q.unit, "words": q.words, "limit": q.limit, "range": q.range, "set_in": q.set_in,
+        })
+    };
+    QUANTITIES.iter().map(one).collect()
+}
+
 /// Numbers that both sides of a file must agree on.
 fn numbers() -> Value {
     json!({ "manifest_version": SCHEMA_VERSION, "osml_reach": dqn::REACH, "osml_actions": dqn::ACTIONS })
@@ -45,7 +55,7 @@ pub fn print(args: &cli::Schema) -> Result<()> {
         [("samples", crate::sweep::rows::schema()), ("eval", crate::eval::row_schema()), ("timelines", crate::eval::timeline_schema())];
     if args.json {
         let tables = all.iter().map(|(n, s)| (*n, Value::from(columns(s))));
-        let all = tables.chain([("words", words()), ("numbers", numbers())]);
+        let all = tables.chain([("resources", resources()), ("words", words()), ("numbers", numbers())]);
         return say::json(&all.map(|(n, v)| (n.to_string(), v)).collect::<serde_json::Map<String, Value>>());
     }
     let mut page = String::new();
@@ -54,6 +64,10 @@ pub fn print(args: &cli::Schema) -> Result<()> {
         for f in schema.fields() {
             line!(page, "  {:<24} {}{}", f.name(), f.data_type(), if f.is_nullable() { ", may be null" } else { "" });
         }
+    }
+    line!(page, "resources");
+    for q in &QUANTITIES {
+        line!(page, "  {:<24} {}, {}", q.key, q.unit, q.range);
     }
     say::print(&page)
 }

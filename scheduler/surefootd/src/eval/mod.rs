@@ -35,6 +35,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{by_name_with, ModelSet, Policy, Settings};
+use surefoot_server::{Number, Quantity, QUANTITIES};
 
 /// Schema of the eval rows, in column order.
 pub fn row_schema() -> Schema {
@@ -72,8 +73,8 @@ pub fn row_schema() -> Schema {
 /// Schema of the time lines, in column order.
 pub fn timeline_schema() -> Schema {
     let f = |n: &str, t: DataType, nullable| Field::new(n, t, nullable);
-    use DataType::{Float64, Int32, Int64, Utf8};
-    Schema::new(vec![
+    use DataType::{Float64, Int64, Utf8};
+    let mut fields = vec![
         f("workload", Utf8, false),
         f("policy", Utf8, false),
         f("seed", Int64, false),
@@ -83,11 +84,30 @@ pub fn timeline_schema() -> Schema {
         f("p99_ms", Float64, true),
         f("qos_target_ms", Float64, true),
         f("load", Float64, true),
-        f("cores", Float64, false),
-        f("ways", Float64, false),
-        f("mba_pct", Int32, false),
-        f("instr_per_s", Float64, true),
-    ])
+    ];
+    fields.extend(QUANTITIES.iter().map(|q| f(q.key, held_type(q), q.limit)));
+    fields.push(f("instr_per_s", Float64, true));
+    Schema::new(fields)
+}
+
+/// Type of the column of what services hold.
+fn held_type(q: &Quantity) -> DataType {
+    match q.number {
+        Number::Real => DataType::Float64,
+        Number::Whole => DataType::Int32,
+        Number::Bytes => DataType::Int64,
+    }
+}
+
+/// The column of what services hold, one of [`QUANTITIES`].
+fn held_column(m: &[Moment], at: usize) -> ArrayRef {
+    let q = &QUANTITIES[at];
+    let values = m.iter().map(|m| q.in_column(m.held[at]));
+    match q.number {
+        Number::Real => Arc::new(Float64Array::from_iter(values)),
+        Number::Whole => Arc::new(Int32Array::from_iter(values.map(|v| v.map(|v| v as i32)))),
+        Number::Bytes => Arc::new(Int64Array::from_iter(values.map(|v| v.map(|v| v as i64)))),
+    }
 }
 
 const ROWS: &str = "rows.parquet";
@@ -362,7 +382,7 @@ impl Timelines {
         }
         let text = |f: &dyn Fn(&Moment) -> String| Arc::new(StringArray::from_iter_values(m.iter().map(f))) as ArrayRef;
         let opt = |f: fn(&Moment) -> Option<f64>| Arc::new(Float64Array::from_iter(m.iter().map(f))) as ArrayRef;
-        let columns: Vec<ArrayRef> = vec![
+        let mut columns: Vec<ArrayRef> = vec![
             text(&|_| r.workload.clone()),
             text(&|_| r.policy.clone()),
             Arc::new(Int64Array::from_iter_values(m.iter().map(|_| r.seed as i64))),
@@ -372,11 +392,9 @@ impl Timelines {
             opt(|m| m.p99_ms),
             opt(|m| m.qos_target_ms),
             opt(|m| m.load),
-            Arc::new(Float64Array::from_iter_values(m.iter().map(|m| m.cores))),
-            Arc::new(Float64Array::from_iter_values(m.iter().map(|m| m.ways))),
-            Arc::new(Int32Array::from_iter_values(m.iter().map(|m| m.mba_pct))),
-            opt(|m| m.instr_per_s),
         ];
+        columns.extend((0..QUANTITIES.len()).map(|at| held_column(m, at)));
+        columns.push(opt(|m| m.instr_per_s));
         let batch = RecordBatch::try_new(Arc::new(timeline_schema()), columns).map_err(fault)?;
         self.writer.write(&batch).map_err(fault)
     }

@@ -406,8 +406,7 @@ fn seen_lines(out: &mut String, s: &Seen) {
         (None, Some(target)) => writeln!(out, "  latency unknown, target {} ms", short(target)),
         (_, None) => writeln!(out, "  a BE job; instructions/s {}", known(s.instr_per_s)),
     };
-    let ways = s.ways.map_or(String::new(), |w| format!(", {w} ways"));
-    let _ = writeln!(out, "  held {} cores{ways}, memory bandwidth {} %", s.cores, s.mba_pct);
+    let _ = writeln!(out, "  held {}", s.held.text());
     let values = s.features.values();
     let named = FEATURE_NAMES.iter().zip(values);
     let list: Vec<String> = named.clone().filter_map(|(n, v)| Some(format!("{n} {}", short(v?)))).collect();
@@ -425,13 +424,7 @@ fn done(r: &Record) -> String {
     if !r.applied {
         return format!("refused, nothing was changed: {}", r.error.as_deref().unwrap_or("no reason is recorded"));
     }
-    let Some(cores) = r.cores else { return "its own allocation stays as it is".into() };
-    let cpus = r.cpus.map_or(String::new(), |c| format!(" (CPUs {c})"));
-    let ways = r.ways.as_ref().filter(|w| !w.is_empty()).map_or(String::new(), |w| {
-        let masks: Vec<String> = w.iter().map(|m| format!("{m:#x}")).collect();
-        format!(", ways {}", masks.join(" "))
-    });
-    format!("{cores} cores{cpus}{ways}, memory bandwidth {} %", r.mba_pct.unwrap_or(100))
+    r.given.text().unwrap_or_else(|| "its own allocation stays as it is".into())
 }
 
 fn expected(r: &Record) -> String {
@@ -551,7 +544,7 @@ pub fn run(args: &cli::Explain) -> Result<()> {
 mod tests {
     use super::*;
     use clap::Parser as _;
-    use surefoot_server::{Because, Features, Verdict};
+    use surefoot_server::{Because, Features, Given, Held, Verdict};
 
     fn record(id: u64, service: &str, t_ms: u64, at_ms: Option<u64>) -> Record {
         let seen = Seen {
@@ -561,9 +554,7 @@ mod tests {
             verdict: Some(Verdict::Valid),
             count: Some(1043),
             achieved_rps: Some(1043.0),
-            cores: 5.0,
-            ways: Some(3.0),
-            mba_pct: 100,
+            held: Held { cores: 5.0, ways: Some(3.0), mba_pct: 100, ..Held::default() },
             features: Features { ipc: Some(0.9), ..Features::default() },
             intervals: 5,
             ..Seen::default()
@@ -582,10 +573,7 @@ mod tests {
             why: "QoS 0.83; 1 cores more\u{1b}[31m".into(),
             applied: true,
             error: None,
-            cores: Some(6.0),
-            cpus: None,
-            ways: Some(vec![0x7]),
-            mba_pct: Some(100),
+            given: Given { cores: Some(6.0), ways: Some(vec![0x7]), mba_pct: Some(100), ..Given::default() },
             because,
             effect: None,
         }

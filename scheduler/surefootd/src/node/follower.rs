@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::window::WINDOW_MS;
-use surefoot_server::{ActionKind, Because, CpuSet, HoldsIf, Latency, Observation, Plan, ServiceView, Verdict};
+use surefoot_server::{ActionKind, Because, Given, HoldsIf, Latency, Observation, Plan, ServiceView, Verdict};
 
 /// A service whose latency stays unknown for so long gives no effect.
 pub const GIVE_UP_MS: u64 = 120_000;
@@ -30,12 +30,9 @@ pub struct Record {
     pub applied: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
-    /// What the plan gives the service; None where the action moved only others' resources.
-    pub cores: Option<f64>,
-    pub cpus: Option<CpuSet>,
-    /// Mask of each L3 domain.
-    pub ways: Option<Vec<u32>>,
-    pub mba_pct: Option<u8>,
+    /// What the plan gives the service.
+    #[serde(flatten)]
+    pub given: Given,
     pub because: Because,
     /// None while the record is open.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -181,10 +178,7 @@ impl Follower {
                 why: a.why,
                 applied: refused.is_none(),
                 error: refused.map(Into::into),
-                cores: to.as_ref().map(|t| t.cores()),
-                cpus: to.as_ref().map(|t| t.cpus),
-                ways: to.as_ref().map(|t| t.ways.clone()),
-                mba_pct: to.map(|t| t.mba_pct),
+                given: to.as_ref().map(Given::of).unwrap_or_default(),
                 because: a.because,
                 effect: None,
             });
@@ -324,6 +318,27 @@ pub(crate) mod tests {
         assert_eq!((told.closed[0].id, e.closed_by, e.after_ms, e.held), (42, ClosedBy::Window, 1000, Some(true)));
         assert_eq!((e.p99_before_ms, e.p99_after_ms, e.qos_before, e.qos_after), (Some(40.0), Some(5.0), Some(0.25), Some(2.0)));
         assert!(f.tick(1600, &seen(1600, &[("a", 5.0)]), nothing(), None, || None).is_empty());
+    }
+
+    /// A record says what the plan gives, byte for byte as before there were limits; a record of nothing given has nulls.
+    #[test]
+    fn a_record_says_what_is_given() {
+        let now = seen(0, &[("a", 40.0)]);
+        let all = now.services[0].allocation.clone();
+        let text = |plan: Plan| serde_json::to_string(&Follower::default().tick(0, &now, plan, None, || None).opened[0]).unwrap();
+        let grow = || action("a", ActionKind::Grow, HoldsIf::P99Falls);
+        let nothing = r#""applied":true,"cores":null,"cpus":null,"ways":null,"mba_pct":null,"because":{"#;
+        assert!(text(grow()).contains(nothing), "{}", text(grow()));
+        let give = |to: &Allocation| Plan { changes: [("a".to_string(), surefoot_server::Change::all(to))].into(), ..grow() };
+        let given = r#""applied":true,"cores":8.0,"cpus":"0-7","ways":[2047],"mba_pct":100,"because":{"#;
+        assert!(text(give(&all)).contains(given), "{}", text(give(&all)));
+        let limited = text(give(&Allocation { mem_limit_bytes: Some(1 << 30), ..all }));
+        assert!(limited.contains(r#""mba_pct":100,"mem_limit_bytes":1073741824,"because":{"#), "{limited}");
+        for line in [nothing, given, &limited] {
+            assert!(!line.contains("zswap"));
+        }
+        let back: Record = serde_json::from_str(&limited).unwrap();
+        assert_eq!((back.given.mem_limit_bytes, back.given.zswap_max_bytes), (Some(1 << 30), None));
     }
 
     /// A service too slow for a p99 in a second is waited for as long as its window reaches back.

@@ -18,7 +18,7 @@ use surefoot_linux::cgroup::Knob;
 use surefoot_linux::local::{Limit, Value};
 use surefoot_linux::LocalServer;
 use surefoot_policy::Opinion;
-use surefoot_server::{FeedState, Observation, Platform};
+use surefoot_server::{FeedState, Held, Observation, Platform, QUANTITIES};
 
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -291,9 +291,7 @@ impl Metrics {
             doubt: s.feed.doubt().map(|d| d.as_str().into()),
             verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
-            cores: s.allocation.cores(),
-            ways: (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways()),
-            mba_pct: s.allocation.mba_pct,
+            held: Held::of(&s.allocation),
             violation_s: self.violation_ms.get(&s.id).and_then(|ms| Some((*ms)? as f64 / 1000.0)),
             recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
         };
@@ -361,9 +359,10 @@ impl Metrics {
         let doubts = self.seen.services.iter().filter_map(why).collect();
         family("surefoot_latency_doubt_info", "gauge", "what speaks against a latency feed (docs/latency-feed.md)", doubts);
         family("surefoot_achieved_rps", "gauge", "requests answered per second", each(|s| s.window.map(|w| w.achieved_rps)));
-        family("surefoot_cores", "gauge", "cores held", each(|s| Some(s.allocation.cores())));
-        family("surefoot_ways", "gauge", "LLC ways held", each(|s| (!s.allocation.ways.is_empty()).then(|| s.allocation.n_ways())));
-        family("surefoot_mba_pct", "gauge", "memory bandwidth allocation", each(|s| Some(f64::from(s.allocation.mba_pct))));
+        for q in &QUANTITIES {
+            let held = |s: &surefoot_server::ServiceView| Some((label(&s.id), (q.of)(&Held::of(&s.allocation))?));
+            family(&format!("surefoot_{}", q.key), "gauge", q.words, self.seen.services.iter().filter_map(held).collect());
+        }
         family("surefoot_instructions_per_second", "gauge", "instructions per second", each(|s| s.instr_per_s));
         let violation = self.violation_ms.iter().filter_map(|(id, ms)| Some((label(id), (*ms)? as f64 / 1000.0))).collect();
         family("surefoot_qos_violation_seconds_total", "counter", "time with p99 above the target", violation);
@@ -524,6 +523,24 @@ mod tests {
             memory: surefoot_server::MemoryView::default(),
         };
         m.tick(t_ms, &Observation { t_ms, services: vec![web], ..Observation::default() }, Took::default());
+    }
+
+    /// A limit has a gauge, and a field in the status, only where it is set; what every service holds has one always.
+    #[test]
+    fn limits_show_where_they_are_set() {
+        let mut m = Metrics::default();
+        tick(&mut m, 0, FeedState::Idle);
+        let text = m.text_with((None, None));
+        assert!(
+            text.contains("# HELP surefoot_ways LLC ways held\n# TYPE surefoot_ways gauge\nsurefoot_ways{service=\"web\"} 4\n"),
+            "{text}"
+        );
+        assert!(text.contains("surefoot_mba_pct{service=\"web\"} 100\n") && !text.contains("surefoot_mem_limit_bytes"), "{text}");
+        assert!(!serde_json::to_string(&m.status()).unwrap().contains("mem_limit_bytes"));
+        m.seen.services[0].allocation.mem_limit_bytes = Some(1 << 30);
+        let text = m.text_with((None, None));
+        assert!(text.contains("surefoot_mem_limit_bytes{service=\"web\"} 1073741824\n") && !text.contains("surefoot_zswap"), "{text}");
+        assert!(serde_json::to_string(&m.status()).unwrap().contains("\"mba_pct\":100,\"mem_limit_bytes\":1073741824,\"violation_s\""));
     }
 
     /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.

@@ -32,7 +32,7 @@ use surefoot_learn::{Bundle, Expect};
 use surefoot_linux::local::Limit;
 use surefoot_policy::pace::Pace;
 use surefoot_policy::{check_name, Policy, Shadows};
-use surefoot_server::{Observation, Plan, Platform, Server};
+use surefoot_server::{Number, Observation, Plan, Platform, Server, QUANTITIES};
 
 /// The journal of decisions in a state folder.
 pub const JOURNAL: &str = "decisions.jsonl";
@@ -466,11 +466,18 @@ fn control(
 /// One line per service: what the report draws.
 fn write_moments(e: &mut Recorder, t_ms: u64, seen: &Observation, load: impl Fn(&str) -> Option<f64>) -> Result<()> {
     for (m, s) in moments(seen, load).zip(&seen.services) {
-        e.line(&json!({
+        let mut line = json!({
             "t_ms": t_ms, "service": m.service, "kind": if m.is_lc { "lc" } else { "be" }, "p99_ms": m.p99_ms, "qos_target_ms": m.qos_target_ms,
-            "load": m.load, "achieved_rps": s.window.map(|w| w.achieved_rps), "count": s.window.map(|w| w.count), "cores": m.cores,
-            "ways": m.ways, "mba_pct": m.mba_pct, "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "doubt": s.feed.doubt().map(|d| d.as_str()), "features": s.features,
-        }))?;
+            "load": m.load, "achieved_rps": s.window.map(|w| w.achieved_rps), "count": s.window.map(|w| w.count),
+            "instr_per_s": m.instr_per_s, "feed": s.feed.as_str(), "doubt": s.feed.doubt().map(|d| d.as_str()), "features": s.features,
+        });
+        for (q, value) in QUANTITIES.iter().zip(m.held) {
+            // A limit that is not there has no field.
+            if let Some(value) = q.in_column(value) {
+                line[q.key] = if q.number == Number::Real { json!(value) } else { json!(value as u64) };
+            }
+        }
+        e.line(&line)?;
     }
     // Ten times a second is often enough for whoever follows the file.
     e.flush()

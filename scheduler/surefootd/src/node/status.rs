@@ -3,6 +3,7 @@
 use super::follower::Record;
 use crate::node::tally::Shadowed;
 use serde::{Deserialize, Serialize};
+use surefoot_server::Held;
 
 /// Control intervals of which the p99 is kept.
 pub const RECENT: usize = 120;
@@ -60,9 +61,8 @@ pub struct ServiceStatus {
     #[serde(default)]
     pub verdict: Option<String>,
     pub achieved_rps: Option<f64>,
-    pub cores: f64,
-    pub ways: Option<f64>,
-    pub mba_pct: u8,
+    #[serde(flatten)]
+    pub held: Held,
     /// None where its latency was never known.
     pub violation_s: Option<f64>,
     /// p99 at each of the last intervals, oldest first.

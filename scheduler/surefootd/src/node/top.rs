@@ -18,6 +18,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use surefoot_io::out::stdout_is_terminal;
 use surefoot_io::{json, shown};
+use surefoot_server::held::size;
+use surefoot_server::{Held, Number, Quantity, Resource, QUANTITIES};
 
 /// Between two questions to the daemon.
 const EVERY: Duration = Duration::from_millis(500);
@@ -167,18 +169,70 @@ fn number(v: Option<f64>, digits: usize) -> String {
     }
 }
 
-fn service_line(s: &ServiceStatus, all: &Status, width: usize, shape: Shape) -> Line<'static> {
-    let Shape { name, bar: cells, wide } = shape;
-    let ways = match s.ways {
-        Some(w) => format!("{} {w:>4.1}", bar(w, all.ways.unwrap_or(w), cells)),
-        None => format!("{:<cells$} {:>4}", "-", "-"),
-    };
-    let cores = bar(s.cores, all.cores, cells);
-    let held = if wide {
-        format!("{} {} {cores} {:>5.1}  {ways} {:>4}  ", fit(&s.id, name), fit(&s.kind, 2), s.cores, s.mba_pct)
-    } else {
-        format!("{} {} {cores} {:>4.1} {ways} {:>3} ", fit(&s.id, name), fit(&s.kind, 2), s.cores, s.mba_pct)
-    };
+/// One quantity of what services hold, in columns of a frame.
+struct Column {
+    quantity: &'static Quantity,
+    /// What there is of it in all, where that is known.
+    all: Option<f64>,
+    /// Cells of its bar, columns of its number and of the space behind it; no bar where it has 0 cells.
+    bar: usize,
+    digits: usize,
+    gap: usize,
+}
+
+/// What services hold. Limits stand in a wide frame, and where some service has one.
+fn columns(s: &Status, shape: Shape) -> Vec<Column> {
+    let shown = |q: &&Quantity| !q.limit || (shape.wide && s.services.iter().any(|v| (q.of)(&v.held).is_some()));
+    QUANTITIES.iter().filter(shown).map(|q| Column::of(q, s, shape)).collect()
+}
+
+impl Column {
+    fn of(quantity: &'static Quantity, s: &Status, shape: Shape) -> Self {
+        let (all, bar, digits, gap) = match (quantity.resource, shape.wide) {
+            (Resource::Cpu, true) => (Some(s.cores), shape.bar, 5, 2),
+            (Resource::Cpu, false) => (Some(s.cores), shape.bar, 4, 1),
+            (Resource::Llc, _) => (s.ways, shape.bar, 4, 1),
+            (_, true) if quantity.number == Number::Bytes => (None, 0, 6, 2),
+            (_, true) => (None, 0, 4, 2),
+            (_, false) => (None, 0, 3, 1),
+        };
+        Column { quantity, all, bar, digits, gap }
+    }
+
+    fn head(&self, shape: Shape) -> String {
+        let Column { digits, gap, .. } = *self;
+        let head = self.quantity.heads[usize::from(!shape.wide)];
+        if self.bar == 0 {
+            return format!("{head:>digits$}{:gap$}", "");
+        }
+        let of = if shape.wide { " of" } else { "" };
+        let head = format!("{head}{of} {}", number(self.all, 0));
+        let width = self.bar + 1 + digits;
+        format!("{head:<width$}{:gap$}", "")
+    }
+
+    fn cell(&self, held: &Held) -> String {
+        let Column { bar: cells, digits, gap, .. } = *self;
+        let value = (self.quantity.of)(held);
+        let text = match (value, self.quantity.number) {
+            (None, _) => "-".into(),
+            (Some(v), Number::Real) => format!("{v:.1}"),
+            (Some(v), Number::Whole) => format!("{v}"),
+            (Some(v), Number::Bytes) => size(v).replace("iB", "").replace(' ', ""),
+        };
+        let bar = match value {
+            _ if cells == 0 => String::new(),
+            Some(v) => bar(v, self.all.unwrap_or(v), cells) + " ",
+            None => format!("{:<cells$} ", "-"),
+        };
+        format!("{bar}{text:>digits$}{:gap$}", "")
+    }
+}
+
+fn service_line(s: &ServiceStatus, columns: &[Column], width: usize, shape: Shape) -> Line<'static> {
+    let Shape { name, wide, .. } = shape;
+    let held: String = columns.iter().map(|c| c.cell(&s.held)).collect();
+    let held = format!("{} {} {held}", fit(&s.id, name), fit(&s.kind, 2));
     let (state, colour) = match (s.feed.as_str(), s.p99_ms, s.qos_target_ms) {
         (_, _, None) => ("", Color::Reset),
         ("idle", ..) => ("idle", Color::Reset),
@@ -231,21 +285,18 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
         Some(why) => Line::styled(brief(why, width), Style::new().fg(Color::Red)),
         None => Line::raw(""),
     });
-    let (cores, ways) = (format!("CORES of {}", s.cores), format!("WAYS of {}", number(s.ways, 0)));
-    let head = if shape.wide {
-        format!(
-            "{:<name$}    {cores:<18}  {ways:<17} {:>4}  {:>9} / {:>7} {:<8}{:>7}  {}",
-            "SERVICE", "MBA%", "P99 ms", "TARGET", "QOS", "MISS s", "P99 (half height: target)"
-        )
+    let columns = columns(s, shape);
+    let held: String = columns.iter().map(|c| c.head(shape)).collect();
+    let latency = if shape.wide {
+        format!("{:>9} / {:>7} {:<8}{:>7}  {}", "P99 ms", "TARGET", "QOS", "MISS s", "P99 (half height: target)")
     } else {
-        let (cores, ways) = (format!("CORES {}", s.cores), format!("WAYS {}", number(s.ways, 0)));
-        format!("{:<name$}    {cores:<10} {ways:<10} {:>3} {:>8}/{:<6} {:<8}{}", "SERVICE", "MB%", "P99 ms", "TARGET", "QOS", "P99")
+        format!("{:>8}/{:<6} {:<8}{}", "P99 ms", "TARGET", "QOS", "P99")
     };
-    out.push(Line::styled(head, bold));
+    out.push(Line::styled(format!("{:<name$}    {held}{latency}", "SERVICE"), bold));
     if s.services.is_empty() && s.absent.is_empty() {
         out.push("no service".into());
     }
-    out.extend(s.services.iter().map(|v| service_line(v, s, width, shape)));
+    out.extend(s.services.iter().map(|v| service_line(v, &columns, width, shape)));
     if !s.absent.is_empty() {
         let text = format!("not here (ended, not started yet, or named wrongly): {}", s.absent.join(", "));
         out.push(Line::styled(brief(&text, width), Style::new().fg(Color::Red)));
@@ -376,9 +427,7 @@ mod tests {
             p99_ms,
             qos_target_ms: Some(10.0),
             feed: "fresh".into(),
-            cores,
-            ways: Some(5.0),
-            mba_pct: 100,
+            held: Held { cores, ways: Some(5.0), mba_pct: 100, ..Held::default() },
             recent_p99_ms: recent.to_vec(),
             ..Default::default()
         };
@@ -391,10 +440,7 @@ mod tests {
             why: "p99 12 ms".into(),
             applied,
             error: None,
-            cores: None,
-            cpus: None,
-            ways: None,
-            mba_pct: None,
+            given: Default::default(),
             because: Default::default(),
             effect: None,
         };
@@ -410,7 +456,12 @@ mod tests {
                 lc("moses", 9.0, Some(4.0), &[None, Some(4.0), Some(10.0), Some(10.1), Some(20.0), Some(900.0)]),
                 lc("xapian", 18.0, Some(12.0), &[]),
                 ServiceStatus { feed: "unknown".into(), ..lc("silent\u{1b}[31m", 9.0, None, &[]) },
-                ServiceStatus { id: "stream".into(), kind: "be".into(), cores: 0.5, mba_pct: 10, ..Default::default() },
+                ServiceStatus {
+                    id: "stream".into(),
+                    kind: "be".into(),
+                    held: Held { cores: 0.5, mba_pct: 10, ..Held::default() },
+                    ..Default::default()
+                },
             ],
             actions: vec![action(100, true), action(12_200, false)],
             ..Default::default()
@@ -460,6 +511,20 @@ mod tests {
         assert!(rows[9].contains("12.2 s  #122    moses            grow      refused  p99 12 ms"), "{}", rows[9]);
         assert!(rows[10].contains("0.1 s  #1      moses            grow      …        p99 12 ms"), "{}", rows[10]);
         assert!(rows.iter().all(|r| !r.contains('\u{1b}')));
+    }
+
+    /// A memory limit has a column where some service has one and the frame is wide; heads stand over their columns there, too.
+    #[test]
+    fn a_wide_frame_shows_limits() {
+        let mut s = status();
+        s.services[1].held.mem_limit_bytes = Some(3 << 29);
+        let (rows, _) = screen(&s, None, 140, 20);
+        assert!(rows[2].contains("MBA%  MEMORY") && !rows[2].contains("ZSWAP"), "{}", rows[2]);
+        assert!(rows[3].contains("  5.0  100       -       4.00 /    10.0 met"), "{}", rows[3]);
+        assert!(rows[4].contains("  5.0  100    1.5G      12.00 /    10.0 missed"), "{}", rows[4]);
+        let at = |row: &str, what: &str| row.find(what).map(|i| row[..i].chars().count());
+        assert_eq!(at(&rows[2], "QOS"), at(&rows[3], "met"));
+        assert_eq!(screen(&s, None, 80, 20).0[2], screen(&status(), None, 80, 20).0[2]);
     }
 
     /// A shadow has its line below the services, with what is unknown as such; without one there is no such part.

@@ -1,6 +1,7 @@
 //! What a service shows at one tick: a line of a time line and of an event log.
 
-use surefoot_server::Observation;
+use surefoot_server::held::Values;
+use surefoot_server::{Held, Observation};
 
 /// One service at one tick.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -12,24 +13,23 @@ pub struct Moment {
     pub p99_ms: Option<f64>,
     pub qos_target_ms: Option<f64>,
     pub load: Option<f64>,
-    pub cores: f64,
-    pub ways: f64,
-    pub mba_pct: i32,
+    /// What it holds, in the order of [`surefoot_server::QUANTITIES`].
+    pub held: Values,
     pub instr_per_s: Option<f64>,
 }
 
 /// A moment without the names of its fields: a journal has many of them.
-type Short = (i64, String, bool, Option<f64>, Option<f64>, Option<f64>, f64, f64, i32, Option<f64>);
+type Short = (i64, String, bool, Option<f64>, Option<f64>, Option<f64>, Values, Option<f64>);
 
 impl From<Moment> for Short {
     fn from(m: Moment) -> Self {
-        (m.t_ms, m.service, m.is_lc, m.p99_ms, m.qos_target_ms, m.load, m.cores, m.ways, m.mba_pct, m.instr_per_s)
+        (m.t_ms, m.service, m.is_lc, m.p99_ms, m.qos_target_ms, m.load, m.held, m.instr_per_s)
     }
 }
 
 impl From<Short> for Moment {
-    fn from((t_ms, service, is_lc, p99_ms, qos_target_ms, load, cores, ways, mba_pct, instr_per_s): Short) -> Self {
-        Moment { t_ms, service, is_lc, p99_ms, qos_target_ms, load, cores, ways, mba_pct, instr_per_s }
+    fn from((t_ms, service, is_lc, p99_ms, qos_target_ms, load, held, instr_per_s): Short) -> Self {
+        Moment { t_ms, service, is_lc, p99_ms, qos_target_ms, load, held, instr_per_s }
     }
 }
 
@@ -42,9 +42,7 @@ pub fn moments<'a>(seen: &'a Observation, load: impl Fn(&str) -> Option<f64> + '
         p99_ms: s.window.map(|w| w.p99_ms),
         qos_target_ms: s.qos_target_ms(),
         load: load(&s.id),
-        cores: s.allocation.cores(),
-        ways: s.allocation.n_ways(),
-        mba_pct: i32::from(s.allocation.mba_pct),
+        held: Held::of(&s.allocation).values(),
         instr_per_s: s.instr_per_s,
     })
 }

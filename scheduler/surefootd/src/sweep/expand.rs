@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use surefoot_linux::local::MOST_THREADS;
+use surefoot_server::{Quantity, Resource};
 
 /// Share of the cores and ways that neighbours hold together at most.
 const NEIGHBOUR_SHARE: f64 = 0.75;
@@ -258,20 +259,21 @@ impl Expansion {
         }
         no_twice(c, "sweep.cores", &cores)?;
 
-        let ways: Vec<u32> = match (axis(c, "sweep.ways", &c.sweep.ways, 1.0, &["all"])?, p.ways()) {
-            (Values::Word(_), 0) => vec![0],
-            (Values::Word(_), n) => (p.min_ways()..=n).collect(),
-            (Values::Numbers(l), 0) => {
+        let bounds = |resource| (Quantity::of_resource(resource).bounds)(p);
+        let ways: Vec<u32> = match (axis(c, "sweep.ways", &c.sweep.ways, 1.0, &["all"])?, bounds(Resource::Llc)) {
+            (Values::Word(_), None) => vec![0],
+            (Values::Word(_), Some(b)) => (b.least as u32..=b.most as u32).collect(),
+            (Values::Numbers(l), None) => {
                 if l != [0.0] {
                     let what = format!("{} cannot partition its LLC. Leave ways out (null in the samples)", p.name);
                     return Err(c.wrong("sweep.ways", what));
                 }
                 vec![0]
             }
-            (Values::Numbers(l), n) => {
+            (Values::Numbers(l), Some(b)) => {
                 let l = whole(c, "sweep.ways", &l)?;
-                if let Some(w) = l.iter().find(|w| **w > n || **w < p.min_ways()) {
-                    let what = format!("{w} is outside the {} to {n} ways of {}. Use that range, or \"all\"", p.min_ways(), p.name);
+                if let Some(w) = l.iter().find(|w| !b.take(f64::from(**w))) {
+                    let what = format!("{w} is outside the {} to {} ways of {}. Use that range, or \"all\"", b.least, b.most, p.name);
                     return Err(c.wrong("sweep.ways", what));
                 }
                 l
@@ -297,15 +299,13 @@ impl Expansion {
         }
 
         let mba_pct = whole(c, "sweep.mba_pct", &numbers(c, "sweep.mba_pct", &c.sweep.mba_pct, 10.0, &[])?)?;
-        for m in &mba_pct {
-            let ok = *m == 100 || p.mba.is_some_and(|b| *m >= u32::from(b.min_pct) && *m < 100 && m % u32::from(b.step_pct) == 0);
-            if !ok {
-                let may = match p.mba {
-                    None => format!("{} has no MBA: only 100 is possible", p.name),
-                    Some(b) => format!("{} takes {} to 100 in steps of {}", p.name, b.min_pct, b.step_pct),
-                };
-                return Err(c.wrong("sweep.mba_pct", format!("{m} is not supported. {may}")));
-            }
+        let mba = bounds(Resource::MemoryBandwidth);
+        if let Some(m) = mba_pct.iter().find(|m| **m != 100 && !mba.is_some_and(|b| b.take(f64::from(**m)))) {
+            let may = match mba {
+                None => format!("{} has no MBA: only 100 is possible", p.name),
+                Some(b) => format!("{} takes {} to {} in steps of {}", p.name, b.least, b.most, b.step),
+            };
+            return Err(c.wrong("sweep.mba_pct", format!("{m} is not supported. {may}")));
         }
         no_twice(c, "sweep.mba_pct", &mba_pct)?;
 
