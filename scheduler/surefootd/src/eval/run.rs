@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use surefoot_policy::Policy;
 use surefoot_server::{Observation, Server, ServiceView, Tick};
-use surefoot_vserver::{Profile, Steady, Tenant, VirtualServer, HORIZON_S};
+use surefoot_vserver::{Profile, Steady, Tenant, HORIZON_S};
 
 pub const TICK_MS: u64 = 100;
 /// QoS must hold for this long (design, section 1).
