@@ -208,7 +208,7 @@ pub static QUANTITIES: [Quantity; 5] = [
         range: "any, or no limit",
         set_in: "memory.max",
         of: |h| h.mem_limit_bytes.map(|b| b as f64),
-        bounds: |_| None,
+        bounds: |p| p.memory.map(|m| Steps { least: 1.0, most: m.capacity_bytes as f64, step: 1.0 }),
     },
     Quantity {
         resource: Resource::Zswap,
@@ -221,7 +221,7 @@ pub static QUANTITIES: [Quantity; 5] = [
         range: "any, or no limit",
         set_in: "memory.zswap.max",
         of: |h| h.zswap_max_bytes.map(|b| b as f64),
-        bounds: |_| None,
+        bounds: |p| p.memory.map(|m| Steps { least: 0.0, most: m.capacity_bytes as f64, step: 1.0 }),
     },
 ];
 
@@ -260,6 +260,7 @@ pub fn size(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
     use serde_json::{Map, Value};
 
     const GIB: u64 = 1 << 30;
@@ -341,7 +342,10 @@ mod tests {
         assert_eq!(taken(cores, &[0.0, 1.0, 1.5, 8.0, 9.0]), [false, true, false, true, false]);
         assert_eq!(taken(ways, &[0.0, 1.0, 11.0, 12.0]), [false, true, true, false]);
         assert_eq!(taken(mba, &[0.0, 10.0, 35.0, 90.0, 100.0, 110.0]), [false, true, false, true, true, false]);
-        (p.core_step, p.llc, p.mba) = (0.1, None, None);
+        p.memory = Some(Memory { capacity_bytes: 60 << 30 });
+        let [.., Some(memory), Some(zswap)] = bounds(&p) else { panic!("{:?}", bounds(&p)) };
+        assert!(memory.take(1.0) && !memory.take(0.0) && zswap.take(0.0) && zswap.take(memory.most) && !zswap.take(memory.most + 1.0));
+        (p.core_step, p.llc, p.mba, p.memory) = (0.1, None, None, None);
         let [Some(cores), None, None, None, None] = bounds(&p) else { panic!("{:?}", bounds(&p)) };
         assert_eq!(taken(cores, &[0.05, 0.1, 0.3, 7.7, 8.1]), [false, true, true, true, false]);
     }

@@ -16,6 +16,7 @@ pub mod features;
 pub mod held;
 pub mod layout;
 pub mod lease;
+pub mod limits;
 pub mod memory;
 pub mod names;
 pub mod observation;

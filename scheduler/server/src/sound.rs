@@ -4,6 +4,7 @@
 
 use crate::allocation::{full_mask, Allocation};
 use crate::cpuset::CpuSet;
+use crate::memory::{Memory, MemoryView};
 use crate::observation::{Kind, Observation, ServiceView};
 use crate::platform::Platform;
 use std::collections::BTreeSet;
@@ -22,6 +23,31 @@ pub(crate) fn ensure(holds: bool, field: &'static str, what: impl FnOnce() -> St
         return Ok(());
     }
     Err((field, what()))
+}
+
+/// More than any server has, bytes (2^50).
+const MOST_BYTES: u64 = 1 << 50;
+
+impl MemoryView {
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        let MemoryView { in_use_bytes, pool_bytes, stored_bytes, pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s, stall_frac } =
+            self;
+        for bytes in [in_use_bytes, pool_bytes, stored_bytes].into_iter().flatten() {
+            ensure(*bytes <= MOST_BYTES, "services.memory", || format!("{bytes} bytes"))?;
+        }
+        for rate in [pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s].into_iter().flatten() {
+            ensure(rate.is_finite() && *rate >= 0.0, "services.memory", || format!("{rate} pages a second"))?;
+        }
+        let share = stall_frac.unwrap_or(0.0);
+        ensure((0.0..=1.0).contains(&share), "services.memory.stall_frac", || format!("is {share}"))
+    }
+}
+
+impl Memory {
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        let bytes = self.capacity_bytes;
+        ensure((1..=MOST_BYTES).contains(&bytes), "memory.capacity_bytes", || format!("is {bytes}, 1 to {MOST_BYTES} can be"))
+    }
 }
 
 impl Platform {
@@ -114,7 +140,6 @@ impl Allocation {
 mod tests {
     use super::*;
     use crate::features::Features;
-    use crate::memory::{Memory, MemoryView};
     use crate::observation::FeedState;
     use crate::platform::Mba;
 
@@ -182,5 +207,17 @@ mod tests {
         assert_eq!(says(vec![ServiceView { kind: Kind::Lc { qos_target_ms: 0.0 }, ..service() }]), Some("services.qos_target_ms"));
         let memory = MemoryView { stall_frac: Some(-0.1), ..MemoryView::default() };
         assert_eq!(says(vec![ServiceView { memory, ..service() }]), Some("services.memory.stall_frac"));
+    }
+
+    /// Readings that nothing can show are named.
+    #[test]
+    fn unsound_readings_are_named() {
+        let says = |m: MemoryView| m.check().err().map(|(field, _)| field);
+        let none = MemoryView::default();
+        assert_eq!(says(MemoryView { in_use_bytes: Some(1 << 30), stall_frac: Some(1.0), ..none }), None);
+        assert_eq!(says(MemoryView { stall_frac: Some(1.1), ..none }), Some("services.memory.stall_frac"));
+        assert_eq!(says(MemoryView { refaults_per_s: Some(-1.0), ..none }), Some("services.memory"));
+        assert_eq!(says(MemoryView { pool_swap_ins_per_s: Some(f64::NAN), ..none }), Some("services.memory"));
+        assert_eq!(says(MemoryView { in_use_bytes: Some(u64::MAX), ..none }), Some("services.memory"));
     }
 }

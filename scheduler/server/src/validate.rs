@@ -1,7 +1,7 @@
 //! The rules that every plan must keep, on every server.
 
 use crate::allocation::{contiguous, full_mask, Allocation};
-use crate::memory::{check_limits, check_sum};
+use crate::limits::{check_limits, check_sum};
 use crate::platform::Platform;
 use std::collections::BTreeMap;
 
