@@ -38,6 +38,35 @@ pub struct MemoryView {
     pub stall_frac: Option<f64>,
 }
 
+/// One reading of [`MemoryView`], as pages and metrics show it.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Its field in files, and the end of its metric's name (`surefoot_memory_KEY`).
+    pub key: &'static str,
+    /// As the help of metrics says it.
+    pub words: &'static str,
+    pub of: fn(&MemoryView) -> Option<f64>,
+}
+
+/// In the order of the fields.
+pub static READINGS: [Reading; 7] = [
+    Reading {
+        key: "in_use_bytes",
+        words: "memory that counts towards the limit, compressed copies included",
+        of: |m| m.in_use_bytes.map(|b| b as f64),
+    },
+    Reading { key: "pool_bytes", words: "compressed copies of pages (zswap)", of: |m| m.pool_bytes.map(|b| b as f64) },
+    Reading { key: "stored_bytes", words: "what the compressed copies stand for", of: |m| m.stored_bytes.map(|b| b as f64) },
+    Reading { key: "pool_swap_ins_per_s", words: "pages that came back from zswap, per second", of: |m| m.pool_swap_ins_per_s },
+    Reading { key: "disk_swap_ins_per_s", words: "pages that came back from the swap device, per second", of: |m| m.disk_swap_ins_per_s },
+    Reading {
+        key: "refaults_per_s",
+        words: "anonymous pages that came back soon after they were taken, per second",
+        of: |m| m.refaults_per_s,
+    },
+    Reading { key: "stall_frac", words: "share of the time in which some task waited for memory", of: |m| m.stall_frac },
+];
+
 impl MemoryView {
     /// True where nothing could be measured.
     pub fn is_unknown(&self) -> bool {
@@ -66,6 +95,28 @@ mod tests {
         assert_eq!(text(&some), r#"{"pool_bytes":0,"stall_frac":0.1}"#);
         assert_eq!(serde_json::from_str::<MemoryView>(&text(&some)).unwrap(), some);
         assert!(MemoryView::default().is_unknown() && !some.is_unknown());
+    }
+
+    /// The list of readings has every field, under its name.
+    #[test]
+    fn every_field_is_in_the_list() {
+        let all = MemoryView {
+            in_use_bytes: Some(1),
+            pool_bytes: Some(2),
+            stored_bytes: Some(3),
+            pool_swap_ins_per_s: Some(4.0),
+            disk_swap_ins_per_s: Some(5.0),
+            refaults_per_s: Some(6.0),
+            stall_frac: Some(0.5),
+        };
+        let told = READINGS.each_ref().map(|r| (r.key.to_string(), (r.of)(&all).unwrap()));
+        let written: serde_json::Map<String, serde_json::Value> = serde_json::from_value(serde_json::to_value(all).unwrap()).unwrap();
+        let mut written: Vec<(String, f64)> = written.into_iter().map(|(key, v)| (key, v.as_f64().unwrap())).collect();
+        written.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut told = told.to_vec();
+        told.sort_by(|a, b| a.1.total_cmp(&b.1));
+        assert_eq!(told, written);
+        assert!(READINGS.iter().all(|r| (r.of)(&MemoryView::default()).is_none()));
     }
 
     /// 19 GB in 10 GB of pool are 1.9 to 1; an empty pool has no ratio.

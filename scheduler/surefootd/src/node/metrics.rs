@@ -18,6 +18,7 @@ use surefoot_linux::cgroup::Knob;
 use surefoot_linux::local::{Limit, Value};
 use surefoot_linux::LocalServer;
 use surefoot_policy::Opinion;
+use surefoot_server::memory::READINGS;
 use surefoot_server::{FeedState, Held, Observation, Platform, QUANTITIES};
 
 #[derive(Debug, Default)]
@@ -292,6 +293,7 @@ impl Metrics {
             verdict: s.window.map(|w| w.verdict.as_str().into()),
             achieved_rps: s.window.map(|w| w.achieved_rps),
             held: Held::of(&s.allocation),
+            memory: s.memory,
             violation_s: self.violation_ms.get(&s.id).and_then(|ms| Some((*ms)? as f64 / 1000.0)),
             recent_p99_ms: self.recent_p99_ms.get(&s.id).map(|r| r.iter().copied().collect()).unwrap_or_default(),
         };
@@ -362,6 +364,10 @@ impl Metrics {
         for q in &QUANTITIES {
             let held = |s: &surefoot_server::ServiceView| Some((label(&s.id), (q.of)(&Held::of(&s.allocation))?));
             family(&format!("surefoot_{}", q.key), "gauge", q.words, self.seen.services.iter().filter_map(held).collect());
+        }
+        for r in &READINGS {
+            let read = |s: &surefoot_server::ServiceView| Some((label(&s.id), (r.of)(&s.memory)?));
+            family(&format!("surefoot_memory_{}", r.key), "gauge", r.words, self.seen.services.iter().filter_map(read).collect());
         }
         family("surefoot_instructions_per_second", "gauge", "instructions per second", each(|s| s.instr_per_s));
         let violation = self.violation_ms.iter().filter_map(|(id, ms)| Some((label(id), (*ms)? as f64 / 1000.0))).collect();
@@ -541,6 +547,21 @@ mod tests {
         let text = m.text_with((None, None));
         assert!(text.contains("surefoot_mem_limit_bytes{service=\"web\"} 1073741824\n") && !text.contains("surefoot_zswap"), "{text}");
         assert!(serde_json::to_string(&m.status()).unwrap().contains("\"mba_pct\":100,\"mem_limit_bytes\":1073741824,\"violation_s\""));
+    }
+
+    /// What is read of a service's memory has a gauge and a field in the status; what cannot be read has neither.
+    #[test]
+    fn memory_that_is_read_shows() {
+        let mut m = Metrics::default();
+        tick(&mut m, 0, FeedState::Idle);
+        let shown = |m: &Metrics| (m.text_with((None, None)), serde_json::to_string(&m.status()).unwrap());
+        let (text, status) = shown(&m);
+        assert!(!text.contains("surefoot_memory_") && !status.contains("\"memory\""), "{text} {status}");
+        m.seen.services[0].memory = surefoot_server::MemoryView { in_use_bytes: Some(8192), stall_frac: Some(0.0), ..Default::default() };
+        let (text, status) = shown(&m);
+        assert!(text.contains("surefoot_memory_in_use_bytes{service=\"web\"} 8192\n") && !text.contains("surefoot_memory_pool"), "{text}");
+        assert!(text.contains("surefoot_memory_stall_frac{service=\"web\"} 0\n"), "{text}");
+        assert!(status.contains("\"memory\":{\"in_use_bytes\":8192,\"stall_frac\":0.0}"), "{status}");
     }
 
     /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.

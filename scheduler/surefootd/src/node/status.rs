@@ -3,7 +3,7 @@
 use super::follower::Record;
 use crate::node::tally::Shadowed;
 use serde::{Deserialize, Serialize};
-use surefoot_server::Held;
+use surefoot_server::{Held, MemoryView};
 
 /// Control intervals of which the p99 is kept.
 pub const RECENT: usize = 120;
@@ -63,6 +63,9 @@ pub struct ServiceStatus {
     pub achieved_rps: Option<f64>,
     #[serde(flatten)]
     pub held: Held,
+    /// What it does with memory; missing where nothing of that can be read.
+    #[serde(default, skip_serializing_if = "MemoryView::is_unknown")]
+    pub memory: MemoryView,
     /// None where its latency was never known.
     pub violation_s: Option<f64>,
     /// p99 at each of the last intervals, oldest first.
