@@ -384,6 +384,13 @@ mod tests {
         assert_eq!(capacity("MemTotal:        1048576 kB\nMemFree:   9 kB\n"), Some((1 << 30) - (64 << 20)));
         assert_eq!(capacity("MemTotal:      268435456 kB\n"), Some(252 << 30));
         assert_eq!((capacity("MemFree: 9 kB\n"), capacity("MemTotal: many kB\n"), capacity("MemTotal: 0 kB\n")), (None, None, None));
+        // A container is shown its own limit by lxcfs, and the host's nodes.
+        let node = |n: u32| {
+            (format!("/sys/devices/system/node/node{n}/meminfo"), format!("Node {n} MemTotal:  1048576 kB\nNode {n} MemFree: 1 kB\n"))
+        };
+        let online = ("/sys/devices/system/node/online".into(), "0-1\n".into());
+        let (_dir, root) = tree(&[("/proc/meminfo".into(), "MemTotal: 262144 kB\n".into()), online, node(0), node(1)]);
+        assert_eq!(memory(&root).map(|m| m.capacity_bytes), Some((2 << 30) - (128 << 20)));
     }
 
     /// Ways, their size and MBA steps come from resctrl where it is mounted.

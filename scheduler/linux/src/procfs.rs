@@ -30,10 +30,17 @@ pub fn memory_mb(root: &Root, pids: &[u32]) -> Option<(f64, f64)> {
 }
 
 /// Memory of this host, bytes, without what the kernel itself took at its start; None where it does not say.
+///
+/// In a container lxcfs may show the container's limit in `/proc/meminfo`. It shows the files of the NUMA nodes as they are.
 pub fn memory_bytes(root: &Root) -> Option<u64> {
-    let text = root.read("/proc/meminfo")?;
-    let kb = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
-    kb.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let total = |text: String| {
+        let kb = text.lines().find_map(|l| l.split_once("MemTotal:"))?.1.trim().strip_suffix("kB")?;
+        kb.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    let nodes = root.read("/sys/devices/system/node/online").and_then(|t| CpuSet::of_kernel(&t).ok()).unwrap_or_default();
+    let of_nodes = nodes.iter().filter_map(|n| total(root.read(format!("/sys/devices/system/node/node{n}/meminfo"))?));
+    let shown = root.read("/proc/meminfo").and_then(total)?;
+    Some(shown.max(of_nodes.fold(0, u64::saturating_add)))
 }
 
 /// Bits of a set of CPUs as the kernel gives it: as many as any kernel has (NR_CPUS of x86-64). It refuses buffers that are too short.

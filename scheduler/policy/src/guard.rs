@@ -19,6 +19,7 @@ use crate::together::{trespass, Told};
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_server::bounding;
+use surefoot_server::limits::check_plan;
 use surefoot_server::validate::{compatible, validate};
 use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView};
 
@@ -33,15 +34,41 @@ pub struct Guarded {
     /// Bounds that were reported, by service.
     bounded: BTreeMap<ServiceId, String>,
     trespass: Told,
+    /// What was said last of limits that do not fit.
+    limits: Option<String>,
 }
 
 impl Guarded {
     pub fn new(inner: Box<dyn Policy>, platform: &Platform) -> Self {
-        Guarded { inner, platform: platform.clone(), told: BTreeSet::new(), bounded: BTreeMap::new(), trespass: Told::default() }
+        Guarded {
+            inner,
+            platform: platform.clone(),
+            told: BTreeSet::new(),
+            bounded: BTreeMap::new(),
+            trespass: Told::default(),
+            limits: None,
+        }
     }
 }
 
 impl Guarded {
+    /// Limits on memory that do not fit are left out, all of them: a server would refuse the whole plan, cores too.
+    fn leave_out_limits(&mut self, seen: &Observation, plan: &mut Plan) {
+        let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
+        let why = check_plan(&self.platform, plan, &in_force, &plan.layout(seen)).err();
+        if let Some(why) = &why {
+            for change in plan.changes.values_mut() {
+                change.forget(Resource::Memory);
+                change.forget(Resource::Zswap);
+            }
+            plan.changes.retain(|_, change| !change.is_empty());
+            if self.limits.as_ref() != Some(why) {
+                plan.reports.push(Report::Withheld { service: Report::ALL.into(), why: format!("limits on memory: {why}") });
+            }
+        }
+        self.limits = why;
+    }
+
     /// What bounds a service is reported when it comes and when it changes.
     fn tell_bounds(&mut self, seen: &Observation, left_out: &BTreeMap<ServiceId, String>, plan: &mut Plan) {
         if seen.bounds.is_empty() {
@@ -88,6 +115,7 @@ impl Policy for Guarded {
         let doubted: Vec<(&ServiceView, Doubt)> = seen.lc().filter_map(|s| Some((s, s.feed.doubt()?))).collect();
         let bounding::Kept { plan: wanted, left_out } = bounding::keep(&self.platform, seen, wanted);
         let Repaired { mut plan, spared, put_off } = protect(&self.platform, seen, wanted);
+        self.leave_out_limits(seen, &mut plan);
         self.tell_bounds(seen, &left_out, &mut plan);
         for (id, what) in spared {
             let view = seen.get(&id);

@@ -3,7 +3,7 @@ use crate::perfect::Perfect;
 use crate::testing::{be, lc, observation, Plant};
 use surefoot_learn::rng::Rng;
 use surefoot_server::layout::{pack, Holding, Share};
-use surefoot_server::{Action, ActionKind, Change, Kind};
+use surefoot_server::{Action, ActionKind, Change, Kind, Memory};
 
 /// CPUs `lo..hi` and the same of the ways, alone.
 fn hold(p: &Platform, lo: u32, hi: u32) -> Allocation {
@@ -235,7 +235,7 @@ fn no_policy_takes_from_the_unheard() {
     }
 }
 
-/// Chooses holdings, shares, bandwidth and memory by lot, whoever is asked.
+/// Chooses holdings, shares, bandwidth and memory by lot.
 struct Hostile {
     platform: Platform,
     rng: Rng,
@@ -244,6 +244,10 @@ struct Hostile {
 impl Policy for Hostile {
     fn name(&self) -> &str {
         "hostile"
+    }
+
+    fn owns(&self) -> &[Resource] {
+        &Resource::ALL
     }
 
     fn step(&mut self, _: u64, seen: &Observation) -> Plan {
@@ -291,7 +295,7 @@ impl Policy for Hostile {
         let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         let mut allocations = pack(p, &in_force, &holdings, &shares).unwrap();
         for a in allocations.values_mut() {
-            a.mem_limit_bytes = (rng.below(4) == 0).then(|| (rng.below(4) as u64) << 30);
+            a.mem_limit_bytes = (rng.below(4) == 0).then(|| (1 + rng.below(4) as u64) << 30);
         }
         Plan::whole(allocations)
     }
@@ -339,8 +343,9 @@ fn has_of_the_placed(p: &Platform, seen: &Observation, id: &str) -> (f64, f64) {
 fn no_plan_shrinks_a_silent_service() {
     let quota = Platform { core_step: 0.1, managed: CpuSet::range(0, 3), mba: None, ..Platform::regular("quota", 3, 1, 0, 0.0) };
     let domains = Platform { l3_domain_of_cpu: (0..24).map(|c| (c % 12) / 6).collect(), ..Platform::regular("domains", 12, 2, 16, 1.0) };
-    let hosts = [Platform::regular("server", 18, 2, 20, 2.25), domains, Platform::regular("no-cat", 8, 1, 0, 0.0), quota];
-    let (mut spared, mut changed, mut newcomers) = (0u32, 0u32, 0u32);
+    let server = Platform { memory: Some(Memory { capacity_bytes: 6 << 30 }), ..Platform::regular("server", 18, 2, 20, 2.25) };
+    let hosts = [server, domains, Platform::regular("no-cat", 8, 1, 0, 0.0), quota];
+    let (mut spared, mut changed, mut newcomers, mut limited) = (0u32, 0u32, 0u32, 0u32);
     for (h, p) in hosts.iter().enumerate() {
         for (n, name) in ["hostile"].iter().chain(crate::NAMES).enumerate() {
             let mut known = Plant::new(p);
@@ -373,6 +378,9 @@ fn no_plan_shrinks_a_silent_service() {
                 let quiet: Vec<&str> = seen.lc().filter(|s| s.placed && s.latency_unknown()).map(|s| s.id.as_str()).collect();
                 let new: Vec<&str> = seen.lc().filter(|s| !s.placed && s.latency_unknown()).map(|s| s.id.as_str()).collect();
                 let plan = policy.step(plant.t_ms, &seen);
+                let before = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
+                check_plan(p, &plan, &before, &plan.layout(&seen)).unwrap();
+                limited += u32::from(plan.reports.iter().any(|r| matches!(r, Report::Withheld { service, .. } if service == Report::ALL)));
                 plant.apply(&plan);
                 let now = plant.observe();
                 for id in new
@@ -393,6 +401,7 @@ fn no_plan_shrinks_a_silent_service() {
             }
         }
     }
+    assert!(limited > 0, "no limits were left out");
     // The guard had work, and did not end all work.
     assert!(spared > 100 && changed > 1000 && newcomers > 30, "{spared} {changed} {newcomers}");
 }

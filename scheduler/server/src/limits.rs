@@ -1,23 +1,55 @@
 //! Which limits on memory may be in force together.
 //!
-//! What must hold of the limits of a plan ([`check_limits`], [`check_sum`]):
+//! What must hold of the limits that a plan names ([`check_plan`]):
 //!
 //! - A limit on memory is above 0. That on the pool of compressed pages may be 0: the service has none then.
 //! - The pool is a part of the memory under the limit (COSMOS, Eq. 2), so its limit is no higher than the other.
-//! - Limits that are set add up to no more than the platform has, where that is known.
+//! - Limits that are set add up to no more than the platform has, where that is known, or to no more than those in force.
+//!
+//! A plan that names no limit is not judged by any: what a refusal or another release left in force stops no plan of cores.
 //!
 //! A service without a limit counts for nothing in that sum. What it uses now is no promise: the same plan would be right at one moment
 //! and wrong at the next. A policy that wants the sum to hold for all gives each of them a limit.
 
 use crate::allocation::Allocation;
+use crate::plan::Plan;
 use crate::platform::Platform;
+use crate::resource::Resource;
 use std::collections::BTreeMap;
+
+/// Check the limits that a plan names, by what services hold before and after it.
+///
+/// # Errors
+/// One line: what is wrong, what would be right.
+pub fn check_plan(
+    p: &Platform,
+    plan: &Plan,
+    before: &BTreeMap<String, Allocation>,
+    after: &BTreeMap<String, Allocation>,
+) -> Result<(), String> {
+    for (id, change) in &plan.changes {
+        if change.names(Resource::Memory) || change.names(Resource::Zswap) {
+            after.get(id).map_or(Ok(()), |a| check_limits(id, a))?;
+        }
+    }
+    let adds = plan.changes.values().any(|c| c.names(Resource::Memory)) && sum_bytes(after) > sum_bytes(before);
+    if adds {
+        check_sum(p, after)
+    } else {
+        Ok(())
+    }
+}
+
+/// Of the limits that are set.
+fn sum_bytes(all: &BTreeMap<String, Allocation>) -> u64 {
+    all.values().filter_map(|a| a.mem_limit_bytes).fold(0, u64::saturating_add)
+}
 
 /// Check the limits of one service.
 ///
 /// # Errors
 /// One line: what is wrong, what would be right.
-pub fn check_limits(id: &str, a: &Allocation) -> Result<(), String> {
+fn check_limits(id: &str, a: &Allocation) -> Result<(), String> {
     let Some(limit) = a.mem_limit_bytes else { return Ok(()) };
     if limit == 0 {
         return Err(format!("{id}: memory limit of 0 bytes. Give it more, or lift the limit"));
@@ -34,9 +66,9 @@ pub fn check_limits(id: &str, a: &Allocation) -> Result<(), String> {
 ///
 /// # Errors
 /// One line: by how much they do not, and the service with the highest limit.
-pub fn check_sum(p: &Platform, all: &BTreeMap<String, Allocation>) -> Result<(), String> {
+fn check_sum(p: &Platform, all: &BTreeMap<String, Allocation>) -> Result<(), String> {
     let limits = || all.iter().filter_map(|(id, a)| Some((a.mem_limit_bytes?, id)));
-    let sum = limits().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(bytes));
+    let sum = sum_bytes(all);
     let (Some(memory), Some((most, id))) = (p.memory, limits().max()) else { return Ok(()) };
     let have = memory.capacity_bytes;
     if sum <= have {
@@ -90,5 +122,25 @@ mod tests {
         assert_eq!(e, line);
         // Sums beyond 64 bits are sums, too.
         assert!(check_sum(&p, &all(u64::MAX)).is_err());
+    }
+
+    /// Where more is in force than there is, a plan of cores passes, and so does one that lowers; one that adds does not.
+    #[test]
+    fn what_is_in_force_stops_no_plan_of_cores() {
+        let mut p = Platform::regular("t", 4, 1, 0, 0.0);
+        p.memory = Some(Memory { capacity_bytes: 6 * GB });
+        let all = |a: u64, b: u64| -> BTreeMap<String, Allocation> {
+            [("a", a), ("b", b)].map(|(id, limit)| (id.to_string(), limited(Some(limit), Some(2 * GB)))).into()
+        };
+        let before = all(4 * GB, 4 * GB);
+        let says = |plan: Plan, after: &BTreeMap<String, Allocation>| check_plan(&p, &plan, &before, after);
+        assert_eq!(says(Plan::cores_and_ways(before.clone()), &before), Ok(()));
+        assert_eq!(says(Plan::whole(before.clone()), &before), Ok(()));
+        let (less, more, pool) = (all(4 * GB, 3 * GB), all(4 * GB, 5 * GB), all(4 * GB, GB));
+        assert_eq!(says(Plan::whole(less.clone()), &less), Ok(()));
+        assert!(says(Plan::whole(more.clone()), &more).unwrap_err().contains("add up to"));
+        assert!(says(Plan::whole(pool.clone()), &pool).unwrap_err().contains("the pool is part of"));
+        // A pool beyond its limit that is in force stops no plan of cores either.
+        assert_eq!(check_plan(&p, &Plan::cores_and_ways(pool.clone()), &pool, &pool), Ok(()));
     }
 }

@@ -534,6 +534,7 @@ impl Server for VirtualServer {
         for e in self.entries.iter().filter(|e| e.placed) {
             all.insert(e.id.clone(), e.allocation.clone());
         }
+        let placed = all.clone();
         let mut new: BTreeMap<String, Allocation> = BTreeMap::new();
         for id in plan.changes.keys() {
             let Some(e) = self.entries.iter().find(|e| e.id == *id) else {
@@ -551,6 +552,7 @@ impl Server for VirtualServer {
             new.insert(id.clone(), a);
         }
         surefoot_server::validate::validate(&self.platform, &all).map_err(ServerError::Invalid)?;
+        surefoot_server::limits::check_plan(&self.platform, plan, &placed, &all).map_err(ServerError::Invalid)?;
         // Memory limits are raised before others are lowered.
         for lowered in [false, true] {
             for (id, a) in &new {

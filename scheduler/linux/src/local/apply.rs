@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
+use surefoot_server::limits::check_plan;
 use surefoot_server::order::{limit_pass, order, Pass};
 use surefoot_server::validate::validate;
 use surefoot_server::{Allocation, Applied, CpuSet, Kind, Plan, ServerError, ServiceId};
@@ -58,8 +59,10 @@ impl LocalServer {
             let asked = plan.asks(id, s.placed, &s.allocation).map_err(ServerError::Invalid)?;
             new.extend(asked.map(|a| (id.clone(), a)));
         }
+        let placed = all.clone();
         all.extend(new.clone());
         validate(&self.platform, &all).map_err(ServerError::Invalid)?;
+        check_plan(&self.platform, plan, &placed, &all).map_err(ServerError::Invalid)?;
         new.retain(|id, a| {
             let s = &self.services[id];
             // What was refused stays: to ask for it again changes nothing, until it is due.

@@ -230,13 +230,13 @@ impl LocalServer {
             if let Some(bytes) = s.allocation.mem_limit_bytes {
                 values.push((Knob::Memory, bytes.to_string(), false));
             }
-            if let Some(bytes) = a.zswap_max_bytes {
+            if let Some(bytes) = s.allocation.zswap_max_bytes {
                 values.push((Knob::Zswap, bytes.to_string(), true));
             }
             if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
                 values.push((Knob::Mems, nodes.to_string(), false));
             }
-            let held = |knob: &Knob, value: &str| *knob == Knob::Memory && self.keeper.holds(id, *knob, value);
+            let held = |knob: &Knob, value: &str| matches!(knob, Knob::Memory | Knob::Zswap) && self.keeper.holds(id, *knob, value);
             values.retain(|(knob, value, _)| !self.limits.keeps(id, Value::Knob(*knob)) || held(knob, value));
             self.keeper.hold(id, values.into_iter().map(|(knob, value, settled)| (knob, Held::new(value, settled))).collect());
         }
@@ -325,7 +325,7 @@ impl LocalServer {
                     }
                     None => {}
                 }
-                // Between two plans cores may be lent: nobody moves any while they are looked at.
+                // Between two plans cores may be lent: none moves while they are looked at.
                 let lends = *knob == Knob::Cpus && self.lending.contains(id);
                 let loans = lends.then(|| look(&self.loans)).flatten();
                 if lends && loans.is_none() {

@@ -375,7 +375,7 @@ impl LocalServer {
         let mut a = asked.clone();
         let stays = self.limits.refused.iter().filter(|((of, _), r)| of == id && !r.is_due());
         for ((_, value), r) in stays {
-            // Not what the file says: that may be somebody else's limit, which is theirs to change.
+            // Not what the file says: that may be another program's limit, which is its to change.
             let ours = self.services.get(id).map(|s| &s.allocation);
             match value {
                 Value::Knob(Knob::Memory) => a.mem_limit_bytes = ours.and_then(|a| a.mem_limit_bytes),
@@ -393,7 +393,7 @@ impl LocalServer {
     }
 
     /// A limit on memory that a plan wrote and that cannot be taken back is what the service has of ours. Where the plan lifted one, it is
-    /// somebody else's former limit.
+    /// another program's former limit.
     pub(super) fn limit_stays_at(&mut self, id: &str, knob: Knob, written: &str) {
         let former = self.touched.get(id).and_then(|f| f.saved.get(&knob));
         let bytes = written.parse().ok().filter(|_| former.is_none_or(|f| f != written));

@@ -276,8 +276,9 @@ fn refuse_memory(host: &Host) {
     host.files.by(|path, _| path.ends_with("bad/memory.max").then_some(libc::EBUSY));
 }
 
-/// Where the kernel refuses a memory limit, the one in the file is not the service's own: it is not told as its, and whoever set it may
-/// change it. A limit of ours that a refusal leaves is its own still.
+/// Where the kernel refuses a memory limit, the one in the file is another program's: it is not told as the service's own, and may change.
+///
+/// A limit of ours that a refusal leaves is its own still.
 #[test]
 fn a_refused_limit_leaves_that_of_somebody_else_to_them() {
     let host = Host::new();
