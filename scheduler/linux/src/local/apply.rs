@@ -258,10 +258,10 @@ impl LocalServer {
         let before: Vec<String> = ids.iter().map(|id| now(id, Knob::Cpus)).collect::<Result<_, _>>()?;
         // An empty list is that of the group above it.
         let set = |t: &String| CpuSet::parse(t).ok().filter(|s| !s.is_empty()).unwrap_or(everything);
-        // What stays as it is, is not written.
+        // What stays as it is, is not written. CPUs that are lent stay so, and may move meanwhile: a plan that moves them has ended the lease.
+        let stays = |id: &ServiceId| self.limits.keeps(id, Value::Knob(Knob::Cpus)) || self.lending.contains(id);
         let to = |id: &ServiceId, b: &String| {
-            // CPUs that are lent stay so: a plan that moves them has ended the lease.
-            if self.limits.keeps(id, Value::Knob(Knob::Cpus)) || self.lending.contains(id) {
+            if stays(id) {
                 set(b)
             } else {
                 self.cpus_to_set(id, new[id].cpus)
@@ -269,7 +269,7 @@ impl LocalServer {
         };
         let cpus: Vec<(CpuSet, CpuSet)> = ids.iter().zip(&before).map(|(id, b)| (set(b), to(id, b))).collect();
         let mut is = before;
-        let by_name = |i: usize| is[i].is_empty() && cpus[i].0 == cpus[i].1 && !self.limits.keeps(ids[i], Value::Knob(Knob::Cpus));
+        let by_name = |i: usize| is[i].is_empty() && cpus[i].0 == cpus[i].1 && !stays(ids[i]);
         let unnamed: Vec<usize> = (0..ids.len()).filter(|i| by_name(*i)).collect();
         for (i, id) in unnamed.into_iter().map(|i| (i, ids[i])) {
             // The same CPUs, but by name.
