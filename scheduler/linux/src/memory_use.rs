@@ -1,6 +1,7 @@
 //! What a group does with memory: levels of one instant, and rates between two.
 //!
-//! For `memory.stat` the kernel adds up the counters of all CPUs. So it is read with what changes slowly, once a second. Only cgroup v2 tells of the pool and of faults; v1 has what is in use.
+//! For `memory.stat` the kernel adds up the counters of all CPUs. So it is read with what changes slowly, once a second.
+//! Only cgroup v2 tells of the pool and of faults; v1 has what is in use.
 
 use crate::cgroup::Cgroup;
 use std::time::Instant;

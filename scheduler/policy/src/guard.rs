@@ -19,7 +19,7 @@ use crate::together::{trespass, Told};
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
 use surefoot_server::bounding;
-use surefoot_server::limits::check_plan;
+use surefoot_server::limits::{check_plan, names_limits};
 use surefoot_server::validate::{compatible, validate};
 use surefoot_server::{Allocation, CpuSet, Doubt, FeedState, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView};
 
@@ -54,6 +54,11 @@ impl Guarded {
 impl Guarded {
     /// Limits on memory that do not fit are left out, all of them: a server would refuse the whole plan, cores too.
     fn leave_out_limits(&mut self, seen: &Observation, plan: &mut Plan) {
+        if !plan.changes.values().any(names_limits) {
+            // Most plans: nothing is to be laid out for them.
+            self.limits = None;
+            return;
+        }
         let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         let why = check_plan(&self.platform, plan, &in_force, &plan.layout(seen)).err();
         if let Some(why) = &why {

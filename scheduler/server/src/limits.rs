@@ -12,6 +12,7 @@
 //! and wrong at the next. A policy that wants the sum to hold for all gives each of them a limit.
 
 use crate::allocation::Allocation;
+use crate::change::Change;
 use crate::plan::Plan;
 use crate::platform::Platform;
 use crate::resource::Resource;
@@ -27,10 +28,8 @@ pub fn check_plan(
     before: &BTreeMap<String, Allocation>,
     after: &BTreeMap<String, Allocation>,
 ) -> Result<(), String> {
-    for (id, change) in &plan.changes {
-        if change.names(Resource::Memory) || change.names(Resource::Zswap) {
-            after.get(id).map_or(Ok(()), |a| check_limits(id, a))?;
-        }
+    for (id, _) in plan.changes.iter().filter(|(_, change)| names_limits(change)) {
+        after.get(id).map_or(Ok(()), |a| check_limits(id, a))?;
     }
     let adds = plan.changes.values().any(|c| c.names(Resource::Memory)) && sum_bytes(after) > sum_bytes(before);
     if adds {
@@ -38,6 +37,11 @@ pub fn check_plan(
     } else {
         Ok(())
     }
+}
+
+/// Whether a change names a limit on memory or on its pool.
+pub fn names_limits(change: &Change) -> bool {
+    change.names(Resource::Memory) || change.names(Resource::Zswap)
 }
 
 /// Of the limits that are set.

@@ -12,7 +12,6 @@ use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use surefoot_server::features::{core_freq_mhz, Frequency};
-use surefoot_server::order::{limit_pass, Pass};
 use surefoot_server::window::{merge, overloaded, span_ms, verdict, LONGEST_WINDOW_MS, SILENT_MS};
 use surefoot_server::{
     Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Memory, MemoryView, Observation, Plan, Platform, Server,
@@ -363,11 +362,6 @@ impl VirtualServer {
     }
 }
 
-/// Whether a change is that of a memory limit to a lower one.
-fn lowers(change: &Change, from: &Allocation, to: &Allocation) -> bool {
-    matches!(change, Change::MemGb(_)) && limit_pass(from.mem_limit_bytes, to.mem_limit_bytes) == Pass::Grow
-}
-
 /// `said`: the verdicts of what it is of.
 fn latency(l: LatencyMs, count: u64, achieved_rps: f64, errors: u64, said: impl Iterator<Item = Verdict> + Clone) -> Latency {
     Latency {
@@ -553,14 +547,12 @@ impl Server for VirtualServer {
         }
         surefoot_server::validate::validate(&self.platform, &all).map_err(ServerError::Invalid)?;
         surefoot_server::limits::check_plan(&self.platform, plan, &placed, &all).map_err(ServerError::Invalid)?;
-        // Memory limits are raised before others are lowered.
-        for lowered in [false, true] {
-            for (id, a) in &new {
-                let Some(e) = self.entries.iter().find(|e| e.id == *id) else { continue };
-                for c in self.changes(&e.allocation, a).into_iter().filter(|c| lowers(c, &e.allocation, a) == lowered) {
-                    // Cannot fail: the whole plan has passed the same checks above.
-                    self.plant.change(id, c).map_err(|e| ServerError::Invalid(e.to_string()))?;
-                }
+        // All of a kind take effect at one instant, so no order of raising and lowering limits is to be kept here.
+        for (id, a) in &new {
+            let Some(e) = self.entries.iter().find(|e| e.id == *id) else { continue };
+            for c in self.changes(&e.allocation, a) {
+                // Cannot fail: the whole plan has passed the same checks above.
+                self.plant.change(id, c).map_err(|e| ServerError::Invalid(e.to_string()))?;
             }
         }
         let mut applied = Applied::default();

@@ -44,6 +44,11 @@ enum ClassTurn {
 const UNDO_ATTEMPTS: u32 = 3;
 
 impl LocalServer {
+    /// What services hold that a plan has placed.
+    pub(super) fn placed(&self) -> BTreeMap<ServiceId, Allocation> {
+        self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect()
+    }
+
     pub(super) fn put_in_force(&mut self, plan: &Plan, wait: Wait) -> Result<Applied, ServerError> {
         self.settle()?;
         if let Some(id) = plan.changes.keys().find(|id| !self.services.contains_key(*id)) {
@@ -52,14 +57,13 @@ impl LocalServer {
         if let Some(id) = plan.changes.keys().find(|id| matches!(self.services[*id].control, Control::Watched(_))) {
             return Err(ServerError::Invalid(format!("service \"{id}\" is only watched. Adopt it to control it")));
         }
-        let mut all: BTreeMap<ServiceId, Allocation> =
-            self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
+        let placed = self.placed();
+        let mut all = placed.clone();
         let mut new: BTreeMap<ServiceId, Allocation> = BTreeMap::new();
         for (id, s) in &self.services {
             let asked = plan.asks(id, s.placed, &s.allocation).map_err(ServerError::Invalid)?;
             new.extend(asked.map(|a| (id.clone(), a)));
         }
-        let placed = all.clone();
         all.extend(new.clone());
         validate(&self.platform, &all).map_err(ServerError::Invalid)?;
         check_plan(&self.platform, plan, &placed, &all).map_err(ServerError::Invalid)?;

@@ -152,9 +152,7 @@ impl LocalServer {
     /// be journaled; an earlier lease of the lender has ended.
     pub fn grant(&mut self, lease: Lease) -> Result<LocalLender, ServerError> {
         self.settle()?;
-        let layout: BTreeMap<ServiceId, Allocation> =
-            self.services.iter().filter(|(_, s)| s.placed).map(|(id, s)| (id.clone(), s.allocation.clone())).collect();
-        lease.check(&self.platform, &layout).map_err(ServerError::Invalid)?;
+        lease.check(&self.platform, &self.placed()).map_err(ServerError::Invalid)?;
         let (lender, borrower) = (self.may_lend(&lease.lender)?, self.may_lend(&lease.borrower)?);
         self.check_roles(&lease)?;
         self.check_bounds(&lease, lender.cpus)?;
@@ -256,9 +254,7 @@ impl LocalServer {
         drop(loans);
         for Lease { lender, borrower, .. } in ended {
             tracing::info!("{lender} lends no CPUs to {borrower} any more: {why}");
-            if let Err(e) = self.journal.append_or_owe(&Entry::LeaseEnd { lender }) {
-                tracing::warn!("{e}. The next reset says once more that the lease has ended");
-            }
+            self.journal_the_end(lender);
         }
     }
 
@@ -295,11 +291,15 @@ impl LocalServer {
         let left: Vec<Lease> = std::mem::take(&mut self.leases_left).into_values().collect();
         for Lease { lender, borrower, cpus } in &left {
             tracing::info!("{lender} lent CPUs of {cpus} to {borrower} when the run before this one ended: all of them are back");
-            if let Err(e) = self.journal.append_or_owe(&Entry::LeaseEnd { lender: lender.clone() }) {
-                tracing::warn!("{e}. The next reset says once more that the lease of {lender} has ended");
-            }
+            self.journal_the_end(lender.clone());
         }
         left
+    }
+
+    fn journal_the_end(&mut self, lender: ServiceId) {
+        if let Err(e) = self.journal.append_or_owe(&Entry::LeaseEnd { lender: lender.clone() }) {
+            tracing::warn!("{e}. The next reset says once more that the lease of {lender} has ended");
+        }
     }
 }
 
@@ -375,11 +375,13 @@ impl Lender for LocalLender {
             return Err(self.unknown("waits", "/proc/TID/schedstat"));
         }
         let mut sum = Waits::default();
-        for (tid, (ns, times)) in self.waited.iter().flat_map(|_| &now) {
-            // A thread that was born since has waited for all that it has.
-            let (ns_then, times_then) = self.waited.as_ref().and_then(|w| w.get(tid).copied()).unwrap_or_default();
-            sum.dispatches += times.saturating_sub(times_then);
-            sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
+        if let Some(before) = &self.waited {
+            for (tid, (ns, times)) in &now {
+                // A thread that was born since has waited for all that it has.
+                let (ns_then, times_then) = before.get(tid).copied().unwrap_or_default();
+                sum.dispatches += times.saturating_sub(times_then);
+                sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
+            }
         }
         self.waited = Some(now);
         Ok(sum)
