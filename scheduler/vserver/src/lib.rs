@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod core_use;
+mod departures;
 mod exact;
 pub mod lender;
 pub mod math;

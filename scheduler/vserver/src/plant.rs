@@ -13,10 +13,11 @@
 //! and newcomers with warm caches push others out. Readings never exceed the CPUs held and the platform's peak bandwidth,
 //! whatever the noise.
 
+use crate::departures::{Departures, Wait};
 use crate::exact::{House, Pace};
 use crate::math::{gauss, ident_hash, mix64, uniform, Draws, QUANTILES};
 use crate::profile::PlatformProfile;
-use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Station, Walk};
+use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Part, Station, Walk};
 use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
@@ -87,6 +88,8 @@ struct State {
     serial: u64,
     /// Front station, worker pool.
     queue: [Moments; 2],
+    /// Of the same: what has come and not left.
+    departures: [Departures; 2],
     /// Starts with the cache it would hold in equilibrium.
     warm: bool,
     requests: Requests,
@@ -288,6 +291,7 @@ impl Plant {
             key: ident_hash(ident),
             serial: self.serial,
             queue: [Moments::default(); 2],
+            departures: Default::default(),
             warm,
             requests: Requests::default(),
             house: None,
@@ -389,6 +393,7 @@ impl Plant {
                 let gained = t.threads.min(cpus.difference(before.1).len());
                 let moved = f64::from(gained) * self.solver.platform.os.migrate_us * 1e-6 / f64::from(k);
                 s.queue[1] = Moments { m: s.queue[1].m * x + moved, v: s.queue[1].v * x * x };
+                s.departures[1].stall(moved);
                 let free = &mut s.requests.free;
                 if !free.is_empty() {
                     while free.len() > k as usize {
@@ -497,9 +502,14 @@ impl Plant {
 
     /// Waiting by the diffusion law, whatever the request rate: where it starts.
     fn set_out(&mut self, i: usize, r: &Speed, h: f64) {
-        let (t, s) = (&self.tenants[i], &self.states[i]);
+        let (t, s) = (&self.tenants[i], &mut self.states[i]);
         let Some(lc) = t.profile.lc() else { return };
         let stations = stations(&self.solver.platform, t, lc, r);
+        for ((st, queue), past) in stations.iter().zip(&mut s.queue).zip(&s.departures) {
+            // The requests in the queue stay; they take as long as they do now.
+            let x = past.service_s().map_or(1.0, |before_s| st.service_s / before_s);
+            *queue = Moments { m: queue.m * x, v: queue.v * x * x };
+        }
         let outlooks = std::array::from_fn(|j| stations[j].look_ahead(s.queue[j], h, &mut self.walks));
         self.flows.push(Flow { tenant: i, stations, outlooks });
     }
@@ -524,37 +534,59 @@ impl Plant {
         let i = *i;
         let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
         let Some(lc) = t.profile.lc() else { return };
-        let mut half = extras(&self.solver.platform, lc, &self.solver.speeds()[i]);
-        let mut full = half;
         // The tally has counted this segment.
         let w = h / a.t_s;
         a.queued = 0.0;
+        let mut floor_p = [0.0; 2];
         for (j, (st, outlook)) in stations.iter().zip(outlooks).enumerate() {
             let [(at_half, law_half, _), (at, law, lost)] = st.arrive(outlook, &self.walks, h);
-            let mut floor_p = 0.0;
             if self.seed.is_some() && st.s2() > 0.0 {
                 // One path cannot show the whole law within a window.
-                floor_p = 0.2 / (1.0 + 0.2 * self.tick_s * (st.rho() - 1.0).powi(2) / st.s2());
+                floor_p[j] = 0.2 / (1.0 + 0.2 * self.tick_s * (st.rho() - 1.0).powi(2) / st.s2());
             }
-            let wait = wait_law(at, law, floor_p);
-            // In equilibrium at half time already: the same law.
-            half.add(&if at_half == at { wait } else { wait_law(at_half, law_half, floor_p) });
-            full.add(&wait);
             a.lost = a.lost.max(lost);
             if at.m > 0.0 {
                 a.queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
             }
+            let before = Wait { at: s.queue[j], law: st.law_at(s.queue[j]) };
+            s.departures[j].pass(st, self.now_s, h, before, [Wait { at: at_half, law: law_half }, Wait { at, law }]);
             s.queue[j] = at;
-            if let Some(seed) = self.seed.filter(|_| at.m > 0.0) {
+        }
+        // Those whose answers are there at the beginning, at half time and at the end.
+        let parts = extras(&self.solver.platform, lc, &self.solver.speeds()[i]);
+        let end_s = self.now_s + h;
+        let mut done = [parts; 3];
+        for (sum, t_s) in done.iter_mut().zip([self.now_s, end_s - 0.5 * h, end_s]) {
+            let mut begun_s = t_s - stations[1].service_s;
+            for j in [1, 0] {
+                let Some((came_s, wait)) = s.departures[j].leaving(begun_s) else { continue };
+                sum.add(&wait_law(wait.at, wait.law, floor_p[j]));
+                if t_s <= self.now_s {
+                    s.departures[j].forget_before(begun_s);
+                }
+                begun_s = came_s;
+            }
+        }
+        if let Some(seed) = self.seed {
+            for (j, st) in stations.iter().enumerate() {
+                let (at, law) = (s.queue[j], st.law_at(s.queue[j]));
+                if at.m <= 0.0 {
+                    continue;
+                }
                 // Draw the work really left; the next segment starts from it.
                 let y = uniform(&[seed, s.key, self.ticks, segment, j as u64]);
                 s.queue[j] = Moments { m: law.cap_s.min(wait_quantile(y, at, law.ell)), v: 0.0 };
+                s.departures[j].drawn(s.queue[j].m);
             }
         }
-        let (x, y) = (half.total(), full.total());
-        a.mean_s = a.mean_s * (1.0 - w) + 0.5 * (x.mean + y.mean) * w;
-        for (k, q) in QUANTILES.iter().enumerate() {
-            a.q_s[k] = if *q > 0.9 { x.q[k].max(y.q[k]).max(a.q_s[k]) } else { a.q_s[k] * (1.0 - w) + 0.5 * (x.q[k] + y.q[k]) * w };
+        let done = done.map(|sum| sum.total());
+        let mean = |of: fn(&Part) -> f64| 0.25 * of(&done[0]) + 0.5 * of(&done[1]) + 0.25 * of(&done[2]);
+        let most = |k: usize| done.iter().map(|x| x.q[k]).fold(0.0, f64::max);
+        a.mean_s = a.mean_s * (1.0 - w) + mean(|x| x.mean) * w;
+        a.q_s[0] = a.q_s[0] * (1.0 - w) + mean(|x| x.q[0]) * w;
+        // The upper tail is that of the worst part of the tick.
+        for k in 1..QUANTILES.len() {
+            a.q_s[k] = a.q_s[k].max(most(k));
         }
     }
 
@@ -575,6 +607,7 @@ impl Plant {
             most: q.max_outstanding,
         };
         let born = || House::new(q.scv_arrival, q.scv_service, t.rate_rps, self.now_s, mix64(&[seed, s.key]));
+        s.departures.iter_mut().for_each(Departures::forget);
         let mut house = s.house.take().unwrap_or_else(born);
         let count = house.pass(self.now_s, h, &pace, &mut a.latencies_ms);
         a.arrived += count.arrived as f64;
@@ -597,6 +630,7 @@ impl Plant {
         let mean_gap = batch / t.rate_rps.max(1e-9);
         let sigma = q.scv_service.ln_1p().sqrt();
         let fixed_s = q.net_us * 1e-6 + dispatch_s(p, lc, r.freq_ghz);
+        s.departures.iter_mut().for_each(Departures::forget);
         let x = &mut s.requests;
         if x.next_s.is_none() || x.until_s < now - SAME_INSTANT_S {
             // New in this mode: workers are busy with the backlog that the diffusion law has left.

@@ -77,12 +77,17 @@ impl Station {
             at.v *= (self.cap_s / at.m).powi(2);
             at.m = self.cap_s;
         }
+        (at, self.law_at(at), lost)
+    }
+
+    /// The law that goes with the moments.
+    pub(crate) fn law_at(&self, at: Moments) -> Law {
         let (mut waits, mut ell) = (1.0, at.m);
         if self.rho < 1.0 && at.m > 0.0 {
             ell = self.s2 / (2.0 * (1.0 - self.rho));
             waits = 1.0 - (1.0 - self.erlang) * (ell / at.m).min(1.0);
         }
-        (at, Law { waits, ell, cap_s: self.cap_s }, lost)
+        Law { waits, ell, cap_s: self.cap_s }
     }
 }
 
