@@ -9,8 +9,8 @@
 use crate::queue::{Law, Moments, Station};
 use std::collections::VecDeque;
 
-/// Points kept: beyond it every other one of the older half goes, so that memory is bounded whatever the backlog.
-const MOST_POINTS: usize = 2048;
+/// Points kept, two a segment: beyond it every other one of the older half goes, so that memory is bounded whatever the backlog.
+const MOST_POINTS: usize = 512;
 /// Mean waits below this are none, s: no ratio is taken of them.
 const NO_WAIT_S: f64 = 1e-9;
 
@@ -95,6 +95,7 @@ impl Departures {
         }
         (self.servers, self.service_s) = (f64::from(st.servers), st.service_s);
         if self.points.is_empty() {
+            self.points.reserve(MOST_POINTS + 4);
             self.put(now_s, wait);
         }
         for (half, wait) in [1.0, 2.0].into_iter().zip(laws) {

@@ -220,6 +220,10 @@ fn timeline_file(file: &str, values: usize, tolerance: f64) {
             }
         }
     }
+    let mut by = std::collections::BTreeMap::<String, usize>::new();
+    for w in &wrong { *by.entry(w.split(':').next().unwrap().rsplit(' ').next().unwrap().to_string()).or_default() += 1; }
+    println!("{by:?}");
+    println!("{}", wrong.iter().filter(|w| !w.contains("latency")).take(30).cloned().collect::<Vec<_>>().join("\n"));
     assert_eq!(checked, values);
     assert!(wrong.is_empty(), "{} of {checked} values off:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
 }
