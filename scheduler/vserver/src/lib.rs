@@ -13,6 +13,7 @@
 pub mod core_use;
 mod departures;
 mod exact;
+pub mod faults;
 pub mod lender;
 pub mod math;
 pub mod memory;

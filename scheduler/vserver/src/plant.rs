@@ -15,13 +15,14 @@
 
 use crate::departures::{Departures, Wait};
 use crate::exact::{House, Pace};
+use crate::faults::{lognormal, Lasting};
 use crate::math::{gauss, ident_hash, mix64, uniform, Draws, QUANTILES};
 use crate::profile::PlatformProfile;
 use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Part, Station, Walk};
 use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
-    dispatch_s, extras, fill_neighbours, lognormal, nearest_rank, quantile_noise, sample, stations, strikes, LatencyMs, Sample,
+    dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, strikes, LatencyMs, Sample,
     FEW_REQUESTS,
 };
 use crate::tenant::{check_tenants, Tenant, TenantError, WayMasks, MAX_TENANTS};
@@ -92,6 +93,13 @@ struct State {
     departures: [Departures; 2],
     /// Starts with the cache it would hold in equilibrium.
     warm: bool,
+    /// Share of its threads whose private caches are cold.
+    cold: f64,
+    lasting: Lasting,
+    /// Counters as they were read last: IPC, misses, bandwidth, frequency.
+    last_read: Option<[f64; 4]>,
+    /// Resident memory as it was read last, MB.
+    res_mb: Option<f64>,
     requests: Requests,
     /// Of [`Plant::exact`].
     house: Option<House>,
@@ -155,6 +163,7 @@ pub struct Plant {
     tenants: Vec<Tenant>,
     states: Vec<State>,
     occ_mb: Vec<PerDomain>,
+    cold: Vec<f64>,
     pending: Vec<Pending>,
     serial: u64,
     // Buffers.
@@ -172,7 +181,7 @@ impl Plant {
     /// `seed` None: mean-field, without noise.
     pub fn new(platform: Arc<PlatformProfile>, seed: Option<u64>, tick_s: f64) -> Self {
         Plant {
-            solver: Solver::new(platform),
+            solver: Solver::on_host(platform, seed),
             seed,
             exact: false,
             tick_s,
@@ -182,6 +191,7 @@ impl Plant {
             tenants: vec![],
             states: vec![],
             occ_mb: vec![],
+            cold: vec![],
             pending: vec![],
             serial: 0,
             tallies: vec![],
@@ -286,13 +296,18 @@ impl Plant {
         self.check(self.tenants.len(), &tenant)?;
         self.serial += 1;
         self.tenants.push(tenant);
+        let key = ident_hash(ident);
         self.states.push(State {
             ident: ident.into(),
-            key: ident_hash(ident),
+            key,
             serial: self.serial,
             queue: [Moments::default(); 2],
             departures: Default::default(),
             warm,
+            cold: if warm { 0.0 } else { 1.0 },
+            lasting: self.seed.map_or(Lasting::default(), |seed| Lasting::new(&self.platform().faults, seed, key)),
+            last_read: None,
+            res_mb: None,
             requests: Requests::default(),
             house: None,
         });
@@ -382,6 +397,11 @@ impl Plant {
         let (t, s) = (&mut self.tenants[i], &mut self.states[i]);
         let before = (t.workers(), t.cpus, t.rate_rps);
         p.change.put(t);
+        if let Change::Cpus(cpus) = p.change {
+            // Threads on CPUs that are new to them leave their private caches behind.
+            let share = f64::from(cpus.difference(before.1).len()) / f64::from(cpus.len());
+            s.cold = share + s.cold * (1.0 - share);
+        }
         if t.profile.is_be() {
             return;
         }
@@ -431,7 +451,16 @@ impl Plant {
         }
         self.backlog_s.clear();
         self.backlog_s.extend(self.states.iter().map(|s| s.queue[1].m));
-        self.solver.solve(&self.tenants, Some(Instant { backlog_s: &self.backlog_s, dt_s: h, occ_mb: &self.occ_mb }));
+        self.cold.clear();
+        let cold_s = self.solver.platform.faults.cold_s;
+        for s in &mut self.states {
+            // Warm by an exponential law: the mean over the segment, and what is left.
+            let left = if cold_s > 0.0 { (-h / cold_s).exp() } else { 0.0 };
+            self.cold.push(s.cold * (1.0 - left) * cold_s / h);
+            s.cold *= left;
+        }
+        let now = Instant { backlog_s: &self.backlog_s, dt_s: h, occ_mb: &self.occ_mb, cold: &self.cold };
+        self.solver.solve(&self.tenants, Some(now));
         self.ins.clear();
         self.ins.extend(self.solver.speeds().iter().map(|r| r.ins_gbs));
         self.target.resize(n, [0.0; MAX_DOMAINS]);
@@ -677,24 +706,13 @@ impl Plant {
     /// What a monitor reads of tenant `i` over the tick.
     fn reading(&mut self, i: usize) -> Sample {
         let by_request = self.by_request(i);
-        let (t, s, a) = (&self.tenants[i], &self.states[i], &mut self.tallies[i]);
+        let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
         let p = &*self.solver.platform;
         let n = self.ticks;
         let mut r = a.speed;
         let draws = self.seed.map(|seed| Draws::new(&[seed, s.key, n]));
-        if let Some(draws) = draws {
-            let noise = |cv: f64, j: u64| lognormal(cv, draws.gauss(100 + j));
-            r.ipc *= noise(p.noise.ipc, 0);
-            r.misses_per_s *= noise(p.noise.misses, 1);
-            r.mbl_gbs *= noise(p.noise.mbl, 2);
-            r.busy_cores *= noise(p.noise.cpu, 3);
-            r.freq_ghz *= noise(p.noise.freq, 4);
-        }
-        // Noise does not make more of a thing than there is.
-        r.busy_cores = r.busy_cores.min(f64::from(t.cpus.len()));
-        r.mbl_gbs = r.mbl_gbs.min(p.mem.bw_gbs);
-        let (mut latency, mut count) = (None, 0.0);
-        if !t.profile.is_be() {
+        let (mut latency, mut count, mut offered_rps) = (None, 0.0, t.rate_rps);
+        if let Some(lc) = t.profile.lc() {
             count = r.x * self.tick_s;
             // An average of equal values may round above their maximum.
             let p50_s = a.q_s[0].min(a.q_s[1]);
@@ -704,12 +722,67 @@ impl Plant {
                     count = a.latencies_ms.len() as f64;
                     nearest_rank(&mut a.latencies_ms)
                 }
-                Some(draws) if count > 0.0 => Some(quantile_noise(law, count, |j| draws.gauss(110 + j))),
+                Some(draws) if count > 0.0 => {
+                    // Arrivals scatter; where requests wait for longer than a tick, only services do.
+                    let waits = s.queue[1].m > self.tick_s;
+                    let scv = if waits { lc.queue.scv_service } else { lc.queue.scv_arrival };
+                    let drawn = (count + (count * scv).sqrt() * draws.gauss(120)).round().max(1.0);
+                    let of_mean = drawn / count;
+                    count = drawn;
+                    offered_rps *= of_mean;
+                    r.x *= of_mean;
+                    r.instr_per_s *= of_mean;
+                    r.misses_per_s *= of_mean;
+                    r.mbl_gbs *= of_mean;
+                    r.busy_cores *= of_mean;
+                    Some(quantile_noise(law, count, |j| draws.gauss(110 + j)))
+                }
                 _ => Some(law),
             };
         }
+        let mut missed = false;
+        if let Some(draws) = draws {
+            let (f, lasting) = (&p.faults, &s.lasting);
+            let noise = |cv: f64, j: u64| lognormal(cv, draws.gauss(100 + j));
+            r.ipc *= lasting.ipc * noise(f.of_turns(p.noise.ipc), 0);
+            r.misses_per_s *= lasting.misses * noise(f.of_turns(p.noise.misses), 1);
+            r.mbl_gbs *= lasting.mbl * noise(p.noise.mbl, 2);
+            r.busy_cores *= noise(p.noise.cpu, 3);
+            r.freq_ghz *= lasting.freq * noise(p.noise.freq, 4);
+            // A reader that comes late finds what was there before.
+            let late = s.last_read.filter(|_| draws.uniform(121) < f.late);
+            missed = draws.uniform(122) < f.missed;
+            s.last_read = Some([r.ipc, r.misses_per_s, r.mbl_gbs, r.freq_ghz]);
+            if let Some(before) = late {
+                [r.ipc, r.misses_per_s, r.mbl_gbs, r.freq_ghz] = before;
+            }
+        }
+        // Noise does not make more of a thing than there is.
+        r.busy_cores = r.busy_cores.min(f64::from(t.cpus.len()));
+        r.mbl_gbs = r.mbl_gbs.min(p.mem.bw_gbs);
         let mut out = sample(p, t, &r, latency, a.lost, a.queued);
         out.count = count;
+        out.missed = missed;
+        if !t.profile.is_be() {
+            out.offered_rps = offered_rps;
+        }
+        if draws.is_some() {
+            out.virt_mem_mb *= s.lasting.data;
+            let now_mb = out.res_mem_mb * s.lasting.data;
+            let limit_mb = t.mem_gb.map_or(out.virt_mem_mb, |gb| (gb * 1024.0).min(out.virt_mem_mb));
+            // Read once a second. What is freed goes back to the system slowly.
+            let due = (self.now_s + SAME_INSTANT_S).floor() > (self.now_s - self.tick_s + SAME_INSTANT_S).floor();
+            let held_mb = match s.res_mb {
+                Some(before) if !due => before,
+                Some(before) if before > now_mb => {
+                    let left = if p.faults.res_decay_s > 0.0 { (-1.0 / p.faults.res_decay_s).exp() } else { 0.0 };
+                    now_mb + (before - now_mb) * left
+                }
+                _ => now_mb,
+            };
+            s.res_mb = Some(held_mb);
+            out.res_mem_mb = held_mb.min(limit_mb);
+        }
         out
     }
 }

@@ -7,6 +7,7 @@ mod bursts;
 
 pub use bursts::{BurstWorkload, Bursts, PrimaryVm, Reassignment};
 
+use crate::faults::Faults;
 use crate::queue::lognormal_factors;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,6 +45,7 @@ pub struct PlatformProfile {
     pub os: PlatformOs,
     pub enforce: Enforce,
     pub noise: Noise,
+    pub faults: Faults,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -383,8 +385,46 @@ impl PlatformProfile {
             freq: s.number("freq", SHARE)?,
         };
         s.done()?;
+        let faults = match top.optional_section("faults")? {
+            Some(s) => faults(s, llc.ways)?,
+            None => Faults::default(),
+        };
         top.done()?;
-        Ok(PlatformProfile { name, title, cpu, llc, mem, os, enforce, noise })
+        Ok(PlatformProfile { name, title, cpu, llc, mem, os, enforce, noise, faults })
+    }
+}
+
+/// `[faults]`; what is left out is as it is without the section.
+fn faults(mut s: Keys, ways: u32) -> Result<Faults, ProfileError> {
+    let mut f = Faults::default();
+    let seconds = within(0.0, 1e6);
+    for (key, value, range) in [
+        ("ipc_bias", &mut f.ipc_bias, SHARE),
+        ("misses_bias", &mut f.misses_bias, SHARE),
+        ("mbl_bias", &mut f.mbl_bias, SHARE),
+        ("freq_bias", &mut f.freq_bias, SHARE),
+        ("multiplex", &mut f.multiplex, SHARE),
+        ("late", &mut f.late, SHARE),
+        ("missed", &mut f.missed, SHARE),
+        ("data", &mut f.data, SHARE),
+        ("res_decay_s", &mut f.res_decay_s, seconds),
+        ("cold_s", &mut f.cold_s, seconds),
+        ("cold_refs", &mut f.cold_refs, within(0.0, 10.0)),
+        ("core_spread", &mut f.core_spread, SHARE),
+        ("slice_spread", &mut f.slice_spread, SHARE),
+        ("dma_share", &mut f.dma_share, SHARE),
+    ] {
+        *value = s.optional_number(key, range)?.unwrap_or(*value);
+    }
+    f.dma_ways = s.optional_count("dma_ways", 0, ways)?.unwrap_or(f.dma_ways.min(ways));
+    s.done()?;
+    Ok(f)
+}
+
+impl PlatformProfile {
+    /// The same platform as kind as its model: what vectors and laws are compared on.
+    pub fn without_faults(&self) -> Self {
+        PlatformProfile { faults: Faults::none(), ..self.clone() }
     }
 }
 
@@ -711,6 +751,14 @@ impl Keys {
     fn optional_number(&mut self, key: &str, range: Range) -> Result<Option<f64>, ProfileError> {
         if self.rest.contains_key(key) {
             return self.number(key, range).map(Some);
+        }
+        self.asked.push(key.into());
+        Ok(None)
+    }
+
+    fn optional_count(&mut self, key: &str, lo: u32, hi: u32) -> Result<Option<u32>, ProfileError> {
+        if self.rest.contains_key(key) {
+            return self.count(key, lo, hi).map(Some);
         }
         self.asked.push(key.into());
         Ok(None)

@@ -338,15 +338,14 @@ impl VirtualServer {
                 e.forget_until(self.now_ms);
                 continue;
             }
-            let offered_rps = self.plant.tenants()[i].rate_rps;
             let requests = self.plant.requests_ms(i);
             let latency = s.latency.filter(|_| s.count >= 0.5).map(|l| {
                 // Completions are counted where requests are simulated, and computed elsewhere.
                 let achieved = if requests.is_some() { s.count * 1e3 / tick_ms as f64 } else { s.achieved_rps };
-                let errors = (s.lost_frac * offered_rps * tick_ms as f64 * 1e-3).round() as u64;
+                let errors = (s.lost_frac * s.offered_rps * tick_ms as f64 * 1e-3).round() as u64;
                 let said = if !e.client_keeps_up {
                     Verdict::ClientLimited
-                } else if overloaded(s.achieved_rps, offered_rps, s.lost_frac) {
+                } else if overloaded(s.achieved_rps, s.offered_rps, s.lost_frac) {
                     Verdict::ServerOverloaded
                 } else {
                     Verdict::Valid
@@ -493,17 +492,19 @@ pub fn memory_view(m: &MemoryUse) -> MemoryView {
 
 /// The features of a sample in the words of the port.
 pub fn features(s: &Sample) -> Features {
+    // What the hardware counts; the kernel's own accounts are always there.
+    let counted = |x: f64| (!s.missed).then_some(x);
     Features {
-        ipc: Some(s.ipc),
-        llc_misses_per_s: Some(s.llc_misses_per_s),
-        mbl_mbps: Some(s.mbl_mbps),
+        ipc: counted(s.ipc),
+        llc_misses_per_s: counted(s.llc_misses_per_s),
+        mbl_mbps: counted(s.mbl_mbps),
         cpu_usage_cores: Some(s.cpu_usage_cores),
         virt_mem_mb: Some(s.virt_mem_mb),
         res_mem_mb: Some(s.res_mem_mb),
         alloc_cores: Some(s.alloc_cores),
         alloc_ways: Some(s.alloc_ways),
         alloc_cache_mb: Some(s.alloc_cache_mb),
-        core_freq_mhz: core_freq_mhz([Frequency::Measured(s.core_freq_mhz)]),
+        core_freq_mhz: counted(s.core_freq_mhz).and_then(|mhz| core_freq_mhz([Frequency::Measured(mhz)])),
         nb_cores: Some(s.nb_cores),
         nb_cache_mb: Some(s.nb_cache_mb),
         nb_mbl_mbps: Some(s.nb_mbl_mbps),

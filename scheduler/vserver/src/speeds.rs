@@ -5,6 +5,7 @@
 //! CPUs with the same holders on both threads behave alike, so the loops run over these few classes instead of CPUs.
 //! All buffers live in [`Solver`] and are reused: no allocation once they have grown.
 
+use crate::faults::Host;
 use crate::math::assoc;
 use crate::profile::{Paging, PlatformProfile, ProfileKind, MAX_DOMAINS};
 use crate::tenant::{Tenant, WayMasks};
@@ -84,6 +85,8 @@ pub struct Instant<'a> {
     pub dt_s: f64,
     /// Cache that each tenant holds, MB.
     pub occ_mb: &'a [PerDomain],
+    /// Share of each tenant's threads whose private caches are cold.
+    pub cold: &'a [f64],
 }
 
 /// Physical cores whose two threads have the same holders (bits are tenants).
@@ -112,6 +115,7 @@ struct Row {
     core_cycles: f64,
     api: f64,
     hit_ns: f64,
+    llc_ns: f64,
     inv_mlp: f64,
     bytes_per_access: f64,
     /// 1 / (MBA share x bandwidth of a core), ns per byte; 0 without a throttle.
@@ -157,6 +161,7 @@ struct Row {
 #[derive(Clone, Debug)]
 pub struct Solver {
     pub(crate) platform: Arc<PlatformProfile>,
+    host: Host,
     domain_cpus: Vec<CpuSet>,
     rows: Vec<Row>,
     cap: Vec<PerDomain>,
@@ -164,6 +169,8 @@ pub struct Solver {
     ins_before: Vec<PerDomain>,
     ins_gap: Vec<[[f64; 2]; MAX_DOMAINS]>,
     domain_share: Vec<PerDomain>,
+    /// Means over each tenant's CPUs: time of core-bound work and of a hit in the LLC, relative to the platform's.
+    host_share: Vec<(f64, f64)>,
     // Layout of the last case: rebuilt only when CPUs or ways change.
     cpus: Vec<CpuSet>,
     ways: Vec<WayMasks>,
@@ -178,12 +185,20 @@ pub struct Solver {
 }
 
 impl Solver {
+    /// A machine exactly like its platform.
     pub fn new(platform: Arc<PlatformProfile>) -> Self {
+        Solver::on_host(platform, None)
+    }
+
+    /// The machine of that seed: its cores, slices and devices differ a little from the platform's ([`crate::faults`]).
+    pub fn on_host(platform: Arc<PlatformProfile>, host_seed: Option<u64>) -> Self {
         let domains = platform.llc.domains;
         let cpus_of = |d| (0..platform.logical_cpus()).filter(|c| platform.domain_of(*c) == d).collect();
         Solver {
+            host: Host::new(&platform, host_seed),
             domain_cpus: (0..domains).map(cpus_of).collect(),
             platform,
+            host_share: vec![],
             rows: vec![],
             cap: vec![],
             ins: vec![],
@@ -373,6 +388,11 @@ impl Solver {
             }
         }
         let domains = self.domains();
+        self.host_share.clear();
+        self.host_share.extend(tenants.iter().map(|t| {
+            let mean = |of: &[f64]| t.cpus.iter().map(|c| of[c as usize]).sum::<f64>() / f64::from(t.cpus.len());
+            (mean(&self.host.core), mean(&self.host.hit))
+        }));
         self.domain_share.clear();
         for t in tenants {
             let mut share = [0.0; MAX_DOMAINS];
@@ -399,8 +419,8 @@ impl Solver {
                     continue;
                 }
                 match self.way_classes[first..].iter_mut().rev().find(|c| c.holders == holders) {
-                    Some(c) => c.mb += self.platform.llc.mb_per_way,
-                    None => self.way_classes.push(WayClass { domain: d, holders, mb: self.platform.llc.mb_per_way }),
+                    Some(c) => c.mb += self.host.way_mb[w as usize],
+                    None => self.way_classes.push(WayClass { domain: d, holders, mb: self.host.way_mb[w as usize] }),
                 }
             }
         }
@@ -419,16 +439,19 @@ impl Solver {
             let (fz, fd) = fault;
             // us per 1000 instructions = ns per instruction.
             let compressed = fz * (p.os.decompress_us + p.os.reclaim_us);
-            let api = prof.cache.apki * l2_factor(p.cpu.l2_mb, prof.cache.l2_exp) / 1000.0;
+            let cold = instant.map_or(0.0, |now| now.cold[i] * p.faults.cold_refs);
+            let api = prof.cache.apki * l2_factor(p.cpu.l2_mb, prof.cache.l2_exp) / 1000.0 * (1.0 + cold);
+            let (core, hit) = self.host_share[i];
             let n_cpus = f64::from(t.cpus.len());
             let k = f64::from(t.workers());
             let bit = 1u64 << i;
             let mut row = Row {
                 k,
                 n_cpus,
-                core_cycles: prof.cpu.cpi_core * p.cpu.cpi_scale,
+                core_cycles: prof.cpu.cpi_core * p.cpu.cpi_scale * core,
                 api,
-                hit_ns: p.llc.hit_ns * prof.cache.llc_exposed,
+                hit_ns: p.llc.hit_ns * prof.cache.llc_exposed * hit,
+                llc_ns: p.llc.hit_ns * hit,
                 inv_mlp: 1.0 / prof.cache.mlp,
                 bytes_per_access: LINE_BYTES * (1.0 + prof.cache.writeback),
                 mba_ns_per_byte: if t.mba < 1.0 { 1.0 / (t.mba * p.mem.core_bw_gbs) } else { 0.0 },
@@ -510,7 +533,7 @@ impl Solver {
             }
             let r = &mut self.rows[i];
             r.mem_slope = r.api * r.miss * r.inv_mlp;
-            r.core_ns = r.core_cycles * smt * inv_f + r.api * (1.0 - r.miss) * r.hit_ns + r.mem_slope * p.llc.hit_ns;
+            r.core_ns = r.core_cycles * smt * inv_f + r.api * (1.0 - r.miss) * r.hit_ns + r.mem_slope * r.llc_ns;
             r.bytes_per_instr = r.api * r.miss * r.bytes_per_access;
             r.roof4 = (r.bytes_per_instr * r.mba_ns_per_byte).powi(4);
             if r.be {

@@ -1,6 +1,7 @@
 //! Response times, samples and the steady case of a sweep (SPEC.md, section 6).
 
 use crate::exact::Strike;
+use crate::faults::{lognormal, Lasting};
 use crate::math::{ident_hash, Draws};
 use crate::memory::{memory_use, MemoryUse};
 use crate::profile::{LcDemand, PlatformProfile};
@@ -51,10 +52,14 @@ pub struct Sample {
     pub latency: Option<LatencyMs>,
     /// Requests completed per second; 0 for BE jobs.
     pub achieved_rps: f64,
+    /// Requests offered per second, as a client counts them; 0 for BE jobs.
+    pub offered_rps: f64,
     /// Share of the offered work that was lost (finite accumulation).
     pub lost_frac: f64,
     /// Requests that the latency is of: expected ones (steady, mean-field), or counted ones.
     pub count: f64,
+    /// Whether the reading of the hardware's counters is missing: they are the model's own then, which nothing may be told of.
+    pub missed: bool,
 }
 
 /// Front station (serial) and worker pool of an LC service.
@@ -132,8 +137,10 @@ pub(crate) fn sample(p: &PlatformProfile, t: &Tenant, r: &Speed, latency: Option
         memory: memory_use(p, t, r, footprint),
         latency,
         achieved_rps: if t.profile.is_be() { 0.0 } else { r.x },
+        offered_rps: if t.profile.is_be() { 0.0 } else { t.rate_rps },
         lost_frac: lost,
         count: 0.0,
+        missed: false,
     }
 }
 
@@ -161,7 +168,12 @@ pub struct Steady {
 
 impl Steady {
     pub fn new(platform: std::sync::Arc<PlatformProfile>) -> Self {
-        Steady { solver: Solver::new(platform), samples: vec![] }
+        Steady::on_host(platform, None)
+    }
+
+    /// On the machine of that seed ([`Solver::on_host`]).
+    pub fn on_host(platform: std::sync::Arc<PlatformProfile>, host_seed: Option<u64>) -> Self {
+        Steady { solver: Solver::on_host(platform, host_seed), samples: vec![] }
     }
 
     /// A sweep case: start empty with warm caches, run `horizon_s`, report what the last instant shows of every tenant.
@@ -222,16 +234,20 @@ pub struct Series {
 pub fn sample_series(p: &PlatformProfile, steady: &Sample, ident: &str, series: &Series, out: &mut Vec<Sample>) {
     let key = ident_hash(ident);
     let expected = steady.achieved_rps * series.interval_s;
+    let lasting = Lasting::new(&p.faults, series.seed, key);
+    let (ipc, misses) = (p.faults.of_turns(p.noise.ipc), p.faults.of_turns(p.noise.misses));
     // What readings have in common is worked out once.
     let errors_ms = steady.latency.filter(|_| expected >= FEW_REQUESTS).map(|law| quantile_errors_ms(law, expected));
     for j in 0..u64::from(series.samples) {
         let draws = Draws::new(&[series.seed, key, j]);
         let mut s = *steady;
-        s.ipc *= lognormal(p.noise.ipc, draws.gauss(100));
-        s.llc_misses_per_s *= lognormal(p.noise.misses, draws.gauss(101));
-        s.mbl_mbps *= lognormal(p.noise.mbl, draws.gauss(102));
+        s.ipc *= lasting.ipc * lognormal(ipc, draws.gauss(100));
+        s.llc_misses_per_s *= lasting.misses * lognormal(misses, draws.gauss(101));
+        s.mbl_mbps *= lasting.mbl * lognormal(p.noise.mbl, draws.gauss(102));
         s.cpu_usage_cores = (s.cpu_usage_cores * lognormal(p.noise.cpu, draws.gauss(103))).min(s.alloc_cores);
-        s.core_freq_mhz *= lognormal(p.noise.freq, draws.gauss(104));
+        s.core_freq_mhz *= lasting.freq * lognormal(p.noise.freq, draws.gauss(104));
+        s.virt_mem_mb *= lasting.data;
+        s.res_mem_mb *= lasting.data;
         s.nb_mbl_mbps *= lognormal(p.noise.mbl, draws.gauss(105));
         match (steady.latency, errors_ms) {
             (None, _) => {}
@@ -259,11 +275,6 @@ fn few_requests(s: &mut Sample, law: &LatencyMs, expected: f64, interval_s: f64,
 
 /// Beyond any plausible draw of a Poisson law of mean below [`FEW_REQUESTS`].
 const MOST_DRAWN: usize = 160;
-
-/// Lognormal factor of mean 1.
-pub(crate) fn lognormal(cv: f64, z: f64) -> f64 {
-    (cv * z - 0.5 * cv * cv).exp()
-}
 
 /// Sampling error of empirical percentiles of `count` requests with an exponential upper tail, at most 30 %, sorted again.
 pub(crate) fn quantile_noise(l: LatencyMs, count: f64, z: impl Fn(u64) -> f64) -> LatencyMs {
