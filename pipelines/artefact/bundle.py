@@ -966,7 +966,8 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
             "data_sha256": source.sha256,
             "mlflow_run_id": held["c"].mlflow_run_id,
             "campaigns": [source.campaign],
-            "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")},
+            "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")}
+            | {name: told for name, told in source.made_by.items() if name == "plant_version"},
         },
     )
     spec.card = model_card(facts(spec))

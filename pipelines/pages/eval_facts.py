@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.pages.eval_rows import LIMIT_S, OPTIONAL, WHAT
+from pipelines.pages.eval_rows import LIMIT_S, OPTIONAL, SAID, WHAT
 from pipelines.pages.eval_stats import Estimate, over_seeds, over_workloads, paired_ratio
 from pipelines.pages.policy_charts import in_order
 
@@ -539,7 +539,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "ratios": [ratio_facts(g, p, other) for p in ours for other in policies if other != p],
             }
         )
-    said = [pl.col(name).first() for name in ("harm", "bundle", "surefootd", "requests")]
+    said = [pl.col(name).first() for name in SAID]
     outs = (
         pl.concat([rows, misled])
         .group_by("out")

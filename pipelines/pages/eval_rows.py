@@ -57,6 +57,8 @@ _LINE: dict[str, Any] = {
 }
 # columns without empty cells; in a time line the others are null where unknown
 _FILLED = ("workload", "policy", "platform", "seed", "converged")
+SAID = ("harm", "bundle", "surefootd", "requests", "plant")
+"""What eval.json says of a folder's rows."""
 _LINE_FILLED = ("workload", "policy", "seed", "t_ms", "service", "kind")
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # what Parquet begins and ends with
@@ -72,7 +74,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
     (in other folders a null was measured, and is no number); `told`, whether it has an eval.json; and of that (null where there
     is none) `harm` (untruths that policies were told), `bundle` (digest), `surefootd` (version), `sha256` (the workload file's),
-    `requests` ("exact" where every request was simulated by itself).
+    `requests` ("exact" where every request was simulated by itself), `plant` (the virtual server's edition; null: the first).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
 
@@ -85,6 +87,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
     _each_once(outs)
     frame = pl.concat([_one(out) for out in outs], how="vertical")
+    _one_plant(frame)
     _one_file_a_name(frame)
     _one_harm(frame)
     _one_simulation(frame)
@@ -140,6 +143,14 @@ def _one_harm(frame: pl.DataFrame) -> None:
             )
 
 
+def _one_plant(frame: pl.DataFrame) -> None:
+    """Figures of two plants are figures of two servers."""
+    by = frame.select("plant", "out").unique().sort("out").partition_by("plant", maintain_order=True)
+    if len(by) > 1:
+        said = [f"{of['out'][0]} (plant {of['plant'][0] or 1})" for of in by]
+        raise BadInput(f"{' and '.join(said)}: rows of several editions of the virtual server. Run the older evaluation again")
+
+
 def _one_simulation(frame: pl.DataFrame) -> None:
     """Requests by the laws of queues and requests by themselves are two virtual servers."""
     for of in (
@@ -165,6 +176,7 @@ def _what(out: Path, again: str) -> dict[str, Any] | None:
     try:
         found = read_json(path)
         said = {name: found[name] for name in names} | {"requests": "exact" if found.get("exact") is True else None}
+        said["plant"] = str(found["plant"]) if "plant" in found else None
         ran: dict[str, Any] = {
             "platform": [found["platform"]],
             "policies": list(found["policies"]),
@@ -233,7 +245,7 @@ def _one(out: Path) -> pl.DataFrame:
         pl.lit(str(out)).alias("out"),
         pl.Series("lacks", [lacks] * len(frame), dtype=pl.List(pl.String)),
         pl.lit(what is not None).alias("told"),
-        *(pl.lit(what and what[name], pl.String).alias(name) for name in ("harm", "bundle", "surefootd", "requests")),
+        *(pl.lit(what and what[name], pl.String).alias(name) for name in SAID),
         pl.Series("sha256", [files.get(name) for name in frame["workload"]], dtype=pl.String),
     )
 

@@ -39,11 +39,7 @@ impl Wait {
         let (a, b) = (self, other);
         Wait {
             at: Moments { m: mix(a.at.m, b.at.m), v: mix(a.at.v, b.at.v) },
-            law: Law {
-                waits: mix(a.law.waits, b.law.waits),
-                ell: mix(a.law.ell, b.law.ell),
-                cap_s: mix(a.law.cap_s, b.law.cap_s),
-            },
+            law: Law { waits: mix(a.law.waits, b.law.waits), ell: mix(a.law.ell, b.law.ell), cap_s: mix(a.law.cap_s, b.law.cap_s) },
         }
     }
 }

@@ -143,11 +143,8 @@ impl Host {
     /// The machine of that seed; None: the kind itself, without any difference.
     pub fn new(p: &PlatformProfile, seed: Option<u64>) -> Self {
         let (cpus, ways) = (p.logical_cpus(), p.llc.ways);
-        let mut host = Host {
-            core: vec![1.0; cpus as usize],
-            hit: vec![1.0; cpus as usize],
-            way_mb: vec![p.llc.mb_per_way; ways as usize],
-        };
+        let mut host =
+            Host { core: vec![1.0; cpus as usize], hit: vec![1.0; cpus as usize], way_mb: vec![p.llc.mb_per_way; ways as usize] };
         let Some(seed) = seed else { return host };
         let f = &p.faults;
         let draws = Draws::new(&[seed, ident_hash(&p.name), HOST]);

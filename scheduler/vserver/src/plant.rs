@@ -22,8 +22,7 @@ use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Part, St
 use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
-    dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, strikes, LatencyMs, Sample,
-    FEW_REQUESTS,
+    dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, strikes, LatencyMs, Sample, FEW_REQUESTS,
 };
 use crate::tenant::{check_tenants, Tenant, TenantError, WayMasks, MAX_TENANTS};
 use crate::MAX_DOMAINS;

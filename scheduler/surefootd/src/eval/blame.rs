@@ -22,8 +22,9 @@ pub struct Blame {
 }
 
 impl Blame {
-    pub fn new(at: &VirtualTarget) -> Self {
-        Blame { steady: Steady::new(at.profile.clone()), guilty: BTreeSet::new(), ticks: 0, crossings: 0, deprivals: 0 }
+    /// Of a run with this seed, whose host it is.
+    pub fn new(at: &VirtualTarget, seed: u64) -> Self {
+        Blame { steady: Steady::on_host(at.profile.clone(), Some(seed)), guilty: BTreeSet::new(), ticks: 0, crossings: 0, deprivals: 0 }
     }
 
     /// Apply a plan, and see which services it takes across a cliff.
@@ -118,7 +119,7 @@ mod tests {
             server.advance(Tick { ms: TICK_MS });
             let mut allocation = Allocation::everything(&at.platform);
             (allocation.shared_cpus, allocation.shared_ways) = (CpuSet::empty(), vec![0; allocation.ways.len()]);
-            let mut scene = Scene { server, blame: Blame::new(&at), allocation };
+            let mut scene = Scene { server, blame: Blame::new(&at, 1), allocation };
             scene.hold(36);
             scene
         }

@@ -32,10 +32,12 @@ use rayon::prelude::*;
 use run::EvalRow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{by_name_with, ModelSet, Policy, Settings};
 use surefoot_server::{Number, Quantity, QUANTITIES};
+use surefoot_vserver::EDITION;
 
 /// Schema of the eval rows, in column order.
 pub fn row_schema() -> Schema {
@@ -45,6 +47,7 @@ pub fn row_schema() -> Schema {
         f("workload", Utf8, false),
         f("policy", Utf8, false),
         f("platform", Utf8, false),
+        f("plant", Int64, false),
         f("seed", Int64, false),
         f("converged", Boolean, false),
         f("convergence_s", Float64, true),
@@ -132,6 +135,9 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let settings = settings_of(args)?;
     for p in &args.policies {
         policy(p, &at.platform, bundle.as_ref(), &settings, 1)?;
+    }
+    if let (Some(b), Some(path), false) = (&bundle, &args.bundle, foreign) {
+        of_this_plant(b, path)?;
     }
     let asked = bundle.as_ref().filter(|_| args.policies.iter().any(|p| surefoot_policy::takes(p).is_some()));
     if foreign && asked.is_some_and(|b| own.check(&b.manifest).is_ok()) {
@@ -289,6 +295,18 @@ fn made(
     Ok(Box::new(Misled { inner, harm, silent: BTreeMap::new() }))
 }
 
+/// Models of another edition of the plant know another server. A bundle that says nothing of it is taken: its data may be of a machine.
+fn of_this_plant(bundle: &Bundle, path: &Path) -> Result<()> {
+    match bundle.manifest.provenance.software.get("plant_version") {
+        Some(made) if *made != EDITION.to_string() => Err(Error::BadInput(format!(
+            "--bundle {}: provenance.software.plant_version: its models are of plant {made}, and this surefootd has plant {EDITION}. Train \
+             on data of this plant, or measure the bundle as a foreign one: --harm foreign-bundle",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn fault(e: impl std::fmt::Display) -> Error {
     Error::Failed(format!("Parquet: {e}. This is a fault of surefootd, please report it"))
 }
@@ -301,6 +319,7 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         text(&|r| r.workload.clone()),
         text(&|r| r.policy.clone()),
         text(&|r| r.platform.clone()),
+        int(|r| i64::from(r.plant)),
         int(|r| r.seed as i64),
         Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.converged)))),
         opt(|r| r.convergence_s),
@@ -337,6 +356,7 @@ fn csv(rows: &[EvalRow]) -> String {
             quote(&r.workload),
             quote(&r.policy),
             quote(&r.platform),
+            r.plant.to_string(),
             r.seed.to_string(),
             r.converged.to_string(),
             opt(r.convergence_s),

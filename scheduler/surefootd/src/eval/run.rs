@@ -28,6 +28,8 @@ pub struct EvalRow {
     pub workload: String,
     pub policy: String,
     pub platform: String,
+    /// Edition of the plant.
+    pub plant: u32,
     pub seed: u64,
     pub converged: bool,
     pub convergence_s: Option<f64>,
@@ -154,7 +156,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let mut violations = Violations(w.lc.iter().map(|l| (l.id.clone(), None)).collect());
     let mut worst: Option<f64> = None;
     let (mut actions, mut refused, mut settled_actions) = (0, 0, 0);
-    let mut blame = Blame::new(at);
+    let mut blame = Blame::new(at, seed);
     let mut own_ticks_before = None;
     loop {
         let now = server.now_ms();
@@ -228,6 +230,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         workload: w.name.clone(),
         policy: policy.name().into(),
         platform: at.platform.name.clone(),
+        plant: surefoot_vserver::EDITION,
         seed,
         converged: convergence.at_ms.is_some(),
         convergence_s: convergence.at_ms.map(|t| (t - from_ms) as f64 / 1000.0),

@@ -14,6 +14,7 @@ use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
 use surefoot_linux::own::plain_file;
 use surefoot_policy::Settings;
+use surefoot_vserver::EDITION;
 
 /// What was run, beside its rows.
 pub const FILE: &str = "eval.json";
@@ -39,6 +40,7 @@ pub fn of(
     let mut what = json!({
         "format": 1,
         "surefootd": env!("CARGO_PKG_VERSION"),
+        "plant": EDITION,
         // A version has many builds, and half of one beside half of another would be no evaluation of either.
         "program_sha256": input::bytes(Path::new("/proc/self/exe"), PROGRAM_BYTES).ok().map(|b| sha256_hex(&b)),
         "platform": at.platform.name,

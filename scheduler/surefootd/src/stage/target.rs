@@ -17,6 +17,8 @@ pub struct LcService {
 #[derive(Clone, Debug)]
 pub struct Target {
     pub is_virtual: bool,
+    /// Edition of the plant; None of a real machine.
+    pub plant: Option<u32>,
     pub platform: Platform,
     pub services: BTreeMap<String, LcService>,
     /// BE jobs, known so that an error can tell them from unknown names.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use surefoot_server::Platform;
-use surefoot_vserver::{platform_of, rps_at_full_load, PlatformProfile, Profiles, VirtualServer};
+use surefoot_vserver::{platform_of, rps_at_full_load, PlatformProfile, Profiles, VirtualServer, EDITION};
 
 /// A platform and all profiles at hand.
 #[derive(Clone, Debug)]
@@ -100,7 +100,17 @@ impl VirtualTarget {
             let max_load_rps = rps_at_full_load(&self.profile, s);
             services.insert(name.clone(), LcService { qos_target_ms: lc.qos_target_ms, max_load_rps, rps_levels: lc.rps_levels.clone() });
         }
-        Target { is_virtual: true, platform: self.platform.clone(), services, jobs, feature_set: "full".into(), sources }
+        // What is measured by one plant does not go on with another.
+        sources.insert("plant".into(), hash(EDITION.to_string()));
+        Target {
+            is_virtual: true,
+            plant: Some(EDITION),
+            platform: self.platform.clone(),
+            services,
+            jobs,
+            feature_set: "full".into(),
+            sources,
+        }
     }
 }
 

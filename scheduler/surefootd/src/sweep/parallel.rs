@@ -142,6 +142,7 @@ mod tests {
         let lc = LcService { qos_target_ms: 1.0, max_load_rps: None, rps_levels: vec![100.0] };
         let target = Target {
             is_virtual: true,
+            plant: None,
             platform: Platform::regular("p", 8, 1, 11, 2.0),
             services: BTreeMap::from([("a".to_string(), lc)]),
             jobs: vec![],

@@ -40,6 +40,9 @@ pub fn finish(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: &E
     if !env!("SUREFOOT_COMMIT").is_empty() {
         software.insert("commit".to_string(), env!("SUREFOOT_COMMIT").to_string());
     }
+    if let Some(edition) = target.plant {
+        software.insert("plant".to_string(), edition.to_string());
+    }
     let start = Instant::now();
     let job = Job { campaign, target, cases, out, resume: args.resume, progress: args.progress, host, software };
     let m = sweep::run(&job, bench)?;
