@@ -958,6 +958,43 @@ def what(folder: Path, **more: Any) -> Path:
     return folder
 
 
+def worlds(folder: Path, name: str, numbers: tuple[int, ...] = (1, 2), **more: Any) -> Path:
+    """Two workloads on each of some worlds of a range, as `surefootd eval --worlds` leaves them."""
+    rows = [
+        row(f"{name}-{n}-{w:02}", "parties", 1, 4.0, platform=f"{name}-{n}-p", world=f"{name}:{n}", be_throughput=0.5)
+        for n in numbers
+        for w in (1, 2)
+    ]
+    return what(write(folder, rows), platform=None, worlds={"edition": 1, "range": name, "numbers": list(numbers)}, **more)
+
+
+def test_worlds_of_a_range_are_one_set(tmp_path: Path) -> None:
+    """Each world has a server of its own; the page has one set a range, names the range, and never puts two ranges together."""
+    test, tune = worlds(tmp_path / "a", "test"), worlds(tmp_path / "b", "tune")
+    sets = facts_of(test, tune)["sets"]
+    assert [(s["set"], s["platform"], s["workloads"], s["drawn"]) for s in sets] == [
+        ("test worlds", "drawn servers", 4, True),
+        ("tune worlds", "drawn servers", 4, True),
+    ]
+    html = Path(eval_report.run([test], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "test worlds" in html
+    assert "tune worlds" not in html
+
+
+def test_rows_of_two_ranges_are_refused(tmp_path: Path) -> None:
+    """An evaluation is of one range, or of workload files; an eval.json of files does not vouch for rows of worlds."""
+    out = worlds(tmp_path / "a", "test")
+    first = pl.col("workload") == "test-1-01"
+    change_rows(out, world=pl.when(first).then(pl.lit("tune:1")).otherwise(pl.col("world")))
+    with pytest.raises(BadInput, match="column world has rows of test, tune"):
+        facts_of(out)
+    change_rows(out, world=pl.when(first).then(None).otherwise(pl.lit("test:1")))
+    with pytest.raises(BadInput, match="rows of test, workload files"):
+        facts_of(out)
+    with pytest.raises(BadInput, match=r"drawn servers is in rows\.parquet alone"):
+        facts_of(what(worlds(tmp_path / "b", "test"), worlds=None, platform="server-1"))
+
+
 def test_what_was_run_is_said(lc3: Path, tmp_path: Path) -> None:
     """Version and bundle stand beside the folder."""
     made = facts_of(lc3)["made_from"][0]

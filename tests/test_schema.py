@@ -85,7 +85,7 @@ def test_columns_of_samples(schema: dict[str, Any]) -> None:
 def test_columns_of_evaluations(schema: dict[str, Any]) -> None:
     """The report reads rows and time lines that the node writes, in their types."""
     rows, lines = columns(schema["eval"]), columns(schema["timelines"])
-    for name, kind in {**eval_rows._NEEDED, **eval_rows.OPTIONAL}.items():
+    for name, kind in {**eval_rows._NEEDED, **eval_rows.OPTIONAL, **eval_rows.WORLD}.items():
         assert name in rows, f"no column {name} in an evaluation's rows"
         assert kind == rows[name] or (kind == pl.Float64 and rows[name] in (pl.Int32, pl.Int64)), name
     for name, kind in eval_rows._LINE.items():

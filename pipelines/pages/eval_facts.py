@@ -130,13 +130,14 @@ class Group:
 
 def groups(rows: pl.DataFrame) -> list[Group]:
     """One group a platform and set; and, where there are several sets beside BE jobs, their union."""
-    from pipelines.pages.eval_rows import set_of
+    from pipelines.pages.eval_rows import DRAWN, set_of
 
     found = []
     for (platform, name), mine in rows.group_by(["platform", "set"], maintain_order=True):
         drawn = all(set_of(w) for w in mine["workload"].unique())
         found.append(Group(str(platform), str(name), mine, drawn))
-    for platform in dict.fromkeys(g.platform for g in found):
+    # ranges of worlds are never put together
+    for platform in dict.fromkeys(g.platform for g in found if g.platform != DRAWN):
         honest = [g for g in found if g.platform == platform and not g.harm()]
         some = [g for g in honest if g.drawn and g.rows["be_throughput"].null_count() < len(g.rows)]
         if len(some) > 1:

@@ -49,6 +49,10 @@ OPTIONAL: dict[str, Any] = {
     "worst_slowdown": _NUMBER,
     "refused_plans": _NUMBER,
 }
+# the drawn world of a row's workload, null for workload files; an older surefootd has no such column
+WORLD: dict[str, Any] = {"world": pl.String}
+# what stands for the platform of rows of worlds, each of which has a server of its own
+DRAWN = "drawn servers"
 # of a time line, those that are used
 _LINE: dict[str, Any] = {
     **dict.fromkeys(("workload", "policy", "service", "kind"), pl.String),
@@ -77,6 +81,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     `requests` ("exact" where every request was simulated by itself), `plant` (the virtual server's edition; null: the first).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
+    All worlds of a range are one set ("test worlds") on one platform (DRAWN).
 
     Raises:
         BadInput: a folder is not eval's, not finished or given twice, a column is missing, of another type or has cells that it
@@ -178,7 +183,7 @@ def _what(out: Path, again: str) -> dict[str, Any] | None:
         said = {name: found[name] for name in names} | {"requests": "exact" if found.get("exact") is True else None}
         said["plant"] = str(found["plant"]) if "plant" in found else None
         ran: dict[str, Any] = {
-            "platform": [found["platform"]],
+            "platform": [found["platform"] if found.get("worlds") is None else DRAWN],
             "policies": list(found["policies"]),
             "seeds": range(1, found["seeds"] + 1),
         }
@@ -224,7 +229,12 @@ def _one(out: Path) -> pl.DataFrame:
     _check_columns(path, frame.schema, {name: kind for name, kind in OPTIONAL.items() if name not in lacks}, again)
     if frame.is_empty():
         raise BadInput(f"{path}: has no rows. {again}")
+    worlds = frame["world"] if "world" in frame.columns else pl.Series("world", [None] * len(frame), dtype=pl.String)
+    _check_columns(path, {"world": worlds.dtype}, WORLD, again)
     frame = _cast(path, frame.with_columns(pl.lit(None).alias(name) for name in lacks).select(*kinds), kinds, again)
+    range_of = _range(path, worlds, again)
+    if range_of is not None:
+        frame = frame.with_columns(pl.lit(DRAWN).alias("platform"))
     _check_cells(path, frame.select(**_wrong_cells(_FILLED, kinds)), again)
     frame = frame.with_columns(_NO_MINUS_0)
     run = ["platform", "workload", "policy", "seed"]
@@ -237,7 +247,7 @@ def _one(out: Path) -> pl.DataFrame:
     except (TypeError, ValueError, RecursionError):
         raise BadInput(f"{path}: column qos_violation_by_lc_s is not a JSON object in every row. {again}") from None
     _check_lines(out, frame)
-    sets = [set_of(name) or out.resolve().name for name in frame["workload"]]
+    sets = [f"{range_of} worlds" if range_of else set_of(name) or out.resolve().name for name in frame["workload"]]
     files = what["workloads"] if what else {}
     return frame.with_columns(
         pl.Series("lc", lc),
@@ -248,6 +258,15 @@ def _one(out: Path) -> pl.DataFrame:
         *(pl.lit(what and what[name], pl.String).alias(name) for name in SAID),
         pl.Series("sha256", [files.get(name) for name in frame["workload"]], dtype=pl.String),
     )
+
+
+def _range(path: Path, worlds: pl.Series, again: str) -> str | None:
+    """The range of all rows' worlds; None where all are of workload files. One evaluation is of one range."""
+    ranges = worlds.str.split(":").list.first().unique().to_list() if worlds.dtype == pl.String else [None]
+    if len(ranges) != 1:
+        named = ", ".join(sorted(str(r) if r else "workload files" for r in ranges))
+        raise BadInput(f"{path}: column world has rows of {named}, and an evaluation is of one of them. {again}")
+    return str(ranges[0]) if ranges[0] else None
 
 
 def _check_columns(path: Path, found: Mapping[str, Any], kinds: Mapping[str, Any], again: str) -> None:

@@ -15,6 +15,7 @@
 //! | `check`, `reset` | [`commands::check`], [`commands::reset`] |
 //! | `actuate` | [`commands::actuate`], on `surefoot_linux::actuator` |
 //! | `resctrlfs` | [`commands::resctrlfs`] |
+//! | `world` | [`commands::world`], on [`stage::world`] |
 //! | `schema` | [`commands::schema`] |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]

@@ -57,15 +57,16 @@ fn run(command: Command) -> Result<()> {
         Command::Top(a) => surefootd::node::top::run(&a),
         Command::Actuate(a) => surefootd::commands::actuate::run(&a),
         Command::Resctrlfs(a) => surefootd::commands::resctrlfs::run(&a),
+        Command::World(a) => surefootd::commands::world::run(&a),
     }
 }
 
 /// A command line that cannot be read, in one line: what is wrong with it, and where it is told how to write it.
 fn usage(e: &clap::Error) -> String {
-    let command = std::env::args().nth(1).filter(|a| Cli::command().find_subcommand(a).is_some());
-    let help = command.map_or_else(|| "surefootd --help".to_string(), |c| format!("surefootd {c} --help"));
+    let (command, path) = named();
+    let help = format!("{path} --help");
     if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let names: Vec<String> = Cli::command().get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_string()).collect();
+        let names: Vec<String> = command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_string()).collect();
         return format!("no command is given. Choose one of {}; see {help}", names.join(", "));
     }
     let text = e.render().to_string();
@@ -75,18 +76,27 @@ fn usage(e: &clap::Error) -> String {
     format!("{}.{near} See {help}", shown::message(first).trim_end_matches('.'))
 }
 
+/// The command that the first words of the command line name, and these words.
+fn named() -> (clap::Command, String) {
+    let (mut command, mut path) = (Cli::command(), "surefootd".to_string());
+    for word in std::env::args().skip(1) {
+        let Some(inner) = command.find_subcommand(&word).cloned() else { break };
+        (command, path) = (inner, format!("{path} {word}"));
+    }
+    (command, path)
+}
+
 /// What was meant in place of a command, an option or a value that there is not; never what --help hides.
 fn meant(e: &clap::Error) -> Option<String> {
     let wrong = |kind| match e.get(kind) {
         Some(ContextValue::String(s)) => Some(s.as_str()),
         _ => None,
     };
-    let cli = Cli::command();
+    let (command, _) = named();
     if let Some(text) = wrong(ContextKind::InvalidSubcommand) {
-        return nearest(text, cli.get_subcommands().filter(|c| !c.is_hide_set()).map(clap::Command::get_name)).map(str::to_string);
+        return nearest(text, command.get_subcommands().filter(|c| !c.is_hide_set()).map(clap::Command::get_name)).map(str::to_string);
     }
     if e.kind() == ErrorKind::UnknownArgument {
-        let command = std::env::args().nth(1).and_then(|a| cli.find_subcommand(a).cloned())?;
         let known: Vec<String> =
             command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long().map(|l| format!("--{l}"))).collect();
         return nearest(wrong(ContextKind::InvalidArg)?, known.iter().map(String::as_str)).map(str::to_string);

@@ -30,6 +30,7 @@ pub mod server;
 pub mod speeds;
 pub mod steady;
 pub mod tenant;
+pub mod world;
 
 pub use core_use::{CoreSeconds, CoreUse, Cores, CoresError};
 pub use lender::VirtualLender;

@@ -8,6 +8,7 @@ use crate::profile::{LcDemand, PlatformProfile};
 use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
 use crate::speeds::{Solver, Speed};
 use crate::tenant::Tenant;
+use surefoot_server::window::LEAST_COMPLETED;
 
 /// Length of a steady case unless said otherwise, seconds (SPEC.md, section 6).
 pub const HORIZON_S: f64 = 120.0;
@@ -342,6 +343,8 @@ pub fn rps_at_full_load(platform: &std::sync::Arc<PlatformProfile>, profile: &st
 
 /// Highest RPS at which a service alone on all resources, one thread per CPU, meets its QoS target in a steady case.
 ///
+/// A rate of which more than 1 in 100 requests is lost is too high, whatever p99 says: what is refused never waits.
+///
 /// For platforms that a profile's `[max_load_rps]` does not list. None if it misses its target at any load.
 pub fn max_load_rps(platform: &std::sync::Arc<PlatformProfile>, profile: &std::sync::Arc<crate::profile::Profile>) -> Option<f64> {
     let lc = profile.lc()?;
@@ -352,7 +355,7 @@ pub fn max_load_rps(platform: &std::sync::Arc<PlatformProfile>, profile: &std::s
     let mut meets = |rps: f64| {
         tenant[0].rate_rps = rps;
         let s = cases.case(&tenant, HORIZON_S)[0];
-        s.latency.is_some_and(|l| l.p99 <= lc.qos_target_ms)
+        s.lost_frac <= 1.0 - LEAST_COMPLETED && s.latency.is_some_and(|l| l.p99 <= lc.qos_target_ms)
     };
     let (mut lo, mut hi) = (0.0, 1.0);
     while meets(hi) {

@@ -26,6 +26,8 @@ pub enum Command {
     Sweep(Sweep),
     /// Closed-loop comparison of policies on virtual servers
     Eval(Eval),
+    /// Servers, services and workloads drawn from a seed (docs/worlds.md)
+    World(World),
     /// The best allocation for a workload on a virtual server, by search (docs/oracle.md)
     Oracle(Oracle),
     /// The daemon: observe, decide, apply, every 100 ms
@@ -138,13 +140,16 @@ pub struct Sweep {
 #[derive(Debug, Args)]
 pub struct Eval {
     /// Workload files, or folders of them (docs/workload-format.md)
-    #[arg(long, required = true, num_args = 1.., value_name = "DIR|FILE")]
+    #[arg(long, required_unless_present = "worlds", num_args = 1.., value_name = "DIR|FILE")]
     pub workloads: Vec<PathBuf>,
+    /// Drawn worlds of one range, e.g. test:1..50 or tune:7, in place of --workloads and --platform (docs/worlds.md)
+    #[arg(long, num_args = 1.., value_name = "RANGE:N")]
+    pub worlds: Vec<String>,
     #[arg(long, required = true, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES", help = one_of("Policies, comma-separated"))]
     pub policies: Vec<String>,
     /// A platform file or the name of a shipped platform
-    #[arg(long, value_name = "P")]
-    pub platform: String,
+    #[arg(long, required_unless_present = "worlds", value_name = "P")]
+    pub platform: Option<String>,
     /// Models for the policies that need them
     #[arg(long, value_name = "B")]
     pub bundle: Option<PathBuf>,
@@ -182,6 +187,34 @@ pub struct Eval {
     #[arg(long, value_enum, default_value = "auto")]
     pub progress: Mode,
     /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct World {
+    #[command(subcommand)]
+    pub command: WorldCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WorldCommand {
+    /// Write a world as a folder that --profiles and --workloads take
+    Draw(WorldDraw),
+}
+
+#[derive(Debug, Args)]
+pub struct WorldDraw {
+    /// What the world is for; the ranges share no world
+    #[arg(long, value_name = "RANGE", value_parser = ["train", "tune", "test"])]
+    pub range: String,
+    /// Number of the world in its range
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub seed: u32,
+    /// New folder for services/, batch/, platforms/, workloads/, campaign.toml and world.json
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Print world.json
     #[arg(long)]
     pub json: bool,
 }

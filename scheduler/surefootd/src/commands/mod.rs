@@ -8,3 +8,4 @@ pub mod resctrlfs;
 pub mod reset;
 pub mod schema;
 pub mod sweep;
+pub mod world;

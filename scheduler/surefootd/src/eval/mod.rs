@@ -5,6 +5,7 @@ mod harm;
 mod journal;
 pub mod phases;
 pub mod run;
+mod scene;
 mod what;
 
 use crate::base::cli;
@@ -15,14 +16,12 @@ use crate::base::say;
 use crate::base::stop;
 use crate::base::utc;
 
-use crate::base::digest::sha256_hex;
 use crate::base::parquet::{encode, parquet_properties};
 use crate::line;
 use crate::stage::inputs::{Inputs, News};
 use crate::stage::models::{bundle_sources, each_once, load_bundle, policy};
 use crate::stage::moment::Moment;
 use crate::stage::virtual_target::VirtualTarget;
-use crate::stage::workload::{self, Workload};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use harm::Misled;
@@ -30,6 +29,7 @@ use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 use run::EvalRow;
+use scene::{places, scenes, Scene};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -48,6 +48,7 @@ pub fn row_schema() -> Schema {
         f("policy", Utf8, false),
         f("platform", Utf8, false),
         f("plant", Int64, false),
+        f("world", Utf8, true),
         f("seed", Int64, false),
         f("converged", Boolean, false),
         f("convergence_s", Float64, true),
@@ -126,15 +127,15 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
     }
     each_once("--policies", &args.policies)?;
-    let at = VirtualTarget { exact: args.exact, ..VirtualTarget::of_platform(&args.platform, args.profiles.as_deref())? };
-    let target = at.target();
+    let places = places(args)?;
+    let at = &places[0].at;
     let own = Expect::virtual_platform(&at.platform);
     let foreign = args.harm == Some(cli::Harm::ForeignBundle);
     let expected = if foreign { Expect::default() } else { own.clone() };
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
     let settings = settings_of(args)?;
     for p in &args.policies {
-        policy(p, &at.platform, bundle.as_ref(), &settings, 1)?;
+        places.iter().try_for_each(|place| policy(p, &place.at.platform, bundle.as_ref(), &settings, 1).map(drop))?;
     }
     if let (Some(b), Some(path), false) = (&bundle, &args.bundle, foreign) {
         of_this_plant(b, path)?;
@@ -146,33 +147,20 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
             "--harm foreign-bundle: --bundle is for {name}, and not foreign there. Give another platform's"
         )));
     }
-    let mut read = at.read.clone().with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
-    let (mut workloads, mut digests) = (vec![], vec![]);
-    for file in workload::files(&args.workloads)? {
-        let (w, text) = Workload::read_with_text(&file, &target)?;
-        workload::check_platform(&w, &at.platform.name);
-        if workloads.iter().any(|o: &Workload| o.name == w.name) {
-            let (file, name) = (file.display(), &w.name);
-            return Err(Error::BadInput(format!(
-                "--workloads: {file}: a workload `{name}` is there already. Name each file once; of two with one name rename one"
-            )));
-        }
-        digests.push(sha256_hex(text.as_bytes()));
-        read = read.and("--workloads", Some(&file));
-        workloads.push(w);
-    }
+    let read = at.read.clone().with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
+    let (scenes, read) = scenes(args, &places, read)?;
     read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
-    let what = what::of(args, &at, bundle.as_ref(), &settings, &workloads, &digests);
+    let what = what::of(args, &places, bundle.as_ref(), &settings, &scenes);
     let journal = Journal::open(&args.out, &what)?;
     // What an interrupted run of this command was told to replace it goes on replacing.
     if !args.overwrite && journal.before() == 0 {
         what::nothing_to_replace(&args.out, &what, &RESULTS)?;
     }
     let mut runs = vec![];
-    for w in &workloads {
+    for s in &scenes {
         for p in &args.policies {
-            runs.extend((1..=u64::from(args.seeds)).map(|seed| (w, (w.name.clone(), p.clone(), seed))));
+            runs.extend((1..=u64::from(args.seeds)).map(|seed| (s, (s.workload.name.clone(), p.clone(), seed))));
         }
     }
     if let Some(older) = what::to_be_replaced(&args.out, &what) {
@@ -183,7 +171,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         tracing::info!("{resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
     }
     let mut inputs = Inputs::of(asked);
-    let services = workloads.iter().flat_map(|w| &w.lc).map(|l| l.service.as_str());
+    let services = scenes.iter().flat_map(|s| &s.workload.lc).map(|l| l.service.as_str());
     inputs.unlisted(services).iter().for_each(News::log);
     if let Some(harm) = args.harm {
         harm::warn_of_untouched(harm, &args.policies);
@@ -202,24 +190,25 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     };
     // In chunks, so that only the time lines of a few runs are held.
     for chunk in runs.chunks(8 * rayon::current_num_threads()) {
-        for (w, _) in chunk.iter().filter(|(_, case)| held().row(case).is_none()) {
+        for (Scene { at, workload: w, .. }, _) in chunk.iter().filter(|(_, case)| held().row(case).is_none()) {
             // Once a workload: it depends on neither policy nor seed.
             if !oracle_emu.contains_key(&w.name) && !stop::requested() {
                 let known = held().oracle_emu(&w.name);
-                oracle_emu.insert(w.name.clone(), known.map_or_else(|| phases::settled_emu(&at, w), Ok)?);
+                oracle_emu.insert(w.name.clone(), known.map_or_else(|| phases::settled_emu(at, w), Ok)?);
             }
         }
         let done: Vec<Result<(EvalRow, Option<Vec<Moment>>)>> = chunk
             .par_iter()
-            .map(|(w, case)| {
+            .map(|(Scene { at, world, workload: w, .. }, case)| {
                 if let Some(row) = held().row(case) {
                     return Ok((row.clone(), None));
                 }
                 let (_, name, seed) = case;
-                let mut policy = made(name, &at, bundle.as_ref(), &settings, *seed, args.harm)?;
-                let (mut row, moments) = run::run(&at, w, policy.as_mut(), *seed, keep(*seed))?;
+                let mut policy = made(name, at, bundle.as_ref(), &settings, *seed, args.harm)?;
+                let (mut row, moments) = run::run(at, w, policy.as_mut(), *seed, keep(*seed))?;
                 // The name that was asked for, whatever the policy calls itself.
                 row.policy.clone_from(name);
+                row.world = world.map(|id| id.to_string());
                 row.oracle_emu = oracle_emu.get(&w.name).copied().flatten();
                 let line = journal::line(&row, &moments);
                 held().add(line.as_deref())?;
@@ -249,11 +238,11 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     }
     write_whole(&file(ROWS), &encode(&row_batch(&rows)?)?)?;
     write_whole(&file(ROWS_CSV), csv(&rows).as_bytes())?;
-    write_whole(&file(what::FILE), format!("{:#}\n", what::finished(what, utc::now_ms())).as_bytes())?;
+    write_whole(&file(what::FILE), format!("{:#}\n", what::finished(what.clone(), utc::now_ms())).as_bytes())?;
     journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;
     let summary = summarise(&rows, &args.policies);
     if args.json {
-        let v = serde_json::json!({ "out": args.out, "platform": at.platform.name, "runs": rows.len(), "resumed": resumed, "workloads": workloads.len(), "harm": args.harm.and_then(what::name), "policies": summary });
+        let v = serde_json::json!({ "out": args.out, "platform": what["platform"], "worlds": what["worlds"], "runs": rows.len(), "resumed": resumed, "workloads": scenes.len(), "harm": args.harm.and_then(what::name), "policies": summary });
         say::json(&v)
     } else {
         say::print(&summary_page(&rows, &summary, args))
@@ -320,6 +309,7 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         text(&|r| r.policy.clone()),
         text(&|r| r.platform.clone()),
         int(|r| i64::from(r.plant)),
+        Arc::new(StringArray::from_iter(rows.iter().map(|r| r.world.clone()))) as ArrayRef,
         int(|r| r.seed as i64),
         Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.converged)))),
         opt(|r| r.convergence_s),
@@ -357,6 +347,7 @@ fn csv(rows: &[EvalRow]) -> String {
             quote(&r.policy),
             quote(&r.platform),
             r.plant.to_string(),
+            r.world.clone().unwrap_or_default(),
             r.seed.to_string(),
             r.converged.to_string(),
             opt(r.convergence_s),
@@ -477,15 +468,11 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
     policies.iter().map(one).collect()
 }
 
-fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> String {
-    let mut page = String::new();
-    let show = |x: Option<f64>, digits: usize| x.map_or("-".to_string(), |x| format!("{x:.digits$}"));
-    if let Some(harm) = args.harm.and_then(what::name) {
-        line!(page, "--harm {harm}: policies were told untruths");
-    }
-    if args.exact {
-        line!(page, "--exact: every request was simulated by itself");
-    }
+fn show(x: Option<f64>, digits: usize) -> String {
+    x.map_or("-".to_string(), |x| format!("{x:.digits$}"))
+}
+
+fn runs_of_seed_1(page: &mut String, rows: &[EvalRow], args: &cli::Eval) {
     line!(page, "runs with seed 1{}:", if args.seeds > 1 { format!(" of {}", args.seeds) } else { String::new() });
     line!(
         page,
@@ -511,6 +498,24 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
             show(r.qos_violation_s, 1),
             r.actions
         );
+    }
+}
+
+fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> String {
+    let mut page = String::new();
+    if let Some(harm) = args.harm.and_then(what::name) {
+        line!(page, "--harm {harm}: policies were told untruths");
+    }
+    if args.exact {
+        line!(page, "--exact: every request was simulated by itself");
+    }
+    if args.worlds.is_empty() {
+        runs_of_seed_1(&mut page, rows, args);
+    } else {
+        // A line a run would be hundreds of names that mean nothing.
+        let servers = rows.iter().map(|r| &r.platform).collect::<std::collections::BTreeSet<_>>().len();
+        let workloads = rows.iter().map(|r| &r.workload).collect::<std::collections::BTreeSet<_>>().len();
+        line!(page, "worlds {}: {workloads} workloads on {servers} drawn servers", args.worlds.join(" "));
     }
     line!(page, "\nall runs:");
     line!(

@@ -30,6 +30,8 @@ pub struct EvalRow {
     pub platform: String,
     /// Edition of the plant.
     pub plant: u32,
+    /// The drawn world, e.g. `test:7`; None for workload files.
+    pub world: Option<String>,
     pub seed: u64,
     pub converged: bool,
     pub convergence_s: Option<f64>,
@@ -231,6 +233,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         policy: policy.name().into(),
         platform: at.platform.name.clone(),
         plant: surefoot_vserver::EDITION,
+        world: None,
         seed,
         converged: convergence.at_ms.is_some(),
         convergence_s: convergence.at_ms.map(|t| (t - from_ms) as f64 / 1000.0),

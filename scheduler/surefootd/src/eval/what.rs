@@ -1,12 +1,11 @@
 //! What an evaluation runs, as JSON: equal for the same command on the same files with the same program.
 
 use super::journal::differs;
+use super::scene::{Place, Scene};
 use crate::base::cli;
 use crate::base::digest::sha256_hex;
 use crate::base::error::{Error, Result};
 use crate::base::utc;
-use crate::stage::virtual_target::VirtualTarget;
-use crate::stage::workload::Workload;
 use clap::ValueEnum;
 use serde_json::{json, Value};
 use std::path::Path;
@@ -14,7 +13,7 @@ use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
 use surefoot_linux::own::plain_file;
 use surefoot_policy::Settings;
-use surefoot_vserver::EDITION;
+use surefoot_vserver::world::{self, World};
 
 /// What was run, beside its rows.
 pub const FILE: &str = "eval.json";
@@ -25,27 +24,28 @@ pub fn name<T: ValueEnum>(x: T) -> Option<String> {
     x.to_possible_value().map(|v| v.get_name().into())
 }
 
-/// `digests` are of the workload files, in the order of the workloads.
-pub fn of(
-    args: &cli::Eval,
-    at: &VirtualTarget,
-    bundle: Option<&Bundle>,
-    settings: &Settings,
-    workloads: &[Workload],
-    digests: &[String],
-) -> Value {
-    let one = |(w, sha256): (&Workload, &String)| json!({ "name": w.name, "sha256": sha256, "duration_s": w.duration_ms as f64 / 1000.0 });
-    let workloads: Vec<Value> = workloads.iter().zip(digests).map(one).collect();
+/// `scenes` are the workloads where they run.
+pub fn of(args: &cli::Eval, places: &[Place], bundle: Option<&Bundle>, settings: &Settings, scenes: &[Scene]) -> Value {
+    let one = |s: &Scene| {
+        let w = &s.workload;
+        json!({ "name": w.name, "sha256": s.sha256, "duration_s": w.duration_ms as f64 / 1000.0 })
+    };
+    let workloads: Vec<Value> = scenes.iter().map(one).collect();
     let debug = |x: &dyn std::fmt::Debug| sha256_hex(format!("{x:?}").as_bytes());
+    let each = |digest: &dyn Fn(&Place) -> String| match places {
+        [only] => digest(only),
+        all => sha256_hex(all.iter().map(digest).collect::<String>().as_bytes()),
+    };
+    let worlds: Vec<&World> = places.iter().filter_map(|p| p.world.as_ref()).collect();
     let mut what = json!({
         "format": 1,
         "surefootd": env!("CARGO_PKG_VERSION"),
-        "plant": EDITION,
+        "plant": surefoot_vserver::EDITION,
         // A version has many builds, and half of one beside half of another would be no evaluation of either.
         "program_sha256": input::bytes(Path::new("/proc/self/exe"), PROGRAM_BYTES).ok().map(|b| sha256_hex(&b)),
-        "platform": at.platform.name,
-        "platform_sha256": debug(&at.profile),
-        "profiles_sha256": debug(&(&at.profiles.services, &at.profiles.bursts)),
+        "platform": places.first().filter(|_| worlds.is_empty()).map(|p| &p.at.platform.name),
+        "platform_sha256": each(&|p| debug(&p.at.profile)),
+        "profiles_sha256": each(&|p| debug(&(&p.at.profiles.services, &p.at.profiles.bursts))),
         "workloads": workloads,
         "policies": args.policies,
         "seeds": args.seeds,
@@ -55,6 +55,10 @@ pub fn of(
     });
     if args.exact {
         what["exact"] = true.into();
+    }
+    if let Some(first) = worlds.first() {
+        let numbers: Vec<u32> = worlds.iter().map(|w| w.id.number).collect();
+        what["worlds"] = json!({ "edition": world::EDITION, "range": first.id.range.as_str(), "numbers": numbers });
     }
     // Only where something is set: what is not set is what this version has, and older results stay comparable.
     let set = settings.changed();

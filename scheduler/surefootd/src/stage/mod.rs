@@ -7,3 +7,4 @@ pub mod moment;
 pub mod target;
 pub mod virtual_target;
 pub mod workload;
+pub mod world;
