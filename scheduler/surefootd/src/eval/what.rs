@@ -9,6 +9,7 @@ use crate::stage::virtual_target::VirtualTarget;
 use crate::stage::workload::Workload;
 use clap::ValueEnum;
 use serde_json::{json, Value};
+use std::collections::BTreeMap;
 use std::path::Path;
 use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
@@ -33,6 +34,9 @@ pub fn of(
     workloads: &[Workload],
     digests: &[String],
 ) -> Value {
+    // Workload files name them alone: their numbers are another file's.
+    let traces = workloads.iter().flat_map(|w| &w.lc).filter_map(|l| l.shapes.day.as_ref()?.trace.as_ref());
+    let traces: BTreeMap<&str, &str> = traces.map(|t| (t.name.as_str(), t.sha256.as_str())).collect();
     let one = |(w, sha256): (&Workload, &String)| json!({ "name": w.name, "sha256": sha256, "duration_s": w.duration_ms as f64 / 1000.0 });
     let workloads: Vec<Value> = workloads.iter().zip(digests).map(one).collect();
     let debug = |x: &dyn std::fmt::Debug| sha256_hex(format!("{x:?}").as_bytes());
@@ -51,6 +55,9 @@ pub fn of(
         "harm": args.harm.and_then(name),
         "bundle": bundle.map(|b| &b.digest),
     });
+    if !traces.is_empty() {
+        what["traces"] = json!(traces);
+    }
     if args.exact {
         what["exact"] = true.into();
     }

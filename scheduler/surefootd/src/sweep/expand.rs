@@ -1012,7 +1012,15 @@ mod tests {
     fn target(platform: Platform) -> Target {
         let lc = |rps: f64| LcService { qos_target_ms: 10.0, max_load_rps: Some(rps), rps_levels: vec![rps / 2.0, rps] };
         let services = ["a", "b", "c", "d"].iter().zip(1..).map(|(n, i)| (n.to_string(), lc(f64::from(i) * 100.0))).collect();
-        Target { is_virtual: true, platform, services, jobs: vec!["job".into()], feature_set: "full".into(), sources: BTreeMap::new() }
+        Target {
+            is_virtual: true,
+            platform,
+            services,
+            jobs: vec!["job".into()],
+            feature_set: "full".into(),
+            sources: BTreeMap::new(),
+            traces: BTreeMap::new(),
+        }
     }
 
     fn expand(t: &Target, sweep: &str) -> Result<Expansion> {
