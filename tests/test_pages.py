@@ -351,6 +351,14 @@ def test_departures_are_told(tmp_path: Path) -> None:
     assert eval_rows.caption(run) == "Vertical lines: 3 s xapian leaves."
 
 
+def test_a_load_with_a_shape_is_one_mark() -> None:
+    """A load that changes all the time is told by its range: a line at every change would hide the curves."""
+    line = {"kind": "lc", "p99_ms": 1.0, "qos_target_ms": 2.0, "cores": 1.0, "ways": 1.0, "service": "moses"}
+    rows = [{**line, "t_ms": 1000 * t, "load": 0.4 + 0.01 * t} for t in range(30)]
+    run = eval_rows.time_line(pl.DataFrame(rows), "w", "parties")
+    assert eval_rows.caption(run) == "Vertical lines: 0 s moses at 40 to 69 % load from then on."
+
+
 # ---------------------------------------------------------------- words
 
 

@@ -42,6 +42,8 @@ _NULL = {
     "convergence_worst_s": "never converged",
     "emu_of_oracle": "ORACLE's not proven",
     "be_throughput": "no BE job",
+    "be_throughput_met": "no BE job",
+    "window_requests": "no LC service",
     "actions_per_min_settled": "never settled",
     "self_violation_settled_s": "never settled",
     "worst_slowdown": "latency never known",
@@ -51,7 +53,7 @@ _NULL_ELSE = "no value"
 # The same of a ratio.
 _NO_RUN, _OVER_0 = "no such run", "over 0"
 # Of which a mean over runs says little.
-_NO_MEAN = ("worst_slowdown", "refused_plans")
+_NO_MEAN = ("worst_slowdown", "refused_plans", "window_requests")
 _CROSSINGS = ("reclaim_crossings", "deprive_crossings")
 
 
@@ -251,6 +253,7 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     facts |= {
         "worst_slowdown_median": rows["worst_slowdown"].median(),
         "worst_slowdown_most": rows["worst_slowdown"].max(),
+        "window_requests_least": rows["window_requests"].min(),
         "refused_plans_total": rows["refused_plans"].sum() if _known(rows, "refused_plans") else None,
     }
     for column in (c for c in OPTIONAL if c not in _NO_MEAN):
@@ -259,7 +262,7 @@ def policy_facts(group: Group, policy: str) -> dict[str, Any]:
     for column in _CROSSINGS:
         facts[column] = facts[column] if apart else None
         facts[f"{column}_total"] = rows[column].sum() if apart and _known(rows, column) else None
-    none = {name: re.sub("_(total|median|most)$", "", name) for name, value in facts.items() if value is None}
+    none = {name: re.sub("_(total|median|most|least)$", "", name) for name, value in facts.items() if value is None}
     facts["no_value"] = {
         name: NOT_MEASURED if _lacks(rows, column) else _NULL.get(column, _NULL_ELSE) for name, column in none.items()
     }

@@ -304,6 +304,7 @@ _MEANS = (
     "runs have no value (failures, in convergence) it is not the mean over runs, which `surefootd eval` prints."
 )
 _BE = "BE throughput, 1 = alone"
+_BE_MET = "BE throughput while targets are met"
 _REFUSED = "refused plans"
 _SPEED_UP = "mean convergence time of the other over its own: above 1 it is the faster"
 _TAKES = "times that a plan took cores, ways or bandwidth from an LC service that would have kept its target, and now will not"
@@ -323,6 +324,11 @@ _COLUMNS = (
     ),
     Column("EMU, % of ORACLE's", True, "ORACLE's is the most that exclusive partitions allow; of the runs where that is proven"),
     Column(_BE, True, "instructions per second of the BE jobs relative to having the whole server alone"),
+    Column(_BE_MET, True, "the same, 0 in each tick in which an LC service misses its target that could be served"),
+    Column(
+        "EMU of COSMOS", True, "0 in each tick in which an LC service misses its target, else loads and BE throughputs added up"
+    ),
+    Column("least requests a window", True, "in the last window of any LC service of any run; below 100 there is no p99"),
     Column("QoS violation, s a run", True, "time with the p99 of the last second above its target, summed over LC services"),
     Column("by its own plans, s a run", True, "the part of it that began when a plan took a service across its RCliff"),
     Column("of these once settled, s a run", True, "at constant load, after the 3 s that prove convergence"),
@@ -354,7 +360,7 @@ def _sets(facts: Facts) -> Section:
                 Callout("The policies ran different workloads or seeds: compare the ratios below, which are paired.")
             )
         refused = any(p["refused_plans_total"] for p in s["policies"])
-        shown = {_BE: s["be"], _REFUSED: refused}
+        shown = {_BE: s["be"], _BE_MET: s["be"], _REFUSED: refused}
         columns = [c for c in _COLUMNS if shown.get(c.name, True)]
         rows = []
         for p in s["policies"]:
@@ -368,7 +374,8 @@ def _sets(facts: Facts) -> Section:
                 known(p, "emu"),
                 known(p, "emu_of_oracle", scale=100),
             ]
-            row += [known(p, "be_throughput")] if s["be"] else []
+            row += [known(p, "be_throughput"), known(p, "be_throughput_met")] if s["be"] else []
+            row += [known(p, "emu_cosmos"), _plain(p, "window_requests_least")]
             row += [known(p, "qos_violation_s"), known(p, "self_violation_s"), known(p, "self_violation_settled_s")]
             row += [_plain(p, "worst_slowdown_median"), _plain(p, "worst_slowdown_most")]
             for crossings in ("reclaim_crossings_total", "deprive_crossings_total"):

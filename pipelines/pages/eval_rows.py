@@ -48,6 +48,9 @@ OPTIONAL: dict[str, Any] = {
     "self_violation_settled_s": _NUMBER,
     "worst_slowdown": _NUMBER,
     "refused_plans": _NUMBER,
+    "be_throughput_met": _NUMBER,
+    "emu_cosmos": _NUMBER,
+    "window_requests": _NUMBER,
 }
 # the drawn world of a row's workload, null for workload files; an older surefootd has no such column
 WORLD: dict[str, Any] = {"world": pl.String}
@@ -68,6 +71,8 @@ _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
 # what Parquet begins and ends with
 # a sum of nothing was -0 in rows of an older surefootd, which reads as if it were below 0
 _NO_MINUS_0 = cs.float().replace(0.0, 0.0)
+# changes of load of one service that a time line marks one by one, at most: more are a load with shapes
+_CHANGES = 20
 # a time line's points, at most: more cannot be told apart in a figure
 _POINTS = 400
 
@@ -392,7 +397,7 @@ def _thinned(mine: pl.DataFrame) -> pl.DataFrame:
     if step <= 1:
         return mine
     mine = mine.with_row_index("row").with_columns((pl.col("row") // step).alias("stretch"))
-    held = pl.struct("cores", "ways", "load")
+    held = pl.struct("cores", "ways")
     worst = pl.col("p99_ms") == pl.col("p99_ms").max().over("stretch")
     changes = (held != held.shift()).fill_null(True)
     last = pl.col("row") == pl.col("row").max()
@@ -422,9 +427,16 @@ def time_line(frame: pl.DataFrame, workload: str, policy: str) -> TimeLine:
         if whole["t_ms"][0] != start:
             marks.setdefault(t_s[0], []).append(f"{service} arrives")
         at_load = whole["load"].to_list()
-        for before, after, at in zip(at_load, at_load[1:], t_s[1:], strict=False):
-            if before and after and abs(after - before) > 1e-9:
-                marks.setdefault(at, []).append(f"{service} to {100 * after:.0f} % load")
+        changes = [
+            (at, f"{service} to {100 * after:.0f} % load")
+            for before, after, at in zip(at_load, at_load[1:], t_s[1:], strict=False)
+            if before and after and abs(after - before) > 1e-9
+        ]
+        if len(changes) > _CHANGES:
+            known = [x for x in at_load if x is not None]
+            changes = [(t_s[0], f"{service} at {100 * min(known):.0f} to {100 * max(known):.0f} % load from then on")]
+        for at, said in changes:
+            marks.setdefault(at, []).append(said)
         if whole["t_ms"][-1] != end:
             # it is there in its last reading: it leaves after that
             marks.setdefault(t_s[-1], []).append(f"{service} leaves")

@@ -33,6 +33,7 @@ use surefoot_policy::{BundleModels, Models, State};
 use surefoot_server::{Server, ServiceView, Tick};
 use surefoot_vserver::VirtualServer;
 use surefootd::base::error::{Error, Result};
+use surefootd::stage::load::Shapes;
 use surefootd::stage::models::load_bundle;
 use surefootd::stage::virtual_target::VirtualTarget;
 use surefootd::stage::workload::{Be, Lc, Workload};
@@ -91,7 +92,16 @@ fn mix(at: &VirtualTarget, rng: &mut Rng, number: usize) -> Result<Workload> {
             .and_then(|s| s.max_load_rps)
             .ok_or_else(|| Error::BadInput(format!("{service}: no max load on {}. Choose another platform", at.platform.name)))?;
         let rps = vec![(0, max_load_rps * (0.2 + 0.05 * rng.below(6) as f64))];
-        lc.push(Lc { id: service.clone(), service, threads: None, arrive_ms: 0, leave_ms: None, rps, max_load_rps });
+        lc.push(Lc {
+            id: service.clone(),
+            service,
+            threads: None,
+            arrive_ms: 0,
+            leave_ms: None,
+            rps,
+            shapes: Shapes::default(),
+            max_load_rps,
+        });
     }
     let job = JOBS[number % JOBS.len()].to_string();
     let be = vec![Be { id: job.clone(), job, arrive_ms: 0 }];
@@ -194,7 +204,7 @@ fn unused(books: &Books) -> f64 {
 /// One episode; returns the sum of its rewards.
 fn episode(at: &VirtualTarget, w: &Workload, agent: &mut Agent, b: &BundleModels, steps: usize, seed: u64) -> Result<f64> {
     let mut server = VirtualServer::new(at.profile.clone(), Some(seed));
-    w.announce(&mut server, at)?;
+    w.announce(&mut server, at, seed)?;
     let refused = |e: String| Error::Failed(format!("{}: {e}", w.name));
     let mut books = Books::new(&at.platform);
     let (mut sum, mut turn, mut rng) = (0.0, 0, Rng::new(seed));

@@ -99,6 +99,39 @@ fn rows_are_deterministic() {
     assert_eq!(cell(unmanaged, "convergence_s"), "");
 }
 
+/// Loads with shapes: the same rows and time lines on one thread and on two, other ones for other seeds, and a bad shape is refused.
+#[test]
+fn shaped_loads_are_deterministic() {
+    let dir = tempfile::tempdir().unwrap();
+    let shapes =
+        "load = 0.4\n[lc.bursts]\nlevels = [0.8, 1.6]\ndwell_s = [1.5, 0.5]\n[lc.day]\nday_s = 20\ntrace = \"autothrottle-noisy\"\n";
+    let text = WORKLOAD.replacen("load = 0.4\n", shapes, 1);
+    let file = workload(dir.path(), &text);
+    let all = ["1", "2"].map(|threads| {
+        let out = dir.path().join(threads);
+        let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
+        ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
+        let what: Value = serde_json::from_str(&fs::read_to_string(out.join("eval.json")).unwrap()).unwrap();
+        assert_eq!(what["traces"]["autothrottle-noisy"].as_str().map(str::len), Some(64));
+        (rows(&out), fs::read(out.join("timelines.parquet")).unwrap())
+    });
+    assert_eq!(all[0], all[1]);
+    let of = |policy: &str, name: &str| {
+        all[0].0.iter().filter(|r| cell(r, "policy") == policy).map(|r| cell(r, name).to_string()).collect::<Vec<_>>()
+    };
+    // What is offered is the seed's, whatever the policy; no one partition is best for it.
+    let offered = of("parties", "offered_load");
+    assert!(offered == of("unmanaged", "offered_load") && offered[0] != offered[1], "{offered:?}");
+    assert_eq!(of("parties", "oracle_emu"), ["", ""]);
+    let number = |name: &str| of("parties", name)[0].parse::<f64>().unwrap();
+    assert!(number("be_throughput_met") <= number("be_throughput") && number("window_requests") >= 100.0);
+    let file = workload(dir.path(), &text.replace("[1.5, 0.5]", "[1.5, 50]"));
+    let out = dir.path().join("bad");
+    let args = ["eval", "--workloads", path(&file), "--policies", "parties", "--platform", "server-1", "--out", path(&out)];
+    let (code, says) = one_line(&run(&args));
+    assert!(code == 2 && says.contains("w.toml:") && says.contains("lc.bursts.dwell_s: 50 is out of range. Give 0.1 to 10"), "{says}");
+}
+
 /// Progress for programs, as of a sweep: JSON lines from 0 to all.
 #[test]
 fn progress_as_json() {

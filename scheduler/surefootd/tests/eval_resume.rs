@@ -117,6 +117,20 @@ fn a_run_that_is_cut_off_goes_on() {
     }
 }
 
+/// The same with loads that have shapes: what is run again has the course that it had.
+#[test]
+fn shaped_loads_go_on_as_they_were() {
+    let scene = Scene::new();
+    let shape = "load = 0.5\n[lc.bursts]\nlevels = [0.8, 1.6]\ndwell_s = [1.5, 0.5]\n[lc.drift]\npct_per_min = 10\nbound_pct = 20\n";
+    fs::write(&scene.workload, WORKLOAD.replacen("load = 0.5\n", shape, 1)).unwrap();
+    let (whole, out) = (scene.out("whole"), scene.out("out"));
+    ok(&scene.args(&whole, &[]));
+    scene.cut_off(&out, Signal::SIGKILL);
+    assert!((3..20).contains(&lines(&out)));
+    ok(&scene.args(&out, &[]));
+    assert_eq!(results(&out), results(&whole));
+}
+
 /// What is left of one command is not mixed with another's, and not lost to it.
 #[test]
 fn another_command_is_refused() {

@@ -39,7 +39,7 @@ pub use plant::{Change, Plant};
 pub use profile::{
     BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,
 };
-pub use server::{platform_of, VirtualServer};
+pub use server::{platform_of, LoadCourse, VirtualServer};
 pub use speeds::{Shared, Solver, Speed};
 pub use steady::{max_load_rps, rps_at_full_load, sample_series, LatencyMs, Sample, Series, Steady, HORIZON_S};
 pub use tenant::{check_tenants, place, stack_ways, Tenant, TenantError, WayMasks};

@@ -531,11 +531,11 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// Read folders, each with any of `platforms/`, `services/`, `batch/`, `bursts.toml`; a later folder overrides an
+    /// Read folders, each with any of `platforms/`, `services/`, `batch/`, `loads/`, `bursts.toml`; a later folder overrides an
     /// earlier one by name.
     ///
     /// # Errors
-    /// The first bad file, by name and key; a folder that holds none of the four.
+    /// The first bad file, by name and key; a folder that holds none of the five.
     pub fn load(dirs: &[PathBuf]) -> Result<Self, ProfileError> {
         let mut all = Profiles::default();
         for dir in dirs {
@@ -583,9 +583,11 @@ impl Profiles {
                 found = true;
                 all.bursts.merge(Bursts::read(&bursts)?);
             }
+            // Their reader is the reader of workload files.
+            found |= dir.join("loads").is_dir();
             if !found {
                 return Err(ProfileError::Folder(format!(
-                    "{}: no platforms/, services/, batch/ or bursts.toml in this folder. \
+                    "{}: no platforms/, services/, batch/, loads/ or bursts.toml in this folder. \
                      Point --profiles at a folder that holds at least one of them.",
                     dir.display()
                 )));

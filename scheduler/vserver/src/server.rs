@@ -46,6 +46,12 @@ fn bytes(mb: f64) -> u64 {
     (mb * BYTES_PER_MB).round() as u64
 }
 
+/// A load that changes by itself.
+pub trait LoadCourse: std::fmt::Debug + Send + Sync {
+    /// Requests/s offered at `t_ms` from the start; None: what was offered before goes on.
+    fn rate_at(&self, t_ms: u64) -> Option<f64>;
+}
+
 /// Something that happens to the virtual server from outside.
 #[derive(Clone, Debug)]
 enum Event {
@@ -92,6 +98,8 @@ pub struct VirtualServer {
     entries: Vec<Entry>,
     /// In time order.
     events: VecDeque<(u64, Event)>,
+    /// Loads that change by themselves, by service.
+    courses: Vec<(String, Arc<dyn LoadCourse>)>,
     now_ms: u64,
     /// When the last step began: what was seen then is not told again.
     looked_ms: u64,
@@ -108,6 +116,7 @@ impl VirtualServer {
             plant: Plant::new(platform, seed, 0.1),
             entries: vec![],
             events: VecDeque::new(),
+            courses: vec![],
             now_ms: 0,
             looked_ms: 0,
         }
@@ -179,6 +188,13 @@ impl VirtualServer {
         }
         self.schedule(at_ms, Event::Load { id: id.into(), rate_rps });
         Ok(())
+    }
+
+    /// The load of an LC service follows a course, asked at the start of every part of a step, while the service is there.
+    pub fn follow(&mut self, id: &str, course: Arc<dyn LoadCourse>) {
+        self.courses.retain(|(other, _)| other != id);
+        self.courses.push((id.into(), course));
+        self.happen();
     }
 
     /// The latency feed of a service falls silent at `at_ms`, or speaks again.
@@ -289,6 +305,14 @@ impl VirtualServer {
                         let _ = self.plant.change(&id, Change::RateRps(rate_rps));
                     }
                 }
+            }
+        }
+        for (id, course) in &self.courses {
+            let Some(i) = self.plant.position(id) else { continue };
+            let now = self.plant.tenants()[i].rate_rps;
+            if let Some(rate) = course.rate_at(self.now_ms).filter(|rate| rate.to_bits() != now.to_bits()) {
+                // A rate that is none leaves the one before.
+                let _ = self.plant.change(id, Change::RateRps(rate));
             }
         }
     }

@@ -36,6 +36,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_policy::{by_name_with, ModelSet, Policy, Settings};
+use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{Number, Quantity, QUANTITIES};
 use surefoot_vserver::EDITION;
 
@@ -71,6 +72,9 @@ pub fn row_schema() -> Schema {
         f("deprive_crossings", Int64, false),
         f("actions_per_min_settled", Float64, true),
         f("self_violation_settled_s", Float64, true),
+        f("be_throughput_met", Float64, true),
+        f("emu_cosmos", Float64, true),
+        f("window_requests", Int64, true),
     ])
 }
 
@@ -332,6 +336,9 @@ fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
         int(|r| r.deprive_crossings),
         opt(|r| r.actions_per_min_settled),
         opt(|r| r.self_violation_settled_s),
+        opt(|r| r.be_throughput_met),
+        opt(|r| r.emu_cosmos),
+        Arc::new(Int64Array::from_iter(rows.iter().map(|r| r.window_requests))),
     ];
     RecordBatch::try_new(Arc::new(row_schema()), columns).map_err(fault)
 }
@@ -370,6 +377,9 @@ fn csv(rows: &[EvalRow]) -> String {
             r.deprive_crossings.to_string(),
             opt(r.actions_per_min_settled),
             opt(r.self_violation_settled_s),
+            opt(r.be_throughput_met),
+            opt(r.emu_cosmos),
+            r.window_requests.map_or(String::new(), |n| n.to_string()),
         ];
         let _ = writeln!(out, "{}", cells.join(","));
     }
@@ -425,6 +435,10 @@ struct Summary {
     convergence_s_worst: Option<f64>,
     emu_mean: Option<f64>,
     be_throughput_mean: Option<f64>,
+    be_throughput_met_mean: Option<f64>,
+    emu_cosmos_mean: Option<f64>,
+    /// Runs whose last window had too few requests for a p99 of some LC service.
+    too_few_requests: usize,
     /// Of runs in which the latency of every LC service was known.
     qos_violation_s_mean: Option<f64>,
     self_violation_s_mean: f64,
@@ -454,6 +468,9 @@ fn summarise(rows: &[EvalRow], policies: &[String]) -> Vec<Summary> {
             convergence_s_worst: most(all(|r| r.convergence_s)),
             emu_mean: mean(&all(|r| r.emu)),
             be_throughput_mean: mean(&all(|r| r.be_throughput)),
+            be_throughput_met_mean: mean(&all(|r| r.be_throughput_met)),
+            emu_cosmos_mean: mean(&all(|r| r.emu_cosmos)),
+            too_few_requests: mine.iter().filter(|r| r.window_requests.is_some_and(|n| n < MIN_COUNT_P99 as i64)).count(),
             qos_violation_s_mean: mean(&all(|r| r.qos_violation_s)),
             self_violation_s_mean: mean(&all(|r| Some(r.self_violation_s))).unwrap_or(0.0),
             self_violation_settled_s_mean: mean(&all(|r| r.self_violation_settled_s)),
@@ -520,7 +537,7 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
     line!(page, "\nall runs:");
     line!(
         page,
-        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6} {:>9} {:>9} {:>8} {:>8}",
+        "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>6} {:>12} {:>6} {:>9} {:>9} {:>8} {:>8}",
         "policy",
         "runs",
         "converged",
@@ -528,6 +545,7 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
         "worst s",
         "EMU",
         "BE",
+        "BE met",
         "violation s",
         "own s",
         "settled s",
@@ -538,7 +556,7 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
     for s in summary {
         line!(
             page,
-            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>12} {:>6.1} {:>9} {:>9} {:>8} {:>8}",
+            "{:<14} {:>5} {:>10} {:>7} {:>8} {:>6} {:>6} {:>6} {:>12} {:>6.1} {:>9} {:>9} {:>8} {:>8}",
             s.policy,
             s.runs,
             s.converged,
@@ -546,6 +564,7 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
             show(s.convergence_s_worst, 1),
             show(s.emu_mean, 2),
             show(s.be_throughput_mean, 2),
+            show(s.be_throughput_met_mean, 2),
             show(s.qos_violation_s_mean, 1),
             s.self_violation_s_mean,
             show(s.self_violation_settled_s_mean, 2),
@@ -555,11 +574,20 @@ fn summary_page(rows: &[EvalRow], summary: &[Summary], args: &cli::Eval) -> Stri
         );
     }
     line!(page, "means over runs; mean s and worst s over those that converge");
+    line!(page, "BE met: BE throughput, 0 while an LC service misses its target that could be served");
     line!(page, "own s: violation that the policy itself caused, settled s: the part of it after convergence (of runs that converge)");
     line!(
         page,
         "crossings A+B: times that the policy itself took an LC service across its cliff, A for BE jobs or nobody, B for LC services"
     );
+    let few = summary.iter().map(|s| s.too_few_requests).sum::<usize>();
+    if few > 0 {
+        line!(
+            page,
+            "{few} of {} runs end with fewer than {MIN_COUNT_P99} requests in some window (window_requests): no p99, so not converged",
+            rows.len()
+        );
+    }
     line!(page, "written to {}", args.out.display());
     page
 }

@@ -1,7 +1,7 @@
 //! ORACLE on virtual servers (docs/oracle.md): the phases of a workload, and steady states as answers for the search.
 
 use crate::base::error::{Error, Result};
-use crate::eval::run::{alone_instr_per_s, SETTLED_MS, TICK_MS};
+use crate::eval::run::{alone_instr_per_s, settled_from_ms, TICK_MS};
 use crate::stage::virtual_target::{bad, VirtualTarget};
 use crate::stage::workload::Workload;
 use rayon::prelude::*;
@@ -21,7 +21,7 @@ const LOSING: f64 = 1.001;
 /// Partitions judged for eval's column at most, per phase: a few seconds.
 const MOST_JUDGED_EVAL: u64 = 300_000;
 
-/// A stretch of a workload in which no service comes, leaves or changes load.
+/// A stretch of a workload in which no service comes or leaves, and the file changes no load. A load with shapes is at its highest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     pub from_ms: u64,
@@ -66,7 +66,7 @@ pub fn phases(w: &Workload, logical_cpus: u32) -> Vec<Phase> {
         lc: lc
             .iter()
             .filter_map(|l| {
-                let load = l.load_at(from_ms)?;
+                let load = l.highest_load_at(from_ms)?;
                 let threads = l.threads.unwrap_or(logical_cpus);
                 Some(LcNow { id: l.id.clone(), service: l.service.clone(), rps: load * l.max_load_rps, load, threads })
             })
@@ -368,7 +368,7 @@ pub fn most_judged(phase: &Phase, beyond: u64) -> u64 {
 
 /// Ticks that eval averages over in each phase, and all of them.
 fn settled_ticks(w: &Workload, all: &[Phase]) -> (Vec<u64>, u64) {
-    let settled_from = w.last_change_ms().max(w.duration_ms.saturating_sub(SETTLED_MS));
+    let settled_from = settled_from_ms(w);
     let of = |p: &Phase| {
         // A phase has the ticks that end while it lasts; the end of the workload belongs to the last one.
         let last = if p.to_ms == w.duration_ms { p.to_ms } else { p.to_ms.saturating_sub(1) };
@@ -386,11 +386,15 @@ pub fn settled_emu_of(w: &Workload, all: &[Phase], emu: &[f64]) -> Option<f64> {
 }
 
 /// The best EMU that exclusive partitions allow in the settled part of a run. None where it is not known: no partition
-/// exists, or none was proven best within a few seconds.
+/// exists, none was proven best within a few seconds, or loads have shapes: no one partition is best for them.
 ///
 /// # Errors
 /// [`Error::BadInput`] for services that the platform cannot hold.
 pub fn settled_emu(at: &VirtualTarget, w: &Workload) -> Result<Option<f64>> {
+    if w.has_shapes() {
+        tracing::info!("workload {}: oracle_emu is left out, since loads have shapes: no one partition is best for them", w.name);
+        return Ok(None);
+    }
     let all = phases(w, at.platform.logical_cpus());
     let (ticks, _) = settled_ticks(w, &all);
     let mut emu = vec![0.0; all.len()];

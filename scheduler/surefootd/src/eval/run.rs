@@ -2,13 +2,15 @@
 
 use super::blame::Blame;
 use crate::base::error::{Error, Result};
+use crate::stage::load::Loads;
 use crate::stage::moment::{moments, Moment};
 use crate::stage::virtual_target::VirtualTarget;
-use crate::stage::workload::{Be, Workload};
+use crate::stage::workload::{Be, Lc, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use surefoot_policy::Policy;
+use surefoot_server::window::{MIN_COUNT_P99, WINDOW_MS};
 use surefoot_server::{Observation, Server, ServiceView, Tick};
 use surefoot_vserver::{Profile, Steady, Tenant, HORIZON_S};
 
@@ -20,7 +22,12 @@ const LEAST_SETTLED_MS: u64 = 5_000;
 /// No convergence within this time: the workload failed (OSML+ paper, Sec. 4.1).
 const GIVE_UP_MS: u64 = 180_000;
 /// The end of the workload, over which EMU, throughput and resources are averaged.
-pub const SETTLED_MS: u64 = 10_000;
+const SETTLED_MS: u64 = 10_000;
+/// The same where loads have shapes, at least: ten seconds would see one level of a burst, or an hour of a day. A longer day is
+/// taken whole.
+const SETTLED_SHAPED_MS: u64 = 60_000;
+/// A service within its max load, which is the highest that meets its target alone on the whole server, can be served.
+const SCHEDULABLE_LOAD: f64 = 1.0;
 
 /// One eval row (docs/eval-output.md). None where it does not exist.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -61,16 +68,29 @@ pub struct EvalRow {
     pub actions_per_min_settled: Option<f64>,
     /// The part of `self_violation_s` from then on; None as for them.
     pub self_violation_settled_s: Option<f64>,
+    /// `be_throughput` with 0 for each tick in which an LC service missed its target that could be served.
+    pub be_throughput_met: Option<f64>,
+    /// EMU as the COSMOS paper has it: 0 in each tick in which an LC service missed its target, else loads and BE throughputs added up.
+    pub emu_cosmos: Option<f64>,
+    /// Fewest requests in the last window of an LC service, at the end of the workload; None without LC services.
+    pub window_requests: Option<i64>,
 }
 
-/// Finds the moment from which every LC service meets its QoS for 3 s.
+/// Finds the moment from which every LC service meets its QoS for 3 s. A p99 of too few requests ends no streak, but proves none:
+/// the window grows until it tells, and then is of the time before too.
 struct Convergence {
     from_ms: u64,
     streak_ms: Option<u64>,
     at_ms: Option<u64>,
+    /// When that was proven.
+    proven_ms: Option<u64>,
 }
 
 impl Convergence {
+    fn from(from_ms: u64) -> Self {
+        Convergence { from_ms, streak_ms: None, at_ms: None, proven_ms: None }
+    }
+
     fn see(&mut self, seen: &Observation) {
         if self.at_ms.is_some() || seen.t_ms < self.from_ms {
             return;
@@ -81,19 +101,34 @@ impl Convergence {
             return;
         }
         let since = *self.streak_ms.get_or_insert(seen.t_ms);
-        if seen.t_ms - since >= HOLD_MS && since - self.from_ms <= GIVE_UP_MS {
-            self.at_ms = Some(since);
+        if seen.t_ms - since >= HOLD_MS && since - self.from_ms <= GIVE_UP_MS && seen.lc().all(resolvable) {
+            (self.at_ms, self.proven_ms) = (Some(since), Some(seen.t_ms));
         }
     }
 
     /// Converged, and the time that proves it is over.
     fn proven(&self, t_ms: u64) -> bool {
-        self.at_ms.is_some_and(|t| t_ms > t + HOLD_MS)
+        self.proven_ms.is_some_and(|t| t_ms > t)
     }
 
     fn over(&self, t_ms: u64) -> bool {
         self.at_ms.is_some() || t_ms > self.from_ms + GIVE_UP_MS + HOLD_MS
     }
+}
+
+/// Whether the window of a service has requests enough for a p99.
+fn resolvable(s: &ServiceView) -> bool {
+    s.window.is_some_and(|w| w.count >= MIN_COUNT_P99)
+}
+
+/// When the settled part of a run begins, ms: it is the end of the workload, since the last arrival or change.
+pub fn settled_from_ms(w: &Workload) -> u64 {
+    let day_ms = |l: &Lc| l.shapes.day.as_ref().map_or(0, |d| (d.day_s * 1000.0).round() as u64);
+    let length = match w.has_shapes() {
+        true => w.lc.iter().map(day_ms).fold(SETTLED_SHAPED_MS, u64::max),
+        false => SETTLED_MS,
+    };
+    w.last_change_ms().max(w.duration_ms.saturating_sub(length))
 }
 
 /// Sums over the settled part of a run.
@@ -103,7 +138,9 @@ struct Settled {
     emu: f64,
     offered: f64,
     be: f64,
+    be_met: f64,
     be_ticks: u64,
+    cosmos: f64,
     cores: f64,
     ways: f64,
     mbw: f64,
@@ -147,11 +184,11 @@ fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
 /// [`Error::BadInput`] for a workload that this platform cannot hold; [`Error::Failed`] once this process was asked to end.
 pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64, keep_timeline: bool) -> Result<(EvalRow, Vec<Moment>)> {
     let mut server = at.server(seed);
-    w.announce(&mut server, at)?;
+    let loads = w.announce(&mut server, at, seed)?;
     let alone = alone(at, w)?;
     let from_ms = w.last_change_ms();
-    let mut convergence = Convergence { from_ms, streak_ms: None, at_ms: None };
-    let settled_from = from_ms.max(w.duration_ms.saturating_sub(SETTLED_MS));
+    let mut convergence = Convergence::from(from_ms);
+    let settled_from = settled_from_ms(w);
     let mut settled = Settled::default();
     let mut timeline = vec![];
     let mut decision_us: Vec<f64> = vec![];
@@ -160,6 +197,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let (mut actions, mut refused, mut settled_actions) = (0, 0, 0);
     let mut blame = Blame::new(at, seed);
     let mut own_ticks_before = None;
+    let mut window_requests = None;
     loop {
         let now = server.now_ms();
         let within = now <= w.duration_ms;
@@ -173,7 +211,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         if convergence.proven(now) {
             own_ticks_before.get_or_insert(blame.ticks);
         }
-        let load = |id: &str| w.lc.iter().find(|l| l.id == id)?.load_at(now);
+        let load = |id: &str| loads.load_at(id, now);
         if within && now > 0 {
             // This observation is of the tick that ended now.
             for s in seen.lc() {
@@ -185,8 +223,9 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
                 }
             }
             if now > settled_from {
-                add_settled(&mut settled, &seen, load, &alone);
+                add_settled(&mut settled, &seen, &loads, &alone);
             }
+            window_requests = seen.lc().map(|s| s.window.map_or(0, |w| w.count) as i64).min();
         }
         if within && keep_timeline {
             timeline.extend(moments(&seen, load));
@@ -227,7 +266,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     let quantile = |q: f64| decision_us.get(((q * decision_us.len() as f64).ceil() as usize).saturating_sub(1)).copied();
     let per_tick = |sum: f64, ticks: u64| (ticks > 0).then(|| sum / ticks as f64);
     let seconds = |ticks: u64| ticks as f64 * TICK_MS as f64 / 1000.0;
-    let settled_ms = convergence.at_ms.map(|t| w.duration_ms.saturating_sub(t + HOLD_MS)).filter(|ms| *ms >= LEAST_SETTLED_MS);
+    let settled_ms = convergence.proven_ms.map(|t| w.duration_ms.saturating_sub(t)).filter(|ms| *ms >= LEAST_SETTLED_MS);
     let row = EvalRow {
         workload: w.name.clone(),
         policy: policy.name().into(),
@@ -256,17 +295,31 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         deprive_crossings: blame.deprivals,
         actions_per_min_settled: settled_ms.map(|ms| settled_actions as f64 * 60_000.0 / ms as f64),
         self_violation_settled_s: settled_ms.map(|_| seconds(blame.ticks - own_ticks_before.unwrap_or(blame.ticks))),
+        be_throughput_met: per_tick(settled.be_met, settled.be_ticks),
+        emu_cosmos: per_tick(settled.cosmos, settled.ticks),
+        window_requests,
     };
     Ok((row, timeline))
 }
 
-fn add_settled(sum: &mut Settled, seen: &Observation, load: impl Fn(&str) -> Option<f64>, alone: &BTreeMap<String, f64>) {
+/// Whether an LC service could be served all the time that its window is of.
+fn schedulable(loads: &Loads, id: &str, now_ms: u64) -> bool {
+    let recent = (0..WINDOW_MS / TICK_MS).map(|k| now_ms.saturating_sub(k * TICK_MS));
+    recent.filter_map(|t| loads.load_at(id, t)).all(|load| load <= SCHEDULABLE_LOAD)
+}
+
+fn add_settled(sum: &mut Settled, seen: &Observation, loads: &Loads, alone: &BTreeMap<String, f64>) {
     sum.ticks += 1;
+    let (mut all_met, mut avoidable_miss) = (true, false);
+    let mut offered_now = 0.0;
     let mut cpus = surefoot_server::CpuSet::empty();
     let mut ways: Vec<u32> = vec![];
     for s in seen.lc() {
-        let offered = load(&s.id).unwrap_or(0.0);
+        let offered = loads.load_at(&s.id, seen.t_ms).unwrap_or(0.0);
         sum.offered += offered;
+        offered_now += offered;
+        all_met &= s.qos_met() == Some(true);
+        avoidable_miss |= !s.at_ease() && schedulable(loads, &s.id, seen.t_ms);
         if s.qos_met() == Some(true) {
             sum.emu += offered;
         }
@@ -279,8 +332,13 @@ fn add_settled(sum: &mut Settled, seen: &Observation, load: impl Fn(&str) -> Opt
     sum.mbw += seen.services.iter().filter_map(|s| s.features.mbl_mbps).sum::<f64>();
     let shares: Vec<f64> = seen.be().filter_map(|s| Some(s.instr_per_s? / alone.get(&s.id).filter(|a| **a > 0.0)?)).collect();
     if !shares.is_empty() {
-        sum.be += shares.iter().sum::<f64>() / shares.len() as f64;
+        let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+        sum.be += mean;
+        sum.be_met += if avoidable_miss { 0.0 } else { mean };
         sum.be_ticks += 1;
+    }
+    if all_met {
+        sum.cosmos += offered_now + shares.iter().sum::<f64>();
     }
 }
 
@@ -291,6 +349,10 @@ mod tests {
     use surefoot_server::{Allocation, Features, FeedState, Kind, Latency, Plan, Platform, Verdict};
 
     fn seen(t_ms: u64, p99_ms: &[Option<f64>]) -> Observation {
+        seen_with(t_ms, p99_ms, 1000)
+    }
+
+    fn seen_with(t_ms: u64, p99_ms: &[Option<f64>], count: u64) -> Observation {
         let p = Platform::regular("p", 4, 1, 4, 1.0);
         let view = |(i, p99): (usize, &Option<f64>)| ServiceView {
             id: format!("s{i}"),
@@ -303,7 +365,7 @@ mod tests {
             feed: if p99.is_some() { FeedState::Fresh } else { FeedState::Unknown { since_ms: 0, heard: true } },
             interval: None,
             window: p99.map(|p99_ms| Latency {
-                count: 1000,
+                count,
                 mean_ms: 1.0,
                 p50_ms: 1.0,
                 p95_ms: 1.0,
@@ -321,7 +383,7 @@ mod tests {
     }
 
     fn converge(from_ms: u64, p99_at: impl Fn(u64) -> Vec<Option<f64>>) -> Option<u64> {
-        let mut c = Convergence { from_ms, streak_ms: None, at_ms: None };
+        let mut c = Convergence::from(from_ms);
         for t in (0..).step_by(100) {
             c.see(&seen(t, &p99_at(t)));
             if c.over(t) {
@@ -343,6 +405,64 @@ mod tests {
     fn before_the_last_change_and_unknown_do_not_count() {
         assert_eq!(converge(4000, |_| vec![Some(1.0)]), Some(4000));
         assert_eq!(converge(4000, |t| vec![Some(1.0), (t >= 6000).then_some(2.0)]), Some(6000));
+    }
+
+    /// A p99 of 99 requests proves nothing, however long it meets the target; with the hundredth it is proven of the time before, too.
+    #[test]
+    fn too_few_requests_prove_nothing() {
+        let run = |enough_from_ms: u64| {
+            let mut c = Convergence::from(1000);
+            for t in (0..).step_by(100) {
+                let count = if t < enough_from_ms { MIN_COUNT_P99 - 1 } else { MIN_COUNT_P99 };
+                c.see(&seen_with(t, &[Some(1.0)], count));
+                if c.over(t) {
+                    return (c.at_ms, c.proven_ms);
+                }
+            }
+            (None, None)
+        };
+        assert_eq!(run(u64::MAX), (None, None));
+        assert_eq!((run(14_000), run(2_000)), ((Some(1000), Some(14_000)), (Some(1000), Some(4000))));
+    }
+
+    /// Two services of load 0.6 and 0.7, and a job at half its speed alone. Ticks: both met; one missed; one missed that has come above
+    /// its max load within its window.
+    #[test]
+    fn throughput_counts_where_targets_are_met() {
+        let at = VirtualTarget::of_platform("server-1", None).unwrap();
+        let text = "duration_s = 40\n[[lc]]\nservice = \"xapian\"\nload = 0.6\n[[lc.change]]\nat_s = 20\nload = 1.1\n\
+                    [[lc.change]]\nat_s = 21\nload = 0.6\n[[lc]]\nservice = \"moses\"\nload = 0.7\n";
+        let w = Workload::parse("x.toml".as_ref(), text, &at.target()).unwrap();
+        let loads = Loads::draw(&w, 1);
+        let alone = BTreeMap::from([("job".to_string(), 2e9)]);
+        let with = |t_ms: u64, p99_ms: f64| {
+            let mut now = seen(t_ms, &[Some(p99_ms), Some(1.0), None]);
+            (now.services[0].id, now.services[1].id) = ("xapian".into(), "moses".into());
+            let job = &mut now.services[2];
+            (job.id, job.kind, job.feed, job.instr_per_s) = ("job".into(), Kind::Be, FeedState::NotNeeded, Some(1e9));
+            now
+        };
+        // At 21.5 s the window of a second still has requests that came at 110 %; at 22 s it has none.
+        let cases = [(10_000, 9.0, 0.5, 1.8), (10_000, 11.0, 0.0, 0.0), (21_500, 11.0, 0.5, 0.0), (22_000, 11.0, 0.0, 0.0)];
+        for (t_ms, p99_ms, be_met, cosmos) in cases {
+            let mut sum = Settled::default();
+            add_settled(&mut sum, &with(t_ms, p99_ms), &loads, &alone);
+            assert_eq!((sum.be, sum.be_met, sum.be_ticks), (0.5, be_met, 1), "{t_ms} {p99_ms}");
+            assert!((sum.cosmos - cosmos).abs() < 1e-12, "{t_ms} {p99_ms}: {}", sum.cosmos);
+        }
+    }
+
+    /// The settled part: ten seconds; with shapes a minute, or the longest day; never before the last change.
+    #[test]
+    fn the_settled_part_of_shaped_loads_is_longer() {
+        let at = VirtualTarget::of_platform("server-1", None).unwrap();
+        let from = |shape: &str| {
+            let text = format!("duration_s = 200\n[[lc]]\nservice = \"xapian\"\nload = 0.5\narrive_s = 90\n{shape}");
+            settled_from_ms(&Workload::parse("x.toml".as_ref(), &text, &at.target()).unwrap())
+        };
+        let drift = "[lc.drift]\npct_per_min = 5\nbound_pct = 20\n";
+        let day = |s: u32| format!("[lc.day]\nday_s = {s}\nlow = 0.5\n");
+        assert_eq!([from(""), from(drift), from(&day(80)), from(&day(150))], [190_000, 140_000, 120_000, 90_000]);
     }
 
     /// A service whose latency was never known has no time of violation, nor have all together; one that was heard and met its target has 0.

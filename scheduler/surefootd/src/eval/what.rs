@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::utc;
 use clap::ValueEnum;
 use serde_json::{json, Value};
+use std::collections::BTreeMap;
 use std::path::Path;
 use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
 use surefoot_learn::Bundle;
@@ -26,6 +27,9 @@ pub fn name<T: ValueEnum>(x: T) -> Option<String> {
 
 /// `scenes` are the workloads where they run.
 pub fn of(args: &cli::Eval, places: &[Place], bundle: Option<&Bundle>, settings: &Settings, scenes: &[Scene]) -> Value {
+    // Workload files name them alone: their numbers are another file's.
+    let traces = scenes.iter().flat_map(|s| &s.workload.lc).filter_map(|l| l.shapes.day.as_ref()?.trace.as_ref());
+    let traces: BTreeMap<&str, &str> = traces.map(|t| (t.name.as_str(), t.sha256.as_str())).collect();
     let one = |s: &Scene| {
         let w = &s.workload;
         json!({ "name": w.name, "sha256": s.sha256, "duration_s": w.duration_ms as f64 / 1000.0 })
@@ -53,6 +57,9 @@ pub fn of(args: &cli::Eval, places: &[Place], bundle: Option<&Bundle>, settings:
         "harm": args.harm.and_then(name),
         "bundle": bundle.map(|b| &b.digest),
     });
+    if !traces.is_empty() {
+        what["traces"] = json!(traces);
+    }
     if args.exact {
         what["exact"] = true.into();
     }

@@ -5,6 +5,7 @@ use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
 use crate::base::places::{catalogue_dir, state_dir};
 use crate::stage::config::{FeedConfig, How, NodeConfig, NodeService};
+use crate::stage::load::Loads;
 use crate::stage::virtual_target::VirtualTarget;
 use crate::stage::workload::check_platform;
 use crate::stage::workload::Workload;
@@ -22,7 +23,7 @@ use surefoot_vserver::VirtualServer;
 
 /// A machine with services on it.
 pub enum Node {
-    Virtual { server: Box<VirtualServer>, workload: Workload, realtime: bool },
+    Virtual { server: Box<VirtualServer>, workload: Workload, loads: Loads, realtime: bool },
     Local(Box<LocalServer>),
 }
 
@@ -53,8 +54,8 @@ impl Node {
             );
         }
         let mut server = at.server(config.seed);
-        workload.announce(&mut server, at)?;
-        Ok(Node::Virtual { server: Box::new(server), workload, realtime: config.realtime })
+        let loads = workload.announce(&mut server, at, config.seed)?;
+        Ok(Node::Virtual { server: Box::new(server), workload, loads, realtime: config.realtime })
     }
 
     pub fn server(&mut self) -> &mut dyn Server {
@@ -83,18 +84,17 @@ impl Node {
 
     /// Offered load of a service as a share of its max load; None where it is unknown.
     pub fn load_at(&self, id: &str, t_ms: u64) -> Option<f64> {
-        self.lc(id)?.load_at(t_ms)
+        self.loads()?.load_at(id, t_ms)
     }
 
     /// Offered RPS of a service; None where it is unknown.
     pub fn offered_rps(&self, id: &str, t_ms: u64) -> Option<f64> {
-        let lc = self.lc(id)?;
-        Some(lc.load_at(t_ms)? * lc.max_load_rps)
+        self.loads()?.rate_at(id, t_ms)
     }
 
-    fn lc(&self, id: &str) -> Option<&crate::stage::workload::Lc> {
+    fn loads(&self) -> Option<&Loads> {
         match self {
-            Node::Virtual { workload, .. } => workload.lc.iter().find(|l| l.id == id),
+            Node::Virtual { loads, .. } => Some(loads),
             Node::Local(_) => None,
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod inputs;
+pub mod load;
 pub mod models;
 pub mod moment;
 pub mod target;

@@ -1,6 +1,8 @@
 //! What a campaign or a run may refer to: a platform and the services known on it.
 
+use crate::stage::load::Trace;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use surefoot_server::Platform;
 
 /// An LC service as a sweep needs to know it.
@@ -27,4 +29,6 @@ pub struct Target {
     pub feature_set: String,
     /// What besides the campaign decides the results: name and hash of each profile or catalogue entry.
     pub sources: BTreeMap<String, String>,
+    /// Shapes of load that a workload may name.
+    pub traces: BTreeMap<String, Arc<Trace>>,
 }

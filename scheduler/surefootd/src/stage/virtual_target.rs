@@ -4,6 +4,7 @@ use crate::base::digest::sha256_hex;
 use crate::base::error::{nearest, Error, Result};
 use crate::base::files::Sources;
 use crate::base::places::profile_folders;
+use crate::stage::load::{traces, Trace};
 use crate::stage::target::{LcService, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub struct VirtualTarget {
     pub profiles: Profiles,
     pub profile: Arc<PlatformProfile>,
     pub platform: Platform,
+    /// Shapes of load, by name.
+    pub traces: BTreeMap<String, Arc<Trace>>,
     /// Files and folders that it was made of.
     pub read: Sources,
     /// Its servers simulate every request by itself.
@@ -49,12 +52,13 @@ impl VirtualTarget {
         }
         if let Some(dir) = given.filter(|d| !d.is_dir()) {
             return Err(Error::BadInput(format!(
-                "--profiles {}: no such folder. Give one with platforms/, services/, batch/ or bursts.toml",
+                "--profiles {}: no such folder. Give one with platforms/, services/, batch/, loads/ or bursts.toml",
                 dir.display()
             )));
         }
         let folders = profile_folders(is_file.then_some(file), given);
         let mut profiles = Profiles::load(&folders).map_err(bad)?;
+        let traces = traces(&folders)?;
         let profile = if is_file {
             let p = Arc::new(PlatformProfile::read(file).map_err(bad)?);
             profiles.platforms.insert(p.name.clone(), p.clone());
@@ -68,10 +72,10 @@ impl VirtualTarget {
                 "no service profile was found. Point --profiles or SUREFOOT_PROFILES at a folder with services/".into(),
             ));
         }
-        let parts = |d: &PathBuf| ["platforms", "services", "batch", "bursts.toml"].map(|part| d.join(part));
+        let parts = |d: &PathBuf| ["platforms", "services", "batch", "loads", "bursts.toml"].map(|part| d.join(part));
         let read = Sources::default().and("platform", is_file.then_some(file));
         let read = folders.iter().flat_map(parts).fold(read, |read, part| read.and("profiles", Some(&part)));
-        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile, read, exact: false })
+        Ok(VirtualTarget { platform: platform_of(&profile), profiles, profile, traces, read, exact: false })
     }
 
     /// One run on this platform.
@@ -110,6 +114,7 @@ impl VirtualTarget {
             jobs,
             feature_set: "full".into(),
             sources,
+            traces: self.traces.clone(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::base::error::{suggest, Error, Result};
 use crate::base::toml::{place, toml_error};
+use crate::stage::load::{Loads, RawBursts, RawDay, RawDrift, Shapes, MOST_RPS};
 use crate::stage::target::Target;
 use crate::stage::virtual_target::VirtualTarget;
 use serde::Deserialize;
@@ -35,6 +36,8 @@ pub struct Lc {
     pub leave_ms: Option<u64>,
     /// RPS from each of these times on, the first at arrival.
     pub rps: Vec<(u64, f64)>,
+    /// What multiplies it all the time.
+    pub shapes: Shapes,
     /// RPS at load 1.
     pub max_load_rps: f64,
 }
@@ -70,6 +73,9 @@ struct RawLc {
     leave_s: Option<f64>,
     #[serde(default)]
     change: Vec<Spanned<RawChange>>,
+    bursts: Option<Spanned<RawBursts>>,
+    drift: Option<Spanned<RawDrift>>,
+    day: Option<Spanned<RawDay>>,
 }
 
 #[derive(Deserialize)]
@@ -199,7 +205,7 @@ impl Workload {
                     (None, Some(r)) => r,
                     _ => return Err(wrong(span, &format!("{field}.load"), "give either load or rps, not both and not none".into())),
                 };
-                if rps > 0.0 && rps <= 1e9 {
+                if rps > 0.0 && rps <= MOST_RPS {
                     Ok(rps)
                 } else {
                     Err(wrong(span, &format!("{field}.rps"), format!("{rps} is not above 0. Give requests per second above 0")))
@@ -232,7 +238,18 @@ impl Workload {
                 }
                 rps.push((at, offered(&span, "lc.change", c.load, c.rps)?));
             }
-            lc.push(Lc { id: id(&e.service), service: e.service.clone(), threads, arrive_ms, leave_ms, rps, max_load_rps });
+            let mend = |span: Range<usize>| move |(field, what): (&str, String)| wrong(&span, &format!("lc.{field}"), what);
+            let shapes = Shapes {
+                bursts: e.bursts.as_ref().map(|b| b.get_ref().checked().map_err(mend(b.span()))).transpose()?,
+                drift: e.drift.as_ref().map(|d| d.get_ref().checked().map_err(mend(d.span()))).transpose()?,
+                day: e.day.as_ref().map(|d| d.get_ref().checked(&target.traces).map_err(mend(d.span()))).transpose()?,
+            };
+            let most = rps.iter().map(|(_, rps)| rps * shapes.highest()).fold(0.0, f64::max);
+            if most > MOST_RPS {
+                let what = format!("its shapes reach {most:e} requests/s. Give at most {MOST_RPS:e}: a lower load, level or high");
+                return Err(wrong(&span, "lc.load", what));
+            }
+            lc.push(Lc { id: id(&e.service), service: e.service.clone(), threads, arrive_ms, leave_ms, rps, shapes, max_load_rps });
         }
         let mut be = vec![];
         for entry in &raw.be {
@@ -251,24 +268,33 @@ impl Workload {
         Ok(Workload { name, platform: raw.platform, duration_ms: (duration_s * 1000.0).round() as u64, lc, be })
     }
 
-    /// When the last service or job arrives or an LC service changes its load: convergence counts from here.
+    /// Whether a load changes between the times that the file names.
+    pub fn has_shapes(&self) -> bool {
+        self.lc.iter().any(|l| !l.shapes.is_none())
+    }
+
+    /// When the last service or job arrives or the file changes a load: convergence counts from here. Shapes change loads all the
+    /// time, and begin nothing anew.
     pub fn last_change_ms(&self) -> u64 {
         let lc = self.lc.iter().flat_map(|l| l.rps.iter().map(|(t, _)| *t));
         lc.chain(self.be.iter().map(|b| b.arrive_ms)).max().unwrap_or(0)
     }
 
-    /// Announce everything to a virtual server.
+    /// Announce everything to a virtual server; returns what is offered in the run of this seed.
     ///
     /// # Errors
     /// [`Error::BadInput`] for what the server refuses.
-    pub fn announce(&self, server: &mut VirtualServer, at: &VirtualTarget) -> Result<()> {
+    pub fn announce(&self, server: &mut VirtualServer, at: &VirtualTarget, seed: u64) -> Result<Loads> {
         let refused = |e: surefoot_server::ServerError| Error::BadInput(format!("workload {}: {e}", self.name));
         let profile = |name: &str| at.profiles.service(name).cloned().map_err(crate::stage::virtual_target::bad);
         let everywhere = at.platform.logical_cpus();
+        let loads = Loads::draw(self, seed);
         for l in &self.lc {
-            server.add(l.arrive_ms, &l.id, profile(&l.service)?, l.rps[0].1, l.threads.unwrap_or(everywhere)).map_err(refused)?;
-            for (t, rps) in &l.rps[1..] {
-                server.set_load(*t, &l.id, *rps).map_err(refused)?;
+            let first_rps = loads.rate_at(&l.id, l.arrive_ms).unwrap_or(l.rps[0].1);
+            server.add(l.arrive_ms, &l.id, profile(&l.service)?, first_rps, l.threads.unwrap_or(everywhere)).map_err(refused)?;
+            match loads.of(&l.id).filter(|_| !l.shapes.is_none()) {
+                Some(course) => server.follow(&l.id, course.clone()),
+                None => l.rps[1..].iter().try_for_each(|(t, rps)| server.set_load(*t, &l.id, *rps)).map_err(refused)?,
             }
             if let Some(t) = l.leave_ms {
                 server.remove(t, &l.id).map_err(refused)?;
@@ -277,18 +303,19 @@ impl Workload {
         for b in &self.be {
             server.add(b.arrive_ms, &b.id, profile(&b.job)?, 0.0, everywhere).map_err(refused)?;
         }
-        Ok(())
+        Ok(loads)
     }
 }
 
 impl Lc {
-    /// Offered load as a share of max load at `t_ms`; None while the service is away.
-    pub fn load_at(&self, t_ms: u64) -> Option<f64> {
+    /// The highest load that shapes can reach, as a share of max load, while the file's is that of `t_ms`; None while the service is
+    /// away. It depends on no seed. What is offered in a run is [`crate::stage::load::Offered`].
+    pub fn highest_load_at(&self, t_ms: u64) -> Option<f64> {
         if self.leave_ms.is_some_and(|l| t_ms >= l) {
             return None;
         }
         let (_, rps) = self.rps.iter().rev().find(|(t, _)| *t <= t_ms)?;
-        Some(rps / self.max_load_rps)
+        Some(rps / self.max_load_rps * self.shapes.highest())
     }
 }
 

@@ -36,6 +36,7 @@ fn target() -> Target {
         jobs: vec![],
         feature_set: "full".into(),
         sources: BTreeMap::new(),
+        traces: BTreeMap::new(),
     }
 }
 

@@ -1020,6 +1020,7 @@ mod tests {
             jobs: vec!["job".into()],
             feature_set: "full".into(),
             sources: BTreeMap::new(),
+            traces: BTreeMap::new(),
         }
     }
 

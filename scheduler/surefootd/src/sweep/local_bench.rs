@@ -45,7 +45,16 @@ pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, fea
             Kind::Be => jobs.push(name.clone()),
         }
     }
-    Ok(Target { is_virtual: false, plant: None, platform, services, jobs, feature_set: feature_set.into(), sources })
+    Ok(Target {
+        is_virtual: false,
+        plant: None,
+        platform,
+        services,
+        jobs,
+        feature_set: feature_set.into(),
+        sources,
+        traces: BTreeMap::new(),
+    })
 }
 
 /// As [`target`], of the services that the campaign itself names.
@@ -64,7 +73,7 @@ fn target_of_named(campaign: &Campaign, named: &[Named], platform: Platform, fea
         let own = campaign.service(&id).map(Service::canonical).unwrap_or_default();
         sources.insert(id, sha256_hex(format!("{own} {of_catalogue}").as_bytes()));
     }
-    Target { is_virtual: false, plant: None, platform, services, jobs, feature_set: feature_set.into(), sources }
+    Target { is_virtual: false, plant: None, platform, services, jobs, feature_set: feature_set.into(), sources, traces: BTreeMap::new() }
 }
 
 /// A service that the campaign names, with what the catalogue adds where it has one of that name.
