@@ -354,7 +354,8 @@ impl CoreUse {
     /// Ask that the group have `k` cores; the latest request counts.
     ///
     /// Fewer: returns under way are called off first (those cores have not moved), then idle cores go at once, then those
-    /// whose tasks end first. More: cores that were to go stay, the others are back after the reassignment delay.
+    /// whose tasks end first. More: cores that were to go stay, the others are back after the reassignment delay. Cores that
+    /// the harvester uses come back before those that it cannot use yet.
     ///
     /// # Errors
     /// If `k` is 0 or more than the group's size; nothing is changed then.

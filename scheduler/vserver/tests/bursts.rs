@@ -21,6 +21,12 @@ fn the_shipped_file_is_read() {
     // Section 3.4: P99 of the dispatch wait below 6 us at rest; the law is exponential.
     assert!(vm.dispatch_us * 100f64.ln() < 6.0);
     assert!(all.bursts.workloads.values().all(|w| w.bursts.is_some()));
+    // Section 5.3: HDInsight and TeraSort run 2 to 3 times as fast as on one core, with 1.5 to 3.5 cores lent.
+    for name in ["hdinsight", "terasort"] {
+        let job = all.bursts.batch(name).unwrap();
+        assert!((1.7..=2.3).contains(&job.speed_up(&[0.0, 0.5, 0.5], 0)), "{name}");
+        assert!((2.6..=3.4).contains(&job.speed_up(&[0.0, 0.0, 0.0, 0.5, 0.5], 0)), "{name}");
+    }
 }
 
 /// Each defect of bursts.toml is refused with the file, the key and a remedy.
@@ -57,6 +63,8 @@ fn bad_bursts_name_file_and_key() {
         ("requests = 59.0", "requests = 0.5", "workload.memcached.bursts.requests", "from 1"),
         ("lasts_ms = 0.24", "lasts_s = 0.6", "workload.memcached.bursts.lasts_ms", "Add it"),
         ("lasts_ms = 0.24", "lasts_ms = 0.24\nevery_ms = 8", "workload.memcached.bursts.every_ms", "use one of"),
+        ("parallel = 0.9", "parallel = 1.9", "batch.hdinsight.parallel", "from 0"),
+        ("parallel = 0.9", "", "batch.hdinsight.parallel", "Add it"),
         ("size_exponent = 0.2", "size_exponent = 2", "workload.memcached.bursts.size_exponent", "from 0"),
         ("dispatch_us = 1.2", "dispatch_us = -1.2", "primary.dispatch_us", "from 0"),
         ("quantum_ms = 10.0", "quantum_ms = 0", "primary.quantum_ms", "from 0.001"),
@@ -64,7 +72,7 @@ fn bad_bursts_name_file_and_key() {
         ("cores = 10", "cores = 0", "primary.cores", "from 1"),
         ("poll_us = 50.0", "poll_us = 0", "primary.poll_us", "from 0.1"),
         ("window_ms = 25.0", "window_ms = 0.01", "primary.window_ms", "at least one poll"),
-        ("[primary]", "[primaries]", "primaries", "use one of: primary, reassignment, workload"),
+        ("[primary]", "[primaries]", "primaries", "use one of: primary, reassignment, batch, workload"),
     ] {
         let bad = good.replacen(from, to, 1);
         assert_ne!(bad, good, "{from} is not in the file");
@@ -98,6 +106,7 @@ fn a_later_bursts_file_adds_and_overrides() {
     assert!(bad.contains("bursts.toml: workload.moses.task_us: is missing"), "{bad}");
     let unknown = all.workload("memcachd").unwrap_err().to_string();
     assert!(unknown.contains("memcachd") && unknown.contains("memcached") && unknown.contains("--profiles"), "{unknown}");
+    assert!(all.batch("bully").unwrap_err().to_string().contains("cpu-bully"));
     assert!(all.reassignment("ipi").unwrap_err().to_string().contains("interrupts"));
     assert!(Bursts::default().primary().unwrap_err().to_string().contains("[primary]"));
 }

@@ -1,6 +1,6 @@
 //! The batch VM's side: how much faster its job runs with the cores that were lent to it.
 
-/// A batch VM that keeps some cores and uses those that are lent.
+/// A batch VM that keeps some cores and uses those that are lent: `[batch.NAME]` of bursts.toml.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchSide {
     /// Cores that it has always.

@@ -1,6 +1,7 @@
 //! `bursts.toml`: core use of primary VMs below a millisecond, and how fast cores move (SPEC.md, section 8).
 
 use super::{unknown, within, Keys, ProfileError, RPS};
+use crate::core_use::BatchSide;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct Bursts {
     pub workloads: BTreeMap<String, Arc<BurstWorkload>>,
     /// `[reassignment.NAME]`
     pub reassignments: BTreeMap<String, Reassignment>,
+    /// `[batch.NAME]`
+    pub batch: BTreeMap<String, BatchSide>,
     /// `[primary]`; None if no file has it.
     pub primary: Option<PrimaryVm>,
 }
@@ -142,6 +145,15 @@ impl Bursts {
             s.done()?;
             all.reassignments.insert(name, Reassignment { return_least_ms, return_ms, take_least_ms, take_ms });
         }
+        for (name, mut s) in top.named_sections("batch")? {
+            let b = BatchSide {
+                own_cores: s.count("own_cores", 1, MOST)?,
+                parallel: s.number("parallel", within(0.0, 1.0))?,
+                move_ms: s.number("move_ms", within(0.0, 1e6))?,
+            };
+            s.done()?;
+            all.batch.insert(name, b);
+        }
         for (name, mut s) in top.named_sections("workload")? {
             let bursts = match s.optional_section("bursts")? {
                 None => None,
@@ -188,6 +200,7 @@ impl Bursts {
     pub(super) fn merge(&mut self, later: Bursts) {
         self.workloads.extend(later.workloads);
         self.reassignments.extend(later.reassignments);
+        self.batch.extend(later.batch);
         self.primary = later.primary.or(self.primary);
     }
 
@@ -201,6 +214,12 @@ impl Bursts {
     /// Names the known ways of reassignment.
     pub fn reassignment(&self, name: &str) -> Result<Reassignment, ProfileError> {
         self.reassignments.get(name).copied().ok_or_else(|| unknown("reassignment", name, self.reassignments.keys()))
+    }
+
+    /// # Errors
+    /// Names the known batch VMs.
+    pub fn batch(&self, name: &str) -> Result<BatchSide, ProfileError> {
+        self.batch.get(name).copied().ok_or_else(|| unknown("batch VM", name, self.batch.keys()))
     }
 
     /// # Errors

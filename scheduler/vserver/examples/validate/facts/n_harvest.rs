@@ -11,8 +11,10 @@ use surefoot_vserver::{BurstWorkload, CoreUse, PrimaryVm, Reassignment};
 const ALLOWED: f64 = 1.10;
 /// Of each load of Table 2, seconds; the paper's minute resolves no more.
 const LOAD_S: f64 = 20.0;
-/// A run at one load, seconds.
-const RUN_S: f64 = 30.0;
+/// Requests of a run at one load: 4,000 beyond P99, of which those of one burst come together.
+const RUN_REQUESTS: f64 = 400_000.0;
+/// A run has at least so many seconds, and at most so many.
+const RUN_S: [f64; 2] = [30.0, 200.0];
 /// The paper's.
 const RUNS: u64 = 3;
 /// A second of requests before anything counts.
@@ -56,12 +58,13 @@ impl<'a> Trial<'a> {
     fn new(lab: &'a Lab, names: &[&str]) -> Self {
         let bursts = &lab.profiles.bursts;
         let workloads: Vec<&BurstWorkload> = names.iter().map(|n| &**bursts.workload(n).expect("a shipped workload")).collect();
+        let run_s = (RUN_REQUESTS / workloads[0].qps).clamp(RUN_S[0], RUN_S[1]);
         Trial {
             lab,
             vm: bursts.primary().expect("a primary VM"),
             loads: vec![workloads[0].qps],
             workloads,
-            load_s: RUN_S,
+            load_s: run_s,
             reassignment: bursts.reassignment("cpugroups").expect("shipped"),
             // Section 5.1: 10 ms after each reassignment.
             settle_s: 10e-3,
