@@ -1,4 +1,4 @@
-//! Core use of one 10-core VM: simulated seconds per second, with a fixed number of cores and with cores that move every
+//! Core use of 10-core VMs: simulated seconds per second, with a fixed number of cores and with cores that move every
 //! window.
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
@@ -36,6 +36,18 @@ fn core_use(c: &mut Criterion) {
             });
         }
     }
+    // Two VMs in one group: 20 cores.
+    let memcached = &**bursts.workload("memcached").expect("workload");
+    let mut pair = CoreUse::group(&[(&vm, memcached), (&vm, memcached)], interrupts, 1);
+    let mut second = 0u32;
+    group.bench_function("memcached + memcached/fixed", |b| {
+        b.iter(|| {
+            second += 1;
+            pair.step_to(f64::from(second));
+            black_box(pair.peak());
+            pair.start_window();
+        });
+    });
     group.finish();
 }
 

@@ -1,29 +1,38 @@
-//! A primary VM behind the port of leases ([`surefoot_server::lease`]): [`CoreUse`] with a clock.
+//! Primary VMs behind the port of leases ([`surefoot_server::lease`]): [`CoreUse`] with a clock.
 
 use crate::core_use::CoreUse;
 use crate::profile::{BurstWorkload, PrimaryVm, Reassignment};
 use surefoot_server::lease::LONG_WAIT_US;
 use surefoot_server::{Lease, LendError, Lender, Lent, Waits};
 
-/// The lender of a lease, as a primary VM. A core is a CPU: SMT is off, as in the paper.
+/// The lender of a lease, as one or several primary VMs that share a group of cores. A core is a CPU: SMT is off, as in the paper.
 #[derive(Clone, Debug)]
 pub struct VirtualLender {
     lease: Lease,
     primary: CoreUse,
-    /// Of the VM.
+    /// Of all VMs.
     cores: u32,
     now_us: u64,
     ended: Option<String>,
 }
 
 impl VirtualLender {
-    /// At time 0, with all its cores.
+    /// One VM at time 0, with all its cores.
     ///
     /// # Panics
-    /// As [`CoreUse::new`], and if the lease leaves the VM no core.
+    /// As [`VirtualLender::group`].
     pub fn new(lease: Lease, vm: &PrimaryVm, workload: &BurstWorkload, reassignment: Reassignment, seed: u64) -> Self {
-        assert!(lease.cpus.len() < vm.cores, "a lease of {} cores of a VM of {}", lease.cpus.len(), vm.cores);
-        VirtualLender { lease, primary: CoreUse::new(vm, workload, reassignment, seed), cores: vm.cores, now_us: 0, ended: None }
+        Self::group(lease, &[(vm, workload)], reassignment, seed)
+    }
+
+    /// Several VMs at time 0, with all their cores.
+    ///
+    /// # Panics
+    /// As [`CoreUse::group`], and if the lease leaves the VMs no core.
+    pub fn group(lease: Lease, vms: &[(&PrimaryVm, &BurstWorkload)], reassignment: Reassignment, seed: u64) -> Self {
+        let cores = vms.iter().map(|(vm, _)| vm.cores).sum();
+        assert!(lease.cpus.len() < cores, "a lease of {} cores of primary VMs of {cores}", lease.cpus.len());
+        VirtualLender { lease, primary: CoreUse::group(vms, reassignment, seed), cores, now_us: 0, ended: None }
     }
 
     /// What an experiment may know and a policy may not: latencies, core-seconds.
@@ -31,9 +40,9 @@ impl VirtualLender {
         &self.primary
     }
 
-    /// The load, from now on.
-    pub fn set_rate_rps(&mut self, rate_rps: f64) {
-        self.primary.set_rate_rps(rate_rps);
+    /// The load of VM `vm`, from now on.
+    pub fn set_rate_rps(&mut self, vm: usize, rate_rps: f64) {
+        self.primary.set_rate_rps(vm, rate_rps);
     }
 
     /// As the slow loop does it: everything on its way back, and nothing lent any more.
@@ -88,9 +97,9 @@ impl Lender for VirtualLender {
         if cores > most {
             return Err(LendError::TooMany { asked: cores, most });
         }
-        // The VM keeps at least one, so this cannot be refused.
+        // The VMs keep at least one, so this cannot be refused.
         self.primary.request_cores(self.cores - cores).map_err(|e| LendError::Write { what: "cores".into(), cause: e.to_string() })?;
         let now = self.primary.cores();
-        Ok(Lent { cores: now.harvested, to_come: now.leaving, returning: now.returning })
+        Ok(Lent { cores: now.lent(), to_come: now.leaving + now.arriving, returning: now.returning })
     }
 }

@@ -32,12 +32,12 @@ pub mod steady;
 pub mod tenant;
 pub mod world;
 
-pub use core_use::{CoreSeconds, CoreUse, Cores, CoresError};
+pub use core_use::{BatchSide, CoreSeconds, CoreUse, Cores, CoresError};
 pub use lender::VirtualLender;
 pub use memory::{MemoryUse, Paged};
 pub use plant::{Change, Plant};
 pub use profile::{
-    BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,
+    BurstShape, BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,
 };
 pub use server::{platform_of, LoadCourse, VirtualServer};
 pub use speeds::{Shared, Solver, Speed};

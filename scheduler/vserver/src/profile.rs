@@ -5,7 +5,7 @@
 
 mod bursts;
 
-pub use bursts::{BurstWorkload, Bursts, PrimaryVm, Reassignment};
+pub use bursts::{BurstShape, BurstWorkload, Bursts, PrimaryVm, Reassignment};
 
 use crate::faults::Faults;
 use crate::queue::lognormal_factors;
@@ -775,6 +775,22 @@ impl Keys {
         }
     }
 
+    fn optional_count(&mut self, key: &str, lo: u32, hi: u32) -> Result<Option<u32>, ProfileError> {
+        if self.rest.contains_key(key) {
+            return self.count(key, lo, hi).map(Some);
+        }
+        self.asked.push(key.into());
+        Ok(None)
+    }
+
+    fn optional_flag(&mut self, key: &str) -> Result<Option<bool>, ProfileError> {
+        if self.rest.contains_key(key) {
+            return self.flag(key).map(Some);
+        }
+        self.asked.push(key.into());
+        Ok(None)
+    }
+
     fn list(&mut self, key: &str, want: &str) -> Result<Vec<Value>, ProfileError> {
         match self.take(key, want)? {
             Value::Array(list) if !list.is_empty() => Ok(list),
@@ -822,7 +838,9 @@ impl Keys {
         self.asked.push(key.into());
         match self.rest.remove(key) {
             None => Ok(None),
-            Some(Value::Table(rest)) => Ok(Some(Keys { file: self.file.clone(), prefix: format!("{key}."), rest, asked: vec![] })),
+            Some(Value::Table(rest)) => {
+                Ok(Some(Keys { file: self.file.clone(), prefix: format!("{}{key}.", self.prefix), rest, asked: vec![] }))
+            }
             Some(other) => Err(self.wrong(key, format!("is {}, not a section", other.type_str()), format!("Write it as [{key}]"))),
         }
     }

@@ -8,12 +8,19 @@ mod facts;
 
 use facts::{table, Lab};
 
+/// Facts that the prototype did not know and the model misses; docs/virtual-server.md says why.
+const MISSED: [usize; 8] = [207, 218, 220, 222, 224, 230, 233, 235];
+
 fn none_is_worse(by_request: bool) {
     let rows = table(&mut Lab::open(None, 1).unwrap(), |group| group.by_request == by_request);
+    let newly = rows.iter().filter(|r| r.prototype.is_none() && r.fact.holds == MISSED.contains(&r.number));
+    let newly: Vec<String> =
+        newly.map(|r| format!("{}: {}: expected {}, got {}", r.number, r.fact.text, r.fact.expected, r.fact.got)).collect();
+    assert!(newly.is_empty(), "missed now, or met now and still listed as missed:\n{}", newly.join("\n"));
     let worse: Vec<String> = rows
         .iter()
         .filter(|r| r.worse())
-        .map(|r| format!("{}: {}: expected {}, got {} (prototype {})", r.number, r.fact.text, r.fact.expected, r.fact.got, r.prototype.got))
+        .map(|r| format!("{}: {}: expected {}, got {} (prototype: met)", r.number, r.fact.text, r.fact.expected, r.fact.got))
         .collect();
     assert!(worse.is_empty(), "{}", worse.join("\n"));
 }
@@ -24,7 +31,7 @@ fn no_computed_fact_is_worse_than_in_the_prototype() {
     none_is_worse(false);
 }
 
-/// Request-by-request simulation; about 15 s of CPU time.
+/// Request-by-request simulation; about a minute of CPU time.
 #[test]
 fn no_simulated_fact_is_worse_than_in_the_prototype() {
     none_is_worse(true);

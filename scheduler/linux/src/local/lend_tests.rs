@@ -442,7 +442,8 @@ fn both_sides_lend_alike() {
     (1..3).for_each(|tid| put(&host.root, &format!("/proc/{tid}/stat"), &format!("{tid} (a) S {}0 0\n", "0 ".repeat(35))));
     let mut s = host.server();
     let mut here = s.grant(lease("1-3")).unwrap();
-    let (vm, cpugroups) = (PrimaryVm { cores: 4, poll_us: 50.0, window_ms: 25.0 }, Reassignment { return_ms: 0.0 });
+    let vm = PrimaryVm { cores: 4, poll_us: 50.0, window_ms: 25.0, dispatch_us: 0.0, quantum_ms: 10.0, cold_us: 0.0 };
+    let at_once = Reassignment::constant(0.0);
     let idle = BurstWorkload {
         name: "idle".into(),
         qps: 0.0,
@@ -450,10 +451,14 @@ fn both_sides_lend_alike() {
         fanout: 1,
         scv_service: 0.0,
         scv_arrival: 1.0,
+        wake_us: 0.0,
+        threads: None,
+        pinned: false,
+        bursts: None,
         paper_mean: None,
         paper_peak: None,
     };
-    let mut there = VirtualLender::new(lease("1-3"), &vm, &idle, cpugroups, 1);
+    let mut there = VirtualLender::new(lease("1-3"), &vm, &idle, at_once, 1);
     let (mut real, mut virtual_) = (script(&mut here), script(&mut there));
     s.end_leases("the test says so", |_| true);
     there.end("the test says so");

@@ -111,7 +111,7 @@ fn table(rows: &[Row]) -> String {
             f.text,
             f.expected,
             f.got,
-            r.prototype.got,
+            r.prototype.as_ref().map_or("", |p| &p.got),
             r.verdict()
         );
     }
@@ -122,7 +122,8 @@ fn totals(rows: &[Row]) -> String {
     let mut out = String::new();
     for kind in Kind::ALL {
         let of: Vec<&Row> = rows.iter().filter(|r| r.fact.kind == kind).collect();
-        let (hold, before) = (of.iter().filter(|r| r.fact.holds).count(), of.iter().filter(|r| r.prototype.holds).count());
+        let hold = of.iter().filter(|r| r.fact.holds).count();
+        let before = of.iter().filter(|r| r.prototype.as_ref().is_some_and(|p| p.holds)).count();
         let _ = writeln!(out, "{}: {hold} of {} hold (prototype: {before})", kind.name(), of.len());
     }
     out
@@ -135,7 +136,7 @@ fn json(rows: &[Row]) -> String {
             serde_json::json!({
                 "number": r.number, "kind": r.fact.kind.name(), "source": r.fact.source, "fact": r.fact.text,
                 "expected": r.fact.expected, "got": r.fact.got, "holds": r.fact.holds,
-                "prototype": { "got": r.prototype.got, "holds": r.prototype.holds },
+                "prototype": r.prototype.as_ref().map(|p| serde_json::json!({ "got": p.got, "holds": p.holds })),
             })
         })
         .collect();

@@ -18,7 +18,7 @@ fn workload(lab: &Lab, name: &str) -> [Fact; 2] {
     let vm = lab.profiles.bursts.primary().expect("a primary VM");
     let runs = in_parallel(RUNS, |run| {
         // The VM keeps all its cores: how fast they would come back plays no part.
-        let mut cores = CoreUse::new(&vm, w, Reassignment { return_ms: 0.0 }, lab.run_seed(run));
+        let mut cores = CoreUse::new(&vm, w, Reassignment::constant(0.0), lab.run_seed(run));
         let (mut peaks, mut windows) = (0.0, 0.0);
         while cores.now_s() < RUN_S {
             cores.start_window();
@@ -30,13 +30,11 @@ fn workload(lab: &Lab, name: &str) -> [Fact; 2] {
     });
     let mean = runs.iter().map(|r| r.0).sum::<f64>() / RUNS as f64;
     let peak = runs.iter().map(|r| r.1).sum::<f64>() / RUNS as f64;
-    // From Poisson arrivals alone; the other workloads' fan-out and burstiness were chosen to meet their peaks.
-    let kind = if name == "memcached" { Kind::Pred } else { Kind::Fit };
     let text = format!("{name} at {} QPS: mean busy cores of {}", w.qps, vm.cores);
     [
         Fact::near(Kind::Fit, SOURCE, text, w.paper_mean.expect("a published mean"), 1.1, mean),
         Fact::near(
-            kind,
+            Kind::Fit,
             SOURCE,
             format!("{name}: mean of the peaks per {} ms window, polled every {} us", vm.window_ms, vm.poll_us),
             w.paper_peak.expect("a published peak"),

@@ -9,12 +9,14 @@ mod e_threads;
 mod f_oaa;
 mod g_colocation;
 mod h_closed_loop;
+mod harvesters;
 mod i_physics;
 mod j_cosmos;
 mod k_core_use;
 mod l_closed_forms;
 mod lab;
 mod m_simulation;
+mod n_harvest;
 
 pub use lab::Lab;
 
@@ -108,7 +110,7 @@ const fn quick(first: usize, title: &'static str, facts: fn(&mut Lab) -> Vec<Fac
     Group { first, title, by_request: false, facts }
 }
 
-pub const GROUPS: [Group; 13] = [
+pub const GROUPS: [Group; 14] = [
     quick(1, "Maximum loads", a_max_load::facts),
     quick(37, "Moses", b_moses::facts),
     quick(46, "Img-dnn", c_img_dnn::facts),
@@ -122,6 +124,7 @@ pub const GROUPS: [Group; 13] = [
     Group { first: 105, title: "SmartHarvest: core use", by_request: true, facts: k_core_use::facts },
     quick(113, "Queueing: closed forms", l_closed_forms::facts),
     Group { first: 121, title: "Queueing: request by request", by_request: true, facts: m_simulation::facts },
+    Group { first: 201, title: "SmartHarvest: harvesting", by_request: true, facts: n_harvest::facts },
 ];
 
 /// A fact with its number and what the prototype made of it.
@@ -129,18 +132,19 @@ pub const GROUPS: [Group; 13] = [
 pub struct Row {
     pub number: usize,
     pub fact: Fact,
-    pub prototype: Prototype,
+    /// None: the prototype did not know this fact.
+    pub prototype: Option<Prototype>,
 }
 
 impl Row {
     /// The prototype passes it and this model does not.
     pub fn worse(&self) -> bool {
-        self.prototype.holds && !self.fact.holds
+        self.prototype.as_ref().is_some_and(|p| p.holds) && !self.fact.holds
     }
 
     /// "pass" or "FAIL", and where the prototype differs.
     pub fn verdict(&self) -> &'static str {
-        match (self.fact.holds, self.prototype.holds) {
+        match (self.fact.holds, self.prototype.as_ref().map_or(self.fact.holds, |p| p.holds)) {
             (true, true) => "pass",
             (false, false) => "FAIL",
             (true, false) => "pass (prototype: FAIL)",
@@ -185,12 +189,16 @@ pub fn table(lab: &mut Lab, mut wanted: impl FnMut(&Group) -> bool) -> Vec<Row> 
         if !wanted(group) {
             continue;
         }
-        let end = GROUPS.get(i + 1).map_or(known.len() + 1, |next| next.first);
+        let next = GROUPS.get(i + 1).map_or(usize::MAX, |next| next.first);
         let facts = (group.facts)(lab);
-        assert_eq!(facts.len(), end - group.first, "facts of group {}", group.title);
+        // Where the prototype has the group's facts, their number is known.
+        let end = if group.first > known.len() { group.first + facts.len() } else { next.min(known.len() + 1) };
+        assert!(facts.len() == end - group.first && end <= next, "facts of group {}", group.title);
         for (number, fact) in (group.first..end).zip(facts) {
-            let prototype = known[number - 1].clone();
-            assert_eq!(fact.text, prototype.fact, "fact {number} is another one in prototype.toml");
+            let prototype = known.get(number - 1).cloned();
+            if let Some(p) = &prototype {
+                assert_eq!(fact.text, p.fact, "fact {number} is another one in prototype.toml");
+            }
             rows.push(Row { number, fact, prototype });
         }
     }
