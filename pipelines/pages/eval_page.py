@@ -837,7 +837,13 @@ def _reading(facts: Facts) -> Section:
         "ORACLE partitions exclusively; a policy that shares can get beyond it (docs/oracle.md).",
     ):
         section.blocks.append(Text(text))
-    said = (("surefootd", "surefootd"), ("bundle", "bundle"), ("harm", "told untruths"), ("requests", "requests"), ("plant", "plant"))
+    said = (
+        ("surefootd", "surefootd"),
+        ("bundle", "bundle"),
+        ("harm", "told untruths"),
+        ("requests", "requests"),
+        ("plant", "plant"),
+    )
     rows = [
         [o["out"], f"{o['rows']:,}", ", ".join(o["platform"]), *(o[name] or "–" for name, _ in said)] for o in facts["made_from"]
     ]

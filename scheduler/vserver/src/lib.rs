@@ -19,6 +19,7 @@ pub mod core_use;
 mod departures;
 mod exact;
 pub mod faults;
+mod host;
 pub mod lender;
 pub mod math;
 pub mod memory;

@@ -775,14 +775,6 @@ impl Keys {
         }
     }
 
-    fn optional_count(&mut self, key: &str, lo: u32, hi: u32) -> Result<Option<u32>, ProfileError> {
-        if self.rest.contains_key(key) {
-            return self.count(key, lo, hi).map(Some);
-        }
-        self.asked.push(key.into());
-        Ok(None)
-    }
-
     fn optional_flag(&mut self, key: &str) -> Result<Option<bool>, ProfileError> {
         if self.rest.contains_key(key) {
             return self.flag(key).map(Some);

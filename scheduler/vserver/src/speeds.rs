@@ -5,7 +5,7 @@
 //! CPUs with the same holders on both threads behave alike, so the loops run over these few classes instead of CPUs.
 //! All buffers live in [`Solver`] and are reused: no allocation once they have grown.
 
-use crate::faults::Host;
+use crate::host::Host;
 use crate::math::assoc;
 use crate::profile::{Paging, PlatformProfile, ProfileKind, MAX_DOMAINS};
 use crate::tenant::{Tenant, WayMasks};

@@ -433,7 +433,7 @@ mod tests {
         let text = "duration_s = 40\n[[lc]]\nservice = \"xapian\"\nload = 0.6\n[[lc.change]]\nat_s = 20\nload = 1.1\n\
                     [[lc.change]]\nat_s = 21\nload = 0.6\n[[lc]]\nservice = \"moses\"\nload = 0.7\n";
         let w = Workload::parse("x.toml".as_ref(), text, &at.target()).unwrap();
-        let loads = Loads::draw(&w, 1);
+        let loads = w.loads(1);
         let alone = BTreeMap::from([("job".to_string(), 2e9)]);
         let with = |t_ms: u64, p99_ms: f64| {
             let mut now = seen(t_ms, &[Some(p99_ms), Some(1.0), None]);

@@ -2,7 +2,7 @@
 
 use crate::base::error::{suggest, Error, Result};
 use crate::base::toml::{place, toml_error};
-use crate::stage::load::{Loads, RawBursts, RawDay, RawDrift, Shapes, MOST_RPS};
+use crate::stage::load::{Loads, RawBursts, RawDay, RawDrift, Said, Shapes, MOST_RPS};
 use crate::stage::target::Target;
 use crate::stage::virtual_target::VirtualTarget;
 use serde::Deserialize;
@@ -288,7 +288,7 @@ impl Workload {
         let refused = |e: surefoot_server::ServerError| Error::BadInput(format!("workload {}: {e}", self.name));
         let profile = |name: &str| at.profiles.service(name).cloned().map_err(crate::stage::virtual_target::bad);
         let everywhere = at.platform.logical_cpus();
-        let loads = Loads::draw(self, seed);
+        let loads = self.loads(seed);
         for l in &self.lc {
             let first_rps = loads.rate_at(&l.id, l.arrive_ms).unwrap_or(l.rps[0].1);
             server.add(l.arrive_ms, &l.id, profile(&l.service)?, first_rps, l.threads.unwrap_or(everywhere)).map_err(refused)?;
@@ -307,7 +307,19 @@ impl Workload {
     }
 }
 
+impl Workload {
+    /// What is offered to every LC service in a run of this seed.
+    pub fn loads(&self, seed: u64) -> Loads {
+        Loads::draw(self.lc.iter().map(Lc::said), self.duration_ms, seed)
+    }
+}
+
 impl Lc {
+    /// What the file says of the load.
+    pub fn said(&self) -> Said<'_> {
+        Said { id: &self.id, rps: &self.rps, leave_ms: self.leave_ms, max_load_rps: self.max_load_rps, shapes: &self.shapes }
+    }
+
     /// The highest load that shapes can reach, as a share of max load, while the file's is that of `t_ms`; None while the service is
     /// away. It depends on no seed. What is offered in a run is [`crate::stage::load::Offered`].
     pub fn highest_load_at(&self, t_ms: u64) -> Option<f64> {

@@ -5,6 +5,7 @@ use crate::base::error::{Error, Result};
 use crate::base::files::Sources;
 use crate::stage::virtual_target::VirtualTarget;
 use serde_json::{json, Value};
+use std::collections::BTreeMap;
 use surefoot_vserver::platform_of;
 use surefoot_vserver::world::{World, WorldId, EDITION};
 
@@ -25,6 +26,8 @@ pub fn target(world: &World) -> VirtualTarget {
         profiles: world.profiles.clone(),
         profile: world.platform.clone(),
         platform: platform_of(&world.platform),
+        // A world's loads have no recorded days.
+        traces: BTreeMap::new(),
         read: Sources::default(),
         exact: false,
     }
