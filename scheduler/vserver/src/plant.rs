@@ -584,6 +584,7 @@ impl Plant {
         let parts = extras(&self.solver.platform, lc, &self.solver.speeds()[i]);
         let end_s = self.now_s + h;
         let mut done = [parts; 3];
+        let mut waited_s = 0.0;
         for (sum, t_s) in done.iter_mut().zip([self.now_s, end_s - 0.5 * h, end_s]) {
             let mut begun_s = t_s - stations[1].service_s;
             for j in [1, 0] {
@@ -593,6 +594,9 @@ impl Plant {
                     s.departures[j].forget_before(begun_s);
                 }
                 begun_s = came_s;
+            }
+            if t_s <= self.now_s {
+                waited_s = t_s - begun_s;
             }
         }
         if let Some(seed) = self.seed {
@@ -609,7 +613,9 @@ impl Plant {
         }
         let done = done.map(|sum| sum.total());
         let mean = |of: fn(&Part) -> f64| 0.25 * of(&done[0]) + 0.5 * of(&done[1]) + 0.25 * of(&done[2]);
-        let most = |k: usize| done.iter().map(|x| x.q[k]).fold(0.0, f64::max);
+        // A backlog that takes longer than this to leave was there for most of it; what a shorter one shows at the beginning is soon over.
+        let from = usize::from(waited_s < h);
+        let most = |k: usize| done[from..].iter().map(|x| x.q[k]).fold(0.0, f64::max);
         a.mean_s = a.mean_s * (1.0 - w) + mean(|x| x.mean) * w;
         a.q_s[0] = a.q_s[0] * (1.0 - w) + mean(|x| x.q[0]) * w;
         // The upper tail is that of the worst part of the tick.
