@@ -428,8 +428,8 @@ fn bad_input() {
 /// The ceiling is one: on the demo's workloads no policy that partitions exclusively gets beyond it (docs/oracle.md says what could:
 /// sharing, short windows, noise).
 ///
-/// On a workload that cannot be met in full, moving cores to and fro serves by turns what no partition serves at once: requests are told of
-/// when they complete, so one service's p99 is still good while another has its cores. What does not move does not get beyond it there.
+/// On a workload at the border of what can be met this does not hold: ORACLE judges a host exactly like its platform, and a run's host
+/// differs a little; and cores moved to and fro may serve by turns what no partition serves at once. Which it is has not been shown.
 #[test]
 fn no_policy_gets_beyond_the_oracle() {
     let dir = tempfile::tempdir().unwrap();
