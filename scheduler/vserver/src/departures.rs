@@ -9,8 +9,10 @@
 use crate::queue::{Law, Moments, Station};
 use std::collections::VecDeque;
 
-/// Points kept, two a segment: beyond it every other one of the older half goes, so that memory is bounded whatever the backlog.
+/// Points kept: beyond it every other one of the older half goes, so that memory is bounded whatever the backlog.
 const MOST_POINTS: usize = 512;
+/// Points that there can be before the next segment thins them out.
+pub(crate) const ALL_POINTS: usize = MOST_POINTS + 2 * crate::path::MOST_POINTS as usize;
 /// Mean waits below this are none, s: no ratio is taken of them.
 const NO_WAIT_S: f64 = 1e-9;
 
@@ -91,12 +93,59 @@ impl Departures {
         }
         (self.servers, self.service_s) = (f64::from(st.servers), st.service_s);
         if self.points.is_empty() {
-            self.points.reserve(MOST_POINTS + 4);
+            self.points.reserve(ALL_POINTS);
             self.put(now_s, wait);
         }
         for (half, wait) in [1.0, 2.0].into_iter().zip(laws) {
             self.clock += 0.5 * h_s * self.servers / self.service_s;
             self.put(now_s + 0.5 * h_s * half, wait);
+        }
+    }
+
+    /// A segment of which one path is known ([`crate::path`]): waits at equal distances, the last at its end.
+    pub fn pass_along(&mut self, st: &Station, now_s: f64, h_s: f64, wait_s: f64, waits_s: &[f64]) {
+        if st.service_s <= 0.0 {
+            return;
+        }
+        let of = |m: f64| Wait { at: Moments { m, v: 0.0 }, law: Law { waits: 1.0, ell: 0.0, cap_s: st.cap_s } };
+        (self.servers, self.service_s) = (f64::from(st.servers), st.service_s);
+        if self.points.is_empty() {
+            self.points.reserve(ALL_POINTS);
+            self.put(now_s, of(wait_s));
+        }
+        let dt = h_s / waits_s.len() as f64;
+        for (k, m) in waits_s.iter().enumerate() {
+            self.clock += dt * self.servers / self.service_s;
+            self.put(now_s + (k + 1) as f64 * dt, of(*m));
+        }
+    }
+
+    /// Waits of the requests whose service begins between two times, each with the span, s, in which they came.
+    pub fn left_between(&self, from_s: f64, to_s: f64, waits: &mut Vec<(f64, f64)>) {
+        let (from, to) = (self.clock_at(from_s), self.clock_at(to_s));
+        let first = self.points.partition_point(|p| p.leaves <= from).saturating_sub(1);
+        let mut t = first;
+        for (a, b) in self.points.range(first..).zip(self.points.range(first + 1..)) {
+            if a.leaves >= to {
+                break;
+            }
+            let all = b.leaves - a.leaves;
+            let (lo, hi) = (a.leaves.max(from), b.leaves.min(to));
+            let mid = if all > 0.0 { (0.5 * (lo + hi) - a.leaves) / all } else { 0.5 };
+            let came_s = a.at_s + (b.at_s - a.at_s) * mid;
+            let clock = 0.5 * (lo + hi);
+            while t + 1 < self.points.len() && self.points[t + 1].clock <= clock {
+                t += 1;
+            }
+            let left_s = match self.points.get(t + 1) {
+                Some(y) if y.clock > self.points[t].clock => {
+                    let x = &self.points[t];
+                    x.at_s + (y.at_s - x.at_s) * (clock - x.clock) / (y.clock - x.clock)
+                }
+                _ => self.points[t].at_s,
+            };
+            let part = if all > 0.0 { (hi - lo) / all } else { 1.0 };
+            waits.push(((left_s - came_s).max(0.0), (b.at_s - a.at_s) * part));
         }
     }
 

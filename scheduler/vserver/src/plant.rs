@@ -13,12 +13,13 @@
 //! and newcomers with warm caches push others out. Readings never exceed the CPUs held and the platform's peak bandwidth,
 //! whatever the noise.
 
-use crate::departures::{Departures, Wait};
+use crate::departures::{Departures, Wait, ALL_POINTS};
 use crate::exact::{House, Pace};
 use crate::faults::{lognormal, Lasting};
 use crate::math::{gauss, ident_hash, mix64, uniform, Draws, QUANTILES};
+use crate::path::{part_of, share_above, Path, MOST_POINTS};
 use crate::profile::PlatformProfile;
-use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Part, Station, Walk};
+use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Part, Station, Walk, ABOVE};
 use crate::requests::{batch_size, Time};
 use crate::speeds::{Instant, PerDomain, Solver, Speed};
 use crate::steady::{
@@ -145,7 +146,14 @@ impl Tally {
 struct Flow {
     tenant: usize,
     stations: [Station; 2],
-    outlooks: [Outlook; 2],
+    ahead: [Ahead; 2],
+}
+
+/// What becomes of a station in a segment: its law, or one path of it.
+#[derive(Clone, Copy, Debug)]
+enum Ahead {
+    Law(Outlook),
+    Path(Path),
 }
 
 /// The plant: one socket in ticks.
@@ -174,6 +182,8 @@ pub struct Plant {
     before_mb: Vec<f64>,
     flows: Vec<Flow>,
     walks: Vec<Walk>,
+    path_s: Vec<f64>,
+    waits: Vec<(f64, f64)>,
 }
 
 impl Plant {
@@ -201,6 +211,8 @@ impl Plant {
             before_mb: vec![],
             flows: vec![],
             walks: vec![],
+            path_s: Vec::with_capacity(MOST_POINTS as usize),
+            waits: Vec::with_capacity(ALL_POINTS),
         }
     }
 
@@ -538,8 +550,11 @@ impl Plant {
             let x = past.service_s().map_or(1.0, |before_s| st.service_s / before_s);
             *queue = Moments { m: queue.m * x, v: queue.v * x * x };
         }
-        let outlooks = std::array::from_fn(|j| stations[j].look_ahead(s.queue[j], h, &mut self.walks));
-        self.flows.push(Flow { tenant: i, stations, outlooks });
+        let ahead = std::array::from_fn(|j| {
+            let path = if self.seed.is_some() { Path::of(&stations[j], s.queue[j].m, h) } else { None };
+            path.map_or_else(|| Ahead::Law(stations[j].look_ahead(s.queue[j], h, &mut self.walks)), Ahead::Path)
+        });
+        self.flows.push(Flow { tenant: i, stations, ahead });
     }
 
     /// Services that were there lose what newcomers with warm caches hold.
@@ -558,38 +573,75 @@ impl Plant {
 
     /// The end of a segment of [`Plant::set_out`].
     fn queues(&mut self, flow: usize, h: f64, segment: u64) {
-        let Flow { tenant: i, stations, outlooks } = &self.flows[flow];
+        let Flow { tenant: i, stations, ahead } = &self.flows[flow];
         let i = *i;
         let (t, s, a) = (&self.tenants[i], &mut self.states[i], &mut self.tallies[i]);
         let Some(lc) = t.profile.lc() else { return };
         // The tally has counted this segment.
         let w = h / a.t_s;
         a.queued = 0.0;
-        let mut floor_p = [0.0; 2];
-        for (j, (st, outlook)) in stations.iter().zip(outlooks).enumerate() {
-            let [(at_half, law_half, _), (at, law, lost)] = st.arrive(outlook, &self.walks, h);
-            if self.seed.is_some() && st.s2() > 0.0 {
-                // One path cannot show the whole law within a window.
-                floor_p[j] = 0.2 / (1.0 + 0.2 * self.tick_s * (st.rho() - 1.0).powi(2) / st.s2());
+        let mut above = [ABOVE; 2];
+        for (j, (st, ahead)) in stations.iter().zip(ahead).enumerate() {
+            let draws = |seed: u64| Draws::new(&[seed, s.key, self.ticks, segment, j as u64]);
+            match (ahead, self.seed) {
+                (Ahead::Path(path), Some(seed)) => {
+                    let (draws, dt) = (draws(seed), h / f64::from(path.points));
+                    let mut v = s.queue[j].m;
+                    let before_s = path.wait_s(v);
+                    self.path_s.clear();
+                    let mut lost_s = 0.0;
+                    for k in 0..path.points {
+                        let (next, over) = path.next(v, dt, draws, u64::from(k));
+                        v = next;
+                        lost_s += over;
+                        self.path_s.push(path.wait_s(v));
+                    }
+                    a.lost = a.lost.max((lost_s / (st.rho() * h).max(1e-12)).min(1.0));
+                    let after_s = path.wait_s(v);
+                    s.departures[j].pass_along(st, self.now_s, h, before_s, &self.path_s);
+                    a.queued += after_s * f64::from(st.servers) / st.service_s;
+                    s.queue[j] = Moments { m: v, v: 0.0 };
+                }
+                (Ahead::Law(outlook), seed) => {
+                    let [(at_half, law_half, _), (at, law, lost)] = st.arrive(outlook, &self.walks, h);
+                    a.lost = a.lost.max(lost);
+                    if at.m > 0.0 {
+                        a.queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
+                    }
+                    let before = Wait { at: s.queue[j], law: st.law_at(s.queue[j]) };
+                    s.departures[j].pass(st, self.now_s, h, before, [Wait { at: at_half, law: law_half }, Wait { at, law }]);
+                    s.queue[j] = at;
+                    if let Some(draws) = seed.map(draws).filter(|_| st.s2() > 0.0) {
+                        let z = draws.gauss(1);
+                        for k in 1..ABOVE.len() {
+                            above[j][k] = share_above(st, self.tick_s, ABOVE[k], z);
+                        }
+                    }
+                }
+                (Ahead::Path(_), None) => {}
             }
-            a.lost = a.lost.max(lost);
-            if at.m > 0.0 {
-                a.queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
-            }
-            let before = Wait { at: s.queue[j], law: st.law_at(s.queue[j]) };
-            s.departures[j].pass(st, self.now_s, h, before, [Wait { at: at_half, law: law_half }, Wait { at, law }]);
-            s.queue[j] = at;
         }
         // Those whose answers are there at the beginning, at half time and at the end.
         let parts = extras(&self.solver.platform, lc, &self.solver.speeds()[i]);
         let end_s = self.now_s + h;
+        let mut seen = [None; 2];
+        let (mut from_s, mut to_s) = (self.now_s - stations[1].service_s, end_s - stations[1].service_s);
+        for j in [1, 0] {
+            if matches!(ahead[j], Ahead::Path(_)) {
+                self.waits.clear();
+                s.departures[j].left_between(from_s, to_s, &mut self.waits);
+                seen[j] = (!self.waits.is_empty()).then(|| part_of(&mut self.waits));
+            }
+            let came = |t_s: f64| s.departures[j].leaving(t_s).map_or(t_s, |x| x.0);
+            (from_s, to_s) = (came(from_s), came(to_s));
+        }
         let mut done = [parts; 3];
         let mut waited_s = 0.0;
         for (sum, t_s) in done.iter_mut().zip([self.now_s, end_s - 0.5 * h, end_s]) {
             let mut begun_s = t_s - stations[1].service_s;
             for j in [1, 0] {
                 let Some((came_s, wait)) = s.departures[j].leaving(begun_s) else { continue };
-                sum.add(&wait_law(wait.at, wait.law, floor_p[j]));
+                sum.add(&seen[j].unwrap_or_else(|| wait_law(wait.at, wait.law, above[j])));
                 if t_s <= self.now_s {
                     s.departures[j].forget_before(begun_s);
                 }
@@ -602,7 +654,7 @@ impl Plant {
         if let Some(seed) = self.seed {
             for (j, st) in stations.iter().enumerate() {
                 let (at, law) = (s.queue[j], st.law_at(s.queue[j]));
-                if at.m <= 0.0 {
+                if at.m <= 0.0 || matches!(ahead[j], Ahead::Path(_)) {
                     continue;
                 }
                 // Draw the work really left; the next segment starts from it.

@@ -41,6 +41,11 @@ impl Station {
         self.rho
     }
 
+    /// Share of requests that wait in equilibrium.
+    pub fn erlang(&self) -> f64 {
+        self.erlang
+    }
+
     /// Variance rate of V.
     pub fn s2(&self) -> f64 {
         self.s2
@@ -421,10 +426,13 @@ pub struct Part {
     pub q: [f64; 3],
 }
 
-/// The wait as a part; `floor_p` limits how far into the tail one path can reach within a window.
-pub fn wait_law(at: Moments, law: Law, floor_p: f64) -> Part {
+/// Shares of requests above [`QUANTILES`].
+pub const ABOVE: [f64; 3] = [1.0 - QUANTILES[0], 1.0 - QUANTILES[1], 1.0 - QUANTILES[2]];
+
+/// The wait as a part: its mean, and the waits that shares `above` of the requests exceed ([`ABOVE`], or what one tick shows of it).
+pub fn wait_law(at: Moments, law: Law, above: [f64; 3]) -> Part {
     let waits = law.waits.max(1e-12);
-    let q = QUANTILES.map(|q| law.cap_s.min(wait_quantile((1.0 - q).max(floor_p) / waits, at, law.ell)));
+    let q = above.map(|p| law.cap_s.min(wait_quantile(p / waits, at, law.ell)));
     Part { mean: waits * at.m, q }
 }
 

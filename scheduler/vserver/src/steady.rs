@@ -5,7 +5,7 @@ use crate::faults::{lognormal, Lasting};
 use crate::math::{ident_hash, Draws};
 use crate::memory::{memory_use, MemoryUse};
 use crate::profile::{LcDemand, PlatformProfile};
-use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station};
+use crate::queue::{exp_mix, fixed, wait_law, Compose, Moments, Part, Station, ABOVE};
 use crate::speeds::{Solver, Speed};
 use crate::tenant::Tenant;
 use surefoot_server::window::LEAST_COMPLETED;
@@ -67,14 +67,36 @@ pub struct Sample {
 pub(crate) fn stations(p: &PlatformProfile, t: &Tenant, lc: &LcDemand, r: &Speed) -> [Station; 2] {
     let q = &lc.queue;
     let dispatch_s = dispatch_s(p, lc, r.freq_ghz);
-    // Variability of what leaves the front station.
-    let between = q.scv_arrival + (t.rate_rps * dispatch_s).min(1.0).powi(2) * (q.dispatch_scv - q.scv_arrival);
+    let between = scv_between(t.rate_rps, dispatch_s, q.scv_arrival, q.dispatch_scv, r.service_s, r.workers, q.scv_service);
     let n = q.max_outstanding;
     let passed = if dispatch_s > 0.0 { t.rate_rps.min(1.0 / dispatch_s) } else { t.rate_rps };
     [
         Station::new(t.rate_rps, dispatch_s, 1, q.scv_arrival + q.dispatch_scv, n * dispatch_s),
         Station::new(passed, r.service_s, r.workers, between + q.scv_service, n * r.service_s / f64::from(r.workers)),
     ]
+}
+
+/// Times that the front station takes to forget its past within which it still smooths what passes it.
+const SMOOTHED: f64 = 3.0;
+
+/// Variability of what leaves the front station, as the workers see it.
+///
+/// From one request to the next the front station smooths what passes it. Over longer times it can hold nothing back, and workers near
+/// saturation look far back: they see the arrivals' own variability, however busy the front station is (Suresh and Whitt, "The heavy-traffic
+/// bottleneck phenomenon in open queueing networks", Operations Research Letters 1990).
+fn scv_between(rate_rps: f64, front_s: f64, scv_arrival: f64, scv_front: f64, service_s: f64, workers: u32, scv_service: f64) -> f64 {
+    let front_rho = (rate_rps * front_s).min(1.0);
+    let smoothed = scv_arrival + front_rho.powi(2) * (scv_front - scv_arrival);
+    let k = f64::from(workers);
+    let (front, pool) = ((1.0 - front_rho).powi(2), (1.0 - rate_rps * service_s / k).max(0.0).powi(2));
+    // Relaxation times, each without its divisor: none is infinite.
+    let (front_tau, pool_tau) = (front_s * (scv_arrival + scv_front) * pool, service_s * (scv_arrival + scv_service) / k * front);
+    let all = pool_tau + SMOOTHED * front_tau;
+    if all > 0.0 {
+        smoothed + (scv_arrival - smoothed) * pool_tau / all
+    } else {
+        smoothed
+    }
 }
 
 /// Service time of the serial front station; it scales with core speed.
@@ -195,7 +217,7 @@ impl Steady {
                 let mut sum = extras(p, lc, r);
                 for st in stations(p, t, lc, r) {
                     let (at, law, l) = st.advance(Moments::default(), horizon_s);
-                    sum.add(&wait_law(at, law, 0.0));
+                    sum.add(&wait_law(at, law, ABOVE));
                     lost = lost.max(l);
                     if at.m > 0.0 {
                         queued += law.waits * at.m * f64::from(st.servers) / st.service_s;

@@ -8,7 +8,7 @@ use common::platform;
 use std::path::Path;
 use std::sync::Arc;
 use surefoot_server::CpuSet;
-use surefoot_vserver::queue::{wait_law, Moments, Station};
+use surefoot_vserver::queue::{wait_law, Moments, Station, ABOVE};
 use surefoot_vserver::{Plant, Profile, Tenant};
 
 /// M/M/k in the long run: P(W > t) = C exp(-k (1 - rho) t / S), so the p-quantile is ln(C / (1 - p)) S / (k (1 - rho)).
@@ -18,7 +18,7 @@ fn m_m_k_is_exact() {
     for (k, rho, c) in [(1u32, 0.5, 0.5), (1, 0.9, 0.9), (2, 0.5, 1.0 / 3.0), (4, 0.9, 0.787_753_264_294_7)] {
         let st = Station::new(rho * f64::from(k) / service_s, service_s, k, 2.0, 1e9);
         let (at, law, lost) = st.advance(Moments::default(), 1e4);
-        let w = wait_law(at, law, 0.0);
+        let w = wait_law(at, law, ABOVE);
         let scale = service_s / (f64::from(k) * (1.0 - rho));
         assert!((w.mean / (c * scale) - 1.0).abs() < 1e-9, "M/M/{k} at {rho}: mean {}", w.mean);
         for (got, upper) in w.q.iter().zip([0.5, 0.05, 0.01]) {
@@ -35,7 +35,7 @@ fn m_d_1_mean_is_exact() {
     let service_s = 1e-3;
     for rho in [0.1, 0.5, 0.9, 0.99] {
         let (at, law, _) = Station::new(rho / service_s, service_s, 1, 1.0, 1e9).advance(Moments::default(), 1e5);
-        let mean = wait_law(at, law, 0.0).mean;
+        let mean = wait_law(at, law, ABOVE).mean;
         let want = rho * service_s / (2.0 * (1.0 - rho));
         assert!((mean / want - 1.0).abs() < 1e-9, "M/D/1 at {rho}: {mean}, want {want}");
     }
@@ -46,7 +46,7 @@ fn m_d_1_mean_is_exact() {
 fn overload_grows_with_time() {
     let st = Station::new(6000.0, 1e-3, 5, 1.5, 1e9);
     let (at, law, _) = st.advance(Moments::default(), 30.0);
-    let mean = wait_law(at, law, 0.0).mean;
+    let mean = wait_law(at, law, ABOVE).mean;
     assert!((mean / 6.0 - 1.0).abs() < 0.01, "{mean}");
 }
 
@@ -56,7 +56,7 @@ fn a_bounded_queue_loses_work() {
     let st = Station::new(2000.0, 1e-3, 1, 2.0, 0.05);
     let (at, law, lost) = st.advance(Moments::default(), 10.0);
     assert!(at.m <= 0.05 && lost > 0.9 * 0.5, "{at:?} {lost}");
-    assert!(wait_law(at, law, 0.0).q.iter().all(|q| *q <= 0.05));
+    assert!(wait_law(at, law, ABOVE).q.iter().all(|q| *q <= 0.05));
 }
 
 /// Half and full step in one pass equal two separate calls.

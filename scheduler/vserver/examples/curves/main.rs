@@ -10,7 +10,7 @@ use lab::{in_parallel, Alone, Lab};
 use serde_json::{json, Value};
 use surefoot_server::CpuSet;
 use surefoot_vserver::math::QUANTILES;
-use surefoot_vserver::queue::{lognormal_factors, wait_law, Compose, Moments, Part, Station};
+use surefoot_vserver::queue::{lognormal_factors, wait_law, Compose, Moments, Part, Station, ABOVE};
 use surefoot_vserver::requests::{quantiles, RequestModel};
 use surefoot_vserver::{Change, Plant, Solver, Tenant};
 
@@ -93,7 +93,7 @@ fn model_ms(at: &RequestModel, from: Moments, t_s: f64) -> [f64; 3] {
     let st = Station::new(at.rate_rps, at.service_s, at.servers, at.scv_service + at.scv_arrival, f64::INFINITY);
     let (to, law, _) = st.advance(from, t_s);
     let mut sum = Compose::default();
-    sum.add(&wait_law(to, law, 0.0));
+    sum.add(&wait_law(to, law, ABOVE));
     sum.add(&Part { mean: at.service_s, q: lognormal_factors(at.scv_service).map(|f| at.service_s * f) });
     sum.total().q.map(|q| 1e3 * q)
 }

@@ -3,13 +3,13 @@
 use super::lab::Lab;
 use super::{Fact, Kind};
 use surefoot_vserver::math::erlang_c;
-use surefoot_vserver::queue::{wait_law, Moments, Part, Station};
+use surefoot_vserver::queue::{wait_law, Moments, Part, Station, ABOVE};
 
 /// The wait after a very long time; service of 1 ms, `scv` of arrivals and service together.
 fn settled(k: u32, rho: f64, scv: f64) -> Part {
     let st = Station::new(rho * f64::from(k) / 1e-3, 1e-3, k, scv, f64::INFINITY);
     let (at, law, _) = st.advance(Moments::default(), 1e7);
-    wait_law(at, law, 0.0)
+    wait_law(at, law, ABOVE)
 }
 
 pub fn facts(_: &mut Lab) -> Vec<Fact> {

@@ -5,7 +5,7 @@ use super::lab::{in_parallel, Lab};
 use super::{Fact, Kind};
 use surefoot_server::CpuSet;
 use surefoot_vserver::math::{upper_z, QUANTILES};
-use surefoot_vserver::queue::{lognormal_factors, wait_law, Compose, Moments, Part, Station};
+use surefoot_vserver::queue::{lognormal_factors, wait_law, Compose, Moments, Part, Station, ABOVE};
 use surefoot_vserver::requests::{quantiles, Arrivals, Fcfs, RequestModel, ServiceTimes};
 use surefoot_vserver::{Plant, Solver, Tenant};
 
@@ -24,7 +24,7 @@ fn model(at: &RequestModel, from: Moments, t_s: f64) -> [f64; 3] {
     let (to, law, _) = st.advance(from, t_s);
     let factors = if at.scv_service == 1.0 { QUANTILES.map(|q| -(1.0 - q).ln()) } else { lognormal_factors(at.scv_service) };
     let mut sum = Compose::default();
-    sum.add(&wait_law(to, law, 0.0));
+    sum.add(&wait_law(to, law, ABOVE));
     sum.add(&Part { mean: at.service_s, q: factors.map(|f| at.service_s * f) });
     sum.total().q
 }
