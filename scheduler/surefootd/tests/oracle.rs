@@ -425,34 +425,56 @@ fn bad_input() {
     assert!(code == 2 && line.contains("/nowhere/w.toml"), "{line}");
 }
 
-/// The ceiling is one: on the demo's workloads no policy that partitions exclusively gets beyond it (docs/oracle.md says what could:
-/// sharing, short windows, noise).
-///
-/// On a workload at the border of what can be met this does not hold: ORACLE judges a host exactly like its platform, and a run's host
-/// differs a little; and cores moved to and fro may serve by turns what no partition serves at once. Which it is has not been shown.
-#[test]
-fn no_policy_gets_beyond_the_oracle() {
+/// `emu` and `oracle_emu` of each row of an evaluation, with workload and policy.
+fn emu_and_ceiling(workloads: &[&Path], policies: &str, more: &[&str]) -> Vec<(String, String, f64, f64)> {
     let dir = tempfile::tempdir().unwrap();
-    let lc = |name: &str| format!("[[lc]]\nservice = \"{name}\"\nload = 0.85\n");
-    let too_much = dir.path().join("too-much.toml");
-    fs::write(&too_much, ["duration_s = 60\n", &lc("moses"), &lc("img-dnn"), &lc("xapian")].concat()).unwrap();
-    let set = root().join("workloads/sets/demo");
-    let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--timelines", "none", "--out", path(dir.path())];
-    ok(&[&["eval", "--workloads", path(&set), path(&too_much)], &args[..]].concat());
+    let workloads: Vec<&str> = workloads.iter().map(|w| path(w)).collect();
+    let args = ["--policies", policies, "--platform", "server-1", "--timelines", "none", "--out", path(dir.path())];
+    ok(&[&["eval", "--workloads"], &workloads[..], &args[..], more].concat());
     let text = fs::read_to_string(dir.path().join("rows.csv")).unwrap();
     let names: Vec<&str> = text.lines().next().unwrap().split(',').collect();
     let column = |name: &str| names.iter().position(|n| *n == name).unwrap();
     let (emu, ceiling) = (column("emu"), column("oracle_emu"));
     assert!(ceiling < column("qos_violation_by_lc_s"), "cells before the first quoted one");
-    let mut rows = 0;
-    for line in text.lines().skip(1) {
+    let row = |line: &str| {
         let cells: Vec<&str> = line.split(',').collect();
         let [emu, ceiling] = [emu, ceiling].map(|i| cells[i].parse::<f64>().unwrap_or_else(|_| panic!("{line}")));
-        assert!(emu <= ceiling + 1e-9 || (cells[0], cells[1]) == ("too-much", "parties"), "{line}");
-        if cells[0] == "too-much" {
-            assert!((ceiling - 1.7).abs() < 1e-9 || (ceiling - 0.85).abs() < 1e-9, "{line}");
+        (cells[0].to_string(), cells[1].to_string(), emu, ceiling)
+    };
+    text.lines().skip(1).map(row).collect()
+}
+
+fn three_services(dir: &Path, load: f64) -> std::path::PathBuf {
+    let file = dir.join("too-much.toml");
+    let lc = |name: &str| format!("[[lc]]\nservice = \"{name}\"\nload = {load}\n");
+    fs::write(&file, ["duration_s = 60\n", &lc("moses"), &lc("img-dnn"), &lc("xapian")].concat()).unwrap();
+    file
+}
+
+/// The ceiling is one: on the demo's workloads, and on one that asks for more than there is, no policy that partitions exclusively gets
+/// beyond it (docs/oracle.md says what could: sharing, short windows, noise).
+#[test]
+fn no_policy_gets_beyond_the_oracle() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = root().join("workloads/sets/demo");
+    let rows = emu_and_ceiling(&[&set, &three_services(dir.path(), 0.95)], "unmanaged,parties", &[]);
+    for row in &rows {
+        assert!(row.2 <= row.3 + 1e-9, "{row:?}");
+        if row.0 == "too-much" {
+            assert!((row.3 - 1.9).abs() < 1e-9 || (row.3 - 0.95).abs() < 1e-9, "{row:?}");
         }
-        rows += 1;
     }
-    assert_eq!(rows, 16);
+    assert_eq!(rows.len(), 16);
+}
+
+/// What "short windows" is: at the border of what can be met, a run may meet in its last ten seconds what no partition meets in the long
+/// run. That is no kindness of the laws: request by request it is so, too.
+#[test]
+fn at_the_border_a_run_may_get_beyond_the_oracle() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = emu_and_ceiling(&[&three_services(dir.path(), 0.85)], "parties", &["--exact", "--seeds", "5"]);
+    assert!(rows.len() == 5 && rows.iter().all(|r| (r.3 - 1.7).abs() < 1e-9), "{rows:?}");
+    let beyond = rows.iter().filter(|r| r.2 > r.3 + 1e-9).count();
+    let mean = rows.iter().map(|r| r.2).sum::<f64>() / 5.0;
+    assert!(beyond > 0 && mean < 1.7, "{rows:?}");
 }
