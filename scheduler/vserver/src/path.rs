@@ -16,7 +16,7 @@ pub(crate) const MOST_POINTS: f64 = 32.0;
 const PER_RELAXATION: f64 = 2.0;
 /// A station that forgets its past this many times in a segment shows its law there.
 const FORGETFUL: f64 = 64.0;
-/// Share of requests that wait below which waits are nobody's p99.
+/// Share of requests that wait below which waits move no p99.
 const SELDOM: f64 = 0.002;
 /// Waits, in mean waits of the equilibrium, up to which the share that does not wait is taken off the work ahead; beyond twice this nothing is.
 const NEAR: f64 = 6.0;
@@ -29,7 +29,7 @@ pub(crate) struct Path {
     drift: f64,
     s2: f64,
     cap_s: f64,
-    /// Mean in equilibrium, and what of the work ahead keeps nobody waiting; 0 beyond saturation.
+    /// Mean in equilibrium, and what of the work ahead keeps no request waiting; 0 beyond saturation.
     ell: f64,
     free_s: f64,
     pub points: u32,
