@@ -23,6 +23,7 @@ mod host;
 pub mod lender;
 pub mod math;
 pub mod memory;
+mod moving;
 mod path;
 pub mod plant;
 pub mod profile;

@@ -17,11 +17,12 @@ use crate::departures::{Departures, Wait, ALL_POINTS};
 use crate::exact::{House, Pace};
 use crate::faults::{lognormal, Lasting};
 use crate::math::{gauss, ident_hash, mix64, uniform, Draws, QUANTILES};
+use crate::moving::{fit, step, Limits};
 use crate::path::{part_of, share_above, Path, MOST_POINTS};
 use crate::profile::PlatformProfile;
 use crate::queue::{wait_law, wait_quantile, walk_all, Moments, Outlook, Part, Station, Walk, ABOVE};
 use crate::requests::{batch_size, Time};
-use crate::speeds::{Instant, PerDomain, Solver, Speed};
+use crate::speeds::{faults, Instant, PerDomain, Solver, Speed};
 use crate::steady::{
     dispatch_s, extras, fill_neighbours, nearest_rank, quantile_noise, sample, stations, strikes, LatencyMs, Sample, FEW_REQUESTS,
 };
@@ -95,6 +96,10 @@ struct State {
     warm: bool,
     /// Share of its threads whose private caches are cold.
     cold: f64,
+    /// Memory limits that were set; the tenant has what is in force by now.
+    wants: Limits,
+    /// Requests, or thousands of a job's instructions, of the last segment, 1/s.
+    work_per_s: f64,
     lasting: Lasting,
     /// Counters as they were read last: IPC, misses, bandwidth, frequency.
     last_read: Option<[f64; 4]>,
@@ -171,6 +176,10 @@ pub struct Plant {
     states: Vec<State>,
     occ_mb: Vec<PerDomain>,
     cold: Vec<f64>,
+    reclaim: Vec<f64>,
+    wants: Vec<Limits>,
+    allowed: Vec<Limits>,
+    touches_per_s: Vec<f64>,
     pending: Vec<Pending>,
     serial: u64,
     // Buffers.
@@ -201,6 +210,10 @@ impl Plant {
             states: vec![],
             occ_mb: vec![],
             cold: vec![],
+            reclaim: vec![],
+            wants: vec![],
+            allowed: vec![],
+            touches_per_s: vec![],
             pending: vec![],
             serial: 0,
             tallies: vec![],
@@ -252,6 +265,7 @@ impl Plant {
     /// Tenants as they will be when every change under way has taken effect.
     pub fn destined(&self) -> Vec<Tenant> {
         let mut all = self.tenants.clone();
+        all.iter_mut().zip(&self.states).for_each(|(t, s)| s.wants.put(t));
         for p in &self.pending {
             if let Some(i) = self.states.iter().position(|s| s.serial == p.tenant) {
                 p.change.put(&mut all[i]);
@@ -306,6 +320,8 @@ impl Plant {
         assert!(self.position(ident).is_none(), "tenant {ident} is already there");
         self.check(self.tenants.len(), &tenant)?;
         self.serial += 1;
+        // It begins within its limits.
+        let wants = Limits::of(&tenant);
         self.tenants.push(tenant);
         let key = ident_hash(ident);
         self.states.push(State {
@@ -316,6 +332,8 @@ impl Plant {
             departures: Default::default(),
             warm,
             cold: if warm { 0.0 } else { 1.0 },
+            wants,
+            work_per_s: 0.0,
             lasting: self.seed.map_or(Lasting::default(), |seed| Lasting::new(&self.platform().faults, seed, key)),
             last_read: None,
             res_mb: None,
@@ -407,7 +425,12 @@ impl Plant {
         let Some(i) = self.states.iter().position(|s| s.serial == p.tenant) else { return };
         let (t, s) = (&mut self.tenants[i], &mut self.states[i]);
         let before = (t.workers(), t.cpus, t.rate_rps);
-        p.change.put(t);
+        match p.change {
+            // Memory moves in its own time.
+            Change::MemGb(mem_gb) => s.wants.mem_gb = mem_gb,
+            Change::CmsGb(cms_gb) => s.wants.cms_gb = cms_gb,
+            change => change.put(t),
+        }
         if let Change::Cpus(cpus) = p.change {
             // Threads on CPUs that are new to them leave their private caches behind.
             let share = f64::from(cpus.difference(before.1).len()) / f64::from(cpus.len());
@@ -451,6 +474,7 @@ impl Plant {
         let n = self.tenants.len();
         let domains = self.platform().llc.domains as usize;
         let size_mb = f64::from(self.platform().llc.ways) * self.platform().llc.mb_per_way;
+        self.move_memory(h);
         if (0..n).any(|i| self.states[i].warm && self.occ_mb[i].iter().sum::<f64>() == 0.0) {
             self.solver.solve(&self.tenants, None);
             for i in 0..n {
@@ -470,7 +494,7 @@ impl Plant {
             self.cold.push(s.cold * (1.0 - left) * cold_s / h);
             s.cold *= left;
         }
-        let now = Instant { backlog_s: &self.backlog_s, dt_s: h, occ_mb: &self.occ_mb, cold: &self.cold };
+        let now = Instant { backlog_s: &self.backlog_s, dt_s: h, occ_mb: &self.occ_mb, cold: &self.cold, reclaim: &self.reclaim };
         self.solver.solve(&self.tenants, Some(now));
         self.ins.clear();
         self.ins.extend(self.solver.speeds().iter().map(|r| r.ins_gbs));
@@ -525,6 +549,7 @@ impl Plant {
             a.speed.x = mix(|s| s.x);
             a.speed.instr_per_s = mix(|s| s.instr_per_s);
             self.states[i].warm = false;
+            self.states[i].work_per_s = if self.tenants[i].profile.is_be() { r.x * 1e-3 } else { r.x };
             if self.tenants[i].profile.is_be() {
                 continue;
             }
@@ -555,6 +580,30 @@ impl Plant {
             path.map_or_else(|| Ahead::Law(stations[j].look_ahead(s.queue[j], h, &mut self.walks)), Ahead::Path)
         });
         self.flows.push(Flow { tenant: i, stations, ahead });
+    }
+
+    /// Memory on its way to where limits, and the size of the machine, want it ([`crate::moving`]).
+    fn move_memory(&mut self, h: f64) {
+        let p = &self.solver.platform;
+        self.wants.clear();
+        self.wants.extend(self.states.iter().map(|s| s.wants));
+        self.touches_per_s.clear();
+        self.reclaim.clear();
+        for (s, t) in self.states.iter().zip(&self.tenants) {
+            self.touches_per_s.push(s.work_per_s * t.profile.paging.as_ref().map_or(0.0, |m| m.pages));
+        }
+        fit(p, &self.tenants, &self.wants, &self.touches_per_s, &mut self.allowed);
+        for (i, t) in self.tenants.iter_mut().enumerate() {
+            let mut reclaim_cores = 0.0;
+            if Limits::of(t) != self.allowed[i] {
+                let (pool, disk) = faults(t.profile.paging.as_ref(), t);
+                let ins_per_s = self.states[i].work_per_s * (pool + disk);
+                let (limits, cores) = step(p, t, self.allowed[i], ins_per_s, h);
+                limits.put(t);
+                reclaim_cores = cores;
+            }
+            self.reclaim.push(reclaim_cores);
+        }
     }
 
     /// Services that were there lose what newcomers with warm caches hold.

@@ -87,6 +87,8 @@ pub struct Instant<'a> {
     pub occ_mb: &'a [PerDomain],
     /// Share of each tenant's threads whose private caches are cold.
     pub cold: &'a [f64],
+    /// Cores that reclaim of each tenant's memory needs, on its CPUs.
+    pub reclaim: &'a [f64],
 }
 
 /// Physical cores whose two threads have the same holders (bits are tenants).
@@ -443,12 +445,13 @@ impl Solver {
             let api = prof.cache.apki * l2_factor(p.cpu.l2_mb, prof.cache.l2_exp) / 1000.0 * (1.0 + cold);
             let (core, hit) = self.host_share[i];
             let n_cpus = f64::from(t.cpus.len());
+            let reclaim = instant.map_or(0.0, |now| now.reclaim[i]);
             let k = f64::from(t.workers());
             let bit = 1u64 << i;
             let mut row = Row {
                 k,
                 n_cpus,
-                core_cycles: prof.cpu.cpi_core * p.cpu.cpi_scale * core,
+                core_cycles: prof.cpu.cpi_core * p.cpu.cpi_scale * core / (1.0 - (reclaim / n_cpus).min(0.9)),
                 api,
                 hit_ns: p.llc.hit_ns * prof.cache.llc_exposed * hit,
                 llc_ns: p.llc.hit_ns * hit,
