@@ -96,6 +96,7 @@ fn mix(at: &VirtualTarget, rng: &mut Rng, number: usize) -> Result<Workload> {
             id: service.clone(),
             service,
             threads: None,
+            ws_gb: None,
             arrive_ms: 0,
             leave_ms: None,
             rps,
@@ -104,7 +105,7 @@ fn mix(at: &VirtualTarget, rng: &mut Rng, number: usize) -> Result<Workload> {
         });
     }
     let job = JOBS[number % JOBS.len()].to_string();
-    let be = vec![Be { id: job.clone(), job, arrive_ms: 0 }];
+    let be = vec![Be { id: job.clone(), job, ws_gb: None, arrive_ms: 0 }];
     Ok(Workload { name: format!("mix-{number}"), platform: None, duration_ms: 86_400_000, lc, be })
 }
 

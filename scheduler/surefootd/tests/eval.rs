@@ -171,6 +171,9 @@ fn bad_workloads() {
         ("load = 0.4", "load = 0", "lc.load", "above 0"),
         ("load = 0.4", "", "lc.load", "either load or rps"),
         ("load = 0.4", "load = 0.4\nthreads = 0", "lc.threads", "1 to 4096"),
+        ("load = 0.4", "load = 0.4\nws_gb = 0", "lc.ws_gb", "0.001 to 100000"),
+        ("load = 0.4", "load = 0.4\nws_gb = 4", "lc.ws_gb", "Leave ws_gb out"),
+        ("\"blackscholes\"", "\"blackscholes\"\nws_gb = -1", "be.ws_gb", "0.001 to 100000"),
         ("load = 0.4", "load = 0.4\nprio = 1", "prio", "unknown field"),
         ("duration_s = 20", "duration_s = 0", "duration_s", "1 to 86400"),
         ("duration_s = 20", "", "duration_s", "missing field"),
@@ -541,4 +544,24 @@ fn who_cannot_be_misled_is_named() {
     let (said, _) = eval("surefoot", &["--harm", "shuffled-a"]);
     assert!(said.lines().count() == 1 && said.contains("img-dnn: not among the services"), "{said}");
     assert_eq!(eval("unmanaged", &["--harm", "dead-feed"]).0, "");
+}
+
+/// Working sets of a workload file are its own: what does not fit in the machine is paged.
+#[test]
+fn working_sets_are_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let violation_s = |lc_gb: f64, be_gb: f64| {
+        let text = format!(
+            "duration_s = 60\n[[lc]]\nservice = \"memcached-lancet\"\nload = 0.2\nws_gb = {lc_gb}\n[[be]]\njob = \"stream\"\nws_gb = {be_gb}\n"
+        );
+        let (file, out) = (workload(dir.path(), &text), dir.path().join(format!("out-{lc_gb}")));
+        let args = ["eval", "--workloads", path(&file), "--policies", "equal-share", "--platform", "cosmos-server", "--out", path(&out)];
+        ok(&args);
+        let rows = fs::read_to_string(out.join("rows.csv")).unwrap();
+        let column = rows.lines().next().unwrap().split(',').position(|c| c == "qos_violation_s").unwrap();
+        rows.lines().nth(1).unwrap().split(',').nth(column).unwrap().parse::<f64>().unwrap()
+    };
+    // The job touches its memory more often, so it is the service that loses its own.
+    let (fits, does_not) = (violation_s(30.0, 20.0), violation_s(51.1, 27.0));
+    assert!(fits < 3.0 && does_not > 20.0, "{fits} {does_not}");
 }

@@ -225,6 +225,12 @@ pub struct Paging {
 }
 
 impl Profile {
+    /// The same with another working set; None where it does not say how it pages.
+    pub fn with_working_set(&self, ws_gb: f64) -> Option<Self> {
+        let paging = Paging { ws_gb, ..self.paging.clone()? };
+        Some(Profile { paging: Some(paging), ..self.clone() })
+    }
+
     pub fn lc(&self) -> Option<&LcDemand> {
         match &self.kind {
             ProfileKind::Lc(lc) => Some(lc),

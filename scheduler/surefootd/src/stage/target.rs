@@ -1,7 +1,7 @@
 //! What a campaign or a run may refer to: a platform and the services known on it.
 
 use crate::stage::load::Trace;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use surefoot_server::Platform;
 
@@ -31,4 +31,6 @@ pub struct Target {
     pub sources: BTreeMap<String, String>,
     /// Shapes of load that a workload may name.
     pub traces: BTreeMap<String, Arc<Trace>>,
+    /// Services and jobs whose profile says how they page: a workload may name their working set.
+    pub paged: BTreeSet<String>,
 }

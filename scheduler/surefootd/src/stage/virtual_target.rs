@@ -115,6 +115,7 @@ impl VirtualTarget {
             feature_set: "full".into(),
             sources,
             traces: self.traces.clone(),
+            paged: self.profiles.services.values().filter(|p| p.paging.is_some()).map(|p| p.name.clone()).collect(),
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_vserver::VirtualServer;
 use toml::Spanned;
@@ -32,6 +33,8 @@ pub struct Lc {
     pub service: String,
     /// None: one per logical CPU.
     pub threads: Option<u32>,
+    /// What it touches of its memory; None: what its profile says.
+    pub ws_gb: Option<f64>,
     pub arrive_ms: u64,
     pub leave_ms: Option<u64>,
     /// RPS from each of these times on, the first at arrival.
@@ -46,6 +49,8 @@ pub struct Lc {
 pub struct Be {
     pub id: String,
     pub job: String,
+    /// As a service's.
+    pub ws_gb: Option<f64>,
     pub arrive_ms: u64,
 }
 
@@ -68,6 +73,7 @@ struct RawLc {
     load: Option<f64>,
     rps: Option<f64>,
     threads: Option<i64>,
+    ws_gb: Option<f64>,
     #[serde(default)]
     arrive_s: f64,
     leave_s: Option<f64>,
@@ -90,8 +96,20 @@ struct RawChange {
 #[serde(deny_unknown_fields)]
 struct RawBe {
     job: String,
+    ws_gb: Option<f64>,
     #[serde(default)]
     arrive_s: f64,
+}
+
+/// A working set that a file may name, GB.
+fn working_set(target: &Target, name: &str, ws_gb: Option<f64>) -> std::result::Result<Option<f64>, String> {
+    match ws_gb {
+        Some(gb) if !(0.001..=100_000.0).contains(&gb) => Err(format!("{gb} is out of range. Give 0.001 to 100000 GB")),
+        Some(_) if !target.paged.contains(name) => {
+            Err(format!("the profile of {name} does not say how it pages. Leave ws_gb out, or add a profile with [paging]"))
+        }
+        ok => Ok(ok),
+    }
 }
 
 /// All workload files that the arguments name, in order; a folder stands for its *.toml by name.
@@ -217,6 +235,7 @@ impl Workload {
                 }
                 t => t.map(|t| t as u32),
             };
+            let ws_gb = working_set(target, &e.service, e.ws_gb).map_err(|what| wrong(&span, "lc.ws_gb", what))?;
             let arrive_ms = time(&span, "lc.arrive_s", e.arrive_s)?;
             let leave_ms = match e.leave_s {
                 Some(s) if s.is_nan() || s <= e.arrive_s => {
@@ -249,7 +268,7 @@ impl Workload {
                 let what = format!("its shapes reach {most:e} requests/s. Give at most {MOST_RPS:e}: a lower load, level or high");
                 return Err(wrong(&span, "lc.load", what));
             }
-            lc.push(Lc { id: id(&e.service), service: e.service.clone(), threads, arrive_ms, leave_ms, rps, shapes, max_load_rps });
+            lc.push(Lc { id: id(&e.service), service: e.service.clone(), threads, ws_gb, arrive_ms, leave_ms, rps, shapes, max_load_rps });
         }
         let mut be = vec![];
         for entry in &raw.be {
@@ -262,7 +281,8 @@ impl Workload {
                 };
                 return Err(wrong(&span, "be.job", format!("unknown job \"{}\". {hint}", e.job)));
             }
-            be.push(Be { id: id(&e.job), job: e.job.clone(), arrive_ms: time(&span, "be.arrive_s", e.arrive_s)? });
+            let ws_gb = working_set(target, &e.job, e.ws_gb).map_err(|what| wrong(&span, "be.ws_gb", what))?;
+            be.push(Be { id: id(&e.job), job: e.job.clone(), ws_gb, arrive_ms: time(&span, "be.arrive_s", e.arrive_s)? });
         }
         let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         Ok(Workload { name, platform: raw.platform, duration_ms: (duration_s * 1000.0).round() as u64, lc, be })
@@ -286,12 +306,16 @@ impl Workload {
     /// [`Error::BadInput`] for what the server refuses.
     pub fn announce(&self, server: &mut VirtualServer, at: &VirtualTarget, seed: u64) -> Result<Loads> {
         let refused = |e: surefoot_server::ServerError| Error::BadInput(format!("workload {}: {e}", self.name));
-        let profile = |name: &str| at.profiles.service(name).cloned().map_err(crate::stage::virtual_target::bad);
+        let profile = |name: &str, ws_gb: Option<f64>| {
+            let profile = at.profiles.service(name).map_err(crate::stage::virtual_target::bad)?;
+            // A set of a service that does not page was refused when the file was read.
+            Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
+        };
         let everywhere = at.platform.logical_cpus();
         let loads = self.loads(seed);
         for l in &self.lc {
             let first_rps = loads.rate_at(&l.id, l.arrive_ms).unwrap_or(l.rps[0].1);
-            server.add(l.arrive_ms, &l.id, profile(&l.service)?, first_rps, l.threads.unwrap_or(everywhere)).map_err(refused)?;
+            server.add(l.arrive_ms, &l.id, profile(&l.service, l.ws_gb)?, first_rps, l.threads.unwrap_or(everywhere)).map_err(refused)?;
             match loads.of(&l.id).filter(|_| !l.shapes.is_none()) {
                 Some(course) => server.follow(&l.id, course.clone()),
                 None => l.rps[1..].iter().try_for_each(|(t, rps)| server.set_load(*t, &l.id, *rps)).map_err(refused)?,
@@ -301,7 +325,7 @@ impl Workload {
             }
         }
         for b in &self.be {
-            server.add(b.arrive_ms, &b.id, profile(&b.job)?, 0.0, everywhere).map_err(refused)?;
+            server.add(b.arrive_ms, &b.id, profile(&b.job, b.ws_gb)?, 0.0, everywhere).map_err(refused)?;
         }
         Ok(loads)
     }

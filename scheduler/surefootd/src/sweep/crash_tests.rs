@@ -37,6 +37,7 @@ fn target() -> Target {
         feature_set: "full".into(),
         sources: BTreeMap::new(),
         traces: BTreeMap::new(),
+        paged: Default::default(),
     }
 }
 

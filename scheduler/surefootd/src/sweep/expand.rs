@@ -1021,6 +1021,7 @@ mod tests {
             feature_set: "full".into(),
             sources: BTreeMap::new(),
             traces: BTreeMap::new(),
+            paged: Default::default(),
         }
     }
 

@@ -54,6 +54,7 @@ pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, fea
         feature_set: feature_set.into(),
         sources,
         traces: BTreeMap::new(),
+        paged: Default::default(),
     })
 }
 
@@ -73,7 +74,17 @@ fn target_of_named(campaign: &Campaign, named: &[Named], platform: Platform, fea
         let own = campaign.service(&id).map(Service::canonical).unwrap_or_default();
         sources.insert(id, sha256_hex(format!("{own} {of_catalogue}").as_bytes()));
     }
-    Target { is_virtual: false, plant: None, platform, services, jobs, feature_set: feature_set.into(), sources, traces: BTreeMap::new() }
+    Target {
+        is_virtual: false,
+        plant: None,
+        platform,
+        services,
+        jobs,
+        feature_set: feature_set.into(),
+        sources,
+        traces: BTreeMap::new(),
+        paged: Default::default(),
+    }
 }
 
 /// A service that the campaign names, with what the catalogue adds where it has one of that name.

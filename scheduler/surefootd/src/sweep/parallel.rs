@@ -149,6 +149,7 @@ mod tests {
             feature_set: "full".into(),
             sources: BTreeMap::new(),
             traces: BTreeMap::new(),
+            paged: Default::default(),
         };
         // 88 cells x 2 repeats = 176 cases; 32,768 samples a case make each its own shard.
         let text = "name = \"t\"\n[targets]\nvirtual = [\"p\"]\n[sweep]\nservices = \"all\"\n[sampling]\nsamples = 32768\nrepeats = 2";

@@ -62,9 +62,7 @@ struct Cell {
 }
 
 fn with_working_set(profile: &Arc<Profile>, ws_gb: f64) -> Arc<Profile> {
-    let mut p = (**profile).clone();
-    p.paging.as_mut().expect("a profile with [paging]").ws_gb = ws_gb;
-    Arc::new(p)
+    Arc::new(profile.with_working_set(ws_gb).expect("a profile with [paging]"))
 }
 
 /// The 20 configurations with `cms_frac` of the useful CMS.
