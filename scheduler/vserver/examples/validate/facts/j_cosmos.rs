@@ -4,21 +4,21 @@ use super::lab::{first_max, Lab};
 use super::{ascending, list, Fact, Kind};
 use std::sync::Arc;
 use surefoot_server::CpuSet;
-use surefoot_vserver::{Profile, Tenant};
+use surefoot_vserver::{Profile, Sample, Tenant};
 
-const PLATFORM: &str = "cosmos-server";
+pub const PLATFORM: &str = "cosmos-server";
 const CORES: [u32; 5] = [2, 4, 6, 8, 10];
 const MEMORY_GB: f64 = 60.0;
 
 #[derive(Clone, Copy)]
-enum Load {
+pub enum Load {
     Low,
     High,
 }
 
 /// Memory over-commitment: working sets against the 60 GB that there are.
 #[derive(Clone, Copy)]
-enum Mor {
+pub enum Mor {
     Low,
     High,
 }
@@ -55,18 +55,23 @@ impl Mor {
 
 /// One configuration: cores and memory of the LC service, EMU (0 where QoS is missed).
 #[derive(Clone, Copy)]
-struct Cell {
-    cores: u32,
-    mem_gb: f64,
-    emu: f64,
+pub struct Cell {
+    pub cores: u32,
+    pub mem_gb: f64,
+    pub emu: f64,
 }
 
-fn with_working_set(profile: &Arc<Profile>, ws_gb: f64) -> Arc<Profile> {
+pub fn with_working_set(profile: &Arc<Profile>, ws_gb: f64) -> Arc<Profile> {
     Arc::new(profile.with_working_set(ws_gb).expect("a profile with [paging]"))
 }
 
-/// The 20 configurations with `cms_frac` of the useful CMS.
+/// The 20 configurations with `cms_frac` of the useful CMS, in steady state.
 fn grid(lab: &mut Lab, load: Load, mor: Mor, cms_frac: f64) -> Vec<Cell> {
+    grid_by(lab, load, mor, cms_frac, |lab, tenants| lab.case(PLATFORM, tenants).to_vec())
+}
+
+/// The same, as `judge` sees a service and a job.
+pub fn grid_by(lab: &mut Lab, load: Load, mor: Mor, cms_frac: f64, mut judge: impl FnMut(&mut Lab, &[Tenant]) -> Vec<Sample>) -> Vec<Cell> {
     let (lc_gb, be_gb) = mor.working_sets_gb();
     let lc = with_working_set(&lab.profile("memcached-lancet"), lc_gb);
     let be = with_working_set(&lab.profile("stream"), be_gb);
@@ -85,7 +90,7 @@ fn grid(lab: &mut Lab, load: Load, mor: Mor, cms_frac: f64) -> Vec<Cell> {
                 ..Tenant::new(lc.clone(), load.rps(), 16, CpuSet::range(0, cores), ways)
             };
             let rest = job(CpuSet::range(cores, 16), Some(MEMORY_GB - mem_gb));
-            let s = lab.case(PLATFORM, &[service, rest]);
+            let s = judge(lab, &[service, rest]);
             let met = s[0].latency.expect("LC").p99 <= target_ms;
             let emu = if met { load.rps() / full_rps + s[1].instr_per_s / alone } else { 0.0 };
             cells.push(Cell { cores, mem_gb, emu });
@@ -94,15 +99,15 @@ fn grid(lab: &mut Lab, load: Load, mor: Mor, cms_frac: f64) -> Vec<Cell> {
     cells
 }
 
-fn met(g: &[Cell]) -> usize {
+pub fn met(g: &[Cell]) -> usize {
     g.iter().filter(|c| c.emu > 0.0).count()
 }
 
-fn best(g: &[Cell]) -> Cell {
+pub fn best(g: &[Cell]) -> Cell {
     first_max(g.iter().copied(), |c| c.emu).expect("20 cells")
 }
 
-fn emu(g: &[Cell], cores: u32, mem_gb: f64) -> f64 {
+pub fn emu(g: &[Cell], cores: u32, mem_gb: f64) -> f64 {
     g.iter().find(|c| c.cores == cores && c.mem_gb == mem_gb).expect("a configuration").emu
 }
 
