@@ -104,7 +104,7 @@ fn take_from_unlimited(p: &PlatformProfile, tenants: &[Tenant], wants: &[Limits]
     let set = |i: usize| set_gb(&tenants[i]);
     let held = |i: usize| wants[i].mem_gb.map_or(set(i), |limit_gb| limit_gb.min(set(i)));
     let all_gb: f64 = (0..tenants.len()).map(held).sum();
-    // Memory of a profile that does not say how it pages is taken from nobody.
+    // Memory of a profile that does not say how it pages stays where it is.
     let gives = |i: usize| wants[i].mem_gb.is_none() && tenants[i].profile.paging.is_some();
     if all_gb <= machine_gb || !(0..tenants.len()).any(gives) {
         return;
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(step(&p, &t, roomy, 0.0, 0.1), (roomy, 0.0));
     }
 
-    /// Two services that together touch more than the machine has lose what is touched least, and nothing else is asked of anybody.
+    /// Two services that together touch more than the machine has lose what is touched least, and nothing else is changed.
     #[test]
     fn a_machine_that_is_too_small_takes_from_all() {
         let p = cosmos();
