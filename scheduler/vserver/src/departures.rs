@@ -24,6 +24,11 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
+    /// Of one path, where it is known ([`crate::path`]).
+    pub fn known(wait_s: f64, cap_s: f64) -> Wait {
+        Wait { at: Moments { m: wait_s, v: 0.0 }, law: Law { waits: 1.0, ell: 0.0, cap_s } }
+    }
+
     /// Mean over all requests, those that find a free server with them.
     fn mean_s(&self) -> f64 {
         self.law.waits * self.at.m
@@ -86,37 +91,21 @@ impl Departures {
         }
     }
 
-    /// A segment that begins at `now_s` with `wait` and ends `h_s` later: laws at half time and at its end.
-    pub fn pass(&mut self, st: &Station, now_s: f64, h_s: f64, wait: Wait, laws: [Wait; 2]) {
+    /// A segment that begins at `now_s` with the wait of `first`, which is asked only where nothing is known yet, and lasts for `h_s`: waits at
+    /// equal distances, the last at its end.
+    pub fn pass(&mut self, st: &Station, now_s: f64, h_s: f64, first: impl FnOnce() -> Wait, waits: impl ExactSizeIterator<Item = Wait>) {
         if st.service_s <= 0.0 {
             return;
         }
         (self.servers, self.service_s) = (f64::from(st.servers), st.service_s);
         if self.points.is_empty() {
             self.points.reserve(ALL_POINTS);
-            self.put(now_s, wait);
+            self.put(now_s, first());
         }
-        for (half, wait) in [1.0, 2.0].into_iter().zip(laws) {
-            self.clock += 0.5 * h_s * self.servers / self.service_s;
-            self.put(now_s + 0.5 * h_s * half, wait);
-        }
-    }
-
-    /// A segment of which one path is known ([`crate::path`]): waits at equal distances, the last at its end.
-    pub fn pass_along(&mut self, st: &Station, now_s: f64, h_s: f64, wait_s: f64, waits_s: &[f64]) {
-        if st.service_s <= 0.0 {
-            return;
-        }
-        let of = |m: f64| Wait { at: Moments { m, v: 0.0 }, law: Law { waits: 1.0, ell: 0.0, cap_s: st.cap_s } };
-        (self.servers, self.service_s) = (f64::from(st.servers), st.service_s);
-        if self.points.is_empty() {
-            self.points.reserve(ALL_POINTS);
-            self.put(now_s, of(wait_s));
-        }
-        let dt = h_s / waits_s.len() as f64;
-        for (k, m) in waits_s.iter().enumerate() {
+        let dt = h_s / waits.len() as f64;
+        for (wait, n) in waits.zip(1u32..) {
             self.clock += dt * self.servers / self.service_s;
-            self.put(now_s + (k + 1) as f64 * dt, of(*m));
+            self.put(now_s + f64::from(n) * dt, wait);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a tenant has in memory and in the compressed pool, and how often its pages come back: the steady state under its limit.
 //!
-//! The plant moves memory at once, so this follows from the limit in force and the rate of work alone. A tenant without a limit keeps everything.
+//! This follows from the limit that is in force by now ([`crate::moving`]) and the rate of work alone. A tenant without a limit keeps everything.
 
 use crate::profile::{Paging, PlatformProfile};
 use crate::speeds::{faults, Speed};
@@ -52,9 +52,18 @@ fn split(m: &Paging, limit_gb: f64, cms_gb: f64) -> (f64, f64) {
     (resident_gb, most_gb.min((m.ws_gb - resident_gb) / m.compress_ratio))
 }
 
+/// What faults are counted by: requests, or thousands of a job's instructions, 1/s.
+pub(crate) fn work_per_s(t: &Tenant, r: &Speed) -> f64 {
+    if t.profile.is_be() {
+        r.x * 1e-3
+    } else {
+        r.x
+    }
+}
+
 fn rates(p: &PlatformProfile, t: &Tenant, r: &Speed, m: &Paging) -> Paged {
     let (pool, disk) = faults(Some(m), t);
-    let work_per_s = if t.profile.is_be() { r.x * 1e-3 } else { r.x };
+    let work_per_s = work_per_s(t, r);
     let (pool_ins_per_s, disk_ins_per_s) = (work_per_s * pool, work_per_s * disk);
     // As the speeds have it: requests queue at the disk, and a job that waits for each of its pages does not.
     let idle_frac = if t.profile.is_be() { 1.0 } else { 1.0 - (disk_ins_per_s / p.os.disk_iops).min(0.98) };

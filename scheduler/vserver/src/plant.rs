@@ -17,6 +17,7 @@ use crate::departures::{Departures, Wait, ALL_POINTS};
 use crate::exact::{House, Pace};
 use crate::faults::{lognormal, Lasting};
 use crate::math::{gauss, ident_hash, mix64, uniform, Draws, QUANTILES};
+use crate::memory::work_per_s;
 use crate::moving::{fit, step, Limits};
 use crate::path::{part_of, share_above, Path, MOST_POINTS};
 use crate::profile::PlatformProfile;
@@ -549,7 +550,7 @@ impl Plant {
             a.speed.x = mix(|s| s.x);
             a.speed.instr_per_s = mix(|s| s.instr_per_s);
             self.states[i].warm = false;
-            self.states[i].work_per_s = if self.tenants[i].profile.is_be() { r.x * 1e-3 } else { r.x };
+            self.states[i].work_per_s = work_per_s(&self.tenants[i], &r);
             if self.tenants[i].profile.is_be() {
                 continue;
             }
@@ -636,7 +637,7 @@ impl Plant {
                 (Ahead::Path(path), Some(seed)) => {
                     let (draws, dt) = (draws(seed), h / f64::from(path.points));
                     let mut v = s.queue[j].m;
-                    let before_s = path.wait_s(v);
+                    let begins = v;
                     self.path_s.clear();
                     let mut lost_s = 0.0;
                     for k in 0..path.points {
@@ -647,7 +648,8 @@ impl Plant {
                     }
                     a.lost = a.lost.max((lost_s / (st.rho() * h).max(1e-12)).min(1.0));
                     let after_s = path.wait_s(v);
-                    s.departures[j].pass_along(st, self.now_s, h, before_s, &self.path_s);
+                    let known = |wait_s: f64| Wait::known(wait_s, st.cap_s);
+                    s.departures[j].pass(st, self.now_s, h, || known(path.wait_s(begins)), self.path_s.iter().map(|w| known(*w)));
                     a.queued += after_s * f64::from(st.servers) / st.service_s;
                     s.queue[j] = Moments { m: v, v: 0.0 };
                 }
@@ -657,8 +659,9 @@ impl Plant {
                     if at.m > 0.0 {
                         a.queued += law.waits * at.m * f64::from(st.servers) / st.service_s;
                     }
-                    let before = Wait { at: s.queue[j], law: st.law_at(s.queue[j]) };
-                    s.departures[j].pass(st, self.now_s, h, before, [Wait { at: at_half, law: law_half }, Wait { at, law }]);
+                    let before = s.queue[j];
+                    let laws = [Wait { at: at_half, law: law_half }, Wait { at, law }];
+                    s.departures[j].pass(st, self.now_s, h, || Wait { at: before, law: st.law_at(before) }, laws.into_iter());
                     s.queue[j] = at;
                     if let Some(draws) = seed.map(draws).filter(|_| st.s2() > 0.0) {
                         let z = draws.gauss(1);

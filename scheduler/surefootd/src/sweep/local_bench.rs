@@ -45,17 +45,7 @@ pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, fea
             Kind::Be => jobs.push(name.clone()),
         }
     }
-    Ok(Target {
-        is_virtual: false,
-        plant: None,
-        platform,
-        services,
-        jobs,
-        feature_set: feature_set.into(),
-        sources,
-        traces: BTreeMap::new(),
-        paged: Default::default(),
-    })
+    Ok(machine(platform, services, jobs, sources, feature_set))
 }
 
 /// As [`target`], of the services that the campaign itself names.
@@ -74,6 +64,17 @@ fn target_of_named(campaign: &Campaign, named: &[Named], platform: Platform, fea
         let own = campaign.service(&id).map(Service::canonical).unwrap_or_default();
         sources.insert(id, sha256_hex(format!("{own} {of_catalogue}").as_bytes()));
     }
+    machine(platform, services, jobs, sources, feature_set)
+}
+
+/// A real machine: no plant, no loads with shapes, no profiles of paging.
+fn machine(
+    platform: Platform,
+    services: BTreeMap<String, LcService>,
+    jobs: Vec<String>,
+    sources: BTreeMap<String, String>,
+    feature_set: &str,
+) -> Target {
     Target {
         is_virtual: false,
         plant: None,
