@@ -345,10 +345,15 @@ impl Cgroup {
         at == Some(self.cpuset.as_path())
     }
 
-    /// Files that hold a knob; the last one is what a change of value is written to.
+    /// The file that holds a knob; None where this host has none.
     pub fn file(&self, knob: Knob) -> Option<PathBuf> {
+        self.path(knob).filter(|path| self.files.is_file(path))
+    }
+
+    /// Where such a file would be.
+    fn path(&self, knob: Knob) -> Option<PathBuf> {
         let v2 = self.version == Version::V2;
-        let path = match knob {
+        Some(match knob {
             Knob::Cpus => self.cpuset.join("cpuset.cpus"),
             Knob::Partition if v2 => self.cpuset.join("cpuset.cpus.partition"),
             Knob::Mems if v2 => self.cpuset.join("cpuset.mems"),
@@ -359,8 +364,7 @@ impl Cgroup {
             Knob::Zswap if v2 => self.memory.as_ref()?.join("memory.zswap.max"),
             Knob::Zswap => return None,
             Knob::Weight => self.cpu.join(if v2 { "cpu.weight" } else { "cpu.shares" }),
-        };
-        self.files.is_file(&path).then_some(path)
+        })
     }
 
     /// CPUs that its processes may use, also where a cgroup above it decides; None where the host does not say.
@@ -374,7 +378,7 @@ impl Cgroup {
 
     /// Current value in the words of [`Knob`]; None where the host has no such knob.
     pub fn get(&self, knob: Knob) -> Option<String> {
-        let text = self.read(self.file(knob)?)?;
+        let text = self.read(self.path(knob)?)?;
         Some(match (knob, self.version) {
             (Knob::Quota, Version::V1) => {
                 let period = number(self.files.as_ref(), self.cpu.join("cpu.cfs_period_us"))?;

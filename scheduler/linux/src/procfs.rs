@@ -179,11 +179,23 @@ impl Process {
     }
 
     pub fn has_ended(&self, root: &Root) -> bool {
-        let Some(end) = &self.end else {
-            return start_time(root, self.pid) != Some(self.start_ticks) || is_zombie(root, self.pid);
-        };
-        let mut asked = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
-        poll(&mut asked, PollTimeout::ZERO).is_ok_and(|n| n > 0)
+        Self::have_ended(root, &[self])[0]
+    }
+
+    /// Of each of these whether it has ended: one call of the kernel for all that are held.
+    pub fn have_ended(root: &Root, these: &[&Self]) -> Vec<bool> {
+        let mut asked: Vec<PollFd> = these.iter().filter_map(|p| p.until_end()).collect();
+        if !asked.is_empty() && poll(&mut asked, PollTimeout::ZERO).is_err() {
+            return vec![false; these.len()];
+        }
+        let mut said = asked.iter().map(|p| p.any().unwrap_or(false));
+        let unheld = |p: &Self| start_time(root, p.pid) != Some(p.start_ticks) || is_zombie(root, p.pid);
+        these.iter().map(|p| if p.is_held() { said.next().unwrap_or(false) } else { unheld(p) }).collect()
+    }
+
+    /// What to poll for its end; None where it is not held.
+    pub fn until_end(&self) -> Option<PollFd<'_>> {
+        self.end.as_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN))
     }
 }
 

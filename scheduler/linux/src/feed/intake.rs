@@ -1,17 +1,18 @@
-//! The thread that empties the feed's sockets.
+//! What empties the feed's sockets: a thread, or in calm times each decision ([`super::calm`]).
 //!
 //! Every socket has a part of a CPU, kept as an account that fills up with time; a socket whose account is overdrawn waits. Within that
 //! [`Senders`] decides which senders are heard, before anything of a datagram is read.
 
+use super::calm::{Calm, Seen};
 use super::sender::{Credentials, Rules};
-use super::senders::{Senders, Unread, Via, Who};
-use super::socket::{control, cpu_us, now_us, Socket, LEAST_DEPTH};
-use super::{Reason, MAX_DATAGRAM};
+use super::senders::{Senders, Times, Unread, Via, Who};
+use super::socket::{control, cpu_us, now_us, Attached, Socket, LEAST_DEPTH};
+use super::{locked, Reason, MAX_DATAGRAM};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Part of a CPU for the common socket, and for a service's own, whose senders take nothing from other services.
@@ -29,6 +30,10 @@ const CPU_OF_QUIET_TURN_US: f64 = 50.0;
 /// So many refusals in a turn are a flood. Datagrams that are taken together cost less each, so the thread pauses and lets them come.
 const FLOOD: usize = 32;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+/// A decision takes so many datagrams of a socket at most; where more wait the thread has to come.
+const FEW: usize = 16;
+/// So often the thread looks whether decisions still come, while those take the datagrams.
+const HEARTBEAT: Duration = Duration::from_millis(500);
 /// A socket that the kernel will not read is left alone for so long.
 const BROKEN_US: f64 = 100_000.0;
 
@@ -70,72 +75,165 @@ pub(super) struct Line {
     pub via: Via,
 }
 
-/// What the thread asks of the feed.
+/// What taking datagrams asks of the feed.
 pub(super) trait Listener {
     /// Sockets, where there are others than the last time.
     fn lines(&self) -> Option<Vec<Arc<Line>>>;
     fn rules(&self) -> Arc<Rules>;
     fn has_ended(&self) -> bool;
-    fn hear(&self, datagram: &[u8], via: &Via, from: &Credentials, who: &Who<'_>, rules: &Rules);
+    fn calm(&self) -> &Calm;
+    /// The feed's clock.
+    fn now_ms(&self) -> u64;
+    fn hear(&self, datagram: &[u8], arrived_ms: u64, via: &Via, from: &Credentials, who: &Who<'_>, rules: &Rules);
     /// Count a datagram that was not read, and say of its sender why, where that was not said before.
     fn refuse(&self, reason: Reason, from: Option<&Credentials>, why: &str);
 }
 
-/// Until the listener has ended; a byte on `woken` says that it has, or that there is a new socket.
-pub(super) fn run(listener: &impl Listener, mut senders: Senders, mut woken: UnixStream) {
-    let mut lines: Vec<(Arc<Line>, Account)> = vec![];
-    // One byte more than is taken: a longer datagram is cut, and must not look whole.
-    let (mut buf, mut control) = (vec![0; MAX_DATAGRAM + 1], control());
+/// Until the listener has ended; a byte on `woken` says that it has, that there is a new socket, or that calm is over.
+pub(super) fn run(listener: &impl Listener, intake: &Mutex<Intake>, mut woken: UnixStream) {
     while !listener.has_ended() {
+        if listener.calm().lasts(now_us()) {
+            let mut asked = [PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut asked, PollTimeout::try_from(HEARTBEAT).unwrap_or(PollTimeout::MAX)).is_ok_and(|n| n > 0) {
+                let _ = woken.read(&mut [0; 64]);
+                listener.calm().end();
+            }
+            continue;
+        }
+        let mut intake = locked(intake);
+        intake.round(listener, &mut woken);
+        if let Some(seen) = intake.in_order() {
+            listener.calm().may_begin(seen, now_us());
+        }
+    }
+}
+
+/// Senders, sockets, and room for a datagram: of whoever takes datagrams at the time.
+#[derive(Debug)]
+pub(super) struct Intake {
+    senders: Senders,
+    lines: Vec<(Arc<Line>, Account)>,
+    /// One byte more than is taken: a longer datagram is cut, and must not look whole.
+    buf: Vec<u8>,
+    control: Vec<u8>,
+    seen: Seen,
+}
+
+/// Sockets that can be read, in their order.
+struct Asked {
+    woken: bool,
+    readable: Vec<bool>,
+    /// Processes that are held were asked after the sockets were.
+    polled: bool,
+}
+
+impl Intake {
+    pub fn new(senders: Senders) -> Self {
+        let seen = Seen { unsteady_us: now_us(), heard_us: 0 };
+        Intake { senders, lines: vec![], buf: vec![0; MAX_DATAGRAM + 1], control: control(), seen }
+    }
+
+    /// Whether anything waits on the sockets of which `wanted` says so, and whether senders have ended. None where the wait was cut short.
+    fn ask(&mut self, woken: Option<&UnixStream>, wanted: &[bool], timeout: PollTimeout) -> Option<Asked> {
+        let mut asked: Vec<PollFd> = woken.iter().map(|w| PollFd::new(w.as_fd(), PollFlags::POLLIN)).collect();
+        asked.extend(
+            self.lines
+                .iter()
+                .zip(wanted)
+                .map(|((line, _), wanted)| PollFd::new(line.socket.as_fd(), if *wanted { PollFlags::POLLIN } else { PollFlags::empty() })),
+        );
+        // Behind the sockets, so that they are asked later: a process that is there then was there when its datagram came.
+        let sockets = asked.len();
+        let held = self.senders.held();
+        let polled = held.is_some();
+        let (keys, ends): (Vec<_>, Vec<_>) = held.into_iter().flatten().unzip();
+        asked.extend(ends);
+        poll(&mut asked, timeout).ok()?;
+        let mut said: Vec<bool> = asked.iter().map(|p| p.any().unwrap_or(false)).collect();
+        drop(asked);
+        let ended: Vec<_> = keys.into_iter().zip(said.split_off(sockets)).filter_map(|(key, ended)| ended.then_some(key)).collect();
+        self.senders.let_go(&ended);
+        let readable = said.split_off(usize::from(woken.is_some()));
+        Some(Asked { woken: said == [true], readable, polled })
+    }
+
+    /// Wait for datagrams and take them, each socket within its part of a CPU.
+    fn round(&mut self, listener: &impl Listener, woken: &mut UnixStream) {
         if let Some(new) = listener.lines() {
             let part = |l: &Line| if l.via.service.is_some() { CPU_OF_OWN } else { CPU_OF_COMMON };
-            lines = new.into_iter().map(|l| (l.clone(), Account::new(part(&l), now_us()))).collect();
+            self.lines = new.into_iter().map(|l| (l.clone(), Account::new(part(&l), now_us()))).collect();
+            self.seen.unsteady_us = now_us();
         }
         let now = now_us();
-        let waits: Vec<u64> = lines.iter_mut().map(|(_, account)| account.wait_us(now)).collect();
-        let mut asked = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-        asked.extend(lines.iter().zip(&waits).map(|((line, _), wait)| {
-            let flags = if *wait == 0 { PollFlags::POLLIN } else { PollFlags::empty() };
-            PollFd::new(line.socket.as_fd(), flags)
-        }));
+        let waits: Vec<u64> = self.lines.iter_mut().map(|(_, account)| account.wait_us(now)).collect();
+        let wanted: Vec<bool> = waits.iter().map(|w| *w == 0).collect();
         let soonest = waits.iter().filter(|w| **w > 0).min();
         // Rounded up: an account that is not yet even would be asked about again at once.
         let timeout =
             soonest.map_or(PollTimeout::NONE, |us| PollTimeout::try_from(Duration::from_micros(us + 999)).unwrap_or(PollTimeout::MAX));
-        if poll(&mut asked, timeout).is_err() {
-            continue;
-        }
-        let readable: Vec<bool> = asked.iter().map(|p| p.any().unwrap_or(false)).collect();
-        drop(asked);
-        if readable[0] {
+        let Some(asked) = self.ask(Some(woken), &wanted, timeout) else { return };
+        if asked.woken {
             let _ = woken.read(&mut [0; 64]);
         }
         let rules = listener.rules();
         // Taken anew: the wait may have been long.
         let now = now_us();
         let mut flood = false;
-        for ((line, account), _) in lines.iter_mut().zip(&readable[1..]).filter(|(_, r)| **r) {
-            let mut turn = Turn { listener, senders: &mut senders, line, rules: &rules, buf: &mut buf, control: &mut control };
+        let Intake { senders, lines, buf, control, seen } = self;
+        for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
+            let waited = Waited { polled: asked.polled, asked_us: 0, since_ms: None };
+            let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
             let took = if account.busy {
                 let began_us = cpu_us();
-                let took = turn.take(TURN);
+                let took = turn.take(TURN, Turn::looked_at);
                 account.left_us -= cpu_us().saturating_sub(began_us) as f64;
                 account.busy = took.datagrams > 1;
                 took
             } else {
                 account.left_us -= CPU_OF_QUIET_TURN_US;
                 account.busy = now < account.turn_us + BUSY_US;
-                turn.take(1)
+                turn.take(1, Turn::at_once)
             };
             account.turn_us = now_us();
             if took.broken {
                 account.left_us = -account.part * BROKEN_US;
             }
+            took.tell(seen, now);
             flood |= took.unread >= FLOOD && line.socket.depth.is_some_and(|d| d >= LEAST_DEPTH);
         }
         if flood {
             std::thread::sleep(FLOOD_PAUSE);
         }
+    }
+
+    /// What was last seen of the senders, where every socket is deep enough to wait for a decision.
+    fn in_order(&self) -> Option<Seen> {
+        let deep = |(line, _): &(Arc<Line>, Account)| line.socket.depth.is_some_and(|d| d >= LEAST_DEPTH);
+        let unsteady_us = self.seen.unsteady_us.max(self.senders.unsteady_us());
+        self.lines.iter().all(deep).then_some(Seen { unsteady_us, ..self.seen })
+    }
+
+    /// Take what waits, for a decision; the last one heard everything up to `since_ms`. False where that is more than a decision has time for, or
+    /// anything was out of the ordinary.
+    pub fn take_waiting(&mut self, listener: &impl Listener, since_ms: u64) -> bool {
+        let asked_us = now_us();
+        let wanted = vec![true; self.lines.len()];
+        let Some(asked) = self.ask(None, &wanted, PollTimeout::ZERO) else { return true };
+        let rules = listener.rules();
+        let Intake { senders, lines, buf, control, seen } = self;
+        for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
+            let waited = Waited { polled: asked.polled, asked_us, since_ms: Some(since_ms) };
+            let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
+            let took = turn.take(FEW, Turn::at_once);
+            account.left_us -= CPU_OF_QUIET_TURN_US * took.datagrams as f64;
+            account.busy = took.datagrams == FEW;
+            if account.busy || took.broken {
+                seen.unsteady_us = asked_us;
+            }
+            took.tell(seen, asked_us);
+        }
+        let now_us = now_us();
+        self.in_order().is_some_and(|seen| seen.unsteady_us < asked_us && listener.calm().may_last(seen, now_us))
     }
 }
 
@@ -149,22 +247,49 @@ struct Took {
     broken: bool,
 }
 
+impl Took {
+    fn tell(&self, seen: &mut Seen, now_us: u64) {
+        if self.datagrams > self.unread {
+            seen.heard_us = now_us;
+        }
+        if self.unread > 0 {
+            seen.unsteady_us = now_us;
+        }
+    }
+}
+
+/// Of datagrams that waited.
+struct Waited {
+    /// Held processes were asked after the first of them had come, and after all that were sent before `asked_us`.
+    polled: bool,
+    asked_us: u64,
+    /// Their time is when they came, after this one of the feed's clock; None: when they are taken.
+    since_ms: Option<u64>,
+}
+
+impl Waited {
+    fn arrived_ms(&self, at: Times, now_ms: u64) -> u64 {
+        self.since_ms.map_or(now_ms, |since_ms| now_ms.saturating_sub(at.now_us.saturating_sub(at.sent_us) / 1000).max(since_ms + 1))
+    }
+}
+
 /// A socket's turn.
 struct Turn<'a, L> {
     listener: &'a L,
     senders: &'a mut Senders,
     line: &'a Line,
     rules: &'a Rules,
+    waited: Waited,
     buf: &'a mut [u8],
     control: &'a mut [u8],
 }
 
 impl<L: Listener> Turn<'_, L> {
-    /// Empty the socket, or take so many datagrams at most.
-    fn take(&mut self, most: usize) -> Took {
+    /// Empty the socket, or take so many datagrams at most, each by `one`: false where it was not read.
+    fn take(&mut self, most: usize, one: impl Fn(&mut Self) -> std::io::Result<bool>) -> Took {
         let mut took = Took::default();
         while took.datagrams < most {
-            match self.one() {
+            match one(self) {
                 Ok(read) => {
                     took.datagrams += 1;
                     took.unread += usize::from(!read);
@@ -179,8 +304,8 @@ impl<L: Listener> Turn<'_, L> {
         took
     }
 
-    /// The datagram that waits first; false where it was not read.
-    fn one(&mut self) -> std::io::Result<bool> {
+    /// Look at the datagram that waits first, then take it or what is left of it: a refusal costs the same for every length.
+    fn looked_at(&mut self) -> std::io::Result<bool> {
         let socket = &self.line.socket;
         let seen = match socket.look(self.control) {
             Err(e) if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
@@ -190,27 +315,11 @@ impl<L: Listener> Turn<'_, L> {
             }
             seen => seen?,
         };
-        let admitted = match &seen {
-            Some((bytes, from, at)) => {
-                // Where the numbers of processes say nothing.
-                let from = if self.senders.sees_processes() { *from } else { Credentials { pid: 0, ..*from } };
-                match self.senders.admit(&self.line.via, &from, *bytes, *at, self.rules) {
-                    Ok(who) if *bytes <= MAX_DATAGRAM => Ok((from, who)),
-                    Ok(_) => Err((Reason::Format, Some(from), "sends more than 256 KiB at once. Send fewer digits, or shorter windows")),
-                    Err(Unread::Share) => Err((
-                        Reason::Rate,
-                        Some(from),
-                        "sends more than its share. Send one datagram a window and service, e.g. every 100 ms",
-                    )),
-                    Err(Unread::Stranger) => Err((Reason::Sender, Some(from), "speaks for no service here, and goes on")),
-                }
-            }
-            None => Err((Reason::Format, None, "sends open files along. Send the datagram alone")),
-        };
-        match admitted {
-            Ok((from, who)) => {
+        match admit(self.senders, self.line, self.rules, &mut self.waited, seen) {
+            Ok((from, who, at)) => {
                 let n = broken(socket.take(self.buf))?;
-                self.listener.hear(&self.buf[..n], &self.line.via, &from, &who, self.rules);
+                let arrived_ms = self.waited.arrived_ms(at, self.listener.now_ms());
+                self.listener.hear(&self.buf[..n], arrived_ms, &self.line.via, &from, &who, self.rules);
                 Ok(true)
             }
             Err((reason, from, why)) => {
@@ -219,6 +328,54 @@ impl<L: Listener> Turn<'_, L> {
                 Ok(false)
             }
         }
+    }
+
+    /// Take it as it is, in one call of the kernel: where few come, most are welcome.
+    fn at_once(&mut self) -> std::io::Result<bool> {
+        let seen = self.line.socket.take_with(self.buf, self.control)?;
+        let bytes = seen.map_or(0, |(bytes, ..)| bytes);
+        match admit(self.senders, self.line, self.rules, &mut self.waited, seen) {
+            Ok((from, who, at)) => {
+                let arrived_ms = self.waited.arrived_ms(at, self.listener.now_ms());
+                self.listener.hear(&self.buf[..bytes], arrived_ms, &self.line.via, &from, &who, self.rules);
+            }
+            Err((reason, from, why)) => {
+                self.listener.refuse(reason, from.as_ref(), why);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Why a datagram is not read, its sender, and the words for it.
+type Refusal = (Reason, Option<Credentials>, &'static str);
+
+/// The sender of a datagram that may be read.
+fn admit<'s>(
+    senders: &'s mut Senders,
+    line: &Line,
+    rules: &Rules,
+    waited: &mut Waited,
+    seen: Option<Attached>,
+) -> Result<(Credentials, Who<'s>, Times), Refusal> {
+    let Some((bytes, from, at)) = seen else {
+        return Err((Reason::Format, None, "sends open files along. Send the datagram alone"));
+    };
+    // Where the numbers of processes say nothing.
+    let from = if senders.sees_processes() { from } else { Credentials { pid: 0, ..from } };
+    let first = waited.polled && waited.asked_us == 0;
+    let at = Times { polled: waited.polled && at.sent_us < waited.asked_us || first, ..at };
+    if first {
+        waited.polled = false;
+    }
+    match senders.admit(&line.via, &from, bytes, at, rules) {
+        Ok(who) if bytes <= MAX_DATAGRAM => Ok((from, who, at)),
+        Ok(_) => Err((Reason::Format, Some(from), "sends more than 256 KiB at once. Send fewer digits, or shorter windows")),
+        Err(Unread::Share) => {
+            Err((Reason::Rate, Some(from), "sends more than its share. Send one datagram a window and service, e.g. every 100 ms"))
+        }
+        Err(Unread::Stranger) => Err((Reason::Sender, Some(from), "speaks for no service here, and goes on")),
     }
 }
 

@@ -5,6 +5,7 @@
 //! read is kept for twenty seconds at most, only of services that are expected, and bounded in number and size whatever is sent.
 
 pub mod buckets;
+mod calm;
 pub mod datagram;
 pub mod doubt;
 mod intake;
@@ -27,8 +28,9 @@ pub use window::{Reading, Speaker, Windows};
 use crate::cgroup::Mounts;
 use crate::own::{cause_and_remedy, Folder};
 use crate::root::Root;
+use calm::Calm;
 use datagram::shown;
-use intake::{Line, Listener};
+use intake::{Intake, Line, Listener};
 use scrape::Turn;
 use sender::{Credentials, Home, Host, Place, Rules};
 use senders::{Senders, Via, Who};
@@ -63,6 +65,7 @@ struct Shared {
     /// Services of which a sender that may not speak for them was told in the log.
     told: Mutex<BTreeSet<String>>,
     stop: AtomicBool,
+    calm: Calm,
 }
 
 fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -162,8 +165,16 @@ impl Listener for Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn hear(&self, bytes: &[u8], via: &Via, from: &Credentials, who: &Who<'_>, rules: &Rules) {
-        let i = match decode(bytes, self.now_ms()) {
+    fn calm(&self) -> &Calm {
+        &self.calm
+    }
+
+    fn now_ms(&self) -> u64 {
+        Shared::now_ms(self)
+    }
+
+    fn hear(&self, bytes: &[u8], arrived_ms: u64, via: &Via, from: &Credentials, who: &Who<'_>, rules: &Rules) {
+        let i = match decode(bytes, arrived_ms) {
             Ok(i) => i,
             Err(e) => return self.refuse(&e),
         };
@@ -217,6 +228,8 @@ impl Drop for Scraper {
 pub struct Feed {
     path: PathBuf,
     shared: Arc<Shared>,
+    /// Held by the thread, except in calm times.
+    intake: Option<Arc<Mutex<Intake>>>,
     /// A byte here wakes the receiving thread.
     wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -240,6 +253,7 @@ impl Shared {
             refused: Default::default(),
             told: Mutex::default(),
             stop: AtomicBool::new(false),
+            calm: Calm::default(),
         }
     }
 }
@@ -250,6 +264,10 @@ impl Feed {
     /// # Errors
     /// [`ServerError::Unavailable`] where it cannot be bound.
     pub fn bind(path: &Path, mode: u32, mounts: &Mounts) -> Result<Self, ServerError> {
+        Self::bind_with(path, mode, mounts, Calm::default())
+    }
+
+    fn bind_with(path: &Path, mode: u32, mounts: &Mounts, calm: Calm) -> Result<Self, ServerError> {
         let fail = |e: std::io::Error| cannot_bind(path, &e);
         let (folder, name) = Folder::of(path).map_err(fail)?;
         if let Ok(left) = folder.sub(OWN_SOCKETS) {
@@ -266,20 +284,21 @@ impl Feed {
         }
         let via = Via { number: 0, service: None };
         let rules = Rules { uid: nix::unistd::geteuid().as_raw(), ..Rules::default() };
-        let shared = Arc::new(Shared::new(rules, vec![Arc::new(Line { socket, via })]));
+        let shared = Arc::new(Shared { calm, ..Shared::new(rules, vec![Arc::new(Line { socket, via })]) });
         let (wake, woken) = UnixStream::pair().map_err(fail)?;
         // A byte that waits already says all that a second one would.
         wake.set_nonblocking(true).map_err(fail)?;
         woken.set_nonblocking(true).map_err(fail)?;
         // Senders are processes of this machine, also where the cgroups are a test's.
         let senders = Senders::new(Host::new(Root::default(), mounts.clone()), socket::now_us());
+        let intake = Arc::new(Mutex::new(Intake::new(senders)));
         let thread = {
-            let shared = shared.clone();
-            std::thread::Builder::new().name("latency-feed".into()).spawn(move || intake::run(&*shared, senders, woken))
+            let (shared, intake) = (shared.clone(), intake.clone());
+            std::thread::Builder::new().name("latency-feed".into()).spawn(move || intake::run(&*shared, &intake, woken))
         };
         let thread = Some(thread.map_err(fail)?);
         let (scrapes, scrapers, states, unheard) = Default::default();
-        Ok(Feed { path: path.into(), shared, wake: Some(wake), thread, scrapes, scrapers, states, unheard })
+        Ok(Feed { path: path.into(), shared, intake: Some(intake), wake: Some(wake), thread, scrapes, scrapers, states, unheard })
     }
 
     /// A socket for one service alone: every process that may write to it speaks for that service. Returns its path.
@@ -351,7 +370,7 @@ impl Feed {
     pub fn none() -> Self {
         let shared = Shared::new(Rules::default(), vec![]);
         let (scrapes, scrapers, states, unheard) = Default::default();
-        Feed { path: PathBuf::new(), shared: Arc::new(shared), wake: None, thread: None, scrapes, scrapers, states, unheard }
+        Feed { path: PathBuf::new(), shared: Arc::new(shared), intake: None, wake: None, thread: None, scrapes, scrapers, states, unheard }
     }
 
     pub fn path(&self) -> &Path {
@@ -437,6 +456,21 @@ impl Feed {
         };
         let silent_ms = now_ms.saturating_sub(since_ms);
         (silent_ms >= FIRST_WORD_MS && self.unheard.insert(service.into())).then_some(silent_ms)
+    }
+
+    /// A decision is about to read what came since `since_ms`: where the thread leaves that to it, what waits is taken now.
+    pub fn take_waiting(&self, since_ms: u64) {
+        let now_us = socket::now_us();
+        self.shared.calm.decides(now_us);
+        if !self.shared.calm.lasts(now_us) {
+            return;
+        }
+        // The thread may just have come back.
+        let Some(Ok(mut intake)) = self.intake.as_ref().map(|i| i.try_lock()) else { return };
+        if !intake.take_waiting(&*self.shared, since_ms) {
+            self.shared.calm.end();
+            self.wake_up();
+        }
     }
 
     /// Everything about a service since `from_ms`; says when its state changes.

@@ -8,6 +8,7 @@
 use super::sender::{Credentials, Facts, Host, Pool, Rules};
 use super::share::{Bucket, Budget, Share, SPEAKERS, STRANGERS};
 use crate::procfs::Process;
+use nix::poll::PollFd;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SECOND_US: u64 = 1_000_000;
@@ -22,6 +23,8 @@ const NEW_OF_USER: (f64, f64) = (200.0, 200.0);
 const NEW_OF_ALL: (f64, f64) = (1000.0, 1000.0);
 /// Processes that are held by an open file each; of others the start time is compared, which takes longer.
 const MOST_HELD: usize = 64;
+/// So few of them are asked together with the sockets whether they are still there; of more each is asked when it has sent.
+const MOST_POLLED: usize = 16;
 /// Processes that are told apart on a service's own socket.
 const MOST_OF_SOCKET: usize = 256;
 
@@ -38,10 +41,12 @@ pub(super) struct Via {
 pub(super) struct Times {
     pub now_us: u64,
     pub sent_us: u64,
+    /// The processes of [`Senders::held`] were asked after the datagram had come, and those that had ended were let go since.
+    pub polled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+pub(super) struct Key {
     socket: usize,
     pid: u32,
     uid: u32,
@@ -112,6 +117,8 @@ pub(super) struct Senders {
     new_of_user: BTreeMap<u32, Bucket>,
     new_of_all: Bucket,
     counted_us: u64,
+    /// When a process was last looked at for the first time, or could not be told.
+    unsteady_us: u64,
 }
 
 fn budget(pool: &Pool) -> Budget {
@@ -128,9 +135,38 @@ impl Senders {
         self.host.sees_processes()
     }
 
+    /// When a process last sent for the first time, or could not be told.
+    pub fn unsteady_us(&self) -> u64 {
+        self.unsteady_us
+    }
+
+    /// The processes that are held, and what to poll for their end. None where they are too many to be asked with every datagram.
+    pub fn held(&self) -> Option<Vec<(Key, PollFd<'_>)>> {
+        let ends = self.by.iter().filter_map(|(key, s)| Some((*key, s.known.as_ref()?.process.as_ref()?.until_end()?)));
+        let held: Vec<_> = ends.take(MOST_POLLED + 1).collect();
+        (held.len() <= MOST_POLLED).then_some(held)
+    }
+
+    /// These have ended: from now on their start times are compared.
+    pub fn let_go(&mut self, ended: &[Key]) {
+        for key in ended {
+            if let Some(known) = self.by.get_mut(key).and_then(|s| s.known.as_mut()) {
+                known.process = known.process.take().map(Process::let_go);
+            }
+        }
+    }
+
     pub fn new(host: Host, now_us: u64) -> Self {
         let new_of_all = Bucket::new(NEW_OF_ALL.1, now_us);
-        Senders { host, by: BTreeMap::new(), pools: BTreeMap::new(), new_of_user: BTreeMap::new(), new_of_all, counted_us: now_us }
+        Senders {
+            host,
+            by: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            new_of_user: BTreeMap::new(),
+            new_of_all,
+            counted_us: now_us,
+            unsteady_us: now_us,
+        }
     }
 
     /// Whether a datagram of so many bytes is to be read, and its sender.
@@ -150,6 +186,7 @@ impl Senders {
         let sender = match self.by.get_mut(&key) {
             Some(s) => s,
             None => {
+                self.unsteady_us = at.now_us;
                 let pool = via.service.clone().map_or(Pool::Strangers, Pool::Socket);
                 self.join(&pool, at.now_us);
                 let share = Share::full(self.part_of(&pool), at.now_us);
@@ -242,7 +279,7 @@ impl Senders {
         let Some(known) = self.by.get_mut(&key).and_then(|s| s.known.as_mut()) else { return Who::Unseen };
         match &known.process {
             None => {}
-            Some(p) if !self.host.has_ended(p) => known.alive_us = at.now_us,
+            Some(p) if at.polled && p.is_held() || !self.host.has_ended(p) => known.alive_us = at.now_us,
             Some(p) if self.host.may_have_sent(p, known.alive_us, at.now_us) => {}
             Some(_) => {
                 let Some((facts, process)) = self.host.look(key.pid) else { return Who::Unseen };
@@ -318,7 +355,7 @@ mod tests {
     }
 
     fn at(us: u64) -> Times {
-        Times { now_us: us, sent_us: us }
+        Times { now_us: us, sent_us: us, polled: false }
     }
 
     /// Where, by which process, how many datagrams a second, and of how many bytes each.
@@ -421,7 +458,7 @@ mod tests {
         // What a stranger sent at 12.1 s is not the word of the service's process that has the number since 12.2 s.
         gone(&root, 100);
         come(&root, 100, 1220, "0::/web");
-        let late = Times { now_us: us(14), sent_us: 12_100_000 };
+        let late = Times { now_us: us(14), sent_us: 12_100_000, polled: false };
         assert_eq!(s.admit(&all(), &sent(100), 9, late, &rules).unwrap(), Who::Unsure);
         // What is sent while the process is held is its own.
         assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(14) + 1), &rules).unwrap(), &rules));

@@ -1,7 +1,7 @@
 //! The feed's sockets: made so that no other file is touched, and deep enough for a flood.
 //!
 //! * What the kernel attaches (credentials, time) is read first, without the datagram: a refusal costs two calls of the kernel, however long
-//!   the datagram is.
+//!   the datagram is. A single datagram on a quiet socket is taken with it, in one call.
 //! * The file of a socket is made, changed and removed in an open folder ([`crate::own`]).
 
 use super::sender::Credentials;
@@ -17,7 +17,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{clock_gettime, ClockId};
 use nix::unistd::geteuid;
 use std::fs;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -44,6 +44,9 @@ pub(super) fn cpu_us() -> u64 {
 fn micros(t: TimeSpec) -> u64 {
     u64::try_from(t.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(t.tv_nsec()).unwrap_or(0) / 1000
 }
+
+/// What the kernel attaches to a datagram: its length, its sender, and its time.
+pub(super) type Attached = (usize, Credentials, Times);
 
 /// A bound socket; its file goes with it.
 #[derive(Debug)]
@@ -85,9 +88,21 @@ impl Socket {
     ///
     /// # Errors
     /// `WouldBlock` where nothing waits.
-    pub fn look(&self, control: &mut [u8]) -> io::Result<Option<(usize, Credentials, Times)>> {
-        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-        let got = recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut [], Some(control), flags)?;
+    pub fn look(&self, control: &mut [u8]) -> io::Result<Option<Attached>> {
+        self.receive(&mut [], control, MsgFlags::MSG_PEEK)
+    }
+
+    /// The same with the datagram, which is taken in the same call. What is longer than `buf` loses its end.
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing waits.
+    pub fn take_with(&self, buf: &mut [u8], control: &mut [u8]) -> io::Result<Option<Attached>> {
+        self.receive(&mut [IoSliceMut::new(buf)], control, MsgFlags::empty())
+    }
+
+    fn receive(&self, into: &mut [IoSliceMut], control: &mut [u8], more: MsgFlags) -> io::Result<Option<Attached>> {
+        let flags = more | MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let got = recvmsg::<UnixAddr>(self.socket.as_raw_fd(), into, Some(control), flags)?;
         // There is room for all that was asked for: what finds none was not, and the kernel has closed it.
         let Ok(attached) = got.cmsgs() else { return Ok(None) };
         // Where the kernel attaches nothing the sender is unknown.
@@ -110,7 +125,7 @@ impl Socket {
             }
         }
         let now_us = now_us();
-        Ok(Some((got.bytes, from, Times { now_us, sent_us: now_us.saturating_sub(age_us) })))
+        Ok(Some((got.bytes, from, Times { now_us, sent_us: now_us.saturating_sub(age_us), polled: false })))
     }
 
     /// Take the datagram that waits first. What is longer than `buf` loses its end.

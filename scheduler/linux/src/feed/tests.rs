@@ -126,6 +126,62 @@ fn a_flood_is_survived() {
     });
 }
 
+/// In calm times datagrams wait for a decision, which takes them with the time at which they came; where more wait than it has time for,
+/// the thread comes back.
+#[test]
+fn a_decision_takes_what_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("feed.sock");
+    const HOUR_US: u64 = 3_600_000_000;
+    let mut feed = Feed::bind_with(&path, MODE, &Mounts::read(&Root::default()), Calm::new(HOUR_US, 0)).unwrap();
+    feed.expect(["m"].into_iter());
+    let s = UnixDatagram::unbound().unwrap();
+    let send = |n: u64| (0..n).for_each(|_| drop(s.send_to(&datagram("m", &[5; 10], ""), &path).unwrap()));
+    let heard = |feed: &Feed| feed.taken().values().sum::<u64>() + feed.refused().values().sum::<u64>();
+    if locked(&feed.shared.lines)[0].socket.depth.is_none_or(|d| d < LEAST_DEPTH) {
+        // Never calm: the kernel would not hold the datagrams.
+        feed.take_waiting(0);
+        assert!(!feed.shared.calm.lasts(socket::now_us()));
+        return;
+    }
+    let is_calm = |feed: &Feed| feed.shared.calm.lasts(socket::now_us());
+    wait("calm does not begin", || {
+        feed.take_waiting(0);
+        // Taken one by one: a second that comes at once is no calm.
+        let before = heard(&feed);
+        send(1);
+        while !is_calm(&feed) && heard(&feed) == before {}
+        is_calm(&feed)
+    });
+    let sent = |feed: &Feed, n: u64, since_ms: u64| {
+        let before = heard(feed);
+        send(n);
+        wait("a decision takes nothing", || {
+            feed.take_waiting(since_ms);
+            heard(feed) == before + n
+        });
+    };
+    // What waited from before.
+    wait("something waits", || {
+        let before = heard(&feed);
+        feed.take_waiting(0);
+        heard(&feed) == before
+    });
+    assert!(is_calm(&feed));
+    let before = heard(&feed);
+    send(2);
+    assert_eq!(heard(&feed), before);
+    let since_ms = feed.now_ms() + 5000;
+    wait("a decision takes nothing", || {
+        feed.take_waiting(since_ms);
+        heard(&feed) == before + 2
+    });
+    // Nothing is before the last decision, which has read all up to then.
+    assert!(feed.with(|w| w.spoken_ms("m", since_ms)).is_some_and(|(longest_ms, spoken_ms)| spoken_ms == 2 * longest_ms));
+    assert!(is_calm(&feed));
+    sent(&feed, 40, since_ms);
+}
+
 /// Open files that come along with a datagram are not taken over, and stop nobody: the datagrams behind it are heard.
 #[test]
 fn open_files_are_not_taken() {

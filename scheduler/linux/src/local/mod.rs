@@ -962,6 +962,7 @@ impl Server for LocalServer {
     }
 
     fn observe(&mut self) -> Observation {
+        self.feed.take_waiting(self.last_observed_ms);
         self.observe_at(Instant::now(), self.feed.now_ms())
     }
 

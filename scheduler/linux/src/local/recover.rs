@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::journal::{is_full, Entry, Former};
 use crate::own::Folder;
 use crate::procfs;
+use crate::procfs::Process;
 use crate::resctrl::classes::Layout;
 use crate::root::Root;
 use crate::safe::{self, Op, SafeLayout};
@@ -627,7 +628,10 @@ impl LocalServer {
         self.catch_up_on_disk();
         self.pay_what_is_owed();
         let root = self.config.root.clone();
-        let ended: Vec<ServiceId> = self.services.iter().filter(|(_, s)| s.has_ended(&root)).map(|(id, _)| id.clone()).collect();
+        let first: Vec<&Process> = self.services.values().filter_map(|s| s.process.as_ref()).collect();
+        let mut first = Process::have_ended(&root, &first).into_iter();
+        let mut has_ended = |s: &Service| s.process.as_ref().map_or_else(|| s.cgroup_has_gone(&root), |_| first.next() == Some(true));
+        let ended: Vec<ServiceId> = self.services.iter().filter(|(_, s)| has_ended(s)).map(|(id, _)| id.clone()).collect();
         for id in ended {
             let said = match (self.container(&id), &self.engine) {
                 (Some(c), Some(e)) => e.last_log(c),
@@ -698,6 +702,10 @@ impl Service {
         if let Some(process) = &self.process {
             return process.has_ended(root);
         }
+        self.cgroup_has_gone(root)
+    }
+
+    fn cgroup_has_gone(&self, root: &Root) -> bool {
         let gone = |dir: &Path| Mounts::read(root).prove_absent(dir);
         self.cgroup.as_ref().is_some_and(|g| match g.identity() {
             // An unmounted hierarchy hides all of its groups.
