@@ -82,6 +82,8 @@ pub(super) struct Facts {
     pub place: Option<Place>,
     /// Its cgroup of v2, or those of cpu and cpuset of v1.
     pub paths: Vec<PathBuf>,
+    /// The text that both come from.
+    cgroup: String,
 }
 
 impl Facts {
@@ -98,21 +100,23 @@ impl Facts {
             groups: field("Groups").into_iter().flatten().filter_map(|g| g.parse().ok()).collect(),
             place: None,
             paths: vec![],
+            cgroup: String::new(),
         };
-        Some(facts.in_cgroup(mounts, version, &text))
+        Some(facts.in_cgroup(mounts, version, text))
     }
 
     /// The same in the cgroup of this /proc/PID/cgroup.
-    fn in_cgroup(self, mounts: &Mounts, version: Option<Version>, text: &str) -> Self {
-        let paths = paths_of(text);
+    fn in_cgroup(self, mounts: &Mounts, version: Option<Version>, text: String) -> Self {
+        let paths = paths_of(&text);
         let held: &[&str] = match version {
             Some(Version::V2) => &[""],
             Some(Version::V1) => &["cpu", "cpuset"],
             None => &[],
         };
         Facts {
-            place: version.and_then(|v| mounts.place(v, text)).map(Place),
+            place: version.and_then(|v| mounts.place(v, &text)).map(Place),
             paths: held.iter().filter_map(|c| paths.get(c)).map(PathBuf::from).collect(),
+            cgroup: text,
             ..self
         }
     }
@@ -159,13 +163,16 @@ impl Host {
         (!self.has_ended(&process)).then_some((facts, process))
     }
 
-    /// What is so of a process that was looked at before; None where it has ended. Its cgroup may be another: its start and its namespaces stay,
-    /// and a change of its user makes it another sender.
-    pub fn look_again(&self, process: &Process, before: &Facts) -> Option<Facts> {
-        let text = self.root.read(format!("/proc/{}/cgroup", process.pid))?;
-        let facts = before.clone().in_cgroup(&self.mounts, self.version, &text);
+    /// Make the facts of a process those of now; false, and they stay, where it has ended. Its cgroup may be another: its start and its
+    /// namespaces stay, and a change of its user makes it another sender.
+    pub fn look_again(&self, process: &Process, facts: &mut Facts) -> bool {
+        let Some(text) = self.root.read(format!("/proc/{}/cgroup", process.pid)) else { return false };
         // Asked after it was read: until then its number was its own.
-        (!self.has_ended(process)).then_some(facts)
+        let is_there = !self.has_ended(process);
+        if is_there && text != facts.cgroup {
+            *facts = facts.clone().in_cgroup(&self.mounts, self.version, text);
+        }
+        is_there
     }
 
     pub fn has_ended(&self, process: &Process) -> bool {

@@ -233,9 +233,10 @@ impl Senders {
         let held = self.by.values().filter_map(|s| s.known.as_ref()?.process.as_ref()).filter(|p| p.is_held()).count();
         let Some(sender) = self.by.get_mut(&key) else { return };
         let known = sender.known.take().and_then(|k| Some((k.process?, k.facts, k.since_us, k.alive_us)));
-        let again = known.and_then(|(process, facts, since_us, alive_us)| match self.host.look_again(&process, &facts) {
-            Some(facts) => Some((process, facts, since_us, now_us)),
-            None => (self.host.may_have_sent(&process, alive_us, now_us)).then_some((process, facts, since_us, alive_us)),
+        let again = known.and_then(|(process, mut facts, since_us, alive_us)| {
+            let is_there = self.host.look_again(&process, &mut facts);
+            let counts = is_there || self.host.may_have_sent(&process, alive_us, now_us);
+            counts.then_some((process, facts, since_us, if is_there { now_us } else { alive_us }))
         });
         let found = again.or_else(|| self.host.look(key.pid).map(|(facts, process)| (process, facts, now_us, now_us)));
         let pool = rules.pool(c, found.as_ref().map(|(_, facts, ..)| facts));

@@ -136,7 +136,7 @@ fn a_decision_takes_what_waits() {
     let mut feed = Feed::bind_with(&path, MODE, &Mounts::read(&Root::default()), Calm::new(HOUR_US, 0)).unwrap();
     feed.expect(["m"].into_iter());
     let s = UnixDatagram::unbound().unwrap();
-    let send = |n: u64| (0..n).for_each(|_| drop(s.send_to(&datagram("m", &[5; 10], ""), &path).unwrap()));
+    let send = |n: u64| (0..n).for_each(|_| assert!(s.send_to(&datagram("m", &[5; 10], ""), &path).is_ok()));
     let heard = |feed: &Feed| feed.taken().values().sum::<u64>() + feed.refused().values().sum::<u64>();
     if locked(&feed.shared.lines)[0].socket.depth.is_none_or(|d| d < LEAST_DEPTH) {
         // Never calm: the kernel would not hold the datagrams.

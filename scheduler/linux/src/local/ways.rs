@@ -13,7 +13,7 @@ use crate::resctrl::monitor::Event;
 use crate::resctrl::offer::Offer;
 use crate::resctrl::refusal::{Cause, Refusal};
 use crate::resctrl::steps::{steps, Op};
-use crate::resctrl::Resctrl;
+use crate::resctrl::{may_be_mounted, Resctrl};
 use crate::safe;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -97,6 +97,10 @@ impl LocalServer {
     /// It may be mounted after the start. One that another controller has is nothing to us.
     pub(super) fn look_for_resctrl(&mut self) {
         if self.resctrl_left || self.resctrl_changed.is_some() || self.config.resctrl.is_some() {
+            return;
+        }
+        // Resctrl is no module: a kernel that lacks it will not have it.
+        if !*self.watch.may_be_mounted.get_or_insert_with(|| may_be_mounted(&self.config.root)) {
             return;
         }
         if let Some(r) = Resctrl::find(&self.config.root) {

@@ -91,6 +91,11 @@ pub fn mount_options(root: &Root) -> Option<String> {
     mounts(root).into_iter().find(|m| m.1 == "resctrl").map(|m| m.2)
 }
 
+/// False where this kernel has no resctrl that could be mounted.
+pub fn may_be_mounted(root: &Root) -> bool {
+    root.read("/proc/filesystems").is_none_or(|known| known.split_whitespace().any(|word| word == "resctrl"))
+}
+
 impl Resctrl {
     /// The kernel's, where it is mounted.
     pub fn find(root: &Root) -> Option<Self> {
