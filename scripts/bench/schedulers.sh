@@ -4,9 +4,8 @@
 #
 #   scripts/bench/schedulers.sh [FOLDER]     default out/bench-schedulers; resumes: what is there is not done again
 #
-# POLICIES: comma-separated, all by default (clite takes by far the longest). TRAIN_SEED: of the models (1); each needs a folder of its own.
-# Ten minutes for the bundles, an hour for the policies with models, several for all, on two cores. A second run on such a machine gives
-# the same figures, but for decision times.
+# POLICIES: comma-separated, all by default. HARMS: ways in which models are wrong, all by default; HARMS= for none. TRAIN_SEED: of the
+# models (1); each needs a folder of its own. A second run on such a machine gives the same figures, but for decision times.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-out/bench-schedulers}
@@ -111,7 +110,7 @@ evaluate 1 emu-302 "$out/eval/emu-302" 1 "$policies"
 
 # Only who has models can be harmed by wrong ones; parties is what the others are held against.
 harmed=$(tr , '\n' <<<"$policies" | grep -xE 'parties|osml|osml-plus|surefoot' | paste -sd, || true)
-for harm in ${harmed:+shuffled-a foreign-bundle dead-feed no-counters}; do
+for harm in ${harmed:+${HARMS-shuffled-a foreign-bundle dead-feed no-counters}}; do
   for set in churn-server-1 churn-server-2 churn-server-3 lc3-be-server-2; do
     n=${set##*-}
     other=$n

@@ -19,6 +19,7 @@ mod m_simulation;
 mod n_harvest;
 mod o_second_edition;
 mod p_cosmos_loop;
+mod q_cosmos_silo;
 
 pub use lab::Lab;
 
@@ -112,7 +113,7 @@ const fn quick(first: usize, title: &'static str, facts: fn(&mut Lab) -> Vec<Fac
     Group { first, title, by_request: false, facts }
 }
 
-pub const GROUPS: [Group; 16] = [
+pub const GROUPS: [Group; 17] = [
     quick(1, "Maximum loads", a_max_load::facts),
     quick(37, "Moses", b_moses::facts),
     quick(46, "Img-dnn", c_img_dnn::facts),
@@ -128,6 +129,7 @@ pub const GROUPS: [Group; 16] = [
     Group { first: 121, title: "Queueing: request by request", by_request: true, facts: m_simulation::facts },
     Group { first: 139, title: "Less kind", by_request: true, facts: o_second_edition::facts },
     quick(160, "COSMOS in closed loop", p_cosmos_loop::facts),
+    quick(172, "COSMOS: silo", q_cosmos_silo::facts),
     Group { first: 201, title: "SmartHarvest: harvesting", by_request: true, facts: n_harvest::facts },
 ];
 
