@@ -21,7 +21,7 @@ from pathlib import Path
 PORT = 9470
 LC, BE = 3, 3
 RPS = 500
-WARMUP_S = 15
+WARMUP_S = 30
 START_S = 90
 
 

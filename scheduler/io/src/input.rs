@@ -26,8 +26,8 @@ pub const SHARD_BYTES: u64 = 256 << 20;
 pub const PROGRAM_BYTES: u64 = 1 << 30;
 /// A file of the kernel's: the longest are lists of threads, mounts and CPUs.
 pub const KERNEL_BYTES: u64 = 16 << 20;
-/// Room that reading begins with. Below a page: the kernel fills that much of one, or is at its end.
-const SMALL_BYTES: usize = 1024;
+/// Room that reading begins with.
+const SMALL_BYTES: u64 = 1024;
 /// How far the end of a line that is too long is looked for.
 const SKIPPED_BYTES: u64 = 64 << 20;
 /// Longest silence of a pipe.
@@ -115,13 +115,14 @@ fn too_long(most: u64) -> io::Error {
 /// # Errors
 /// The reader's; [`ErrorKind::FileTooLarge`] where there is more.
 pub fn all(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
-    rest(vec![], from, 0, most)
+    all_of(from, 0, most)
 }
 
-/// What follows `bytes`, which come before it; about `len` in all.
-fn rest(mut bytes: Vec<u8>, from: impl Read, len: u64, most: u64) -> io::Result<Vec<u8>> {
-    bytes.reserve(usize::try_from(len.min(most).saturating_sub(bytes.len() as u64) + 1).unwrap_or(0).max(SMALL_BYTES));
-    from.take(most.saturating_add(1).saturating_sub(bytes.len() as u64)).read_to_end(&mut bytes)?;
+/// Of about `len` bytes. With room from the start a small file takes two calls of the kernel, and not one for every 32 bytes.
+fn all_of(from: impl Read, len: u64, most: u64) -> io::Result<Vec<u8>> {
+    let room = (len.min(most) + 1).max(SMALL_BYTES);
+    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(too_long(most));
     }
@@ -133,20 +134,13 @@ fn rest(mut bytes: Vec<u8>, from: impl Read, len: u64, most: u64) -> io::Result<
 /// # Errors
 /// As [`Input::open`] and [`all`]; [`ErrorKind::TimedOut`] for a pipe that says nothing.
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let mut from = Input::open(path)?;
+    let from = Input::open(path)?;
     // Said without reading it where the length is known.
     if from.len > most {
         return Err(too_long(most));
     }
     let len = from.len;
-    let mut bytes = vec![0; SMALL_BYTES];
-    let n = from.read(&mut bytes)?;
-    bytes.truncate(n);
-    // What fills no small buffer is all there is, except of a pipe: a small file of the kernel's takes one read.
-    if n < SMALL_BYTES && from.silence.is_none() && n as u64 <= most {
-        return Ok(bytes);
-    }
-    rest(bytes, from, len, most)
+    all_of(from, len, most)
 }
 
 /// A whole file as text.

@@ -193,6 +193,11 @@ impl Process {
         these.iter().map(|p| if p.is_held() { said.next().unwrap_or(false) } else { unheld(p) }).collect()
     }
 
+    /// Another file that is readable once it has ended; None where it is not held.
+    pub fn end(&self) -> Option<OwnedFd> {
+        self.end.as_ref()?.try_clone().ok()
+    }
+
     /// What to poll for its end; None where it is not held.
     pub fn until_end(&self) -> Option<PollFd<'_>> {
         self.end.as_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN))

@@ -2,21 +2,25 @@
 //!
 //! A thread that wakes for each datagram costs more than reading it does. Where the same few processes have sent for a while, and
 //! decisions come often, nothing is lost by leaving datagrams where they are until the next decision: the kernel stamps each with
-//! its time. The thread comes back at the first sign of another sender, of more than a few datagrams, or of a decision that is late.
+//! its time. The thread comes back at the first sign of another sender, of the end of one, of more than a few datagrams, or of a
+//! decision that is late. Only a control loop may ask for it: whoever waits for windows between two decisions needs the thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use surefoot_server::window::LONGEST_WINDOW_MS;
 
-/// Decisions come at least so often.
-const OFTEN_US: u64 = 250_000;
-/// For so long nothing was out of the ordinary. A sender that ends after each datagram has to be looked at while it is there.
-const STEADY_US: u64 = 10_000_000;
+/// Calm begins where decisions come at least so often, and ends where one is as late as [`LATE_US`].
+const OFTEN_US: u64 = 150_000;
+pub(super) const LATE_US: u64 = 250_000;
+/// For so long nothing was out of the ordinary. A sender that ends after each datagram has to be looked at while it is there, also one that
+/// sends only once in the longest window.
+const STEADY_US: u64 = (LONGEST_WINDOW_MS + 5000) * 1000;
 /// Senders that are silent for longer need no look at each decision.
 const SILENT_US: u64 = 2_000_000;
 
 /// What was last seen, microseconds since boot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// A new sender, one that cannot be told, or a refusal.
+    /// A new sender, the end of one, a refusal, or too much for a decision.
     pub unsteady_us: u64,
     pub heard_us: u64,
 }
@@ -29,8 +33,11 @@ impl Seen {
 
 #[derive(Debug)]
 pub(super) struct Calm {
-    often_us: u64,
     steady_us: u64,
+    often_us: u64,
+    late_us: u64,
+    /// A control loop has asked for it.
+    wanted: AtomicBool,
     /// The last decision, and the time between it and the one before.
     at_us: AtomicU64,
     gap_us: AtomicU64,
@@ -39,44 +46,40 @@ pub(super) struct Calm {
 
 impl Default for Calm {
     fn default() -> Self {
-        Calm::new(OFTEN_US, STEADY_US)
+        Calm::new(STEADY_US, OFTEN_US, LATE_US)
     }
 }
 
 impl Calm {
-    /// Of decisions at least so often, and senders that have been the same for so long.
-    pub fn new(often_us: u64, steady_us: u64) -> Self {
-        let (at_us, gap_us, lasts) = Default::default();
-        Calm { often_us, steady_us, at_us, gap_us, lasts }
+    /// After senders have been the same for so long, while decisions come at least so often, until one is so late.
+    pub fn new(steady_us: u64, often_us: u64, late_us: u64) -> Self {
+        let (wanted, at_us, gap_us, lasts) = Default::default();
+        Calm { steady_us, often_us, late_us, wanted, at_us, gap_us, lasts }
     }
 
-    /// A decision is made now.
-    pub fn decides(&self, now_us: u64) {
+    /// From now on there may be calm.
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// A decision is made now. Returns whether datagrams were left to it, and whether it is late, with which calm ends.
+    pub fn decides(&self, now_us: u64) -> (bool, bool) {
         let before_us = self.at_us.swap(now_us, Ordering::Relaxed);
-        self.gap_us.store(now_us.saturating_sub(before_us), Ordering::Relaxed);
-    }
-
-    /// Whether decisions come so often that datagrams can wait for them.
-    fn is_often(&self, now_us: u64) -> bool {
-        let last_us = now_us.saturating_sub(self.at_us.load(Ordering::Relaxed));
-        last_us.max(self.gap_us.load(Ordering::Relaxed)) <= self.often_us
+        let gap_us = now_us.saturating_sub(before_us);
+        self.gap_us.store(gap_us, Ordering::Relaxed);
+        let late = gap_us > self.late_us;
+        (if late { self.end() } else { self.lasts.load(Ordering::Acquire) }, late)
     }
 
     /// Leave datagrams to the decisions from now on, where that can be.
-    pub fn may_begin(&self, seen: Seen, now_us: u64) {
-        if self.may_last(seen, now_us) && self.is_often(now_us) {
+    pub fn may_begin(&self, seen: Seen, now_us: u64) -> bool {
+        let last_us = now_us.saturating_sub(self.at_us.load(Ordering::Relaxed));
+        let is_often = last_us.max(self.gap_us.load(Ordering::Relaxed)) <= self.often_us;
+        let begins = self.wanted.load(Ordering::Relaxed) && is_often && self.may_last(seen, now_us);
+        if begins {
             self.lasts.store(true, Ordering::Release);
         }
-    }
-
-    /// Whether datagrams are left to the decisions. Ends where those do not come.
-    pub fn lasts(&self, now_us: u64) -> bool {
-        let lasts = self.lasts.load(Ordering::Acquire);
-        if lasts && !self.is_often(now_us) {
-            self.end();
-            return false;
-        }
-        lasts
+        begins
     }
 
     /// Whether what was seen is no reason to end it.
@@ -84,8 +87,15 @@ impl Calm {
         seen.is_steady(self.steady_us, now_us)
     }
 
-    pub fn end(&self) {
-        self.lasts.store(false, Ordering::Release);
+    /// Whether datagrams are left to the decisions, which come.
+    pub fn lasts(&self, now_us: u64) -> bool {
+        let last_us = now_us.saturating_sub(self.at_us.load(Ordering::Relaxed));
+        self.lasts.load(Ordering::Acquire) && last_us <= self.late_us
+    }
+
+    /// Returns whether it lasted until now.
+    pub fn end(&self) -> bool {
+        self.lasts.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -95,29 +105,33 @@ mod tests {
 
     const S: u64 = 1_000_000;
 
-    /// Calm begins after ten steady seconds in which decisions came often, and ends with them.
+    /// Calm begins where it is wanted, after steady seconds in which decisions came often, and ends with a late one.
     #[test]
     fn calm_needs_steady_senders_and_frequent_decisions() {
-        let begins = |steady_for_us: u64, silent_us: u64, gaps_us: [u64; 2], last_us: u64| {
+        let begins = |steady_for_us: u64, silent_us: u64, gap_us: u64, last_us: u64| {
             let (c, now) = (Calm::default(), 100 * S);
-            let first = now - last_us - gaps_us[1];
-            [first - gaps_us[0], first, now - last_us].iter().for_each(|at| c.decides(*at));
-            c.may_begin(Seen { unsteady_us: now - steady_for_us, heard_us: now - silent_us }, now);
-            c.lasts(now)
+            c.want();
+            [now - last_us - gap_us, now - last_us].iter().for_each(|at| assert!(!c.decides(*at).0));
+            let begins = c.may_begin(Seen { unsteady_us: now - steady_for_us, heard_us: now - silent_us }, now);
+            assert_eq!(c.lasts(now), begins);
+            begins
         };
-        assert!(begins(10 * S, 0, [S / 10; 2], S / 10));
-        assert!(!begins(10 * S - 1, 0, [S / 10; 2], S / 10));
-        assert!(!begins(10 * S, 2 * S, [S / 10; 2], S / 10));
-        assert!(!begins(10 * S, 0, [S / 10, S], S / 10));
-        assert!(!begins(10 * S, 0, [S / 10; 2], S / 2));
+        assert!(begins(STEADY_US, 0, S / 10, S / 10));
+        assert!(!begins(STEADY_US - 1, 0, S / 10, S / 10));
+        assert!(!begins(STEADY_US, 2 * S, S / 10, S / 10));
+        assert!(!begins(STEADY_US, 0, S / 5, S / 10));
+        assert!(!begins(STEADY_US, 0, S / 10, S / 5));
 
         let c = Calm::default();
-        (0..3).for_each(|k| c.decides(20 * S + k * S / 10));
-        let now = 20 * S + S / 5;
-        assert!(!c.lasts(now));
-        c.may_begin(Seen { unsteady_us: 0, heard_us: now }, now);
-        assert!(c.lasts(now) && c.lasts(now + S / 4));
-        // No decision came: its end is for good, until the thread begins it anew.
-        assert!(!c.lasts(now + S / 4 + 1) && !c.lasts(now));
+        (0..3).for_each(|k| assert_eq!(c.decides(60 * S + k * S / 10), (false, k == 0)));
+        let now = 60 * S + S / 5;
+        let seen = Seen { unsteady_us: 0, heard_us: now };
+        assert!(!c.may_begin(seen, now));
+        c.want();
+        assert!(c.may_begin(seen, now) && c.lasts(now + LATE_US) && !c.lasts(now + LATE_US + 1));
+        assert_eq!(c.decides(now + S / 5), (true, false));
+        // A late decision takes what waits, and is the last.
+        assert_eq!(c.decides(now + S / 5 + LATE_US + 1), (true, true));
+        assert_eq!((c.decides(now + S), c.lasts(now + S)), ((false, true), false));
     }
 }

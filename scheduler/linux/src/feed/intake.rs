@@ -3,14 +3,14 @@
 //! Every socket has a part of a CPU, kept as an account that fills up with time; a socket whose account is overdrawn waits. Within that
 //! [`Senders`] decides which senders are heard, before anything of a datagram is read.
 
-use super::calm::{Calm, Seen};
+use super::calm::{Calm, Seen, LATE_US};
 use super::sender::{Credentials, Rules};
 use super::senders::{Senders, Times, Unread, Via, Who};
 use super::socket::{control, cpu_us, now_us, Attached, Socket, LEAST_DEPTH};
 use super::{locked, Reason, MAX_DATAGRAM};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::io::{ErrorKind, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,8 +30,14 @@ const CPU_OF_QUIET_TURN_US: f64 = 50.0;
 /// So many refusals in a turn are a flood. Datagrams that are taken together cost less each, so the thread pauses and lets them come.
 const FLOOD: usize = 32;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
-/// A decision takes so many datagrams of a socket at most; where more wait the thread has to come.
-const FEW: usize = 16;
+/// Where a socket gets so many datagrams or bytes in the time of a late decision, a thread has to take them: a sender's own buffer holds
+/// some 200 KB.
+const FEW: usize = 64;
+const FEW_BYTES: usize = 64 << 10;
+/// Time that a decision has for them.
+const DECISION_US: u64 = 1000;
+/// Datagrams that the kernel holds for a socket, so that a flood does not fill it before a decision comes.
+const CALM_DEPTH: u64 = 4096;
 /// So often the thread looks whether decisions still come, while those take the datagrams.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 /// A socket that the kernel will not read is left alone for so long.
@@ -47,11 +53,13 @@ struct Account {
     turn_us: u64,
     /// More than one datagram waits, most likely.
     busy: bool,
+    /// Taken in the time of a late decision: since when, how many datagrams and bytes.
+    pace: (u64, usize, usize),
 }
 
 impl Account {
     fn new(part: f64, now_us: u64) -> Self {
-        Account { part, left_us: part * MOST_CPU_US, at_us: now_us, turn_us: 0, busy: false }
+        Account { part, left_us: part * MOST_CPU_US, at_us: now_us, turn_us: 0, busy: false, pace: (now_us, 0, 0) }
     }
 
     /// Microseconds until there is something left.
@@ -65,6 +73,23 @@ impl Account {
         // More comes meanwhile.
         self.busy = true;
         1 + (-self.left_us / self.part) as u64
+    }
+}
+
+impl Account {
+    /// Note what a turn came to: whether anything was heard, and whether so much comes that it cannot wait for decisions.
+    fn pace(&mut self, took: &Took, now_us: u64, seen: &mut Seen) {
+        if now_us > self.pace.0 + LATE_US {
+            self.pace = (now_us, 0, 0);
+        }
+        self.pace.1 += took.datagrams;
+        self.pace.2 += took.bytes;
+        if took.datagrams > took.unread {
+            seen.heard_us = now_us;
+        }
+        if took.unread > 0 || took.broken || self.pace.1 >= FEW || self.pace.2 > FEW_BYTES {
+            seen.unsteady_us = now_us;
+        }
     }
 }
 
@@ -92,20 +117,33 @@ pub(super) trait Listener {
 /// Until the listener has ended; a byte on `woken` says that it has, that there is a new socket, or that calm is over.
 pub(super) fn run(listener: &impl Listener, intake: &Mutex<Intake>, mut woken: UnixStream) {
     while !listener.has_ended() {
-        if listener.calm().lasts(now_us()) {
-            let mut asked = [PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut asked, PollTimeout::try_from(HEARTBEAT).unwrap_or(PollTimeout::MAX)).is_ok_and(|n| n > 0) {
-                let _ = woken.read(&mut [0; 64]);
-                listener.calm().end();
+        let ends = {
+            let mut intake = locked(intake);
+            let was_woken = intake.round(listener, &mut woken);
+            // A new socket may have been told of, which the next round asks for.
+            if was_woken {
+                None
+            } else {
+                intake.calm_begins(listener)
             }
-            continue;
-        }
-        let mut intake = locked(intake);
-        intake.round(listener, &mut woken);
-        if let Some(seen) = intake.in_order() {
-            listener.calm().may_begin(seen, now_us());
+        };
+        if let Some(ends) = ends {
+            nap(listener, &woken, &ends);
         }
     }
+}
+
+/// Leave datagrams to the decisions until those are late, a sender has ended, or the thread is woken.
+pub(super) fn nap(listener: &impl Listener, woken: &UnixStream, ends: &[OwnedFd]) {
+    let heartbeat = PollTimeout::try_from(HEARTBEAT).unwrap_or(PollTimeout::MAX);
+    while listener.calm().lasts(now_us()) {
+        let fds = std::iter::once(woken.as_fd()).chain(ends.iter().map(OwnedFd::as_fd));
+        let mut asked: Vec<PollFd> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        if poll(&mut asked, heartbeat).is_ok_and(|n| n > 0) {
+            break;
+        }
+    }
+    listener.calm().end();
 }
 
 /// Senders, sockets, and room for a datagram: of whoever takes datagrams at the time.
@@ -152,13 +190,13 @@ impl Intake {
         let mut said: Vec<bool> = asked.iter().map(|p| p.any().unwrap_or(false)).collect();
         drop(asked);
         let ended: Vec<_> = keys.into_iter().zip(said.split_off(sockets)).filter_map(|(key, ended)| ended.then_some(key)).collect();
-        self.senders.let_go(&ended);
+        self.senders.let_go(&ended, now_us());
         let readable = said.split_off(usize::from(woken.is_some()));
         Some(Asked { woken: said == [true], readable, polled })
     }
 
-    /// Wait for datagrams and take them, each socket within its part of a CPU.
-    fn round(&mut self, listener: &impl Listener, woken: &mut UnixStream) {
+    /// Wait for datagrams and take them, each socket within its part of a CPU. Returns whether the thread was woken for something else.
+    fn round(&mut self, listener: &impl Listener, woken: &mut UnixStream) -> bool {
         if let Some(new) = listener.lines() {
             let part = |l: &Line| if l.via.service.is_some() { CPU_OF_OWN } else { CPU_OF_COMMON };
             self.lines = new.into_iter().map(|l| (l.clone(), Account::new(part(&l), now_us()))).collect();
@@ -171,7 +209,7 @@ impl Intake {
         // Rounded up: an account that is not yet even would be asked about again at once.
         let timeout =
             soonest.map_or(PollTimeout::NONE, |us| PollTimeout::try_from(Duration::from_micros(us + 999)).unwrap_or(PollTimeout::MAX));
-        let Some(asked) = self.ask(Some(woken), &wanted, timeout) else { return };
+        let Some(asked) = self.ask(Some(woken), &wanted, timeout) else { return true };
         if asked.woken {
             let _ = woken.read(&mut [0; 64]);
         }
@@ -198,39 +236,59 @@ impl Intake {
             if took.broken {
                 account.left_us = -account.part * BROKEN_US;
             }
-            took.tell(seen, now);
+            account.pace(&took, now, seen);
             flood |= took.unread >= FLOOD && line.socket.depth.is_some_and(|d| d >= LEAST_DEPTH);
         }
         if flood {
             std::thread::sleep(FLOOD_PAUSE);
         }
+        asked.woken
+    }
+
+    /// Leave datagrams to the decisions from now on, where that can be. Returns what to poll for the ends of senders.
+    fn calm_begins(&self, listener: &impl Listener) -> Option<Vec<OwnedFd>> {
+        let (seen, ends) = (self.in_order()?, self.senders.ends()?);
+        listener.calm().may_begin(seen, now_us()).then_some(ends)
     }
 
     /// What was last seen of the senders, where every socket is deep enough to wait for a decision.
     fn in_order(&self) -> Option<Seen> {
-        let deep = |(line, _): &(Arc<Line>, Account)| line.socket.depth.is_some_and(|d| d >= LEAST_DEPTH);
+        let deep = |(line, _): &(Arc<Line>, Account)| line.socket.depth.is_some_and(|d| d >= CALM_DEPTH);
         let unsteady_us = self.seen.unsteady_us.max(self.senders.unsteady_us());
         self.lines.iter().all(deep).then_some(Seen { unsteady_us, ..self.seen })
+    }
+
+    /// Something was out of the ordinary.
+    pub fn is_unsteady(&mut self) {
+        self.seen.unsteady_us = now_us();
     }
 
     /// Take what waits, for a decision; the last one heard everything up to `since_ms`. False where that is more than a decision has time for, or
     /// anything was out of the ordinary.
     pub fn take_waiting(&mut self, listener: &impl Listener, since_ms: u64) -> bool {
         let asked_us = now_us();
-        let wanted = vec![true; self.lines.len()];
+        let wanted: Vec<bool> = self.lines.iter_mut().map(|(_, account)| account.wait_us(asked_us) == 0).collect();
         let Some(asked) = self.ask(None, &wanted, PollTimeout::ZERO) else { return true };
         let rules = listener.rules();
+        let until_us = asked_us + DECISION_US;
         let Intake { senders, lines, buf, control, seen } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
             let waited = Waited { polled: asked.polled, asked_us, since_ms: Some(since_ms) };
             let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
-            let took = turn.take(FEW, Turn::at_once);
-            account.left_us -= CPU_OF_QUIET_TURN_US * took.datagrams as f64;
-            account.busy = took.datagrams == FEW;
-            if account.busy || took.broken {
-                seen.unsteady_us = asked_us;
-            }
-            took.tell(seen, asked_us);
+            let began_us = cpu_us();
+            let took = turn.take(FEW, |turn| {
+                let one = turn.at_once();
+                if now_us() < until_us {
+                    one
+                } else {
+                    one.and_then(|_| Err(ErrorKind::TimedOut.into()))
+                }
+            });
+            account.left_us -= cpu_us().saturating_sub(began_us) as f64;
+            account.pace(&took, asked_us, seen);
+        }
+        if wanted.contains(&false) {
+            seen.unsteady_us = asked_us;
         }
         let now_us = now_us();
         self.in_order().is_some_and(|seen| seen.unsteady_us < asked_us && listener.calm().may_last(seen, now_us))
@@ -243,19 +301,10 @@ struct Took {
     datagrams: usize,
     /// Of these so many were not read.
     unread: usize,
+    /// Of those that were, together.
+    bytes: usize,
     /// The kernel would not give any more.
     broken: bool,
-}
-
-impl Took {
-    fn tell(&self, seen: &mut Seen, now_us: u64) {
-        if self.datagrams > self.unread {
-            seen.heard_us = now_us;
-        }
-        if self.unread > 0 {
-            seen.unsteady_us = now_us;
-        }
-    }
 }
 
 /// Of datagrams that waited.
@@ -285,14 +334,15 @@ struct Turn<'a, L> {
 }
 
 impl<L: Listener> Turn<'_, L> {
-    /// Empty the socket, or take so many datagrams at most, each by `one`: false where it was not read.
-    fn take(&mut self, most: usize, one: impl Fn(&mut Self) -> std::io::Result<bool>) -> Took {
+    /// Empty the socket, or take so many datagrams at most, each by `one`: its bytes, None where it was not read.
+    fn take(&mut self, most: usize, one: impl Fn(&mut Self) -> std::io::Result<Option<usize>>) -> Took {
         let mut took = Took::default();
         while took.datagrams < most {
             match one(self) {
                 Ok(read) => {
                     took.datagrams += 1;
-                    took.unread += usize::from(!read);
+                    took.unread += usize::from(read.is_none());
+                    took.bytes += read.unwrap_or(0);
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => break,
                 Err(_) => {
@@ -305,7 +355,7 @@ impl<L: Listener> Turn<'_, L> {
     }
 
     /// Look at the datagram that waits first, then take it or what is left of it: a refusal costs the same for every length.
-    fn looked_at(&mut self) -> std::io::Result<bool> {
+    fn looked_at(&mut self) -> std::io::Result<Option<usize>> {
         let socket = &self.line.socket;
         let seen = match socket.look(self.control) {
             Err(e) if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
@@ -320,18 +370,18 @@ impl<L: Listener> Turn<'_, L> {
                 let n = broken(socket.take(self.buf))?;
                 let arrived_ms = self.waited.arrived_ms(at, self.listener.now_ms());
                 self.listener.hear(&self.buf[..n], arrived_ms, &self.line.via, &from, &who, self.rules);
-                Ok(true)
+                Ok(Some(n))
             }
             Err((reason, from, why)) => {
                 self.listener.refuse(reason, from.as_ref(), why);
                 broken(socket.take(&mut []))?;
-                Ok(false)
+                Ok(None)
             }
         }
     }
 
     /// Take it as it is, in one call of the kernel: where few come, most are welcome.
-    fn at_once(&mut self) -> std::io::Result<bool> {
+    fn at_once(&mut self) -> std::io::Result<Option<usize>> {
         let seen = self.line.socket.take_with(self.buf, self.control)?;
         let bytes = seen.map_or(0, |(bytes, ..)| bytes);
         match admit(self.senders, self.line, self.rules, &mut self.waited, seen) {
@@ -341,10 +391,10 @@ impl<L: Listener> Turn<'_, L> {
             }
             Err((reason, from, why)) => {
                 self.listener.refuse(reason, from.as_ref(), why);
-                return Ok(false);
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(bytes))
     }
 }
 

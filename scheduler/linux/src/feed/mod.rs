@@ -458,16 +458,21 @@ impl Feed {
         (silent_ms >= FIRST_WORD_MS && self.unheard.insert(service.into())).then_some(silent_ms)
     }
 
+    /// From now on a control loop reads windows at its decisions and at no other time: each may take what waits ([`Feed::take_waiting`]).
+    pub fn leave_to_decisions(&self) {
+        self.shared.calm.want();
+    }
+
     /// A decision is about to read what came since `since_ms`: where the thread leaves that to it, what waits is taken now.
     pub fn take_waiting(&self, since_ms: u64) {
-        let now_us = socket::now_us();
-        self.shared.calm.decides(now_us);
-        if !self.shared.calm.lasts(now_us) {
+        let (calm, late) = self.shared.calm.decides(socket::now_us());
+        if !calm {
             return;
         }
         // The thread may just have come back.
         let Some(Ok(mut intake)) = self.intake.as_ref().map(|i| i.try_lock()) else { return };
-        if !intake.take_waiting(&*self.shared, since_ms) {
+        if !intake.take_waiting(&*self.shared, since_ms) || late {
+            intake.is_unsteady();
             self.shared.calm.end();
             self.wake_up();
         }
@@ -527,6 +532,7 @@ impl Drop for Feed {
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
+        drop(self.intake.take());
         // Each takes its file along.
         let own = locked(&self.shared.lines).drain(..).any(|l| l.via.service.is_some());
         if let Some(dir) = self.path.parent().filter(|_| own) {

@@ -10,6 +10,7 @@ use super::share::{Bucket, Budget, Share, SPEAKERS, STRANGERS};
 use crate::procfs::Process;
 use nix::poll::PollFd;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 
 const SECOND_US: u64 = 1_000_000;
 /// A process is looked at again after this time.
@@ -61,6 +62,16 @@ struct Known {
     /// Since when it is held, and when it was last there.
     since_us: u64,
     alive_us: u64,
+    /// When its end was first seen: what was sent later is another's.
+    ended_us: Option<u64>,
+}
+
+impl Known {
+    /// Whether a datagram may be one of the last of a process that has ended.
+    fn has_last_words(&mut self, host: &Host, at: Times) -> bool {
+        let ended_us = *self.ended_us.get_or_insert(at.now_us);
+        at.sent_us <= ended_us && self.process.as_ref().is_some_and(|p| host.may_have_sent(p, self.alive_us, at.now_us))
+    }
 }
 
 #[derive(Debug)]
@@ -147,11 +158,20 @@ impl Senders {
         (held.len() <= MOST_POLLED).then_some(held)
     }
 
-    /// These have ended: from now on their start times are compared.
-    pub fn let_go(&mut self, ended: &[Key]) {
+    /// Files that are readable once a process that is held has ended. None where those that speak are not all held, or are too many.
+    pub fn ends(&self) -> Option<Vec<OwnedFd>> {
+        let known = self.by.values().filter_map(|s| s.known.as_ref()?.process.as_ref());
+        let ends: Option<Vec<OwnedFd>> = known.take(MOST_POLLED + 1).map(Process::end).collect();
+        ends.filter(|e| e.len() <= MOST_POLLED)
+    }
+
+    /// These have ended: nothing that is sent from now on is theirs.
+    pub fn let_go(&mut self, ended: &[Key], now_us: u64) {
         for key in ended {
+            self.unsteady_us = now_us;
             if let Some(known) = self.by.get_mut(key).and_then(|s| s.known.as_mut()) {
                 known.process = known.process.take().map(Process::let_go);
+                known.ended_us.get_or_insert(now_us);
             }
         }
     }
@@ -196,7 +216,7 @@ impl Senders {
         sender.heard_us = at.now_us;
         let is_fresh = |(at_us, generation)| at_us + LOOK_US > at.now_us && generation == rules.generation;
         if via.service.is_none() && !sender.looked.is_some_and(is_fresh) {
-            self.look(key, c, at.now_us, rules);
+            self.look(key, c, at, rules);
         }
         self.draw(key, bytes, at.now_us)?;
         Ok(self.identify(key, at))
@@ -229,21 +249,24 @@ impl Senders {
     }
 
     /// Look at a process, and find the pool that it draws on.
-    fn look(&mut self, key: Key, c: &Credentials, now_us: u64, rules: &Rules) {
+    fn look(&mut self, key: Key, c: &Credentials, at: Times, rules: &Rules) {
+        let now_us = at.now_us;
         let held = self.by.values().filter_map(|s| s.known.as_ref()?.process.as_ref()).filter(|p| p.is_held()).count();
         let Some(sender) = self.by.get_mut(&key) else { return };
-        let known = sender.known.take().and_then(|k| Some((k.process?, k.facts, k.since_us, k.alive_us)));
-        let again = known.and_then(|(process, mut facts, since_us, alive_us)| {
-            let is_there = self.host.look_again(&process, &mut facts);
-            let counts = is_there || self.host.may_have_sent(&process, alive_us, now_us);
-            counts.then_some((process, facts, since_us, if is_there { now_us } else { alive_us }))
+        let again = sender.known.take().and_then(|mut known| {
+            if self.host.look_again(known.process.as_ref()?, &mut known.facts) {
+                return Some(Known { alive_us: now_us, ..known });
+            }
+            known.has_last_words(&self.host, at).then_some(known)
         });
-        let found = again.or_else(|| self.host.look(key.pid).map(|(facts, process)| (process, facts, now_us, now_us)));
-        let pool = rules.pool(c, found.as_ref().map(|(_, facts, ..)| facts));
-        sender.known = found.map(|(process, facts, since_us, alive_us)| {
-            let process = if held < MOST_HELD { process } else { process.let_go() };
-            let process = (pool != Pool::Strangers).then_some(process);
-            Known { facts, process, since_us, alive_us }
+        let found = again.or_else(|| {
+            let (facts, process) = self.host.look(key.pid)?;
+            Some(Known { facts, process: Some(process), since_us: now_us, alive_us: now_us, ended_us: None })
+        });
+        let pool = rules.pool(c, found.as_ref().map(|k| &k.facts));
+        sender.known = found.map(|k| {
+            let process = k.process.map(|p| if held < MOST_HELD { p } else { p.let_go() });
+            Known { process: process.filter(|_| pool != Pool::Strangers), ..k }
         });
         sender.looked = Some((now_us, rules.generation));
         let former = std::mem::replace(&mut sender.pool, pool.clone());
@@ -278,13 +301,15 @@ impl Senders {
     /// The process that sent a datagram, as far as that is certain.
     fn identify(&mut self, key: Key, at: Times) -> Who<'_> {
         let Some(known) = self.by.get_mut(&key).and_then(|s| s.known.as_mut()) else { return Who::Unseen };
-        match &known.process {
+        let is_there = known.process.as_ref().map(|p| at.polled && p.is_held() || !self.host.has_ended(p));
+        match is_there {
             None => {}
-            Some(p) if at.polled && p.is_held() || !self.host.has_ended(p) => known.alive_us = at.now_us,
-            Some(p) if self.host.may_have_sent(p, known.alive_us, at.now_us) => {}
-            Some(_) => {
+            Some(true) => known.alive_us = at.now_us,
+            Some(false) if known.has_last_words(&self.host, at) => {}
+            Some(false) => {
                 let Some((facts, process)) = self.host.look(key.pid) else { return Who::Unseen };
-                *known = Known { facts, process: Some(process.let_go()), since_us: at.now_us, alive_us: at.now_us };
+                let (since_us, alive_us) = (at.now_us, at.now_us);
+                *known = Known { facts, process: Some(process.let_go()), since_us, alive_us, ended_us: None };
             }
         }
         if known.since_us <= at.sent_us || known.facts.was_there(at.sent_us) {
@@ -451,8 +476,11 @@ mod tests {
         // The last datagrams of a process count, as long as no other process has its number; also when it was time to look again.
         gone(&root, 100);
         for late_us in [0, 500_000, 900_000] {
-            assert!(is_web(s.admit(&all(), &sent(100), 9, at(us(11) + late_us), &rules).unwrap(), &rules), "{late_us}");
+            let late = Times { now_us: us(11) + late_us, ..at(us(11)) };
+            assert!(is_web(s.admit(&all(), &sent(100), 9, late, &rules).unwrap(), &rules), "{late_us}");
         }
+        // But not what was sent after its end was seen: a process that had the number for a moment has ended, too.
+        assert_eq!(s.admit(&all(), &sent(100), 9, at(us(11) + 900_001), &rules).unwrap(), Who::Unseen);
         come(&root, 100, 1195, "0::/tenant");
         let who = s.admit(&all(), &sent(100), 9, at(us(12)), &rules).unwrap();
         assert!(matches!(who, Who::Process(f) if f.started_us == 11_950_000) && !is_web(who, &rules));

@@ -109,8 +109,9 @@ pub struct LocalConfig {
     pub resctrl: Option<PathBuf>,
     /// Peak memory bandwidth, MB/s: what per cent of MBA are of where the kernel counts in absolute units.
     pub mem_bw_mbps: Option<f64>,
-    /// Whoever calls counts on [`Server::apply`] to return at once: where another tool has the lock of resctrl, ways follow at a later
-    /// observation. Else `apply` waits for a second at most.
+    /// Whoever calls observes at a steady pace and reads latency at no other time, so that what waits on the latency sockets may wait for that.
+    /// It counts on [`Server::apply`] to return at once: where another tool has the lock of resctrl, ways follow at a later observation. Else
+    /// `apply` waits for a second at most.
     pub in_a_loop: bool,
     /// How often memory and frequencies are read and values that somebody else may have changed are compared; 0 = at each look.
     pub look_every: Duration,
@@ -482,6 +483,9 @@ impl LocalServer {
             keep_off(&online_now.difference(platform.managed));
         }
         let feed = feed(&dir, &mounts)?;
+        if config.in_a_loop {
+            feed.leave_to_decisions();
+        }
         if no_pmu.is_none() && config.root.is_host() {
             perf::allow_descriptors();
         }

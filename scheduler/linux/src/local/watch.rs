@@ -47,8 +47,8 @@ pub(super) struct Watch {
     pub(super) counted: BTreeSet<ServiceId>,
     looked: Option<Instant>,
     followed: BTreeMap<ServiceId, Instant>,
-    /// Whether this kernel knows resctrl, once that was asked.
-    pub(super) may_be_mounted: Option<bool>,
+    /// This kernel knows resctrl.
+    pub(super) may_be_mounted: bool,
     /// resctrl was found not to be mounted: no class is in force.
     pub(super) unmounted: bool,
     /// Classes are missing that could not be made yet.

@@ -99,8 +99,9 @@ impl LocalServer {
         if self.resctrl_left || self.resctrl_changed.is_some() || self.config.resctrl.is_some() {
             return;
         }
-        // Resctrl is no module: a kernel that lacks it will not have it.
-        if !*self.watch.may_be_mounted.get_or_insert_with(|| may_be_mounted(&self.config.root)) {
+        // A shorter list than that of all mounts. Once a kernel knows resctrl it goes on to.
+        self.watch.may_be_mounted = self.watch.may_be_mounted || may_be_mounted(&self.config.root);
+        if !self.watch.may_be_mounted {
             return;
         }
         if let Some(r) = Resctrl::find(&self.config.root) {
