@@ -12,6 +12,8 @@ use crate::tenant::Tenant;
 const PAGE_GB: f64 = 4096.0 / (1u64 << 30) as f64;
 /// A rise of less than this share of a service's memory is there: pages that are hardly touched come back never.
 const ALL_BUT: f64 = 0.002;
+/// Share of the machine's memory that everybody gets, so that a service that finds none begins at all.
+const LEAST: f64 = 0.001;
 /// Share of the machine's memory that the kernel's common pool may have.
 const COMMON_POOL: f64 = 0.2;
 
@@ -70,31 +72,42 @@ pub(crate) fn step(p: &PlatformProfile, t: &Tenant, wants: Limits, ins_per_s: f6
 }
 
 /// What each tenant can have at most of a machine that is too small for all, beside what it wants itself; nothing where all fit.
-/// `touches_per_s`: pages that each touches.
-pub(crate) fn fit(p: &PlatformProfile, tenants: &[Tenant], wants: &[Limits], touches_per_s: &[f64], out: &mut Vec<Limits>) {
+/// `touches_per_s`: pages that each touches; `new`: those that have just come and hold nothing yet.
+pub(crate) fn fit(
+    p: &PlatformProfile,
+    tenants: &[Tenant],
+    wants: &[Limits],
+    touches_per_s: &[f64],
+    new: impl Fn(usize) -> bool,
+    out: &mut Vec<Limits>,
+) {
     out.clear();
     out.extend_from_slice(wants);
     take_from_unlimited(p, tenants, wants, touches_per_s, out);
-    rise_within(p, tenants, out);
+    rise_within(p, tenants, new, out);
 }
 
 /// Memory is given as it is there: what some are to get waits for what others lose.
-fn rise_within(p: &PlatformProfile, tenants: &[Tenant], out: &mut [Limits]) {
+fn rise_within(p: &PlatformProfile, tenants: &[Tenant], new: impl Fn(usize) -> bool, out: &mut [Limits]) {
     let of = |limit_gb: Option<f64>, i: usize| limit_gb.map_or(set_gb(&tenants[i]), |gb| gb.min(set_gb(&tenants[i])));
+    let now = |i: usize| if new(i) { 0.0 } else { of(tenants[i].mem_gb, i) };
     let (mut held_gb, mut rises_gb) = (0.0, 0.0);
     for (i, l) in out.iter().enumerate() {
-        let now_gb = of(tenants[i].mem_gb, i);
+        let now_gb = now(i);
         held_gb += now_gb;
         rises_gb += (of(l.mem_gb, i) - now_gb).max(0.0);
     }
-    let free_gb = (p.mem.capacity_gb - p.mem.reserved_gb - held_gb).max(0.0);
+    let machine_gb = p.mem.capacity_gb - p.mem.reserved_gb;
+    let free_gb = (machine_gb - held_gb).max(0.0);
     if rises_gb <= free_gb {
         return;
     }
     for (i, l) in out.iter_mut().enumerate() {
-        let (now_gb, to_gb) = (of(tenants[i].mem_gb, i), of(l.mem_gb, i));
+        let (now_gb, to_gb) = (now(i), of(l.mem_gb, i));
         if to_gb > now_gb {
-            l.mem_gb = Some(now_gb + (to_gb - now_gb) * free_gb / rises_gb);
+            let gb = now_gb + (to_gb - now_gb) * free_gb / rises_gb;
+            l.mem_gb = Some(gb.max((LEAST * machine_gb).min(to_gb)));
+            l.cms_gb = l.cms_gb.min(0.9 * gb);
         }
     }
 }
@@ -110,7 +123,7 @@ fn take_from_unlimited(p: &PlatformProfile, tenants: &[Tenant], wants: &[Limits]
         return;
     }
     let givers_gb: f64 = (0..tenants.len()).filter(|i| gives(*i)).map(set).sum();
-    let left_gb = (machine_gb - (all_gb - givers_gb)).max(0.01 * givers_gb);
+    let left_gb = (machine_gb - (all_gb - givers_gb)).max(0.01 * machine_gb);
     let ratio = |i: usize| tenants[i].profile.paging.as_ref().map_or(1.0, |m| m.compress_ratio);
     let gain = (0..tenants.len()).filter(|i| gives(*i)).map(|i| (ratio(i) - 1.0) * set(i)).sum::<f64>() / givers_gb;
     // As much pool as holds everything, within the kernel's bound.
@@ -217,17 +230,17 @@ mod tests {
         let machine_gb = p.mem.capacity_gb - p.mem.reserved_gb;
         assert!(sets_gb > machine_gb, "{sets_gb} {machine_gb}");
         let mut out = vec![];
-        fit(&p, &all, &wants, &[1e5, 1e5], &mut out);
+        fit(&p, &all, &wants, &[1e5, 1e5], |_| false, &mut out);
         let total_gb: f64 = out.iter().map(|l| l.mem_gb.unwrap()).sum();
         assert!((total_gb / machine_gb - 1.0).abs() < 0.01, "{out:?}");
         // The one that touches its memory more often keeps more of it.
         let kept = |out: &[Limits], i: usize| (out[i].mem_gb.unwrap() - out[i].cms_gb) / set_gb(&all[i]);
         let even = kept(&out, 0);
-        fit(&p, &all, &wants, &[1e6, 1e4], &mut out);
+        fit(&p, &all, &wants, &[1e6, 1e4], |_| false, &mut out);
         assert!(kept(&out, 0) > even, "{out:?}");
         // With limits that fit nothing is changed.
         let limited = [Limits { mem_gb: Some(30.0), cms_gb: 2.0 }, Limits { mem_gb: Some(20.0), cms_gb: 0.0 }];
-        fit(&p, &all, &limited, &[1e5, 1e5], &mut out);
+        fit(&p, &all, &limited, &[1e5, 1e5], |_| false, &mut out);
         assert_eq!(out, limited);
         // In the loop both are served from what is left, and pages come back.
         let mut plant = Plant::new(p.clone(), None, 0.1);
@@ -239,5 +252,31 @@ mod tests {
         let in_use_mb: f64 = samples.iter().map(|s| s.memory.in_use_mb).sum();
         assert!(in_use_mb < 1.02 * machine_gb * 1024.0, "{in_use_mb} MB of {machine_gb} GB");
         assert!(samples.iter().any(|s| s.memory.paged.unwrap().pool_ins_per_s > 0.0), "{samples:?}");
+    }
+
+    /// However large a working set is, no memory is there that the machine does not have, and a larger one serves no better.
+    #[test]
+    fn a_larger_set_is_no_gift() {
+        let p = cosmos();
+        let machine_mb = (p.mem.capacity_gb - p.mem.reserved_gb) * 1024.0;
+        let p99_ms = |ws_gb: f64, of_be: bool| {
+            let with = |t: Tenant, ws_gb: f64| Tenant { profile: Arc::new(t.profile.with_working_set(ws_gb).unwrap()), ..t };
+            let (lc_gb, be_gb) = if of_be { (45.0, ws_gb) } else { (ws_gb, 24.0) };
+            let mut plant = Plant::new(p.clone(), None, 0.1);
+            plant.add("a", with(tenant("memcached-lancet", (0, 8), 37_500.0), lc_gb), true).unwrap();
+            plant.add("b", with(tenant("bfs", (8, 16), 0.0), be_gb), true).unwrap();
+            let mut last = 0.0;
+            for tick in 0..300 {
+                let seen = plant.step();
+                let in_use_mb: f64 = seen.iter().map(|s| s.memory.in_use_mb).sum();
+                assert!(in_use_mb <= 1.001 * machine_mb, "{ws_gb} GB, tick {tick}: {in_use_mb} MB of {machine_mb}");
+                last = if of_be { 1.0 / seen[1].instr_per_s } else { seen[0].latency.map_or(f64::INFINITY, |l| l.p99) };
+            }
+            last
+        };
+        for of_be in [false, true] {
+            let all: Vec<f64> = [45.0, 60.0, 100.0, 300.0, 1000.0, 3000.0, 1e5].map(|gb| p99_ms(gb, of_be)).to_vec();
+            assert!(all.windows(2).all(|w| w[1] >= 0.98 * w[0]) && all[6] > 2.0 * all[0], "{all:?}");
+        }
     }
 }

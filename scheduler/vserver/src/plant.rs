@@ -99,6 +99,8 @@ struct State {
     cold: f64,
     /// Memory limits that were set; the tenant has what is in force by now.
     wants: Limits,
+    /// It has just come: of its memory it holds what there is room for from the start.
+    new: bool,
     /// Requests, or thousands of a job's instructions, of the last segment, 1/s.
     work_per_s: f64,
     lasting: Lasting,
@@ -334,6 +336,7 @@ impl Plant {
             warm,
             cold: if warm { 0.0 } else { 1.0 },
             wants,
+            new: true,
             work_per_s: 0.0,
             lasting: self.seed.map_or(Lasting::default(), |seed| Lasting::new(&self.platform().faults, seed, key)),
             last_read: None,
@@ -593,10 +596,12 @@ impl Plant {
         for (s, t) in self.states.iter().zip(&self.tenants) {
             self.touches_per_s.push(s.work_per_s * t.profile.paging.as_ref().map_or(0.0, |m| m.pages));
         }
-        fit(p, &self.tenants, &self.wants, &self.touches_per_s, &mut self.allowed);
+        fit(p, &self.tenants, &self.wants, &self.touches_per_s, |i| self.states[i].new, &mut self.allowed);
         for (i, t) in self.tenants.iter_mut().enumerate() {
             let mut reclaim_cores = 0.0;
-            if Limits::of(t) != self.allowed[i] {
+            if std::mem::take(&mut self.states[i].new) {
+                self.allowed[i].put(t);
+            } else if Limits::of(t) != self.allowed[i] {
                 let (pool, disk) = faults(t.profile.paging.as_ref(), t);
                 let ins_per_s = self.states[i].work_per_s * (pool + disk);
                 let (limits, cores) = step(p, t, self.allowed[i], ins_per_s, h);

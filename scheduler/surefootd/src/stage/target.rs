@@ -15,6 +15,9 @@ pub struct LcService {
     pub rps_levels: Vec<f64>,
 }
 
+/// The source of a target's results that is no profile: its name has a blank, as no service's has.
+pub const VIRTUAL_SERVER: &str = "virtual server";
+
 /// A server with its catalogue.
 #[derive(Clone, Debug)]
 pub struct Target {

@@ -5,7 +5,7 @@ use crate::base::error::{nearest, Error, Result};
 use crate::base::files::Sources;
 use crate::base::places::profile_folders;
 use crate::stage::load::{traces, Trace};
-use crate::stage::target::{LcService, Target};
+use crate::stage::target::{LcService, Target, VIRTUAL_SERVER};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl VirtualTarget {
             services.insert(name.clone(), LcService { qos_target_ms: lc.qos_target_ms, max_load_rps, rps_levels: lc.rps_levels.clone() });
         }
         // What is measured by one plant does not go on with another.
-        sources.insert("plant".into(), hash(EDITION.to_string()));
+        sources.insert(VIRTUAL_SERVER.into(), hash(EDITION.to_string()));
         Target {
             is_virtual: true,
             plant: Some(EDITION),

@@ -5,6 +5,7 @@ use super::rows::State;
 use crate::base::error::{Error, Result};
 use crate::base::files::own_error;
 use crate::base::part::Part;
+use crate::stage::target::VIRTUAL_SERVER;
 use crate::sweep::expand::rule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -273,7 +274,8 @@ impl Manifest {
             changed.push("platform".into());
         }
         let names: std::collections::BTreeSet<&String> = self.sources.keys().chain(now.sources.keys()).collect();
-        changed.extend(names.into_iter().filter(|n| self.sources.get(*n) != now.sources.get(*n)).map(|n| format!("profile of {n}")));
+        let said = |n: &String| if n == VIRTUAL_SERVER { format!("edition of the {n}") } else { format!("profile of {n}") };
+        changed.extend(names.into_iter().filter(|n| self.sources.get(*n) != now.sources.get(*n)).map(said));
         if changed.is_empty() {
             changed.push("campaign_hash".into());
         }

@@ -160,8 +160,8 @@ fn fresh_manifest(job: &Job) -> Manifest {
     };
     let mut spec = c.canonical();
     let with_neighbours = c.sweep.neighbours.count.iter().any(|n| *n > 0);
-    // Only what the results depend on: neighbours may be any service of the catalogue.
-    let used = |name: &String| with_neighbours || name.starts_with("platform ") || job.cases.services().any(|s| s == name);
+    // Only what the results depend on: neighbours may be any service of the catalogue. Names with a blank are no services.
+    let used = |name: &String| with_neighbours || name.contains(' ') || job.cases.services().any(|s| s == name);
     let sources: BTreeMap<String, String> = t.sources.iter().filter(|(n, _)| used(n)).map(|(n, h)| (n.clone(), h.clone())).collect();
     if let Some(o) = spec.as_object_mut() {
         // Another target does not change what was measured on this one.
