@@ -984,6 +984,16 @@ def test_worlds_of_a_range_are_one_set(tmp_path: Path) -> None:
     assert "tune worlds" not in html
 
 
+def test_worlds_of_two_editions_are_refused(tmp_path: Path) -> None:
+    """Under another edition the same number is another world."""
+    now, then = worlds(tmp_path / "a", "test"), worlds(tmp_path / "b", "test", (3, 4))
+    assert len(eval_rows.read([now, then])) == 8
+    what(then, worlds={"edition": 2, "range": "test", "numbers": [3, 4]})
+    with pytest.raises(BadInput) as e:
+        eval_rows.read([now, then])
+    assert f"{now} (edition 1) and {then} (edition 2): rows of several editions of worlds. Run the" in str(e.value)
+
+
 def test_rows_of_two_ranges_are_refused(tmp_path: Path) -> None:
     """An evaluation is of one range, or of workload files; an eval.json of files does not vouch for rows of worlds."""
     out = worlds(tmp_path / "a", "test")

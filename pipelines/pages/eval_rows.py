@@ -64,7 +64,7 @@ _LINE: dict[str, Any] = {
 }
 # columns without empty cells; in a time line the others are null where unknown
 _FILLED = ("workload", "policy", "platform", "seed", "converged")
-SAID = ("harm", "bundle", "surefootd", "requests", "plant")
+SAID = ("harm", "bundle", "surefootd", "requests", "plant", "worlds_edition")
 """What eval.json says of a folder's rows."""
 _LINE_FILLED = ("workload", "policy", "seed", "t_ms", "service", "kind")
 _KEY = ["platform", "set", "workload", "policy", "seed", "harm"]
@@ -78,12 +78,13 @@ _POINTS = 400
 
 
 def read(outs: Sequence[Path]) -> pl.DataFrame:
-    """The rows of all folders, with ten columns more.
+    """The rows of all folders, with eleven columns more.
 
     `set`; `lc`, LC services in the workload; `out`, the folder; `lacks`, the columns of OPTIONAL that the folder has not
     (in other folders a null was measured, and is no number); `told`, whether it has an eval.json; and of that (null where there
     is none) `harm` (untruths that policies were told), `bundle` (digest), `surefootd` (version), `sha256` (the workload file's),
-    `requests` ("exact" where every request was simulated by itself), `plant` (the virtual server's edition; null: the first).
+    `requests` ("exact" where every request was simulated by itself), `plant` (the virtual server's edition; null: the first),
+    `worlds_edition` (of their draws; null: no worlds).
 
     A set is the workloads whose names differ in their last number only (lc3-01, lc3-02 ...); of other names, those of one folder.
     All worlds of a range are one set ("test worlds") on one platform (DRAWN).
@@ -98,6 +99,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     _each_once(outs)
     frame = pl.concat([_one(out) for out in outs], how="vertical")
     _one_plant(frame)
+    _one_drawing(frame)
     _one_file_a_name(frame)
     _one_harm(frame)
     _one_simulation(frame)
@@ -161,6 +163,15 @@ def _one_plant(frame: pl.DataFrame) -> None:
         raise BadInput(f"{' and '.join(said)}: rows of several editions of the virtual server. Run the older evaluation again")
 
 
+def _one_drawing(frame: pl.DataFrame) -> None:
+    """A number is another world where worlds are drawn otherwise."""
+    worlds = frame.filter(pl.col("worlds_edition").is_not_null()).select("worlds_edition", "out").unique().sort("out")
+    by = worlds.partition_by("worlds_edition", maintain_order=True)
+    if len(by) > 1:
+        said = [f"{of['out'][0]} (edition {of['worlds_edition'][0]})" for of in by]
+        raise BadInput(f"{' and '.join(said)}: rows of several editions of worlds. Run the older evaluation again")
+
+
 def _one_simulation(frame: pl.DataFrame) -> None:
     """Requests by the laws of queues and requests by themselves are two virtual servers."""
     for of in (
@@ -187,8 +198,10 @@ def _what(out: Path, again: str) -> dict[str, Any] | None:
         found = read_json(path)
         said = {name: found[name] for name in names} | {"requests": "exact" if found.get("exact") is True else None}
         said["plant"] = str(found["plant"]) if "plant" in found else None
+        worlds = found.get("worlds")
+        said["worlds_edition"] = None if worlds is None else str(worlds["edition"])
         ran: dict[str, Any] = {
-            "platform": [found["platform"] if found.get("worlds") is None else DRAWN],
+            "platform": [found["platform"] if worlds is None else DRAWN],
             "policies": list(found["policies"]),
             "seeds": range(1, found["seeds"] + 1),
         }

@@ -325,6 +325,19 @@ fn resume(file: &Path, out: &Path) -> std::process::Output {
     run(&["sweep", path(file), "--server", "virtual:server-1", "--out", path(out), "--resume"])
 }
 
+/// What one edition of the virtual server measured does not go on with another.
+#[test]
+fn another_plant_is_another_campaign() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = finished(dir.path());
+    let mut of_old = manifest(&out);
+    assert!(of_old["sources"]["virtual server"].is_string(), "{}", of_old["sources"]);
+    (of_old["sources"]["virtual server"], of_old["campaign_hash"]) = ("0".repeat(64).into(), "0".repeat(64).into());
+    fs::write(out.join("manifest.json"), of_old.to_string()).unwrap();
+    let (code, says) = one_line(&resume(&file, &out));
+    assert!(code == 2 && says.contains("changed: edition of the virtual server. Put that back, or use another --out"), "{says}");
+}
+
 /// A journal that a crash cut in the middle of a line is trimmed, and the sweep goes on to the same result.
 #[test]
 fn torn_journal() {

@@ -92,6 +92,36 @@ fn a_world_is_drawn_into_a_folder() {
     assert_eq!(names, ["a", "above", "c", "empty"]);
 }
 
+/// A folder that another program drew is another world, and what a killed draw left goes with the next one.
+#[test]
+fn folders_of_others_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("w");
+    // No process has a number above the kernel's bound.
+    let left = dir.path().join(".w.4194305.tmp");
+    fs::create_dir(&left).unwrap();
+    draw("tune", "7", &folder);
+    assert!(!left.exists());
+    let path_of = folder.join("world.json");
+    let good: Value = serde_json::from_slice(&fs::read(&path_of).unwrap()).unwrap();
+    let sweep = |out: &str| {
+        let args = ["sweep", path(&folder.join("campaign.toml")), "--server", "virtual:tune-7-p", "--profiles", path(&folder), "--plan"];
+        let out = dir.path().join(out);
+        run(&[&args[..], &["--out", path(&out)]].concat())
+    };
+    assert!(sweep("a").status.success());
+    for (field, says) in [("edition", "world.json: edition: is 99, and this surefootd has"), ("plant", "world.json: plant: is 99")] {
+        let mut other = good.clone();
+        other[field] = 99.into();
+        fs::write(&path_of, other.to_string()).unwrap();
+        let (code, said) = one_line(&sweep("b"));
+        assert!(code == 2 && said.contains(says) && said.contains("Draw the world again"), "{said}");
+    }
+    fs::write(&path_of, "garbage").unwrap();
+    let (code, said) = one_line(&sweep("b"));
+    assert!(code == 2 && said.contains("world.json: is no JSON"), "{said}");
+}
+
 /// What cannot be meant is one line with the remedy, and leaves nothing behind.
 #[test]
 fn what_cannot_be_meant_is_refused() {

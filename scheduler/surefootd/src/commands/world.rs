@@ -34,8 +34,12 @@ fn draw(args: &WorldDraw) -> Result<()> {
         return Err(Error::BadInput(format!("--out {}: names no folder. Give the path of a new one", args.out.display())));
     };
     let _above = NewFolders::create(parent)?;
-    // Of this process alone: two that draw at once are not in each other's way, nor in that of what a kill left.
-    let part = parent.join(format!(".{}.{}{TEMPORARY}", name.to_string_lossy(), std::process::id()));
+    // Of this process alone: two that draw at once are not in each other's way.
+    let part_of = |pid: u32| parent.join(format!(".{}.{pid}{TEMPORARY}", name.to_string_lossy()));
+    let part = part_of(std::process::id());
+    for left in left_by_kills(parent, &name.to_string_lossy()).into_iter().map(part_of) {
+        let _ = std::fs::remove_dir_all(left);
+    }
     let placed = write(&part, &drawn, &manifest).and_then(|()| {
         // A folder is never replaced but by this: an empty one that came meanwhile.
         std::fs::rename(&part, &args.out).map_err(|e| Error::io(&args.out, "cannot be put in place", &e))
@@ -49,6 +53,13 @@ fn draw(args: &WorldDraw) -> Result<()> {
         return say::json(&manifest);
     }
     say::print(&page(&drawn, &args.out))
+}
+
+/// Processes that drew a world of this name here, and ended before it was in place.
+fn left_by_kills(parent: &Path, name: &str) -> Vec<u32> {
+    let pid = |e: std::fs::DirEntry| e.file_name().to_str()?.strip_prefix(&format!(".{name}."))?.strip_suffix(TEMPORARY)?.parse().ok();
+    let all = std::fs::read_dir(parent).into_iter().flatten().flatten().filter_map(pid);
+    all.filter(|pid: &u32| !Path::new("/proc").join(pid.to_string()).exists()).collect()
 }
 
 /// All files of a world, in a folder that must not be there yet.

@@ -1,6 +1,7 @@
 //! What a run, an evaluation and a sweep are about: virtual targets, workloads, models, inputs. It knows `base` alone.
 
 pub mod config;
+pub mod drawn;
 pub mod inputs;
 pub mod load;
 pub mod models;

@@ -4,6 +4,7 @@ use crate::base::digest::sha256_hex;
 use crate::base::error::{nearest, Error, Result};
 use crate::base::files::Sources;
 use crate::base::places::profile_folders;
+use crate::stage::drawn::check_folder;
 use crate::stage::load::{traces, Trace};
 use crate::stage::target::{LcService, Target, VIRTUAL_SERVER};
 use std::collections::BTreeMap;
@@ -57,6 +58,7 @@ impl VirtualTarget {
             )));
         }
         let folders = profile_folders(is_file.then_some(file), given);
+        folders.iter().try_for_each(|dir| check_folder(dir))?;
         let mut profiles = Profiles::load(&folders).map_err(bad)?;
         let traces = traces(&folders)?;
         let profile = if is_file {

@@ -3,14 +3,13 @@
 use crate::base::digest::sha256_hex;
 use crate::base::error::{Error, Result};
 use crate::base::files::Sources;
+pub use crate::stage::drawn::MANIFEST;
 use crate::stage::virtual_target::VirtualTarget;
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use surefoot_vserver::platform_of;
 use surefoot_vserver::world::{World, WorldId, EDITION};
 
-/// Name of the manifest in the folder of a world.
-pub const MANIFEST: &str = "world.json";
 /// The folder of a world's workloads in it.
 pub const WORKLOADS: &str = "workloads";
 
