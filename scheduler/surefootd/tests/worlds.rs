@@ -105,8 +105,8 @@ fn folders_of_others_are_told_apart() {
     let path_of = folder.join("world.json");
     let good: Value = serde_json::from_slice(&fs::read(&path_of).unwrap()).unwrap();
     let sweep = |out: &str| {
-        let args = ["sweep", path(&folder.join("campaign.toml")), "--server", "virtual:tune-7-p", "--profiles", path(&folder), "--plan"];
-        let out = dir.path().join(out);
+        let (campaign, out) = (folder.join("campaign.toml"), dir.path().join(out));
+        let args = ["sweep", path(&campaign), "--server", "virtual:tune-7-p", "--profiles", path(&folder), "--plan"];
         run(&[&args[..], &["--out", path(&out)]].concat())
     };
     assert!(sweep("a").status.success());
