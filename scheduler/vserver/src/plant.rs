@@ -590,7 +590,8 @@ impl Plant {
     fn move_memory(&mut self, h: f64) {
         let p = &self.solver.platform;
         self.wants.clear();
-        self.wants.extend(self.states.iter().map(|s| s.wants));
+        // A newcomer begins as it came, whatever limits have been set since.
+        self.wants.extend(self.states.iter().zip(&self.tenants).map(|(s, t)| if s.new { Limits::of(t) } else { s.wants }));
         self.touches_per_s.clear();
         self.reclaim.clear();
         for (s, t) in self.states.iter().zip(&self.tenants) {

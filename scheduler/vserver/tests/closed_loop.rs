@@ -393,20 +393,30 @@ fn memory_is_seen_as_it_is_in_force() {
     let free = run(&mut cosmos_with(&[("memcached-lancet", 37_500.0)]), 1)[0].get("memcached-lancet").unwrap().memory;
     assert!(free.in_use_bytes.unwrap() > 44 << 30, "{free:?}");
     assert_eq!((free.pool_bytes, free.refaults_per_s, free.stall_frac), (Some(0), Some(0.0), Some(0.0)));
-    let mut v = cosmos();
-    v.apply(&limits(&v, 36.0, 24.0)).unwrap();
-    // 17 GB are taken from the service, a page in 3.5 us.
+    // Of one that has room 17 GB are taken, a page in 3.5 us.
+    let mut v = cosmos_with(&[("memcached-lancet", 37_500.0)]);
+    run(&mut v, 1);
+    let bytes = |gb: u64| Some(gb << 30);
+    let limited = Allocation { mem_limit_bytes: bytes(36), zswap_max_bytes: bytes(8), ..hold(&v, 0, 10, 0xff) };
+    v.apply(&plan(&[("memcached-lancet", limited)])).unwrap();
     let all = run(&mut v, 400);
     let in_use = |o: &Observation| o.get("memcached-lancet").unwrap().memory.in_use_bytes.unwrap();
     assert!(in_use(&all[20]) > 37 << 30 && all.windows(2).all(|w| in_use(&w[1]) <= in_use(&w[0])), "{}", in_use(&all[20]));
-    let seen = &all[399];
-    let m = seen.get("memcached-lancet").unwrap().memory;
+    let m = all[399].get("memcached-lancet").unwrap().memory;
     assert_eq!((m.in_use_bytes, m.pool_bytes), (Some(36 << 30), Some(8 << 30)));
     assert!((m.compression_ratio().unwrap() - 1.9).abs() < 1e-9, "{m:?}");
     let (pool, disk) = (m.pool_swap_ins_per_s.unwrap(), m.disk_swap_ins_per_s.unwrap());
     assert!(pool > disk && disk > 0.0 && m.refaults_per_s == Some(pool + disk), "{m:?}");
     assert!(m.stall_frac.is_some_and(|s| s > 0.0 && s < 1.0), "{m:?}");
-    let m = seen.get("stream").unwrap().memory;
+    // Together they touch more than the machine has: the service begins with 36 GB and more pool, which goes as its pages are touched.
+    let mut v = cosmos();
+    v.apply(&limits(&v, 36.0, 24.0)).unwrap();
+    let all = run(&mut v, 400);
+    let of = |o: &Observation, id: &str| o.get(id).unwrap().memory;
+    let pool = |o: &Observation| of(o, "memcached-lancet").pool_bytes.unwrap();
+    assert!(all.windows(2).all(|w| pool(&w[1]) <= pool(&w[0])) && pool(&all[20]) > pool(&all[399]) && pool(&all[399]) >= 8 << 30);
+    assert_eq!(of(&all[399], "memcached-lancet").in_use_bytes, Some(36 << 30));
+    let m = of(&all[399], "stream");
     assert_eq!((m.in_use_bytes, m.pool_bytes, m.refaults_per_s), (Some(24 << 30), Some(0), Some(0.0)));
 }
 

@@ -19,7 +19,7 @@ fn text(path: &str) -> String {
 #[test]
 fn all_profiles_are_read() {
     let all = profiles();
-    assert_eq!((all.platforms.len(), all.services.len()), (5, 24));
+    assert_eq!((all.platforms.len(), all.services.len()), (5, 25));
     assert_eq!(all.services.values().filter(|p| p.is_be()).count(), 9);
 }
 
@@ -221,7 +221,7 @@ fn folders_merge_and_later_ones_win() {
     put("moses.toml", text("services/moses.toml").replace("qos_target_ms = 10.0", "qos_target_ms = 12.5"));
     put("new.toml", text("services/moses.toml").replace("name = \"moses\"", "name = \"new\""));
     let all = Profiles::load(&[here("profiles"), dir.path().into()]).unwrap();
-    assert_eq!(all.services.len(), 25);
+    assert_eq!(all.services.len(), 26);
     assert_eq!(all.service("moses").unwrap().lc().unwrap().qos_target_ms, 12.5);
     let unknown = all.service("sphynx").unwrap_err().to_string();
     assert!(unknown.contains("sphynx") && unknown.contains("sphinx") && unknown.contains("--profiles"), "{unknown}");
