@@ -12,7 +12,7 @@ use crate::tenant::Tenant;
 const PAGE_GB: f64 = 4096.0 / (1u64 << 30) as f64;
 /// A rise of less than this share of a service's memory is there: pages that are hardly touched come back never.
 const ALL_BUT: f64 = 0.002;
-/// Share of the machine's memory that everybody gets, so that a service that finds none begins at all.
+/// Share of the machine's memory that each tenant gets, so that one that finds none begins at all.
 const LEAST: f64 = 0.001;
 /// Share of the machine's memory that the kernel's common pool may have.
 const COMMON_POOL: f64 = 0.2;
