@@ -25,12 +25,6 @@ pub(super) struct Seen {
     pub heard_us: u64,
 }
 
-impl Seen {
-    fn is_steady(&self, steady_us: u64, now_us: u64) -> bool {
-        now_us >= self.unsteady_us + steady_us && now_us < self.heard_us + SILENT_US
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Calm {
     steady_us: u64,
@@ -84,7 +78,7 @@ impl Calm {
 
     /// Whether what was seen is no reason to end it.
     pub fn may_last(&self, seen: Seen, now_us: u64) -> bool {
-        seen.is_steady(self.steady_us, now_us)
+        now_us >= seen.unsteady_us + self.steady_us && now_us < seen.heard_us + SILENT_US
     }
 
     /// Whether datagrams are left to the decisions, which come.

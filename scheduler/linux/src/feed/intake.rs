@@ -74,9 +74,7 @@ impl Account {
         self.busy = true;
         1 + (-self.left_us / self.part) as u64
     }
-}
 
-impl Account {
     /// Note what a turn came to: whether anything was heard, and whether so much comes that it cannot wait for decisions.
     fn pace(&mut self, took: &Took, now_us: u64, seen: &mut Seen) {
         if now_us > self.pace.0 + LATE_US {
@@ -219,7 +217,7 @@ impl Intake {
         let mut flood = false;
         let Intake { senders, lines, buf, control, seen } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
-            let waited = Waited { polled: asked.polled, asked_us: 0, since_ms: None };
+            let waited = Waited { polled: asked.polled, decision: None };
             let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
             let took = if account.busy {
                 let began_us = cpu_us();
@@ -270,27 +268,20 @@ impl Intake {
         let wanted: Vec<bool> = self.lines.iter_mut().map(|(_, account)| account.wait_us(asked_us) == 0).collect();
         let Some(asked) = self.ask(None, &wanted, PollTimeout::ZERO) else { return true };
         let rules = listener.rules();
-        let until_us = asked_us + DECISION_US;
+        let decision = Decision { asked_us, since_ms, until_us: asked_us + DECISION_US };
         let Intake { senders, lines, buf, control, seen } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
-            let waited = Waited { polled: asked.polled, asked_us, since_ms: Some(since_ms) };
+            let waited = Waited { polled: asked.polled, decision: Some(decision) };
             let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
             let began_us = cpu_us();
-            let took = turn.take(FEW, |turn| {
-                let one = turn.at_once();
-                if now_us() < until_us {
-                    one
-                } else {
-                    one.and_then(|_| Err(ErrorKind::TimedOut.into()))
-                }
-            });
+            let took = turn.take(FEW, Turn::at_once);
             account.left_us -= cpu_us().saturating_sub(began_us) as f64;
             account.pace(&took, asked_us, seen);
         }
-        if wanted.contains(&false) {
+        let now_us = now_us();
+        if wanted.contains(&false) || now_us >= decision.until_us {
             seen.unsteady_us = asked_us;
         }
-        let now_us = now_us();
         self.in_order().is_some_and(|seen| seen.unsteady_us < asked_us && listener.calm().may_last(seen, now_us))
     }
 }
@@ -309,16 +300,36 @@ struct Took {
 
 /// Of datagrams that waited.
 struct Waited {
-    /// Held processes were asked after the first of them had come, and after all that were sent before `asked_us`.
+    /// Held processes were asked after the socket was.
     polled: bool,
+    /// None: the thread takes them as they come.
+    decision: Option<Decision>,
+}
+
+/// When a decision asked, up to which time of the feed's clock the last one has heard, and until when it takes datagrams.
+#[derive(Clone, Copy)]
+struct Decision {
     asked_us: u64,
-    /// Their time is when they came, after this one of the feed's clock; None: when they are taken.
-    since_ms: Option<u64>,
+    since_ms: u64,
+    until_us: u64,
 }
 
 impl Waited {
+    /// Whether held processes were asked after the next datagram had come: the first one is what made the socket readable.
+    fn was_polled(&mut self, at: Times) -> bool {
+        match self.decision {
+            Some(d) => self.polled && at.sent_us < d.asked_us,
+            None => std::mem::take(&mut self.polled),
+        }
+    }
+
+    /// When a datagram came, for a decision; else when it is taken.
     fn arrived_ms(&self, at: Times, now_ms: u64) -> u64 {
-        self.since_ms.map_or(now_ms, |since_ms| now_ms.saturating_sub(at.now_us.saturating_sub(at.sent_us) / 1000).max(since_ms + 1))
+        self.decision.map_or(now_ms, |d| now_ms.saturating_sub(at.now_us.saturating_sub(at.sent_us) / 1000).max(d.since_ms + 1))
+    }
+
+    fn goes_on(&self) -> bool {
+        self.decision.is_none_or(|d| now_us() < d.until_us)
     }
 }
 
@@ -337,7 +348,7 @@ impl<L: Listener> Turn<'_, L> {
     /// Empty the socket, or take so many datagrams at most, each by `one`: its bytes, None where it was not read.
     fn take(&mut self, most: usize, one: impl Fn(&mut Self) -> std::io::Result<Option<usize>>) -> Took {
         let mut took = Took::default();
-        while took.datagrams < most {
+        while took.datagrams < most && self.waited.goes_on() {
             match one(self) {
                 Ok(read) => {
                     took.datagrams += 1;
@@ -414,11 +425,7 @@ fn admit<'s>(
     };
     // Where the numbers of processes say nothing.
     let from = if senders.sees_processes() { from } else { Credentials { pid: 0, ..from } };
-    let first = waited.polled && waited.asked_us == 0;
-    let at = Times { polled: waited.polled && at.sent_us < waited.asked_us || first, ..at };
-    if first {
-        waited.polled = false;
-    }
+    let at = Times { polled: waited.was_polled(at), ..at };
     match senders.admit(&line.via, &from, bytes, at, rules) {
         Ok(who) if bytes <= MAX_DATAGRAM => Ok((from, who, at)),
         Ok(_) => Err((Reason::Format, Some(from), "sends more than 256 KiB at once. Send fewer digits, or shorter windows")),

@@ -75,9 +75,7 @@ impl Sent {
     ///
     /// # Errors
     /// What its counts and times contradict.
-    fn push(&mut self, mut i: Interval, from: Option<Speaker>) -> Result<(), (Reason, String)> {
-        // Of two sockets the one may be emptied before the other.
-        i.arrived_ms = self.recent.back().map_or(0, |h| h.i.arrived_ms).max(i.arrived_ms);
+    fn push(&mut self, i: Interval, from: Option<Speaker>) -> Result<(), (Reason, String)> {
         let now_ms = i.arrived_ms;
         let oldest = now_ms.saturating_sub(LONGEST_WINDOW_MS);
         self.drop_while(|_, first| first.arrived_ms < oldest);
