@@ -157,19 +157,19 @@ def _one_harm(frame: pl.DataFrame) -> None:
 
 def _one_plant(frame: pl.DataFrame) -> None:
     """Figures of two plants are figures of two servers."""
-    by = frame.select("plant", "out").unique().sort("out").partition_by("plant", maintain_order=True)
-    if len(by) > 1:
-        said = [f"{of['out'][0]} (plant {of['plant'][0] or 1})" for of in by]
-        raise BadInput(f"{' and '.join(said)}: rows of several editions of the virtual server. Run the older evaluation again")
+    _one_edition(frame, "plant", "plant", "the virtual server")
 
 
 def _one_drawing(frame: pl.DataFrame) -> None:
     """A number is another world where worlds are drawn otherwise."""
-    worlds = frame.filter(pl.col("worlds_edition").is_not_null()).select("worlds_edition", "out").unique().sort("out")
-    by = worlds.partition_by("worlds_edition", maintain_order=True)
+    _one_edition(frame.filter(pl.col("worlds_edition").is_not_null()), "worlds_edition", "edition", "worlds")
+
+
+def _one_edition(frame: pl.DataFrame, column: str, word: str, of_what: str) -> None:
+    by = frame.select(column, "out").unique().sort("out").partition_by(column, maintain_order=True)
     if len(by) > 1:
-        said = [f"{of['out'][0]} (edition {of['worlds_edition'][0]})" for of in by]
-        raise BadInput(f"{' and '.join(said)}: rows of several editions of worlds. Run the older evaluation again")
+        said = [f"{of['out'][0]} ({word} {of[column][0] or 1})" for of in by]
+        raise BadInput(f"{' and '.join(said)}: rows of several editions of {of_what}. Run the older evaluation again")
 
 
 def _one_simulation(frame: pl.DataFrame) -> None:
