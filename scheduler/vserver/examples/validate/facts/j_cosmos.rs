@@ -8,7 +8,10 @@ use surefoot_vserver::{Profile, Sample, Tenant};
 
 pub const PLATFORM: &str = "cosmos-server";
 const CORES: [u32; 5] = [2, 4, 6, 8, 10];
-const MEMORY_GB: f64 = 60.0;
+pub const MEMORY_GB: f64 = 60.0;
+pub const ALL_WAYS: u32 = (1 << 11) - 1;
+/// The five jobs, with their working sets at medium over-commitment, GB.
+pub const JOBS: [(&str, f64); 5] = [("bc", 24.0), ("bfs", 24.1), ("canneal", 24.2), ("cc", 24.1), ("stream", 24.0)];
 
 #[derive(Clone, Copy)]
 pub enum Load {
@@ -75,8 +78,7 @@ pub fn grid_by(lab: &mut Lab, load: Load, mor: Mor, cms_frac: f64, mut judge: im
     let (lc_gb, be_gb) = mor.working_sets_gb();
     let lc = with_working_set(&lab.profile("memcached-lancet"), lc_gb);
     let be = with_working_set(&lab.profile("stream"), be_gb);
-    let ways = (1 << 11) - 1;
-    let job = |cpus, mem_gb| Tenant { mem_gb, ..Tenant::new(be.clone(), 0.0, 16, cpus, ways) };
+    let job = |cpus, mem_gb| Tenant { mem_gb, ..Tenant::new(be.clone(), 0.0, 16, cpus, ALL_WAYS) };
     let alone = lab.case(PLATFORM, &[job(CpuSet::range(0, 16), None)])[0].instr_per_s;
     let target_ms = lc.lc().expect("LC").qos_target_ms;
     let full_rps = lc.lc().expect("LC").max_load_rps[PLATFORM];
@@ -87,7 +89,7 @@ pub fn grid_by(lab: &mut Lab, load: Load, mor: Mor, cms_frac: f64, mut judge: im
             let service = Tenant {
                 mem_gb: Some(mem_gb),
                 cms_gb: cms_frac * ((lc_gb - mem_gb) / gain).min(mem_gb),
-                ..Tenant::new(lc.clone(), load.rps(), 16, CpuSet::range(0, cores), ways)
+                ..Tenant::new(lc.clone(), load.rps(), 16, CpuSet::range(0, cores), ALL_WAYS)
             };
             let rest = job(CpuSet::range(cores, 16), Some(MEMORY_GB - mem_gb));
             let s = judge(lab, &[service, rest]);

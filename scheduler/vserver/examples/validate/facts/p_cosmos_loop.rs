@@ -1,6 +1,6 @@
 //! COSMOS in closed loop: runs of ticks with readings that err, memory that moves in its own time, a machine that is too small.
 
-use super::j_cosmos::{best, emu, grid_by, met, with_working_set, Cell, Load, Mor, PLATFORM};
+use super::j_cosmos::{best, emu, grid_by, met, with_working_set, Cell, Load, Mor, ALL_WAYS, JOBS, PLATFORM};
 use super::lab::Lab;
 use super::{ascending, list, three, Fact, Kind};
 use std::sync::Arc;
@@ -11,7 +11,6 @@ const TICK_S: f64 = 0.1;
 /// Memory has moved by then.
 const SETTLED_TICKS: usize = 400;
 const SEEN_TICKS: usize = 100;
-const ALL_WAYS: u32 = (1 << 11) - 1;
 
 /// The last ten of fifty seconds: the median of p99, the mean of instructions.
 fn run(lab: &Lab, tenants: &[Tenant]) -> Vec<Sample> {
@@ -130,7 +129,6 @@ fn c2(lab: &mut Lab, low: &[Cell], low_high: &[Cell]) -> Vec<Fact> {
 
 /// The paper's five mixes with memcached at medium load and medium MOR, without limits of memory: everything shared, and cores dealt out.
 fn without_memory(lab: &mut Lab) -> Vec<Fact> {
-    const MIXES: [(&str, f64); 5] = [("bc", 24.0), ("bfs", 24.1), ("canneal", 24.2), ("cc", 24.1), ("stream", 24.0)];
     let lc = with_working_set(&lab.profile("memcached-lancet"), 45.0);
     let target_ms = lc.lc().expect("LC").qos_target_ms;
     let p99_ms = |job: &str, ws_gb: f64, of_lc: CpuSet, of_be: CpuSet| {
@@ -139,12 +137,12 @@ fn without_memory(lab: &mut Lab) -> Vec<Fact> {
         run(lab, &tenants)[0].latency.expect("LC").p99
     };
     let all = CpuSet::range(0, 16);
-    let ld: Vec<f64> = MIXES.iter().map(|(job, gb)| p99_ms(job, *gb, all, all)).collect();
+    let ld: Vec<f64> = JOBS.iter().map(|(job, gb)| p99_ms(job, *gb, all, all)).collect();
     let dealt = |job: &str, gb: f64| {
         let each = (2..=14).step_by(2).map(|n| p99_ms(job, gb, CpuSet::range(0, n), CpuSet::range(n, 16)));
         each.fold(f64::INFINITY, f64::min)
     };
-    let ca: Vec<f64> = MIXES.iter().map(|(job, gb)| dealt(job, *gb)).collect();
+    let ca: Vec<f64> = JOBS.iter().map(|(job, gb)| dealt(job, *gb)).collect();
     let fact = |text: &str, of: &[f64]| {
         Fact::new(
             Kind::Pred,

@@ -1,14 +1,11 @@
 //! COSMOS's second service: silo beside each of the paper's five jobs, at medium load and medium memory over-commitment.
 
-use super::j_cosmos::{with_working_set, PLATFORM};
+use super::j_cosmos::{with_working_set, ALL_WAYS, JOBS, MEMORY_GB, PLATFORM};
 use super::lab::Lab;
 use super::{list, Fact, Kind};
 use surefoot_server::CpuSet;
 use surefoot_vserver::Tenant;
 
-const JOBS: [(&str, f64); 5] = [("bc", 24.0), ("bfs", 24.1), ("canneal", 24.2), ("cc", 24.1), ("stream", 24.0)];
-const MEMORY_GB: f64 = 60.0;
-const ALL_WAYS: u32 = (1 << 11) - 1;
 /// Memory of the LC service in each column, GB: from what its pages compress to to all of it.
 const COLUMNS: u32 = 12;
 const LEAST_GB: f64 = 29.2;
