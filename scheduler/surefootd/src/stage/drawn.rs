@@ -1,9 +1,10 @@
 //! The folder of a drawn world (docs/worlds.md), as far as those read it that take profiles from it.
 
 use crate::base::error::{Error, Result};
-use serde_json::{json, Value};
+use serde_json::Value;
 use std::path::Path;
 use surefoot_io::input::{self, SUMMARY_BYTES};
+use surefoot_io::json;
 use surefoot_vserver::world::EDITION;
 
 /// Name of the manifest.
@@ -20,10 +21,10 @@ pub fn check_folder(dir: &Path) -> Result<()> {
     }
     let wrong =
         |what: String| Error::BadInput(format!("{}: {what}. Draw the world again: surefootd world draw (docs/worlds.md)", path.display()));
-    let text = input::text(&path, SUMMARY_BYTES).map_err(|e| wrong(e.to_string()))?;
-    let said: Value = serde_json::from_str(&text).map_err(|e| wrong(format!("is no JSON ({e})")))?;
+    let bytes = input::bytes(&path, SUMMARY_BYTES).map_err(|e| wrong(e.to_string()))?;
+    let said: Value = json::from_slice(&bytes).map_err(|e| wrong(format!("is no JSON ({e})")))?;
     for (field, now) in [("edition", EDITION), ("plant", surefoot_vserver::EDITION)] {
-        if said[field] != json!(now) {
+        if said[field] != Value::from(now) {
             return Err(wrong(format!("{field}: is {}, and this surefootd has {now}", said[field])));
         }
     }
