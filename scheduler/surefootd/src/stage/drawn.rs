@@ -24,7 +24,7 @@ pub fn check_folder(dir: &Path) -> Result<()> {
     let bytes = input::bytes(&path, SUMMARY_BYTES).map_err(|e| wrong(e.to_string()))?;
     let said: Value = json::from_slice(&bytes).map_err(|e| wrong(format!("is no JSON ({e})")))?;
     for (field, now) in [("edition", EDITION), ("plant", surefoot_vserver::EDITION)] {
-        if said[field] != Value::from(now) {
+        if said[field] != now {
             return Err(wrong(format!("{field}: is {}, and this surefootd has {now}", said[field])));
         }
     }
