@@ -24,6 +24,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use surefoot_server::Amount;
 
 type Flow = ControlFlow<()>;
 
@@ -39,19 +40,6 @@ const TOLERANCE: f64 = 1e-6;
 const MOST_STEPS: usize = 500;
 /// LC services up to which a local search also tries pairs of moves.
 const PAIRS_UP_TO: usize = 8;
-
-/// Cores and ways of one holder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hold {
-    pub cores: u32,
-    pub ways: u32,
-}
-
-impl Hold {
-    pub fn new(cores: u32, ways: u32) -> Self {
-        Hold { cores, ways }
-    }
-}
 
 /// What there is to hand out.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,9 +66,9 @@ pub struct Problem {
 /// Who holds what.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partition {
-    pub lc: Vec<Hold>,
+    pub lc: Vec<Amount>,
     /// The BE jobs' together; idle without BE jobs.
-    pub rest: Hold,
+    pub rest: Amount,
     pub mba_pct: u8,
 }
 
@@ -103,7 +91,7 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deal {
     pub lc_cores: Vec<u32>,
-    pub rest: Hold,
+    pub rest: Amount,
 }
 
 /// Answers questions about one server; many at a time, so that it can use several threads. Answers come in order and depend
@@ -115,10 +103,10 @@ pub trait Bench {
 
     /// p99 / QoS target of LC service `lc` with nobody else on the server, on the best places for that many cores. If it
     /// misses its target there, it does so in every partition where it holds as much.
-    fn lc_alone(&mut self, lc: usize, holds: &[Hold]) -> Vec<f64>;
+    fn lc_alone(&mut self, lc: usize, holds: &[Amount]) -> Vec<f64>;
 
     /// No partition with this rest and limit lets the BE jobs reach more throughput.
-    fn be_alone(&mut self, rests: &[(Hold, u8)]) -> Vec<f64>;
+    fn be_alone(&mut self, rests: &[(Amount, u8)]) -> Vec<f64>;
 
     /// No deal of ways, and no bandwidth limit, brings the largest p99 / QoS target in `set` below this (the rest's ways do
     /// not count).
@@ -162,7 +150,7 @@ pub struct Outcome {
 }
 
 /// How much better a partition is, the first difference counts.
-type Rank = (i64, i64, Reverse<u32>, u8, Reverse<Vec<Hold>>);
+type Rank = (i64, i64, Reverse<u32>, u8, Reverse<Vec<Amount>>);
 
 /// How good a partition is for a local search.
 type Score = (bool, i64, Reverse<u32>);
@@ -189,15 +177,15 @@ impl Problem {
         (steps(self.emu(a).0), steps(a.be_throughput), Reverse(p.size()), p.mba_pct, Reverse(p.lc.clone()))
     }
 
-    fn least(&self) -> Hold {
-        Hold::new(1, self.space.min_ways)
+    fn least(&self) -> Amount {
+        Amount::new(1, self.space.min_ways)
     }
 
-    fn rest_least(&self) -> Hold {
+    fn rest_least(&self) -> Amount {
         if self.jobs > 0 {
             self.least()
         } else {
-            Hold::default()
+            Amount::default()
         }
     }
 
@@ -315,7 +303,7 @@ impl Reach {
 }
 
 /// Deals of cores that leave one of `rests`, counted once for all ways.
-fn count_deals(cells: &[Cells], rests: &[Hold], cores: u32) -> f64 {
+fn count_deals(cells: &[Cells], rests: &[Amount], cores: u32) -> f64 {
     let mut after = vec![0.0; cores as usize + 1];
     after[0] = 1.0;
     for mine in cells {
@@ -428,7 +416,7 @@ impl<'a> Search<'a> {
         let most_ways = space.ways - rest.ways - others * least.ways;
         let mut holds = vec![];
         for cores in least.cores..=most_cores {
-            holds.extend((least.ways..=most_ways).map(|ways| Hold { cores, ways }));
+            holds.extend((least.ways..=most_ways).map(|ways| Amount { cores, ways }));
         }
         let none = || vec![0u64; space.cores as usize + 1];
         let mut anywhere = none();
@@ -451,7 +439,7 @@ impl<'a> Search<'a> {
             let mut rests = vec![];
             for cores in rest.cores..=space.cores - n * least.cores {
                 for ways in rest.ways..=space.ways - n * least.ways {
-                    rests.extend(space.mba_pct.iter().map(|pct| (Hold { cores, ways }, *pct)));
+                    rests.extend(space.mba_pct.iter().map(|pct| (Amount { cores, ways }, *pct)));
                 }
             }
             judged += rests.len() as u64;
@@ -472,34 +460,34 @@ impl<'a> Search<'a> {
         (0..self.p.loads.len()).map(|i| if set >> i & 1 == 1 { self.alone[i].clone() } else { self.anywhere.clone() }).collect()
     }
 
-    fn bound(&self, limit: usize, rest: Hold) -> i64 {
+    fn bound(&self, limit: usize, rest: Amount) -> i64 {
         self.be_alone[limit][rest.cores as usize][rest.ways as usize]
     }
 
     /// Highest bound over all limits from `limit` on.
-    fn bound_from(&self, limit: usize, rest: Hold) -> i64 {
+    fn bound_from(&self, limit: usize, rest: Amount) -> i64 {
         (limit..self.p.space.mba_pct.len()).map(|l| self.bound(l, rest)).max().unwrap_or(0)
     }
 
     /// What can be left for the BE jobs, most promising first.
-    fn rests(&self, reach: &Reach) -> Vec<Hold> {
+    fn rests(&self, reach: &Reach) -> Vec<Amount> {
         let (s, least) = (&self.p.space, self.p.rest_least());
         let mut out = vec![];
         for cores in least.cores..=s.cores {
             let left = (least.ways..=s.ways).filter(|w| reach.holds(0, s.cores - cores, s.ways - w));
-            out.extend(left.map(|ways| Hold { cores, ways }));
+            out.extend(left.map(|ways| Amount { cores, ways }));
         }
         out.sort_by_key(|r| (Reverse(self.bound_from(0, *r)), Reverse(r.cores + r.ways), *r));
         out
     }
 
     /// True if no partition with this rest and a limit from `limit` on can be better than what was found.
-    fn hopeless(&self, level: i64, limit: usize, rest: Hold) -> bool {
+    fn hopeless(&self, level: i64, limit: usize, rest: Amount) -> bool {
         self.beaten(level, self.bound_from(limit, rest), rest)
     }
 
     /// True if what was found is better than anything with this rest and at most this BE throughput.
-    fn beaten(&self, level: i64, be: i64, rest: Hold) -> bool {
+    fn beaten(&self, level: i64, be: i64, rest: Amount) -> bool {
         let Some(best) = &self.rank else { return false };
         let size = self.p.space.cores + self.p.space.ways - rest.cores - rest.ways;
         (best.0, best.1, best.2) > (level, be, Reverse(size))
@@ -562,7 +550,7 @@ impl<'a> Search<'a> {
 
     /// Judge every partition that has `set` in its cells and is not beaten by its bound. Some(bound) if it ended early: what
     /// the BE jobs might reach in those not judged.
-    fn exhaust(&mut self, mut walk: Walk, reach: &Reach, rests: &[Hold]) -> Option<i64> {
+    fn exhaust(&mut self, mut walk: Walk, reach: &Reach, rests: &[Amount]) -> Option<i64> {
         let (set, level, cells) = (walk.set, walk.level, walk.cells);
         for rest in rests {
             if self.hopeless(level, 0, *rest) {
@@ -633,7 +621,7 @@ impl<'a> Search<'a> {
             }
             let open: Vec<u64> = d.lc_cores.iter().zip(walk.cells).map(|(c, cells)| cells[*c as usize]).collect();
             let _ = each_ways(&open, ways - d.rest.ways, &mut |ways| {
-                let lc: Vec<Hold> = d.lc_cores.iter().zip(ways).map(|(c, w)| Hold::new(*c, *w)).collect();
+                let lc: Vec<Amount> = d.lc_cores.iter().zip(ways).map(|(c, w)| Amount::new(*c, *w)).collect();
                 if self.judged_before(level, &d.lc_cores, &lc) {
                     return Flow::Continue(());
                 }
@@ -655,16 +643,16 @@ impl<'a> Search<'a> {
     }
 
     /// True if the partition was judged for a set of larger load, under the only limit there is.
-    fn judged_before(&self, level: i64, cores: &[u32], lc: &[Hold]) -> bool {
+    fn judged_before(&self, level: i64, cores: &[u32], lc: &[Amount]) -> bool {
         self.p.space.mba_pct.len() == 1
             && self.closed.iter().any(|c| {
-                let inside = |(i, h): (usize, &Hold)| c.set >> i & 1 == 0 || self.alone[i][h.cores as usize] >> h.ways & 1 == 1;
+                let inside = |(i, h): (usize, &Amount)| c.set >> i & 1 == 0 || self.alone[i][h.cores as usize] >> h.ways & 1 == 1;
                 c.level > level && lc.iter().enumerate().all(inside) && c.possible.get(cores) == Some(&true)
             })
     }
 
     /// Local search: single moves of one to four cores or ways between two holders, then pairs of moves, always the best one.
-    fn climb(&mut self, set: u32, level: i64, reach: &Reach, rests: &[Hold]) {
+    fn climb(&mut self, set: u32, level: i64, reach: &Reach, rests: &[Amount]) {
         let cells = self.cells(set);
         let s = self.p.space.clone();
         let mut starts = vec![self.even()];
@@ -673,7 +661,7 @@ impl<'a> Search<'a> {
             let _ = each_cores(&cells, reach, s.cores - rest.cores, &mut vec![], &mut |cores| {
                 let open: Vec<u64> = cores.iter().zip(&cells).map(|(c, cells)| cells[*c as usize]).collect();
                 each_ways(&open, s.ways - rest.ways, &mut |ways| {
-                    let lc = cores.iter().zip(ways).map(|(c, w)| Hold::new(*c, *w)).collect();
+                    let lc = cores.iter().zip(ways).map(|(c, w)| Amount::new(*c, *w)).collect();
                     starts.push(Partition { lc, rest: *rest, mba_pct: s.mba_pct[0] });
                     Flow::Break(())
                 })
@@ -737,10 +725,10 @@ impl<'a> Search<'a> {
         let (s, n) = (&self.p.space, self.p.loads.len() as u32);
         let mut rest = self.p.rest_least();
         if n == 0 {
-            rest = Hold::new(s.cores, s.ways);
+            rest = Amount::new(s.cores, s.ways);
         }
         let share = |all: u32, i: u32| all / n + u32::from(i < all % n);
-        let lc = (0..n).map(|i| Hold::new(share(s.cores - rest.cores, i), share(s.ways - rest.ways, i))).collect();
+        let lc = (0..n).map(|i| Amount::new(share(s.cores - rest.cores, i), share(s.ways - rest.ways, i))).collect();
         Partition { lc, rest, mba_pct: s.mba_pct[0] }
     }
 
@@ -752,16 +740,16 @@ impl<'a> Search<'a> {
         let mut out = vec![];
         for giver in 0..=n {
             for taker in (0..=n).filter(|t| *t != giver) {
-                for by in units.iter().flat_map(|u| [Hold::new(*u, 0), Hold::new(0, *u)]) {
+                for by in units.iter().flat_map(|u| [Amount::new(*u, 0), Amount::new(0, *u)]) {
                     let (has, keeps) = (hold(giver), least(giver));
                     if has.cores < keeps.cores + by.cores || has.ways < keeps.ways + by.ways {
                         continue;
                     }
                     let mut to = from.clone();
-                    let mut change = |i: usize, h: Hold| *(if i < n { &mut to.lc[i] } else { &mut to.rest }) = h;
-                    change(giver, Hold::new(has.cores - by.cores, has.ways - by.ways));
+                    let mut change = |i: usize, h: Amount| *(if i < n { &mut to.lc[i] } else { &mut to.rest }) = h;
+                    change(giver, Amount::new(has.cores - by.cores, has.ways - by.ways));
                     let has = hold(taker);
-                    change(taker, Hold::new(has.cores + by.cores, has.ways + by.ways));
+                    change(taker, Amount::new(has.cores + by.cores, has.ways + by.ways));
                     out.push(to);
                 }
             }

@@ -1,8 +1,9 @@
 //! The search against brute force over toy servers that keep the promises of [`Bench`], and nothing else.
 
-use crate::partition::{search, Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem, Settings, Space};
+use crate::partition::{search, Answer, Bench, Deal, Goal, Outcome, Partition, Problem, Settings, Space};
 use proptest::prelude::*;
 use std::cmp::Ordering;
+use surefoot_server::Amount;
 
 /// An LC service of a toy server.
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ struct ToyServer {
 
 impl ToyServer {
     /// 0.7 to 1.3.
-    fn bump(&self, who: u64, h: Hold) -> f64 {
+    fn bump(&self, who: u64, h: Amount) -> f64 {
         let mut x = self.seed ^ who << 40 ^ u64::from(h.cores) << 20 ^ u64::from(h.ways);
         for _ in 0..3 {
             x = (x ^ x >> 31).wrapping_mul(0xBF58_476D_1CE4_E5B9).wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -37,7 +38,7 @@ impl ToyServer {
         0.7 + 0.6 * (x >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn alone(&self, i: usize, h: Hold) -> f64 {
+    fn alone(&self, i: usize, h: Amount) -> f64 {
         let t = &self.lc[i];
         t.demand / f64::from(h.cores) * (1.0 + t.lack / f64::from(h.ways)) * self.bump(i as u64, h)
     }
@@ -46,7 +47,7 @@ impl ToyServer {
         self.lc[i].pressure * f64::from(d.lc_cores[i]) / f64::from(self.ways)
     }
 
-    fn be_by_itself(&self, rest: Hold, pct: u8) -> f64 {
+    fn be_by_itself(&self, rest: Amount, pct: u8) -> f64 {
         let m = f64::from(pct) / 100.0;
         // Several jobs: one may gain from a limit on the other.
         let limited = if self.jobs > 1 { 0.5 + 0.5 * (9.0 * m).sin().abs() } else { 0.3 + 0.7 * m };
@@ -70,11 +71,11 @@ impl Bench for ToyServer {
         partitions.iter().map(|p| self.one(p)).collect()
     }
 
-    fn lc_alone(&mut self, lc: usize, holds: &[Hold]) -> Vec<f64> {
+    fn lc_alone(&mut self, lc: usize, holds: &[Amount]) -> Vec<f64> {
         holds.iter().map(|h| self.alone(lc, *h)).collect()
     }
 
-    fn be_alone(&mut self, rests: &[(Hold, u8)]) -> Vec<f64> {
+    fn be_alone(&mut self, rests: &[(Amount, u8)]) -> Vec<f64> {
         let slack = if self.jobs > 1 { 1.3 } else { 1.0 };
         rests.iter().map(|(h, pct)| slack * self.be_by_itself(*h, *pct)).collect()
     }
@@ -82,7 +83,7 @@ impl Bench for ToyServer {
     fn lc_beside(&mut self, set: u32, deals: &[Deal]) -> Vec<f64> {
         let met: Vec<usize> = (0..self.lc.len()).filter(|i| set >> i & 1 == 1).collect();
         let of = |i: usize, d: &Deal| {
-            let alone = (1..=self.ways).map(|w| self.alone(i, Hold::new(d.lc_cores[i], w))).fold(f64::INFINITY, f64::min);
+            let alone = (1..=self.ways).map(|w| self.alone(i, Amount::new(d.lc_cores[i], w))).fold(f64::INFINITY, f64::min);
             let others = met.iter().filter(|j| **j != i).map(|j| self.least_pressure(*j, d));
             alone * (1.0 + self.lc[i].sensitive * others.sum::<f64>())
         };
@@ -103,14 +104,14 @@ impl Bench for ToyServer {
 /// Every partition under every limit.
 fn everything(p: &Problem) -> Vec<Partition> {
     let (s, be) = (&p.space, u32::from(p.jobs > 0));
-    let mut lists: Vec<(Vec<Hold>, Hold)> = vec![(vec![], Hold::new(s.cores, s.ways))];
+    let mut lists: Vec<(Vec<Amount>, Amount)> = vec![(vec![], Amount::new(s.cores, s.ways))];
     for _ in &p.loads {
         let mut longer = vec![];
         for (lc, left) in lists {
             for cores in 1..=left.cores {
                 for ways in s.min_ways..=left.ways {
-                    let lc = lc.iter().copied().chain([Hold { cores, ways }]).collect();
-                    longer.push((lc, Hold::new(left.cores - cores, left.ways - ways)));
+                    let lc = lc.iter().copied().chain([Amount { cores, ways }]).collect();
+                    longer.push((lc, Amount::new(left.cores - cores, left.ways - ways)));
                 }
             }
         }

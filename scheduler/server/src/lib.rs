@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+pub mod amount;
 pub mod because;
 pub mod bounding;
 pub mod bounds;
@@ -30,6 +31,7 @@ pub mod validate;
 pub mod window;
 
 pub use allocation::Allocation;
+pub use amount::Amount;
 pub use because::{Because, Expected, HoldsIf, Rejected, Said, Seen, Text};
 pub use bounds::Bounds;
 pub use change::{Change, Cpu, Limit, LlcPart};

@@ -10,7 +10,8 @@ use std::cmp::Ordering;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use surefoot_search::partition::{Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem};
+use surefoot_search::partition::{Answer, Bench, Deal, Goal, Outcome, Partition, Problem};
+use surefoot_server::Amount;
 use surefoot_vserver::math::{mix64, uniform};
 use surefoot_vserver::{place, platform_of, rps_at_full_load, Steady, Tenant, HORIZON_S};
 use surefootd::eval::phases::{phases, settled_emu, settled_emu_of, solve, BeNow, Company, LcNow, Phase};
@@ -89,11 +90,11 @@ fn random_company(at: &VirtualTarget, draw: &mut Draw, services: u32, jobs: u32,
 fn brute_force(c: &mut Company) -> (Partition, Answer) {
     let p = c.problem();
     let (s, be) = (&p.space, u32::from(p.jobs > 0));
-    let mut lists: Vec<(Vec<Hold>, Hold)> = vec![(vec![], Hold::new(s.cores, s.ways))];
+    let mut lists: Vec<(Vec<Amount>, Amount)> = vec![(vec![], Amount::new(s.cores, s.ways))];
     for _ in &p.loads {
         let longer = lists.iter().flat_map(|(lc, left)| {
-            let holds = (1..=left.cores).flat_map(move |cores| (s.min_ways..=left.ways).map(move |ways| Hold { cores, ways }));
-            holds.map(move |h| (lc.iter().copied().chain([h]).collect::<Vec<_>>(), Hold::new(left.cores - h.cores, left.ways - h.ways)))
+            let holds = (1..=left.cores).flat_map(move |cores| (s.min_ways..=left.ways).map(move |ways| Amount { cores, ways }));
+            holds.map(move |h| (lc.iter().copied().chain([h]).collect::<Vec<_>>(), Amount::new(left.cores - h.cores, left.ways - h.ways)))
         });
         lists = longer.collect();
     }
@@ -189,8 +190,8 @@ fn random_partition(p: &Problem, draw: &mut Draw) -> Partition {
         (out, rest + be * least)
     };
     let ((cores, rest_cores), (ways, rest_ways)) = (deal(s.cores, 1), deal(s.ways, s.min_ways));
-    let lc = cores.into_iter().zip(ways).map(|(c, w)| Hold::new(c, w)).collect();
-    Partition { lc, rest: Hold::new(rest_cores, rest_ways), mba_pct: 100 }
+    let lc = cores.into_iter().zip(ways).map(|(c, w)| Amount::new(c, w)).collect();
+    Partition { lc, rest: Amount::new(rest_cores, rest_ways), mba_pct: 100 }
 }
 
 /// What the search trusts, on servers of real size: alone, or with neighbours that hold more than they could, no p99 is higher
@@ -254,7 +255,7 @@ fn alone_is_tried_on_fewer_cores_too() {
     let at = shipped("server-1");
     let phase = company_of(&at, &[("login", 0.17), ("img-dnn", 0.79)], &[]);
     let mut company = Company::new(&at, &phase, &|_| ()).unwrap();
-    let p = Partition { lc: vec![Hold::new(7, 7), Hold::new(24, 9)], rest: Hold::new(5, 4), mba_pct: 100 };
+    let p = Partition { lc: vec![Amount::new(7, 7), Amount::new(24, 9)], rest: Amount::new(5, 4), mba_pct: 100 };
     let together = company.judge(std::slice::from_ref(&p))[0].p99_ratio[1];
     let (img, profile) = (&phase.lc[1], at.profiles.service("img-dnn").unwrap());
     let widest = [Tenant::new(profile.clone(), img.rps, img.threads, place(&at.profile, &[24])[0], 0x1ff)];

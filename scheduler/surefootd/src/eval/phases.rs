@@ -7,10 +7,10 @@ use crate::stage::workload::Workload;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use surefoot_search::partition::{search, Answer, Bench, Deal, Goal, Hold, Outcome, Partition, Problem, Settings, Space, EXACT_LC};
+use surefoot_search::partition::{search, Answer, Bench, Deal, Goal, Outcome, Partition, Problem, Settings, Space, EXACT_LC};
 use surefoot_server::allocation::full_mask;
 use surefoot_server::layout::{pack, Holding};
-use surefoot_server::{Allocation, CpuSet};
+use surefoot_server::{Allocation, Amount, CpuSet};
 use surefoot_vserver::math::assoc;
 use surefoot_vserver::{stack_ways, LatencyMs, Profile, Sample, Steady, Tenant, HORIZON_S};
 
@@ -161,7 +161,7 @@ impl<'a> Company<'a> {
 
     /// Places as a node would choose them on an empty server: LC services in order of arrival, then the BE jobs.
     fn places(&self, p: &Partition) -> Vec<Allocation> {
-        let one = |i: usize, h: &Hold, mba_pct| Holding { members: vec![i.to_string()], cores: h.cores, ways: h.ways, mba_pct };
+        let one = |i: usize, h: &Amount, mba_pct| Holding { members: vec![i.to_string()], cores: h.cores, ways: h.ways, mba_pct };
         let mut holdings: Vec<Holding> = p.lc.iter().enumerate().map(|(i, h)| one(i, h, 100)).collect();
         if !self.be.is_empty() {
             holdings.push(one(p.lc.len(), &p.rest, p.mba_pct));
@@ -211,7 +211,7 @@ impl Bench for Company<'_> {
         })
     }
 
-    fn lc_alone(&mut self, lc: usize, holds: &[Hold]) -> Vec<f64> {
+    fn lc_alone(&mut self, lc: usize, holds: &[Amount]) -> Vec<f64> {
         let it = &self.lc[lc];
         self.ask(holds, |judge, h| {
             let on_place = |cpus| {
@@ -222,7 +222,7 @@ impl Bench for Company<'_> {
         })
     }
 
-    fn be_alone(&mut self, rests: &[(Hold, u8)]) -> Vec<f64> {
+    fn be_alone(&mut self, rests: &[(Amount, u8)]) -> Vec<f64> {
         // With one L3 domain the jobs share as few cores between their threads as they can; beyond, that depends on the others.
         let places = if self.at.profile.llc.domains == 1 { 1 } else { usize::MAX };
         self.ask(rests, |judge, (h, pct)| {
@@ -321,9 +321,9 @@ impl Judge {
             return;
         }
         let least = c.at.platform.min_ways();
-        let lc_holds = lc.clone().map(|cores| Hold::new(cores, least)).collect();
+        let lc_holds = lc.clone().map(|cores| Amount::new(cores, least)).collect();
         self.counts = lc.chain([rest]).collect();
-        self.cpus = c.places(&Partition { lc: lc_holds, rest: Hold::new(rest, least), mba_pct: 100 }).iter().map(|a| a.cpus).collect();
+        self.cpus = c.places(&Partition { lc: lc_holds, rest: Amount::new(rest, least), mba_pct: 100 }).iter().map(|a| a.cpus).collect();
     }
 
     fn partition(&mut self, c: &Company, p: &Partition) {
