@@ -1,7 +1,9 @@
 //! The rules that every plan must keep, on every server.
 
 use crate::allocation::{contiguous, full_mask, Allocation};
+use crate::held::Quantity;
 use crate::platform::Platform;
+use crate::resource::Resource;
 use std::collections::BTreeMap;
 
 /// Check allocations that are to be in force together (placed services only).
@@ -65,12 +67,9 @@ fn one(p: &Platform, id: &str, a: &Allocation) -> Result<(), String> {
             }
         }
     }
-    let step_ok = match p.mba {
-        None => a.mba_pct == 100,
-        Some(m) => a.mba_pct == 100 || (a.mba_pct >= m.min_pct && a.mba_pct < 100 && a.mba_pct.is_multiple_of(m.step_pct)),
-    };
-    if !step_ok {
-        let may = p.mba.map_or("only 100".into(), |m| format!("{} to 100 in steps of {}", m.min_pct, m.step_pct));
+    let bandwidth = (Quantity::of_resource(Resource::MemoryBandwidth).bounds)(p);
+    if !bandwidth.map_or(a.mba_pct == 100, |b| b.take(f64::from(a.mba_pct))) {
+        let may = bandwidth.map_or("only 100".into(), |b| format!("{} to {} in steps of {}", b.least, b.most, b.step));
         return Err(format!("{id}: MBA {} %. {} takes {may}", a.mba_pct, p.name));
     }
     Ok(())
