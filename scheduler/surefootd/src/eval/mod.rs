@@ -1,6 +1,7 @@
 //! `surefootd eval`: closed-loop comparison of policies on virtual servers.
 
 mod blame;
+mod columns;
 mod harm;
 mod journal;
 pub mod phases;
@@ -22,8 +23,9 @@ use crate::stage::inputs::{Inputs, News};
 use crate::stage::models::{bundle_sources, each_once, load_bundle, policy};
 use crate::stage::moment::Moment;
 use crate::stage::virtual_target::VirtualTarget;
-use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
+use columns::{csv, Column, COLUMNS};
 use harm::Misled;
 use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
@@ -31,7 +33,6 @@ use rayon::prelude::*;
 use run::EvalRow;
 use scene::{places, scenes, Scene};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
@@ -42,40 +43,7 @@ use surefoot_vserver::EDITION;
 
 /// Schema of the eval rows, in column order.
 pub fn row_schema() -> Schema {
-    let f = |n: &str, t: DataType, nullable| Field::new(n, t, nullable);
-    use DataType::{Boolean, Float64, Int64, Utf8};
-    Schema::new(vec![
-        f("workload", Utf8, false),
-        f("policy", Utf8, false),
-        f("platform", Utf8, false),
-        f("plant", Int64, false),
-        f("world", Utf8, true),
-        f("seed", Int64, false),
-        f("converged", Boolean, false),
-        f("convergence_s", Float64, true),
-        f("actions", Int64, false),
-        f("emu", Float64, true),
-        f("be_throughput", Float64, true),
-        f("qos_violation_s", Float64, true),
-        f("worst_slowdown", Float64, true),
-        f("cores_used", Float64, true),
-        f("ways_used", Float64, true),
-        f("mbw_used", Float64, true),
-        f("decision_us_p50", Float64, true),
-        f("decision_us_p99", Float64, true),
-        f("oracle_emu", Float64, true),
-        f("qos_violation_by_lc_s", Utf8, false),
-        f("offered_load", Float64, true),
-        f("refused_plans", Int64, false),
-        f("self_violation_s", Float64, false),
-        f("reclaim_crossings", Int64, false),
-        f("deprive_crossings", Int64, false),
-        f("actions_per_min_settled", Float64, true),
-        f("self_violation_settled_s", Float64, true),
-        f("be_throughput_met", Float64, true),
-        f("emu_cosmos", Float64, true),
-        f("window_requests", Int64, true),
-    ])
+    Schema::new(COLUMNS.iter().map(Column::field).collect::<Vec<_>>())
 }
 
 /// Schema of the time lines, in column order.
@@ -305,85 +273,8 @@ fn fault(e: impl std::fmt::Display) -> Error {
 }
 
 fn row_batch(rows: &[EvalRow]) -> Result<RecordBatch> {
-    let text = |f: &dyn Fn(&EvalRow) -> String| Arc::new(StringArray::from_iter_values(rows.iter().map(f))) as ArrayRef;
-    let opt = |f: fn(&EvalRow) -> Option<f64>| Arc::new(Float64Array::from_iter(rows.iter().map(f))) as ArrayRef;
-    let int = |f: fn(&EvalRow) -> i64| Arc::new(Int64Array::from_iter_values(rows.iter().map(f))) as ArrayRef;
-    let columns: Vec<ArrayRef> = vec![
-        text(&|r| r.workload.clone()),
-        text(&|r| r.policy.clone()),
-        text(&|r| r.platform.clone()),
-        int(|r| i64::from(r.plant)),
-        Arc::new(StringArray::from_iter(rows.iter().map(|r| r.world.clone()))) as ArrayRef,
-        int(|r| r.seed as i64),
-        Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.converged)))),
-        opt(|r| r.convergence_s),
-        int(|r| r.actions),
-        opt(|r| r.emu),
-        opt(|r| r.be_throughput),
-        opt(|r| r.qos_violation_s),
-        opt(|r| r.worst_slowdown),
-        opt(|r| r.cores_used),
-        opt(|r| r.ways_used),
-        opt(|r| r.mbw_used),
-        opt(|r| r.decision_us_p50),
-        opt(|r| r.decision_us_p99),
-        opt(|r| r.oracle_emu),
-        text(&|r| serde_json::to_string(&r.qos_violation_by_lc_s).unwrap_or_default()),
-        opt(|r| r.offered_load),
-        int(|r| r.refused_plans),
-        Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.self_violation_s))),
-        int(|r| r.reclaim_crossings),
-        int(|r| r.deprive_crossings),
-        opt(|r| r.actions_per_min_settled),
-        opt(|r| r.self_violation_settled_s),
-        opt(|r| r.be_throughput_met),
-        opt(|r| r.emu_cosmos),
-        Arc::new(Int64Array::from_iter(rows.iter().map(|r| r.window_requests))),
-    ];
+    let columns = COLUMNS.iter().map(|c| c.values(rows)).collect();
     RecordBatch::try_new(Arc::new(row_schema()), columns).map_err(fault)
-}
-
-fn csv(rows: &[EvalRow]) -> String {
-    let quote = |s: &str| if s.contains([',', '"', '\n']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.to_string() };
-    let opt = |x: Option<f64>| x.map_or(String::new(), |x| x.to_string());
-    let names: Vec<String> = row_schema().fields().iter().map(|f| f.name().clone()).collect();
-    let mut out = names.join(",") + "\n";
-    for r in rows {
-        let cells = [
-            quote(&r.workload),
-            quote(&r.policy),
-            quote(&r.platform),
-            r.plant.to_string(),
-            r.world.clone().unwrap_or_default(),
-            r.seed.to_string(),
-            r.converged.to_string(),
-            opt(r.convergence_s),
-            r.actions.to_string(),
-            opt(r.emu),
-            opt(r.be_throughput),
-            opt(r.qos_violation_s),
-            opt(r.worst_slowdown),
-            opt(r.cores_used),
-            opt(r.ways_used),
-            opt(r.mbw_used),
-            opt(r.decision_us_p50),
-            opt(r.decision_us_p99),
-            opt(r.oracle_emu),
-            quote(&serde_json::to_string(&r.qos_violation_by_lc_s).unwrap_or_default()),
-            opt(r.offered_load),
-            r.refused_plans.to_string(),
-            r.self_violation_s.to_string(),
-            r.reclaim_crossings.to_string(),
-            r.deprive_crossings.to_string(),
-            opt(r.actions_per_min_settled),
-            opt(r.self_violation_settled_s),
-            opt(r.be_throughput_met),
-            opt(r.emu_cosmos),
-            r.window_requests.map_or(String::new(), |n| n.to_string()),
-        ];
-        let _ = writeln!(out, "{}", cells.join(","));
-    }
-    out
 }
 
 /// Time lines, written run by run.

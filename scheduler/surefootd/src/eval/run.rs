@@ -30,7 +30,7 @@ const SETTLED_SHAPED_MS: u64 = 60_000;
 const SCHEDULABLE_LOAD: f64 = 1.0;
 
 /// One eval row (docs/eval-output.md). None where it does not exist.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct EvalRow {
     pub workload: String,
     pub policy: String,
