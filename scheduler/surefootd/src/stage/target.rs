@@ -21,7 +21,6 @@ pub const VIRTUAL_SERVER: &str = "virtual server";
 /// A server with its catalogue.
 #[derive(Clone, Debug)]
 pub struct Target {
-    pub is_virtual: bool,
     /// Edition of the plant; None of a real machine.
     pub plant: Option<u32>,
     pub platform: Platform,
@@ -36,4 +35,10 @@ pub struct Target {
     pub traces: BTreeMap<String, Arc<Trace>>,
     /// Services and jobs whose profile says how they page: a workload may name their working set.
     pub paged: BTreeSet<String>,
+}
+
+impl Target {
+    pub fn is_virtual(&self) -> bool {
+        self.plant.is_some()
+    }
 }

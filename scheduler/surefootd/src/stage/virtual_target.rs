@@ -109,7 +109,6 @@ impl VirtualTarget {
         // What is measured by one plant does not go on with another.
         sources.insert(VIRTUAL_SERVER.into(), hash(EDITION.to_string()));
         Target {
-            is_virtual: true,
             plant: Some(EDITION),
             platform: self.platform.clone(),
             services,

@@ -29,7 +29,6 @@ impl Rng {
 fn target() -> Target {
     let lc = LcService { qos_target_ms: 10.0, max_load_rps: None, rps_levels: vec![100.0, 300.0] };
     Target {
-        is_virtual: false,
         plant: None,
         platform: Platform::regular("p", 8, 1, 11, 2.0),
         services: BTreeMap::from([("a".to_string(), lc.clone()), ("b".to_string(), lc)]),

@@ -181,7 +181,7 @@ impl Expansion {
                 let hint = if target.jobs.contains(&name) {
                     "It is a BE job; a sweep measures LC services".to_string()
                 } else {
-                    let add = match (target.is_virtual, c.services.is_empty()) {
+                    let add = match (target.is_virtual(), c.services.is_empty()) {
                         (true, _) => "add a profile with --profiles",
                         (false, true) => "add a folder to workloads/ (docs/catalogue.md)",
                         (false, false) => "add a [[service]] to the campaign",
@@ -197,7 +197,7 @@ impl Expansion {
             let rps = match (&c.sweep.rps, &per_cent) {
                 (_, Some(shares)) => {
                     let none = || {
-                        let or = match (target.is_virtual, c.services.is_empty()) {
+                        let or = match (target.is_virtual(), c.services.is_empty()) {
                             (true, _) => String::new(),
                             (false, true) => format!(", add max_load_rps to workloads/{name}/workload.toml"),
                             (false, false) => ", add max_load_rps to its [[service]]".into(),
@@ -226,7 +226,7 @@ impl Expansion {
         if services.is_empty() {
             return Err(c.wrong(
                 "sweep.services",
-                if target.is_virtual {
+                if target.is_virtual() {
                     "no LC service is known on this target. Add profiles with --profiles"
                 } else {
                     "no LC service is in the catalogue. Add a folder to workloads/ (docs/catalogue.md)"
@@ -245,7 +245,7 @@ impl Expansion {
                 return Err(c.wrong("sweep.cores", format!("{x} is less than the {step} cores that a service needs. Start at {step}")));
             }
             if *x > have + 1e-9 {
-                let why = if target.is_virtual {
+                let why = if target.is_virtual() {
                     ""
                 } else {
                     " (all CPUs but the last, which is the load generator's, unless --cpus says otherwise)"
@@ -287,7 +287,7 @@ impl Expansion {
         };
         if let Threads::Counts(l) = &threads {
             // Of this machine: what a service is started with.
-            let most = if target.is_virtual { 4096 } else { MOST_THREADS };
+            let most = if target.is_virtual() { 4096 } else { MOST_THREADS };
             if let Some(t) = l.iter().find(|t| !(1..=most).contains(*t)) {
                 return Err(c.wrong("sweep.threads", format!("{t} is out of range. Give 1 to {most}")));
             }
@@ -1008,13 +1008,13 @@ mod tests {
     use super::*;
     use std::path::Path;
     use surefoot_server::Platform;
+    use surefoot_vserver::EDITION;
 
     fn target(platform: Platform) -> Target {
         let lc = |rps: f64| LcService { qos_target_ms: 10.0, max_load_rps: Some(rps), rps_levels: vec![rps / 2.0, rps] };
         let services = ["a", "b", "c", "d"].iter().zip(1..).map(|(n, i)| (n.to_string(), lc(f64::from(i) * 100.0))).collect();
         Target {
-            is_virtual: true,
-            plant: None,
+            plant: Some(EDITION),
             platform,
             services,
             jobs: vec!["job".into()],
@@ -1195,7 +1195,7 @@ mod tests {
     /// On this machine a service comes from the catalogue, and the load generator's CPU is not there to be given away.
     #[test]
     fn remedies_fit_the_target() {
-        let at = |is_virtual: bool| Target { is_virtual, ..target(Platform::regular("p", 8, 1, 11, 2.0)) };
+        let at = |is_virtual: bool| Target { plant: is_virtual.then_some(EDITION), ..target(Platform::regular("p", 8, 1, 11, 2.0)) };
         let said = |t: &Target, sweep: &str| expand(t, sweep).map(|_| ()).unwrap_err().to_string();
         assert!(said(&at(false), "cores = [9]").contains("9 goes beyond the 8 cores of p (all CPUs but the last"));
         assert!(said(&at(true), "cores = [9]").contains("9 goes beyond the 8 cores of p. Use 1 to 8"));

@@ -72,7 +72,7 @@ pub struct Pieces {
 impl Pieces {
     /// A virtual server makes a chain in a blink; on a real machine a piece is what a crash may cost.
     pub fn of(job: &Job, per_shard: u64) -> Self {
-        if job.target.is_virtual {
+        if job.target.is_virtual() {
             return Pieces { cases: None, most: 1 };
         }
         let of_a_chain = job.cases.len() / u64::from(job.cases.chains().max(1)) + 1;

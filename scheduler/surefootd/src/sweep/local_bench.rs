@@ -76,7 +76,6 @@ fn machine(
     feature_set: &str,
 ) -> Target {
     Target {
-        is_virtual: false,
         plant: None,
         platform,
         services,

@@ -55,7 +55,7 @@ pub fn run(job: &Job, bench: Bench) -> Result<Manifest> {
 
 fn locked_run(job: &Job, mut bench: Bench) -> Result<Manifest> {
     let folder = Folder::lock(job.out)?;
-    let per_shard = cases_per_shard(job.campaign, job.target.is_virtual);
+    let per_shard = cases_per_shard(job.campaign, job.target.is_virtual());
     let range = |shard: u32| u64::from(shard) * per_shard..(u64::from(shard) * per_shard + per_shard).min(job.cases.len());
     let shape = match job.campaign.strategy {
         Strategy::Frontier => Shape::Chains(Pieces::of(job, per_shard)),

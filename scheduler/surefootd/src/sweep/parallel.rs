@@ -134,6 +134,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
     use surefoot_server::{Platform, Sending, Verdict};
+    use surefoot_vserver::EDITION;
 
     /// A worker that panics ends the sweep with one message, whoever waits for it then; what was kept stays, and resume
     /// finishes.
@@ -141,8 +142,7 @@ mod tests {
     fn a_panic_ends_the_sweep() {
         let lc = LcService { qos_target_ms: 1.0, max_load_rps: None, rps_levels: vec![100.0] };
         let target = Target {
-            is_virtual: true,
-            plant: None,
+            plant: Some(EDITION),
             platform: Platform::regular("p", 8, 1, 11, 2.0),
             services: BTreeMap::from([("a".to_string(), lc)]),
             jobs: vec![],

@@ -86,7 +86,7 @@ pub fn print_plan(
     let rows = measured * u64::from(campaign.sampling.samples);
     let preview = preview(campaign, cases);
     let to_find = cases.loads_to_find();
-    let duration_s = duration_s + if target.is_virtual { 0.0 } else { to_find.len() as f64 * saturate::about_s(campaign) };
+    let duration_s = duration_s + if target.is_virtual() { 0.0 } else { to_find.len() as f64 * saturate::about_s(campaign) };
     if args.json {
         let rules: Vec<Value> = infeasible.iter().map(|(rule, n)| json!({ "rule": rule, "cases": n })).collect();
         let preview: Vec<Value> = preview
