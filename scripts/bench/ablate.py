@@ -1,14 +1,14 @@
 """Which settings of the policy surefoot change anything: each one halved and doubled on committed workload sets, as a table.
 
-    python3 scripts/bench/ablate.py SUREFOOTD --bundle BUNDLE --work DIR [--whole] [--page FILE]
+    python3 scripts/bench/ablate.py SUREFOOTD --bundles BUNDLES --work DIR [--whole] [--page FILE]
 
-SUREFOOTD is the program, BUNDLE one of models for server-1. Settings, defaults and bounds are those of docs/policy-parameters.md.
+SUREFOOTD is the program, BUNDLES a folder with one for each server (server-1.tar ...), as `make bench-schedulers` leaves it.
+Settings, defaults and bounds are those of docs/policy-parameters.md.
 A value is scaled within its bounds; a whole number changes by one at least. A list is scaled as a whole.
 Each evaluation is one line in DIR/runs.jsonl; the same command goes on where it was cut off.
 
 First every setting runs on a few workloads (FEW). With --whole those that change no row there run on all sets, one set after
-another, until a row differs. A row differs when any column differs but those of measured time. Other servers than server-1 run
-with the bundle of server-1 (`--harm foreign-bundle`): their rows say whether a setting matters, not how good the policy is.
+another, until a row differs. A row differs when any column differs but those of measured time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ COUNTED = {"ms", "intervals", "plans", "times", "tries", "units", "steps", "cell
 FACTORS = {"halved": 0.5, "doubled": 2.0}
 TIMED = {"decision_us_p50", "decision_us_p99"}
 TIMEOUT_S = 1800
-FOREIGN = ("--harm", "foreign-bundle")
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,23 @@ class Part:
     name: str
     workloads: tuple[str, ...]
     platform: str = "server-1"
-    harm: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 FEW = (Part("demo", ("demo",)),)
+FAULTS = "surefoot-faults"
 WHOLE = (
+    Part("overload", (f"{FAULTS}/overload.toml",)),
+    Part("floor", (f"{FAULTS}/floor.toml",), "server-1", ("--profiles", str(SETS / FAULTS / "profiles"))),
+    Part("shapes-server-1", ("shapes-server-1",)),
     Part("demo-blind", ("demo",), "server-1", ("--harm", "no-counters")),
     Part("churn-server-1", ("churn-server-1",)),
-    Part("churn-server-3", ("churn-server-3",), "server-3", FOREIGN),
+    Part("churn-server-3", ("churn-server-3",), "server-3"),
     Part("lc3-server-1", ("lc3-server-1",)),
     Part("no-counters", ("lc3-server-1", "churn-server-1"), "server-1", ("--harm", "no-counters")),
-    Part("churn-server-2", ("churn-server-2",), "server-2", FOREIGN),
-    *(Part(f"lc{n}-be", (f"lc{n}-be-server-2",), "server-2", FOREIGN) for n in (6, 5, 4, 3, 2)),
-    Part("lc3-server-2", ("lc3-server-2",), "server-2", FOREIGN),
+    Part("churn-server-2", ("churn-server-2",), "server-2"),
+    *(Part(f"lc{n}-be", (f"lc{n}-be-server-2",), "server-2") for n in (6, 5, 4, 3, 2)),
+    Part("lc3-server-2", ("lc3-server-2",), "server-2"),
     Part("shuffled-a", ("lc3-server-1", "demo", "churn-server-1"), "server-1", ("--harm", "shuffled-a")),
     Part("dead-feed", ("demo", "churn-server-1"), "server-1", ("--harm", "dead-feed")),
     Part("emu-302", ("emu-302",)),
@@ -103,19 +106,19 @@ class Runs:
     """Evaluations, kept in a file of JSON lines."""
 
     program: Path
-    bundle: Path
+    bundles: Path
     file: Path
     done: dict[str, dict[str, Any]]
 
     @classmethod
-    def open(cls, program: Path, bundle: Path, work: Path) -> Runs:
+    def open(cls, program: Path, bundles: Path, work: Path) -> Runs:
         """Go on with what `work` holds."""
         work.mkdir(parents=True, exist_ok=True)
         file = work / "runs.jsonl"
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         # The last line may be half of one.
         whole = [json.loads(line) for line in lines if line.endswith("}}")]
-        return cls(program, bundle, file, {r["key"]: r["rows"] for r in whole})
+        return cls(program, bundles, file, {r["key"]: r["rows"] for r in whole})
 
     def rows(self, part: Part, setting: str, value: tuple[float, ...]) -> dict[str, Any]:
         """Rows of a part with one setting changed ("": none), by workload and without measured time."""
@@ -134,14 +137,14 @@ class Runs:
             command = [str(self.program), "eval", "--policies", "surefoot", "--platform", part.platform]
             command += [
                 "--bundle",
-                str(self.bundle),
+                str(self.bundles / f"{part.platform}.tar"),
                 "--out",
                 str(out / "rows"),
                 "--timelines",
                 "none",
                 "--progress",
                 "none",
-                *part.harm,
+                *part.options,
             ]
             command += ["--workloads", *(str(SETS / w) for w in part.workloads), *(["--set", said] if said else [])]
             subprocess.run(command, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -201,13 +204,13 @@ def main() -> int:
     """Run, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("surefootd", type=Path)
-    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--bundles", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--whole", action="store_true", help="those that change nothing there run on all sets")
     parser.add_argument("--page", type=Path, help="file to write the table to; default: standard output")
     args = parser.parse_args()
     os.nice(10)
-    runs = Runs.open(args.surefootd, args.bundle, args.work)
+    runs = Runs.open(args.surefootd, args.bundles, args.work)
     table = ["| setting | value | halved: rows that differ, violation, BE | doubled |", "| --- | --- | --- | --- |"]
     idle = []
     for setting in settings(PAGE.read_text(encoding="utf-8")):
