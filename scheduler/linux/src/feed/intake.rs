@@ -268,7 +268,7 @@ impl Intake {
         let wanted: Vec<bool> = self.lines.iter_mut().map(|(_, account)| account.wait_us(asked_us) == 0).collect();
         let Some(asked) = self.ask(None, &wanted, PollTimeout::ZERO) else { return true };
         let rules = listener.rules();
-        let decision = Decision { asked_us, since_ms, until_us: asked_us + DECISION_US };
+        let decision = Decision { asked_us, since_ms, until_us: asked_us + DECISION_US, until_cpu_us: cpu_us() + DECISION_US };
         let Intake { senders, lines, buf, control, seen } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
             let waited = Waited { polled: asked.polled, decision: Some(decision) };
@@ -278,11 +278,10 @@ impl Intake {
             account.left_us -= cpu_us().saturating_sub(began_us) as f64;
             account.pace(&took, asked_us, seen);
         }
-        let now_us = now_us();
-        if wanted.contains(&false) || now_us >= decision.until_us {
+        if wanted.contains(&false) || !decision.has_time() {
             seen.unsteady_us = asked_us;
         }
-        self.in_order().is_some_and(|seen| seen.unsteady_us < asked_us && listener.calm().may_last(seen, now_us))
+        self.in_order().is_some_and(|seen| seen.unsteady_us < asked_us && listener.calm().may_last(seen, now_us()))
     }
 }
 
@@ -312,6 +311,14 @@ struct Decision {
     asked_us: u64,
     since_ms: u64,
     until_us: u64,
+    /// Of the thread's CPU time: what the host takes away meanwhile is no sender's doing.
+    until_cpu_us: u64,
+}
+
+impl Decision {
+    fn has_time(&self) -> bool {
+        now_us() < self.until_us || cpu_us() < self.until_cpu_us
+    }
 }
 
 impl Waited {
@@ -329,7 +336,7 @@ impl Waited {
     }
 
     fn goes_on(&self) -> bool {
-        self.decision.is_none_or(|d| now_us() < d.until_us)
+        self.decision.is_none_or(|d| d.has_time())
     }
 }
 
@@ -439,4 +446,18 @@ fn admit<'s>(
 /// A datagram that was there must be had: also "nothing waits" is a fault.
 fn broken<T>(taken: std::io::Result<T>) -> std::io::Result<T> {
     taken.map_err(|e| std::io::Error::other(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A decision stops taking once it has used its time; what the host takes from it meanwhile is no sender's doing.
+    #[test]
+    fn time_that_the_host_takes_is_not_counted() {
+        let (past, later) = (0, u64::MAX);
+        let has_time = |until_us, until_cpu_us| Decision { asked_us: 0, since_ms: 0, until_us, until_cpu_us }.has_time();
+        assert!(has_time(past, later) && has_time(later, past));
+        assert!(!has_time(past, past));
+    }
 }

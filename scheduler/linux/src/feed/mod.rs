@@ -471,8 +471,12 @@ impl Feed {
         }
         // The thread may just have come back.
         let Some(Ok(mut intake)) = self.intake.as_ref().map(|i| i.try_lock()) else { return };
-        if !intake.take_waiting(&*self.shared, since_ms) || late {
+        let in_order = intake.take_waiting(&*self.shared, since_ms);
+        if !in_order {
             intake.is_unsteady();
+        }
+        // A late decision says nothing of senders: calm begins anew once decisions come often again.
+        if !in_order || late {
             self.shared.calm.end();
             self.wake_up();
         }
