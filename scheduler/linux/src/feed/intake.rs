@@ -36,6 +36,9 @@ const FEW: usize = 64;
 const FEW_BYTES: usize = 64 << 10;
 /// Time that a decision has for them.
 const DECISION_US: u64 = 1000;
+/// After so many decisions in a row that had not time enough, a thread takes the datagrams. A host that takes a CPU away for
+/// a moment, which a guest's clocks count as the thread's own time, makes one.
+const SHORT_OF_TIME: u32 = 3;
 /// Datagrams that the kernel holds for a socket, so that a flood does not fill it before a decision comes.
 const CALM_DEPTH: u64 = 4096;
 /// So often the thread looks whether decisions still come, while those take the datagrams.
@@ -153,6 +156,19 @@ pub(super) struct Intake {
     buf: Vec<u8>,
     control: Vec<u8>,
     seen: Seen,
+    short_of_time: ShortOfTime,
+}
+
+/// Decisions in a row, up to the last one, that had not time enough.
+#[derive(Debug, Default)]
+struct ShortOfTime(u32);
+
+impl ShortOfTime {
+    /// Note whether a decision had time enough. True where too many in a row had not.
+    fn too_often(&mut self, had_time: bool) -> bool {
+        self.0 = if had_time { 0 } else { self.0 + 1 };
+        self.0 >= SHORT_OF_TIME
+    }
 }
 
 /// Sockets that can be read, in their order.
@@ -166,7 +182,7 @@ struct Asked {
 impl Intake {
     pub fn new(senders: Senders) -> Self {
         let seen = Seen { unsteady_us: now_us(), heard_us: 0 };
-        Intake { senders, lines: vec![], buf: vec![0; MAX_DATAGRAM + 1], control: control(), seen }
+        Intake { senders, lines: vec![], buf: vec![0; MAX_DATAGRAM + 1], control: control(), seen, short_of_time: ShortOfTime::default() }
     }
 
     /// Whether anything waits on the sockets of which `wanted` says so, and whether senders have ended. None where the wait was cut short.
@@ -215,7 +231,7 @@ impl Intake {
         // Taken anew: the wait may have been long.
         let now = now_us();
         let mut flood = false;
-        let Intake { senders, lines, buf, control, seen } = self;
+        let Intake { senders, lines, buf, control, seen, .. } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
             let waited = Waited { polled: asked.polled, decision: None };
             let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
@@ -269,7 +285,7 @@ impl Intake {
         let Some(asked) = self.ask(None, &wanted, PollTimeout::ZERO) else { return true };
         let rules = listener.rules();
         let decision = Decision { asked_us, since_ms, until_us: asked_us + DECISION_US, until_cpu_us: cpu_us() + DECISION_US };
-        let Intake { senders, lines, buf, control, seen } = self;
+        let Intake { senders, lines, buf, control, seen, .. } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
             let waited = Waited { polled: asked.polled, decision: Some(decision) };
             let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
@@ -278,8 +294,9 @@ impl Intake {
             account.left_us -= cpu_us().saturating_sub(began_us) as f64;
             account.pace(&took, asked_us, seen);
         }
-        if wanted.contains(&false) || !decision.has_time() {
-            seen.unsteady_us = asked_us;
+        let had_time = !wanted.contains(&false) && decision.has_time();
+        if self.short_of_time.too_often(had_time) {
+            self.seen.unsteady_us = asked_us;
         }
         self.in_order().is_some_and(|seen| seen.unsteady_us < asked_us && listener.calm().may_last(seen, now_us()))
     }
@@ -459,5 +476,13 @@ mod tests {
         let has_time = |until_us, until_cpu_us| Decision { asked_us: 0, since_ms: 0, until_us, until_cpu_us }.has_time();
         assert!(has_time(past, later) && has_time(later, past));
         assert!(!has_time(past, past));
+    }
+
+    /// One decision that a host has held up changes nothing; senders that leave no decision its time do.
+    #[test]
+    fn decisions_short_of_time_count_in_a_row() {
+        let mut short = ShortOfTime::default();
+        let seen = [false, false, true, false, false, false, false, true].map(|had_time| short.too_often(had_time));
+        assert_eq!(seen, [false, false, false, false, false, true, true, false]);
     }
 }
