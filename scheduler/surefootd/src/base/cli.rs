@@ -268,7 +268,7 @@ pub struct Oracle {
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
     /// With more than 3 LC services at a time: judge at most so many partitions, then report bounds
-    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub most_judged: u64,
     /// Threads; default: all CPUs
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -76,14 +76,14 @@ fn ids(named: &[String]) -> Result<Vec<WorldId>> {
         if let Some(other) = all.first().filter(|id| id.range != worlds.range) {
             let (one, two) = (other.range, worlds.range);
             return Err(wrong(format!(
-                "{text}: is of the range {two}, and the worlds before it are of {one}. One evaluation is of one range: give each its own --out"
+                "{text} is of the range {two}, and the worlds before it are of {one}. One evaluation is of one range: give each its own --out"
             )));
         }
         all.extend(worlds.ids());
     }
     all.sort_unstable();
     match all.windows(2).find(|w| w[0] == w[1]) {
-        Some(twice) => Err(wrong(format!("{}: is named twice. Name each world once", twice[0]))),
+        Some(twice) => Err(wrong(format!("names {} twice. Name each world once", twice[0]))),
         None => Ok(all),
     }
 }
