@@ -9,7 +9,7 @@ mod facts;
 use facts::{table, Lab};
 
 /// Facts that the prototype did not know and the model misses; docs/virtual-server.md says why.
-const MISSED: [usize; 11] = [167, 170, 176, 207, 218, 220, 222, 224, 230, 233, 235];
+const MISSED: [usize; 12] = [167, 170, 176, 177, 207, 218, 220, 222, 224, 230, 233, 235];
 
 fn none_is_worse(by_request: bool) {
     let rows = table(&mut Lab::open(None, 1).unwrap(), |group| group.by_request == by_request);

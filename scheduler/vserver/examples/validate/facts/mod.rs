@@ -20,6 +20,7 @@ mod n_harvest;
 mod o_second_edition;
 mod p_cosmos_loop;
 mod q_cosmos_silo;
+mod r_equal_shares;
 
 pub use lab::Lab;
 
@@ -113,7 +114,7 @@ const fn quick(first: usize, title: &'static str, facts: fn(&mut Lab) -> Vec<Fac
     Group { first, title, by_request: false, facts }
 }
 
-pub const GROUPS: [Group; 17] = [
+pub const GROUPS: [Group; 18] = [
     quick(1, "Maximum loads", a_max_load::facts),
     quick(37, "Moses", b_moses::facts),
     quick(46, "Img-dnn", c_img_dnn::facts),
@@ -130,6 +131,7 @@ pub const GROUPS: [Group; 17] = [
     Group { first: 139, title: "Less kind", by_request: true, facts: o_second_edition::facts },
     quick(160, "COSMOS in closed loop", p_cosmos_loop::facts),
     quick(172, "COSMOS: silo", q_cosmos_silo::facts),
+    quick(177, "Equal shares", r_equal_shares::facts),
     Group { first: 201, title: "SmartHarvest: harvesting", by_request: true, facts: n_harvest::facts },
 ];
 
