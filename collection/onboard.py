@@ -256,11 +256,14 @@ class Onboarding:
             suffix: of the folders, for the models that are only compared with.
         """
         from pipelines import evaluate, train
-        from pipelines.fits import fitted
+        from pipelines.fits import fitted, rowfile
+        from pipelines.samples import PLANT
 
         rows, labels = self.out / "rows", self.out / "label"
         models, errors = self.out / f"train{suffix}", self.out / f"evaluate{suffix}"
         begun = NOTHING if origin is None else origin.name
+        if origin is not None:
+            fitted.same_plant(f"--from {origin.path}", origin.plant, rowfile.about(rows).made_by.get(PLANT))
         settings = p.train
         if self.given.begin != NOTHING:
             # those of the stage `transfer`; also for what is compared, so that the beginning is the only difference

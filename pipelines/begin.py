@@ -14,6 +14,7 @@ from pipelines.errors import BadInput, BundleError
 from pipelines.fits import fitted
 from pipelines.fits.fit import Start
 from pipelines.io import sha256_bytes, sha256_file
+from pipelines.samples import PLANT
 
 Letter = Literal["a", "b", "c"]
 LETTERS: tuple[Letter, ...] = ("a", "b", "c")
@@ -26,12 +27,14 @@ class Origin:
     Attributes:
         name: platform of the bundle, or name of the data set.
         sha256: stands for the weights and for what they take and give.
+        plant: edition of the virtual server that they know; None where a machine made their data, or nothing is said.
     """
 
     path: Path
     name: str
     sha256: str
     starts: Mapping[str, Start]
+    plant: str | None = None
 
     def check(self, feature_set: str, ways: int, where: str) -> None:
         """Refuse a platform whose models take something else, before anything is collected there.
@@ -77,7 +80,9 @@ def read(path: Path) -> Origin:
     for letter in LETTERS:
         spec: bundle.MlpSpec | bundle.DdpgSpec = getattr(checked.manifest.models, letter)
         starts[letter] = Start(checked.weights(letter), (), *scaling(spec))
-    return Origin(path, checked.manifest.platform.name, checked.manifest_sha256, starts)
+    return Origin(
+        path, checked.manifest.platform.name, checked.manifest_sha256, starts, checked.manifest.provenance.software.get(PLANT)
+    )
 
 
 def scaling(spec: bundle.MlpSpec | bundle.DdpgSpec) -> tuple[tuple[Bound, ...], tuple[Scale, ...]]:
@@ -99,7 +104,8 @@ def _from_train(folder: Path) -> Origin:
         outputs = _actions(ACTIONS) if letter == "c" else tuple(model.outputs)
         starts[letter] = Start(model.weights, (), tuple(model.inputs), outputs)
         digests += [sha256_file(folder / letter / name) for name in (fitted.WEIGHTS, fitted.SUMMARY)]
-    return Origin(folder, fitted.summary(folder / "a").dataset, sha256_bytes("".join(digests).encode()), starts)
+    about = fitted.summary(folder / "a")
+    return Origin(folder, about.dataset, sha256_bytes("".join(digests).encode()), starts, about.plant_version)
 
 
 def _actions(names: Sequence[str]) -> tuple[Scale, ...]:

@@ -215,6 +215,10 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
     )
 
 
+# Edition of the virtual server that made data, and of what was learnt from it: its name in tags, summaries and bundles.
+PLANT = "plant_version"
+
+
 def made_by(value: Mapping[str, Any]) -> dict[str, str]:
     """Versions of what made the samples, as the manifest names them: `surefootd`, its `commit`; `plant_version` where the server
     was a virtual one (a profile of its platform is among the sources). A plant without a version has that of its program.
@@ -223,7 +227,7 @@ def made_by(value: Mapping[str, Any]) -> dict[str, str]:
     found = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
     plant = found.pop("plant", found.get("surefootd"))
     if plant and isinstance(sources, dict) and any(str(name).startswith("platform ") for name in sources):
-        found["plant_version"] = plant
+        found[PLANT] = plant
     return found
 
 

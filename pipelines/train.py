@@ -32,6 +32,7 @@ from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 from pipelines.inputs import choice, message
 from pipelines.io import make_folder
+from pipelines.samples import PLANT
 
 LEARNERS = {
     "a": ("models.model_a", "pipelines.fits.fit_oaa"),
@@ -143,6 +144,7 @@ def run(
                 "dataset": name,
                 "campaign": table.about.campaign,
                 "data_sha256": table.about.data_sha256,
+                "plant_version": table.about.made_by.get(PLANT),
                 "mlflow_run_id": parent.run_id,
                 "mlflow_child_id": child.run_id,
             }

@@ -41,6 +41,7 @@ from pipelines.fits.fit_oaa import predict_a
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 from pipelines.io import csv_bytes, make_folder, write_bytes, write_headline, write_json
+from pipelines.samples import PLANT
 
 I64 = NDArray[np.int64]
 
@@ -98,6 +99,8 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     rows: list[list[Any]] = []
     for letter in ("a", "b"):
         source = fitted.load(models / letter)
+        known = fitted.summary(models / letter).plant_version
+        fitted.same_plant(str(models / letter), known, table.about.made_by.get(PLANT))
         beginning = Start(source.weights, (), tuple(source.inputs), tuple(source.outputs))
         plans: list[tuple[float, int | None]] = [(share, frozen) for share in settings.shares for frozen in (None, 0)]
         plans += [(max(settings.shares), frozen) for frozen in settings.frozen if 0 < frozen < LAYERS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from models.mlp import Mlp
 from pipelines import compare, evaluate, generalise, label, params, train, transfer
 from pipelines import rows as rows_stage
 from pipelines.errors import BadInput
-from pipelines.fits import fit_oaa, holdout, rowfile, tensors
+from pipelines.fits import fit_oaa, fitted, holdout, rowfile, tensors
 from pipelines.fits.fit import Start
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
@@ -258,6 +259,23 @@ def test_a_share_of_the_samples_is_whole_cells_of_every_plane(table: Table, shar
     assert np.array_equal(part, rows[np.isin(table.cell[rows], table.cell[part])])
     cells, planes = len(np.unique(table.cell[rows])), len(np.unique(table.plane[rows]))
     assert len(np.unique(table.cell[part])) == max(planes, round(share * cells))
+
+
+def test_what_two_plants_made_is_not_mixed(folder: Path, models: Path, tmp_path: Path) -> None:
+    """Models of one edition of the virtual server do not begin on data of another; those of a machine do."""
+    for known, data in ((None, None), ("1", None), (None, "2"), ("2", "2")):
+        fitted.same_plant("bundle.tar", known, data)
+    rows, copy = tmp_path / "rows", tmp_path / "models"
+    shutil.copytree(folder / "big-rows", rows)
+    shutil.copytree(models, copy)
+    for file, field in (
+        (rows / "rows.json", {"made_by": {"plant_version": "2"}}),
+        (copy / "a" / "model.json", {"plant_version": "1"}),
+    ):
+        file.write_text(json.dumps(json.loads(file.read_text()) | field))
+    with pytest.raises(BadInput, match=r"models/a: its models are of plant 1, and the data of plant 2, .* or from nothing"):
+        transfer.run(rows, folder / "big-label", copy, tmp_path / "out", P)
+    assert not (tmp_path / "out" / "transfer.csv").exists()
 
 
 def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, models: Path) -> None:

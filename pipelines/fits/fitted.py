@@ -83,6 +83,7 @@ class Summary(BaseModel):
 
     Attributes:
         mlflow_run_id: the pipeline run, above the training's own run `mlflow_child_id`.
+        plant_version: of the virtual server that made the data; None where a machine did.
         stopped_early: the training was ended before its end; such a model is neither bundled nor registered.
     """
 
@@ -98,6 +99,7 @@ class Summary(BaseModel):
     steps: int
     rows: dict[str, int]
     settings: Settings
+    plant_version: str | None = None
     stopped_early: Stopped | None = None
 
     def check_whole(self, folder: Path) -> None:
@@ -156,6 +158,21 @@ def losses(folder: Path) -> list[tuple[int, dict[str, float]]]:
         return []
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read ({message(error)}); make it again with `dvc repro`") from None
+
+
+def same_plant(named: str, models: str | None, data: str | None) -> None:
+    """That what models know and what they are to learn is of one edition of the virtual server. A machine's data has none.
+
+    Args:
+        named: the models, as the message names them.
+    Raises:
+        BadInput: says both editions, and the remedy.
+    """
+    if models is not None and data is not None and models != data:
+        raise BadInput(
+            f"{named}: its models are of plant {models}, and the data of plant {data}, which is another server. Begin "
+            f"from models of plant {data}, or from nothing"
+        )
 
 
 def summary(folder: Path) -> Summary:

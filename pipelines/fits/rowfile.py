@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from models.features import PlatformLimits
 from pipelines.io import read_model
+from pipelines.samples import PLANT
 
 
 class Left(BaseModel):
@@ -39,7 +40,7 @@ class About(BaseModel):
 
     def tags(self) -> dict[str, str]:
         """What is known of the data, as tags of a run."""
-        made = {name if name == "plant_version" else f"data_{name}": version for name, version in self.made_by.items()}
+        made = {name if name == PLANT else f"data_{name}": version for name, version in self.made_by.items()}
         return {"platform": self.platform.name, "campaign": self.campaign, **made}
 
 
